@@ -1,0 +1,43 @@
+# Every target does its own set-up: a machine needs Python 3.11, g++, make and git.
+# TORCH_INDEX points pip at a wheel index for torch, for example https://download.pytorch.org/whl/cpu,
+# since the default index brings CUDA packages on Linux.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST_WORKERS ?= 2
+TORCH := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: demo test lint benchmark train clean
+
+demo: $(READY)
+	$(BIN)/toptheta demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+benchmark: $(READY)
+	$(BIN)/python benchmarks/incremental_fallback.py
+	$(BIN)/python benchmarks/call_overhead.py
+	$(BIN)/python benchmarks/calibration_rows.py
+
+train: $(READY)
+	$(BIN)/python examples/train_tiny_llama.py
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "Python 3.10 or newer is needed; name it with: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,plot,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

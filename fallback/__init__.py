@@ -1,0 +1,23 @@
+"""Top-Theta attention in pure PyTorch: the semantics that every other implementation is tested against.
+
+Read `reference` first: one dense function per equation of the paper. `incremental` is the same decode
+step, reading only the V rows that survive; `prefill` applies the rule row by row to a whole prompt.
+"""
+
+from .incremental import (
+    incremental_attention,
+    incremental_attention_partial,
+    incremental_attention_with_stats,
+)
+from .partial import Partial, merge_partials
+from .prefill import prefill_attention, prefill_attention_with_stats
+
+__all__ = [
+    "Partial",
+    "incremental_attention",
+    "incremental_attention_partial",
+    "incremental_attention_with_stats",
+    "merge_partials",
+    "prefill_attention",
+    "prefill_attention_with_stats",
+]

@@ -1,0 +1,72 @@
+"""What Top-Theta is compared with, as selection rules for `prefill.select_and_attend`.
+
+Each rule sees a chunk of scores and says which elements a row keeps, so that every method runs through
+the same attention, compensation and counting. A row of at most k keys is dense under every rule.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .prefill import RowChunk, Selector
+
+
+def dense() -> Selector:
+    """Keep everything."""
+    return lambda chunk: chunk.scores > -torch.inf
+
+
+def top_k(k: int) -> Selector:
+    """Keep the k largest scores of every row."""
+
+    def select(chunk: RowChunk) -> Tensor:
+        if k >= chunk.scores.shape[-1]:
+            return chunk.scores > -torch.inf
+        largest = chunk.scores.topk(k, dim=-1).indices
+        return torch.zeros_like(chunk.scores, dtype=torch.bool).scatter_(-1, largest, True)
+
+    return select
+
+
+def last_k(k: int) -> Selector:
+    """Keep the k most recent keys: a sliding window."""
+
+    def select(chunk: RowChunk) -> Tensor:
+        row_end = (chunk.first + chunk.n).unsqueeze(-1)  # [B, 1, rows, 1]
+        position = torch.arange(chunk.scores.shape[-1], device=chunk.scores.device)
+        return (position >= row_end - k).expand_as(chunk.scores)
+
+    return select
+
+
+def random_k(k: int, seed: int = 0) -> Selector:
+    """Keep k keys drawn at random, anew for every row and head."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def select(chunk: RowChunk) -> Tensor:
+        draw = torch.rand(chunk.scores.shape, generator=generator).to(chunk.scores.device)
+        return top_k(k)(chunk._replace(scores=draw.where(chunk.scores > -torch.inf, -torch.inf)))
+
+    return select
+
+
+def blasst(scale_factor: float, tile: int = 128) -> Selector:
+    """Skip a tile of keys whose largest score lies ln(lambda) below the running maximum, lambda = factor / n.
+
+    The rule of BLASST (arXiv 2512.12087): the test depends on the order of the tiles, none on calibration
+    per head or length.
+    """
+
+    def select(chunk: RowChunk) -> Tensor:
+        padding = -chunk.scores.shape[-1] % tile
+        padded = torch.nn.functional.pad(chunk.scores, (0, padding), value=-math.inf)
+        tile_maximum = padded.unflatten(-1, (-1, tile)).amax(-1)
+        running = tile_maximum.cummax(-1).values
+        bound = (scale_factor / chunk.n.clamp_min(1)).log().unsqueeze(-1)
+        warm: Tensor = tile_maximum - running >= bound
+        return warm.repeat_interleave(tile, dim=-1)[..., : chunk.scores.shape[-1]]
+
+    return select

@@ -1,0 +1,61 @@
+"""Threshold placement and the two compensations of the paper: SDC (denominator) and VMC (mean V row).
+
+Written for any leading shape [...]: decode passes [B, Hq], prefill [B, Hq, rows].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def score_threshold(threshold: Tensor, lse: Tensor, placement: str) -> Tensor:
+    """The threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense."""
+    if placement == "pre_softmax":
+        return threshold
+    positive = threshold > 0
+    # an empty row has lse = -inf: it keeps nothing whatever the threshold
+    return torch.where(positive, torch.where(positive, threshold, 1.0).log() + lse, -torch.inf)
+
+
+def estimate_discarded_mass(
+    sdc: str,
+    exact: Tensor,
+    n: Tensor,
+    kept: Tensor,
+    maximum: Tensor,
+    threshold: Tensor,
+    gamma: float,
+    offline: Tensor | None,
+) -> Tensor:
+    """The estimate E~ of the discarded mass E, [...], relative to exp(row maximum) (paper, SDC section).
+
+    Args:
+        sdc: none, exact, exp_threshold or offline.
+        exact: E itself, sum of exp(a_i - m) over the discarded elements.
+        n, kept: valid keys and kept elements of the row; where all are kept the estimate is 0.
+        maximum, threshold: the row's m and its threshold in score units.
+        gamma: the factor of exp_threshold (0.05 in the paper).
+        offline: the calibrated estimate, for sdc="offline".
+    """
+    if sdc == "none":
+        return torch.zeros_like(exact)
+    if sdc == "exact":
+        estimate = exact
+    elif sdc == "exp_threshold":
+        # a discarded score is below theta and never above the maximum
+        estimate = gamma * (n - kept) * torch.exp(torch.minimum(threshold, maximum) - maximum)
+    elif offline is not None:
+        estimate = offline.to(exact.dtype)
+    else:
+        raise ValueError("sdc='offline' needs the calibrated discarded mass")
+    return torch.where(kept < n, estimate, 0.0)
+
+
+def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mean: Tensor | None) -> Tensor:
+    """N / (R + E~), [..., D], plus the missing weight beta times mu (paper eqs. sdc, vmc:beta and vmc:final)."""
+    denominator = (kept_mass + estimate).unsqueeze(-1)
+    out = numerator / denominator
+    if value_mean is None:
+        return out
+    return out + estimate.unsqueeze(-1) / denominator * value_mean

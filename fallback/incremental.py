@@ -1,0 +1,358 @@
+"""Decode that reads only the surviving V rows.
+
+The scores of a step are small (n floats per head) and stay in float32; what a decode step waits for is
+the KV cache. K is read in full, V only where a score passed its threshold: the survivors' positions come
+from `nonzero`, their rows and weighted sum from one `embedding_bag` over the cache itself.
+
+A (sequence, KV head) that keeps more than `DENSE_ABOVE` of its elements takes a dense product instead,
+since scattered reads of most rows cost more than one sweep.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .compensation import estimate_discarded_mass, score_threshold
+from .layout import KeyValueCache, head_view, in_layout, query_heads
+
+DENSE_ABOVE = 1 / 3
+_UPCAST_ROWS = 2048  # K rows converted to float32 at a time: the buffer stays in the L2 cache
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a decode step knows of its rows before it touches V. Row r is (sequence, query head)."""
+
+    cache: KeyValueCache
+    input_layout: str
+    dtype: torch.dtype
+    scores: Tensor  # [B, Hq, span] float32, -inf outside the valid keys
+    bounds: list[tuple[int, int]]  # first and last+1 valid key per sequence
+    n: Tensor  # [B, 1] valid keys
+    maximum: Tensor  # [B, Hq], 0 for a row without keys
+    total: Tensor  # [B, Hq] sum of exp(a - m) over all valid keys
+    threshold: Tensor  # [B, Hq] in score units
+    survivors: Tensor  # flat indices into scores, ascending
+    kept: Tensor  # [B, Hq], 1 where only the largest element stands in
+    stands_in: Tensor  # [B, Hq] rows where nothing passed, so the largest element stands in
+
+    @property
+    def lse(self) -> Tensor:
+        return torch.where(self.n > 0, self.maximum + self.total.log(), -torch.inf)
+
+
+def incremental_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    block_table: Tensor | None = None,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_key_value_heads: int,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    path: str = "auto",
+) -> Tensor:
+    """One decode step of Top-Theta attention; arguments and result as `toptheta_npu.incremental_attention`.
+
+    Arguments are taken as already checked. ``path`` forces "gather" or "dense" for the V product.
+    """
+    rows = _select_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, None,
+        num_heads, num_key_value_heads, input_layout, scale_value, placement,
+    )  # fmt: skip
+    return _compensated(rows, sdc, sdc_gamma, discarded_mass, value_mean, path)
+
+
+def incremental_attention_with_stats(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    block_table: Tensor | None = None,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_key_value_heads: int,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    path: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
+    rows = _select_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, None,
+        num_heads, num_key_value_heads, input_layout, scale_value, placement,
+    )  # fmt: skip
+    out = _compensated(rows, sdc, sdc_gamma, discarded_mass, value_mean, path)
+    return out, rows.lse, rows.kept.int(), _count_value_rows(rows)
+
+
+def incremental_attention_partial(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    block_table: Tensor | None = None,
+    lse: Tensor | None = None,
+    *,
+    num_heads: int,
+    num_key_value_heads: int,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    path: str = "auto",
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The part of a decode step over some of a row's keys: (out = N/R float32, m, R, E [B, Hq], kept int32).
+
+    Where nothing passes, kept and R are 0, E is all the mass and out is V of the largest element.
+    ``lse`` [B, Hq] is the whole row's, needed post-softmax.
+    """
+    rows = _select_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, lse,
+        num_heads, num_key_value_heads, input_layout, scale_value, placement,
+    )  # fmt: skip
+    weights, kept_mass, exact = _masses(rows)
+    out = _weighted_values(rows, weights, torch.where(rows.n > 0, kept_mass, 1.0), path, torch.float32)
+    return (
+        in_layout(out, input_layout),
+        torch.where(rows.n > 0, rows.maximum, -torch.inf),
+        torch.where(rows.stands_in, 0.0, kept_mass),
+        torch.where(rows.stands_in, rows.total, exact),
+        torch.where(rows.stands_in, 0, rows.kept).int(),
+    )
+
+
+def _compensated(
+    rows: _Rows,
+    sdc: str,
+    sdc_gamma: float,
+    discarded_mass: Tensor | None,
+    value_mean: Tensor | None,
+    path: str,
+) -> Tensor:
+    weights, kept_mass, exact = _masses(rows)
+    estimate = estimate_discarded_mass(
+        sdc, exact, rows.n, rows.kept, rows.maximum, rows.threshold, sdc_gamma, discarded_mass
+    )
+    # a row without keys has no mass at all: its output is 0, not 0/0
+    denominator = torch.where(rows.n > 0, kept_mass + estimate, 1.0)
+    out = _weighted_values(rows, weights, denominator, path, rows.dtype)
+    if value_mean is not None:
+        group = out.shape[1] // value_mean.shape[1]
+        out = out + (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
+    return in_layout(out.to(rows.dtype), rows.input_layout)
+
+
+def _cache(
+    key: Tensor, value: Tensor, block_table: Tensor | None, input_layout: str, num_key_value_heads: int
+) -> KeyValueCache:
+    paged = block_table is not None
+    return KeyValueCache(
+        head_view(key, input_layout, num_key_value_heads, paged=paged),
+        head_view(value, input_layout, num_key_value_heads, paged=paged),
+        block_table,
+    )
+
+
+def _select_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | None,
+    key_start: Tensor | None,
+    block_table: Tensor | None,
+    row_lse: Tensor | None,
+    num_heads: int,
+    num_key_value_heads: int,
+    input_layout: str,
+    scale_value: float | None,
+    placement: str,
+) -> _Rows:
+    """Scores, row statistics and the survivors of every row."""
+    heads = query_heads(query, input_layout, num_heads)
+    cache = _cache(key, value, block_table, input_layout, num_key_value_heads)
+    bounds = _valid_bounds(len(heads), cache.capacity, actual_seq_lengths, key_start)
+    n = torch.tensor([[end - start] for start, end in bounds], device=query.device)
+    scale = 1 / math.sqrt(heads.shape[-1]) if scale_value is None else scale_value
+    scores = _attention_scores(heads.float() * scale, cache, bounds)
+
+    maximum = torch.where(n > 0, scores.amax(-1), 0.0)
+    total = (scores - maximum.unsqueeze(-1)).exp_().sum(-1)
+    lse = maximum + total.log() if row_lse is None else row_lse
+    theta = score_threshold(threshold.expand(len(heads), num_heads), lse, placement)
+    survivors, kept, stands_in = _survivors(scores, theta, n)
+    return _Rows(
+        cache, input_layout, query.dtype, scores, bounds, n, maximum, total, theta, survivors, kept, stands_in
+    )  # fmt: skip
+
+
+def _valid_bounds(
+    batch: int, capacity: int, actual_seq_lengths: Tensor | None, key_start: Tensor | None
+) -> list[tuple[int, int]]:
+    """First and last+1 valid key of each sequence, clamped to the cache."""
+    starts = [0] * batch if key_start is None else key_start.clamp(0, capacity).tolist()
+    if actual_seq_lengths is None:
+        return [(start, capacity) for start in starts]
+    lengths = actual_seq_lengths.clamp(min=0).tolist()
+    return [(start, min(start + length, capacity)) for start, length in zip(starts, lengths, strict=True)]
+
+
+def _attention_scores(query: Tensor, cache: KeyValueCache, bounds: list[tuple[int, int]]) -> Tensor:
+    """[B, Hq, span] float32 scores of the scaled query [B, Hq, D], -inf outside the bounds."""
+    batch, heads, _ = query.shape
+    kv_heads = cache.num_key_value_heads
+    span = max(1, *(end for _, end in bounds)) if bounds else 1
+    full = all(bound == (0, span) for bound in bounds)
+    shape = (batch, kv_heads, heads // kv_heads, span)
+    scores = query.new_empty(shape) if full else query.new_full(shape, -torch.inf)
+    grouped = query.unflatten(1, (kv_heads, -1))
+    for sequence, (start, end) in enumerate(bounds):
+        if start < end:
+            keys = cache.key_rows(sequence, start, end)
+            _score_sequence(grouped[sequence], keys, scores[sequence, :, :, start:end])
+    return scores.flatten(1, 2)
+
+
+def _score_sequence(query: Tensor, keys: Tensor, out: Tensor) -> None:
+    """out [Hkv, g, n] = query [Hkv, g, D] times keys [Hkv, n, D], in float32 whatever the dtype of the keys.
+
+    A half-precision matmul would round the scores; converting K block by block keeps the conversion in cache.
+    """
+    if keys.dtype == query.dtype:
+        torch.bmm(query, keys.transpose(1, 2), out=out)
+        return
+    if keys.device.type != "cpu":
+        torch.bmm(query, keys.to(query.dtype).transpose(1, 2), out=out)
+        return
+    block = query.new_empty(min(_UPCAST_ROWS, keys.shape[1]), keys.shape[2])
+    for head in range(keys.shape[0]):
+        for first in range(0, keys.shape[1], _UPCAST_ROWS):
+            part = keys[head, first : first + _UPCAST_ROWS]
+            upcast = block[: len(part)].copy_(part)
+            torch.mm(query[head], upcast.t(), out=out[head, :, first : first + len(part)])
+
+
+def _survivors(scores: Tensor, theta: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Flat indices of the kept elements, how many per row, and which rows had to keep their largest instead."""
+    keep = scores > theta.unsqueeze(-1)
+    indices, kept = _indices_and_counts(keep)
+    stands_in = (kept == 0) & (n > 0)
+    if stands_in.any():
+        largest = scores.argmax(-1, keepdim=True)
+        keep |= torch.zeros_like(keep).scatter_(-1, largest, stands_in.unsqueeze(-1))
+        indices, kept = _indices_and_counts(keep)
+    return indices, kept, stands_in
+
+
+def _indices_and_counts(keep: Tensor) -> tuple[Tensor, Tensor]:
+    indices = keep.view(-1).nonzero().view(-1)
+    span, rows = keep.shape[-1], keep.shape[:-1].numel()
+    edges = torch.arange(0, (rows + 1) * span, span, device=keep.device)
+    # searching the sorted indices is far cheaper than summing a boolean mask
+    kept = torch.searchsorted(indices, edges).diff()
+    return indices, kept.view(keep.shape[:-1])
+
+
+def _masses(rows: _Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(a - m) of every survivor, and R and E of every row [B, Hq]."""
+    row = _row_of_survivor(rows)
+    weights = rows.scores.view(-1)[rows.survivors].sub_(rows.maximum.view(-1)[row]).exp_()
+    kept_mass = torch.zeros(rows.kept.numel(), dtype=torch.float64, device=weights.device)
+    kept_mass = kept_mass.index_add_(0, row, weights.double()).float().view_as(rows.maximum)
+    everything_kept = rows.kept == rows.n
+    exact = torch.where(everything_kept, 0.0, (rows.total - kept_mass).clamp_min(0.0))
+    return weights, kept_mass, exact
+
+
+def _row_of_survivor(rows: _Rows) -> Tensor:
+    counts = rows.kept.view(-1)
+    numbers = torch.arange(counts.numel(), device=counts.device)
+    return numbers.repeat_interleave(counts, output_size=rows.survivors.numel())
+
+
+def _weighted_values(
+    rows: _Rows, weights: Tensor, denominator: Tensor, path: str, dtype: torch.dtype
+) -> Tensor:
+    """Sum of weights times V rows over the denominator, [B, Hq, D] in ``dtype``."""
+    shares = weights / denominator.view(-1)[_row_of_survivor(rows)]
+    dense = _dense_pairs(rows, path)
+    out = _gathered_values(rows, shares, dense, dtype)
+    if not dense.any():
+        return out
+    matrix = torch.zeros_like(rows.scores)
+    matrix.view(-1)[rows.survivors] = shares
+    group = out.shape[1] // dense.shape[1]
+    for sequence, head in dense.nonzero().tolist():
+        start, end = rows.bounds[sequence]
+        heads = slice(head * group, (head + 1) * group)
+        values = rows.cache.value_rows(sequence, start, end)[head].float()
+        out[sequence, heads] = (matrix[sequence, heads, start:end] @ values).to(dtype)
+    return out
+
+
+def _dense_pairs(rows: _Rows, path: str) -> Tensor:
+    """[B, Hkv] on the host: which pairs multiply all their V rows instead of gathering."""
+    batch, kv_heads = len(rows.bounds), rows.cache.num_key_value_heads
+    has_keys = (rows.n > 0).expand(batch, kv_heads).cpu()
+    if path == "gather":
+        return torch.zeros_like(has_keys)
+    if path == "dense":
+        return has_keys
+    kept = rows.kept.view(batch, kv_heads, -1)
+    return has_keys & (kept.sum(-1) > DENSE_ABOVE * kept.shape[-1] * rows.n).cpu()
+
+
+def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor, dtype: torch.dtype) -> Tensor:
+    """The rows that are not dense, read one survivor at a time; 0 for the others."""
+    batch, heads = rows.kept.shape
+    group = heads // dense.shape[1]
+    row = _row_of_survivor(rows)
+    survivors, counts = rows.survivors, rows.kept.view(-1)
+    if dense.any():
+        sparse = ~dense.to(row.device).repeat_interleave(group, dim=1).view(-1)
+        chosen = sparse[row]
+        row, survivors, shares = row[chosen], survivors[chosen], shares[chosen]
+        counts = counts * sparse
+    sequence = row // heads
+    position = survivors - row * rows.scores.shape[-1]
+    table, index = rows.cache.locate_values(sequence, (row - sequence * heads) // group, position)
+    if table.dtype != dtype:
+        table, index = table[index].to(dtype), torch.arange(len(index), device=index.device)
+    offsets = counts.cumsum(0) - counts
+    out = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares.to(dtype))
+    return out.view(batch, heads, -1)
+
+
+def _count_value_rows(rows: _Rows) -> Tensor:
+    """[B, Hkv] int32: the union of a head block's survivors, summed over the blocks of a group."""
+    batch, heads = rows.kept.shape
+    kv_heads, head_dim = rows.cache.num_key_value_heads, rows.cache.key.shape[3]
+    span = rows.scores.shape[-1]
+    keep = torch.zeros(rows.scores.numel(), dtype=torch.bool, device=rows.scores.device)
+    keep[rows.survivors] = True
+    grouped = keep.view(batch, kv_heads, heads // kv_heads, span)
+    block = 8 if head_dim <= 256 else 4
+    counts = [part.any(2).sum(-1) for part in grouped.split(block, dim=2)]
+    return torch.stack(counts).sum(0).int()

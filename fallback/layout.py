@@ -1,0 +1,88 @@
+"""One view of every layout: query [B, Hq, D] and a KV cache that answers for rows, contiguous or paged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def query_heads(query: Tensor, input_layout: str, num_heads: int) -> Tensor:
+    """The query of one token as a view [B, Hq, D]."""
+    if input_layout == "BNSD":
+        return query[:, :, 0]
+    if input_layout == "BSND":
+        return query[:, 0]
+    return query[:, 0].view(len(query), num_heads, -1)
+
+
+def in_layout(out: Tensor, input_layout: str) -> Tensor:
+    """[B, Hq, D] in the order of the layout, contiguous."""
+    if input_layout == "BNSD":
+        return out.unsqueeze(2)
+    if input_layout == "BSND":
+        return out.unsqueeze(1)
+    return out.reshape(out.shape[0], 1, -1)
+
+
+def head_view(cache: Tensor, input_layout: str, num_key_value_heads: int, *, paged: bool) -> Tensor:
+    """A K or V cache as a strided view [B or blocks, Hkv, S or block_size, D]; never a copy."""
+    if cache.dim() == 3:
+        return cache.view(*cache.shape[:2], num_key_value_heads, -1).transpose(1, 2)
+    return cache if paged or input_layout == "BNSD" else cache.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class KeyValueCache:
+    """K and V of a batch seen as [B, Hkv, capacity, D], whatever the storage.
+
+    ``key`` and ``value`` are strided views [B, Hkv, S, D], or [blocks, Hkv, block_size, D] with a
+    ``block_table`` [B, max_blocks] whose entries at or past a sequence's last block are never used.
+    """
+
+    key: Tensor
+    value: Tensor
+    block_table: Tensor | None = None
+
+    @property
+    def num_key_value_heads(self) -> int:
+        return self.key.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        return self.key.shape[2] * (1 if self.block_table is None else self.block_table.shape[1])
+
+    def key_rows(self, sequence: int, start: int, end: int) -> Tensor:
+        """K rows start to end-1 of one sequence, [Hkv, end - start, D]; a copy only where pages are scattered."""
+        return self._rows(self.key, sequence, start, end)
+
+    def value_rows(self, sequence: int, start: int, end: int) -> Tensor:
+        """V rows start to end-1 of one sequence, [Hkv, end - start, D]."""
+        return self._rows(self.value, sequence, start, end)
+
+    def _rows(self, cache: Tensor, sequence: int, start: int, end: int) -> Tensor:
+        if self.block_table is None:
+            return cache[sequence, :, start:end]
+        block_size = cache.shape[2]
+        blocks = self.block_table[sequence, : -(-end // block_size)].long()
+        return cache[blocks].transpose(0, 1).flatten(1, 2)[:, start:end]
+
+    def locate_values(self, sequence: Tensor, head: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """A table [rows, D] and the row numbers in it of V at (sequence, KV head, position) triples.
+
+        The table is the cache itself wherever its strides allow it, else a copy of just these rows.
+        """
+        value = self.value
+        if self.block_table is not None:
+            block_size = value.shape[2]
+            sequence = self.block_table[sequence, position // block_size].long()
+            position = position % block_size
+        head_dim = value.shape[3]
+        strides = value.stride()
+        if strides[3] != 1 or any(stride % head_dim for stride in strides[:3]):
+            picked = value[sequence, head, position]
+            return picked, torch.arange(len(picked), device=picked.device)
+        a, b, c = (stride // head_dim for stride in strides[:3])
+        spanned = 1 + sum((size - 1) * stride for size, stride in zip(value.shape[:3], (a, b, c), strict=True))
+        return value.as_strided((spanned, head_dim), (head_dim, 1)), sequence * a + head * b + position * c

@@ -1,0 +1,69 @@
+"""Merging the parts of a split row: split-KV decoding and context parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .compensation import estimate_discarded_mass
+
+
+class Partial(NamedTuple):
+    """The result of a decode step over a part of the keys; statistics are [B, Hq].
+
+    A part in which nothing passed has kept 0 and kept_mass 0, all its mass in discarded_mass, and the V
+    row of its largest element in out.
+    """
+
+    out: Tensor  # N / R, float32, in the layout of the query
+    maximum: Tensor
+    kept_mass: Tensor
+    discarded_mass: Tensor
+    kept: Tensor
+
+
+def merge_partials(
+    parts: Sequence[Partial],
+    threshold: Tensor,
+    n: Tensor,
+    sdc: str,
+    sdc_gamma: float,
+    discarded_mass: Tensor | None,
+    value_mean: Tensor | None,
+) -> Tensor:
+    """The whole row's output [B, Hq, D] float32 from its parts; compensation is applied here, once.
+
+    Args:
+        parts: with out as [B, Hq, D].
+        threshold: [B, Hq] in score units (used by sdc="exp_threshold").
+        n: [B, 1] valid keys of the whole row.
+    """
+    outs = torch.stack([part.out for part in parts])  # [P, B, Hq, D]
+    maxima = torch.stack([part.maximum for part in parts])
+    maximum = maxima.amax(0)
+    has_keys = maximum != -torch.inf
+    factor = torch.where(has_keys, maxima - maximum.where(has_keys, 0.0), -torch.inf).exp()
+    kept_mass = torch.stack([part.kept_mass for part in parts]) * factor
+    exact = (torch.stack([part.discarded_mass for part in parts]) * factor).sum(0)
+    kept = torch.stack([part.kept for part in parts]).sum(0)
+
+    # where no part kept anything, the largest element of the row stands in: its exponential is 1
+    stands_in = (kept == 0) & has_keys
+    best = torch.zeros_like(maxima).scatter_(0, maxima.argmax(0, keepdim=True), 1.0)
+    kept_mass = torch.where(stands_in, best, kept_mass)
+    exact = torch.where(stands_in, (exact - 1).clamp_min(0.0), exact)
+    kept = torch.where(stands_in, 1, kept)
+
+    total_kept = kept_mass.sum(0)
+    estimate = estimate_discarded_mass(sdc, exact, n, kept, maximum, threshold, sdc_gamma, discarded_mass)
+    denominator = torch.where(has_keys, total_kept + estimate, 1.0)
+    # a part of weight 0 may carry any out
+    weighted = torch.where(kept_mass.unsqueeze(-1) == 0, 0.0, outs * kept_mass.unsqueeze(-1))
+    out = weighted.sum(0) / denominator.unsqueeze(-1)
+    if value_mean is not None:
+        group = out.shape[1] // value_mean.shape[1]
+        out = out + (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
+    return out

@@ -1,0 +1,219 @@
+"""Top-Theta attention over a whole prompt, row by row: row i of a prompt is the decode step of its token.
+
+Nothing is saved here (nearly every V row is needed by some row of a chunk); what counts is that every row
+obeys the same rule as in decode, so that a prefill measures what decode would do. Rows are processed in
+chunks, so memory does not grow with the square of the length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .compensation import compensate, estimate_discarded_mass, score_threshold
+
+_SCORES_PER_CHUNK = 8 << 20  # 32 MiB of float32 scores at a time
+
+
+class RowChunk(NamedTuple):
+    """Consecutive query rows with everything a selection rule may look at."""
+
+    rows: slice  # which query rows
+    scores: Tensor  # [B, Hq, rows, S] float32, -inf outside the visible keys
+    lse: Tensor  # [B, Hq, rows]
+    first: Tensor  # [B, 1, 1] first visible key
+    n: Tensor  # [B, 1, rows] visible keys, 0 for a padding row
+
+
+#: A rule that says which elements of a chunk are kept, [B, Hq, rows, S].
+Selector = Callable[[RowChunk], Tensor]
+
+
+@dataclass(frozen=True)
+class PrefillStats:
+    """What a sparse prefill kept: kept [B, Hq, Q], value_rows (union over a KV group) [B, Hkv, Q], int32."""
+
+    kept: Tensor
+    value_rows: Tensor
+
+
+def prefill_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold_per_row: Tensor,
+    *,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    vmc: bool = False,
+) -> Tensor:
+    """Causal Top-Theta attention of a prompt or a chunk of one; arguments as `toptheta_npu.prefill_attention`."""
+    out, _ = prefill_attention_with_stats(
+        query, key, value, threshold_per_row,
+        actual_seq_lengths=actual_seq_lengths, key_start=key_start, scale_value=scale_value,
+        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, discarded_mass=discarded_mass, vmc=vmc,
+    )  # fmt: skip
+    return out
+
+
+def prefill_attention_with_stats(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold_per_row: Tensor,
+    *,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    vmc: bool = False,
+) -> tuple[Tensor, PrefillStats]:
+    """As `prefill_attention`, and what every row kept."""
+    batch, heads, rows, _ = query.shape
+    threshold = threshold_per_row.expand(batch, heads, rows)
+
+    def above_threshold(chunk: RowChunk) -> Tensor:
+        theta = score_threshold(threshold[:, :, chunk.rows], chunk.lse, placement)
+        return chunk.scores > theta.unsqueeze(-1)
+
+    return select_and_attend(
+        query, key, value, above_threshold,
+        actual_seq_lengths=actual_seq_lengths, key_start=key_start, scale_value=scale_value, sdc=sdc,
+        sdc_gamma=sdc_gamma, threshold=threshold, discarded_mass=discarded_mass, vmc=vmc,
+    )  # fmt: skip
+
+
+def select_and_attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    select: Selector,
+    *,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    scale_value: float | None = None,
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    threshold: Tensor | None = None,
+    discarded_mass: Tensor | None = None,
+    vmc: bool = False,
+) -> tuple[Tensor, PrefillStats]:
+    """Attention over the elements that any rule ``select`` keeps, with the same compensations and counts.
+
+    A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
+    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline".
+    """
+    batch, heads, rows, _ = query.shape
+    kv_heads = key.shape[1]
+    value = _without_padding(value.float(), actual_seq_lengths, key_start)
+    means = _running_mean(value, rows, actual_seq_lengths, key_start) if vmc else None
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    kept = torch.empty((batch, heads, rows), dtype=torch.int32, device=query.device)
+    value_rows = torch.empty((batch, kv_heads, rows), dtype=torch.int32, device=query.device)
+    for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
+        keep = _never_empty(select(chunk), chunk)
+        part = keep.sum(-1)
+        kept[:, :, chunk.rows] = part
+        value_rows[:, :, chunk.rows] = keep.unflatten(1, (kv_heads, -1)).any(2).sum(-1)
+        maximum = chunk.scores.amax(-1).where(chunk.n > 0, 0.0)
+        exponentials = (chunk.scores - maximum.unsqueeze(-1)).exp_()
+        total = exponentials.sum(-1)
+        exponentials.mul_(keep)
+        kept_mass = exponentials.sum(-1)
+        estimate = estimate_discarded_mass(
+            sdc, (total - kept_mass).clamp_min(0.0), chunk.n, part, maximum,
+            maximum if threshold is None else threshold[:, :, chunk.rows], sdc_gamma,
+            None if discarded_mass is None else discarded_mass[:, :, chunk.rows],
+        )  # fmt: skip
+        span = value[:, :, : chunk.scores.shape[-1]]
+        numerator = (exponentials.unflatten(1, (kv_heads, -1)).flatten(2, 3) @ span).view(*part.shape, -1)
+        mean = None if means is None else means[:, :, chunk.rows].repeat_interleave(heads // kv_heads, dim=1)
+        kept_mass = kept_mass.where(chunk.n > 0, 1.0)
+        out[:, :, chunk.rows] = compensate(numerator, kept_mass, estimate, mean).to(query.dtype)
+    return out, PrefillStats(kept, value_rows)
+
+
+def row_chunks(
+    query: Tensor,
+    key: Tensor,
+    actual_seq_lengths: Tensor | None = None,
+    key_start: Tensor | None = None,
+    scale_value: float | None = None,
+    rows_wanted: Tensor | None = None,
+) -> Iterator[RowChunk]:
+    """Scores of consecutive rows, causal and padded; the keys end with the query's own rows.
+
+    Row i of Q rows sits at key position S - Q + i. ``rows_wanted`` (ascending) restricts to some rows;
+    a chunk's ``rows`` then counts within them.
+    """
+    batch, heads, count, head_dim = query.shape
+    kv_heads, capacity = key.shape[1:3]
+    past = capacity - count
+    positions = torch.arange(past, capacity, device=query.device)
+    if rows_wanted is not None:
+        query, positions = query[:, :, rows_wanted], positions[rows_wanted]
+    first, last = _valid_range(batch, capacity, actual_seq_lengths, key_start, query.device)
+    scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
+    keys = key.float()
+    scaled = query.float() * scale
+    size = max(1, min(256, _SCORES_PER_CHUNK // (batch * heads * capacity)))
+    for begin in range(0, len(positions), size):
+        rows = slice(begin, min(begin + size, len(positions)))
+        row = positions[rows]
+        span = int(row[-1]) + 1
+        grouped = scaled[:, :, rows].unflatten(1, (kv_heads, -1)).flatten(2, 3)  # [B, Hkv, g*rows, D]
+        scores = (grouped @ keys[:, :, :span].transpose(-1, -2)).view(batch, heads, len(row), span)
+        column = torch.arange(span, device=query.device)
+        visible = (column <= row[:, None]) & (column >= first) & (row[:, None] < last)  # [B, rows, span]
+        scores.masked_fill_(~visible[:, None], -torch.inf)
+        n = torch.where(row < last[..., 0], row + 1 - first[..., 0], 0).clamp_min(0)
+        yield RowChunk(rows, scores, torch.logsumexp(scores, -1), first, n[:, None])
+
+
+def _valid_range(
+    batch: int, capacity: int, lengths: Tensor | None, starts: Tensor | None, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """First and last+1 valid key of each sequence, [B, 1, 1]."""
+    first = torch.zeros(batch, dtype=torch.long, device=device) if starts is None else starts.long()
+    last = torch.full_like(first, capacity) if lengths is None else first + lengths.long()
+    return first[:, None, None], last[:, None, None]
+
+
+def _never_empty(keep: Tensor, chunk: RowChunk) -> Tensor:
+    keep = keep & (chunk.scores > -torch.inf)
+    empty = ~keep.any(-1, keepdim=True) & (chunk.n > 0).unsqueeze(-1)
+    if not empty.any():
+        return keep
+    return keep | torch.zeros_like(keep).scatter_(-1, chunk.scores.argmax(-1, keepdim=True), empty)
+
+
+def _without_padding(value: Tensor, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
+    """V with rows outside the valid range set to 0: a product with them must not see what they hold."""
+    if lengths is None and starts is None:
+        return value
+    first, last = _valid_range(len(value), value.shape[2], lengths, starts, value.device)
+    position = torch.arange(value.shape[2], device=value.device)
+    valid = (position >= first) & (position < last)  # [B, 1, S]
+    return value.masked_fill(~valid.unsqueeze(-1), 0.0)
+
+
+def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
+    """[B, Hkv, Q, D]: the mean of the V rows visible to each query row, its own included."""
+    capacity = value.shape[2]
+    first, _ = _valid_range(len(value), capacity, lengths, starts, value.device)
+    count = torch.arange(1, capacity + 1, device=value.device) - first  # [B, 1, S]
+    sums = value.cumsum(2)[:, :, capacity - rows :]
+    return sums / count[..., capacity - rows :].clamp_min(1).unsqueeze(-1)

@@ -1,0 +1,332 @@
+"""Argument checks of the operator: every message names the argument, what was expected, what came, the remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+
+LAYOUTS = ("BNSD", "BSND", "BSH")
+PLACEMENTS = ("pre_softmax", "post_softmax")
+SDC_MODES = ("none", "exact", "exp_threshold", "offline")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+HEAD_DIMS = (16, 512)
+DEVICES = ("cpu", "cuda", "meta")
+INTEGERS = (torch.int32, torch.int64)
+FLOAT32 = (torch.float32,)
+
+_NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
+_NO_QUANTISATION = "quantised caches are not supported; pass float16 or bfloat16 tensors"
+#: Arguments of torch_npu.npu_incre_flash_attention that have no meaning here, and the way round.
+UNSUPPORTED = {
+    "padding_mask": _NO_MASK,
+    "atten_mask": _NO_MASK,
+    "pse_shift": "positional biases are not supported",
+    "kv_padding_size": "use key_start, the index of the first valid key",
+    "inner_precise": "leave it out; scores and sums are always float32",
+    **dict.fromkeys(
+        (
+            "antiquant_scale", "antiquant_offset", "dequant_scale1", "quant_scale1", "dequant_scale2",
+            "quant_scale2", "quant_offset2",
+        ),
+        _NO_QUANTISATION,
+    ),
+}  # fmt: skip
+
+
+def refuse_unknown(unsupported: Mapping[str, object]) -> NoReturn:
+    """Raise for keyword arguments the operator does not take."""
+    name = next(iter(unsupported))
+    if name in UNSUPPORTED:
+        raise TopThetaNotImplementedError(name, "the argument left out", "a value", UNSUPPORTED[name])
+    raise TopThetaTypeError(name, "a known argument", "an unknown name", "see help(incremental_attention)")
+
+
+def shape_text(tensor: Tensor) -> str:
+    return str(list(tensor.shape))
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise TopThetaValueError(name, f"one of {', '.join(choices)}", repr(value))
+
+
+def check_number(name: str, value: Any, *, minimum: float = -math.inf) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TopThetaTypeError(name, "a number", type(value).__name__)
+    if not math.isfinite(value) or value < minimum:
+        wanted = "a finite number" if minimum == -math.inf else f"a finite number >= {minimum:g}"
+        raise TopThetaValueError(name, wanted, str(value))
+
+
+def check_tensor(
+    name: str,
+    tensor: Any,
+    like: Tensor,
+    shape: tuple[int | None, ...] | None,
+    dtypes: tuple[torch.dtype, ...],
+    shape_names: str = "",
+) -> None:
+    """Type, dtype, device, shape (None matches any size) and gradient state of one tensor argument."""
+    if not isinstance(tensor, Tensor):
+        raise TopThetaTypeError(name, "a torch.Tensor", type(tensor).__name__)
+    if tensor.dtype not in dtypes:
+        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        got = str(tensor.dtype).removeprefix("torch.")
+        raise TopThetaTypeError(name, f"dtype {wanted}", got, f"convert it with {name}.to(torch.{wanted.split()[0]})")
+    if tensor.device != like.device:
+        raise TopThetaValueError(
+            name, f"a tensor on {like.device}, like query", str(tensor.device), f"move it with {name}.to(query.device)"
+        )
+    if shape is not None and not shape_matches(tensor, shape):
+        wanted = str(["any" if size is None else size for size in shape]).replace("'", "")
+        raise TopThetaValueError(name, f"shape {wanted}{shape_names}", shape_text(tensor))
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise TopThetaValueError(
+            name,
+            "a tensor that does not require grad (the operator is for inference)",
+            "requires_grad=True",
+            f"call it under torch.no_grad() or pass {name}.detach()",
+        )
+
+
+def shape_matches(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
+    return tensor.dim() == len(shape) and all(
+        want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
+    )
+
+
+def resolve_heads(
+    query: Tensor, key: Tensor, num_heads: int | None, num_key_value_heads: int | None, input_layout: str, paged: bool
+) -> tuple[int, int, int]:
+    """Query heads, KV heads and head_dim, inferred from the layout where it tells."""
+    check_choice("input_layout", input_layout, LAYOUTS)
+    dims = 3 if input_layout == "BSH" else 4
+    forms = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
+    if query.dim() != dims:
+        raise TopThetaValueError("query", f"{input_layout} {forms[input_layout]}", shape_text(query))
+    if query.shape[2 if input_layout == "BNSD" else 1] != 1:
+        raise TopThetaValueError(
+            "query",
+            f"one token, {input_layout} {forms[input_layout]}",
+            shape_text(query),
+            "use prefill_attention for several tokens",
+        )
+    if input_layout == "BSH":
+        if not num_heads:
+            raise TopThetaValueError("num_heads", "the number of query heads (BSH does not tell it)", str(num_heads))
+        if num_heads < 0 or query.shape[2] % num_heads:
+            raise TopThetaValueError("num_heads", f"a divisor of the hidden size {query.shape[2]}", str(num_heads))
+        heads, head_dim = num_heads, query.shape[2] // num_heads
+    else:
+        heads, head_dim = query.shape[1 if input_layout == "BNSD" else 2], query.shape[3]
+        if num_heads is not None and num_heads != heads:
+            raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", str(num_heads))
+    if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
+        raise TopThetaValueError("query", f"head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(head_dim))
+    return heads, _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged), head_dim
+
+
+def _resolve_kv_heads(
+    key: Tensor, heads: int, head_dim: int, given: int | None, input_layout: str, paged: bool
+) -> int:
+    if key.dim() == 4 and (paged or input_layout != "BSH"):
+        found = key.shape[1 if paged or input_layout == "BNSD" else 2]
+        if given and given != found:
+            raise TopThetaValueError("num_key_value_heads", f"{found}, as key says, or None", str(given))
+    elif key.dim() == 3 and (paged or input_layout == "BSH"):
+        found = given or (heads if input_layout == "BSH" else key.shape[2] // head_dim)
+    else:
+        forms = "4 or 3" if paged else "3" if input_layout == "BSH" else "4"
+        where = "a paged cache" if paged else input_layout
+        raise TopThetaValueError("key", f"{forms} dimensions for {where}", shape_text(key))
+    if found < 1 or heads % found:
+        raise TopThetaValueError(
+            "num_key_value_heads", f"a divisor of the {heads} query heads", str(found), "check the KV cache's layout"
+        )
+    return found
+
+
+def check_cache(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kv_heads: int,
+    head_dim: int,
+    input_layout: str,
+    block_size: int,
+    paged: bool,
+) -> None:
+    """Shapes of K and V against the query and each other."""
+    batch = None if paged else query.shape[0]
+    rows = block_size if paged else None
+    if key.dim() == 3:
+        want: tuple[int | None, ...] = (batch, rows, kv_heads * head_dim)
+        names = " [blocks, block_size, Hkv*D]" if paged else " [B, S, Hkv*D]"
+    elif paged or input_layout == "BNSD":
+        want = (batch, kv_heads, rows, head_dim)
+        names = " [blocks, Hkv, block_size, D]" if paged else " [B, Hkv, S, D]"
+    else:
+        want, names = (batch, None, kv_heads, head_dim), " [B, S, Hkv, D]"
+    check_tensor("key", key, query, want, (query.dtype,), names)
+    check_tensor("value", value, query, tuple(key.shape), (query.dtype,), ", like key")
+    if key.shape[1 if key.dim() == 3 or (input_layout == "BSND" and not paged) else 2] < 1:
+        raise TopThetaValueError("key", "room for at least one key", shape_text(key))
+
+
+def check_paging(
+    query: Tensor, block_table: Tensor | None, block_size: int, lengths: Tensor | None, key_start: Tensor | None
+) -> None:
+    """The arguments that paging needs and excludes."""
+    if block_table is None:
+        if block_size:
+            raise TopThetaValueError("block_table", f"a table, since block_size={block_size} says paged", "None")
+        return
+    check_tensor("block_table", block_table, query, (query.shape[0], None), (torch.int32,), " [B, max_blocks]")
+    if lengths is None:
+        raise TopThetaValueError("actual_seq_lengths", "the length of every sequence, since the cache is paged", "None")
+    if key_start is not None:
+        raise TopThetaNotImplementedError(
+            "key_start", "None with a paged cache", "a tensor", "start each sequence at its first block"
+        )
+    if block_size < 1:
+        raise TopThetaValueError("block_size", "the rows per block of the paged cache", str(block_size))
+
+
+def check_modes(
+    placement: str, sdc: str, sdc_gamma: float, discarded_mass: Tensor | None, vmc_argument: str | None
+) -> None:
+    """Which of placement, SDC and VMC go together; ``vmc_argument`` names the argument that asks for VMC."""
+    check_choice("placement", placement, PLACEMENTS)
+    check_choice("sdc", sdc, SDC_MODES)
+    check_number("sdc_gamma", sdc_gamma, minimum=0)
+    if placement == "post_softmax" and sdc != "exact":
+        raise TopThetaValueError(
+            "sdc", "'exact' with placement='post_softmax', where the denominator is exact by construction", repr(sdc)
+        )
+    if sdc == "offline" and discarded_mass is None:
+        raise TopThetaValueError(
+            "discarded_mass", "the calibrated estimate, since sdc='offline'", "None", "or use sdc='exact'"
+        )
+    if sdc != "offline" and discarded_mass is not None:
+        raise TopThetaValueError("discarded_mass", f"None with sdc={sdc!r}", "a tensor", "or use sdc='offline'")
+    if sdc == "none" and vmc_argument is not None:
+        raise TopThetaValueError(
+            vmc_argument, "no VMC with sdc='none', which leaves no mass to give back", "it", "use sdc='exact'"
+        )
+
+
+def check_compensation(
+    query: Tensor,
+    heads: int,
+    kv_heads: int,
+    placement: str,
+    sdc: str,
+    sdc_gamma: float,
+    discarded_mass: Tensor | None,
+    value_mean: Tensor | None,
+) -> None:
+    """Modes and tensors of SDC and VMC for a decode step."""
+    check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_mean is None else "value_mean")
+    if discarded_mass is not None:
+        check_tensor("discarded_mass", discarded_mass, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
+    if value_mean is not None:
+        check_tensor("value_mean", value_mean, query, (query.shape[0], kv_heads, None), FLOAT32, " [B, Hkv, D]")
+
+
+def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
+    """A tensor as it is; a list of ints copied once to the query's device."""
+    if values is None or isinstance(values, Tensor):
+        return values
+    try:
+        return torch.tensor(list(values), dtype=torch.int64, device=query.device)
+    except (TypeError, ValueError) as cause:
+        raise TopThetaTypeError(name, "an integer tensor or a list of ints", repr(values)) from cause
+
+
+def check_lengths(query: Tensor, lengths: Tensor | None, starts: Tensor | None) -> None:
+    for name, tensor in (("actual_seq_lengths", lengths), ("key_start", starts)):
+        if tensor is not None:
+            check_tensor(name, tensor, query, (query.shape[0],), INTEGERS, " [B]")
+
+
+def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int) -> None:
+    per_head = isinstance(threshold, Tensor) and threshold.dim() == 1
+    want = (heads,) if per_head else (batch, heads)
+    check_tensor("threshold", threshold, like, want, FLOAT32, " [Hq]" if per_head else " [B, Hq]")
+
+
+def check_rows(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | Sequence[int] | None,
+    key_start: Tensor | Sequence[int] | None,
+    block_table: Tensor | None,
+    block_size: int,
+    num_heads: int | None,
+    num_key_value_heads: int | None,
+    input_layout: str,
+    scale_value: float | None,
+    placement: str,
+) -> tuple[Tensor | None, Tensor | None, int, int, float]:
+    """Check what says where the rows are; return lengths, starts, query heads, KV heads and the scale."""
+    check_tensor("query", query, query, None, DTYPES)
+    if query.device.type not in DEVICES:
+        raise TopThetaNotImplementedError(
+            "query", f"a tensor on {' or '.join(DEVICES[:2])}", str(query.device), "move it with query.cpu()"
+        )
+    if not isinstance(key, Tensor):
+        raise TopThetaTypeError("key", "a torch.Tensor", type(key).__name__)
+    paged = block_table is not None
+    lengths = as_device_tensor("actual_seq_lengths", actual_seq_lengths, query)
+    starts = as_device_tensor("key_start", key_start, query)
+    heads, kv_heads, head_dim = resolve_heads(query, key, num_heads, num_key_value_heads, input_layout, paged)
+    check_paging(query, block_table, block_size, lengths, starts)
+    check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
+    check_threshold(threshold, query, query.shape[0], heads)
+    check_lengths(query, lengths, starts)
+    check_choice("placement", placement, PLACEMENTS)
+    if scale_value is None:
+        return lengths, starts, heads, kv_heads, head_dim**-0.5
+    check_number("scale_value", scale_value)
+    return lengths, starts, heads, kv_heads, float(scale_value)
+
+
+def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:
+    """Keys per sequence that the cache has room for."""
+    if block_table is None:
+        return key.shape[2] if input_layout == "BNSD" else key.shape[1]
+    return block_table.shape[1] * (key.shape[1] if key.dim() == 3 else key.shape[2])
+
+
+def check_cache_values(
+    key: Tensor, lengths: Tensor | None, starts: Tensor | None, block_table: Tensor | None, capacity: int
+) -> None:
+    """Values that only a CPU may look at for free: lengths, starts and block numbers."""
+    start_list: list[int] = [] if starts is None else starts.tolist()
+    for index, start in enumerate(start_list):
+        if not 0 <= start <= capacity:
+            raise TopThetaValueError(f"key_start[{index}]", f"0 to {capacity} (the cache's capacity)", str(start))
+    if lengths is None:
+        return
+    block_size = key.shape[1] if key.dim() == 3 else key.shape[2]
+    for index, length in enumerate(lengths.tolist()):
+        room = capacity - (start_list[index] if start_list else 0)
+        if not 0 <= length <= room:
+            raise TopThetaValueError(
+                f"actual_seq_lengths[{index}]", f"0 to {room} (the cache's capacity)", str(length)
+            )
+        if block_table is not None and length:
+            used = block_table[index, : -(-length // block_size)]
+            low, high = int(used.min()), int(used.max())
+            if low < 0 or high >= key.shape[0]:
+                raise TopThetaValueError(
+                    f"block_table[{index}]", f"block numbers 0 to {key.shape[0] - 1}", str(low if low < 0 else high)
+                )

@@ -1,0 +1,38 @@
+"""The errors a user can meet. Each message names the argument, what was expected, what came, and the remedy."""
+
+from __future__ import annotations
+
+
+class TopThetaError(Exception):
+    """Base class of every error raised by this package."""
+
+
+def _message(argument: str, expected: str, got: str, remedy: str | None) -> str:
+    text = f"{argument}: expected {expected}, got {got}"
+    return f"{text}; {remedy}" if remedy else text
+
+
+class TopThetaValueError(TopThetaError, ValueError):
+    """An argument has an unusable value.
+
+    Example:
+        >>> str(TopThetaValueError("k", "a positive number", "-1", "pass k=128, for example"))
+        'k: expected a positive number, got -1; pass k=128, for example'
+    """
+
+    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
+        super().__init__(_message(argument, expected, got, remedy))
+
+
+class TopThetaTypeError(TopThetaError, TypeError):
+    """An argument has an unusable type or dtype."""
+
+    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
+        super().__init__(_message(argument, expected, got, remedy))
+
+
+class TopThetaNotImplementedError(TopThetaError, NotImplementedError):
+    """An argument asks for something that this package does not do."""
+
+    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
+        super().__init__(_message(argument, expected, got, remedy))

@@ -1,0 +1,297 @@
+"""The operator: public functions, argument checks, and one torch.library schema for every device.
+
+The schema is defined once, here. CPU and CUDA run the pure PyTorch fallback; an Ascend adapter registers
+itself under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import fallback
+from ._checks import (
+    FLOAT32,
+    cache_capacity,
+    check_cache_values,
+    check_compensation,
+    check_rows,
+    check_tensor,
+    refuse_unknown,
+)
+from .errors import TopThetaValueError
+
+_TENSORS = (
+    "Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor? actual_seq_lengths, "
+    "Tensor? key_start, Tensor? block_table"
+)
+_GEOMETRY = "int num_heads, int num_key_value_heads, str input_layout, float scale_value, str placement"
+_COMPENSATED = (
+    f"({_TENSORS}, Tensor? discarded_mass, Tensor? value_mean, *, {_GEOMETRY}, str sdc, float sdc_gamma, str path)"
+)
+SCHEMAS = {
+    "incremental_attention": f"{_COMPENSATED} -> Tensor",
+    "incremental_attention_with_stats": f"{_COMPENSATED} -> (Tensor, Tensor, Tensor, Tensor)",
+    "incremental_attention_partial": (
+        f"({_TENSORS}, Tensor? lse, *, {_GEOMETRY}, str path) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+}
+
+
+def incremental_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    block_size: int = 0,
+    num_heads: int | None = None,
+    num_key_value_heads: int | None = None,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    _path: str = "auto",
+    **unsupported: object,
+) -> Tensor:
+    """Decode attention of one token that reads only the V rows whose score exceeds a threshold.
+
+    Names, layouts and meaning follow ``torch_npu.npu_incre_flash_attention``. In each row (sequence, query
+    head) an element is kept when its scaled score a_i > threshold; a row that would keep nothing keeps its
+    largest element, the lowest index among equals. Softmax runs over what is kept, with the discarded mass
+    given back as ``sdc`` says and the discarded value as ``value_mean`` says (paper section "Top-Theta
+    Attention Inference", equations sdc and vmc). ``threshold=-inf`` is dense attention.
+
+    Args:
+        query: one token, float16, bfloat16 or float32: BNSD [B, Hq, 1, D], BSND [B, 1, Hq, D] or BSH
+            [B, 1, Hq*D]; head_dim D from 16 to 512.
+        key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
+            [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D].
+        threshold: float32 [Hq] or [B, Hq], in units of the scaled score (after RoPE and scale); with
+            ``placement="post_softmax"`` a probability.
+        actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
+            0 is allowed and gives an output of 0. A list is copied to the device once per call.
+        key_start: int32 or int64 [B], index of the first valid key (left padding); not with paging.
+        block_table: int32 [B, max_blocks]; entries past a sequence's last block are never read.
+        block_size: rows per block of a paged cache.
+        num_heads, num_key_value_heads: inferred from BNSD and BSND; BSH needs num_heads.
+        input_layout: "BNSD", "BSND" or "BSH".
+        scale_value: factor of q·k; None means 1 / sqrt(D).
+        placement: "pre_softmax" compares a_i, "post_softmax" the probability softmax(a)_i.
+        sdc: estimate of the discarded mass in the softmax denominator: "none", "exact",
+            "exp_threshold" (``sdc_gamma`` (n - kept) exp(threshold)) or "offline" (``discarded_mass``).
+            It is 0 where nothing is discarded. "exact" only with post_softmax.
+        sdc_gamma: factor of sdc="exp_threshold".
+        discarded_mass: float32 [B, Hq], relative to exp(row maximum), for sdc="offline".
+        value_mean: float32 [B, Hkv, D], the mean of all valid V rows; switches V-mean compensation on.
+
+    Returns:
+        A new contiguous tensor shaped and typed like query.
+
+    Raises:
+        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: naming the argument, what was
+            expected, what came and the remedy.
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> query = torch.randn(1, 8, 1, 64)
+        >>> key, value = torch.randn(1, 2, 1000, 64), torch.randn(1, 2, 1000, 64)
+        >>> threshold = torch.full((8,), 1.5)
+        >>> toptheta_npu.incremental_attention(query, key, value, threshold).shape
+        torch.Size([1, 8, 1, 64])
+    """
+    if unsupported:
+        refuse_unknown(unsupported)
+    lengths, starts, heads, kv_heads, scale = check_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
+        num_key_value_heads, input_layout, scale_value, placement,
+    )  # fmt: skip
+    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean)
+    return torch.ops.toptheta_npu.incremental_attention(  # type: ignore[no-any-return]
+        query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
+        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
+        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=_path,
+    )  # fmt: skip
+
+
+def incremental_attention_with_stats(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    block_size: int = 0,
+    num_heads: int | None = None,
+    num_key_value_heads: int | None = None,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    _path: str = "auto",
+    **unsupported: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`incremental_attention`, and what it kept.
+
+    Returns:
+        (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys, -inf for a length of 0; kept int32
+        [B, Hq]; value_rows int32 [B, Hkv], V rows read: the union over a block of at most 8 query heads,
+        4 above head_dim 256, summed over a group's blocks).
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> q, k, v = torch.randn(1, 4, 1, 32), torch.randn(1, 4, 50, 32), torch.randn(1, 4, 50, 32)
+        >>> out, lse, kept, value_rows = toptheta_npu.incremental_attention_with_stats(
+        ...     q, k, v, torch.full((4,), float("-inf")))
+        >>> kept.tolist()
+        [[50, 50, 50, 50]]
+    """
+    if unsupported:
+        refuse_unknown(unsupported)
+    lengths, starts, heads, kv_heads, scale = check_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
+        num_key_value_heads, input_layout, scale_value, placement,
+    )  # fmt: skip
+    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean)
+    return torch.ops.toptheta_npu.incremental_attention_with_stats(  # type: ignore[no-any-return]
+        query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
+        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
+        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=_path,
+    )  # fmt: skip
+
+
+def incremental_attention_partial(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    block_size: int = 0,
+    num_heads: int | None = None,
+    num_key_value_heads: int | None = None,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    lse: Tensor | None = None,
+    _path: str = "auto",
+    **unsupported: object,
+) -> fallback.Partial:
+    """A decode step over a part of a row's keys, to be merged: split-KV decoding and context parallelism.
+
+    Args:
+        lse: float32 [B, Hq], the LSE of the whole row; required with placement="post_softmax", whose test
+            needs it, and refused otherwise.
+
+    Returns:
+        (out = N / R float32 in the layout of query; maximum, kept_mass R, discarded_mass E float32
+        [B, Hq]; kept int32 [B, Hq]). Where nothing passes, kept and R are 0, E is all the part's mass and
+        out is V of its largest element.
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> q, k, v = torch.randn(1, 4, 1, 32), torch.randn(1, 4, 50, 32), torch.randn(1, 4, 50, 32)
+        >>> threshold = torch.zeros(4)
+        >>> parts = [toptheta_npu.incremental_attention_partial(q, k[:, :, s], v[:, :, s], threshold)
+        ...          for s in (slice(0, 20), slice(20, 50))]
+        >>> out = toptheta_npu.merge_partials(parts, threshold, [20, 30])
+        >>> whole = toptheta_npu.incremental_attention(q, k, v, threshold)
+        >>> torch.allclose(out, whole, atol=1e-5)
+        True
+    """
+    if unsupported:
+        refuse_unknown(unsupported)
+    lengths, starts, heads, kv_heads, scale = check_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
+        num_key_value_heads, input_layout, scale_value, placement,
+    )  # fmt: skip
+    if (lse is None) == (placement == "post_softmax"):
+        wanted = "the whole row's LSE [B, Hq]" if lse is None else "None"
+        raise TopThetaValueError("lse", f"{wanted} with placement={placement!r}", "None" if lse is None else "a tensor")
+    if lse is not None:
+        check_tensor("lse", lse, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
+    return fallback.Partial(*torch.ops.toptheta_npu.incremental_attention_partial(
+        query, key, value, threshold, lengths, starts, block_table, lse,
+        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
+        placement=placement, path=_path,
+    ))  # fmt: skip
+
+
+def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """The fallback behind a check of the values in lengths, starts and block table, which a CPU sees for free."""
+
+    def run(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        threshold: Tensor,
+        actual_seq_lengths: Tensor | None,
+        key_start: Tensor | None,
+        block_table: Tensor | None,
+        *rest: Tensor | None,
+        input_layout: str,
+        **options: Any,
+    ) -> Any:
+        if actual_seq_lengths is not None or key_start is not None:
+            capacity = cache_capacity(key, input_layout, block_table)
+            check_cache_values(key, actual_seq_lengths, key_start, block_table, capacity)
+        return implementation(
+            query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest,
+            input_layout=input_layout, **options,
+        )  # fmt: skip
+
+    return run
+
+
+def _fake_output(query: Tensor, *_: Any, **__: Any) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+def _fake_with_stats(
+    query: Tensor, *_: Any, num_heads: int, num_key_value_heads: int, **__: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch = query.shape[0]
+    per_head = query.new_empty((batch, num_heads), dtype=torch.float32)
+    value_rows = query.new_empty((batch, num_key_value_heads), dtype=torch.int32)
+    return query.new_empty(query.shape), per_head, per_head.new_empty((batch, num_heads), dtype=torch.int32), value_rows
+
+
+def _fake_partial(query: Tensor, *_: Any, num_heads: int, **__: Any) -> tuple[Tensor, ...]:
+    masses = [query.new_empty((query.shape[0], num_heads), dtype=torch.float32) for _ in range(3)]
+    kept = query.new_empty((query.shape[0], num_heads), dtype=torch.int32)
+    return query.new_empty(query.shape, dtype=torch.float32), *masses, kept
+
+
+def _register() -> torch.library.Library:
+    library = torch.library.Library("toptheta_npu", "DEF")
+    implementations: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+        "incremental_attention": (fallback.incremental_attention, _fake_output),
+        "incremental_attention_with_stats": (fallback.incremental_attention_with_stats, _fake_with_stats),
+        "incremental_attention_partial": (fallback.incremental_attention_partial, _fake_partial),
+    }
+    for name, schema in SCHEMAS.items():
+        implementation, fake = implementations[name]
+        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(name, _on_cpu(implementation), "CPU")
+        library.impl(name, implementation, "CUDA")
+        torch.library.register_fake(f"toptheta_npu::{name}", fake, lib=library)
+    return library
+
+
+_LIBRARY = _register()

@@ -1,0 +1,86 @@
+"""Prompt attention under the rule of the decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from . import fallback
+from ._checks import (
+    DTYPES,
+    FLOAT32,
+    as_device_tensor,
+    check_cache_values,
+    check_lengths,
+    check_modes,
+    check_number,
+    check_tensor,
+)
+from .errors import TopThetaValueError
+
+
+def prefill_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold_per_row: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    vmc: bool = False,
+) -> Tensor:
+    """Causal Top-Theta attention of a prompt, or of a chunk whose past is in the cache, row by row.
+
+    Row i of Q is the decode step of its token: it sees the keys up to position S - Q + i, and its own row
+    length selects its threshold.
+
+    Args:
+        query: [B, Hq, Q, D], float16, bfloat16 or float32.
+        key, value: [B, Hkv, S, D] with S >= Q; the last Q keys are the query's own tokens.
+        threshold_per_row: float32 [Hq, Q] or [B, Hq, Q].
+        actual_seq_lengths: int [B], valid keys per sequence (right padding); key_start: int [B], index of
+            the first one (left padding). A padding row gives 0.
+        scale_value, placement, sdc, sdc_gamma: as in `incremental_attention`.
+        discarded_mass: float32 [B, Hq, Q], for sdc="offline".
+        vmc: compensate with the mean of the V rows visible to each row.
+
+    Returns:
+        A new tensor shaped and typed like query.
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> q, k, v = torch.randn(1, 4, 9, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 9, 16)
+        >>> toptheta_npu.prefill_attention(q, k, v, torch.zeros(4, 9)).shape
+        torch.Size([1, 4, 9, 16])
+    """
+    lengths = as_device_tensor("actual_seq_lengths", actual_seq_lengths, query)
+    starts = as_device_tensor("key_start", key_start, query)
+    check_tensor("query", query, query, (None, None, None, None), DTYPES, " [B, Hq, Q, D]")
+    batch, heads, rows, head_dim = query.shape
+    check_tensor("key", key, query, (batch, None, None, head_dim), (query.dtype,), " [B, Hkv, S, D]")
+    check_tensor("value", value, query, tuple(key.shape), (query.dtype,), ", like key")
+    if key.shape[1] < 1 or heads % key.shape[1]:
+        raise TopThetaValueError("key", f"a number of KV heads that divides the {heads} query heads", str(key.shape[1]))
+    if key.shape[2] < rows:
+        raise TopThetaValueError("key", f"at least the query's {rows} keys", str(key.shape[2]))
+    want = (heads, rows) if threshold_per_row.dim() == 2 else (batch, heads, rows)
+    check_tensor("threshold_per_row", threshold_per_row, query, want, FLOAT32, " [Hq, Q] or [B, Hq, Q]")
+    check_lengths(query, lengths, starts)
+    if discarded_mass is not None:
+        check_tensor("discarded_mass", discarded_mass, query, (batch, heads, rows), FLOAT32, " [B, Hq, Q]")
+    check_modes(placement, sdc, sdc_gamma, discarded_mass, "vmc" if vmc else None)
+    if scale_value is not None:
+        check_number("scale_value", scale_value)
+    if query.device.type == "cpu":
+        check_cache_values(key, lengths, starts, None, key.shape[2])
+    return fallback.prefill_attention(
+        query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,
+        scale_value=scale_value, placement=placement, sdc=sdc, sdc_gamma=sdc_gamma,
+        discarded_mass=discarded_mass, vmc=vmc,
+    )  # fmt: skip
