@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 
-def score_threshold(threshold: Tensor, lse: Tensor, placement: str) -> Tensor:
-    """The threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense."""
-    if placement == "pre_softmax":
+def score_threshold(threshold: Tensor, lse: Tensor | None, placement: str) -> Tensor:
+    """The threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense.
+
+    ``lse`` [...] is needed post-softmax only.
+    """
+    if placement == "pre_softmax" or lse is None:
         return threshold
     positive = threshold > 0
     # an empty row has lse = -inf: it keeps nothing whatever the threshold

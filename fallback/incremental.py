@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -35,11 +36,15 @@ class _Rows:
     bounds: list[tuple[int, int]]  # first and last+1 valid key per sequence
     n: Tensor  # [B, 1] valid keys
     maximum: Tensor  # [B, Hq], 0 for a row without keys
-    total: Tensor  # [B, Hq] sum of exp(a - m) over all valid keys
     threshold: Tensor  # [B, Hq] in score units
     survivors: Tensor  # flat indices into scores, ascending
     kept: Tensor  # [B, Hq], 1 where only the largest element stands in
     stands_in: Tensor  # [B, Hq] rows where nothing passed, so the largest element stands in
+
+    @cached_property
+    def total(self) -> Tensor:
+        """[B, Hq] R + E, the sum of exp(a - m) over all valid keys."""
+        return _total_mass(self.scores, self.maximum)
 
     @property
     def lse(self) -> Tensor:
@@ -132,13 +137,13 @@ def incremental_attention_partial(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, lse,
         num_heads, num_key_value_heads, input_layout, scale_value, placement,
     )  # fmt: skip
-    weights, kept_mass, exact = _masses(rows)
+    weights, kept_mass = _kept_masses(rows)
     out = _weighted_values(rows, weights, torch.where(rows.n > 0, kept_mass, 1.0), path, torch.float32)
     return (
         in_layout(out, input_layout),
         torch.where(rows.n > 0, rows.maximum, -torch.inf),
         torch.where(rows.stands_in, 0.0, kept_mass),
-        torch.where(rows.stands_in, rows.total, exact),
+        torch.where(rows.stands_in, rows.total, _discarded_mass(rows, kept_mass)),
         torch.where(rows.stands_in, 0, rows.kept).int(),
     )
 
@@ -151,7 +156,8 @@ def _compensated(
     value_mean: Tensor | None,
     path: str,
 ) -> Tensor:
-    weights, kept_mass, exact = _masses(rows)
+    weights, kept_mass = _kept_masses(rows)
+    exact = _discarded_mass(rows, kept_mass) if sdc == "exact" else kept_mass
     estimate = estimate_discarded_mass(
         sdc, exact, rows.n, rows.kept, rows.maximum, rows.threshold, sdc_gamma, discarded_mass
     )
@@ -199,12 +205,12 @@ def _select_rows(
     scores = _attention_scores(heads.float() * scale, cache, bounds)
 
     maximum = torch.where(n > 0, scores.amax(-1), 0.0)
-    total = (scores - maximum.unsqueeze(-1)).exp_().sum(-1)
-    lse = maximum + total.log() if row_lse is None else row_lse
-    theta = score_threshold(threshold.expand(len(heads), num_heads), lse, placement)
+    if placement == "post_softmax" and row_lse is None:
+        row_lse = maximum + _total_mass(scores, maximum).log()
+    theta = score_threshold(threshold.expand(len(heads), num_heads), row_lse, placement)
     survivors, kept, stands_in = _survivors(scores, theta, n)
     return _Rows(
-        cache, input_layout, query.dtype, scores, bounds, n, maximum, total, theta, survivors, kept, stands_in
+        cache, input_layout, query.dtype, scores, bounds, n, maximum, theta, survivors, kept, stands_in
     )  # fmt: skip
 
 
@@ -275,15 +281,21 @@ def _indices_and_counts(keep: Tensor) -> tuple[Tensor, Tensor]:
     return indices, kept.view(keep.shape[:-1])
 
 
-def _masses(rows: _Rows) -> tuple[Tensor, Tensor, Tensor]:
-    """exp(a - m) of every survivor, and R and E of every row [B, Hq]."""
+def _total_mass(scores: Tensor, maximum: Tensor) -> Tensor:
+    return (scores - maximum.unsqueeze(-1)).exp_().sum(-1)
+
+
+def _kept_masses(rows: _Rows) -> tuple[Tensor, Tensor]:
+    """exp(a - m) of every survivor, and R of every row [B, Hq]."""
     row = _row_of_survivor(rows)
     weights = rows.scores.view(-1)[rows.survivors].sub_(rows.maximum.view(-1)[row]).exp_()
     kept_mass = torch.zeros(rows.kept.numel(), dtype=torch.float64, device=weights.device)
-    kept_mass = kept_mass.index_add_(0, row, weights.double()).float().view_as(rows.maximum)
-    everything_kept = rows.kept == rows.n
-    exact = torch.where(everything_kept, 0.0, (rows.total - kept_mass).clamp_min(0.0))
-    return weights, kept_mass, exact
+    return weights, kept_mass.index_add_(0, row, weights.double()).float().view_as(rows.maximum)
+
+
+def _discarded_mass(rows: _Rows, kept_mass: Tensor) -> Tensor:
+    """E of every row [B, Hq]; exactly 0 where everything is kept."""
+    return torch.where(rows.kept == rows.n, 0.0, (rows.total - kept_mass).clamp_min(0.0))
 
 
 def _row_of_survivor(rows: _Rows) -> Tensor:

@@ -79,11 +79,12 @@ def check_tensor(
         wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         got = str(tensor.dtype).removeprefix("torch.")
         raise TopThetaTypeError(name, f"dtype {wanted}", got, f"convert it with {name}.to(torch.{wanted.split()[0]})")
-    if tensor.device != like.device:
+    if tensor is not like and tensor.device != like.device:
         raise TopThetaValueError(
             name, f"a tensor on {like.device}, like query", str(tensor.device), f"move it with {name}.to(query.device)"
         )
-    if shape is not None and not shape_matches(tensor, shape):
+    # the plain comparison is the hot path; only an open dimension needs the loop
+    if shape is not None and tensor.shape != shape and not _matches(tensor, shape):
         wanted = str(["any" if size is None else size for size in shape]).replace("'", "")
         raise TopThetaValueError(name, f"shape {wanted}{shape_names}", shape_text(tensor))
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -95,7 +96,7 @@ def check_tensor(
         )
 
 
-def shape_matches(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
+def _matches(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
     return tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )
@@ -132,9 +133,7 @@ def resolve_heads(
     return heads, _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged), head_dim
 
 
-def _resolve_kv_heads(
-    key: Tensor, heads: int, head_dim: int, given: int | None, input_layout: str, paged: bool
-) -> int:
+def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None, input_layout: str, paged: bool) -> int:
     if key.dim() == 4 and (paged or input_layout != "BSH"):
         found = key.shape[1 if paged or input_layout == "BNSD" else 2]
         if given and given != found:
@@ -163,19 +162,21 @@ def check_cache(
     paged: bool,
 ) -> None:
     """Shapes of K and V against the query and each other."""
-    batch = None if paged else query.shape[0]
-    rows = block_size if paged else None
+    rows_at = 1 if key.dim() == 3 or (input_layout == "BSND" and not paged) else 2
+    batch = key.shape[0] if paged else query.shape[0]
+    rows = block_size if paged else key.shape[rows_at]
     if key.dim() == 3:
-        want: tuple[int | None, ...] = (batch, rows, kv_heads * head_dim)
+        want: tuple[int, ...] = (batch, rows, kv_heads * head_dim)
         names = " [blocks, block_size, Hkv*D]" if paged else " [B, S, Hkv*D]"
-    elif paged or input_layout == "BNSD":
+    elif rows_at == 2:
         want = (batch, kv_heads, rows, head_dim)
         names = " [blocks, Hkv, block_size, D]" if paged else " [B, Hkv, S, D]"
     else:
-        want, names = (batch, None, kv_heads, head_dim), " [B, S, Hkv, D]"
-    check_tensor("key", key, query, want, (query.dtype,), names)
-    check_tensor("value", value, query, tuple(key.shape), (query.dtype,), ", like key")
-    if key.shape[1 if key.dim() == 3 or (input_layout == "BSND" and not paged) else 2] < 1:
+        want, names = (batch, rows, kv_heads, head_dim), " [B, S, Hkv, D]"
+    dtypes = (query.dtype,)
+    check_tensor("key", key, query, want, dtypes, names)
+    check_tensor("value", value, query, key.shape, dtypes, ", like key")
+    if rows < 1:
         raise TopThetaValueError("key", "room for at least one key", shape_text(key))
 
 
@@ -320,9 +321,7 @@ def check_cache_values(
     for index, length in enumerate(lengths.tolist()):
         room = capacity - (start_list[index] if start_list else 0)
         if not 0 <= length <= room:
-            raise TopThetaValueError(
-                f"actual_seq_lengths[{index}]", f"0 to {room} (the cache's capacity)", str(length)
-            )
+            raise TopThetaValueError(f"actual_seq_lengths[{index}]", f"0 to {room} (the cache's capacity)", str(length))
         if block_table is not None and length:
             used = block_table[index, : -(-length // block_size)]
             low, high = int(used.min()), int(used.max())

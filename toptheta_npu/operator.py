@@ -25,18 +25,22 @@ from ._checks import (
 from .errors import TopThetaValueError
 
 _TENSORS = (
-    "Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor? actual_seq_lengths, "
-    "Tensor? key_start, Tensor? block_table"
+    "Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor? actual_seq_lengths=None, "
+    "Tensor? key_start=None, Tensor? block_table=None"
 )
-_GEOMETRY = "int num_heads, int num_key_value_heads, str input_layout, float scale_value, str placement"
+_GEOMETRY = (
+    'int num_heads, int num_key_value_heads, float scale_value, str input_layout="BNSD", str placement="pre_softmax"'
+)
 _COMPENSATED = (
-    f"({_TENSORS}, Tensor? discarded_mass, Tensor? value_mean, *, {_GEOMETRY}, str sdc, float sdc_gamma, str path)"
+    f"({_TENSORS}, Tensor? discarded_mass=None, Tensor? value_mean=None, *, {_GEOMETRY}, "
+    'str sdc="exact", float sdc_gamma=0.05, str path="auto")'
 )
+#: One schema for all devices. Defaults spare a Python implementation the conversion of what was left out.
 SCHEMAS = {
     "incremental_attention": f"{_COMPENSATED} -> Tensor",
     "incremental_attention_with_stats": f"{_COMPENSATED} -> (Tensor, Tensor, Tensor, Tensor)",
     "incremental_attention_partial": (
-        f"({_TENSORS}, Tensor? lse, *, {_GEOMETRY}, str path) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+        f'({_TENSORS}, Tensor? lse=None, *, {_GEOMETRY}, str path="auto") -> (Tensor, Tensor, Tensor, Tensor, Tensor)'
     ),
 }
 
@@ -116,7 +120,7 @@ def incremental_attention(
         num_key_value_heads, input_layout, scale_value, placement,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean)
-    return torch.ops.toptheta_npu.incremental_attention(  # type: ignore[no-any-return]
+    return torch.ops.toptheta_npu.incremental_attention.default(  # type: ignore[no-any-return]
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
         placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=_path,
@@ -167,7 +171,7 @@ def incremental_attention_with_stats(
         num_key_value_heads, input_layout, scale_value, placement,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean)
-    return torch.ops.toptheta_npu.incremental_attention_with_stats(  # type: ignore[no-any-return]
+    return torch.ops.toptheta_npu.incremental_attention_with_stats.default(  # type: ignore[no-any-return]
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
         placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=_path,
@@ -226,7 +230,7 @@ def incremental_attention_partial(
         raise TopThetaValueError("lse", f"{wanted} with placement={placement!r}", "None" if lse is None else "a tensor")
     if lse is not None:
         check_tensor("lse", lse, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
-    return fallback.Partial(*torch.ops.toptheta_npu.incremental_attention_partial(
+    return fallback.Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         query, key, value, threshold, lengths, starts, block_table, lse,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
         placement=placement, path=_path,
@@ -241,20 +245,18 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
         key: Tensor,
         value: Tensor,
         threshold: Tensor,
-        actual_seq_lengths: Tensor | None,
-        key_start: Tensor | None,
-        block_table: Tensor | None,
+        actual_seq_lengths: Tensor | None = None,
+        key_start: Tensor | None = None,
+        block_table: Tensor | None = None,
         *rest: Tensor | None,
-        input_layout: str,
         **options: Any,
     ) -> Any:
         if actual_seq_lengths is not None or key_start is not None:
-            capacity = cache_capacity(key, input_layout, block_table)
+            capacity = cache_capacity(key, options.get("input_layout", "BNSD"), block_table)
             check_cache_values(key, actual_seq_lengths, key_start, block_table, capacity)
         return implementation(
-            query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest,
-            input_layout=input_layout, **options,
-        )  # fmt: skip
+            query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest, **options
+        )
 
     return run
 
@@ -290,6 +292,8 @@ def _register() -> torch.library.Library:
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, _on_cpu(implementation), "CPU")
         library.impl(name, implementation, "CUDA")
+        # for inference only: nothing to record, so autograd need not look at the call
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"toptheta_npu::{name}", fake, lib=library)
     return library
 

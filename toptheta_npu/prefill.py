@@ -64,7 +64,7 @@ def prefill_attention(
     check_tensor("query", query, query, (None, None, None, None), DTYPES, " [B, Hq, Q, D]")
     batch, heads, rows, head_dim = query.shape
     check_tensor("key", key, query, (batch, None, None, head_dim), (query.dtype,), " [B, Hkv, S, D]")
-    check_tensor("value", value, query, tuple(key.shape), (query.dtype,), ", like key")
+    check_tensor("value", value, query, key.shape, (query.dtype,), ", like key")
     if key.shape[1] < 1 or heads % key.shape[1]:
         raise TopThetaValueError("key", f"a number of KV heads that divides the {heads} query heads", str(key.shape[1]))
     if key.shape[2] < rows:

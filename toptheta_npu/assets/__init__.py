@@ -1,0 +1,45 @@
+"""The embedded model: a really trained LLaMA of 5.7 M parameters with its tokenizer and thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from toptheta_npu.thresholds import Placement, ThresholdTable
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+TINY_LLAMA = Path(__file__).parent / "tiny_llama"
+
+
+def load_tiny_llama(
+    dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """The embedded model in evaluation mode, and its tokenizer; needs the extra ``hf``.
+
+    Example:
+        >>> model, tokenizer = load_tiny_llama()
+        >>> model.config.num_attention_heads, model.config.num_key_value_heads, model.config.head_dim
+        (8, 2, 64)
+    """
+    from transformers import AutoTokenizer, LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(TINY_LLAMA, dtype=dtype)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_LLAMA)
+    return cast("LlamaForCausalLM", model.to(device).eval()), tokenizer
+
+
+def load_tiny_llama_thresholds(placement: Placement) -> ThresholdTable:
+    """The thresholds stored with the embedded model, for k from 32 to 512 (pooled estimator).
+
+    Args:
+        placement: ``"pre_softmax"`` or ``"post_softmax"``.
+
+    Example:
+        >>> load_tiny_llama_thresholds("post_softmax").k.tolist()
+        [32, 64, 128, 256, 512]
+    """
+    return ThresholdTable.load(TINY_LLAMA / f"thresholds_{placement}.safetensors")

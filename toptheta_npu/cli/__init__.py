@@ -1,0 +1,35 @@
+"""The command ``toptheta``."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from toptheta_npu.errors import TopThetaError
+
+from .demo import demo
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(demo)
+
+
+@app.callback()
+def _about() -> None:
+    """Top-Theta attention: calibrated thresholds instead of top-k."""
+
+
+def main() -> None:
+    """Run the command line; an error a user can mend is one sentence, not a traceback."""
+    try:
+        app()
+    except TopThetaError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        extra = {"transformers": "hf", "tokenizers": "hf", "matplotlib": "plot"}.get(error.name or "")
+        if extra is None:
+            raise
+        Console(stderr=True).print(f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'")
+        sys.exit(2)

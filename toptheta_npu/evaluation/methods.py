@@ -1,0 +1,131 @@
+"""The methods of a comparison, each a context in which a model attends by that method.
+
+All of them run through one harness, with the same first layers, compensations and counts; only the rule
+that selects the elements differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from toptheta_npu.fallback import baselines
+from toptheta_npu.fallback.prefill import Selector, select_and_attend
+from toptheta_npu.models import Recording, apply_selection, sparsify
+from toptheta_npu.models.attach import attached
+from toptheta_npu.models.attention import AttentionCall
+from toptheta_npu.models.selection import SelectionRule
+from toptheta_npu.models.sparsify import make_recorders
+from toptheta_npu.models.statistics import Recorder
+from toptheta_npu.thresholds import ThresholdTable
+
+#: The first layers attend more evenly and keep more elements (paper section "Thresholding Different Layers").
+DENSER_LAYERS = 2
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to attend: ``enter(model)`` is the context in which the model does so.
+
+    ``family`` groups the points of one curve; ``k`` is the number of elements asked for, None where
+    the method has no such number.
+    """
+
+    family: str
+    k: int | None
+    enter: Callable[[PreTrainedModel], AbstractContextManager[Recording]]
+
+
+def dense() -> Method:
+    """Every element."""
+    return Method("dense", None, lambda model: _selected(model, lambda layer: baselines.dense(), compensated=False))
+
+
+def top_theta(table: ThresholdTable, k: int, *, compensated: bool, family: str | None = None) -> Method:
+    """Thresholds of ``table``; compensated: exact SDC and VMC, else neither."""
+    post = table.placement == "post_softmax"
+    name = family or f"Top-θ {'post' if post else 'pre'}{_suffix(post, compensated)}"
+    return Method(
+        name,
+        k,
+        lambda model: sparsify(
+            model, table, k=k, sdc="exact" if post or compensated else "none", vmc=compensated,
+            prefill="thresholded", statistics=True,
+        ),
+    )  # fmt: skip
+
+
+def top_k(k: int, targets: Sequence[int]) -> Method:
+    """The k largest of every row, with exact SDC and VMC; ``targets`` is the k of each layer."""
+    return _uniform("Top-k + SDC + VMC", k, lambda layer: baselines.top_k(targets[layer]))
+
+
+def last_k(k: int, rows: int, targets: Sequence[int]) -> Method:
+    """The ``rows`` most recent keys, as many V rows as Top-θ reads at ``k``; Top-k in the first layers."""
+    return _control("last-k", k, targets, lambda: baselines.last_k(rows))
+
+
+def random_k(k: int, rows: int, group: int, targets: Sequence[int], length: int) -> Method:
+    """Random keys with exact SDC and VMC, so many that a group of heads reads about ``rows`` V rows."""
+    # the union of `group` draws of j out of n has n (1 - (1 - j/n)^group) elements
+    draws = round(length * (1 - (1 - min(rows / length, 1.0)) ** (1 / group)))
+    return _control("random-k + SDC + VMC", k, targets, lambda: baselines.random_k(max(draws, 1)))
+
+
+def value_mean_only(targets: Sequence[int]) -> Method:
+    """The mean V row instead of attention, after Top-k in the first layers: no V row is read."""
+
+    @contextmanager
+    def enter(model: PreTrainedModel) -> Iterator[Recording]:
+        recorders = make_recorders(model)
+
+        def rule_of(layer: int) -> SelectionRule | _ValueMeanRule:
+            if layer < DENSER_LAYERS:
+                return SelectionRule(baselines.top_k(targets[layer]), "exact", True, recorders[layer])
+            return _ValueMeanRule(recorders[layer])
+
+        with attached(model, rule_of):
+            yield Recording(recorders)
+
+    return Method("V mean only", None, enter)
+
+
+class _ValueMeanRule:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        # with scale 0 all scores are equal, and the softmax is the mean
+        prompt = call.prompt | {"scale_value": 0.0}
+        out, stats = select_and_attend(call.query, select=baselines.dense(), **prompt)
+        self._recorder.record(call, stats.kept * 0, stats.value_rows * 0)
+        return out
+
+
+def _uniform(family: str, k: int, select_for_layer: Callable[[int], Selector]) -> Method:
+    return Method(family, k, lambda model: _selected(model, select_for_layer, compensated=True))
+
+
+def _control(family: str, k: int, targets: Sequence[int], rule: Callable[[], Selector]) -> Method:
+    def select_for_layer(layer: int) -> Selector:
+        return baselines.top_k(targets[layer]) if layer < DENSER_LAYERS else rule()
+
+    compensated = "VMC" in family
+    return Method(family, k, lambda model: _selected(model, select_for_layer, compensated=compensated))
+
+
+def _selected(
+    model: PreTrainedModel, select_for_layer: Callable[[int], Selector], *, compensated: bool
+) -> AbstractContextManager[Recording]:
+    sdc = "exact" if compensated else "none"
+    return apply_selection(model, select_for_layer, sdc=sdc, vmc=compensated, statistics=True)  # type: ignore[arg-type]
+
+
+def _suffix(post: bool, compensated: bool) -> str:
+    if not compensated:
+        return ""
+    return " + VMC" if post else " + SDC + VMC"

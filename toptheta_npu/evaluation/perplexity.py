@@ -1,0 +1,125 @@
+"""Perplexity of the last positions of long windows, and what attention read to get there.
+
+The prefix of a window is computed densely once and shared by all methods; the last positions then run
+under the method, each row exactly as its decode step would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from toptheta_npu.evaluation.methods import DENSER_LAYERS, Method
+from toptheta_npu.models.statistics import LayerStatistics
+
+_Prefix = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What the rows read, per layer group: kept elements per query head, V rows per KV head."""
+
+    kept_mean: float
+    value_rows_mean: float
+    value_rows_p95: float
+    value_rows_max: float
+    keys_mean: float
+
+    @property
+    def value_row_saving(self) -> float:
+        """How many times fewer V rows than dense attention reads."""
+        return self.keys_mean / self.value_rows_mean if self.value_rows_mean else math.inf
+
+    @property
+    def element_saving(self) -> float:
+        """How many times fewer attention elements than dense attention uses."""
+        return self.keys_mean / self.kept_mean if self.kept_mean else math.inf
+
+
+@dataclass(frozen=True)
+class Result:
+    """One method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers."""
+
+    family: str
+    k: int | None
+    perplexity: float
+    reads: Reads
+    reads_all: Reads
+
+    @property
+    def kept_over_k(self) -> float | None:
+        """Measured k~/k in layers from 2 on."""
+        return None if self.k is None else self.reads.kept_mean / self.k
+
+
+class PerplexityTask:
+    """Windows of held-out text with their dense prefixes.
+
+    Args:
+        model: in evaluation mode.
+        windows: int64 [W, T] tokens.
+        positions: how many of the last positions are predicted under a method.
+    """
+
+    def __init__(self, model: PreTrainedModel, windows: Tensor, positions: int = 512) -> None:
+        self.model = model
+        self.windows = windows
+        self.positions = positions
+        with torch.inference_mode():
+            self._prefixes = [self._dense_prefix(window) for window in windows]
+
+    def evaluate(self, method: Method) -> Result:
+        """Perplexity and reads of one method over all windows."""
+        nats, statistics = 0.0, []
+        for window, prefix in zip(self.windows, self._prefixes, strict=True):
+            with torch.inference_mode(), method.enter(self.model) as recording:
+                nats += self._negative_log_likelihood(window, prefix)
+                statistics.append(recording.statistics())
+        layers = [_joined([window[layer] for window in statistics]) for layer in range(len(statistics[0]))]
+        return Result(
+            method.family,
+            method.k,
+            math.exp(nats / (self.positions * len(self.windows))),
+            summarise(layers[DENSER_LAYERS:]),
+            summarise(layers),
+        )
+
+    def _dense_prefix(self, window: Tensor) -> _Prefix:
+        tokens = window[None, : len(window) - self.positions - 1]
+        cache = DynamicCache(config=self.model.config)
+        self.model(tokens.to(self.model.device), past_key_values=cache, logits_to_keep=1)
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    def _negative_log_likelihood(self, window: Tensor, prefix: _Prefix) -> float:
+        # updating a dynamic cache concatenates, so the shared prefix is never written to
+        cache = DynamicCache(prefix, config=self.model.config)
+        tokens = window[-self.positions - 1 :].to(self.model.device)
+        logits = self.model(tokens[None, :-1], past_key_values=cache).logits[0]
+        return F.cross_entropy(logits.float(), tokens[1:], reduction="sum").item()
+
+
+def summarise(layers: Sequence[LayerStatistics]) -> Reads:
+    """Mean kept elements and the distribution of V rows over rows, heads and layers."""
+    rows = torch.cat([layer.value_rows.flatten() for layer in layers]).float()
+    return Reads(
+        torch.cat([layer.kept.flatten() for layer in layers]).float().mean().item(),
+        rows.mean().item(),
+        rows.kthvalue(max(1, round(0.95 * rows.numel()))).values.item(),
+        rows.max().item(),
+        torch.cat([layer.keys for layer in layers]).float().mean().item(),
+    )
+
+
+def _joined(parts: Sequence[LayerStatistics]) -> LayerStatistics:
+    return LayerStatistics(
+        keys=torch.cat([part.keys for part in parts]),
+        kept=torch.cat([part.kept for part in parts]),
+        value_rows=torch.cat([part.value_rows for part in parts]),
+        decode=torch.cat([part.decode for part in parts]),
+    )

@@ -1,0 +1,109 @@
+"""A comparison as a table for people, JSON for programs, and a plot."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from toptheta_npu.evaluation.perplexity import Result
+
+#: Families in the order of the table and legend, with colour and marker of the plot.
+STYLES = {
+    "Top-k + SDC + VMC": ("tab:gray", "s"),
+    "Top-θ post + VMC": ("tab:blue", "o"),
+    "Top-θ post": ("tab:cyan", "o"),
+    "Top-θ pre + SDC + VMC": ("tab:green", "^"),
+    "Top-θ pre": ("tab:olive", "^"),
+    "random-k + SDC + VMC": ("tab:orange", "x"),
+    "last-k": ("tab:red", "v"),
+}
+
+
+def change(result: Result, dense: Result) -> float:
+    """Perplexity above dense, in percent."""
+    return 100 * (result.perplexity / dense.perplexity - 1)
+
+
+def as_table(results: Sequence[Result], title: str) -> Table:
+    """A rich table; the first result is the dense one."""
+    dense = results[0]
+    table = Table(title=title, caption="V rows: per KV group and row; layers ≥ 2, then all layers")
+    table.add_column("method")
+    for column in ("k", "perplexity", "change", "kept", "V rows", "p95", "max", "fewer", "V rows, all", "k̃/k"):
+        table.add_column(column, justify="right")
+    family = dense.family
+    for result in results:
+        if result.family != family:
+            table.add_section()
+            family = result.family
+        ratio = result.kept_over_k
+        reads = result.reads
+        table.add_row(
+            result.family,
+            "" if result.k is None else str(result.k),
+            f"{result.perplexity:.3f}",
+            f"{change(result, dense):+.2f} %",
+            f"{reads.kept_mean:.0f}",
+            f"{reads.value_rows_mean:.0f}",
+            f"{reads.value_rows_p95:.0f}",
+            f"{reads.value_rows_max:.0f}",
+            "" if reads.value_rows_mean == 0 else f"{reads.value_row_saving:.1f}x",
+            f"{result.reads_all.value_rows_mean:.0f}",
+            "" if ratio is None or "Top" not in result.family else f"{ratio:.2f}",
+        )
+    return table
+
+
+def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
+    """All figures with the settings and the versions behind them."""
+    dense = results[0]
+    environment = {"python": platform.python_version(), "torch": torch.__version__}
+    rows = [
+        asdict(result) | {"change_percent": change(result, dense), "kept_over_k": result.kept_over_k}
+        for result in results
+    ]
+    return json.dumps({"settings": dict(settings), "environment": environment, "results": rows}, indent=1) + "\n"
+
+
+def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
+    """Perplexity change against V rows read, and k~/k against k; needs the extra ``plot``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    dense = results[0]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6), width_ratios=(3, 2), layout="constrained")
+    for family, (colour, marker) in STYLES.items():
+        points = [result for result in results if result.family == family]
+        if not points:
+            continue
+        rows = [point.reads.value_rows_mean for point in points]
+        left.plot(rows, [change(point, dense) for point in points], color=colour, marker=marker, label=family)
+        if family.startswith("Top-θ"):
+            right.plot(
+                [point.k for point in points], [point.kept_over_k for point in points], color=colour, marker=marker
+            )
+    left.set_xscale("log", base=2)
+    left.set_yscale("symlog", linthresh=0.5)
+    left.axhline(0, color="black", linewidth=0.8)
+    left.axhline(0.5, color="black", linewidth=0.8, linestyle=":")
+    left.set_xlabel(f"V rows read per KV group and row, layers ≥ 2 (dense: {dense.reads.value_rows_mean:.0f})")
+    left.set_ylabel("perplexity above dense [%] (linear below 0.5)")
+    left.legend(fontsize=8)
+    right.set_xscale("log", base=2)
+    right.axhspan(0.9, 1.1, color="tab:gray", alpha=0.2)
+    right.set_xlabel("k asked for")
+    right.set_ylabel("k̃/k, elements kept per head over k, layers ≥ 2")
+    for axes in (left, right):
+        axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
