@@ -20,9 +20,7 @@ def main() -> None:
     query, threshold = torch.randn(1, 8, 1, 64), torch.full((8,), 1.5)
     key, value = torch.randn(1, 2, 128, 64), torch.randn(1, 2, 128, 64)
     arguments = {"query": query, "key": key, "value": value, "threshold": threshold}
-    operator = Timer(
-        "f(query, key, value, threshold)", globals=arguments | {"f": toptheta_npu.incremental_attention}
-    )
+    operator = Timer("f(query, key, value, threshold)", globals=arguments | {"f": toptheta_npu.incremental_attention})
     direct = Timer(
         "f(query, key, value, threshold, num_heads=8, num_key_value_heads=2)",
         globals=arguments | {"f": fallback.incremental_attention},
@@ -34,9 +32,7 @@ def main() -> None:
             differences.append(1e6 * (through - straight))
     overhead = torch.tensor(differences).median().item()
     met = "met" if overhead <= GOAL_MICROSECONDS else "missed"
-    Console().print(
-        f"operator over fallback: {overhead:.1f} us per call (goal {GOAL_MICROSECONDS:.0f} us, {met})"
-    )
+    Console().print(f"operator over fallback: {overhead:.1f} us per call (goal {GOAL_MICROSECONDS:.0f} us, {met})")
 
 
 if __name__ == "__main__":

@@ -50,12 +50,9 @@ class Row:
     goal: float | None
 
 
-def make_layers(
-    heads: int, kv_heads: int, n: int, dtype: torch.dtype, copies: int
-) -> list[tuple[Tensor, Tensor]]:
+def make_layers(heads: int, kv_heads: int, n: int, dtype: torch.dtype, copies: int) -> list[tuple[Tensor, Tensor]]:
     return [
-        (torch.randn(1, kv_heads, n, 128).to(dtype), torch.randn(1, kv_heads, n, 128).to(dtype))
-        for _ in range(copies)
+        (torch.randn(1, kv_heads, n, 128).to(dtype), torch.randn(1, kv_heads, n, 128).to(dtype)) for _ in range(copies)
     ]
 
 
@@ -81,9 +78,7 @@ def measure(heads: int, kv_heads: int, n: int, k: int, dtype: torch.dtype, cold:
     folded = query.view(1, kv_heads, heads // kv_heads, 128)
     variants = {
         "read K": lambda i: layers[i][0].sum(),
-        "sdpa enable_gqa": lambda i: F.scaled_dot_product_attention(
-            query, *layers[i], enable_gqa=heads != kv_heads
-        ),
+        "sdpa enable_gqa": lambda i: F.scaled_dot_product_attention(query, *layers[i], enable_gqa=heads != kv_heads),
         "sdpa folded": lambda i: F.scaled_dot_product_attention(folded, *layers[i]),
         "top-theta": lambda i: toptheta_npu.incremental_attention(query, *layers[i], theta[i], sdc="none"),
         "top-theta + SDC + VMC": lambda i: toptheta_npu.incremental_attention(
@@ -128,12 +123,7 @@ def main(
     shapes = [(48, 48, 2048, 128), (32, 8, 8192, 128)]
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     with torch.no_grad():
-        rows = [
-            measure(*shape, dtype, cold, rounds)
-            for shape in shapes
-            for dtype in dtypes
-            for cold in (True, False)
-        ]
+        rows = [measure(*shape, dtype, cold, rounds) for shape in shapes for dtype in dtypes for cold in (True, False)]
     console = Console()
     print_rows(rows, console)
     environment = {
@@ -144,9 +134,7 @@ def main(
     environment["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
     console.print(environment)
     if json_file is not None:
-        json_file.write_text(
-            json.dumps({"environment": environment, "rows": [asdict(r) for r in rows]}, indent=1)
-        )
+        json_file.write_text(json.dumps({"environment": environment, "rows": [asdict(r) for r in rows]}, indent=1))
 
 
 if __name__ == "__main__":

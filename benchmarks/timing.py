@@ -27,11 +27,12 @@ def interleaved_medians(
     in an order reversed every other round, each on another copy than the one before it.
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
+    names = list(variants)
     copy = 0
-    for name, call in variants.items():
+    for call in variants.values():
         call(copy)
     for round_number in range(rounds):
-        order = list(variants) if round_number % 2 == 0 else list(reversed(variants))
+        order = names if round_number % 2 == 0 else names[::-1]
         for name in order:
             copy = (copy + 1) % copies
             started = time.perf_counter()

@@ -47,7 +47,7 @@ def estimate_discarded_mass(
         estimate = exact
     elif sdc == "exp_threshold":
         # a discarded score is below theta and never above the maximum
-        estimate = gamma * (n - kept) * torch.exp(torch.minimum(threshold, maximum) - maximum)
+        estimate = gamma * (n - kept).to(exact.dtype) * torch.exp(torch.minimum(threshold, maximum) - maximum)
     elif offline is not None:
         estimate = offline.to(exact.dtype)
     else:

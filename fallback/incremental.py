@@ -22,6 +22,7 @@ from .compensation import estimate_discarded_mass, score_threshold
 from .layout import KeyValueCache, head_view, in_layout, query_heads
 
 DENSE_ABOVE = 1 / 3
+_BAG = 1024  # survivors summed up at a time
 _UPCAST_ROWS = 2048  # K rows converted to float32 at a time: the buffer stays in the L2 cache
 
 
@@ -166,7 +167,9 @@ def _compensated(
     out = _weighted_values(rows, weights, denominator, path, rows.dtype)
     if value_mean is not None:
         group = out.shape[1] // value_mean.shape[1]
-        out = out + (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
+        compensation = (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
+        # the mean of no rows may well be NaN
+        out = out + compensation.where((rows.n > 0).unsqueeze(-1), 0.0)
     return in_layout(out.to(rows.dtype), rows.input_layout)
 
 
@@ -304,9 +307,7 @@ def _row_of_survivor(rows: _Rows) -> Tensor:
     return numbers.repeat_interleave(counts, output_size=rows.survivors.numel())
 
 
-def _weighted_values(
-    rows: _Rows, weights: Tensor, denominator: Tensor, path: str, dtype: torch.dtype
-) -> Tensor:
+def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: str, dtype: torch.dtype) -> Tensor:
     """Sum of weights times V rows over the denominator, [B, Hq, D] in ``dtype``."""
     shares = weights / denominator.view(-1)[_row_of_survivor(rows)]
     dense = _dense_pairs(rows, path)
@@ -352,9 +353,21 @@ def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor, dtype: torch.dt
     table, index = rows.cache.locate_values(sequence, (row - sequence * heads) // group, position)
     if table.dtype != dtype:
         table, index = table[index].to(dtype), torch.arange(len(index), device=index.device)
+    if len(row) > _BAG and int(counts.max()) > _BAG:
+        return _sum_in_bags(index, table, shares.to(dtype), row, len(counts)).view(batch, heads, -1)
     offsets = counts.cumsum(0) - counts
     out = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares.to(dtype))
     return out.view(batch, heads, -1)
+
+
+def _sum_in_bags(index: Tensor, table: Tensor, shares: Tensor, row: Tensor, rows: int) -> Tensor:
+    """Weighted sums of long rows in bags of limited size: one running float32 sum would drift."""
+    cuts = torch.arange(0, len(row), _BAG, device=row.device)
+    begins = row.diff(prepend=row.new_full((1,), -1)).nonzero().view(-1)
+    offsets = torch.cat((cuts, begins)).unique()
+    sums = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares)
+    out = torch.zeros((rows, table.shape[1]), device=table.device)
+    return out.index_add_(0, row[offsets], sums.float()).to(table.dtype)
 
 
 def _count_value_rows(rows: _Rows) -> Tensor:

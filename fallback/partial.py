@@ -65,5 +65,6 @@ def merge_partials(
     out = weighted.sum(0) / denominator.unsqueeze(-1)
     if value_mean is not None:
         group = out.shape[1] // value_mean.shape[1]
-        out = out + (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
+        compensation = (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
+        out = out + compensation.where(has_keys.unsqueeze(-1), 0.0)
     return out

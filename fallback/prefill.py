@@ -118,8 +118,8 @@ def select_and_attend(
     """
     batch, heads, rows, _ = query.shape
     kv_heads = key.shape[1]
-    value = _without_padding(value.float(), actual_seq_lengths, key_start)
-    means = _running_mean(value, rows, actual_seq_lengths, key_start) if vmc else None
+    means = _running_mean(value.float(), rows, actual_seq_lengths, key_start) if vmc else None
+    finite, broken = _split_broken_rows(value.float())
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     kept = torch.empty((batch, heads, rows), dtype=torch.int32, device=query.device)
     value_rows = torch.empty((batch, kv_heads, rows), dtype=torch.int32, device=query.device)
@@ -138,8 +138,9 @@ def select_and_attend(
             maximum if threshold is None else threshold[:, :, chunk.rows], sdc_gamma,
             None if discarded_mass is None else discarded_mass[:, :, chunk.rows],
         )  # fmt: skip
-        span = value[:, :, : chunk.scores.shape[-1]]
-        numerator = (exponentials.unflatten(1, (kv_heads, -1)).flatten(2, 3) @ span).view(*part.shape, -1)
+        numerator = _product(exponentials, finite)
+        if broken is not None:
+            numerator.masked_fill_(_product(keep.float(), broken) > 0, torch.nan)
         mean = None if means is None else means[:, :, chunk.rows].repeat_interleave(heads // kv_heads, dim=1)
         kept_mass = kept_mass.where(chunk.n > 0, 1.0)
         out[:, :, chunk.rows] = compensate(numerator, kept_mass, estimate, mean).to(query.dtype)
@@ -200,20 +201,30 @@ def _never_empty(keep: Tensor, chunk: RowChunk) -> Tensor:
     return keep | torch.zeros_like(keep).scatter_(-1, chunk.scores.argmax(-1, keepdim=True), empty)
 
 
-def _without_padding(value: Tensor, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
-    """V with rows outside the valid range set to 0: a product with them must not see what they hold."""
-    if lengths is None and starts is None:
-        return value
-    first, last = _valid_range(len(value), value.shape[2], lengths, starts, value.device)
-    position = torch.arange(value.shape[2], device=value.device)
-    valid = (position >= first) & (position < last)  # [B, 1, S]
-    return value.masked_fill(~valid.unsqueeze(-1), 0.0)
+def _product(weights: Tensor, rows: Tensor) -> Tensor:
+    """[B, Hq, Q, S] times the first S of [B, Hkv, S', D], each query head with its own KV head."""
+    batch, heads, count, span = weights.shape
+    grouped = weights.view(batch, rows.shape[1], -1, span)
+    return (grouped @ rows[:, :, :span]).view(batch, heads, count, -1)
+
+
+def _split_broken_rows(value: Tensor) -> tuple[Tensor, Tensor | None]:
+    """V with NaN and infinite rows set to 0, and which rows those were, [B, Hkv, S, 1]; None if there are none.
+
+    A product with a weight of 0 must not see what a row holds that is not kept: padding, or the future.
+    """
+    broken = ~value.isfinite().all(-1, keepdim=True)
+    if not broken.any():
+        return value, None
+    return value.masked_fill(broken, 0.0), broken.float()
 
 
 def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
-    """[B, Hkv, Q, D]: the mean of the V rows visible to each query row, its own included."""
+    """[B, Hkv, Q, D]: the mean of the V rows visible to each query row, its own included; 0 for padding rows."""
     capacity = value.shape[2]
-    first, _ = _valid_range(len(value), capacity, lengths, starts, value.device)
-    count = torch.arange(1, capacity + 1, device=value.device) - first  # [B, 1, S]
-    sums = value.cumsum(2)[:, :, capacity - rows :]
-    return sums / count[..., capacity - rows :].clamp_min(1).unsqueeze(-1)
+    first, last = _valid_range(len(value), capacity, lengths, starts, value.device)
+    position = torch.arange(capacity, device=value.device)
+    valid = ((position >= first) & (position < last)).unsqueeze(-1)  # [B, 1, S, 1]
+    count = (position + 1 - first).clamp_min(1).unsqueeze(-1)
+    means = torch.where(valid, value, 0.0).cumsum(2) / count
+    return torch.where(valid, means, 0.0)[:, :, capacity - rows :]

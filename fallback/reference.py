@@ -87,8 +87,8 @@ def incremental_attention(
     """
     batch, heads, head_dim = query.shape
     capacity, kv_heads = key.shape[2], key.shape[1]
-    lengths = torch.full((batch,), capacity) if lengths is None else lengths.long()
     starts = torch.zeros(batch, dtype=torch.long) if starts is None else starts.long()
+    lengths = capacity - starts if lengths is None else lengths.long()
     scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
     valid = valid_keys(capacity, lengths, starts)
     n = lengths[:, None]

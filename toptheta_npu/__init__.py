@@ -13,18 +13,33 @@ from .operator import (
 )
 from .partials import merge_partials
 from .prefill import prefill_attention
+from .thresholds import ThresholdTable
 
 __all__ = [
+    "ThresholdTable",
     "TopThetaError",
     "TopThetaNotImplementedError",
     "TopThetaTypeError",
     "TopThetaValueError",
+    "calibrate",
     "fallback",
     "incremental_attention",
     "incremental_attention_partial",
     "incremental_attention_with_stats",
     "merge_partials",
     "prefill_attention",
+    "sparsify",
 ]
 
 __version__ = "0.1.0"
+
+# these import transformers, so they come into being when first asked for
+_FROM_MODELS = ("calibrate", "sparsify")
+
+
+def __getattr__(name: str) -> object:
+    if name in _FROM_MODELS:
+        from . import models
+
+        return getattr(models, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

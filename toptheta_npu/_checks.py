@@ -13,6 +13,7 @@ from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValu
 
 LAYOUTS = ("BNSD", "BSND", "BSH")
 PLACEMENTS = ("pre_softmax", "post_softmax")
+PATHS = ("auto", "gather", "dense")
 SDC_MODES = ("none", "exact", "exp_threshold", "offline")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)
@@ -39,12 +40,12 @@ UNSUPPORTED = {
 }  # fmt: skip
 
 
-def refuse_unknown(unsupported: Mapping[str, object]) -> NoReturn:
-    """Raise for keyword arguments the operator does not take."""
+def refuse_unknown(function: str, unsupported: Mapping[str, object]) -> NoReturn:
+    """Raise for keyword arguments that ``function`` does not take."""
     name = next(iter(unsupported))
     if name in UNSUPPORTED:
         raise TopThetaNotImplementedError(name, "the argument left out", "a value", UNSUPPORTED[name])
-    raise TopThetaTypeError(name, "a known argument", "an unknown name", "see help(incremental_attention)")
+    raise TopThetaTypeError(name, "a known argument", "an unknown name", f"see help({function})")
 
 
 def shape_text(tensor: Tensor) -> str:
@@ -107,10 +108,15 @@ def resolve_heads(
 ) -> tuple[int, int, int]:
     """Query heads, KV heads and head_dim, inferred from the layout where it tells."""
     check_choice("input_layout", input_layout, LAYOUTS)
+    for name, count in (("num_heads", num_heads), ("num_key_value_heads", num_key_value_heads)):
+        if count is not None and type(count) is not int:
+            raise TopThetaTypeError(name, "an int or None", type(count).__name__)
     dims = 3 if input_layout == "BSH" else 4
     forms = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
     if query.dim() != dims:
         raise TopThetaValueError("query", f"{input_layout} {forms[input_layout]}", shape_text(query))
+    if query.shape[0] < 1:
+        raise TopThetaValueError("query", "at least one sequence", shape_text(query))
     if query.shape[2 if input_layout == "BNSD" else 1] != 1:
         raise TopThetaValueError(
             "query",
@@ -231,23 +237,23 @@ def check_compensation(
     sdc_gamma: float,
     discarded_mass: Tensor | None,
     value_mean: Tensor | None,
+    head_dim: int,
 ) -> None:
     """Modes and tensors of SDC and VMC for a decode step."""
     check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_mean is None else "value_mean")
     if discarded_mass is not None:
         check_tensor("discarded_mass", discarded_mass, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
     if value_mean is not None:
-        check_tensor("value_mean", value_mean, query, (query.shape[0], kv_heads, None), FLOAT32, " [B, Hkv, D]")
+        check_tensor("value_mean", value_mean, query, (query.shape[0], kv_heads, head_dim), FLOAT32, " [B, Hkv, D]")
 
 
 def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
     """A tensor as it is; a list of ints copied once to the query's device."""
     if values is None or isinstance(values, Tensor):
         return values
-    try:
-        return torch.tensor(list(values), dtype=torch.int64, device=query.device)
-    except (TypeError, ValueError) as cause:
-        raise TopThetaTypeError(name, "an integer tensor or a list of ints", repr(values)) from cause
+    if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
+        raise TopThetaTypeError(name, "an integer tensor or a list of ints", repr(values))
+    return torch.tensor(values, dtype=torch.int64, device=query.device)
 
 
 def check_lengths(query: Tensor, lengths: Tensor | None, starts: Tensor | None) -> None:
@@ -276,8 +282,9 @@ def check_rows(
     input_layout: str,
     scale_value: float | None,
     placement: str,
-) -> tuple[Tensor | None, Tensor | None, int, int, float]:
-    """Check what says where the rows are; return lengths, starts, query heads, KV heads and the scale."""
+    path: str,
+) -> tuple[Tensor | None, Tensor | None, int, int, int, float]:
+    """Check what says where the rows are; return lengths, starts, query and KV heads, head_dim, scale."""
     check_tensor("query", query, query, None, DTYPES)
     if query.device.type not in DEVICES:
         raise TopThetaNotImplementedError(
@@ -294,10 +301,11 @@ def check_rows(
     check_threshold(threshold, query, query.shape[0], heads)
     check_lengths(query, lengths, starts)
     check_choice("placement", placement, PLACEMENTS)
+    check_choice("_path", path, PATHS)
     if scale_value is None:
-        return lengths, starts, heads, kv_heads, head_dim**-0.5
+        return lengths, starts, heads, kv_heads, head_dim, head_dim**-0.5
     check_number("scale_value", scale_value)
-    return lengths, starts, heads, kv_heads, float(scale_value)
+    return lengths, starts, heads, kv_heads, head_dim, float(scale_value)
 
 
 def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:

@@ -114,12 +114,12 @@ def incremental_attention(
         torch.Size([1, 8, 1, 64])
     """
     if unsupported:
-        refuse_unknown(unsupported)
-    lengths, starts, heads, kv_heads, scale = check_rows(
+        refuse_unknown("incremental_attention", unsupported)
+    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement,
+        num_key_value_heads, input_layout, scale_value, placement, _path,
     )  # fmt: skip
-    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean)
+    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
     return torch.ops.toptheta_npu.incremental_attention.default(  # type: ignore[no-any-return]
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
@@ -165,12 +165,12 @@ def incremental_attention_with_stats(
         [[50, 50, 50, 50]]
     """
     if unsupported:
-        refuse_unknown(unsupported)
-    lengths, starts, heads, kv_heads, scale = check_rows(
+        refuse_unknown("incremental_attention", unsupported)
+    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement,
+        num_key_value_heads, input_layout, scale_value, placement, _path,
     )  # fmt: skip
-    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean)
+    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
     return torch.ops.toptheta_npu.incremental_attention_with_stats.default(  # type: ignore[no-any-return]
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
@@ -220,10 +220,10 @@ def incremental_attention_partial(
         True
     """
     if unsupported:
-        refuse_unknown(unsupported)
-    lengths, starts, heads, kv_heads, scale = check_rows(
+        refuse_unknown("incremental_attention_partial", unsupported)
+    lengths, starts, heads, kv_heads, _, scale = check_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement,
+        num_key_value_heads, input_layout, scale_value, placement, _path,
     )  # fmt: skip
     if (lse is None) == (placement == "post_softmax"):
         wanted = "the whole row's LSE [B, Hq]" if lse is None else "None"

@@ -8,8 +8,17 @@ import torch
 from torch import Tensor
 
 from . import fallback
-from ._checks import LAYOUTS, check_choice, check_compensation, check_threshold
-from .errors import TopThetaValueError
+from ._checks import (
+    FLOAT32,
+    INTEGERS,
+    LAYOUTS,
+    check_choice,
+    check_compensation,
+    check_tensor,
+    check_threshold,
+    shape_text,
+)
+from .errors import TopThetaTypeError, TopThetaValueError
 from .fallback.layout import in_layout, query_heads
 
 
@@ -38,19 +47,56 @@ def merge_partials(
         The whole row's output in the layout of the query. The stand-in of a part that kept nothing is used
         only if no part kept anything; the largest element wins.
     """
-    if not parts:
-        raise TopThetaValueError("parts", "at least one part", "none")
+    batch, heads, head_dim = _check_parts(parts, input_layout)
     if len(n) != len(parts):
         raise TopThetaValueError("n", f"one entry per part, {len(parts)}", str(len(n)))
-    maximum = parts[0][1]
-    batch, heads = maximum.shape
-    check_choice("input_layout", input_layout, LAYOUTS)
-    check_threshold(threshold, maximum, batch, heads)
-    kv_heads = heads if value_mean is None else value_mean.shape[1]
-    check_compensation(maximum, heads, kv_heads, "pre_softmax", sdc, sdc_gamma, discarded_mass, value_mean)
-    total = sum(torch.as_tensor(length, device=maximum.device).long().expand(batch) for length in n)
+    like = parts[0][1]
+    check_threshold(threshold, like, batch, heads)
+    kv_heads = value_mean.shape[1] if isinstance(value_mean, Tensor) and value_mean.dim() == 3 else heads
+    if kv_heads < 1 or heads % kv_heads:
+        raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
+    check_compensation(like, heads, kv_heads, "pre_softmax", sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
     out = fallback.merge_partials(
         [fallback.Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
-        threshold.expand(batch, heads), torch.as_tensor(total)[:, None], sdc, sdc_gamma, discarded_mass, value_mean,
+        threshold.expand(batch, heads), total[:, None], sdc, sdc_gamma, discarded_mass, value_mean,
     )  # fmt: skip
     return in_layout(out.to(dtype), input_layout)
+
+
+def _check_parts(
+    parts: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], input_layout: str
+) -> tuple[int, int, int]:
+    """Batch, heads and head_dim that all parts agree on."""
+    if not parts:
+        raise TopThetaValueError("parts", "at least one part", "none")
+    check_choice("input_layout", input_layout, LAYOUTS)
+    for index, part in enumerate(parts):
+        if not isinstance(part, tuple) or len(part) != 5:
+            got = f"{len(part)} entries" if isinstance(part, tuple) else type(part).__name__
+            raise TopThetaTypeError(
+                f"parts[{index}]", "a result of incremental_attention_partial, a tuple of 5 tensors", got
+            )
+    out, like = parts[0][:2]
+    check_tensor("parts[0].maximum", like, like, None, FLOAT32)
+    if like.dim() != 2:
+        raise TopThetaValueError("parts[0].maximum", "shape [B, Hq]", shape_text(like))
+    batch, heads = like.shape
+    for index, part in enumerate(parts):
+        check_tensor(f"parts[{index}].out", part[0], like, out.shape, FLOAT32, ", like parts[0]")
+        for name, tensor in zip(fallback.Partial._fields[1:4], part[1:4], strict=True):
+            check_tensor(f"parts[{index}].{name}", tensor, like, (batch, heads), FLOAT32, " [B, Hq]")
+        check_tensor(f"parts[{index}].kept", part[4], like, (batch, heads), (torch.int32,), " [B, Hq]")
+    head_dim = out.shape[-1] // heads if input_layout == "BSH" else out.shape[-1]
+    want = {"BNSD": (batch, heads, 1, head_dim), "BSND": (batch, 1, heads, head_dim), "BSH": (batch, 1, out.shape[-1])}
+    check_tensor("parts[0].out", out, like, want[input_layout], FLOAT32, f" in the layout {input_layout}")
+    return batch, heads, head_dim
+
+
+def _length(name: str, length: int | Tensor, like: Tensor) -> Tensor:
+    if isinstance(length, Tensor):
+        check_tensor(name, length, like, (like.shape[0],), INTEGERS, " [B]")
+        return length.long()
+    if type(length) is not int:
+        raise TopThetaTypeError(name, "an int or an integer tensor [B]", type(length).__name__)
+    return torch.full((like.shape[0],), length, device=like.device)

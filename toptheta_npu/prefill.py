@@ -59,9 +59,9 @@ def prefill_attention(
         >>> toptheta_npu.prefill_attention(q, k, v, torch.zeros(4, 9)).shape
         torch.Size([1, 4, 9, 16])
     """
+    check_tensor("query", query, query, (None, None, None, None), DTYPES, " [B, Hq, Q, D]")
     lengths = as_device_tensor("actual_seq_lengths", actual_seq_lengths, query)
     starts = as_device_tensor("key_start", key_start, query)
-    check_tensor("query", query, query, (None, None, None, None), DTYPES, " [B, Hq, Q, D]")
     batch, heads, rows, head_dim = query.shape
     check_tensor("key", key, query, (batch, None, None, head_dim), (query.dtype,), " [B, Hkv, S, D]")
     check_tensor("value", value, query, key.shape, (query.dtype,), ", like key")
@@ -69,7 +69,11 @@ def prefill_attention(
         raise TopThetaValueError("key", f"a number of KV heads that divides the {heads} query heads", str(key.shape[1]))
     if key.shape[2] < rows:
         raise TopThetaValueError("key", f"at least the query's {rows} keys", str(key.shape[2]))
-    want = (heads, rows) if threshold_per_row.dim() == 2 else (batch, heads, rows)
+    want = (
+        (heads, rows)
+        if isinstance(threshold_per_row, Tensor) and threshold_per_row.dim() == 2
+        else (batch, heads, rows)
+    )
     check_tensor("threshold_per_row", threshold_per_row, query, want, FLOAT32, " [Hq, Q] or [B, Hq, Q]")
     check_lengths(query, lengths, starts)
     if discarded_mass is not None:

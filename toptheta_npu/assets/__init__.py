@@ -27,7 +27,7 @@ def load_tiny_llama(
     """
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    model = LlamaForCausalLM.from_pretrained(TINY_LLAMA, dtype=dtype)
+    model: torch.nn.Module = LlamaForCausalLM.from_pretrained(TINY_LLAMA, dtype=dtype)
     tokenizer = AutoTokenizer.from_pretrained(TINY_LLAMA)
     return cast("LlamaForCausalLM", model.to(device).eval()), tokenizer
 

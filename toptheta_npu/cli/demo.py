@@ -62,7 +62,8 @@ def demo(
     settings = {"windows": windows, "length": LENGTH, "positions": POSITIONS, "live_calibration": calibration}
     (output / "results.json").write_text(report.as_json(results, settings))
     report.save_plot(results, output / "tradeoff.png", title)
-    continue_side_by_side(console, model, tokenizer, held_out[0, : LENGTH - POSITIONS], tables["post_softmax"], new_tokens)
+    prompt = held_out[0, : LENGTH - POSITIONS]
+    continue_side_by_side(console, model, tokenizer, prompt, tables["post_softmax"], new_tokens)
     elapsed = time.perf_counter() - started
     console.print(f"{output / 'results.json'} and {output / 'tradeoff.png'} written; {elapsed:.0f} s in all.")
 
@@ -71,8 +72,9 @@ def describe(console: Console, model: Any, table: ThresholdTable) -> None:
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     console.print(
-        f"Model: LLaMA, {size:.1f} M parameters, {config.num_hidden_layers} layers, {config.num_attention_heads} query "
-        f"heads sharing {config.num_key_value_heads} KV heads of size {config.head_dim}, trained on the Python library.\n"
+        f"Model: LLaMA, {size:.1f} M parameters, {config.num_hidden_layers} layers, {config.num_attention_heads} "
+        f"query heads sharing {config.num_key_value_heads} KV heads of size {config.head_dim}, trained on the Python "
+        "library.\n"
         f"Stored thresholds: k from {int(table.k[0])} to {int(table.k[-1])}, calibrated on "
         f"{table.provenance.get('sequences', '?')} sequences of modules that the comparison does not use."
     )

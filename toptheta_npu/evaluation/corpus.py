@@ -84,9 +84,7 @@ def python_note() -> str | None:
     )
 
 
-def token_windows(
-    tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int
-) -> Tensor:
+def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
     """``count`` windows of ``length`` tokens from ``split``, none overlapping, each within one file.
 
     Windows are dealt out file by file (every file's first window before any file's second), so that a

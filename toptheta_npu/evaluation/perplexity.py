@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -94,7 +95,8 @@ class PerplexityTask:
         tokens = window[None, : len(window) - self.positions - 1]
         cache = DynamicCache(config=self.model.config)
         self.model(tokens.to(self.model.device), past_key_values=cache, logits_to_keep=1)
-        return [(layer.keys, layer.values) for layer in cache.layers]
+        layers: list[Any] = list(cache.layers)
+        return [(layer.keys, layer.values) for layer in layers]
 
     def _negative_log_likelihood(self, window: Tensor, prefix: _Prefix) -> float:
         # updating a dynamic cache concatenates, so the shared prefix is never written to

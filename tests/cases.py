@@ -1,0 +1,465 @@
+"""The one table of shapes, `CASES`, and the one table of errors, `ERROR_CASES`, for every implementation.
+
+`make_inputs` in helpers.py turns a case into tensors; `valid_arguments` is what an error case spoils.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One decode step. ``id`` says what the case is there for.
+
+    Attributes:
+        paged: "" contiguous; "4d" [blocks, Hkv, block_size, D]; "3d" [blocks, block_size, Hkv*D].
+        blocks: order of a sequence's blocks in the pool, "permuted" or "descending".
+        lengths: valid keys per sequence (the batch size is their number).
+        lengths_as: "int32", "int64", "list", or "none" (the cache is full).
+        starts: key_start per sequence; empty means the argument is left out.
+        theta: "dense" -inf, "inf" +inf, "quantile" keeps about ``keep`` of a row, "nothing" lies just above
+            the largest score, "mixed" takes these four in turn, head by head.
+        shared_theta: threshold [Hq] in place of [B, Hq] (pre-softmax only).
+        scores: "plain" about N(0, 1); "steep" about N(0, 60^2); "offset" N(0, 1) + 900.
+    """
+
+    id: str
+    dtype: str = "float32"
+    layout: str = "BNSD"
+    paged: str = ""
+    block_size: int = 0
+    blocks: str = "permuted"
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    lengths: tuple[int, ...] = (200,)
+    lengths_as: str = "int32"
+    starts: tuple[int, ...] = ()
+    placement: str = "pre_softmax"
+    sdc: str = "exact"
+    vmc: bool = False
+    theta: str = "quantile"
+    keep: float = 0.05
+    shared_theta: bool = False
+    scores: str = "plain"
+    scale: float | None = None
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)  # type: ignore[no-any-return]
+
+
+_POST = {"placement": "post_softmax"}
+_H = "float16"
+_B = "bfloat16"
+
+CASES = (
+    # dtypes and layouts
+    Case("f32-bnsd"),
+    Case("f32-bsnd", layout="BSND", lengths=(200, 77)),
+    Case("f32-bsh", layout="BSH", lengths=(200, 77)),
+    Case("f16-bnsd", dtype=_H, lengths=(200, 129)),
+    Case("f16-bsnd", dtype=_H, layout="BSND", lengths=(200, 129)),
+    Case("f16-bsh", dtype=_H, layout="BSH", lengths=(200, 129)),
+    Case("bf16-bnsd", dtype=_B, lengths=(200, 129)),
+    Case("bf16-bsnd", dtype=_B, layout="BSND", lengths=(200, 129)),
+    Case("bf16-bsh", dtype=_B, layout="BSH", lengths=(200, 129)),
+    # lengths at the edges of vectors, tiles and chunks
+    Case("n1", lengths=(1,)),
+    Case("n1-inf-vmc", lengths=(1,), theta="inf", vmc=True),
+    Case("n15", dtype=_H, lengths=(15,), keep=0.2),
+    Case("n16", dtype=_H, lengths=(16,), keep=0.2),
+    Case("n17", dtype=_H, lengths=(17,), keep=0.2),
+    Case("n127", dtype=_B, lengths=(127,)),
+    Case("n128", dtype=_B, lengths=(128,)),
+    Case("n129", dtype=_B, lengths=(129,)),
+    Case("n1000", dtype=_H, lengths=(1000,), head_dim=128),
+    Case("n1023", dtype=_H, lengths=(1023,)),
+    Case("n1024-full", dtype=_H, lengths=(1024,), lengths_as="none"),
+    Case("n1025", dtype=_H, lengths=(1025,)),
+    Case("n2048-full", dtype=_B, lengths=(2048,), lengths_as="none", head_dim=128),
+    Case("n4097", dtype=_H, lengths=(4097,), head_dim=128, keep=0.02),
+    Case("n4097-f32-dense", lengths=(4097,), theta="dense"),
+    Case("ragged", lengths=(1, 1000, 16, 0, 129)),
+    Case("ragged-f16-bsh", dtype=_H, layout="BSH", lengths=(129, 0, 1025, 17), lengths_as="int64"),
+    Case("ragged-list", dtype=_B, lengths=(17, 500), lengths_as="list"),
+    Case("short-dense-beside-long", dtype=_H, lengths=(16, 2048), theta="quantile", keep=0.01),
+    Case("all-empty", lengths=(0, 0), theta="mixed"),
+    Case("empty-vmc", lengths=(0, 64), vmc=True),
+    Case("empty-post-vmc", lengths=(0, 64), vmc=True, **_POST),
+    Case("empty-exp-threshold", lengths=(0, 64), sdc="exp_threshold", theta="mixed"),
+    # groups
+    Case("g1", dtype=_H, heads=4, kv_heads=4, lengths=(300,)),
+    Case("g2", dtype=_B, heads=4, kv_heads=2, lengths=(300,)),
+    Case("g4", dtype=_H, heads=8, kv_heads=2, lengths=(300, 40)),
+    Case("g7", dtype=_B, heads=14, kv_heads=2, lengths=(300,), layout="BSND"),
+    Case("g8", dtype=_H, heads=16, kv_heads=2, lengths=(300,), layout="BSH"),
+    Case("g12-two-head-blocks", heads=12, kv_heads=1, lengths=(300,)),
+    Case("g16-mqa-post", dtype=_H, heads=16, kv_heads=1, lengths=(257,), **_POST),
+    Case("g8-d512-two-head-blocks", dtype=_H, heads=8, kv_heads=1, head_dim=512, lengths=(129,)),
+    Case("g1-one-head", heads=1, kv_heads=1, lengths=(130,)),
+    # head_dim
+    Case("d16", dtype=_H, head_dim=16),
+    Case("d40-any", dtype=_B, head_dim=40, layout="BSH", lengths=(150, 33)),
+    Case("d40-any-f32-bsnd", head_dim=40, layout="BSND", lengths=(150, 33)),
+    Case("d80", dtype=_H, head_dim=80),
+    Case("d128", dtype=_B, head_dim=128),
+    Case("d192", dtype=_H, head_dim=192, lengths=(129,)),
+    Case("d256", dtype=_B, head_dim=256, lengths=(129,)),
+    Case("d512", head_dim=512, lengths=(129,)),
+    # left padding
+    Case("start", lengths=(100, 160), starts=(60, 0)),
+    Case("start-f16-bsnd", dtype=_H, layout="BSND", lengths=(17, 129, 0), starts=(128, 3, 20), lengths_as="int64"),
+    Case("start-bf16-bsh-post", dtype=_B, layout="BSH", lengths=(40, 300), starts=(250, 7), **_POST),
+    Case("start-exp-threshold", lengths=(100, 160), starts=(60, 1), sdc="exp_threshold", vmc=True),
+    # paging
+    Case("paged-4d", paged="4d", block_size=16, lengths=(200, 33)),
+    Case("paged-4d-f16", dtype=_H, paged="4d", block_size=128, lengths=(1000, 0, 128)),
+    Case("paged-4d-descending", dtype=_B, paged="4d", block_size=16, blocks="descending", lengths=(129, 64)),
+    Case("paged-3d", paged="3d", block_size=16, lengths=(200, 33)),
+    Case("paged-3d-bf16-bsh", dtype=_B, layout="BSH", paged="3d", block_size=32, lengths=(300, 1)),
+    Case("paged-3d-f16-bsnd", dtype=_H, layout="BSND", paged="3d", block_size=64, lengths=(64, 65, 63)),
+    Case("paged-4d-bsh", dtype=_H, layout="BSH", paged="4d", block_size=16, lengths=(129,), lengths_as="int64"),
+    Case("paged-odd-block", dtype=_H, paged="4d", block_size=7, lengths=(50, 49, 48), keep=0.15),
+    Case("paged-one-row-blocks", paged="3d", block_size=1, lengths=(19, 3), keep=0.2),
+    Case("paged-post-vmc", dtype=_H, paged="4d", block_size=16, lengths=(150, 20), vmc=True, **_POST),
+    Case("paged-d40-g7", dtype=_B, paged="3d", block_size=16, heads=7, kv_heads=1, head_dim=40, lengths=(77,)),
+    Case("paged-nothing", dtype=_H, paged="4d", block_size=16, lengths=(100, 31), theta="nothing"),
+    # SDC and VMC
+    Case("sdc-none", dtype=_H, sdc="none"),
+    Case("sdc-exact-vmc", dtype=_H, vmc=True),
+    Case("sdc-exp-threshold", dtype=_H, sdc="exp_threshold", lengths=(200, 50)),
+    Case("sdc-exp-threshold-vmc", dtype=_B, sdc="exp_threshold", vmc=True, lengths=(200, 50)),
+    Case("sdc-offline", dtype=_B, sdc="offline", lengths=(200, 50)),
+    Case("sdc-offline-vmc", dtype=_H, sdc="offline", vmc=True, lengths=(200, 50), layout="BSND"),
+    Case("sdc-none-mixed", sdc="none", theta="mixed", heads=8),
+    Case("sdc-exact-mixed-vmc", vmc=True, theta="mixed", heads=8, lengths=(150, 9)),
+    Case("sdc-exp-threshold-mixed-vmc", sdc="exp_threshold", vmc=True, theta="mixed", heads=8, lengths=(150, 9)),
+    Case("sdc-offline-mixed-vmc", sdc="offline", vmc=True, theta="mixed", heads=8, lengths=(150, 9)),
+    Case("sdc-offline-dense-vmc", sdc="offline", vmc=True, theta="dense"),
+    # thresholds
+    Case("dense", dtype=_H, theta="dense", lengths=(200, 20)),
+    Case("dense-bsh-g7", dtype=_B, theta="dense", layout="BSH", heads=7, kv_heads=1, lengths=(90, 100)),
+    Case("inf", dtype=_B, theta="inf", lengths=(200, 20)),
+    Case("inf-vmc", theta="inf", vmc=True, lengths=(200, 20)),
+    Case("inf-exp-threshold", theta="inf", sdc="exp_threshold", lengths=(200, 20)),
+    Case("nothing", dtype=_H, theta="nothing", lengths=(1000, 20)),
+    Case("mixed", dtype=_H, theta="mixed", heads=16, kv_heads=2, lengths=(1000, 20)),
+    Case("half-kept", dtype=_H, keep=0.5, lengths=(300,)),
+    Case("about-a-third-kept", keep=0.33, lengths=(300, 301), kv_heads=4),
+    Case("shared-threshold", shared_theta=True, lengths=(300, 200, 15)),
+    Case("shared-threshold-mixed", dtype=_H, shared_theta=True, theta="mixed", heads=8, lengths=(300, 200)),
+    # post-softmax
+    Case("post-f32", lengths=(200, 20), **_POST),
+    Case("post-f16-vmc-bsh", dtype=_H, layout="BSH", vmc=True, lengths=(1000, 20), **_POST),
+    Case("post-bf16-mixed", dtype=_B, theta="mixed", heads=8, lengths=(300, 20), **_POST),
+    Case("post-mixed-vmc", theta="mixed", heads=8, vmc=True, lengths=(300, 20), **_POST),
+    Case("post-dense", theta="dense", lengths=(100,), **_POST),
+    Case("post-inf", dtype=_H, theta="inf", lengths=(100,), **_POST),
+    # extreme scores, scale
+    Case("steep-f32", scores="steep", lengths=(300,)),
+    Case("steep-f16-exp-threshold", dtype=_H, scores="steep", lengths=(300,), sdc="exp_threshold", theta="mixed"),
+    Case("steep-bf16-dense", dtype=_B, scores="steep", lengths=(300,), theta="dense"),
+    Case("offset-f32-vmc", scores="offset", lengths=(129,), vmc=True),
+    Case("offset-f16-post", dtype=_H, scores="offset", lengths=(129,), **_POST),
+    Case("scale-1", dtype=_H, scale=1.0),
+    Case("scale-negative", scale=-0.25),
+)  # fmt: skip
+
+
+def valid_arguments(base: str, device: str = "cpu") -> dict[str, Any]:
+    """Arguments that are accepted, small: B = 2, Hq = 4, Hkv = 2, S = 8, D = 16, 3 pages of 4 rows."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.ones(shape, device=device)
+
+    lengths = torch.tensor([5, 8], dtype=torch.int32, device=device)
+    key_value = {"key": normal(2, 2, 8, 16), "value": normal(2, 2, 8, 16)}
+    decode = {"query": normal(2, 4, 1, 16), **key_value, "threshold": normal(4)}
+    if base == "decode":
+        return decode | {"actual_seq_lengths": lengths}
+    if base == "bsh":
+        flat = {"query": normal(2, 1, 64), "key": normal(2, 8, 32), "value": normal(2, 8, 32)}
+        return decode | flat | {"input_layout": "BSH", "num_heads": 4, "num_key_value_heads": 2}
+    if base == "paged":
+        table = torch.tensor([[0, 1, -1], [4, 2, -1]], dtype=torch.int32, device=device)
+        pool = {"key": normal(6, 2, 4, 16), "value": normal(6, 2, 4, 16)}
+        return decode | pool | {"actual_seq_lengths": lengths, "block_table": table, "block_size": 4}
+    if base == "partial":
+        return decode | {"placement": "post_softmax", "lse": normal(2, 4)}
+    if base == "prefill":
+        return {"query": normal(2, 4, 3, 16), **key_value, "threshold_per_row": normal(4, 3)}
+    assert base == "merge"
+    part = (normal(2, 4, 1, 16), *(normal(2, 4) for _ in range(3)), torch.ones(2, 4, dtype=torch.int32, device=device))
+    return {"parts": [part, part], "threshold": normal(4), "n": [5, 3]}
+
+
+#: The functions that accept the arguments of a base.
+ENTRY_POINTS = {
+    "decode": ("incremental_attention", "incremental_attention_with_stats"),
+    "bsh": ("incremental_attention", "incremental_attention_with_stats"),
+    "paged": ("incremental_attention", "incremental_attention_with_stats"),
+    "partial": ("incremental_attention_partial",),
+    "prefill": ("prefill_attention",),
+    "merge": ("merge_partials",),
+}
+_Arguments = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """``change`` maps valid arguments to the wrong ones (the rest stays); "{device}" in ``message`` is the device."""
+
+    id: str
+    base: str
+    change: Callable[[_Arguments], _Arguments]
+    error: type[Exception]
+    message: str
+    values_on_host: bool = False  # the values of a tensor are wrong, which only a CPU checks
+
+
+_V, _T, _N = TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError
+_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
+_QUANT = "quantised caches are not supported; pass float16 or bfloat16 tensors"
+_NO_IFA = {
+    "padding_mask": _MASK, "atten_mask": _MASK, "pse_shift": "positional biases are not supported",
+    "kv_padding_size": "use key_start, the index of the first valid key",
+    "inner_precise": "leave it out; scores and sums are always float32",
+    "antiquant_scale": _QUANT, "antiquant_offset": _QUANT, "dequant_scale1": _QUANT, "quant_scale1": _QUANT,
+    "dequant_scale2": _QUANT, "quant_scale2": _QUANT, "quant_offset2": _QUANT,
+}  # fmt: skip
+_GRAD = (
+    "{0}: expected a tensor that does not require grad (the operator is for inference), got requires_grad=True; "
+    "call it under torch.no_grad() or pass {0}.detach()"
+)
+_POST_SDC = "'exact' with placement='post_softmax', where the denominator is exact by construction"
+_NO_VMC = "no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"
+
+
+def _set(**values: Any) -> Callable[[_Arguments], _Arguments]:
+    return lambda arguments: values
+
+
+def _grad(name: str) -> ErrorCase:
+    def change(arguments: _Arguments) -> _Arguments:
+        return {name: arguments[name].clone().requires_grad_()}
+
+    return ErrorCase(f"{name}-grad", "decode", change, _V, _GRAD.format(name))
+
+
+ERROR_CASES = (
+    *(ErrorCase(f"no-{name}", "decode", _set(**{name: 1}), _N,
+                f"{name}: expected the argument left out, got a value; {way}") for name, way in _NO_IFA.items()),
+    ErrorCase("unknown-argument", "decode", _set(num_head=4), _T,
+              "num_head: expected a known argument, got an unknown name; see help(incremental_attention)"),
+    ErrorCase("private-path", "decode", _set(_path="fast"), _V,
+              "_path: expected one of auto, gather, dense, got 'fast'"),
+    ErrorCase("no-sequence", "decode", lambda a: {"query": a["query"][:0]}, _V,
+              "query: expected at least one sequence, got [0, 4, 1, 16]"),
+    ErrorCase("num-heads-type", "bsh", _set(num_heads=4.0), _T, "num_heads: expected an int or None, got float"),
+    ErrorCase("lengths-bool-list", "decode", _set(actual_seq_lengths=[True, True]), _T,
+              "actual_seq_lengths: expected an integer tensor or a list of ints, got [True, True]"),
+    # types and dtypes
+    ErrorCase("query-type", "decode",
+              lambda a: {"query": a["query"].tolist()}, _T, "query: expected a torch.Tensor, got list"),
+    ErrorCase("key-type", "decode", _set(key=None), _T, "key: expected a torch.Tensor, got NoneType"),
+    ErrorCase("value-type", "decode", _set(value=3), _T, "value: expected a torch.Tensor, got int"),
+    ErrorCase("threshold-type", "decode", _set(threshold=0.5), _T, "threshold: expected a torch.Tensor, got float"),
+    ErrorCase("query-dtype", "decode", lambda a: {"query": a["query"].double()}, _T,
+              "query: expected dtype float16 or bfloat16 or float32, got float64; "
+              "convert it with query.to(torch.float16)"),
+    ErrorCase("key-dtype", "decode", lambda a: {"key": a["key"].half()}, _T,
+              "key: expected dtype float32, got float16; convert it with key.to(torch.float32)"),
+    ErrorCase("value-dtype", "decode", lambda a: {"value": a["value"].bfloat16()}, _T,
+              "value: expected dtype float32, got bfloat16; convert it with value.to(torch.float32)"),
+    ErrorCase("threshold-dtype", "decode", lambda a: {"threshold": a["threshold"].half()}, _T,
+              "threshold: expected dtype float32, got float16; convert it with threshold.to(torch.float32)"),
+    ErrorCase("lengths-dtype", "decode", lambda a: {"actual_seq_lengths": a["actual_seq_lengths"].float()}, _T,
+              "actual_seq_lengths: expected dtype int32 or int64, got float32; "
+              "convert it with actual_seq_lengths.to(torch.int32)"),
+    ErrorCase("lengths-floats", "decode", _set(actual_seq_lengths=[5.5, 8]), _T,
+              "actual_seq_lengths: expected an integer tensor or a list of ints, got [5.5, 8]"),
+    ErrorCase("lengths-int", "decode", _set(actual_seq_lengths=5), _T,
+              "actual_seq_lengths: expected an integer tensor or a list of ints, got 5"),
+    ErrorCase("table-dtype", "paged", lambda a: {"block_table": a["block_table"].long()}, _T,
+              "block_table: expected dtype int32, got int64; convert it with block_table.to(torch.int32)"),
+    ErrorCase("scale-type", "decode", _set(scale_value="1"), _T, "scale_value: expected a number, got str"),
+    ErrorCase("gamma-type", "decode", _set(sdc_gamma=None), _T, "sdc_gamma: expected a number, got NoneType"),
+    # devices
+    ErrorCase("key-device", "decode", lambda a: {"key": a["key"].to("meta")}, _V,
+              "key: expected a tensor on {device}, like query, got meta; move it with key.to(query.device)"),
+    ErrorCase("threshold-device", "decode", lambda a: {"threshold": a["threshold"].to("meta")}, _V,
+              "threshold: expected a tensor on {device}, like query, got meta; "
+              "move it with threshold.to(query.device)"),
+    ErrorCase("lengths-device", "decode", lambda a: {"actual_seq_lengths": a["actual_seq_lengths"].to("meta")}, _V,
+              "actual_seq_lengths: expected a tensor on {device}, like query, got meta; "
+              "move it with actual_seq_lengths.to(query.device)"),
+    ErrorCase("table-device", "paged", lambda a: {"block_table": a["block_table"].to("meta")}, _V,
+              "block_table: expected a tensor on {device}, like query, got meta; "
+              "move it with block_table.to(query.device)"),
+    # shapes
+    ErrorCase("query-dims", "decode", lambda a: {"query": a["query"][:, :, 0]}, _V,
+              "query: expected BNSD [B, Hq, 1, D], got [2, 4, 16]"),
+    ErrorCase("query-two-tokens", "decode", lambda a: {"query": a["query"].expand(2, 4, 2, 16)}, _V,
+              "query: expected one token, BNSD [B, Hq, 1, D], got [2, 4, 2, 16]; "
+              "use prefill_attention for several tokens"),
+    ErrorCase("head-dim-small", "decode", lambda a: {name: a[name][..., :15] for name in ("query", "key", "value")}, _V,
+              "query: expected head_dim from 16 to 512, got 15"),
+    ErrorCase("head-dim-large", "bsh", _set(query=torch.ones(2, 1, 2052)), _V,
+              "query: expected head_dim from 16 to 512, got 513"),
+    ErrorCase("key-dims", "decode", lambda a: {"key": a["key"].flatten(2)}, _V,
+              "key: expected 4 dimensions for BNSD, got [2, 2, 128]"),
+    ErrorCase("key-head-dim", "decode", lambda a: {"key": a["key"][..., :8]}, _V,
+              "key: expected shape [2, 2, 8, 16] [B, Hkv, S, D], got [2, 2, 8, 8]"),
+    ErrorCase("key-batch", "decode", lambda a: {"key": a["key"][:1]}, _V,
+              "key: expected shape [2, 2, 8, 16] [B, Hkv, S, D], got [1, 2, 8, 16]"),
+    ErrorCase("key-heads", "decode", lambda a: {"key": torch.ones_like(a["key"]).repeat(1, 2, 1, 1)[:, :3]}, _V,
+              "num_key_value_heads: expected a divisor of the 4 query heads, got 3; check the KV cache's layout"),
+    ErrorCase("key-no-rows", "decode", lambda a: {name: a[name][:, :, :0] for name in ("key", "value")}, _V,
+              "key: expected room for at least one key, got [2, 2, 0, 16]"),
+    ErrorCase("value-shape", "decode", lambda a: {"value": a["value"][:, :, :7]}, _V,
+              "value: expected shape [2, 2, 8, 16], like key, got [2, 2, 7, 16]"),
+    ErrorCase("threshold-heads", "decode", lambda a: {"threshold": a["threshold"][:2]}, _V,
+              "threshold: expected shape [4] [Hq], got [2]"),
+    ErrorCase("threshold-batch", "decode", lambda a: {"threshold": a["threshold"].expand(3, 4)}, _V,
+              "threshold: expected shape [2, 4] [B, Hq], got [3, 4]"),
+    ErrorCase("lengths-shape", "decode", _set(actual_seq_lengths=[5, 8, 1]), _V,
+              "actual_seq_lengths: expected shape [2] [B], got [3]"),
+    ErrorCase("start-shape", "decode", _set(key_start=[0]), _V, "key_start: expected shape [2] [B], got [1]"),
+    ErrorCase("table-batch", "paged", lambda a: {"block_table": a["block_table"][:1]}, _V,
+              "block_table: expected shape [2, any] [B, max_blocks], got [1, 3]"),
+    ErrorCase("mean-heads", "decode", lambda a: {"value_mean": a["value"][:, :1, 0]}, _V,
+              "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 1, 16]"),
+    ErrorCase("mean-head-dim", "decode", lambda a: {"value_mean": a["value"][:, :, 0, :1]}, _V,
+              "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 2, 1]"),
+    ErrorCase("mass-shape", "decode", lambda a: {"discarded_mass": a["threshold"], "sdc": "offline"}, _V,
+              "discarded_mass: expected shape [2, 4] [B, Hq], got [4]"),
+    # heads
+    ErrorCase("bsh-no-heads", "bsh", _set(num_heads=None), _V,
+              "num_heads: expected the number of query heads (BSH does not tell it), got None"),
+    ErrorCase("bsh-heads-not-divisor", "bsh", _set(num_heads=3), _V,
+              "num_heads: expected a divisor of the hidden size 64, got 3"),
+    ErrorCase("bsh-kv-heads-not-divisor", "bsh", _set(num_key_value_heads=3), _V,
+              "num_key_value_heads: expected a divisor of the 4 query heads, got 3; check the KV cache's layout"),
+    ErrorCase("bsh-kv-heads-default", "bsh", _set(num_key_value_heads=0), _V,
+              "key: expected shape [2, 8, 64] [B, S, Hkv*D], got [2, 8, 32]"),
+    ErrorCase("heads-contradict", "decode",
+              _set(num_heads=2), _V, "num_heads: expected 4, as query says, or None, got 2"),
+    ErrorCase("kv-heads-contradict", "decode", _set(num_key_value_heads=4), _V,
+              "num_key_value_heads: expected 2, as key says, or None, got 4"),
+    # choices and ranges
+    ErrorCase("layout", "decode",
+              _set(input_layout="TND"), _V, "input_layout: expected one of BNSD, BSND, BSH, got 'TND'"),
+    ErrorCase("placement", "decode", _set(placement="pre"), _V,
+              "placement: expected one of pre_softmax, post_softmax, got 'pre'"),
+    ErrorCase("sdc", "decode",
+              _set(sdc=None), _V, "sdc: expected one of none, exact, exp_threshold, offline, got None"),
+    ErrorCase("gamma-negative", "decode",
+              _set(sdc_gamma=-0.1), _V, "sdc_gamma: expected a finite number >= 0, got -0.1"),
+    ErrorCase("gamma-nan", "decode",
+              _set(sdc_gamma=float("nan")), _V, "sdc_gamma: expected a finite number >= 0, got nan"),
+    ErrorCase("scale-inf", "decode", _set(scale_value=INF), _V, "scale_value: expected a finite number, got inf"),
+    ErrorCase("length-negative", "decode", _set(actual_seq_lengths=[3, -1]), _V,
+              "actual_seq_lengths[1]: expected 0 to 8 (the cache's capacity), got -1", True),
+    ErrorCase("length-too-long", "decode", _set(actual_seq_lengths=[9, 3]), _V,
+              "actual_seq_lengths[0]: expected 0 to 8 (the cache's capacity), got 9", True),
+    ErrorCase("start-negative", "decode", _set(key_start=[-1, 0]), _V,
+              "key_start[0]: expected 0 to 8 (the cache's capacity), got -1", True),
+    ErrorCase("start-and-length-too-long", "decode", _set(key_start=[3, 1]), _V,
+              "actual_seq_lengths[1]: expected 0 to 7 (the cache's capacity), got 8", True),
+    ErrorCase("paged-length-too-long", "paged", _set(actual_seq_lengths=[13, 1]), _V,
+              "actual_seq_lengths[0]: expected 0 to 12 (the cache's capacity), got 13", True),
+    ErrorCase("table-entry-negative", "paged", _set(actual_seq_lengths=[5, 9]), _V,
+              "block_table[1]: expected block numbers 0 to 5, got -1", True),
+    ErrorCase("table-entry-too-large", "paged", lambda a: {"block_table": a["block_table"] + 2}, _V,
+              "block_table[1]: expected block numbers 0 to 5, got 6", True),
+    # companions
+    ErrorCase("paged-no-lengths", "paged", _set(actual_seq_lengths=None), _V,
+              "actual_seq_lengths: expected the length of every sequence, since the cache is paged, got None"),
+    ErrorCase("paged-start", "paged", _set(key_start=[0, 0]), _N,
+              "key_start: expected None with a paged cache, got a tensor; start each sequence at its first block"),
+    ErrorCase("paged-no-block-size", "paged", _set(block_size=0), _V,
+              "block_size: expected the rows per block of the paged cache, got 0"),
+    ErrorCase("paged-block-size-contradicts", "paged", _set(block_size=8), _V,
+              "key: expected shape [6, 2, 8, 16] [blocks, Hkv, block_size, D], got [6, 2, 4, 16]"),
+    ErrorCase("block-size-no-table", "paged", _set(block_table=None), _V,
+              "block_table: expected a table, since block_size=4 says paged, got None"),
+    ErrorCase("offline-no-mass", "decode", _set(sdc="offline"), _V,
+              "discarded_mass: expected the calibrated estimate, since sdc='offline', got None; or use sdc='exact'"),
+    ErrorCase("mass-not-offline", "decode", lambda a: {"discarded_mass": torch.ones_like(a["query"][:, :, 0, 0])}, _V,
+              "discarded_mass: expected None with sdc='exact', got a tensor; or use sdc='offline'"),
+    ErrorCase("vmc-without-sdc", "decode", lambda a: {"sdc": "none", "value_mean": a["value"][:, :, 0]}, _V,
+              f"value_mean: expected {_NO_VMC}"),
+    ErrorCase("post-sdc-none", "decode", _set(placement="post_softmax", sdc="none"), _V,
+              f"sdc: expected {_POST_SDC}, got 'none'"),
+    ErrorCase("post-sdc-exp-threshold", "decode", _set(placement="post_softmax", sdc="exp_threshold"), _V,
+              f"sdc: expected {_POST_SDC}, got 'exp_threshold'"),
+    *map(_grad, ("query", "key", "value", "threshold")),
+    ErrorCase("mean-grad", "decode", lambda a: {"value_mean": a["value"][:, :, 0].clone().requires_grad_()}, _V,
+              _GRAD.format("value_mean")),
+    # partials and their merge
+    ErrorCase("partial-post-no-lse", "partial", _set(lse=None), _V,
+              "lse: expected the whole row's LSE [B, Hq] with placement='post_softmax', got None"),
+    ErrorCase("partial-pre-lse", "partial", _set(placement="pre_softmax"), _V,
+              "lse: expected None with placement='pre_softmax', got a tensor"),
+    ErrorCase("partial-lse-shape", "partial", lambda a: {"lse": a["lse"][:, :3]}, _V,
+              "lse: expected shape [2, 4] [B, Hq], got [2, 3]"),
+    ErrorCase("partial-lse-type", "partial", _set(lse=1.0), _T, "lse: expected a torch.Tensor, got float"),
+    ErrorCase("partial-sdc", "partial", _set(sdc="exact"), _T,
+              "sdc: expected a known argument, got an unknown name; see help(incremental_attention_partial)"),
+    ErrorCase("merge-no-parts", "merge", _set(parts=[]), _V, "parts: expected at least one part, got none"),
+    ErrorCase("merge-n-count", "merge", _set(n=[5]), _V, "n: expected one entry per part, 2, got 1"),
+    ErrorCase("merge-threshold-shape", "merge", lambda a: {"threshold": a["threshold"][:3]}, _V,
+              "threshold: expected shape [4] [Hq], got [3]"),
+    ErrorCase("merge-offline-no-mass", "merge", _set(sdc="offline"), _V,
+              "discarded_mass: expected the calibrated estimate, since sdc='offline', got None; or use sdc='exact'"),
+    ErrorCase("merge-vmc-without-sdc", "merge", lambda a: {"sdc": "none", "value_mean": a["parts"][0][0][:, :2, 0]}, _V,
+              f"value_mean: expected {_NO_VMC}"),
+    ErrorCase("merge-layout", "merge",
+              _set(input_layout="BND"), _V, "input_layout: expected one of BNSD, BSND, BSH, got 'BND'"),
+    ErrorCase("merge-mean-type", "merge", _set(value_mean=0.0), _T, "value_mean: expected a torch.Tensor, got float"),
+    ErrorCase("merge-mean-head-dim", "merge", lambda a: {"value_mean": a["parts"][0][0][:, :2, 0, :1]}, _V,
+              "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 2, 1]"),
+    ErrorCase("merge-part-type", "merge", _set(parts=[1, 2]), _T,
+              "parts[0]: expected a result of incremental_attention_partial, a tuple of 5 tensors, got int"),
+    ErrorCase("merge-part-shape", "merge",
+              lambda a: {"parts": [a["parts"][0], (*a["parts"][1][:4], a["parts"][1][4][:1])]}, _V,
+              "parts[1].kept: expected shape [2, 4] [B, Hq], got [1, 4]"),
+    ErrorCase("merge-n-type", "merge", _set(n=[4.5, 4]), _T,
+              "n[0]: expected an int or an integer tensor [B], got float"),
+    ErrorCase("merge-grad", "merge",
+              lambda a: {"parts": [a["parts"][0], (a["parts"][1][0].clone().requires_grad_(), *a["parts"][1][1:])]}, _V,
+              _GRAD.format("parts[1].out")),
+    ErrorCase("merge-mean-heads", "merge", lambda a: {"value_mean": a["parts"][0][0][:, :3, 0]}, _V,
+              "value_mean: expected a number of KV heads that divides 4, got 3"),
+    # prefill
+    ErrorCase("prefill-query-type", "prefill", _set(query=[1]), _T, "query: expected a torch.Tensor, got list"),
+    ErrorCase("prefill-query-dims", "prefill", lambda a: {"query": a["query"][0]}, _V,
+              "query: expected shape [any, any, any, any] [B, Hq, Q, D], got [4, 3, 16]"),
+    ErrorCase("prefill-short-keys", "prefill", lambda a: {name: a[name][:, :, :2] for name in ("key", "value")}, _V,
+              "key: expected at least the query's 3 keys, got 2"),
+    ErrorCase("prefill-kv-heads", "prefill",
+              lambda a: {n: a[n].repeat(1, 2, 1, 1)[:, :3] for n in ("key", "value")}, _V,
+              "key: expected a number of KV heads that divides the 4 query heads, got 3"),
+    ErrorCase("prefill-threshold-type", "prefill", _set(threshold_per_row=0.5), _T,
+              "threshold_per_row: expected a torch.Tensor, got float"),
+    ErrorCase("prefill-threshold-shape", "prefill", lambda a: {"threshold_per_row": a["threshold_per_row"][:, :2]}, _V,
+              "threshold_per_row: expected shape [4, 3] [Hq, Q] or [B, Hq, Q], got [4, 2]"),
+    ErrorCase("prefill-vmc-without-sdc", "prefill", _set(vmc=True, sdc="none"), _V, f"vmc: expected {_NO_VMC}"),
+    ErrorCase("prefill-mass-shape", "prefill",
+              lambda a: {"sdc": "offline", "discarded_mass": a["threshold_per_row"]}, _V,
+              "discarded_mass: expected shape [2, 4, 3] [B, Hq, Q], got [4, 3]"),
+    ErrorCase("prefill-length-too-long", "prefill", _set(actual_seq_lengths=[9, 3]), _V,
+              "actual_seq_lengths[0]: expected 0 to 8 (the cache's capacity), got 9", True),
+    ErrorCase("prefill-grad", "prefill", lambda a: {"key": a["key"].clone().requires_grad_()}, _V, _GRAD.format("key")),
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""The command line as a user types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "toptheta_npu", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=None)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    output = tmp_path_factory.mktemp("demo")
+    result = run("demo", "--output", str(output), "--windows", "1", "--calibration", "2", "--new-tokens", "4")
+    assert result.returncode == 0, result.stderr
+    return output, result.stdout
+
+
+def test_demo_writes_what_it_says(demo: tuple[Path, str]) -> None:
+    output, text = demo
+    assert (output / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+    results = json.loads((output / "results.json").read_text())["results"]
+    families = {row["family"] for row in results}
+    assert {"dense", "Top-k + SDC + VMC", "Top-θ pre", "Top-θ post + VMC", "last-k", "V mean only"} <= families
+    assert "Live: thresholds for k=64" in text
+    assert "of 4 tokens agree" in text
+
+
+def test_demo_shows_the_trade(demo: tuple[Path, str]) -> None:
+    rows = json.loads((demo[0] / "results.json").read_text())["results"]
+    at_64 = {row["family"]: row for row in rows if row["k"] == 64}
+    sparse, last = at_64["Top-θ post + VMC"], at_64["last-k"]
+    assert sparse["reads"]["value_rows_mean"] == pytest.approx(last["reads"]["value_rows_mean"], abs=1)
+    assert sparse["change_percent"] < 0.1 * last["change_percent"]
+
+
+def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.write_text("")
+    result = run("demo", "--output", str(file))
+    assert result.returncode == 2
+    assert "error: --output: expected a folder" in result.stderr.replace("\n", " ")
+    assert "Traceback" not in result.stderr
+
+
+def test_help_names_the_commands() -> None:
+    result = run("--help")
+    assert result.returncode == 0
+    assert "demo" in result.stdout

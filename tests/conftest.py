@@ -1,0 +1,29 @@
+"""What every test shares: the hypothesis profile and the device a case runs on."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+_SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+# "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25, suppress_health_check=_SLOW_MACHINE)
+settings.register_profile("explore", deadline=None, max_examples=500, suppress_health_check=_SLOW_MACHINE)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(
+    params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("npu", marks=pytest.mark.npu)]
+)
+def device(request: pytest.FixtureRequest) -> str:
+    """The device under test; accelerators are skipped where there are none."""
+    name: str = request.param
+    if name == "cpu":
+        return name
+    module = getattr(torch, name, None)
+    if module is None or not module.is_available():
+        pytest.skip(f"no {name} device")
+    return f"{name}:0"

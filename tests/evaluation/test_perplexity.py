@@ -1,0 +1,103 @@
+"""The comparison harness against what it claims to measure."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from toptheta_npu.evaluation import methods, report
+from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.models import calibrate
+from toptheta_npu.thresholds import ThresholdTable
+
+LENGTH, POSITIONS = 96, 24
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, initializer_range=0.4,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def windows() -> torch.Tensor:
+    return torch.randint(64, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def task(model: LlamaForCausalLM, windows: torch.Tensor) -> PerplexityTask:
+    return PerplexityTask(model, windows, POSITIONS)
+
+
+@pytest.fixture(scope="module")
+def table(model: LlamaForCausalLM, windows: torch.Tensor) -> ThresholdTable:
+    return calibrate(model, windows, k=(8, 16), layer_k=[16, 16, 0, 0], estimator="pooled", top_k_at_calibration=False)
+
+
+def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[methods.Method]:
+    targets = table.layer_targets(8)
+    yield methods.top_theta(table, 8, compensated=True)
+    yield methods.top_theta(table, 8, compensated=False)
+    yield methods.top_k(8, targets)
+    yield methods.last_k(8, 12, targets)
+    yield methods.random_k(8, 12, 2, targets, LENGTH)
+    yield methods.value_mean_only(targets)
+
+
+def test_dense_is_the_plain_model(task: PerplexityTask, model: LlamaForCausalLM, windows: torch.Tensor) -> None:
+    with torch.no_grad():
+        logits = model(windows).logits[:, -POSITIONS - 1 : -1]
+    expected = math.exp(F.cross_entropy(logits.flatten(0, 1), windows[:, -POSITIONS:].flatten()).item())
+    result = task.evaluate(methods.dense())
+    assert result.perplexity == pytest.approx(expected, rel=1e-5)
+    # rows of 72 to 95 keys, all of them kept and read
+    assert result.reads.kept_mean == result.reads.keys_mean == (LENGTH - POSITIONS + LENGTH - 1) / 2
+    assert result.reads.value_rows_max == LENGTH - 1
+
+
+def test_methods_differ_and_leave_the_prefix_alone(task: PerplexityTask, table: ThresholdTable) -> None:
+    before = task.evaluate(methods.dense())
+    results = [task.evaluate(method) for method in families(task, table)]
+    assert len({round(result.perplexity, 6) for result in results}) == len(results)
+    assert task.evaluate(methods.dense()) == before
+
+
+def test_counts_follow_the_rule(task: PerplexityTask, table: ThresholdTable) -> None:
+    targets = table.layer_targets(8)
+    top = task.evaluate(methods.top_k(8, targets))
+    assert top.reads.kept_mean == 8
+    assert top.kept_over_k == 1
+    assert top.reads_all.kept_mean == 12  # two layers at 16, two at 8
+    last = task.evaluate(methods.last_k(8, 12, targets))
+    assert last.reads.value_rows_mean == last.reads.kept_mean == 12
+    mean_only = task.evaluate(methods.value_mean_only(targets))
+    assert mean_only.reads.value_rows_max == 0
+    theta = task.evaluate(methods.top_theta(table, 8, compensated=True))
+    assert theta.kept_over_k == pytest.approx(1, abs=0.25)
+    assert theta.reads.value_rows_mean <= 2 * theta.reads.kept_mean
+
+
+def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table: ThresholdTable) -> None:
+    result = task.evaluate(methods.random_k(8, 40, 2, table.layer_targets(8), 84))
+    assert result.reads.value_rows_mean == pytest.approx(40, rel=0.1)
+
+
+def test_report_holds_every_method(task: PerplexityTask, table: ThresholdTable, tmp_path: object) -> None:
+    import json
+    from pathlib import Path
+
+    results = [task.evaluate(methods.dense()), *(task.evaluate(method) for method in families(task, table))]
+    parsed = json.loads(report.as_json(results, {"windows": 3}))
+    assert [row["family"] for row in parsed["results"]] == [result.family for result in results]
+    assert parsed["results"][0]["change_percent"] == 0
+    assert report.as_table(results, "title").row_count == len(results)
+    plot = Path(str(tmp_path)) / "plot.png"
+    report.save_plot(results, plot, "title")
+    assert plot.read_bytes().startswith(b"\x89PNG")

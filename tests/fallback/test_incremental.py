@@ -1,0 +1,422 @@
+"""The decode step against the oracle on every case, its equivalences, and the rows it must not read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, Case
+from helpers import Inputs, assert_within_yardstick, from_layout, in_layout, make_inputs, tolerance, yardstick
+from torch import Tensor
+
+from toptheta_npu import incremental_attention, incremental_attention_with_stats, prefill_attention
+
+INF = float("inf")
+_BY_ID = {case.id: case for case in CASES}
+_DTYPES = ("float32", "float16", "bfloat16")
+_LAYOUTS = ("BNSD", "BSND", "BSH")
+#: Where a test needs any sparse batch: two lengths, groups of 4.
+_BASE = Case("base", heads=8, lengths=(200, 77), vmc=True)
+
+
+def check(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
+    """The whole result of `incremental_attention_with_stats` against the oracle."""
+    out, lse, kept, value_rows = result
+    case, expected = inputs.case, inputs.expected
+    assert out.dtype == case.torch_dtype
+    assert (lse.dtype, kept.dtype, value_rows.dtype) == (torch.float32, torch.int32, torch.int32)
+    assert out.shape == inputs.arguments["query"].shape
+    assert torch.equal(kept.long().cpu(), expected.kept)
+    assert torch.equal(value_rows.long().cpu(), expected.value_rows)
+    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
+
+
+def assert_same(result: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    """Two roads to the same rows: equal counts, outputs within float32 rounding."""
+    for got, wanted in zip(result[2:], expected[2:], strict=True):
+        assert torch.equal(got, wanted)
+    for got, wanted in zip(result[:2], expected[:2], strict=True):
+        torch.testing.assert_close(got, wanted, **tolerance(wanted.dtype))
+
+
+def assert_identical(result: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    assert all(torch.equal(got, wanted) for got, wanted in zip(result, expected, strict=True))
+
+
+@lru_cache(maxsize=256)
+def base_inputs(case: Case, device: str) -> Inputs:
+    return make_inputs(case, device)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_incremental_attention_equals_the_oracle(case: Case, device: str) -> None:
+    inputs = base_inputs(case, device)
+    result = incremental_attention_with_stats(**inputs.arguments)
+    check(inputs, result)
+    torch.testing.assert_close(incremental_attention(**inputs.arguments), result[0], **tolerance(result[0].dtype))
+
+
+@pytest.mark.parametrize("path", ["dense", "gather"])
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("theta", ["dense", "mixed"])
+@pytest.mark.parametrize("layout", ["BNSD", "BSH"])
+def test_forced_path_equals_the_oracle(path: str, dtype: str, theta: str, layout: str, device: str) -> None:
+    inputs = base_inputs(replace(_BASE, dtype=dtype, theta=theta, layout=layout), device)
+    check(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
+
+
+@pytest.mark.parametrize("case_id", ["paged-4d", "paged-3d-bf16-bsh", "paged-odd-block", "start-f16-bsnd", "ragged"])
+def test_forced_paths_equal_each_other(case_id: str, device: str) -> None:
+    arguments = base_inputs(_BY_ID[case_id], device).arguments
+    dense, gather = (incremental_attention_with_stats(**arguments, _path=path) for path in ("dense", "gather"))
+    assert_same(gather, dense)
+
+
+@pytest.mark.parametrize("path", ["dense", "gather"])
+def test_dense_threshold_equals_torch_sdpa(path: str, device: str) -> None:
+    inputs = base_inputs(replace(_BASE, theta="dense", vmc=False, lengths_as="none", lengths=(77, 77)), device)
+    query, key, value = (inputs.arguments[name] for name in ("query", "key", "value"))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    torch.testing.assert_close(
+        incremental_attention(**inputs.arguments, _path=path), expected, **tolerance(torch.float32)
+    )
+
+
+# The same rows stored in other ways.
+
+
+@pytest.mark.parametrize("form", ["4d", "3d"])
+@pytest.mark.parametrize("blocks", ["permuted", "descending"])
+@pytest.mark.parametrize("block_size", [1, 7, 16, 128])
+def test_paged_equals_contiguous(form: str, blocks: str, block_size: int, device: str) -> None:
+    case = replace(_BASE, theta="mixed")
+    contiguous = base_inputs(case, device)
+    paged = make_inputs(replace(case, paged=form, blocks=blocks, block_size=block_size), device, poison=("outside",))
+    assert torch.equal(paged.rows.value, contiguous.rows.value)
+    assert_same(
+        incremental_attention_with_stats(**paged.arguments), incremental_attention_with_stats(**contiguous.arguments)
+    )
+
+
+def test_pages_shared_by_sequences(device: str) -> None:
+    inputs = base_inputs(replace(_BASE, paged="4d", block_size=16, lengths=(200,)), device)
+    single = incremental_attention_with_stats(**inputs.arguments)
+    twice = dict(inputs.arguments)
+    for name in ("query", "threshold", "actual_seq_lengths", "block_table", "value_mean"):
+        twice[name] = torch.cat([twice[name]] * 2)
+    for got, expected in zip(incremental_attention_with_stats(**twice), single, strict=True):
+        torch.testing.assert_close(got, torch.cat([expected] * 2), **tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("layout", ["BSND", "BSH"])
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("theta", ["quantile", "mixed"])
+def test_layouts_equal_bnsd(layout: str, dtype: str, theta: str, device: str) -> None:
+    case = replace(_BASE, dtype=dtype, theta=theta)
+    other = incremental_attention_with_stats(**base_inputs(replace(case, layout=layout), device).arguments)
+    bnsd = incremental_attention_with_stats(**base_inputs(case, device).arguments)
+    assert_same((in_layout(from_layout(other[0], layout, 8).unsqueeze(2), "BNSD"), *other[1:]), bnsd)
+
+
+def _inside(cache: Tensor, shape: tuple[int, ...], view: tuple[slice, ...]) -> Tensor:
+    """The cache [B, Hkv, S, D] as a view of a larger tensor full of NaN."""
+    larger = torch.full(shape, torch.nan, dtype=cache.dtype, device=cache.device)
+    larger[view] = cache
+    return larger[view]
+
+
+_STRIDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "longer-cache": lambda c: _inside(
+        c, (*c.shape[:2], c.shape[2] + 9, c.shape[3]), (slice(None), slice(None), slice(-9))
+    ),
+    "row-offset": lambda c: _inside(
+        c, (*c.shape[:2], c.shape[2] + 9, c.shape[3]), (slice(None), slice(None), slice(9, None))
+    ),
+    "every-second-row": lambda c: _inside(
+        c, (*c.shape[:2], 2 * c.shape[2], c.shape[3]), (slice(None), slice(None), slice(0, None, 2))
+    ),
+    "every-second-head": lambda c: _inside(c, (len(c), 2 * c.shape[1], *c.shape[2:]), (slice(None), slice(1, None, 2))),
+    "batch-offset": lambda c: _inside(c, (len(c) + 3, *c.shape[1:]), (slice(3, None),)),
+    "first-half-of-head-dim": lambda c: _inside(c, (*c.shape[:3], 2 * c.shape[3]), (..., slice(c.shape[3]))),
+    "second-half-of-head-dim": lambda c: _inside(c, (*c.shape[:3], 2 * c.shape[3]), (..., slice(c.shape[3], None))),
+    "odd-slice-of-head-dim": lambda c: _inside(c, (*c.shape[:3], c.shape[3] + 24), (..., slice(8, 8 + c.shape[3]))),
+    "every-second-component": lambda c: _inside(c, (*c.shape[:3], 2 * c.shape[3]), (..., slice(0, None, 2))),
+    "sequence-major": lambda c: c.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3),
+    "component-major": lambda c: c.transpose(2, 3).contiguous().transpose(2, 3),
+    "storage-offset": lambda c: torch.cat([c.new_full((5,), torch.nan), c.flatten()])[5:].view(c.shape),
+}
+
+
+@pytest.mark.parametrize("path", ["auto", "dense", "gather"])
+@pytest.mark.parametrize("name", _STRIDED)
+def test_strided_caches_equal_contiguous(name: str, path: str, device: str) -> None:
+    arguments = base_inputs(_BASE, device).arguments
+    strided = {cache: _STRIDED[name](arguments[cache]) for cache in ("key", "value")}
+    assert_same(
+        incremental_attention_with_stats(**arguments | strided, _path=path),
+        incremental_attention_with_stats(**arguments),
+    )
+
+
+@pytest.mark.parametrize("path", ["dense", "gather"])
+@pytest.mark.parametrize("dim", [0, 1], ids=["batch", "heads"])
+def test_expanded_cache_equals_contiguous(dim: int, path: str, device: str) -> None:
+    arguments = base_inputs(replace(_BASE, lengths=(77, 77), vmc=False), device).arguments
+    expanded = {n: arguments[n].narrow(dim, 0, 1).expand_as(arguments[n]) for n in ("key", "value")}
+    copied = {name: cache.contiguous() for name, cache in expanded.items()}
+    assert_same(
+        incremental_attention_with_stats(**arguments | expanded, _path=path),
+        incremental_attention_with_stats(**arguments | copied, _path=path),
+    )
+
+
+@pytest.mark.parametrize("slot", ["3d", "4d"])
+def test_pages_that_are_views_of_a_joint_cache(slot: str, device: str) -> None:
+    """K and V interleaved in one pool, as engines allocate them."""
+    arguments = base_inputs(replace(_BASE, paged=slot, block_size=16), device).arguments
+    joint = torch.stack([arguments["key"], arguments["value"]], dim=1)
+    views = {"key": joint[:, 0], "value": joint[:, 1]}
+    assert_same(incremental_attention_with_stats(**arguments | views), incremental_attention_with_stats(**arguments))
+
+
+@pytest.mark.parametrize(
+    "case_id", ["ragged", "short-dense-beside-long", "g7", "sdc-offline-mixed-vmc", "paged-post-vmc"]
+)
+def test_batch_row_equals_single_run(case_id: str, device: str) -> None:
+    case = _BY_ID[case_id]
+    arguments = base_inputs(case, device).arguments
+    batch = incremental_attention_with_stats(**arguments)
+    per_sequence = ["query", "threshold", "actual_seq_lengths", "block_table", "discarded_mass", "value_mean"]
+    if not case.paged:
+        per_sequence += ["key", "value"]
+    for row in range(len(case.lengths)):
+        single = {name: arguments[name][row : row + 1] for name in per_sequence if name in arguments}
+        assert_same(
+            incremental_attention_with_stats(**arguments | single), tuple(part[row : row + 1] for part in batch)
+        )
+
+
+@pytest.mark.parametrize("repeat", [1, 2, 4])
+def test_gqa_equals_repeated_kv(repeat: int, device: str) -> None:
+    case = replace(_BASE, theta="mixed", dtype="float16")
+    arguments = base_inputs(case, device).arguments
+    repeated = {name: arguments[name].repeat_interleave(repeat, dim=1) for name in ("key", "value", "value_mean")}
+    grouped, single = (incremental_attention_with_stats(**given) for given in (arguments, arguments | repeated))
+    assert_same(single[:3], grouped[:3])
+    if repeat == 4:
+        assert torch.equal(single[2], single[3])
+
+
+def test_permuted_keys_change_nothing(device: str) -> None:
+    arguments = base_inputs(replace(_BASE, lengths=(300, 300), lengths_as="none"), device).arguments
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(1)).to(device)
+    moved = {name: arguments[name][:, :, order] for name in ("key", "value")}
+    assert_same(incremental_attention_with_stats(**arguments | moved), incremental_attention_with_stats(**arguments))
+
+
+@pytest.mark.parametrize("paged", ["", "4d"])
+def test_lengths_as_int32_int64_and_list_are_identical(paged: str, device: str) -> None:
+    arguments = base_inputs(replace(_BASE, paged=paged, block_size=16 if paged else 0), device).arguments
+    results = [
+        incremental_attention_with_stats(**arguments | {"actual_seq_lengths": lengths})
+        for lengths in (arguments["actual_seq_lengths"].int(), arguments["actual_seq_lengths"].long(), [200, 77])
+    ]
+    assert_identical(results[1], results[0])
+    assert_identical(results[2], results[0])
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize("sdc", ["exact", "exp_threshold"])
+def test_key_start_equals_slicing(layout: str, sdc: str, device: str) -> None:
+    case = replace(_BASE, layout=layout, sdc=sdc, lengths=(60, 140), starts=(90, 3))
+    arguments = make_inputs(case, device, poison=("outside",)).arguments
+    padded = incremental_attention_with_stats(**arguments)
+    axis = 2 if layout == "BNSD" else 1
+    for row, (start, length) in enumerate(zip(case.starts, case.lengths, strict=True)):
+        single = {n: arguments[n][row : row + 1] for n in ("query", "threshold", "value_mean")}
+        single |= {n: arguments[n][row : row + 1].narrow(axis, start, length) for n in ("key", "value")}
+        single |= {"key_start": None, "actual_seq_lengths": None}
+        assert_same(
+            incremental_attention_with_stats(**arguments | single), tuple(part[row : row + 1] for part in padded)
+        )
+
+
+@pytest.mark.parametrize("sdc", ["exact", "exp_threshold"])
+def test_key_start_without_lengths_means_all_keys_from_there(sdc: str, device: str) -> None:
+    case = replace(_BASE, sdc=sdc, theta="mixed", lengths=(60, 147), starts=(90, 3), vmc=False, lengths_as="none")
+    inputs = base_inputs(case, device)  # capacity 150: both sequences end with the cache
+    check(inputs, incremental_attention_with_stats(**inputs.arguments))
+
+
+@pytest.mark.parametrize("theta", ["quantile", "dense", "nothing"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_decode_equals_the_last_prefill_row(theta: str, rows: int, device: str) -> None:
+    case = replace(_BASE, theta=theta, lengths=(60, 60), lengths_as="none")
+    arguments = base_inputs(case, device).arguments
+    query = torch.cat([torch.zeros_like(arguments["query"])] * (rows - 1) + [arguments["query"]], dim=2)
+    threshold = arguments["threshold"][:, :, None].expand(-1, -1, rows)
+    prefill = prefill_attention(query, arguments["key"], arguments["value"], threshold, vmc=True)
+    decode = incremental_attention(**arguments)
+    torch.testing.assert_close(prefill[:, :, -1:], decode, **tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize("dtype", _DTYPES)
+def test_ties_take_the_lowest_index(layout: str, dtype: str, device: str) -> None:
+    """Small whole numbers, so that equal scores are equal in every dtype and order of summation."""
+    key = torch.zeros(1, 2, 50, 16)
+    key[0, 0, [7, 20, 21, 49], 3] = 2.0
+    key[0, 1, [0, 30], 3] = 2.0
+    value = torch.arange(50.0)[None, None, :, None].expand(1, 2, 50, 16)
+    query = torch.zeros(1, 4, 1, 16)
+    query[..., 3] = 1.0
+    query, key, value = (in_layout(t.to(getattr(torch, dtype)), layout).to(device) for t in (query, key, value))
+    heads = {"num_heads": 4, "num_key_value_heads": 2}
+    for theta in (INF, 2.0):  # 2.0 is the score itself: strict
+        out, _, kept, _ = incremental_attention_with_stats(
+            query, key, value, torch.full((4,), theta, device=device), input_layout=layout, scale_value=1.0,
+            sdc="none", **heads,
+        )  # fmt: skip
+        assert from_layout(out, layout, 4)[0, :, 0].tolist() == [7, 7, 0, 0]
+        assert kept.tolist() == [[1, 1, 1, 1]]
+
+
+# Rows that must not be read.
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize("paged", ["", "4d", "3d"], ids=["contiguous", "paged-4d", "paged-3d"])
+@pytest.mark.parametrize(("theta", "placement"), [("quantile", "pre_softmax"), ("nothing", "post_softmax")])
+def test_poison_changes_nothing(dtype: str, layout: str, paged: str, theta: str, placement: str, device: str) -> None:
+    case = replace(
+        _BASE, dtype=dtype, layout=layout, paged=paged, theta=theta, placement=placement, lengths=(200, 0, 129)
+    )
+    case = replace(case, block_size=16 if paged else 0, starts=() if paged else (3, 20, 70))
+    clean, poisoned = make_inputs(case, device), make_inputs(case, device, poison=("values", "outside"))
+    assert poisoned.arguments["value"].isnan().any()
+    assert poisoned.arguments["value"].isinf().any()
+    result = incremental_attention_with_stats(**poisoned.arguments)
+    assert result[0].isfinite().all()
+    assert_identical(result, incremental_attention_with_stats(**clean.arguments))
+
+
+@pytest.mark.parametrize("theta", ["dense", "mixed"])
+@pytest.mark.parametrize("path", ["auto", "dense", "gather"])
+@pytest.mark.parametrize("paged", ["", "3d"], ids=["contiguous", "paged"])
+def test_rows_outside_the_valid_range_are_never_multiplied(theta: str, path: str, paged: str, device: str) -> None:
+    case = replace(_BASE, dtype="float16", theta=theta, paged=paged, block_size=16 if paged else 0)
+    clean, poisoned = make_inputs(case, device), make_inputs(case, device, poison=("outside",))
+    result = incremental_attention_with_stats(**poisoned.arguments, _path=path)
+    assert result[0].isfinite().all()
+    assert_identical(result, incremental_attention_with_stats(**clean.arguments, _path=path))
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("layout", _LAYOUTS)
+@pytest.mark.parametrize("dense_row", [0, 1], ids=["dense-first", "dense-last"])
+def test_dense_sequence_beside_a_sparse_one_reads_only_its_own_rows(
+    dtype: str, layout: str, dense_row: int, device: str
+) -> None:
+    lengths = (16, 1000) if dense_row == 0 else (1000, 16)
+    case = replace(_BASE, dtype=dtype, layout=layout, lengths=lengths, keep=0.01, theta="quantile", vmc=False)
+    clean, poisoned = make_inputs(case, device), make_inputs(case, device, poison=("values", "outside"))
+    threshold = clean.arguments["threshold"].clone()
+    threshold[dense_row] = -INF
+    values = poisoned.arguments["value"].clone()
+    values[dense_row] = clean.arguments["value"][dense_row]
+    rows = values[dense_row] if layout == "BNSD" else values[dense_row].transpose(0, 1)
+    rows[:, 16:] = torch.nan
+    result = incremental_attention_with_stats(**poisoned.arguments | {"threshold": threshold, "value": values})
+    assert result[0].isfinite().all()
+    assert_identical(result, incremental_attention_with_stats(**clean.arguments | {"threshold": threshold}))
+    assert result[2][dense_row].tolist() == [16] * 8
+
+
+@pytest.mark.parametrize("theta", ["quantile", "dense", "nothing"])
+@pytest.mark.parametrize("paged", ["", "4d"], ids=["contiguous", "paged"])
+@pytest.mark.parametrize("name", ["key", "query"])
+def test_nan_in_a_valid_row_stays_in_its_group(theta: str, paged: str, name: str, device: str) -> None:
+    inputs = base_inputs(replace(_BASE, theta=theta, paged=paged, block_size=16 if paged else 0), device)
+    arguments = inputs.arguments
+    clean = incremental_attention_with_stats(**arguments)
+    spoilt = arguments[name].clone()
+    heads = torch.zeros(2, 8, dtype=torch.bool)
+    if name == "query":
+        spoilt[1, 2] = torch.nan
+        heads[1, 2] = True
+    else:
+        block, row = (int(arguments["block_table"][0, 3]), 2) if paged else (0, 50)
+        spoilt[block, 1, row, 5] = torch.nan
+        heads[0, 4:] = True
+    out, lse, kept, value_rows = incremental_attention_with_stats(**arguments | {name: spoilt})
+    assert out[heads].isnan().all()
+    torch.testing.assert_close(out[~heads], clean[0][~heads], **tolerance(torch.float32))
+    torch.testing.assert_close(lse[~heads], clean[1][~heads])
+    assert torch.equal(kept[~heads], clean[2][~heads])
+    assert int(kept.min()) >= 0
+    assert bool((kept.amax(1) <= arguments["actual_seq_lengths"]).all())
+    assert int(value_rows.max()) <= 200
+
+
+def test_length_0_is_0_even_if_its_mean_is_nan(device: str) -> None:
+    """The mean over no rows is 0 / 0, and a padded batch row reads nothing."""
+    arguments = dict(base_inputs(_BY_ID["empty-vmc"], device).arguments)
+    arguments["value_mean"] = arguments["value_mean"].clone()
+    arguments["value_mean"][0] = torch.nan
+    out, lse, kept, value_rows = incremental_attention_with_stats(**arguments)
+    assert out[0].abs().max().item() == 0.0
+    assert out.isfinite().all()
+    assert lse[0].tolist() == [-INF] * 4
+    assert (kept[0].tolist(), value_rows[0].tolist()) == ([0] * 4, [0, 0])
+
+
+@pytest.mark.parametrize(
+    "case_id", ["f16-bsh", "paged-post-vmc", "sdc-exp-threshold-mixed-vmc", "n1025", "d40-any", "dense"]
+)
+def test_same_call_twice_is_bitwise_equal(case_id: str, device: str) -> None:
+    arguments = base_inputs(_BY_ID[case_id], device).arguments
+    assert_identical(incremental_attention_with_stats(**arguments), incremental_attention_with_stats(**arguments))
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("n", [1, 17, 1000])
+def test_closed_forms(dtype: str, n: int, device: str) -> None:
+    """q = 0 weighs all rows alike: the mean of V if all are kept, V[0] / n if none passes; V = 1 gives exactly 1."""
+    torch_dtype = getattr(torch, dtype)
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(1, 2, n, 32, generator=generator).to(torch_dtype).to(device)
+    query = torch.zeros(1, 4, 1, 32, dtype=torch_dtype, device=device)
+
+    def run(theta: float, value: Tensor, **options: Any) -> Tensor:
+        threshold = torch.full((4,), theta, device=device)
+        return incremental_attention(query, torch.ones_like(value), value, threshold, **options).double().cpu()
+
+    mean, first = (
+        t.double().cpu().repeat_interleave(2, dim=1) for t in (value.double().mean(2, True), value[:, :, :1])
+    )
+    close = tolerance(torch_dtype)
+    torch.testing.assert_close(run(-INF, value), mean, **close)
+    torch.testing.assert_close(run(0.0, value), first / n, **close)
+    torch.testing.assert_close(run(0.0, value, sdc="none"), first, **close)
+    assert run(-INF, torch.ones_like(value)).unique().tolist() == pytest.approx([1.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize("path", ["auto", "dense", "gather"])
+def test_many_survivors_of_equal_weight_sum_within_the_yardstick(dtype: str, path: str, device: str) -> None:
+    """60000 keys of which every fourth is kept; equal values, so that the roundings of a careless sum add up."""
+    n, torch_dtype = 60000, getattr(torch, dtype)
+    kept = torch.arange(n) % 4 == 0
+    key = kept.to(torch_dtype)[None, None, :, None].expand(1, 1, n, 16) / 16
+    value = torch.ones(1, 1, n, 16, dtype=torch_dtype)
+    query = torch.ones(1, 1, 1, 16, dtype=torch_dtype)
+    weights = kept.to(torch_dtype) * (4 / n)
+    tensors = [t.to(device) for t in (query, key, value, torch.tensor([0.5]))]
+    out = incremental_attention(*tensors, scale_value=1.0, sdc="none", _path=path)
+    assert_within_yardstick(out.flatten(), weights @ value[0, 0], torch.ones(16, dtype=torch.float64))

@@ -1,0 +1,173 @@
+"""Splitting a row into parts and merging them equals the whole row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from cases import Case
+from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from toptheta_npu import incremental_attention_partial, incremental_attention_with_stats, merge_partials
+from toptheta_npu.fallback import reference
+
+_BASE = Case("split", heads=8, lengths=(40, 33, 1), head_dim=16, keep=0.1)
+_MODES = [
+    *((sdc, vmc, "pre_softmax") for sdc in ("none", "exact", "exp_threshold", "offline") for vmc in (False, True)),
+    ("exact", False, "post_softmax"), ("exact", True, "post_softmax"),
+]  # fmt: skip
+_MODES.remove(("none", True, "pre_softmax"))
+_PART = ("threshold", "input_layout", "placement", "scale_value", "num_heads", "num_key_value_heads")
+
+
+@lru_cache(maxsize=64)
+def whole(sdc: str, vmc: bool, placement: str, theta: str, layout: str = "BNSD", dtype: str = "float32") -> Inputs:
+    case = replace(_BASE, sdc=sdc, vmc=vmc, placement=placement, theta=theta, layout=layout, dtype=dtype)
+    return make_inputs(case, poison=("outside",))
+
+
+def split(inputs: Inputs, cuts: list[int]) -> tuple[list[Any], list[Tensor]]:
+    """The parts between the cuts, and their valid keys; a part without keys gets one unmapped row."""
+    arguments, axis = inputs.arguments, 2 if inputs.case.layout == "BNSD" else 1
+    capacity = arguments["key"].shape[axis]
+    edges = [0, *sorted(min(cut, capacity) for cut in cuts), capacity]
+    parts, counts = [], []
+    options = {name: arguments[name] for name in _PART if name in arguments}
+    if inputs.case.placement == "post_softmax":
+        options["lse"] = incremental_attention_with_stats(**arguments)[1]
+    for first, last in pairwise(edges):
+        counts.append((inputs.rows.lengths - first).clamp(0, last - first))
+        first = min(first, capacity - 1)
+        key, value = (arguments[name].narrow(axis, first, max(last - first, 1)) for name in ("key", "value"))
+        parts.append(
+            incremental_attention_partial(arguments["query"], key, value, actual_seq_lengths=counts[-1], **options)
+        )
+    return parts, counts
+
+
+def merged(inputs: Inputs, parts: list[Any], counts: list[Tensor]) -> Tensor:
+    names = ("threshold", "input_layout", "sdc", "discarded_mass", "value_mean")
+    options = {name: inputs.arguments[name] for name in names if name in inputs.arguments}
+    return merge_partials(parts, n=counts, dtype=inputs.case.torch_dtype, **options)
+
+
+def assert_is_whole(inputs: Inputs, out: Tensor) -> None:
+    case = inputs.case
+    assert out.dtype == case.torch_dtype
+    assert out.shape == inputs.arguments["query"].shape
+    assert out.is_contiguous()
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], inputs.expected.out)
+
+
+@pytest.mark.parametrize(("sdc", "vmc", "placement"), _MODES, ids=["-".join(map(str, mode)) for mode in _MODES])
+@settings(max_examples=10)
+@given(
+    theta=st.sampled_from(["quantile", "nothing", "inf", "mixed", "dense"]),
+    cuts=st.lists(st.integers(0, 45), max_size=4),
+    random=st.randoms(use_true_random=False),
+)
+@example(theta="nothing", cuts=[0, 0, 45, 45], random=None)
+@example(theta="inf", cuts=[1, 2, 20], random=None)
+def test_merge_partials_equals_whole(
+    sdc: str, vmc: bool, placement: str, theta: str, cuts: list[int], random: Any
+) -> None:
+    inputs = whole(sdc, vmc, placement, theta)
+    parts, counts = split(inputs, cuts)
+    order = list(range(len(parts)))
+    if random is not None:
+        random.shuffle(order)
+    assert_is_whole(inputs, merged(inputs, [parts[i] for i in order], [counts[i] for i in order]))
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("theta", ["quantile", "mixed"])
+def test_merge_partials_in_every_layout_and_dtype(layout: str, dtype: str, theta: str) -> None:
+    inputs = whole("exact", True, "pre_softmax", theta, layout, dtype)
+    parts, counts = split(inputs, [7, 30])
+    assert {part.out.dtype for part in parts} == {torch.float32}
+    assert_is_whole(inputs, merged(inputs, parts, counts))
+
+
+@pytest.mark.parametrize("theta", ["quantile", "nothing", "inf", "mixed", "dense"])
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_incremental_attention_partial_equals_the_oracle_on_its_keys(theta: str, placement: str) -> None:
+    inputs = whole("exact", False, placement, theta)
+    rows, cuts = inputs.rows, [0, 9, 25, 38, 45]
+    parts, counts = split(inputs, cuts[1:-1])
+    lse = inputs.expected.lse
+    for part, count, first, last in zip(parts, counts, cuts[:-1], cuts[1:], strict=True):
+        key, value = (t[:, :, first:last].double() for t in (rows.key, rows.value))
+        expected = reference.incremental_attention(
+            rows.query.double(), key, value, rows.threshold.double(), lengths=count, placement=placement, row_lse=lse
+        )
+        theta_score = reference.score_threshold(rows.threshold.double(), lse, placement)
+        scores = reference.attention_scores(rows.query.double(), key, 0.25)
+        passing = ((scores > theta_score[..., None]) & reference.valid_keys(key.shape[2], count, count * 0)).sum(-1)
+        assert torch.equal(part.kept.long(), passing)
+        empty, has_keys = passing == 0, (count > 0)[:, None].expand_as(passing)
+        total = expected.kept_mass + expected.discarded_mass
+        kept_mass = expected.kept_mass.masked_fill(empty, 0.0)
+        close = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+        torch.testing.assert_close(part.maximum, expected.maximum, **close)
+        torch.testing.assert_close(part.kept_mass, kept_mass, **close)
+        torch.testing.assert_close(part.discarded_mass, total - kept_mass, **close)
+        plain = reference.incremental_attention(
+            rows.query.double(), key, value, rows.threshold.double(), lengths=count, sdc="none", placement=placement,
+            row_lse=lse,
+        ).out  # fmt: skip
+        torch.testing.assert_close(part.out[:, :, 0][has_keys], plain[has_keys], **close)
+
+
+def test_whole_lse_follows_from_the_parts() -> None:
+    inputs = whole("exact", False, "pre_softmax", "mixed")
+    parts, _ = split(inputs, [5, 6, 31])
+    lse = torch.stack([part.maximum + (part.kept_mass + part.discarded_mass).log() for part in parts]).logsumexp(0)
+    torch.testing.assert_close(lse.double(), inputs.expected.lse, rtol=1e-5, atol=1e-5)
+
+
+def test_a_part_that_keeps_nothing_has_its_v_row_used_only_if_no_part_keeps_any() -> None:
+    query = torch.zeros(1, 1, 1, 16)
+    query[..., 0] = 4.0  # scores are the first component of a key
+    key, value = torch.zeros(1, 1, 4, 16), torch.arange(4.0).view(1, 1, 4, 1).expand(1, 1, 4, 16).contiguous()
+    key[0, 0, :, 0] = torch.tensor([1.0, 3.0, 3.0, 2.0])
+    parts = [incremental_attention_partial(query, key[:, :, s], value[:, :, s], torch.tensor([2.5]))
+             for s in (slice(0, 1), slice(1, 3), slice(3, 4))]  # fmt: skip
+    assert [part.kept.item() for part in parts] == [0, 2, 0]
+    assert [part.kept_mass.item() for part in parts] == [0.0, 2.0, 0.0]
+    assert [part.discarded_mass.item() for part in parts] == [1.0, 0.0, 1.0]
+    assert merge_partials(parts, torch.tensor([2.5]), [1, 2, 1], sdc="none").unique().tolist() == [1.5]
+    nothing = [incremental_attention_partial(query, key[:, :, s], value[:, :, s], torch.tensor([9.0]))
+               for s in (slice(0, 1), slice(1, 2), slice(2, 4))]  # fmt: skip
+    assert merge_partials(nothing, torch.tensor([9.0]), [1, 1, 2], sdc="none").unique().tolist() == [1.0]
+
+
+def test_merge_partials_of_a_length_0_row_is_0_even_if_its_mean_is_nan() -> None:
+    inputs = whole("exact", True, "pre_softmax", "quantile")
+    arguments = inputs.arguments | {"actual_seq_lengths": torch.tensor([40, 0, 1])}
+    mean = arguments["value_mean"].clone()
+    mean[1] = torch.nan  # 0 / 0
+    options = {name: arguments[name] for name in _PART if name in arguments}
+    part = incremental_attention_partial(
+        arguments["query"], arguments["key"], arguments["value"], actual_seq_lengths=torch.tensor([40, 0, 1]), **options
+    )
+    assert part.maximum[1].tolist() == [-torch.inf] * 8
+    assert part.kept[1].tolist() == [0] * 8
+    assert part.kept_mass[1].tolist() == part.discarded_mass[1].tolist() == [0.0] * 8
+    out = merge_partials([part, part], arguments["threshold"], [torch.tensor([40, 0, 1])] * 2, value_mean=mean)
+    assert out[1].abs().max().item() == 0.0
+    assert out.isfinite().all()
+
+
+def test_merge_partials_takes_ints_for_one_length() -> None:
+    inputs = make_inputs(replace(_BASE, lengths=(40,), sdc="exp_threshold"))
+    parts, counts = split(inputs, [13])
+    ints = merge_partials(parts, inputs.arguments["threshold"], [int(c) for c in counts], sdc="exp_threshold")
+    torch.testing.assert_close(ints, merged(inputs, parts, counts), **tolerance(torch.float32))

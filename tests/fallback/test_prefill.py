@@ -1,0 +1,257 @@
+"""Prefill rows are decode steps; padding, causality and chunks; the baselines it is compared with."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from helpers import threshold_in_gap, tolerance
+from torch import Tensor
+
+from toptheta_npu import incremental_attention_with_stats, prefill_attention
+from toptheta_npu.fallback import baselines, prefill_attention_with_stats
+from toptheta_npu.fallback.prefill import select_and_attend
+
+INF = float("inf")
+_SHAPE = {"batch": 2, "heads": 4, "kv_heads": 2, "n": 24, "dim": 16}
+_PADDING = {"actual_seq_lengths": torch.tensor([24, 9]), "key_start": torch.tensor([0, 5])}
+_MODES = [
+    pytest.param({"sdc": "none"}, id="none"),
+    pytest.param({"sdc": "exact"}, id="exact"),
+    pytest.param({"sdc": "exact", "vmc": True}, id="exact-vmc"),
+    pytest.param({"sdc": "exp_threshold"}, id="exp_threshold"),
+    pytest.param({"sdc": "exp_threshold", "sdc_gamma": 0.3, "vmc": True}, id="exp_threshold-vmc"),
+    pytest.param({"sdc": "offline"}, id="offline"),
+    pytest.param({"sdc": "offline", "vmc": True}, id="offline-vmc"),
+    pytest.param({"placement": "post_softmax"}, id="post"),
+    pytest.param({"placement": "post_softmax", "vmc": True}, id="post-vmc"),
+]
+
+
+def prompt(seed: int = 0, dtype: torch.dtype = torch.float32, n: int = 24, post: bool = False) -> dict[str, Tensor]:
+    """query, key, value and a threshold [B, Hq, Q] that lies in a gap of its row's scores; some keep nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    batch, heads, kv_heads, dim = (_SHAPE[name] for name in ("batch", "heads", "kv_heads", "dim"))
+    query = torch.randn(batch, heads, n, dim, generator=generator).to(dtype)
+    key, value = (torch.randn(batch, kv_heads, n, dim, generator=generator).to(dtype) for _ in range(2))
+    scores = query.double() @ key.double().repeat_interleave(2, dim=1).transpose(2, 3) / dim**0.5
+    threshold = torch.empty(batch, heads, n)
+    for index in torch.cartesian_prod(torch.arange(batch), torch.arange(heads), torch.arange(n)).tolist():
+        kind = ("quantile", "quantile", "nothing", "dense")[sum(index) % 4]
+        row = scores[tuple(index)][: index[2] + 1].sort(descending=True).values
+        theta = threshold_in_gap(row, kind, 0.3)
+        threshold[tuple(index)] = torch.exp(theta - row.logsumexp(0)) if post else theta
+    return {"query": query, "key": key, "value": value, "threshold_per_row": threshold}
+
+
+def with_mass(rows: dict[str, Tensor], options: dict[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = rows | options
+    if options.get("sdc") == "offline":
+        mass = torch.rand(rows["threshold_per_row"].shape, generator=torch.Generator().manual_seed(9))
+        given["discarded_mass"] = mass
+    return given
+
+
+def decode_row(given: dict[str, Any], sequence: int, row: int, first: int = 0) -> tuple[Tensor, ...]:
+    """The decode step of row ``row`` whose visible keys start at ``first``: [1, Hq, 1, D]."""
+    pick = slice(sequence, sequence + 1)
+    visible = {name: given[name][pick, :, first : row + 1] for name in ("key", "value")}
+    options = {name: given[name] for name in ("sdc", "sdc_gamma", "placement") if name in given}
+    if given.get("vmc"):
+        options["value_mean"] = visible["value"].float().mean(2)
+    if "discarded_mass" in given:
+        options["discarded_mass"] = given["discarded_mass"][pick, :, row].contiguous()
+    threshold = given["threshold_per_row"][pick, :, row].contiguous()
+    return incremental_attention_with_stats(
+        given["query"][pick, :, row : row + 1], **visible, threshold=threshold, **options
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["f32", "f16", "bf16"])
+@pytest.mark.parametrize("options", _MODES)
+def test_rows_equal_decode_steps(options: dict[str, Any], dtype: torch.dtype) -> None:
+    given = with_mass(prompt(dtype=dtype, post="placement" in options), options)
+    out, stats = prefill_attention_with_stats(**given)
+    torch.testing.assert_close(prefill_attention(**given), out, **tolerance(dtype))
+    assert out.dtype == dtype
+    for sequence in range(2):
+        for row in (0, 1, 2, 5, 11, 16, 23):
+            expected, _, kept, value_rows = decode_row(given, sequence, row)
+            torch.testing.assert_close(out[sequence, :, row : row + 1], expected[0], **tolerance(dtype))
+            assert torch.equal(stats.kept[sequence, :, row], kept[0])
+            assert torch.equal(stats.value_rows[sequence, :, row], value_rows[0])
+
+
+@pytest.mark.parametrize("options", _MODES)
+def test_a_later_token_never_changes_an_earlier_row(options: dict[str, Any]) -> None:
+    given = with_mass(prompt(post="placement" in options), options)
+    clean = prefill_attention(**given)
+    for cut in (1, 7, 23):
+        spoilt = dict(given)
+        for name, rest in (("key", torch.nan), ("value", torch.nan), ("query", INF)):
+            spoilt[name] = given[name].clone()
+            spoilt[name][:, :, cut:] = rest
+        torch.testing.assert_close(
+            prefill_attention(**spoilt)[:, :, :cut], clean[:, :, :cut], **tolerance(torch.float32)
+        )
+
+
+@pytest.mark.parametrize("options", _MODES)
+@pytest.mark.parametrize("cuts", [(0, 1, 24), (0, 10, 11, 24), (0, 23, 24)], ids=["1", "10-11", "23"])
+def test_chunks_equal_one_shot(options: dict[str, Any], cuts: tuple[int, ...]) -> None:
+    given = with_mass(prompt(post="placement" in options), options)
+    whole, stats = prefill_attention_with_stats(**given)
+    for first, last in pairwise(cuts):
+        chunk = dict(given)
+        for name in ("query", "threshold_per_row", "discarded_mass"):
+            if name in given:
+                chunk[name] = given[name][:, :, first:last]
+        for name in ("key", "value"):
+            chunk[name] = given[name][:, :, :last]
+        out, part = prefill_attention_with_stats(**chunk)
+        torch.testing.assert_close(out, whole[:, :, first:last], **tolerance(torch.float32))
+        assert torch.equal(part.kept, stats.kept[:, :, first:last])
+
+
+def test_many_rows_equal_decode_steps() -> None:
+    """More rows than are scored at a time."""
+    given = prompt(n=600)
+    out = prefill_attention(**given)
+    for row in (0, 255, 256, 257, 511, 512, 599):
+        torch.testing.assert_close(
+            out[0, :, row : row + 1], decode_row(given, 0, row)[0][0], **tolerance(torch.float32)
+        )
+
+
+@pytest.mark.parametrize("options", _MODES)
+@pytest.mark.parametrize(
+    ("starts", "lengths"),
+    [
+        ((0, 0), (24, 13)),
+        ((0, 11), (24, 13)),
+        ((5, 9), (10, 1)),
+        ((0, 0), (0, 24)),
+        ((24, 0), (0, 1)),
+        ((3, 0), (21, 24)),
+    ],
+    ids=["right", "left", "both", "empty", "empty-at-the-end", "left-full"],
+)
+def test_padded_batch_equals_single_runs(
+    options: dict[str, Any], starts: tuple[int, ...], lengths: tuple[int, ...]
+) -> None:
+    post = "placement" in options
+    given = with_mass(prompt(post=post), options)
+    valid = torch.arange(24) >= torch.tensor(starts)[:, None]
+    valid &= torch.arange(24) < (torch.tensor(starts) + torch.tensor(lengths))[:, None]
+    for name in ("query", "key", "value"):
+        given[name] = given[name].masked_fill(~valid[:, None, :, None], torch.nan)
+    ranges = {"actual_seq_lengths": torch.tensor(lengths, dtype=torch.int32), "key_start": torch.tensor(starts)}
+    out = prefill_attention(**given, **ranges)
+    padding = out.transpose(1, 2)[~valid]
+    assert torch.equal(padding, torch.zeros_like(padding))
+    for sequence, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        for row in range(start, start + length, 5):
+            expected = decode_row(given, sequence, row, start)[0]
+            torch.testing.assert_close(out[sequence, :, row : row + 1], expected[0], **tolerance(torch.float32))
+
+
+def test_lengths_as_list_and_tensor_are_identical() -> None:
+    given = prompt()
+    as_list = prefill_attention(**given, actual_seq_lengths=[24, 9], key_start=[0, 5])
+    assert torch.equal(prefill_attention(**given, **_PADDING), as_list)
+
+
+def test_key_start_without_lengths_means_all_keys_from_there() -> None:
+    given = prompt()
+    out = prefill_attention(**given, key_start=[0, 11])
+    torch.testing.assert_close(out, prefill_attention(**given, key_start=[0, 11], actual_seq_lengths=[24, 13]))
+
+
+def test_dense_threshold_equals_torch_sdpa() -> None:
+    given = prompt() | {"threshold_per_row": torch.full((4, 24), -INF)}
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(prefill_attention(**given), expected, **tolerance(torch.float32))
+
+
+def test_threshold_per_head_is_shared_by_the_batch() -> None:
+    given = prompt()
+    shared = given["threshold_per_row"][0]
+    expected = prefill_attention(**given | {"threshold_per_row": shared.expand(2, -1, -1)})
+    assert torch.equal(prefill_attention(**given | {"threshold_per_row": shared}), expected)
+
+
+def test_output_is_fresh_and_contiguous_for_strided_inputs() -> None:
+    given = prompt()
+    strided = {name: given[name].transpose(1, 2).contiguous().transpose(1, 2) for name in ("query", "key", "value")}
+    out = prefill_attention(**given | strided)
+    assert out.is_contiguous()
+    torch.testing.assert_close(out, prefill_attention(**given), **tolerance(torch.float32))
+
+
+# Baselines
+
+
+def attend(select: Any, **options: Any) -> tuple[Tensor, Any]:
+    given = prompt()
+    return select_and_attend(given["query"], given["key"], given["value"], select, **options)
+
+
+#: visible keys of every row without padding and with it, [B, Q]
+_VISIBLE = torch.arange(1, 25).expand(2, 24)
+_VISIBLE_PADDED = torch.stack([torch.arange(1, 25), (torch.arange(24) - 4).clamp_min(0) * (torch.arange(24) < 14)])
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("name", ["top_k", "last_k", "random_k"])
+@pytest.mark.parametrize("k", [1, 5, 23, 24, 100])
+def test_baselines_keep_exactly_k(name: str, k: int, padded: bool) -> None:
+    out, stats = attend(getattr(baselines, name)(k), **(_PADDING if padded else {}))
+    visible = _VISIBLE_PADDED if padded else _VISIBLE
+    assert torch.equal(stats.kept, visible.clamp_max(k)[:, None].expand(2, 4, 24).int())
+    assert out.isfinite().all()
+
+
+def test_top_k_keeps_the_largest_scores() -> None:
+    given = prompt()
+    out, _ = attend(baselines.top_k(3), sdc="none")
+    scores = given["query"] @ given["key"].repeat_interleave(2, dim=1).transpose(2, 3) / 4
+    largest, index = scores[0, 3, 20, :21].topk(3)
+    torch.testing.assert_close(out[0, 3, 20], largest.softmax(0) @ given["value"][0, 1, index])
+
+
+def test_last_k_keeps_the_most_recent_keys() -> None:
+    given = prompt()
+    out, _ = attend(baselines.last_k(4), sdc="none")
+    recent = {name: given[name][1:, :1, 7:11] for name in ("key", "value")}
+    expected = torch.nn.functional.scaled_dot_product_attention(given["query"][1:, :1, 10:11], *recent.values())
+    torch.testing.assert_close(out[1:, :1, 10:11], expected)
+
+
+def test_random_k_draws_anew_per_row_and_repeats_by_seed() -> None:
+    first, again, other = (attend(baselines.random_k(3, seed), sdc="none")[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
+@pytest.mark.parametrize("tile", [1, 7, 128])
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+def test_dense_and_blasst_at_scale_0_keep_everything(tile: int, padded: bool) -> None:
+    options: dict[str, Any] = _PADDING if padded else {}
+    dense, stats = attend(baselines.dense(), **options)
+    visible = _VISIBLE_PADDED if padded else _VISIBLE
+    assert torch.equal(stats.kept, visible[:, None].expand(2, 4, 24).int())
+    blasst, blasst_stats = attend(baselines.blasst(0.0, tile), **options)
+    assert torch.equal(blasst_stats.kept, stats.kept)
+    assert torch.equal(blasst, dense)
+
+
+def test_blasst_skips_tiles_far_below_the_running_maximum() -> None:
+    """n = 4 and factor 1.2: lambda = 0.3; the tiles of one key have exp(score) 8, 1, 16 and 4."""
+    key = torch.tensor([8.0, 1.0, 16.0, 4.0]).log().view(1, 1, 4, 1)
+    value, query = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4, 1), torch.ones(1, 1, 1, 1)
+    out, stats = select_and_attend(query, key, value, baselines.blasst(1.2, tile=1), scale_value=1.0, sdc="none")
+    assert stats.kept.item() == 2  # 8, then 16: 1/8 and 4/16 lie below 0.3
+    assert out.item() == pytest.approx((8 * 1 + 16 * 3) / 24)

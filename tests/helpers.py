@@ -1,0 +1,271 @@
+"""Inputs of a case, the oracle's answer to them, and the rule by which an output is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from cases import Case
+from torch import Tensor
+
+from toptheta_npu.fallback import reference
+
+#: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
+#: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
+#: scores are 100 times more exact than this, so every implementation has to select the very same set.
+MARGIN = (1e-3, 1e-5)
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The case without layout or paging, on the CPU: q [B, Hq, D]; K, V [B, Hkv, S, D] in the case's dtype."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    threshold: Tensor  # [B, Hq] float32
+    lengths: Tensor
+    starts: Tensor
+    discarded_mass: Tensor | None
+    value_mean: Tensor | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``arguments`` for the public decode functions, the rows behind them, and what the oracle says of them."""
+
+    case: Case
+    arguments: dict[str, Any]
+    rows: Rows
+    expected: reference.ReferenceResult  # float64
+
+
+def make_inputs(case: Case, device: str = "cpu", seed: int = 0, poison: Collection[str] = ()) -> Inputs:
+    """The case's tensors with a gap around every threshold (see `MARGIN`).
+
+    Args:
+        poison: "values" puts NaN and infinities into the V rows that no head of a group keeps, "outside"
+            NaN into K and V outside the valid range and into unmapped pages. Neither may change a result.
+    """
+    for attempt in range(50):
+        generator = torch.Generator().manual_seed(1000 * seed + attempt)
+        rows = _draw_rows(case, generator)
+        expected = oracle(case, rows)
+        if _has_gap(case, rows, expected.keep):
+            break
+    else:
+        raise AssertionError(f"no inputs with a gap for {case.id}")
+    key, value = rows.key.clone(), rows.value.clone()
+    if "values" in poison:
+        dropped = ~expected.keep.unflatten(1, (case.kv_heads, -1)).any(2)  # [B, Hkv, S]
+        value[dropped] = torch.tensor([torch.nan, INF, -INF]).to(value)[torch.arange(int(dropped.sum())) % 3][:, None]
+    outside = ~reference.valid_keys(key.shape[2], rows.lengths, rows.starts)[:, 0, None, :, None]
+    filler = torch.nan if "outside" in poison else 30.0
+    key, value = key.masked_fill(outside, filler), value.masked_fill(outside, filler)
+    return Inputs(case, _arguments(case, rows, key, value, filler, generator, device), rows, expected)
+
+
+def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    batch, dim = len(case.lengths), case.head_dim
+    lengths = torch.tensor(case.lengths)
+    starts = torch.tensor(case.starts or (0,) * batch)
+    slack = 0 if case.lengths_as == "none" else 5
+    capacity = max(int((lengths + starts).max()), 1) + slack
+    query, key = normal(batch, case.heads, dim), normal(batch, case.kv_heads, capacity, dim)
+    if case.scores == "steep":
+        query *= 60
+    elif case.scores == "offset":
+        query[..., 0], key[..., 0] = 30.0, 30.0 * dim**0.5
+    if case.scale is not None:  # keep the scores about N(0, 1)
+        query /= abs(case.scale) * dim**0.5
+    dtype = case.torch_dtype
+    query, key, value = query.to(dtype), key.to(dtype), normal(batch, case.kv_heads, capacity, dim).to(dtype)
+    valid = reference.valid_keys(capacity, lengths, starts)
+    scores = _scores(case, query, key).masked_fill(~valid, -INF)
+    mass = value_mean = None
+    if case.sdc == "offline":
+        mass = torch.rand((batch, case.heads), generator=generator) + 0.1
+    if case.vmc:
+        kept = value.double().masked_fill(~valid[..., None], 0.0)
+        value_mean = (kept.sum(2) / lengths.clamp_min(1)[:, None, None]).float()
+    return Rows(query, key, value, _threshold(case, scores), lengths, starts, mass, value_mean)
+
+
+def _scores(case: Case, query: Tensor, key: Tensor) -> Tensor:
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    return reference.attention_scores(query.double(), key.double(), scale)
+
+
+def _threshold(case: Case, scores: Tensor) -> Tensor:
+    """[B, Hq] float32 in the units of the case's placement, for scores that are -inf outside the valid range."""
+    threshold = torch.empty(scores.shape[:2], dtype=torch.float64)
+    for head in range(case.heads):
+        kind = case.theta if case.theta != "mixed" else ("dense", "quantile", "nothing", "inf")[head % 4]
+        for sequence in range(len(scores)):
+            row = scores[:, head].flatten() if case.shared_theta else scores[sequence, head]
+            threshold[sequence, head] = threshold_in_gap(row[row > -INF].sort(descending=True).values, kind, case.keep)
+    if case.placement == "post_softmax":
+        threshold = (threshold - scores.logsumexp(-1).clamp_min(-1e9)).exp()
+        zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
+        threshold = torch.where(threshold == 0, zeros, threshold)
+    return threshold.float()
+
+
+def threshold_in_gap(descending: Tensor, kind: str, keep: float) -> float:
+    """A threshold in score units for a row sorted in descending order, in the widest gap near its quantile."""
+    n = len(descending)
+    if n == 0 or kind in ("dense", "inf"):
+        return INF if kind == "inf" else -INF
+    if kind == "nothing":
+        return float(descending[0] + 0.05 * descending[0].abs() + 0.1)
+    if n == 1:
+        return float(descending[0] - 1)
+    rank = min(max(round(keep * n), 1), n - 1)
+    low, high = max(1, rank - max(2, rank // 4)), min(n - 1, rank + max(2, rank // 4))
+    gaps = descending[low - 1 : high] - descending[low : high + 1]
+    best = low + int(gaps.argmax())
+    return float(descending[best - 1 : best + 1].mean())
+
+
+def _has_gap(case: Case, rows: Rows, keep: Tensor) -> bool:
+    scores = _scores(case, rows.query, rows.key)
+    for sequence, (start, n) in enumerate(zip(rows.starts.tolist(), rows.lengths.tolist(), strict=True)):
+        for head in range(case.heads if n else 0):
+            row = scores[sequence, head, start : start + n]
+            theta = rows.threshold[sequence, head].double()
+            if case.placement == "post_softmax":
+                theta = theta.clamp_min(0).log() + row.logsumexp(-1)
+            margin = MARGIN[0] * (row.std() if n > 1 else 1.0) + MARGIN[1] * row.abs().max()
+            ordered = row.sort(descending=True).values
+            lonely = n > 1 and int(keep[sequence, head].sum()) == 1
+            if (row - theta).abs().min() < margin or (lonely and ordered[0] - ordered[1] < margin):
+                return False
+    return True
+
+
+def oracle(case: Case, rows: Rows) -> reference.ReferenceResult:
+    """The float64 oracle on the rows of a case."""
+    return reference.incremental_attention(
+        rows.query.double(), rows.key.double(), rows.value.double(), rows.threshold.double(),
+        lengths=rows.lengths, starts=rows.starts, scale_value=case.scale, placement=case.placement, sdc=case.sdc,
+        discarded_mass=rows.discarded_mass, value_mean=rows.value_mean,
+    )  # fmt: skip
+
+
+def in_layout(rows: Tensor, layout: str) -> Tensor:
+    """[B, H, S, D] in the order of a layout, contiguous."""
+    if layout == "BNSD":
+        return rows.contiguous()
+    swapped = rows.transpose(1, 2).contiguous()
+    return swapped if layout == "BSND" else swapped.flatten(2)
+
+
+def from_layout(out: Tensor, layout: str, heads: int) -> Tensor:
+    """The output of one token as [B, H, D]."""
+    if layout == "BNSD":
+        return out[:, :, 0]
+    return out[:, 0] if layout == "BSND" else out[:, 0].unflatten(1, (heads, -1))
+
+
+def _arguments(
+    case: Case, rows: Rows, key: Tensor, value: Tensor, filler: float, generator: torch.Generator, device: str
+) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"query": in_layout(rows.query.unsqueeze(2), case.layout)}
+    if case.paged:
+        arguments |= page(key, value, rows.lengths, case.block_size, case.paged, case.blocks, filler, generator)
+    else:
+        arguments |= {"key": in_layout(key, case.layout), "value": in_layout(value, case.layout)}
+    arguments["threshold"] = rows.threshold[0].clone() if case.shared_theta else rows.threshold
+    if case.lengths_as != "none":
+        arguments["actual_seq_lengths"] = (
+            list(case.lengths) if case.lengths_as == "list" else rows.lengths.to(getattr(torch, case.lengths_as))
+        )
+    if case.starts:
+        arguments["key_start"] = rows.starts.int()
+    if case.layout == "BSH" or case.paged == "3d":
+        arguments |= {"num_heads": case.heads, "num_key_value_heads": case.kv_heads}
+    optional = {
+        "discarded_mass": rows.discarded_mass,
+        "value_mean": rows.value_mean,
+        "scale_value": case.scale,
+    }
+    arguments |= {name: given for name, given in optional.items() if given is not None}
+    arguments |= {"input_layout": case.layout, "placement": case.placement, "sdc": case.sdc}
+    return {name: given.to(device) if isinstance(given, Tensor) else given for name, given in arguments.items()}
+
+
+def page(
+    key: Tensor, value: Tensor, lengths: Tensor, block_size: int, form: str, order: str, filler: float,
+    generator: torch.Generator,
+) -> dict[str, Any]:  # fmt: skip
+    """K and V [B, Hkv, S, D] cut into a pool of blocks; table entries past the end are -1 and huge."""
+    batch, kv_heads, _, head_dim = key.shape
+    used = [-(-n // block_size) for n in lengths.tolist()]
+    count = sum(used) + 3
+    ids = torch.randperm(count, generator=generator)
+    if order == "descending":
+        ids = torch.arange(count - 1, -1, -1)
+    table = torch.tensor([-1, 2**31 - 1], dtype=torch.int32).repeat(batch, max(used) + 2)[:, : max(used) + 3].clone()
+    pools = [torch.full((count, kv_heads, block_size, head_dim), filler, dtype=key.dtype) for _ in range(2)]
+    free = iter(ids.tolist())
+    for sequence in range(batch):
+        for index in range(used[sequence]):
+            block = table[sequence, index] = next(free)
+            for pool, cache in zip(pools, (key, value), strict=True):
+                rows = cache[sequence, :, index * block_size : (index + 1) * block_size]
+                pool[block, :, : rows.shape[1]] = rows
+    if form == "3d":
+        pools = [pool.transpose(1, 2).flatten(2).contiguous() for pool in pools]
+    return {"key": pools[0], "value": pools[1], "block_table": table, "block_size": block_size}
+
+
+def yardstick(inputs: Inputs, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+    """(out, lse): the same maths as dense masked PyTorch in the input dtype, on the oracle's index set."""
+    case, rows, keep = inputs.case, inputs.rows, inputs.expected.keep
+    dtype = dtype or case.torch_dtype
+    group = case.heads // case.kv_heads
+    key, value = (t.to(dtype).repeat_interleave(group, dim=1) for t in (rows.key, rows.value))
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    valid = reference.valid_keys(key.shape[2], rows.lengths, rows.starts)
+    scores = (torch.einsum("bhd,bhsd->bhs", rows.query.to(dtype), key) * scale).masked_fill(~valid, -INF)
+    maximum = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(dtype).min)
+    weights = (scores - maximum).exp()
+    kept_mass = (weights * keep).sum(-1)
+    estimate = (weights * ~keep).sum(-1)
+    count = (rows.lengths[:, None] - inputs.expected.kept).to(dtype)
+    if case.sdc == "none":
+        estimate = torch.zeros_like(estimate)
+    elif case.sdc == "exp_threshold":
+        capped = torch.minimum(rows.threshold.to(dtype), maximum[..., 0])
+        estimate = 0.05 * count * (capped - maximum[..., 0]).exp()
+    elif rows.discarded_mass is not None:
+        estimate = rows.discarded_mass.to(dtype)
+    estimate = torch.where(count == 0, torch.zeros_like(estimate), estimate)
+    denominator = (kept_mass + estimate)[..., None].masked_fill((rows.lengths == 0)[:, None, None], 1.0)
+    out = torch.einsum("bhs,bhsd->bhd", weights * keep / denominator, value.masked_fill(~valid[..., None], 0.0))
+    if rows.value_mean is not None:
+        out += estimate[..., None] / denominator * rows.value_mean.to(dtype).repeat_interleave(group, dim=1)
+    return out, scores.logsumexp(-1)
+
+
+def assert_within_yardstick(out: Tensor, yard: Tensor, expected: Tensor) -> None:
+    """The error against the oracle is at most twice the yardstick's plus 1e-5."""
+    finite = expected.isfinite()
+    assert torch.equal(out.cpu()[~finite].double(), expected[~finite])
+    error = (out.cpu().double() - expected)[finite].abs()
+    allowed = 2 * float((yard.double() - expected)[finite].abs().max() if finite.any() else 0.0) + 1e-5
+    assert not error.isnan().any(), "NaN in the output"
+    assert float(error.max() if len(error) else 0.0) <= allowed, f"error {float(error.max()):.3e} > {allowed:.3e}"
+
+
+def tolerance(dtype: torch.dtype) -> dict[str, float]:
+    """For two roads to the same row with |V| about 1: float32 sums in another order, or probabilities and
+    outputs rounded to a 16-bit dtype, which is off by half an eps of |V| and of the output each."""
+    eps = torch.finfo(dtype).eps
+    return {"rtol": 2 * eps, "atol": 1e-5 if dtype == torch.float32 else eps}

@@ -1,0 +1,208 @@
+"""Calibration of a model: the thresholds keep k, and every option does what it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import K, model_of, new_model, tokens
+from transformers import DynamicCache, LlamaModel
+
+from toptheta_npu.calibration import Calibrator
+from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models import calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
+from toptheta_npu.thresholds import ThresholdTable
+
+TEXTS = tokens(8, 60, seed=1)
+DENSE = {"layer_k": [0, 0]}
+
+
+def kept(table: ThresholdTable, texts: torch.Tensor, k: int) -> list[torch.Tensor]:
+    """Kept elements per head of the sparse rows, per layer."""
+    with torch.no_grad(), sparsify(model_of(), table, k=k, prefill="thresholded", statistics=True) as run:
+        model_of()(texts)
+    return [rows.kept[rows.keys > k].float() for rows in run.statistics()]
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_pooled_thresholds_keep_k_on_the_calibration_rows(placement):
+    table = calibrate(model_of(), TEXTS, k=K, estimator="pooled", placement=placement, **DENSE)
+    first_layer = kept(table, TEXTS, K)[0]
+    # the scores of layer 0 do not depend on the thresholds, so there the rows are the calibration's own
+    torch.testing.assert_close(first_layer.mean(0), torch.full((4,), float(K)), atol=0.25, rtol=0)
+    assert 6 < kept(table, TEXTS, K)[1].mean() < 10
+
+
+def test_algorithm_1_is_the_mean_of_the_rows_own_thresholds():
+    """Against a plain transcription of Algorithm 1 for layer 0, one length at a time."""
+    model, length = model_of(), 40
+    table = calibrate(model, TEXTS, k=K, alpha=0.5, **DENSE)
+    attention, seen = model.model.layers[0].self_attn, []
+    hook = attention.register_forward_pre_hook(lambda m, args, kwargs: seen.append(kwargs), with_kwargs=True)
+    with torch.no_grad():
+        model(TEXTS)
+        hook.remove()
+        from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+        hidden = seen[0]["hidden_states"]
+        query, key = (
+            projection(hidden).unflatten(-1, (-1, 16)).transpose(1, 2)
+            for projection in (attention.q_proj, attention.k_proj)
+        )
+        query, key = apply_rotary_pos_emb(query, key, *seen[0]["position_embeddings"])
+        row = (query[:, :, length - 1 : length] * 0.25) @ key[:, :, :length].repeat_interleave(2, 1).transpose(2, 3)
+    own = row[:, :, 0].sort(descending=True).values[..., K]
+    expected = own.mean(0) + 0.5 * own.std(0, correction=0)
+    torch.testing.assert_close(table.at(K).theta[0][length], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_top_k_at_calibration_changes_later_layers_only():
+    with_top_k = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    without = calibrate(model_of(), TEXTS, k=K, top_k_at_calibration=False, **DENSE)
+    torch.testing.assert_close(with_top_k.theta[:, 0], without.theta[:, 0])
+    assert (with_top_k.theta[:, 1] - without.theta[:, 1]).abs().max() > 0.01
+
+
+def test_compensations_matter_at_calibration():
+    with_both = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    without = calibrate(model_of(), TEXTS, k=K, sdc="none", vmc=False, **DENSE)
+    torch.testing.assert_close(with_both.theta[:, 0], without.theta[:, 0])
+    assert (with_both.theta[:, 1] - without.theta[:, 1]).abs().max() > 0.01
+
+
+def test_the_same_seed_gives_the_same_table():
+    options = {"k": K, "row_fraction": 0.3, **DENSE}
+    first, second = (calibrate(model_of(), TEXTS, seed=5, **options) for _ in range(2))
+    other = calibrate(model_of(), TEXTS, seed=6, **options)
+    assert torch.equal(first.theta, second.theta)
+    assert not torch.equal(first.counts, other.counts)
+    rows = calibrate(model_of(), TEXTS, k=K, **DENSE).counts.sum(-1).float()
+    torch.testing.assert_close(first.counts.sum(-1) / rows, torch.full((2, 4), 0.3), atol=0.05, rtol=0)
+
+
+def test_batches_lists_and_iterators_are_the_same_texts():
+    options = {"k": K, "row_fraction": 0.5, **DENSE}
+    expected = calibrate(model_of(), TEXTS, **options)
+    for texts in (list(TEXTS), [TEXTS[:3], TEXTS[3:4], TEXTS[4:]]):
+        assert torch.equal(calibrate(model_of(), texts, **options).theta, expected.theta)
+    assert torch.equal(calibrate(model_of(), iter(TEXTS), longest=60, **options).theta, expected.theta)
+
+
+def test_several_k_without_top_k_at_calibration():
+    table = calibrate(model_of(), TEXTS, k=[16, K], top_k_at_calibration=False, estimator="pooled", **DENSE)
+    assert table.k.tolist() == [8, 16]
+    for k in (8, 16):
+        assert abs(kept(table, TEXTS, k)[0].mean() - k) < 0.25
+    with pytest.raises(TopThetaValueError, match="top_k_at_calibration=False"):
+        calibrate(model_of(), TEXTS, k=[8, 16], **DENSE)
+
+
+def test_layers_with_a_larger_k_of_their_own():
+    table = calibrate(model_of(), TEXTS, k=K, layer_k=[20, 0], estimator="pooled")
+    with torch.no_grad(), sparsify(model_of(), table, k=K, prefill="thresholded", statistics=True) as run:
+        model_of()(TEXTS)
+    first = run.statistics()[0]
+    assert (first.kept[first.keys <= 20] == first.keys[first.keys <= 20, None]).all()
+    assert abs(first.kept[first.keys > 20].float().mean() - 20) < 0.5
+
+
+def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
+    model = model_of()
+    prompts, shown = TEXTS[:2, :20], []
+    original = Calibrator.observe
+
+    def observe(self, layer, scores, lengths):
+        shown.append((layer, scores.clone(), lengths.clone()))
+        original(self, layer, scores, lengths)
+
+    monkeypatch.setattr(Calibrator, "observe", observe)
+    decoded = calibrate(model, prompts, k=K, decode_tokens=15, **DENSE)
+    steps = [(layer, lengths.tolist()) for layer, _, lengths in shown if len(lengths) == 1]
+    assert steps[:4] == [(0, [21]), (1, [21]), (0, [22]), (1, [22])]
+    assert len(steps) == 2 * 15 * 2
+    assert decoded.lengths.max() == 35
+    # the generated tokens are those of top-k attention, so the table of the whole texts is the same
+    from toptheta_npu.fallback.baselines import top_k
+    from toptheta_npu.models import apply_selection
+
+    with apply_selection(model, lambda layer: top_k(K)):
+        whole = torch.cat(
+            [model.generate(one[None], max_new_tokens=15, min_new_tokens=15, do_sample=False) for one in prompts]
+        )
+    torch.testing.assert_close(calibrate(model, whole, k=K, **DENSE).theta, decoded.theta, atol=1e-4, rtol=1e-4)
+
+
+def test_discarded_mass_is_the_mean_of_what_is_left_out():
+    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    full = calibrate_discarded_mass(model_of(), table, TEXTS)
+    assert full.discarded_mass.shape == table.theta.shape
+    assert (full.discarded_mass[table.theta > -torch.inf] > 0).all()
+    assert torch.equal(full.theta, table.theta)
+    several = calibrate(model_of(), TEXTS, k=[8, 16], top_k_at_calibration=False, **DENSE)
+    mass = calibrate_discarded_mass(model_of(), several, TEXTS).discarded_mass
+    # keeping more leaves less
+    assert mass[1][several.theta[1] > -torch.inf].mean() < mass[0][several.theta[0] > -torch.inf].mean()
+    post = calibrate(model_of(), TEXTS, k=K, placement="post_softmax", **DENSE)
+    with pytest.raises(TopThetaValueError, match="pre_softmax"):
+        calibrate_discarded_mass(model_of(), post, TEXTS)
+
+
+def test_progress_and_provenance():
+    done = []
+    table = calibrate(model_of(), TEXTS, k=K, progress=done.append, provenance={"text": "noise"}, **DENSE)
+    assert done == list(range(1, 9))
+    assert table.fingerprint == model_fingerprint(model_of())
+    for name, value in {"text": "noise", "sequences": "8", "tokens": "480", "top_k_at_calibration": "True"}.items():
+        assert table.provenance[name] == value
+
+
+def test_calibration_leaves_the_model_alone():
+    model, ids = new_model(), tokens(1, 20)
+    with torch.no_grad():
+        expected = model(ids).logits
+        calibrate(model, TEXTS, k=K, decode_tokens=2, **DENSE)
+        assert torch.equal(model(ids).logits, expected)
+        with pytest.raises(ZeroDivisionError):
+            calibrate(model, TEXTS, k=K, progress=lambda done: 1 // 0, **DENSE)
+        assert torch.equal(model(ids).logits, expected)
+    assert model.config._attn_implementation == "sdpa"
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_a_model_without_a_head():
+    base = LlamaModel(model_of().config).eval()
+    base.load_state_dict(model_of().model.state_dict())
+    expected = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    assert torch.equal(calibrate(base, TEXTS, k=K, **DENSE).theta, expected.theta)
+    with pytest.raises(TopThetaValueError, match=r"decode_tokens.*AutoModelForCausalLM"):
+        calibrate(base, TEXTS, k=K, decode_tokens=1, **DENSE)
+    with torch.no_grad(), sparsify(base, expected, k=K):
+        cache = DynamicCache()
+        base(tokens(1, 20), past_key_values=cache)
+        base(tokens(1, 1), past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "error", "named"),
+    [
+        ([tokens(1, 60), tokens(1, 8)], {}, TopThetaValueError, r"sequences\[1\].*more than 8 tokens"),
+        ([tokens(1, 60), [1, 2]], {}, TopThetaTypeError, r"sequences\[1\].*int64"),
+        ([tokens(1, 60).int()], {}, TopThetaTypeError, r"sequences\[0\].*int32"),
+        ([tokens(1, 60)[None]], {}, TopThetaValueError, r"\[B, n\]"),
+        ([tokens(1, 60) + 90], {}, TopThetaValueError, "tokens from 0 to 96"),
+        ([], {}, TopThetaValueError, "sequences"),
+        (iter(TEXTS), {}, TopThetaValueError, "longest"),
+        (iter(TEXTS), {"longest": 30}, TopThetaValueError, r"sequences\[0\].*at most longest=30"),
+        (TEXTS, {"k": 0}, TopThetaValueError, "k: expected one or more ints"),
+        (TEXTS, {"k": 8.0}, TopThetaTypeError, "k: expected an int"),
+        (TEXTS, {"k": 60}, TopThetaValueError, "more than 60 tokens"),
+        (TEXTS, {"sdc": "offline"}, TopThetaValueError, "sdc"),
+        (TEXTS, {"sdc": "none"}, TopThetaValueError, "vmc"),
+        (TEXTS, {"decode_tokens": -1}, TopThetaValueError, "decode_tokens"),
+        (TEXTS, {"layer_k": None}, TopThetaValueError, "layer_k"),
+        (TEXTS, {"estimator": "median"}, TopThetaValueError, "estimator"),
+    ],
+)
+def test_unusable_arguments(texts, options, error, named):
+    with pytest.raises(error, match=named) as caught:
+        calibrate(model_of(), texts, **{"k": K, **DENSE, **options})
+    assert isinstance(caught.value, TopThetaError)

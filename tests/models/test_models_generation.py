@@ -1,0 +1,266 @@
+"""Text generation under thresholds: every way of generating, against the oracle and against each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from toptheta_npu.models import NothingSparsifiedWarning, calibrate, calibrate_discarded_mass, sparsify
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+PROMPT = tokens(1, 20, seed=7)
+NEW = 12
+
+
+def generate(model, *, ids: Tensor = PROMPT, new: int = NEW, **options) -> Tensor:
+    options = {"do_sample": False, **options}
+    return model.generate(ids, max_new_tokens=new, min_new_tokens=new, **options)
+
+
+def drafting(assistant):
+    """An assistant that drafts several tokens at a time, however unsure it is."""
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.num_assistant_tokens = 4
+    return assistant
+
+
+def step_logits(model, ids: Tensor, prompt: int, cache=None, **options) -> Tensor:
+    """Logits of the prompt's last row and of one decode step after the other."""
+    cache = DynamicCache() if cache is None else cache
+    parts = [model(ids[:, :prompt], past_key_values=cache, **options).logits[:, -1:]]
+    for position in range(prompt, ids.shape[1]):
+        parts.append(model(ids[:, position : position + 1], past_key_values=cache, **options).logits)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_decode_after_a_dense_prompt_agrees_with_the_oracle(kind, placement):
+    model, table, ids = model_of(kind), table_of(kind, placement), tokens(2, 40, seed=3)
+    with oracle_attention(model, table, first_row=20):
+        expected = model(ids).logits[:, 19:]
+    dense = model(ids).logits[:, 19:]
+    with sparsify(model, table, k=K):
+        found = step_logits(model, ids, 20)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (found[:, 5:] - dense[:, 5:]).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decode_step_by_step_equals_a_thresholded_prefill(kind):
+    model, table, ids = model_of(kind), table_of(kind), tokens(2, 40, seed=4)
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        whole = model(ids).logits
+        steps = step_logits(model, ids, 1)
+    torch.testing.assert_close(steps, whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sdc", "vmc"), [("none", False), ("exact", False), ("exact", True), ("exp_threshold", True), ("offline", True)]
+)
+def test_every_compensation_in_decode_equals_its_prefill(sdc, vmc):
+    model, ids = model_of(), tokens(1, 36, seed=5)
+    table = table_of()
+    if sdc == "offline":
+        table = calibrate_discarded_mass(model, table, tokens(6, 80, seed=1))
+    with sparsify(model, table, k=K, sdc=sdc, vmc=vmc, prefill="thresholded"):
+        whole = model(ids).logits
+        steps = step_logits(model, ids, 1)
+    torch.testing.assert_close(steps, whole, atol=1e-4, rtol=1e-4)
+    if sdc in ("none", "exact"):
+        with oracle_attention(model, table, sdc=sdc, vmc=vmc):
+            torch.testing.assert_close(whole, model(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_rows_no_longer_than_k_are_dense(kind, prefill):
+    model, table, ids = model_of(kind), table_of(kind, k=60), tokens(2, 40, seed=6)
+    dense_logits, dense_tokens = step_logits(model, ids, 20), generate(model)
+    with pytest.warns(NothingSparsifiedWarning), sparsify(model, table, k=60, prefill=prefill):
+        logits, new_tokens = step_logits(model, ids, 20), generate(model)
+    torch.testing.assert_close(logits, dense_logits, atol=1e-5, rtol=1e-5)
+    assert torch.equal(new_tokens, dense_tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_generation_picks_what_the_oracle_finds_likeliest(kind):
+    model, table = model_of(kind), table_of(kind)
+    with sparsify(model, table, k=K):
+        out = generate(model)
+    with oracle_attention(model, table, first_row=20):
+        likeliest = model(out[:, :-1]).logits.argmax(-1)
+    assert torch.equal(likeliest[:, 19:], out[:, 20:])
+
+
+def test_sampling():
+    model, table = model_of(), table_of()
+
+    def sample() -> Tensor:
+        torch.manual_seed(0)
+        return generate(model, do_sample=True, temperature=1.5, num_return_sequences=3)
+
+    with sparsify(model, table, k=K, statistics=True) as run:
+        first, second = sample(), sample()
+    assert torch.equal(first, second)
+    assert len({tuple(row) for row in first.tolist()}) == 3
+    # the prompt's last row picks the first new token, so NEW - 1 decode steps of 3 sequences, twice
+    assert run.statistics()[0].keys.shape == (2 * 3 * (NEW - 1),)
+
+
+def test_beam_search_scores_its_beams_as_a_thresholded_prefill_does():
+    model, table = model_of(), table_of()
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        found = generate(model, num_beams=3, return_dict_in_generate=True, output_scores=True, length_penalty=0.0)
+        logits = model(found.sequences[:, :-1]).logits[:, 19:]
+    assert found.beam_indices.unique().numel() > 1  # the cache was reordered
+    likelihood = logits.log_softmax(-1).gather(-1, found.sequences[:, 20:, None]).sum()
+    torch.testing.assert_close(found.sequences_scores[0], likelihood, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
+def test_speculative_decoding_gives_the_tokens_of_greedy_decoding(how):
+    model, table = model_of(), table_of()
+    options = (
+        {"assistant_model": drafting(new_model(seed=5))} if how == "assistant" else {"prompt_lookup_num_tokens": 3}
+    )
+    prompt = PROMPT[:, :10].repeat(1, 2)
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        greedy = generate(model, ids=prompt)
+        speculative = generate(model, ids=prompt, **options)
+    assert torch.equal(greedy, speculative)
+
+
+def test_a_sparsified_assistant_leaves_the_dense_tokens_alone():
+    model, assistant = model_of(), drafting(new_model(seed=0))
+    dense = generate(model)
+    with sparsify(assistant, table_of(), k=K, statistics=True) as run:
+        assisted = generate(model, assistant_model=assistant)
+    assert torch.equal(dense, assisted)
+    assert run.statistics()[0].decode.any()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_static_cache_gives_the_tokens_of_a_growing_cache(batch):
+    model, table, ids = model_of(), table_of(), tokens(batch, 20, seed=8)
+    with sparsify(model, table, k=K):
+        growing = generate(model, ids=ids)
+        static = generate(model, ids=ids, cache_implementation="static")
+    assert torch.equal(growing, static)
+
+
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_static_cache_gives_the_logits_of_a_growing_cache(prefill):
+    model, table, ids = model_of(), table_of(), tokens(2, 40, seed=9)
+    static = StaticCache(config=model.config, max_cache_len=64)
+    with sparsify(model, table, k=K, prefill=prefill):
+        growing = step_logits(model, ids, 20)
+        found = step_logits(model, ids, 20, cache=static)
+        static.reset()
+        again = step_logits(model, ids, 20, cache=static)
+    torch.testing.assert_close(found, growing, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(again, growing, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_rows_of_a_left_padded_batch_equal_single_runs(kind, prefill, cache):
+    model, table = model_of(kind), table_of(kind)
+    prompts = [tokens(1, length, seed=length) for length in (20, 9, 14)]
+    options = {"return_dict_in_generate": True, "output_logits": True, "cache_implementation": cache}
+    with sparsify(model, table, k=K, prefill=prefill):
+        batch = left_padded(prompts)
+        together = generate(model, ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
+        alone = [generate(model, ids=prompt, **options) for prompt in prompts]
+    for row, single in enumerate(alone):
+        assert torch.equal(together.sequences[row, -NEW:], single.sequences[0, -NEW:])
+        for ours, theirs in zip(together.logits, single.logits, strict=True):
+            torch.testing.assert_close(ours[row], theirs[0], atol=1e-4, rtol=1e-4)
+
+
+def test_right_padded_scoring_equals_single_runs():
+    model, table, ids = model_of(), table_of(), tokens(2, 30, seed=10)
+    mask = torch.ones_like(ids)
+    mask[1, 18:] = 0
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        together = model(ids, attention_mask=mask).logits
+        alone = model(ids[1:, :18]).logits
+    torch.testing.assert_close(together[1:, :18], alone, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_prompt_in_chunks_equals_the_whole_prompt(static):
+    model, table, ids = model_of(), table_of(), tokens(2, 37, seed=11)
+    cache = StaticCache(config=model.config, max_cache_len=64) if static else DynamicCache()
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        whole = model(ids).logits
+        parts = [model(part, past_key_values=cache).logits for part in ids.split([15, 1, 9, 12], dim=1)]
+        chunked = generate(model, ids=ids, prefill_chunk_size=10)
+        at_once = generate(model, ids=ids)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-4, rtol=1e-4)
+    assert torch.equal(chunked, at_once)
+
+
+def test_a_left_padded_prompt_in_chunks_equals_the_whole_prompt():
+    model, table = model_of(), table_of()
+    batch = left_padded([tokens(1, 30, seed=12), tokens(1, 18, seed=13)])
+    positions = (batch["attention_mask"].cumsum(-1) - 1).clamp_min(0)
+    cache, parts = DynamicCache(), []
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        whole = model(**batch, position_ids=positions).logits
+        for first, last in ((0, 11), (11, 12), (12, 30)):
+            parts.append(
+                model(
+                    batch["input_ids"][:, first:last], attention_mask=batch["attention_mask"][:, :last],
+                    position_ids=positions[:, first:last], past_key_values=cache,
+                ).logits
+            )  # fmt: skip
+    valid = batch["attention_mask"].bool()
+    torch.testing.assert_close(torch.cat(parts, dim=1)[valid], whole[valid], atol=1e-4, rtol=1e-4)
+
+
+def test_a_cropped_cache_goes_on_as_if_the_rest_had_never_been():
+    model, table, ids = model_of(), table_of(), tokens(1, 40, seed=14)
+    with sparsify(model, table, k=K):
+        expected = step_logits(model, ids, 20)[:, 11:]
+        cache = DynamicCache()
+        step_logits(model, torch.cat([ids[:, :30], tokens(1, 6, seed=15)], dim=1), 20, cache=cache)
+        cache.crop(-6)
+        found = [model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 40)]
+    torch.testing.assert_close(torch.cat(found, dim=1), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_a_prompt_does_not_see_its_future(prefill):
+    model, table, ids = model_of(), table_of(), tokens(1, 30, seed=16)
+    other = ids.clone()
+    other[:, 20:] = tokens(1, 10, seed=17)
+    with sparsify(model, table, k=K, prefill=prefill):
+        first, second = model(ids).logits, model(other).logits
+        model.generate(ids, max_new_tokens=2, do_sample=False)
+    torch.testing.assert_close(first[:, :20], second[:, :20], atol=1e-6, rtol=0)
+
+
+def test_half_precision():
+    model = new_model().bfloat16()
+    table = calibrate(model, tokens(4, 60, seed=1), k=K, layer_k=[0, 0])
+    ids = tokens(2, 30, seed=18)
+    with sparsify(model, table, k=K):
+        found = step_logits(model, ids, 15)
+    with sparsify(model_of(), table, k=K):  # the same weights, so the same fingerprint
+        expected = step_logits(model_of(), ids, 15)
+    # a selection near the threshold may flip in bfloat16, so the typical row is compared
+    assert (found - expected).abs().median() < 0.05
+
+
+def test_without_a_cache():
+    model, table, ids = model_of(), table_of(), tokens(1, 20, seed=19)
+    with sparsify(model, table, k=K, prefill="thresholded"):
+        cached, uncached = generate(model, ids=ids), generate(model, ids=ids, use_cache=False)
+    assert torch.equal(cached, uncached)

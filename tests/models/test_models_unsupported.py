@@ -1,0 +1,238 @@
+"""What Top-Theta does not do raises an error that names the thing and the remedy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import K, model_of, new_model, table_of, tokens
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    DynamicCache,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.fallback.baselines import dense
+from toptheta_npu.models import apply_selection, calibrate, sparsify
+from toptheta_npu.models.attach import attention_modules
+
+SIZES = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 64,
+    "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+
+
+def _bart():
+    return BartForConditionalGeneration(
+        BartConfig(vocab_size=50, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                   decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)), "sliding_window.*None"),
+        (
+            lambda: Qwen2ForCausalLM(
+                Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+            ),
+            "layer_types.*full_attention",
+        ),
+        (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, layer_types=["full_attention"] * 2)), "softcap.*None"),
+        (
+            lambda: GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=2, layer_types=["full_attention"] * 2)),
+            "sinks",
+        ),
+        (_bart, "decoder-only"),
+    ],
+    ids=["sliding window", "sliding layers", "softcap", "sinks", "encoder-decoder"],
+)
+def test_unsupported_models_are_refused_on_entry(make, named):
+    model = make().eval()
+    with pytest.raises(TopThetaNotImplementedError, match=named), apply_selection(model, lambda layer: dense()):
+        pass
+    with pytest.raises(TopThetaNotImplementedError, match=named):
+        calibrate(model, tokens(2, 40) % 50, k=K, layer_k=[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("softcap", 30.0), ("s_aux", torch.zeros(4)), ("sliding_window", 16), ("position_bias", torch.zeros(1)),
+        ("cu_seq_lens_q", torch.tensor([0, 5])), ("is_causal", False),
+    ],
+)  # fmt: skip
+def test_unsupported_arguments_are_refused_in_the_call(name, value):
+    model = new_model()
+    with torch.no_grad(), sparsify(model, table_of(), k=K, prefill="thresholded"):
+        model(tokens(1, 20))
+        for module in attention_modules(model):
+            module.register_forward_pre_hook(lambda m, args, kwargs: (args, {**kwargs, name: value}), with_kwargs=True)
+        with pytest.raises(TopThetaNotImplementedError, match=name):
+            model(tokens(1, 20))
+
+
+def _hole(ids):
+    mask = torch.ones_like(ids)
+    mask[:, 7] = 0
+    return {"attention_mask": mask}
+
+
+def _right_padding_then_more(ids):
+    mask = torch.ones_like(ids)
+    mask[:, -2] = 0
+    return {"attention_mask": mask}
+
+
+def _bidirectional(ids):
+    n = ids.shape[1]
+    return {"attention_mask": torch.ones(len(ids), 1, n, n, dtype=torch.bool)}
+
+
+def _additive(ids):
+    n = ids.shape[1]
+    mask = torch.full((n, n), torch.finfo(torch.float32).min).triu(1)
+    return {"attention_mask": mask.expand(len(ids), 1, n, n)}
+
+
+def _per_head(ids):
+    n = ids.shape[1]
+    return {"attention_mask": torch.ones(n, n, dtype=torch.bool).tril().expand(len(ids), 4, n, n)}
+
+
+def _packed(ids):
+    positions = torch.cat([torch.arange(9), torch.arange(ids.shape[1] - 9)])[None]
+    return {"position_ids": positions, "use_cache": False}
+
+
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+@pytest.mark.parametrize("arguments", [_hole, _right_padding_then_more, _bidirectional, _additive, _per_head, _packed])
+def test_masks_of_other_patterns_are_refused_in_prompts(arguments, prefill):
+    ids = tokens(2, 20)
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill=prefill):
+        model_of()(ids)
+        with pytest.raises(TopThetaNotImplementedError, match=r"attention_mask: .*; (pad on the left|pass the 2-D)"):
+            model_of()(ids, **arguments(ids))
+        _one_step()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_masks_with_holes_are_refused_in_decode(static):
+    ids = tokens(1, 20)
+    mask = _hole(tokens(1, 23))["attention_mask"]
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K):
+        options = {"cache_implementation": "static"} if static else {}
+        with pytest.raises(TopThetaNotImplementedError, match="holes"):
+            model_of().generate(ids, attention_mask=mask[:, :20], max_new_tokens=3, **options)
+        cache = DynamicCache()
+        model_of()(ids, past_key_values=cache)
+        with pytest.raises(TopThetaNotImplementedError, match="holes"):
+            model_of()(tokens(1, 1), attention_mask=mask[:, :21], past_key_values=cache)
+        _one_step()
+
+
+def _one_step():
+    cache = DynamicCache()
+    model_of()(tokens(1, 20), past_key_values=cache)
+    model_of()(tokens(1, 1), past_key_values=cache)
+
+
+def test_a_four_dimensional_mask_that_is_plain_causal_is_taken():
+    ids = tokens(2, 20)
+    mask = torch.ones(20, 20, dtype=torch.bool).tril().expand(2, 1, 20, 20)
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill="thresholded"):
+        torch.testing.assert_close(model_of()(ids, attention_mask=mask).logits, model_of()(ids).logits)
+
+
+def test_other_caches_are_refused():
+    window = DynamicCache(config=MistralConfig(**SIZES, sliding_window=8))
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill="thresholded"):
+        model_of()(tokens(1, 20))
+        with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values.*DynamicCache"):
+            model_of()(tokens(1, 4), past_key_values=window)
+
+
+def test_output_attentions():
+    model = model_of()
+    with torch.no_grad(), sparsify(model, table_of(), k=K):
+        with pytest.raises(TopThetaNotImplementedError, match=r"output_attentions.*statistics=True"):
+            model(tokens(1, 20), output_attentions=True)
+        with pytest.raises(TopThetaNotImplementedError, match="output_attentions"):
+            model.generate(tokens(1, 20), max_new_tokens=2, output_attentions=True, return_dict_in_generate=True)
+        _one_step()
+    eager = new_model()
+    eager.set_attn_implementation("eager")
+    eager.config.output_attentions = True
+    with pytest.raises(TopThetaNotImplementedError, match="output_attentions"), sparsify(eager, table_of(), k=K):
+        pass
+
+
+def test_training_mode_and_gradients():
+    model = new_model().train()
+    with pytest.raises(TopThetaValueError, match=r"model\.eval\(\)"), sparsify(model, table_of(), k=K):
+        pass
+    with pytest.raises(TopThetaValueError, match=r"model\.eval\(\)"):
+        calibrate(model, tokens(2, 40), k=K, layer_k=[0, 0])
+    model.eval()
+    with sparsify(model, table_of(), k=K, prefill="thresholded"):
+        with pytest.raises(TopThetaValueError, match="no_grad"):
+            model(tokens(1, 20))
+        model.train()
+        with torch.no_grad(), pytest.raises(TopThetaValueError, match=r"model\.eval\(\)"):
+            model(tokens(1, 20))
+        model.eval()
+        with torch.inference_mode():
+            model.generate(tokens(1, 20), max_new_tokens=3)
+
+
+def test_thresholds_of_another_model():
+    for other, named in (
+        (new_model(seed=1), "calibrate this model"),
+        (new_model(layers=3), "3 layers x 4 heads"),
+        (new_model(num_attention_heads=8, num_key_value_heads=4), "2 layers x 8 heads"),
+        (new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0}), "calibrate this model"),
+    ):
+        with pytest.raises(TopThetaValueError, match=f"thresholds.*{named}"), sparsify(other, table_of(), k=K):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"k": 9}, TopThetaValueError, "k: expected 8"),
+        ({"sdc": "offline"}, TopThetaValueError, "calibrate_discarded_mass"),
+        ({"sdc": "none"}, TopThetaValueError, "vmc"),
+        ({"sdc": "most"}, TopThetaValueError, "sdc"),
+        ({"prefill": "sparse"}, TopThetaValueError, "prefill: expected one of dense, thresholded"),
+        ({"sdc_gamma": -1.0, "sdc": "exp_threshold"}, TopThetaValueError, "sdc_gamma"),
+    ],
+)
+def test_unusable_options(options, error, named):
+    with pytest.raises(error, match=named), sparsify(model_of(), table_of(), **{"k": K, **options}):
+        pass
+
+
+def test_post_softmax_thresholds_need_exact_sdc():
+    table = table_of(placement="post_softmax")
+    with pytest.raises(TopThetaValueError, match="post_softmax"), sparsify(model_of(), table, k=K, sdc="exp_threshold"):
+        pass
+
+
+def test_other_types():
+    with (
+        pytest.raises(TopThetaTypeError, match=r"ThresholdTable\.load"),
+        sparsify(model_of(), "table.safetensors", k=K),
+    ):
+        pass
+    with pytest.raises(TopThetaTypeError, match="PreTrainedModel"), sparsify(torch.nn.Linear(2, 2), table_of(), k=K):
+        pass

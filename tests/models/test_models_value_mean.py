@@ -1,0 +1,188 @@
+"""The running mean of V: in every decode step of every way of generating it is the mean of the valid V rows."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from tiny import K, left_padded, model_of, new_model, table_of, tokens
+from transformers import DynamicCache, StaticCache
+
+from toptheta_npu.models import calibrate, sparsify, threshold_rule, value_mean
+from toptheta_npu.models.rows import Rows
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Compares value_mean with V in every decode step; the list fills with whether V was summed up anew."""
+    taken: list[bool] = []
+    sums: list[int] = []
+    original, original_sum = threshold_rule.incremental_attention, value_mean.sum_values
+
+    def counted(value, rows):
+        sums.append(1)
+        return original_sum(value, rows)
+
+    def checked(query, key, value, threshold, *, actual_seq_lengths, key_start, value_mean, **options):
+        for row in range(len(query)):
+            first = 0 if key_start is None else int(key_start[row])
+            count = value.shape[2] if actual_seq_lengths is None else int(actual_seq_lengths[row])
+            expected = value[row, :, first : first + count].double().mean(1)
+            torch.testing.assert_close(value_mean[row].double(), expected, atol=1e-5, rtol=1e-5)
+        taken.append(bool(sums))
+        sums.clear()
+        return original(
+            query, key, value, threshold, actual_seq_lengths=actual_seq_lengths, key_start=key_start,
+            value_mean=value_mean, **options,
+        )  # fmt: skip
+
+    monkeypatch.setattr(value_mean, "sum_values", counted)
+    monkeypatch.setattr(threshold_rule, "incremental_attention", checked)
+    return taken
+
+
+def run(ids=None, new=10, model=None, **options):
+    model = model_of() if model is None else model
+    ids = tokens(2, 20, seed=3) if ids is None else ids
+    return model.generate(ids, max_new_tokens=new, min_new_tokens=new, **{"do_sample": False, **options})
+
+
+def feed(ids, cache, first):
+    for at in range(first, ids.shape[1]):
+        model_of()(ids[:, at : at + 1], past_key_values=cache)
+
+
+def test_greedy_decoding_sums_up_once_and_then_adds_one_row_a_step(steps):
+    with sparsify(model_of(), table_of(), k=K):
+        run()
+    layers = 2
+    assert steps == [True] * layers + [False] * layers * 8
+
+
+def test_left_padding(steps):
+    batch = left_padded([tokens(1, length, seed=length) for length in (20, 9, 14)])
+    with sparsify(model_of(), table_of(), k=K):
+        run(batch["input_ids"], attention_mask=batch["attention_mask"])
+        run(batch["input_ids"], attention_mask=batch["attention_mask"], cache_implementation="static")
+    assert steps.count(False) >= 2 * 8
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_beam_search(steps, cache):
+    with sparsify(model_of(), table_of(), k=K):
+        run(num_beams=3, num_return_sequences=3, cache_implementation=cache)
+    assert steps
+
+
+def test_assisted_decoding(steps):
+    assistant = new_model(seed=5)
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    assistant_table = calibrate(assistant, tokens(3, 60, seed=1), k=K, layer_k=[0, 0])
+    with sparsify(model_of(), table_of(), k=K, prefill="thresholded"), sparsify(assistant, assistant_table, k=K):
+        run(tokens(1, 20), new=20, assistant_model=assistant)
+    assert steps
+
+
+def test_static_cache_adds_rows_and_survives_a_reset(steps):
+    cache, ids = StaticCache(config=model_of().config, max_cache_len=64), tokens(2, 30, seed=4)
+    with sparsify(model_of(), table_of(), k=K):
+        for prompt in (20, 12):
+            model_of()(ids[:, :prompt], past_key_values=cache)
+            feed(ids, cache, prompt)
+            cache.reset()
+        # one token as the prompt: the cache's tensor is still the one that was summed up
+        feed(ids[:, :5], cache, 0)
+    assert len(steps) == 2 * (10 + 18 + 5)
+
+
+def test_crop_and_reuse(steps):
+    cache, ids = DynamicCache(), tokens(1, 40, seed=5)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :30], cache, 20)
+        cache.crop(-4)
+        feed(torch.cat([ids[:, :26], tokens(1, 6, seed=6)], dim=1), cache, 26)
+        cache.reset()
+        feed(ids[:, :12], cache, 0)
+    assert steps.count(True) == 3 * 2
+
+
+def test_a_prompt_as_long_as_what_was_summed_up_is_noticed(steps):
+    cache = StaticCache(config=model_of().config, max_cache_len=64)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(tokens(1, 20), past_key_values=cache)
+        feed(tokens(1, 30), cache, 20)
+        cache.reset()
+        model_of()(tokens(1, 30, seed=1), past_key_values=cache)
+        feed(tokens(1, 31), cache, 30)
+    assert len(steps) == 2 * 11
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_what_happened_outside_the_context_is_noticed(steps, static):
+    cache = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache()
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(tokens(1, 20), past_key_values=cache)
+        feed(tokens(1, 25), cache, 20)
+    cache.reset()
+    model_of()(tokens(1, 25, seed=8), past_key_values=cache)
+    with sparsify(model_of(), table_of(), k=K):
+        feed(tokens(1, 26), cache, 25)
+    assert len(steps) == 2 * 6
+
+
+def test_batch_changes_are_noticed(steps):
+    cache, ids = DynamicCache(), tokens(2, 40, seed=10)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        cache.batch_repeat_interleave(2)
+        feed(ids.repeat_interleave(2, dim=0)[:, :30], cache, 25)
+        cache.batch_select_indices(torch.tensor([3, 1]))
+        feed(ids.flip(0)[:, :35], cache, 30)
+    assert steps.count(True) == 3 * 2
+
+
+def test_copies_and_pickles_of_a_cache_start_over(steps):
+    cache, ids = DynamicCache(), tokens(1, 40, seed=11)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        for other in (copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))):
+            feed(ids[:, :30], other, 25)
+        feed(ids[:, :30], cache, 25)
+    assert steps.count(True) == 3 * 2
+
+
+def test_a_preallocated_cache_is_tested_on_the_device():
+    """Value by value: each sequence of the batch adds its row or is summed up anew."""
+    layer_values = torch.randn(3, 2, 16, 4)
+    static = StaticCache(config=model_of().config, max_cache_len=16)
+    layer = static.layers[0]
+    layer.values, layer.is_initialized = layer_values, True
+    counts = torch.tensor([5, 9, 1])
+    rows = Rows(16, counts[:, None], counts, torch.tensor([2, 0, 0]), None)
+    owner = object()
+    stale = torch.full((3, 2, 4), 100.0)
+    known = value_mean.RunningMean(stale, torch.tensor([4, 4, 9]), layer_values, owner)
+    setattr(layer, value_mean.STATE, known)
+    found = value_mean.CachedLayer(static, 0, owner).value_mean(layer_values, rows)
+    torch.testing.assert_close(found[0], (stale[0] + layer_values[0, :, 6]) / 5)
+    torch.testing.assert_close(found[1], layer_values[1, :, :9].mean(1))
+    torch.testing.assert_close(found[2], layer_values[2, :, 0])
+
+
+def test_rows_outside_the_valid_range_may_hold_anything():
+    value = torch.randn(2, 2, 10, 4)
+    clean = value.clone()
+    value[0, :, :3] = torch.nan
+    value[1, :, 7:] = torch.inf
+    counts = torch.tensor([7, 7])
+    rows = Rows(10, counts[:, None], counts, torch.tensor([3, 0]), counts)
+    found = value_mean.value_mean_without_cache(value, rows)
+    torch.testing.assert_close(found[0], clean[0, :, 3:].mean(1))
+    torch.testing.assert_close(found[1], clean[1, :, :7].mean(1))

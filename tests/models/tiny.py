@@ -1,0 +1,111 @@
+"""Tiny random models, thresholds for them, and an attention function written with the oracle alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from toptheta_npu.fallback import reference
+from toptheta_npu.models import calibrate
+from toptheta_npu.thresholds import ThresholdTable
+
+VOCABULARY = 97
+K = 8
+
+_CLASSES = {
+    "llama": (LlamaConfig, LlamaForCausalLM, {}),
+    "mistral": (MistralConfig, MistralForCausalLM, {"sliding_window": None}),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"use_sliding_window": False}),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"use_sliding_window": False}),
+}
+KINDS = tuple(_CLASSES)
+
+
+def new_model(kind: str = "llama", seed: int = 0, layers: int = 2, **options: object) -> PreTrainedModel:
+    """A random model whose scores spread by a few units, so that attention is neither flat nor one-hot."""
+    config_class, model_class, extra = _CLASSES[kind]
+    sizes = {
+        "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256,
+        "initializer_range": 0.1, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
+    }  # fmt: skip
+    config = config_class(**{**sizes, **extra, **options})
+    torch.manual_seed(seed)
+    return model_class(config).eval()
+
+
+@lru_cache
+def model_of(kind: str = "llama") -> PreTrainedModel:
+    """A model shared by many tests: every context has to leave it as it was."""
+    return new_model(kind)
+
+
+@lru_cache
+def table_of(kind: str = "llama", placement: str = "pre_softmax", k: int = K) -> ThresholdTable:
+    return calibrate(model_of(kind), tokens(6, 80, seed=1), k=k, layer_k=[0, 0], placement=placement)
+
+
+def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(1, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def left_padded(sequences: list[Tensor]) -> dict[str, Tensor]:
+    """input_ids and attention_mask of sequences [1, n_i], padded on the left."""
+    longest = max(sequence.shape[1] for sequence in sequences)
+    rows = [torch.nn.functional.pad(sequence[0], (longest - sequence.shape[1], 0)) for sequence in sequences]
+    mask = [torch.arange(longest) >= longest - sequence.shape[1] for sequence in sequences]
+    return {"input_ids": torch.stack(rows), "attention_mask": torch.stack(mask).long()}
+
+
+@contextmanager
+def oracle_attention(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    *,
+    first_row: int = 0,
+    k: int = K,
+    vmc: bool = True,
+    sdc: str = "exact",
+) -> Iterator[None]:
+    """Whole sequences of one length: dense rows up to ``first_row``, then the oracle row by row in float64."""
+    at_k = table.at(K)
+
+    def attention(module, query, key, value, mask, dropout=0.0, scaling=None, **kwargs):
+        out, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **kwargs)
+        key, value = key.double(), value.double()
+        for row in range(first_row, query.shape[2]):
+            n = row + 1
+            out[:, row] = reference.incremental_attention(
+                query[:, :, row].double(), key[:, :, :n], value[:, :, :n],
+                at_k.theta[module.layer_idx][n].double().expand(len(query), -1), scale_value=scaling,
+                placement=table.placement, sdc=sdc, value_mean=value[:, :, :n].mean(2) if vmc else None,
+            ).out.float()  # fmt: skip
+        return out, None
+
+    AttentionInterface.register("toptheta_test_oracle", attention)
+    AttentionMaskInterface.register("toptheta_test_oracle", sdpa_mask)
+    original = model.config._attn_implementation
+    model.set_attn_implementation("toptheta_test_oracle")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(original)

@@ -1,0 +1,197 @@
+"""The registered operator: its schema and fakes, compilation, outputs, and the table of errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.testing
+from cases import CASES, ENTRY_POINTS, ERROR_CASES, ErrorCase, valid_arguments
+from helpers import Inputs, make_inputs
+from torch import Tensor
+
+import toptheta_npu
+
+_BY_ID = {case.id: case for case in CASES}
+_COMPILED = ("f16-bsnd", "paged-post-vmc", "start", "sdc-offline-mixed-vmc", "ragged", "d40-any")
+_OPERATORS = ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial")
+
+
+def call(name: str, arguments: dict[str, Any]) -> Any:
+    return getattr(toptheta_npu, name)(**arguments)
+
+
+def operator_inputs(name: str, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of ``torch.ops.toptheta_npu.<name>`` for a case."""
+    case, given = inputs.case, inputs.arguments
+    names = ["query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "block_table"]
+    keywords = {
+        "num_heads": case.heads, "num_key_value_heads": case.kv_heads, "input_layout": case.layout,
+        "scale_value": case.scale or case.head_dim**-0.5, "placement": case.placement,
+    }  # fmt: skip
+    if name == "incremental_attention_partial":
+        lse = inputs.expected.lse.float().to(given["query"].device) if case.placement == "post_softmax" else None
+        return (*(given.get(key) for key in names), lse), keywords | {"path": "auto"}
+    positional = tuple(given.get(key) for key in (*names, "discarded_mass", "value_mean"))
+    return positional, keywords | {"sdc": case.sdc, "sdc_gamma": 0.05, "path": "auto"}
+
+
+def as_tuple(result: Any) -> tuple[Tensor, ...]:
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+@pytest.mark.parametrize("name", _OPERATORS)
+@pytest.mark.parametrize("case_id", _COMPILED)
+def test_opcheck(name: str, case_id: str, device: str) -> None:
+    inputs = make_inputs(_BY_ID[case_id], device)
+    positional, keywords = operator_inputs(name, inputs)
+    torch.library.opcheck(getattr(torch.ops.toptheta_npu, name), positional, keywords)
+
+
+@pytest.mark.parametrize("name", _OPERATORS)
+@pytest.mark.parametrize("case_id", [*_COMPILED, "f16-bsh", "bf16-bsh", "paged-3d-bf16-bsh", "g12-two-head-blocks"])
+def test_fake_outputs_have_the_real_shape_dtype_and_strides(name: str, case_id: str, device: str) -> None:
+    positional, keywords = operator_inputs(name, make_inputs(_BY_ID[case_id], device))
+    operator = getattr(torch.ops.toptheta_npu, name)
+    real = as_tuple(operator(*positional, **keywords))
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) if isinstance(t, Tensor) else t for t in positional]
+        fake = as_tuple(operator(*fakes, **keywords))
+    assert [(t.shape, t.dtype, t.stride(), t.device) for t in fake] == [
+        (t.shape, t.dtype, t.stride(), t.device) for t in real
+    ]
+
+
+@pytest.mark.parametrize("name", _OPERATORS)
+@pytest.mark.parametrize("case_id", _COMPILED)
+def test_outputs_are_fresh_and_contiguous(name: str, case_id: str, device: str) -> None:
+    positional, keywords = operator_inputs(name, make_inputs(_BY_ID[case_id], device))
+    tensors = [t for t in positional if isinstance(t, Tensor)]
+    before = [t.clone() for t in tensors]
+    outputs = as_tuple(getattr(torch.ops.toptheta_npu, name)(*positional, **keywords))
+    storages = [t.untyped_storage().data_ptr() for t in (*tensors, *outputs)]
+    assert len(set(storages)) == len(storages)
+    assert all(output.is_contiguous() for output in outputs)
+    for tensor, old in zip(tensors, before, strict=True):
+        assert torch.equal(tensor.nan_to_num(), old.nan_to_num()), "an input was written to"
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [("BNSD", (2, 4, 1, 64)), ("BSND", (2, 1, 4, 64)), ("BSH", (2, 1, 256))],
+    ids=["BNSD", "BSND", "BSH"],
+)
+def test_output_keeps_layout_for_a_strided_query(layout: str, shape: tuple[int, ...], device: str) -> None:
+    arguments = make_inputs(replace(_BY_ID["f32-bsnd"], layout=layout), device).arguments
+    plain = toptheta_npu.incremental_attention(**arguments)
+    query = arguments["query"]
+    wide = torch.full((*query.shape[:-1], 2 * query.shape[-1]), torch.nan, device=device)
+    wide[..., ::2] = query
+    strided = toptheta_npu.incremental_attention(**arguments | {"query": wide[..., ::2]})
+    assert strided.shape == shape
+    assert strided.is_contiguous()
+    torch.testing.assert_close(strided, plain)
+
+
+def _compiled(counter: Any) -> Any:
+    def step(query: Tensor, key: Tensor, value: Tensor, threshold: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        doubled = query * 2
+        out, lse, kept, rows = toptheta_npu.incremental_attention_with_stats(
+            doubled, key, value, threshold, actual_seq_lengths=lengths
+        )
+        return out + toptheta_npu.incremental_attention(doubled, key, value, threshold), lse, kept, rows
+
+    return step, torch.compile(step, fullgraph=True, backend=counter)
+
+
+def test_compile_needs_one_graph_for_all_lengths_and_one_more_for_other_capacities(device: str) -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    step, compiled = _compiled(counter)
+    generator = torch.Generator().manual_seed(0)
+
+    def run(capacity: int, lengths: list[int]) -> None:
+        shapes = ((2, 4, 1, 32), (2, 2, capacity, 32), (2, 2, capacity, 32), (4,))
+        tensors = [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+        tensors.append(torch.tensor(lengths, dtype=torch.int32, device=device))
+        for got, expected in zip(compiled(*tensors), step(*tensors), strict=True):
+            torch.testing.assert_close(got, expected)
+
+    for lengths in ([64, 1], [3, 64], [0, 17], [33, 34]):
+        run(64, lengths)
+    assert counter.frame_count == 1
+    for capacity in (65, 100, 999):
+        run(capacity, [capacity, 2])
+    assert counter.frame_count <= 2
+
+
+def test_compile_with_inductor(device: str) -> None:
+    torch._dynamo.reset()
+    inputs = make_inputs(_BY_ID["paged-4d"], device)
+    compiled = torch.compile(toptheta_npu.incremental_attention, fullgraph=True)
+    torch.testing.assert_close(compiled(**inputs.arguments), toptheta_npu.incremental_attention(**inputs.arguments))
+
+
+def test_bases_of_the_error_table_are_valid(device: str) -> None:
+    for base, names in ENTRY_POINTS.items():
+        for name in names:
+            assert as_tuple(call(name, valid_arguments(base, device)))[0].isfinite().all()
+
+
+@pytest.mark.parametrize("case", ERROR_CASES, ids=lambda case: case.id)
+def test_error(case: ErrorCase, device: str) -> None:
+    if case.values_on_host and device != "cpu":
+        pytest.skip("values of device tensors are not checked")
+    for name in ENTRY_POINTS[case.base]:
+        arguments = valid_arguments(case.base, device)
+        arguments |= case.change(arguments)
+        with pytest.raises(case.error) as caught:
+            call(name, arguments)
+        assert str(caught.value) == case.message.replace("{device}", str(torch.empty(0, device=device).device))
+
+
+def test_errors_are_the_builtin_ones_too() -> None:
+    assert issubclass(toptheta_npu.TopThetaValueError, (ValueError, toptheta_npu.TopThetaError))
+    assert issubclass(toptheta_npu.TopThetaTypeError, TypeError)
+    assert issubclass(toptheta_npu.TopThetaNotImplementedError, NotImplementedError)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+@pytest.mark.parametrize("name", ["incremental_attention", "incremental_attention_with_stats", "prefill_attention"])
+def test_requires_grad_is_allowed_where_grad_mode_is_off(context: Any, name: str, device: str) -> None:
+    arguments = valid_arguments("prefill" if name == "prefill_attention" else "decode", device)
+    arguments["key"].requires_grad_()
+    with pytest.raises(toptheta_npu.TopThetaValueError, match=r"^key: expected a tensor that does not require grad"):
+        call(name, arguments)
+    with context():
+        outputs = as_tuple(call(name, arguments))
+    assert not any(output.requires_grad for output in outputs)
+
+
+def test_inference_tensors_are_accepted(device: str) -> None:
+    with torch.inference_mode():
+        arguments = make_inputs(_BY_ID["sdc-exact-vmc"], device).arguments
+        inside = toptheta_npu.incremental_attention(**arguments)
+    torch.testing.assert_close(toptheta_npu.incremental_attention(**arguments), inside)
+
+
+def test_meta_tensors_give_meta_outputs() -> None:
+    arguments = valid_arguments("decode", "meta")
+    out, lse, kept, rows = toptheta_npu.incremental_attention_with_stats(**arguments)
+    assert {t.device.type for t in (out, lse, kept, rows)} == {"meta"}
+    assert [tuple(t.shape) for t in (out, lse, kept, rows)] == [(2, 4, 1, 16), (2, 4), (2, 4), (2, 2)]
+
+
+def test_import_is_lean() -> None:
+    script = (
+        "import sys, torch; before = set(sys.modules); import toptheta_npu\n"
+        "new = set(sys.modules) - before\n"
+        "heavy = {'torch_npu', 'transformers', 'matplotlib', 'lm_eval', 'torch._dynamo'} & new\n"
+        "assert not heavy, heavy\n"
+        "assert not torch.cuda.is_initialized()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)

@@ -1,0 +1,121 @@
+"""Row-length knots and the interpolation between them, shared by calibration and by the table."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+
+#: The most row lengths that a table holds.
+MAX_LENGTH_KNOTS = 128
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def length_knots(longest: int, shortest: int = 1, most: int = MAX_LENGTH_KNOTS) -> list[int]:
+    """Ascending row lengths from ``shortest`` to ``longest``: every integer at the low end, then geometric.
+
+    Args:
+        longest: the last knot.
+        shortest: the first knot, at least 1.
+        most: the largest number of knots, at least 2.
+
+    Raises:
+        TopThetaValueError: ``shortest`` is below 1 or above ``longest``, or ``most`` is below 2.
+
+    Example:
+        >>> length_knots(32, most=10)
+        [1, 2, 3, 4, 6, 8, 11, 16, 23, 32]
+    """
+    if not 1 <= shortest <= longest:
+        raise TopThetaValueError("shortest", f"1 to longest={longest}", str(shortest))
+    if most < 2:
+        raise TopThetaValueError("most", "at least 2", str(most))
+    if longest - shortest < most:
+        return list(range(shortest, longest + 1))
+    knots: list[int] = []
+    for points in range(most, most * most):
+        candidate = np.unique(np.rint(np.geomspace(shortest, longest, points)).astype(np.int64))
+        if len(candidate) > most:
+            break
+        knots = candidate.tolist()
+    return knots
+
+
+def bucket_of(lengths: Tensor, knots: Sequence[int]) -> Tensor:
+    """Index of the knot nearest to each length in the logarithm; the shorter of two equally near.
+
+    Args:
+        lengths: int32 or int64, any shape.
+        knots: ascending row lengths.
+
+    Returns:
+        int64, the shape of ``lengths``.
+
+    Raises:
+        TopThetaTypeError: ``lengths`` are not integers.
+
+    Example:
+        >>> bucket_of(torch.tensor([1, 5, 6, 99]), [3, 9, 20])
+        tensor([0, 0, 1, 2])
+    """
+    if lengths.dtype not in (torch.int32, torch.int64):
+        raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
+    # A length is nearer to the lower knot while length^2 <= lower * upper: exact in integers.
+    edges = [math.isqrt(lower * upper) for lower, upper in itertools.pairwise(knots)]
+    boundaries = torch.tensor(edges, dtype=torch.int64, device=lengths.device)
+    return torch.searchsorted(boundaries, lengths.to(torch.int64).contiguous())
+
+
+def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
+    """``low`` at weight 0, ``high`` at 1; between a finite and an infinite end the lower: it keeps more."""
+    with np.errstate(invalid="ignore"):
+        mixed = high * weight
+        mixed += low * (1.0 - weight)
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        return mixed
+    mixed = np.where(np.isfinite(low) & np.isfinite(high), mixed, np.minimum(low, high))
+    return np.where(np.equal(weight, 0.0), low, np.where(np.equal(weight, 1.0), high, mixed))
+
+
+def interpolate(values: Floats, knots: Integers, lengths: Integers) -> Floats:
+    """Linear in log length between the knots, the nearest knot's value outside them.
+
+    Args:
+        values: float64 [..., R], one value per knot.
+        knots: int64 [R], ascending.
+        lengths: int64 [N], at least 1.
+
+    Returns:
+        float64 [..., N].
+    """
+    upper = np.clip(np.searchsorted(knots, lengths), 0, len(knots) - 1)
+    lower = np.maximum(upper - 1, 0)
+    span = np.log(knots[upper]) - np.log(knots[lower])
+    offset = np.log(lengths) - np.log(knots[lower])
+    weight = np.where(span > 0, np.clip(offset / np.where(span > 0, span, 1.0), 0.0, 1.0), 0.0)
+    weight = np.where(lengths == knots[upper], 1.0, weight)
+    return lerp(values[..., lower], values[..., upper], weight)
+
+
+def fill_gaps(values: Floats, known: NDArray[np.bool_], wanted: NDArray[np.bool_], knots: Integers) -> Floats:
+    """``values`` [..., R] with the wanted but unknown entries interpolated from the known ones of their row.
+
+    Rows without a known entry are returned as they came.
+    """
+    filled = values.copy()
+    flat = filled.reshape(-1, len(knots))
+    gaps = (wanted & ~known).reshape(flat.shape)
+    known_rows = known.reshape(flat.shape)
+    for row in np.flatnonzero(gaps.any(axis=1) & known_rows.any(axis=1)):
+        have, missing = known_rows[row], gaps[row]
+        flat[row, missing] = interpolate(flat[row, have], knots[have], knots[missing])
+    return flat.reshape(values.shape)

@@ -1,0 +1,119 @@
+"""What a threshold table must satisfy, whether it was calibrated, loaded or put together by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from toptheta_npu._knots import MAX_LENGTH_KNOTS
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+
+if TYPE_CHECKING:
+    from toptheta_npu.thresholds import ThresholdTable
+
+#: Placement of the threshold test, and the unit of theta that goes with it.
+UNITS = {"pre_softmax": "scaled score", "post_softmax": "probability"}
+ESTIMATORS = ("algorithm1", "pooled")
+DTYPES = {
+    "theta": torch.float32,
+    "k": torch.int64,
+    "lengths": torch.int64,
+    "counts": torch.int64,
+    "std": torch.float32,
+    "discarded_mass": torch.float32,
+    "bracket": torch.float32,
+}
+OPTIONAL = {"discarded_mass", "bracket"}
+
+
+def check_table(table: ThresholdTable) -> None:
+    """Raises a typed error for the first thing wrong with ``table``."""
+    for name, dtype in DTYPES.items():
+        value = getattr(table, name)
+        if value is None and name in OPTIONAL:
+            continue
+        if not isinstance(value, Tensor):
+            raise TopThetaTypeError(name, f"a {dtype} tensor", type(value).__name__)
+        if value.dtype != dtype:
+            raise TopThetaTypeError(name, str(dtype), str(value.dtype))
+    _check_header(table)
+    _check_knots("k", table.k)
+    _check_knots("lengths", table.lengths)
+    if len(table.lengths) > MAX_LENGTH_KNOTS:
+        raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(table.lengths)))
+    _check_shapes(table)
+    _check_values(table)
+
+
+def _check_header(table: ThresholdTable) -> None:
+    if table.placement not in UNITS:
+        raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(table.placement))
+    if table.estimator not in ESTIMATORS:
+        raise TopThetaValueError("estimator", f"one of {', '.join(ESTIMATORS)}", repr(table.estimator))
+    if not isinstance(table.alpha, (int, float)) or not math.isfinite(table.alpha):
+        raise TopThetaValueError("alpha", "a finite number", repr(table.alpha))
+    if not isinstance(table.layer_k, (list, tuple)):
+        raise TopThetaTypeError("layer_k", "a list or tuple of ints", repr(table.layer_k))
+    if not isinstance(table.provenance, Mapping):
+        raise TopThetaTypeError("provenance", "a mapping of str to str", repr(table.provenance))
+    if not all(type(k) is int and k >= 0 for k in table.layer_k):
+        raise TopThetaValueError("layer_k", "an int of at least 0 per layer", str(list(table.layer_k)))
+    if not isinstance(table.fingerprint, str):
+        raise TopThetaTypeError("fingerprint", "a str", type(table.fingerprint).__name__)
+    for key, value in table.provenance.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TopThetaTypeError("provenance", "str to str", f"{key!r}: {value!r}", "convert with str()")
+
+
+def _check_knots(name: str, knots: Tensor) -> None:
+    if knots.ndim != 1 or len(knots) == 0:
+        raise TopThetaValueError(name, "one dimension, not empty", f"shape {tuple(knots.shape)}")
+    if knots[0] < 1 or not bool((knots[1:] > knots[:-1]).all()):
+        raise TopThetaValueError(name, "ascending numbers of at least 1", str(knots.tolist()))
+
+
+def _check_shapes(table: ThresholdTable) -> None:
+    if table.theta.ndim != 4:
+        got = f"shape {tuple(table.theta.shape)}"
+        raise TopThetaValueError("theta", "four dimensions [K, L, Hq, R]", got)
+    _, layers, heads, _ = table.theta.shape
+    full = (len(table.k), layers, heads, len(table.lengths))
+    shapes = {
+        "theta": full,
+        "std": full,
+        "counts": full[1:],
+        "discarded_mass": full,
+        "bracket": (2, *full),
+    }
+    for name, want in shapes.items():
+        tensor = getattr(table, name)
+        if tensor is not None and tensor.shape != want:
+            raise TopThetaValueError(name, f"shape {want}", str(tuple(tensor.shape)))
+    if len(table.layer_k) != layers:
+        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer", str(len(table.layer_k)))
+
+
+def _check_values(table: ThresholdTable) -> None:
+    for name in ("theta", "std", "discarded_mass", "bracket"):
+        tensor = getattr(table, name)
+        if tensor is None:
+            continue
+        if bool(tensor.isnan().any()):
+            raise TopThetaValueError(name, "numbers", "NaN", "calibrate again")
+        if name != "theta" and not bool(((tensor >= 0) & (tensor < math.inf)).all()):
+            raise TopThetaValueError(name, "finite numbers of at least 0", "others")
+    if bool((table.counts < 0).any()):
+        raise TopThetaValueError("counts", "numbers of at least 0", str(int(table.counts.min())))
+    unfounded = ~(table.counts > 0).any(dim=-1) & (table.theta > -math.inf).any(dim=-1).any(dim=0)
+    if bool(unfounded.any()):
+        layer, head = unfounded.nonzero()[0].tolist()
+        raise TopThetaValueError(
+            "counts",
+            f"a row behind some threshold of layer {layer}, head {head}",
+            "0 for all lengths",
+            "a count of 0 marks a threshold that was filled in from a neighbouring length",
+        )

@@ -1,0 +1,83 @@
+"""The second calibration pass: how much exponential mass the thresholds leave out (offline SDC)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toptheta_npu._knots import Floats, bucket_of, fill_gaps
+from toptheta_npu._threshold_lookup import theta_rows
+from toptheta_npu.calibration.moments import Moments
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.thresholds import ThresholdTable
+
+# The scratch of a pass stays in the second-level cache for rows of some thousand elements.
+_ROWS_PER_PASS = 64
+
+
+class DiscardedMass:
+    """Mean over rows of sum exp(a - row max) of the elements that one table does not keep.
+
+    An element is kept when it exceeds theta; a row where none does keeps its largest, as at inference.
+    """
+
+    def __init__(self, table: ThresholdTable) -> None:
+        self.table = table
+        self._k: list[int] = table.k.tolist()
+        shape = (table.num_heads, len(table.lengths))
+        self._moments = [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
+
+    def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
+        """Adds rows: ``scores`` float32 [Hq, rows, S] on the CPU, ``lengths`` int64 [rows] on the CPU."""
+        theta = np.array([theta_rows(self.table, k, layer, lengths.numpy()) for k in self._k])
+        mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
+        buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
+        for index, k in enumerate(self._k):
+            chosen = (lengths > self.table.layer_targets(k)[layer]).numpy()
+            self._moments[index][layer].update(mass[:, index, chosen], buckets[chosen])
+
+    def merge(self, other: DiscardedMass) -> None:
+        """Adds what ``other`` has seen of the same table."""
+        self.check_same(other.table)
+        for mine, theirs in zip(self._moments, other._moments, strict=True):
+            for moments, more in zip(mine, theirs, strict=True):
+                moments.merge(more)
+
+    def check_same(self, table: ThresholdTable) -> None:
+        """Raises TopThetaValueError if ``table`` has other thresholds than the table of this pass."""
+        for name in ("theta", "k", "lengths"):
+            if not torch.equal(getattr(table, name), getattr(self.table, name)):
+                raise TopThetaValueError("table", "the table of this second pass", f"one with another {name}")
+
+    def result(self) -> Tensor:
+        """The mean per knot, float32 [K, L, Hq, R]: lengths without rows filled from their neighbours."""
+        mean: Floats = np.array([[moments.mean for moments in layers] for layers in self._moments])
+        known = np.array([[moments.count > 0 for moments in layers] for layers in self._moments])
+        wanted = self.table.theta.numpy() > -np.inf
+        unseen = wanted.any(axis=-1) & ~known.any(axis=-1)
+        if unseen.any():
+            index, layer, _ = np.argwhere(unseen)[0]
+            raise TopThetaValueError(
+                "observe_discarded",
+                f"rows longer than {self.table.layer_targets(self._k[index])[layer]} in layer {layer}",
+                "none",
+                "run the second pass over the same sequences as the first",
+            )
+        filled = fill_gaps(mean, known, wanted, self.table.lengths.numpy())
+        return torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))
+
+
+def _discarded(scores: Tensor, theta: Tensor) -> np.ndarray:
+    """The mass that each of ``theta`` [K, rows] leaves out of ``scores`` [rows, S]: float32 [K, rows]."""
+    mass = torch.zeros_like(theta)
+    for start in range(0, len(scores), _ROWS_PER_PASS):
+        part = slice(start, start + _ROWS_PER_PASS)
+        rows = scores[part]
+        largest, position = rows.max(dim=-1, keepdim=True)
+        weight = torch.exp(rows - largest)
+        for row_mass, row_theta in zip(mass[:, part], theta[:, part], strict=True):
+            kept = (rows > row_theta[:, None]).scatter_(1, position, True)
+            row_mass.copy_(weight.masked_fill(kept, 0.0).sum(dim=-1))
+    result: np.ndarray = mass.numpy()
+    return result

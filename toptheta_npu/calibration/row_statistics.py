@@ -1,0 +1,100 @@
+"""What one attention row says about its threshold, and which rows are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+
+# Rows of one pass: a copy of this many elements stays in the second-level cache.
+_ELEMENTS_PER_PASS = 1 << 17
+
+
+def kth_largest(rows: Tensor, ranks: Sequence[int]) -> Tensor:
+    """The (k+1)-th largest element of every row, so that strictly greater keeps exactly k without ties.
+
+    This is the quantile of Algorithm 1, line 7, counted in ranks so that no rounding can slip by one.
+
+    Args:
+        rows: float32 [N, n]; invisible places hold -inf and may lie anywhere.
+        ranks: the numbers k of elements to keep, each at least 0.
+
+    Returns:
+        float32 [N, len(ranks)]; -inf for rows with fewer than k+1 finite elements.
+
+    Raises:
+        TopThetaTypeError: ``rows`` is not float32.
+        TopThetaValueError: ``rows`` is not 2-D, a rank is negative, or an element is NaN or +inf.
+
+    Example:
+        >>> kth_largest(torch.tensor([[3.0, 1.0, 2.0, float("-inf")]]), [1, 2, 3])
+        tensor([[2., 1., -inf]])
+    """
+    if rows.dtype != torch.float32:
+        raise TopThetaTypeError("rows", "float32", str(rows.dtype), "call .float() first")
+    if rows.ndim != 2:
+        raise TopThetaValueError("rows", "two dimensions [N, n]", str(tuple(rows.shape)))
+    if not ranks or min(ranks) < 0:
+        raise TopThetaValueError("ranks", "numbers of at least 0", str(list(ranks)))
+    source = rows.detach().cpu().numpy()
+    result = np.full((len(source), len(ranks)), -np.inf, dtype=np.float32)
+    step = max(1, _ELEMENTS_PER_PASS // max(1, source.shape[1]))
+    for start in range(0, len(source), step):
+        result[start : start + step] = _partition(source[start : start + step], ranks)
+    return torch.from_numpy(result)
+
+
+def _partition(rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
+    result = np.full((len(rows), len(ranks)), -np.inf, dtype=np.float32)
+    # Rows that are mostly -inf take partition ten times longer, so columns that no row sees go first.
+    visible = np.flatnonzero(rows.max(axis=0) != -np.inf)
+    if len(visible) == 0:
+        return result
+    rest = rows[:, visible[0] : visible[-1] + 1].copy()
+    # Several ranks in one call to partition are ten times slower than one after the other, each on the
+    # part above the one before.
+    for column in sorted(range(len(ranks)), key=lambda c: -ranks[c]):
+        position = rest.shape[1] - 1 - ranks[column]
+        if position >= 0:
+            rest.partition(position, axis=1)
+            rest = rest[:, position:]
+            result[:, column] = rest[:, 0]
+    # NaN sorts last, so it and +inf are in what is left, whatever the ranks.
+    if not (rest.max() < np.inf):
+        raise TopThetaValueError("rows", "finite elements or -inf", "NaN or +inf", "look for an overflow in the model")
+    return result
+
+
+def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tensor:
+    """A random choice of ``fraction * count`` of ``count`` rows, without repeats, ascending.
+
+    Where the product is not whole, it is rounded up or down at random, so that its expectation is exact.
+
+    Args:
+        count: number of rows to choose from.
+        fraction: above 0, at most 1.
+        generator: a CPU generator; the same state gives the same rows.
+
+    Returns:
+        int64 [chosen].
+
+    Raises:
+        TopThetaValueError: ``fraction`` is outside (0, 1] or ``count`` is negative.
+
+    Example:
+        >>> len(sample_rows(100, 0.25, torch.Generator().manual_seed(0)))
+        25
+    """
+    if not 0.0 < fraction <= 1.0:
+        raise TopThetaValueError("fraction", "above 0 and at most 1", str(fraction))
+    if count < 0:
+        raise TopThetaValueError("count", "at least 0", str(count))
+    if fraction == 1.0:
+        return torch.arange(count)
+    rounding = float(torch.rand((), generator=generator, dtype=torch.float64))
+    chosen = int(fraction * count + rounding)
+    return torch.randperm(count, generator=generator)[:chosen].sort().values

@@ -1,0 +1,96 @@
+"""What a calibration is asked for, and the row lengths that follow from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from toptheta_npu._knots import MAX_LENGTH_KNOTS, length_knots
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.thresholds import Estimator, Placement
+
+#: The paper keeps this many elements in each of the first two layers.
+FIRST_LAYERS_K = (512, 512)
+
+# Each effective k takes up to two length knots; at least half of the knots are left for the rest.
+_MOST_TARGETS = MAX_LENGTH_KNOTS // 4
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """Everything that two shards of one calibration must have in common; see :class:`Calibrator`."""
+
+    num_layers: int
+    num_heads: int
+    k: Sequence[int]
+    longest: int
+    placement: Placement
+    estimator: Estimator
+    alpha: float
+    layer_k: Sequence[int]
+    row_fraction: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_layers", "num_heads", "longest"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise TopThetaValueError(name, "an int of at least 1", repr(value))
+        for name, choices in (("placement", get_args(Placement)), ("estimator", get_args(Estimator))):
+            if getattr(self, name) not in choices:
+                raise TopThetaValueError(name, f"one of {', '.join(choices)}", repr(getattr(self, name)))
+        if not math.isfinite(self.alpha):
+            raise TopThetaValueError("alpha", "a finite number", str(self.alpha))
+        if not 0.0 < self.row_fraction <= 1.0:
+            raise TopThetaValueError("row_fraction", "above 0 and at most 1", str(self.row_fraction))
+        self._check_k()
+        object.__setattr__(self, "k", tuple(sorted(self.k)))
+        object.__setattr__(self, "layer_k", tuple(self.layer_k))
+
+    def targets(self, layer: int) -> list[int]:
+        """The effective k of a layer for every k, ascending."""
+        return [max(k, self.layer_k[layer]) for k in self.k]
+
+    def all_targets(self) -> list[int]:
+        """Every effective k of any layer, ascending, without repeats."""
+        return sorted({max(k, layer_k) for k in self.k for layer_k in self.layer_k})
+
+    def knots(self) -> list[int]:
+        """The row lengths of the calibration.
+
+        Each effective k and its successor are knots: no bucket then holds both rows that are dense for
+        that k and rows that are not.
+        """
+        first, *others = self.all_targets()
+        edges = {knot for k in others if k < self.longest for knot in (k, k + 1)}
+        return sorted(edges.union(length_knots(self.longest, first + 1, MAX_LENGTH_KNOTS - len(edges))))
+
+    def _check_k(self) -> None:
+        for name, values, least in (("k", self.k, 1), ("layer_k", self.layer_k, 0)):
+            if not isinstance(values, (list, tuple)):
+                raise TopThetaTypeError(name, "a list or tuple of ints", repr(values))
+            for value in values:
+                if type(value) is not int:
+                    raise TopThetaTypeError(name, "ints", repr(value))
+                if value < least:
+                    raise TopThetaValueError(name, f"numbers of at least {least}", str(value))
+        if not self.k or len(set(self.k)) < len(self.k):
+            raise TopThetaValueError("k", "one or more different numbers", str(list(self.k)))
+        if len(self.layer_k) != self.num_layers:
+            got = str(len(self.layer_k))
+            raise TopThetaValueError("layer_k", f"{self.num_layers} numbers, one per layer", got)
+        if len(self.all_targets()) > _MOST_TARGETS:
+            got = str(len(self.all_targets()))
+            remedy = "thresholds of other k are interpolated: ask for fewer"
+            raise TopThetaValueError("k", f"at most {_MOST_TARGETS} different max(k, layer_k)", got, remedy)
+        least = max(max(self.k), min(self.layer_k))
+        if self.longest <= least:
+            remedy = "feed longer rows, or lower k and layer_k"
+            raise TopThetaValueError("longest", f"more than {least} (the largest k)", str(self.longest), remedy)
+
+
+def default_layer_k(num_layers: int) -> Sequence[int]:
+    """512 in the first two layers and 0, no minimum of their own, in the others."""
+    return [*FIRST_LAYERS_K, *[0] * num_layers][:num_layers]

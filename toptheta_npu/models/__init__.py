@@ -1,0 +1,29 @@
+"""Top-Theta attention in Hugging Face transformers models: calibrate once, then `sparsify`.
+
+Needs transformers 5: ``pip install 'toptheta_npu[hf]'``. Works with decoder-only models whose layers all
+attend to everything before them, such as LLaMA, Mistral and Qwen without sliding windows.
+"""
+
+from __future__ import annotations
+
+try:
+    import transformers  # noqa: F401
+except ImportError as missing:
+    raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
+
+from toptheta_npu.models.calibrate import calibrate, calibrate_discarded_mass
+from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.selection import apply_selection
+from toptheta_npu.models.sparsify import NothingSparsifiedWarning, sparsify
+from toptheta_npu.models.statistics import LayerStatistics, Recording
+
+__all__ = [
+    "LayerStatistics",
+    "NothingSparsifiedWarning",
+    "Recording",
+    "apply_selection",
+    "calibrate",
+    "calibrate_discarded_mass",
+    "model_fingerprint",
+    "sparsify",
+]

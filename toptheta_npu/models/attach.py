@@ -1,0 +1,141 @@
+"""Hanging a rule on every attention module of a model, and taking it off again whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models.attention import NAME, STATE, LayerState, Rule, register
+from toptheta_npu.models.rows import ForwardRows
+
+
+@contextmanager
+def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator[ForwardRows]:
+    """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `check_model`, before
+            anything is changed.
+    """
+    check_model(model)
+    register()
+    rows = ForwardRows()
+    with ExitStack() as undo:
+        for config in {id(module.config): module.config for module in attention_modules(model)}.values():
+            undo.enter_context(_attention_by_name(config))
+        for index, module in enumerate(attention_modules(model)):
+            state = LayerState(index, rule_of(index), rows)
+            setattr(module, STATE, state)
+            undo.callback(delattr, module, STATE)
+            undo.callback(module.register_forward_pre_hook(state.before_forward, with_kwargs=True).remove)
+        yield rows
+
+
+def attention_modules(model: PreTrainedModel) -> list[Any]:
+    """The causal attention modules of the text model, by layer.
+
+    Raises:
+        TopThetaNotImplementedError: there is not exactly one per layer.
+    """
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int) and getattr(module, "is_causal", False):
+            found[index] = module
+    layers = num_layers(model)
+    if sorted(found) != list(range(layers)):
+        raise TopThetaNotImplementedError(
+            "model", f"one causal attention module for each of the {layers} layers", f"layers {sorted(found)}",
+            "use a decoder-only model such as LLaMA, Mistral or Qwen",
+        )  # fmt: skip
+    return [found[index] for index in range(layers)]
+
+
+def text_config(model: PreTrainedModel) -> Any:
+    """The configuration of the model's decoder."""
+    return model.config.get_text_config(decoder=True)
+
+
+def num_layers(model: PreTrainedModel) -> int:
+    """Layers of the model's decoder."""
+    return int(text_config(model).num_hidden_layers)
+
+
+def num_heads(model: PreTrainedModel) -> int:
+    """Query heads per layer."""
+    return int(text_config(model).num_attention_heads)
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Raises a typed error unless Top-Theta can run ``model`` as it stands.
+
+    Raises:
+        TopThetaTypeError: not a transformers model.
+        TopThetaValueError: training mode, or already attached.
+        TopThetaNotImplementedError: the architecture is not supported.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise TopThetaTypeError(
+            "model", "a transformers PreTrainedModel", type(model).__name__, "pass the model itself, not a wrapper"
+        )
+    if model.training:
+        raise TopThetaValueError("model", "a model in evaluation mode", "training mode", "call model.eval()")
+    if model.config.is_encoder_decoder or not model._can_set_attn_implementation():
+        raise TopThetaNotImplementedError(
+            "model", "a decoder-only model whose attention implementation can be chosen", type(model).__name__,
+            "use a model such as LLaMA, Mistral or Qwen",
+        )  # fmt: skip
+    for module in attention_modules(model):
+        if hasattr(module, STATE):
+            raise TopThetaValueError(
+                "model", "a model outside any other Top-Theta context", "one inside", "leave the other context first"
+            )
+        _check_attention(module, text_config(model))
+
+
+def _check_attention(module: nn.Module, config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = None if hasattr(config, "layer_types") else getattr(config, "sliding_window", None)
+    refused = [
+        ("layer_types", kinds - {"full_attention"}, "full_attention in every layer", "use a model without windows"),
+        ("sliding_window", window, "None", "set config.sliding_window = None if sequences stay below the window"),
+        ("softcap", getattr(config, "attn_logit_softcapping", None), "None", "use a model without soft-capping"),
+        ("sinks", "sinks" if hasattr(module, "sinks") else None, "no attention sinks", "use a model without sinks"),
+        ("output_attentions", config.output_attentions, "False", "set config.output_attentions = False"),
+    ]
+    for name, value, expected, remedy in refused:
+        if value:
+            raise TopThetaNotImplementedError(name, expected, str(value), remedy)
+
+
+@dataclass
+class _Borrowed:
+    """A configuration under our name: models may share one, and the last to leave restores it."""
+
+    config: Any
+    original: str | None
+    users: int = 0
+
+
+_BORROWED: dict[int, _Borrowed] = {}
+
+
+@contextmanager
+def _attention_by_name(config: Any) -> Iterator[None]:
+    borrowed = _BORROWED.setdefault(id(config), _Borrowed(config, config._attn_implementation))
+    borrowed.users += 1
+    # as transformers itself does: the public property would overwrite the sub-configurations too
+    config._attn_implementation_internal = NAME
+    try:
+        yield
+    finally:
+        borrowed.users -= 1
+        if not borrowed.users:
+            config._attn_implementation_internal = borrowed.original
+            del _BORROWED[id(config)]

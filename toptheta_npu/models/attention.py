@@ -1,0 +1,161 @@
+"""The attention function that transformers calls.
+
+It is registered under one name together with a mask function (without that a prefill would silently lose
+causality), once and for good, and does nothing by itself: a module without a rule of ours runs the
+original implementation. What a sparsified module does lies in a `LayerState` that hangs on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.models.rows import ForwardRows, Rows
+from toptheta_npu.models.value_mean import CachedLayer, look_at_cache, value_mean_without_cache
+
+NAME = "toptheta"
+STATE = "_toptheta_state"
+
+_PACKED = "run packed sequences as a padded batch"
+#: Keyword arguments of attention functions that change the attention, and the way round.
+_UNSUPPORTED = {
+    "softcap": "Top-Theta does not know soft-capped scores; use a model without attn_logit_softcapping",
+    "s_aux": "Top-Theta does not know attention sinks; use a model without them",
+    "sinks": "Top-Theta does not know attention sinks; use a model without them",
+    "sliding_window": "set config.sliding_window to None if no sequence is longer than the window",
+    "position_bias": "use a model with rotary positions",
+    "head_mask": "leave it out",
+    "cache": "continuous batching is not supported; use generate()",
+    "cu_seq_lens_q": _PACKED,
+    "cu_seq_lens_k": _PACKED,
+}
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of the attention function: query [B, Hq, Q, D]; key, value [B, Hkv, S, D]; where its rows lie."""
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    scaling: float | None
+    options: Mapping[str, Any]
+    rows: Rows
+    forward: ForwardRows
+    cached: CachedLayer | None
+
+    def dense(self) -> Tensor:
+        """The original implementation: [B, Hq, Q, D]."""
+        out, _ = sdpa_attention_forward(
+            self.module, self.query, self.key, self.value, self.mask, scaling=self.scaling, **self.options
+        )
+        return out.transpose(1, 2)
+
+    def value_mean(self) -> Tensor:
+        """The mean of the valid V rows in a decode step: float32 [B, Hkv, D]."""
+        if self.cached is None:
+            return value_mean_without_cache(self.value, self.rows)
+        return self.cached.value_mean(self.value, self.rows)
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """Key, value and the arguments that say where the rows lie, as prefill functions take them."""
+        return {
+            "key": self.key[:, :, : self.rows.span],
+            "value": self.value[:, :, : self.rows.span],
+            "actual_seq_lengths": self.rows.lengths,
+            "key_start": self.rows.starts,
+            "scale_value": self.scaling,
+        }
+
+
+class Rule(Protocol):
+    """What a sparsified layer does instead of dense attention."""
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """The attention output [B, Hq, Q, D]."""
+
+
+class LayerState:
+    """What hangs on a sparsified attention module."""
+
+    def __init__(self, index: int, rule: Rule, rows: ForwardRows) -> None:
+        self.index = index
+        self.rule = rule
+        self.rows = rows
+        self.cached: CachedLayer | None = None
+
+    def before_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Forward pre-hook: the attention function itself is not given the cache."""
+        self.cached = look_at_cache(kwargs.get("past_key_values"), self.index, self.rows)
+
+
+def register() -> None:
+    """Makes the name known to transformers; may be called any number of times."""
+    if NAME not in AttentionInterface._global_mapping:
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        AttentionInterface.register(NAME, attention_forward)
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention as transformers wants it: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
+
+    Raises:
+        TopThetaNotImplementedError: the model or caller asks for something that Top-Theta does not do.
+        TopThetaValueError: training mode, or gradients are wanted.
+    """
+    state: LayerState | None = getattr(module, STATE, None)
+    if state is None:
+        out, _ = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return out, None
+    cached, state.cached = state.cached, None
+    _refuse_unsupported(module, query, dropout, kwargs)
+    rows = state.rows.of(state.index, query, key, attention_mask, None if cached is None else cached.seen)
+    call = AttentionCall(module, query, key, value, attention_mask, scaling, kwargs, rows, state.rows, cached)
+    out = state.rule.attend(call)
+    if cached is not None and query.shape[2] > 1:
+        cached.forget()
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _refuse_unsupported(module: nn.Module, query: Tensor, dropout: float, kwargs: Mapping[str, Any]) -> None:
+    for name, remedy in _UNSUPPORTED.items():
+        if kwargs.get(name) is not None:
+            raise TopThetaNotImplementedError(name, "none", _brief(kwargs[name]), remedy)
+    if kwargs.get("is_causal") is False:
+        raise TopThetaNotImplementedError("is_causal", "causal attention", "False", "sparsify decoder models only")
+    if kwargs.get("output_attentions"):
+        raise TopThetaNotImplementedError(
+            "output_attentions", "False", "True", "Top-Theta never forms the attention matrix; see statistics=True"
+        )
+    if module.training or dropout:
+        raise TopThetaValueError("model", "a model in evaluation mode", "training mode", "call model.eval()")
+    if query.requires_grad and torch.is_grad_enabled():
+        raise TopThetaValueError(
+            "model", "no gradients (Top-Theta is for inference)", "grad mode on", "run it under torch.no_grad()"
+        )
+
+
+def _brief(value: object) -> str:
+    return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]

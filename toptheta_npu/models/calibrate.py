@@ -1,0 +1,174 @@
+"""Calibration of a transformers model: its own attention scores over sample texts become thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from toptheta_npu._checks import check_choice, check_modes
+from toptheta_npu.calibration import Calibrator
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.models.attach import check_model, num_heads, num_layers
+from toptheta_npu.models.attention import AttentionCall
+from toptheta_npu.models.calibration_run import Attend, CalibrationTexts, observe_model
+from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.selection import SelectionRule
+from toptheta_npu.models.sparsify import check_table
+from toptheta_npu.models.threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
+from toptheta_npu.thresholds import Estimator, Placement, ThresholdTable
+
+Progress = Callable[[int], None]
+
+
+def calibrate(
+    model: PreTrainedModel,
+    sequences: Iterable[Tensor],
+    *,
+    k: int | Sequence[int] = 128,
+    placement: Placement = "pre_softmax",
+    estimator: Estimator = "algorithm1",
+    alpha: float = 0.1,
+    layer_k: Sequence[int] | None = None,
+    row_fraction: float = 1.0,
+    top_k_at_calibration: bool = True,
+    sdc: Literal["none", "exact"] = "exact",
+    vmc: bool = True,
+    seed: int = 0,
+    decode_tokens: int = 0,
+    longest: int | None = None,
+    progress: Progress | None = None,
+    provenance: Mapping[str, str] | None = None,
+) -> ThresholdTable:
+    """Thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
+
+    Every sequence goes through the model once; the scores of its rows are looked at layer by layer and
+    forgotten, so memory does not grow with the number of sequences.
+
+    Args:
+        model: a decoder-only model in evaluation mode.
+        sequences: int64 token tensors [n], or [B, n] for B sequences of one length; no padding.
+        k: elements to keep; several with ``top_k_at_calibration=False``.
+        placement: compare scaled scores ("pre_softmax") or probabilities ("post_softmax").
+        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
+        alpha: standard deviations added to the average (algorithm1 only).
+        layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
+        row_fraction: share of the rows to look at.
+        top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
+            layers are calibrated on what they will see at inference; else its dense output.
+        sdc, vmc: the compensations in that output, as they will be at inference. The other estimates of
+            `sparsify` approximate sdc="exact": calibrate with that.
+        seed: of the choice of rows.
+        decode_tokens: tokens to generate greedily after each sequence; their rows are looked at too.
+        longest: the most tokens of a sequence; needed only where ``sequences`` is an iterator.
+        progress: called with the number of sequences done, after each.
+        provenance: what the sequences are, to be kept in the table.
+
+    Returns:
+        A table for `sparsify`, with the model's fingerprint.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported or an
+            option unusable, or a sequence is not a token tensor or has no row longer than the smallest k.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
+        >>> models.calibrate(model, torch.randint(50, (4, 40)), k=8, layer_k=[0, 16])
+        ThresholdTable(pre_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
+    """
+    check_model(model)
+    targets = _checked_k(k, top_k_at_calibration)
+    check_choice("sdc", sdc, ("none", "exact"))
+    check_modes(placement, sdc, 0.0, None, "vmc" if vmc else None)
+    texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(targets))
+    calibrator = Calibrator(
+        num_layers(model), num_heads(model), k=targets, longest=texts.longest_row, placement=placement,
+        estimator=estimator, alpha=alpha, layer_k=layer_k, row_fraction=row_fraction, seed=seed,
+    )  # fmt: skip
+
+    def attend_of(layer: int) -> Attend:
+        if not top_k_at_calibration:
+            return AttentionCall.dense
+        return SelectionRule(top_k(calibrator.settings.targets(layer)[0]), sdc, vmc, None).attend
+
+    observe_model(model, texts, calibrator.rows_to_observe, calibrator.observe, attend_of, progress)
+    origin = {
+        "sequences": str(texts.done), "tokens": str(texts.tokens), "decode_tokens": str(decode_tokens),
+        "top_k_at_calibration": str(top_k_at_calibration), "sdc": sdc, "vmc": str(vmc),
+    }  # fmt: skip
+    return calibrator.finish(fingerprint=model_fingerprint(model), provenance={**origin, **(provenance or {})})
+
+
+def calibrate_discarded_mass(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Iterable[Tensor],
+    *,
+    row_fraction: float = 1.0,
+    vmc: bool = True,
+    seed: int = 0,
+    decode_tokens: int = 0,
+    longest: int | None = None,
+    progress: Progress | None = None,
+) -> ThresholdTable:
+    """``table`` with the mean exponential mass that its thresholds discard, for ``sdc="offline"``.
+
+    A second pass over the calibration sequences. With a single k, layers pass on the thresholded output,
+    with several the dense one.
+
+    Args:
+        model, sequences, row_fraction, vmc, seed, decode_tokens, longest, progress: as in `calibrate`.
+        table: pre-softmax thresholds of this model.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table
+            belongs to another model or is post-softmax, where no estimate is needed.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
+        >>> texts = torch.randint(50, (4, 40))
+        >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
+        >>> models.calibrate_discarded_mass(model, table, texts).discarded_mass.shape == table.theta.shape
+        True
+    """
+    check_model(model)
+    check_table(model, table)
+    ks: list[int] = table.k.tolist()
+    texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
+    calibrator = Calibrator(
+        table.num_layers, table.num_heads, k=ks, longest=texts.longest_row, placement=table.placement,
+        layer_k=table.layer_k, row_fraction=row_fraction, seed=seed,
+    )  # fmt: skip
+    thresholds = DeviceThresholds(table.at(ks[0]))
+    options = ThresholdOptions("exact", 0.0, vmc, "thresholded")
+
+    def attend_of(layer: int) -> Attend:
+        return ThresholdRule(layer, thresholds, options, None).attend if len(ks) == 1 else AttentionCall.dense
+
+    observe = partial(calibrator.observe_discarded, table=table)
+    observe_model(model, texts, calibrator.rows_to_observe, observe, attend_of, progress)
+    return calibrator.with_discarded_mass(table)
+
+
+def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
+    if type(k) is not int and not isinstance(k, (list, tuple)):
+        raise TopThetaTypeError("k", "an int, or a list or tuple of them", repr(k))
+    targets = [k] if isinstance(k, int) else list(k)
+    if not targets or not all(type(each) is int and each > 0 for each in targets):
+        raise TopThetaValueError("k", "one or more ints of at least 1", repr(k))
+    if top_k_at_calibration and len(targets) > 1:
+        raise TopThetaValueError(
+            "k", "one k with top_k_at_calibration=True, which decides what later layers see", str(targets),
+            "calibrate each k by itself, or pass top_k_at_calibration=False",
+        )  # fmt: skip
+    return targets

@@ -1,0 +1,149 @@
+"""Running a model over calibration texts with an eye on its attention scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.fallback.prefill import row_chunks
+from toptheta_npu.models.attach import attached, text_config
+from toptheta_npu.models.attention import AttentionCall
+
+#: What a layer passes on: [B, Hq, Q, D].
+Attend = Callable[[AttentionCall], Tensor]
+#: Takes layer, scores [Hq, rows, S] and row lengths [rows].
+Observe = Callable[[int, Tensor, Tensor], None]
+
+
+class CalibrationTexts:
+    """The sequences of a calibration, checked one by one; a list or tensor of them at once, beforehand.
+
+    Attributes:
+        longest_row: keys of the longest row there will be.
+        decode_tokens: tokens to generate after each sequence.
+        done, tokens: sequences handed out so far, and their tokens.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        sequences: Iterable[Tensor],
+        longest: int | None,
+        decode_tokens: int,
+        smallest_k: int,
+    ) -> None:
+        if type(decode_tokens) is not int or decode_tokens < 0:
+            raise TopThetaValueError("decode_tokens", "an int of at least 0", repr(decode_tokens))
+        head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
+        if decode_tokens and head is None:
+            raise TopThetaValueError(
+                "decode_tokens", "0 for a model without a language-modelling head", str(decode_tokens),
+                "load it with AutoModelForCausalLM",
+            )  # fmt: skip
+        self._sequences = sequences
+        self._vocabulary = int(text_config(model).vocab_size)
+        self._smallest_k = smallest_k
+        self._longest = longest
+        self.decode_tokens = decode_tokens
+        self.done = self.tokens = 0
+        if isinstance(sequences, (Sequence, Tensor)):
+            lengths = [checked.shape[-1] for checked in self._checked()]
+            self._longest = max(lengths, default=0)
+        elif longest is None:
+            raise TopThetaValueError(
+                "longest", "the most tokens of a sequence, since sequences is an iterator", "None", "or pass a list"
+            )
+        self.longest_row = (self._longest or 0) + decode_tokens
+        if self.longest_row <= smallest_k:
+            raise TopThetaValueError(
+                "sequences", f"rows longer than k={smallest_k}", str(self.longest_row), "feed longer ones, or lower k"
+            )
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Tokens [1, n] of one sequence after the other."""
+        for batch in self._checked():
+            for tokens in batch.reshape(-1, batch.shape[-1]):
+                yield tokens[None]
+                self.done += 1
+                self.tokens += len(tokens)
+
+    def _checked(self) -> Iterator[Tensor]:
+        for index, tokens in enumerate(self._sequences):
+            self._check(f"sequences[{index}]", tokens)
+            yield tokens
+
+    def _check(self, name: str, tokens: Tensor) -> None:
+        if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
+            got = str(tokens.dtype) if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise TopThetaTypeError(name, "an int64 tensor of tokens", got, "tokenise with return_tensors='pt'")
+        if tokens.ndim not in (1, 2) or not tokens.numel():
+            raise TopThetaValueError(name, "tokens [n] or [B, n]", f"shape {list(tokens.shape)}")
+        length = tokens.shape[-1]
+        if length + self.decode_tokens <= self._smallest_k:
+            raise TopThetaValueError(
+                name, f"more than {self._smallest_k} tokens, the smallest k, since shorter rows are dense",
+                f"{length} and {self.decode_tokens} to generate", "leave it out, join it to another, or lower k",
+            )  # fmt: skip
+        if self._longest is not None and length > self._longest:
+            raise TopThetaValueError(name, f"at most longest={self._longest} tokens", str(length), "raise longest")
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self._vocabulary:
+            raise TopThetaValueError(
+                name, f"tokens from 0 to {self._vocabulary - 1}", str(low if low < 0 else high), "check the tokenizer"
+            )
+
+
+def observe_model(
+    model: PreTrainedModel,
+    texts: CalibrationTexts,
+    rows_of_sequence: Callable[[int, int], Tensor],
+    observe: Observe,
+    attend_of: Callable[[int], Attend],
+    progress: Callable[[int], None] | None,
+) -> None:
+    """Runs every text through the model and shows ``observe`` the scores of its chosen rows, layer by layer."""
+    watched = _Watched()
+    with attached(model, lambda layer: _ObservingRule(layer, watched, observe, attend_of(layer))), torch.no_grad():
+        for index, tokens in enumerate(texts):
+            watched.rows = rows_of_sequence(tokens.shape[1] + texts.decode_tokens, index)
+            _run(model, tokens.to(model.device), texts.decode_tokens)
+            if progress is not None:
+                progress(index + 1)
+
+
+class _Watched:
+    """The rows to look at in the sequence at hand, int64 [chosen], ascending."""
+
+    rows: Tensor
+
+
+class _ObservingRule:
+    def __init__(self, layer: int, watched: _Watched, observe: Observe, attend: Attend) -> None:
+        self._layer = layer
+        self._watched = watched
+        self._observe = observe
+        self._attend = attend
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        past = call.rows.span - call.query.shape[2]
+        rows = self._watched.rows
+        rows = rows[(rows >= past) & (rows < call.rows.span)] - past
+        wanted = rows.to(call.query.device)
+        for chunk in row_chunks(call.query, call.key, scale_value=call.scaling, rows_wanted=wanted):
+            self._observe(self._layer, chunk.scores[0], chunk.n[0, 0])
+        return self._attend(call)
+
+
+def _run(model: PreTrainedModel, tokens: Tensor, decode_tokens: int) -> None:
+    if not decode_tokens:
+        # without the head: the logits of a whole prompt are large, and nobody reads them
+        model.base_model(input_ids=tokens, use_cache=False)
+        return
+    cache = DynamicCache()
+    for _ in range(decode_tokens + 1):
+        logits = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        tokens = logits[:, -1].argmax(-1, keepdim=True)

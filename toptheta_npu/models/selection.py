@@ -1,0 +1,84 @@
+"""Any other selection rule in the same harness: top-k, windows, random choice, BLASST."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from toptheta_npu._checks import check_choice, check_modes
+from toptheta_npu.fallback.prefill import Selector, select_and_attend
+from toptheta_npu.models.attach import attached, check_model
+from toptheta_npu.models.attention import AttentionCall
+from toptheta_npu.models.sparsify import make_recorders
+from toptheta_npu.models.statistics import Recorder, Recording
+
+
+@contextmanager
+def apply_selection(
+    model: PreTrainedModel,
+    select_for_layer: Callable[[int], Selector],
+    *,
+    sdc: Literal["none", "exact"] = "exact",
+    vmc: bool = True,
+    statistics: bool = False,
+) -> Iterator[Recording]:
+    """Runs all rows of ``model``, prompts and decode steps alike, under one selection rule per layer.
+
+    For comparisons: the attention, the compensations and the counts are those of a thresholded prefill,
+    only the rule differs (`toptheta_npu.fallback.baselines` has some). It saves nothing.
+
+    Args:
+        model: as in `sparsify`.
+        select_for_layer: gives the rule of a layer; it sees chunks of rows and returns what they keep.
+            A row for which it keeps nothing keeps its largest element.
+        sdc, vmc: the compensations, as in `sparsify`; the estimates that need thresholds are not available.
+        statistics: collect what every row kept.
+
+    Yields:
+        A `Recording`, as `sparsify`.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `sparsify`.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from toptheta_npu.fallback.baselines import top_k
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
+        >>> with torch.no_grad(), models.apply_selection(model, lambda layer: top_k(4), statistics=True) as run:
+        ...     logits = model(torch.randint(50, (1, 10))).logits
+        >>> run.statistics()[1].kept[:, 0].tolist()
+        [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
+    """
+    check_choice("sdc", sdc, ("none", "exact"))
+    check_modes("pre_softmax", sdc, 0.0, None, "vmc" if vmc else None)
+    check_model(model)
+    recorders = make_recorders(model) if statistics else None
+
+    def rule_of(layer: int) -> SelectionRule:
+        return SelectionRule(select_for_layer(layer), sdc, vmc, None if recorders is None else recorders[layer])
+
+    with attached(model, rule_of):
+        yield Recording(recorders)
+
+
+class SelectionRule:
+    """Keeps what a selector keeps."""
+
+    def __init__(self, select: Selector, sdc: str, vmc: bool, recorder: Recorder | None) -> None:
+        self._select = select
+        self._sdc = sdc
+        self._vmc = vmc
+        self._recorder = recorder
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        """[B, Hq, Q, D] over the elements that the selector keeps."""
+        out, kept = select_and_attend(call.query, select=self._select, sdc=self._sdc, vmc=self._vmc, **call.prompt)
+        if self._recorder is not None:
+            self._recorder.record(call, kept.kept, kept.value_rows)
+        return out

@@ -1,0 +1,155 @@
+"""Top-Theta attention in a transformers model, switched on by a context manager."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import get_args
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from toptheta_npu._checks import check_choice, check_modes
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models.attach import attached, check_model, num_heads, num_layers, text_config
+from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.rows import ForwardRows
+from toptheta_npu.models.statistics import Recorder, Recording
+from toptheta_npu.models.threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
+from toptheta_npu.thresholds import Extrapolation, ThresholdExtrapolationWarning, ThresholdsAtK, ThresholdTable
+
+
+class NothingSparsifiedWarning(UserWarning):
+    """A `sparsify` context ended in which every row was dense."""
+
+
+@contextmanager
+def sparsify(
+    model: PreTrainedModel,
+    thresholds: ThresholdTable,
+    *,
+    k: int = 128,
+    sdc: Sdc = "exact",
+    sdc_gamma: float = 0.05,
+    vmc: bool = True,
+    prefill: PrefillMode = "dense",
+    max_length: int | None = None,
+    extrapolation: Extrapolation = "nearest",
+    statistics: bool = False,
+) -> Iterator[Recording]:
+    """Runs the attention of ``model`` by calibrated thresholds within the context, then restores it.
+
+    Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
+    head and row length (paper, section "Top-Theta Attention Inference"); rows of at most k keys are dense.
+    Calls with several new tokens are dense, or follow the same rule row by row with
+    ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
+
+    Args:
+        model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
+        thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
+        k: elements to keep per row, within the calibrated range.
+        sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
+            table with ``discarded_mass``. Only "exact" with a post-softmax table.
+        sdc_gamma: factor of "exp_threshold".
+        vmc: give the discarded mass back as the mean V row, kept as a running sum next to the cache.
+        prefill: "dense" or "thresholded".
+        max_length: the last row length with a threshold of its own; None: the longest calibrated.
+        extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
+        statistics: collect what every row kept; slower.
+
+    Yields:
+        A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
+            in training mode or in another context, or is not the one that was calibrated; or an option is
+            unusable. Within the context: masks with holes, packed sequences, soft-capping, sinks, sliding
+            windows, ``output_attentions`` and gradients raise; nothing silently becomes dense.
+
+    Warns:
+        NothingSparsifiedWarning: at the end, if no row was longer than k.
+        ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        ...     vocab_size=50, max_position_embeddings=64)).eval()
+        >>> texts = torch.randint(50, (4, 40))
+        >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
+        >>> with models.sparsify(model, table, k=8):
+        ...     model.generate(texts[:1, :20], max_new_tokens=4, min_new_tokens=4, do_sample=False).shape
+        torch.Size([1, 24])
+    """
+    check_model(model)
+    check_table(model, thresholds)
+    check_choice("prefill", prefill, get_args(PrefillMode))
+    at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
+    mass = _offline_mass(at_k) if sdc == "offline" else None
+    check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
+    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
+    recorders = make_recorders(model) if statistics else None
+    on_device = DeviceThresholds(at_k)
+    rules = [
+        ThresholdRule(layer, on_device, options, None if recorders is None else recorders[layer])
+        for layer in range(thresholds.num_layers)
+    ]
+    with attached(model, rules.__getitem__) as rows:
+        yield Recording(recorders)
+    _warn(rows, at_k, int(thresholds.lengths[-1]), max_length)
+
+
+def make_recorders(model: PreTrainedModel) -> list[Recorder]:
+    """One recorder per layer."""
+    heads = num_heads(model)
+    kv_heads = getattr(text_config(model), "num_key_value_heads", None) or heads
+    return [Recorder(heads, kv_heads) for _ in range(num_layers(model))]
+
+
+def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
+    if not isinstance(thresholds, ThresholdTable):
+        raise TopThetaTypeError(
+            "thresholds", "a ThresholdTable", type(thresholds).__name__, "load the file with ThresholdTable.load(path)"
+        )
+    have, want = (thresholds.num_layers, thresholds.num_heads), (num_layers(model), num_heads(model))
+    if have != want:
+        raise TopThetaValueError(
+            "thresholds", "{} layers x {} heads, as the model has".format(*want), "{} x {}".format(*have),
+            "calibrate this model",
+        )  # fmt: skip
+    fingerprint = model_fingerprint(model)
+    if thresholds.fingerprint != fingerprint:
+        raise TopThetaValueError(
+            "thresholds", f"those of this model, {fingerprint}", f"those of {thresholds.fingerprint}",
+            "calibrate this model, or load the file that belongs to it",
+        )  # fmt: skip
+
+
+def _offline_mass(at_k: ThresholdsAtK) -> Tensor:
+    if at_k.discarded_mass is None:
+        raise TopThetaValueError(
+            "sdc", "'none', 'exact' or 'exp_threshold' with a table without discarded_mass", "'offline'",
+            "add it with calibrate_discarded_mass",
+        )  # fmt: skip
+    return at_k.discarded_mass[0]
+
+
+def _warn(rows: ForwardRows, at_k: ThresholdsAtK, calibrated: int, max_length: int | None) -> None:
+    longest = int(rows.longest)
+    if longest <= min(at_k.layer_targets):
+        seen = f"the longest had {longest} keys" if longest else "there was no decode step"
+        warnings.warn(
+            f"no row was sparsified: {seen}, and rows of up to {min(at_k.layer_targets)} keys are dense. Feed longer "
+            "sequences or lower k; prefill='thresholded' covers prompts, scoring and assisted decoding",
+            NothingSparsifiedWarning,
+            stacklevel=4,
+        )
+    elif max_length is None and longest > calibrated:
+        warnings.warn(
+            f"rows of up to {longest} keys used the thresholds of length {calibrated}, the longest calibrated; "
+            "calibrate on longer sequences, or pass max_length and extrapolation='fitted'",
+            ThresholdExtrapolationWarning,
+            stacklevel=4,
+        )

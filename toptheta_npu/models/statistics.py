@@ -1,0 +1,97 @@
+"""What a sparse run kept, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.models.attention import AttentionCall
+
+
+@dataclass(frozen=True, eq=False)
+class LayerStatistics:
+    """The rows of one layer in the order in which they were computed, padding left out.
+
+    Attributes:
+        keys: int32 [rows], visible keys, the row's own included.
+        kept: int32 [rows, Hq], elements kept per query head.
+        value_rows: int32 [rows, Hkv], V rows read per KV head: the union over its query heads.
+        decode: bool [rows], False for rows of a prefill.
+
+    Example:
+        >>> rows = LayerStatistics(
+        ...     keys=torch.tensor([8, 9]), kept=torch.tensor([[4, 2], [3, 3]]),
+        ...     value_rows=torch.tensor([[5], [4]]), decode=torch.tensor([False, True]))
+        >>> rows.kept[rows.decode].float().mean().item()
+        3.0
+    """
+
+    keys: Tensor
+    kept: Tensor
+    value_rows: Tensor
+    decode: Tensor
+
+
+class Recorder:
+    """Collects the statistics of one layer; they stay on the device until they are asked for."""
+
+    def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
+        self._heads = (num_heads, num_key_value_heads)
+        self._calls: list[tuple[Tensor, Tensor, Tensor, bool]] = []
+
+    def record(self, call: AttentionCall, kept: Tensor, value_rows: Tensor) -> None:
+        """Adds the rows of a call: kept [B, Hq, Q] and value_rows [B, Hkv, Q]."""
+        self._calls.append((call.rows.counts, kept, value_rows, call.query.shape[2] == 1))
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        self._calls.clear()
+
+    def result(self) -> LayerStatistics:
+        """All rows so far, on the CPU."""
+        keys, decode = [torch.zeros(0, dtype=torch.int32)], [torch.zeros(0, dtype=torch.bool)]
+        kept, value_rows = ([torch.zeros(0, heads, dtype=torch.int32)] for heads in self._heads)
+        for counts, call_kept, call_value_rows, is_decode in self._calls:
+            row_keys = counts.flatten().cpu()
+            real = row_keys > 0
+            keys.append(row_keys[real])
+            kept.append(call_kept.transpose(1, 2).flatten(0, 1).cpu()[real])
+            value_rows.append(call_value_rows.transpose(1, 2).flatten(0, 1).cpu()[real])
+            decode.append(torch.full((int(real.sum()),), is_decode))
+        return LayerStatistics(
+            torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode)
+        )
+
+
+class Recording:
+    """What `sparsify` and `apply_selection` yield."""
+
+    def __init__(self, recorders: list[Recorder] | None) -> None:
+        self._recorders = recorders
+
+    def statistics(self) -> list[LayerStatistics]:
+        """The rows that were judged so far, one entry per layer; rows of a dense prefill are not among them.
+
+        Raises:
+            TopThetaValueError: the context was entered without ``statistics=True``.
+        """
+        return [recorder.result() for recorder in self._wanted()]
+
+    def clear(self) -> None:
+        """Forgets the rows so far, for example between two sequences.
+
+        Raises:
+            TopThetaValueError: the context was entered without ``statistics=True``.
+        """
+        for recorder in self._wanted():
+            recorder.clear()
+
+    def _wanted(self) -> list[Recorder]:
+        if self._recorders is None:
+            raise TopThetaValueError(
+                "statistics", "a context that collects them", "one that does not", "enter it with statistics=True"
+            )
+        return self._recorders

@@ -1,0 +1,140 @@
+"""The running mean of the V rows, which V-mean compensation needs in every decode step.
+
+Its state is an attribute of the cache's own layer object, so it lives, dies and travels with the V rows
+that it sums up. A cache may change behind our back between two steps (beam search reorders it, assisted
+decoding crops it, users reset it); the state is then made anew from V.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, StaticLayer
+
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError
+from toptheta_npu.models.rows import Rows
+
+STATE = "_toptheta_value_mean"
+
+
+class RunningMean:
+    """Sum of the valid V rows of one cache layer.
+
+    Attributes:
+        total: float32 [B, Hkv, D].
+        count: int64 [B]; on the device for a preallocated cache, else on the CPU.
+    """
+
+    def __init__(self, total: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
+        self.total = total
+        self.count = count
+        self._values = weakref.ref(values)
+        self._owner = owner
+
+    def sums_up(self, values: Tensor | None, owner: object) -> bool:
+        """Whether this is about that very tensor, and was kept up by the same context."""
+        return self._owner is owner and self._values() is values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copied or pickled cache holds other tensors: its mean starts over
+        return _no_mean, ()
+
+
+def _no_mean() -> None:
+    return None
+
+
+class CachedLayer:
+    """The cache layer of one attention module, looked at just before the call that extends it."""
+
+    def __init__(self, cache: Cache, index: int, owner: object) -> None:
+        self._cache, self._index, self._owner = cache, index, owner
+        self._known: RunningMean | None = None
+        # layers of a DynamicCache come into being with their first tokens
+        if index < len(cache.layers):
+            known = getattr(self.layer, STATE, None)
+            if known is not None and known.sums_up(self.layer.values, owner):
+                self._known = known
+
+    @property
+    def layer(self) -> Any:
+        """The layer object of the cache."""
+        return self._cache.layers[self._index]
+
+    @property
+    def seen(self) -> int | Tensor:
+        """Tokens in the layer, a tensor where the cache is preallocated."""
+        seen: int | Tensor = self.layer.get_seq_length()
+        return seen
+
+    def forget(self) -> None:
+        """Drops the mean: several rows came at once, and the next decode step sums them up."""
+        if getattr(self.layer, STATE, None) is not None:
+            delattr(self.layer, STATE)
+
+    def value_mean(self, value: Tensor, rows: Rows) -> Tensor:
+        """The mean of the valid rows of ``value`` [B, Hkv, S, D], the new one included: float32 [B, Hkv, D]."""
+        count = rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
+        known = self._known
+        if known is None:
+            total = sum_values(value, rows)
+        elif isinstance(self.layer, StaticLayer):
+            # its tensor stays the same one even after a reset, and only the device knows the count
+            follows = (known.count.to(count.device) + 1 == count).to(value.device)
+            added = known.total + _newest(value, rows)
+            total = torch.where(follows[:, None, None], added, sum_values(value, rows))
+        elif torch.equal(known.count + 1, count):
+            total = known.total + _newest(value, rows)
+        else:
+            total = sum_values(value, rows)
+        setattr(self.layer, STATE, RunningMean(total, count, self.layer.values, self._owner))
+        return _mean(total, rows)
+
+
+def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | None:
+    """The layer of ``cache`` that an attention module is about to extend; None without a cache.
+
+    Raises:
+        TopThetaTypeError: not a transformers Cache.
+        TopThetaNotImplementedError: the layer keeps only a window of the tokens.
+    """
+    if cache is None:
+        return None
+    if not isinstance(cache, Cache):
+        raise TopThetaTypeError("past_key_values", "a transformers Cache", type(cache).__name__, "pass a DynamicCache")
+    layer = cache.layers[index] if index < len(cache.layers) else None
+    if getattr(layer, "is_sliding", False):
+        raise TopThetaNotImplementedError(
+            "past_key_values", "a cache that keeps all tokens", type(layer).__name__, "pass DynamicCache()"
+        )
+    return CachedLayer(cache, index, owner)
+
+
+def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
+    """The mean of the valid V rows where there is no cache to keep a state on: float32 [B, Hkv, D]."""
+    return _mean(sum_values(value, rows), rows)
+
+
+def sum_values(value: Tensor, rows: Rows) -> Tensor:
+    """The sum of the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]."""
+    if rows.lengths is None:
+        return value[:, :, : rows.span].sum(2, dtype=torch.float32)
+    column = torch.arange(value.shape[2], device=value.device)
+    starts = torch.zeros_like(rows.lengths) if rows.starts is None else rows.starts
+    valid = (column >= starts[:, None]) & (column < (starts + rows.lengths)[:, None])
+    return torch.where(valid[:, None, :, None], value, 0.0).sum(2, dtype=torch.float32)
+
+
+def _newest(value: Tensor, rows: Rows) -> Tensor:
+    if rows.lengths is None:
+        return value[:, :, rows.span - 1].float()
+    last = rows.lengths - 1 if rows.starts is None else rows.starts + rows.lengths - 1
+    index = last.clamp_min(0)[:, None, None, None].expand(-1, value.shape[1], 1, value.shape[3])
+    return value.gather(2, index).squeeze(2).float()
+
+
+def _mean(total: Tensor, rows: Rows) -> Tensor:
+    return total / rows.counts[:, -1].clamp_min(1)[:, None, None]

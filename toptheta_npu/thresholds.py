@@ -1,0 +1,281 @@
+"""Calibrated thresholds: one number per (k, layer, query head, row length), with their origin.
+
+A table is made by :mod:`toptheta_npu.calibration`, kept in a safetensors file, and turned into
+per-length tensors on the device of the model by :meth:`ThresholdTable.at`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from toptheta_npu._threshold_checks import DTYPES, UNITS, check_table
+from toptheta_npu._threshold_file import file_error, read_table, save_table
+from toptheta_npu._threshold_fit import ThresholdFit, fit_table
+from toptheta_npu._threshold_lookup import (
+    Extrapolation,
+    ThresholdExtrapolationWarning,
+    ThresholdsAtK,
+    expand,
+)
+from toptheta_npu._threshold_text import read_text, write_csv, write_text
+from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+
+__all__ = [
+    "Estimator",
+    "Extrapolation",
+    "Placement",
+    "ThresholdExtrapolationWarning",
+    "ThresholdFit",
+    "ThresholdTable",
+    "ThresholdsAtK",
+]
+
+Placement = Literal["pre_softmax", "post_softmax"]
+Estimator = Literal["algorithm1", "pooled"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ThresholdTable:
+    """Thresholds at knots of k and of row length (paper, section 3.1), checked and fixed at construction.
+
+    Tensors are copied to the CPU; treat them as read-only.
+
+    Attributes:
+        theta: float32 [K, L, Hq, R]. Pre-softmax in units of the scaled score (after RoPE and scale),
+            post-softmax a probability. An element is kept when it is strictly greater; -inf is dense.
+        k: int64 [K], ascending: the knots in elements kept per row.
+        lengths: int64 [R], ascending, R <= 128: the knots in row length.
+        counts: int64 [L, Hq, R], calibration rows behind each knot; 0 where filled from neighbours.
+        std: float32 [K, L, Hq, R], spread of the per-row thresholds (0 for the pooled estimator).
+        placement: ``"pre_softmax"`` or ``"post_softmax"``.
+        estimator: ``"algorithm1"`` (mean of the rows' thresholds) or ``"pooled"`` (k kept on average).
+        alpha: how many standard deviations were added to theta.
+        layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements.
+        fingerprint: of the model that was calibrated.
+        provenance: what was calibrated on, str to str.
+        discarded_mass: float32 [K, L, Hq, R] or None: mean exp-sum of the elements not kept, relative to
+            exp(row max), for the offline softmax denominator compensation.
+        bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
+            on the calibration rows (pooled estimator).
+
+    Raises:
+        TopThetaTypeError: a tensor or header field has the wrong type.
+        TopThetaValueError: shapes do not fit, knots do not ascend, or a number is NaN or out of range.
+
+    Example:
+        >>> table = ThresholdTable(
+        ...     theta=torch.tensor([[[[0.5, 1.0]]]]), k=torch.tensor([4]), lengths=torch.tensor([8, 16]),
+        ...     counts=torch.ones(1, 1, 2, dtype=torch.int64), std=torch.zeros(1, 1, 1, 2),
+        ...     placement="pre_softmax", estimator="algorithm1", alpha=0.1, layer_k=[0], fingerprint="demo")
+        >>> table
+        ThresholdTable(pre_softmax, algorithm1, k=[4], 1 layers x 1 heads, lengths 8 to 16 (2 knots))
+        >>> table.at(4).theta[0][torch.tensor([3, 8, 11, 99]).clamp(max=16)].flatten()
+        tensor([  -inf, 0.5000, 0.7297, 1.0000])
+    """
+
+    theta: Tensor
+    k: Tensor
+    lengths: Tensor
+    counts: Tensor
+    std: Tensor
+    placement: Placement
+    estimator: Estimator
+    alpha: float
+    layer_k: Sequence[int]
+    fingerprint: str
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    discarded_mass: Tensor | None = None
+    bracket: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_table(self)
+        object.__setattr__(self, "layer_k", tuple(self.layer_k))
+        object.__setattr__(self, "provenance", dict(self.provenance))
+        for name in DTYPES:
+            tensor = getattr(self, name)
+            if tensor is not None:
+                copy = tensor.detach().to("cpu", copy=True).contiguous()
+                object.__setattr__(self, name, copy)
+
+    def __repr__(self) -> str:
+        return (
+            f"ThresholdTable({self.placement}, {self.estimator}, k={self.k.tolist()}, "
+            f"{self.num_layers} layers x {self.num_heads} heads, lengths {int(self.lengths[0])} to "
+            f"{int(self.lengths[-1])} ({len(self.lengths)} knots))"
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, L."""
+        return self.theta.shape[1]
+
+    @property
+    def num_heads(self) -> int:
+        """Number of query heads per layer, Hq."""
+        return self.theta.shape[2]
+
+    @property
+    def unit(self) -> str:
+        """The unit of theta: ``"scaled score"`` or ``"probability"``."""
+        return UNITS[self.placement]
+
+    def layer_targets(self, k: int) -> list[int]:
+        """Elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.
+
+        Raises:
+            TopThetaTypeError: ``k`` is not an int.
+            TopThetaValueError: ``k`` is outside the calibrated knots.
+        """
+        if type(k) is not int:
+            raise TopThetaTypeError("k", "an int", repr(k))
+        low, high = int(self.k[0]), int(self.k[-1])
+        if not low <= k <= high:
+            known = f"{low}, the calibrated k" if low == high else f"{low} to {high}, the calibrated range"
+            raise TopThetaValueError("k", known, str(k), f"calibrate with k={k} among the knots")
+        return [max(k, layer_k) for layer_k in self.layer_k]
+
+    def at(
+        self,
+        k: int,
+        *,
+        device: torch.device | str = "cpu",
+        max_length: int | None = None,
+        extrapolation: Extrapolation = "nearest",
+    ) -> ThresholdsAtK:
+        """Thresholds for one k on one device, one row per row length.
+
+        Linear in log k between k knots and in log n between length knots; after the softmax it is log
+        theta that is linear. Rows no longer than the layer's effective k are dense (-inf).
+
+        Args:
+            k: elements to keep per row, within the calibrated knots.
+            device: where the thresholds go.
+            max_length: the last row length with a threshold of its own; None: the longest calibrated.
+            extrapolation: beyond the longest calibrated length, ``"nearest"`` uses that length's
+                thresholds, ``"fitted"`` the function of :meth:`fit`.
+
+        Raises:
+            TopThetaTypeError: ``k`` is not an int.
+            TopThetaValueError: ``k`` is outside the knots, or another argument is unusable.
+
+        Warns:
+            ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
+        """
+        return expand(self, k, device, max_length, extrapolation)
+
+    def fit(self) -> ThresholdFit:
+        """Theta as a function of the row length, by least squares weighted with the counts.
+
+        Paper, "Threshold function fitting": pre-softmax c0 + c1/n + c2*log n, post-softmax
+        log theta = c0 + c1*log n.
+
+        Example:
+            >>> n = torch.tensor([16, 32, 64, 128])
+            >>> table = ThresholdTable(
+            ...     theta=(2 - 8 / n).view(1, 1, 1, 4), k=torch.tensor([8]), lengths=n,
+            ...     counts=torch.ones(1, 1, 4, dtype=torch.int64), std=torch.zeros(1, 1, 1, 4),
+            ...     placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[0], fingerprint="demo")
+            >>> table.fit().predict(torch.tensor([1024])).item()
+            1.9921875
+        """
+        return fit_table(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the table as a safetensors file, atomically; the same table gives the same bytes.
+
+        Raises:
+            TopThetaValueError: the folder does not exist.
+        """
+        save_table(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, fingerprint: str | None = None) -> ThresholdTable:
+        """Reads a table that :meth:`save` wrote; never unpickles anything.
+
+        Args:
+            path: the file.
+            fingerprint: of the model the thresholds are wanted for; None: any.
+
+        Raises:
+            TopThetaValueError: the file is missing, damaged, of another kind, schema or model.
+        """
+        header, tensors = read_table(path)
+        if fingerprint is not None and header["fingerprint"] != fingerprint:
+            raise file_error(
+                path,
+                f"thresholds of the model {fingerprint}",
+                f"those of {header['fingerprint']}",
+                "calibrate this model, or load the file that belongs to it",
+            )
+        try:
+            fields: dict[str, Any] = {**tensors, **header}
+            return cls(**fields)
+        except TopThetaError as error:
+            raise file_error(path, "a valid threshold table", str(error), "calibrate again") from error
+
+    def export_text(self, path: str | Path, k: int) -> None:
+        """Writes the thresholds of one k as the authors' th.txt.
+
+        One line ``L<layer>_H<head>:<length> <threshold> <samples> <k>`` per length knot above the
+        layer's effective k, which is the last column.
+
+        Raises:
+            TopThetaTypeError: ``k`` is not an int.
+            TopThetaValueError: ``k`` is outside the knots, or the folder does not exist.
+        """
+        write_text(self, path, k)
+
+    def export_csv(self, path: str | Path, k: int) -> None:
+        """Writes the thresholds of one k as gzipped CSV with header layer,head,seq_len,threshold.
+
+        Raises:
+            TopThetaTypeError: ``k`` is not an int.
+            TopThetaValueError: ``k`` is outside the knots, or the folder does not exist.
+        """
+        write_csv(self, path, k)
+
+    @classmethod
+    def from_text(
+        cls,
+        path: str | Path,
+        *,
+        fingerprint: str,
+        placement: Placement = "pre_softmax",
+        estimator: Estimator = "algorithm1",
+        alpha: float = 0.1,
+        provenance: Mapping[str, str] | None = None,
+    ) -> ThresholdTable:
+        """Reads the authors' th.txt, which holds one k per layer and says nothing about its origin.
+
+        More than 128 row lengths are pooled into 128 knots, each the mean of its neighbourhood weighted
+        by the sample counts.
+
+        Args:
+            path: the file.
+            fingerprint: of the model that the thresholds belong to.
+            placement: where they were calibrated.
+            estimator: how.
+            alpha: with how many standard deviations added.
+            provenance: what they were calibrated on.
+
+        Raises:
+            TopThetaValueError: a line is malformed or a duplicate, a layer has several k, or a layer or
+                head has no line at all; the message has the line number.
+        """
+        if placement not in UNITS:
+            raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(placement))
+        fields = read_text(path, placement)
+        return cls(
+            **fields,
+            placement=placement,
+            estimator=estimator,
+            alpha=alpha,
+            fingerprint=fingerprint,
+            provenance=provenance or {},
+        )
