@@ -6,6 +6,7 @@ VENV ?= .venv
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# one torch thread per worker: two workers share the cores instead of fighting for them
 PYTEST_WORKERS ?= 2
 TORCH := $(shell grep '^torch==' constraints.txt)
 
@@ -15,7 +16,7 @@ demo: $(READY)
 	$(BIN)/toptheta demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

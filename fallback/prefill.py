@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
 
-_SCORES_PER_CHUNK = 8 << 20  # 32 MiB of float32 scores at a time
+_SCORES_PER_CHUNK = 1 << 20  # 4 MiB of float32 scores at a time: they stay in cache
 
 
 class RowChunk(NamedTuple):

@@ -27,7 +27,7 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str]) -> None:
     results = json.loads((output / "results.json").read_text())["results"]
     families = {row["family"] for row in results}
     assert {"dense", "Top-k + SDC + VMC", "Top-θ pre", "Top-θ post + VMC", "last-k", "V mean only"} <= families
-    assert "Live: thresholds for k=64" in text
+    assert "Live: Algorithm 1 calibrated k=64 on 2 sequences" in text
     assert "of 4 tokens agree" in text
 
 

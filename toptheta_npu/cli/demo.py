@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LENGTH = 2560
 POSITIONS = 512
 KS = (32, 64, 128, 256, 512)
+RANDOM_KS = (32, 64, 128)  # more random keys make no difference
 LIVE_K = 64
 
 
@@ -36,14 +37,18 @@ def demo(
     new_tokens: Annotated[int, typer.Option(min=1, help="Length of the two continuations.")] = 48,
 ) -> None:
     """Calibrate the embedded model, then compare Top-θ with dense attention, Top-k and controls."""
+    import transformers
+
     from toptheta_npu.evaluation import corpus, report
     from toptheta_npu.evaluation.perplexity import PerplexityTask
 
     if output.exists() and not output.is_dir():
         raise TopThetaValueError("--output", "a folder", f"the file {output}")
     output.mkdir(parents=True, exist_ok=True)
-    console = Console()
+    # the table does not fit into less
+    console = Console(width=max(Console().width, 120))
     started = time.perf_counter()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if note := corpus.python_note():
         console.print(note)
     model, tokenizer = load_tiny_llama()
@@ -57,7 +62,7 @@ def demo(
         evaluation = PerplexityTask(model, held_out, POSITIONS)
         bar.remove_task(task)
         results = compare(bar, evaluation, tables, live)
-    title = f"Perplexity of the last {POSITIONS} of {LENGTH} tokens, {windows} held-out windows of Python source"
+    title = f"Perplexity (ppl) of the last {POSITIONS} of {LENGTH} tokens, {windows} held-out windows of Python source"
     console.print(report.as_table(results, title))
     settings = {"windows": windows, "length": LENGTH, "positions": POSITIONS, "live_calibration": calibration}
     (output / "results.json").write_text(report.as_json(results, settings))
@@ -99,11 +104,11 @@ def calibrate_live(console: Console, model: Any, sequences: torch.Tensor) -> Thr
             progress=lambda done: bar.update(task, completed=done),
         )  # fmt: skip
     seconds = time.perf_counter() - started
-    console.print(f"Live: thresholds for k={LIVE_K} from {len(sequences)} sequences in {seconds:.0f} s (Algorithm 1).")
+    console.print(f"Live: Algorithm 1 calibrated k={LIVE_K} on {len(sequences)} sequences in {seconds:.0f} s.")
     return table
 
 
-def list_methods(tables: dict[str, ThresholdTable], live: ThresholdTable, dense_rows: float) -> Iterator[list[Method]]:
+def list_methods(tables: dict[str, ThresholdTable], live: ThresholdTable) -> Iterator[list[Method]]:
     """Methods in the order of the table; the controls are added by `compare`, which knows the V rows."""
     from toptheta_npu.evaluation import methods
 
@@ -112,7 +117,7 @@ def list_methods(tables: dict[str, ThresholdTable], live: ThresholdTable, dense_
     for placement in ("post_softmax", "pre_softmax"):
         for compensated in (True, False):
             yield [methods.top_theta(tables[placement], k, compensated=compensated) for k in KS]
-    yield [methods.top_theta(live, LIVE_K, compensated=True, family="Top-θ post + VMC, live Algorithm 1")]
+    yield [methods.top_theta(live, LIVE_K, compensated=True, family="Top-θ post + VMC, live")]
     yield [methods.value_mean_only(targets[KS[0]])]
 
 
@@ -122,7 +127,7 @@ def compare(
     """Every method, then the controls that read as many V rows as Top-θ post + VMC did."""
     from toptheta_npu.evaluation import methods
 
-    task = bar.add_task("dense", total=2 + 5 * len(KS) + 1 + 2 * len(KS))
+    task = bar.add_task("dense", total=3 + 6 * len(KS) + len(RANDOM_KS))
 
     def run(method: Method) -> Result:
         bar.update(task, description=f"{method.family} {method.k or ''}")
@@ -131,14 +136,14 @@ def compare(
         return result
 
     results = [run(methods.dense())]
-    for family in list_methods(tables, live, results[0].reads.keys_mean):
+    for family in list_methods(tables, live):
         results += [run(method) for method in family]
     group = evaluation.model.config.num_attention_heads // evaluation.model.config.num_key_value_heads
     read = {r.k: round(r.reads.value_rows_mean) for r in results if r.family == "Top-θ post + VMC"}
     keys = round(results[0].reads.keys_mean)
     for k in KS:
         results.append(run(methods.last_k(k, read[k], tables["post_softmax"].layer_targets(k))))
-    for k in KS:
+    for k in RANDOM_KS:
         targets = tables["post_softmax"].layer_targets(k)
         results.append(run(methods.random_k(k, read[k], group, targets, keys)))
     return results
@@ -156,7 +161,10 @@ def continue_side_by_side(
         sparse = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
     rows = torch.cat([layer.value_rows.flatten() for layer in recording.statistics()[2:]]).float().mean().item()
     texts = [tokenizer.decode(tokens[len(prompt) :]) for tokens in (dense, sparse)]
-    titles = (f"dense: {len(prompt)} V rows and more", f"Top-θ post + VMC, k={LIVE_K}: {rows:.0f} V rows")
+    titles = (
+        f"dense: {len(prompt)} V rows and more per step",
+        f"Top-θ post + VMC, k={LIVE_K}: {rows:.0f} V rows per step",
+    )
     panels = [Panel(text, title=title, width=58) for text, title in zip(texts, titles, strict=True)]
     context = tokenizer.decode(prompt[-60:])
     console.print(Panel(context, title="the end of a held-out prompt, to be continued", width=118))

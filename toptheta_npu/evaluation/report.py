@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from toptheta_npu.evaluation.perplexity import Result
+from toptheta_npu.evaluation.perplexity import Reads, Result
+
+_COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
+_CAPTION = (
+    "kept: attention elements per row and head. V rows: per row and KV group, mean / p95 / max. Layers from 2 on\n"
+    "unless said otherwise; the first two keep 512. last-k and random-k read as many V rows as Top-θ post + VMC."
+)
 
 #: Families in the order of the table and legend, with colour and marker of the plot.
 STYLES = {
@@ -34,31 +41,43 @@ def change(result: Result, dense: Result) -> float:
 def as_table(results: Sequence[Result], title: str) -> Table:
     """A rich table; the first result is the dense one."""
     dense = results[0]
-    table = Table(title=title, caption="V rows: per KV group and row; layers ≥ 2, then all layers")
-    table.add_column("method")
-    for column in ("k", "perplexity", "change", "kept", "V rows", "p95", "max", "fewer", "V rows, all", "k̃/k"):
-        table.add_column(column, justify="right")
+    table = Table(title=title, box=SIMPLE_HEAD, caption=_CAPTION, padding=(0, 1))
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     family = dense.family
     for result in results:
         if result.family != family:
             table.add_section()
             family = result.family
-        ratio = result.kept_over_k
-        reads = result.reads
-        table.add_row(
-            result.family,
-            "" if result.k is None else str(result.k),
-            f"{result.perplexity:.3f}",
-            f"{change(result, dense):+.2f} %",
-            f"{reads.kept_mean:.0f}",
-            f"{reads.value_rows_mean:.0f}",
-            f"{reads.value_rows_p95:.0f}",
-            f"{reads.value_rows_max:.0f}",
-            "" if reads.value_rows_mean == 0 else f"{reads.value_row_saving:.1f}x",
-            f"{result.reads_all.value_rows_mean:.0f}",
-            "" if ratio is None or "Top" not in result.family else f"{ratio:.2f}",
-        )
+        table.add_row(*row_cells(result, dense))
     return table
+
+
+def as_markdown(results: Sequence[Result]) -> str:
+    """The same table for a README."""
+    lines = [_COLUMNS, ["---"] + ["---:"] * (len(_COLUMNS) - 1), *(row_cells(result, results[0]) for result in results)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def row_cells(result: Result, dense: Result) -> list[str]:
+    """One row of the table."""
+    # for the controls k is only that of the Top-θ run whose V rows they match
+    ratio = result.kept_over_k if result.family.startswith("Top") else None
+    return [
+        result.family,
+        "" if result.k is None else str(result.k),
+        f"{result.perplexity:.3f}",
+        f"{change(result, dense):+.2f} %",
+        f"{result.reads.kept_mean:.0f}",
+        _spread(result.reads),
+        f"{result.reads.value_row_saving:.1f}x" if result.reads.value_rows_mean else "",
+        _spread(result.reads_all),
+        "" if ratio is None else f"{ratio:.2f}",
+    ]
+
+
+def _spread(reads: Reads) -> str:
+    return f"{reads.value_rows_mean:.0f} / {reads.value_rows_p95:.0f} / {reads.value_rows_max:.0f}"
 
 
 def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
@@ -70,6 +89,14 @@ def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
         for result in results
     ]
     return json.dumps({"settings": dict(settings), "environment": environment, "results": rows}, indent=1) + "\n"
+
+
+def from_json(text: str) -> list[Result]:
+    """The results that `as_json` wrote."""
+    return [
+        Result(row["family"], row["k"], row["perplexity"], Reads(**row["reads"]), Reads(**row["reads_all"]))
+        for row in json.loads(text)["results"]
+    ]
 
 
 def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
@@ -93,6 +120,7 @@ def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
             )
     left.set_xscale("log", base=2)
     left.set_yscale("symlog", linthresh=0.5)
+    left.set_ylim(-0.5, 1000)
     left.axhline(0, color="black", linewidth=0.8)
     left.axhline(0.5, color="black", linewidth=0.8, linestyle=":")
     left.set_xlabel(f"V rows read per KV group and row, layers ≥ 2 (dense: {dense.reads.value_rows_mean:.0f})")
