@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toptheta_npu._knots import Integers, bucket_of
 from toptheta_npu.calibration.assembly import Statistics, assemble, check_complete
 from toptheta_npu.calibration.discarded import DiscardedMass
 from toptheta_npu.calibration.moments import Moments
@@ -21,6 +20,7 @@ from toptheta_npu.calibration.settings import CalibrationSettings, default_layer
 from toptheta_npu.calibration.sketch import SurvivalSketch
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds.knots import Integers, bucket_of
 
 
 class Calibrator:

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toptheta_npu._knots import Floats, bucket_of, fill_gaps
-from toptheta_npu._threshold_lookup import theta_rows
 from toptheta_npu.calibration.moments import Moments
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds.knots import Floats, bucket_of, fill_gaps
+from toptheta_npu.thresholds.lookup import theta_rows
 
 # The scratch of a pass stays in the second-level cache for rows of some thousand elements.
 _ROWS_PER_PASS = 64

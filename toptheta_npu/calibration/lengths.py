@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from toptheta_npu._knots import MAX_LENGTH_KNOTS, bucket_of, length_knots
+from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS, bucket_of, length_knots
 
 __all__ = ["MAX_LENGTH_KNOTS", "bucket_of", "length_knots"]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from toptheta_npu._knots import MAX_LENGTH_KNOTS, length_knots
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import Estimator, Placement
+from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 
 #: The paper keeps this many elements in each of the first two layers.
 FIRST_LAYERS_K = (512, 512)

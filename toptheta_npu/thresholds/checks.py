@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from toptheta_npu._knots import MAX_LENGTH_KNOTS
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds import ThresholdTable
+    from toptheta_npu.thresholds.table import ThresholdTable
 
 #: Placement of the threshold test, and the unit of theta that goes with it.
 UNITS = {"pre_softmax": "scaled score", "post_softmax": "probability"}

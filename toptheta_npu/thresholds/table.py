@@ -1,8 +1,4 @@
-"""Calibrated thresholds: one number per (k, layer, query head, row length), with their origin.
-
-A table is made by :mod:`toptheta_npu.calibration`, kept in a safetensors file, and turned into
-per-length tensors on the device of the model by :meth:`ThresholdTable.at`.
-"""
+"""The table itself: checked at construction, fixed from then on."""
 
 from __future__ import annotations
 
@@ -14,27 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from toptheta_npu._threshold_checks import DTYPES, UNITS, check_table
-from toptheta_npu._threshold_file import file_error, read_table, save_table
-from toptheta_npu._threshold_fit import ThresholdFit, fit_table
-from toptheta_npu._threshold_lookup import (
+from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.thresholds.checks import DTYPES, UNITS, check_table
+from toptheta_npu.thresholds.file import file_error, read_table, save_table
+from toptheta_npu.thresholds.fit import ThresholdFit, fit_table
+from toptheta_npu.thresholds.lookup import (
     Extrapolation,
-    ThresholdExtrapolationWarning,
     ThresholdsAtK,
     expand,
 )
-from toptheta_npu._threshold_text import read_text, write_csv, write_text
-from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
-
-__all__ = [
-    "Estimator",
-    "Extrapolation",
-    "Placement",
-    "ThresholdExtrapolationWarning",
-    "ThresholdFit",
-    "ThresholdTable",
-    "ThresholdsAtK",
-]
+from toptheta_npu.thresholds.text import read_text, write_csv, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
 Estimator = Literal["algorithm1", "pooled"]

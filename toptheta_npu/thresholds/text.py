@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from toptheta_npu._knots import (
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.thresholds.file import file_error, write_atomically
+from toptheta_npu.thresholds.fit import line_of, theta_of
+from toptheta_npu.thresholds.knots import (
     MAX_LENGTH_KNOTS,
     Integers,
     bucket_of,
     fill_gaps,
     length_knots,
 )
-from toptheta_npu._threshold_file import file_error, write_atomically
-from toptheta_npu._threshold_fit import line_of, theta_of
-from toptheta_npu.errors import TopThetaValueError
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds import ThresholdTable
+    from toptheta_npu.thresholds.table import ThresholdTable
 
 _LINE = re.compile(r"L(\d{1,9})_H(\d{1,9}):(\d{1,9}) (\S+) (\d{1,9}) (\d{1,9})")
 _FORM = "L<layer>_H<head>:<length> <threshold> <samples> <k>"

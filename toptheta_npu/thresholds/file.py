@@ -12,11 +12,11 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from toptheta_npu._threshold_checks import DTYPES, OPTIONAL, UNITS
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.thresholds.checks import DTYPES, OPTIONAL, UNITS
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds import ThresholdTable
+    from toptheta_npu.thresholds.table import ThresholdTable
 
 SCHEMA_VERSION = 1
 

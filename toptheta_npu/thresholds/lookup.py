@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toptheta_npu._knots import Floats, Integers, interpolate, lerp
-from toptheta_npu._threshold_fit import ThresholdFit, line_of, theta_of
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.thresholds.fit import ThresholdFit, line_of, theta_of
+from toptheta_npu.thresholds.knots import Floats, Integers, interpolate, lerp
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds import Placement, ThresholdTable
+    from toptheta_npu.thresholds.table import Placement, ThresholdTable
 
 # The scratch of a pass stays in the second-level cache.
 _LENGTHS_PER_PASS = 2048
