@@ -1,0 +1,75 @@
+"""What the README says of the embedded model, in the committed results and on this machine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.evaluation import corpus, methods, report
+from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
+from toptheta_npu.models import model_fingerprint
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def committed() -> list[Result]:
+    return report.from_json((ROOT / "docs/results/demo/results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def task() -> PerplexityTask:
+    model, tokenizer = load_tiny_llama()
+    return PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 2560, 2))
+
+
+def of_family(results: list[Result], family: str) -> dict[int | None, Result]:
+    return {result.k: result for result in results if result.family == family}
+
+
+def saves_at_no_loss(dense: Result, theta: Result, last: Result) -> bool:
+    """At most 0.5 % above dense with 8 times fewer V rows and 25 times fewer elements, a tenth of last-k's loss."""
+    loss = report.change(theta, dense)
+    return (
+        loss <= 0.5
+        and theta.reads.value_row_saving >= 8
+        and theta.reads.element_saving >= 25
+        and report.change(last, dense) >= 10 * max(loss, 0.05)
+    )
+
+
+def test_committed_results_show_the_trade(committed: list[Result]) -> None:
+    theta, last = of_family(committed, "Top-θ post + VMC"), of_family(committed, "last-k")
+    assert [k for k in theta if saves_at_no_loss(committed[0], theta[k], last[k])] == [32, 64]
+
+
+@pytest.mark.parametrize("family", ["Top-θ post + VMC", "Top-θ post", "Top-θ pre + SDC + VMC", "Top-θ pre"])
+def test_committed_thresholds_keep_k_on_held_out_text(committed: list[Result], family: str) -> None:
+    for k, result in of_family(committed, family).items():
+        assert k is not None
+        assert result.kept_over_k is not None
+        if k >= 64:
+            assert 0.9 <= result.kept_over_k <= 1.1
+
+
+def test_the_trade_here_and_now(task: PerplexityTask) -> None:
+    table = load_tiny_llama_thresholds("post_softmax")
+    dense = task.evaluate(methods.dense())
+    theta = task.evaluate(methods.top_theta(table, 64, compensated=True))
+    last = task.evaluate(methods.last_k(64, round(theta.reads.value_rows_mean), table.layer_targets(64)))
+    assert saves_at_no_loss(dense, theta, last)
+    assert theta.kept_over_k == pytest.approx(1, abs=0.25)  # two windows only
+
+
+def test_thresholds_belong_to_the_model(task: PerplexityTask) -> None:
+    for placement in ("pre_softmax", "post_softmax"):
+        table = load_tiny_llama_thresholds(placement)
+        assert table.fingerprint == model_fingerprint(task.model)
+        assert table.placement == placement
+        assert int(table.provenance["sequences"]) >= 64
+
+
+def test_bfloat16_model_has_the_same_fingerprint() -> None:
+    half, _ = load_tiny_llama(dtype=torch.bfloat16)
+    assert model_fingerprint(half) == load_tiny_llama_thresholds("post_softmax").fingerprint
