@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 PYTEST_WORKERS ?= 2
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test lint benchmark train clean
+.PHONY: demo test lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
@@ -21,6 +21,10 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# every example in README, docs and docstrings runs as it stands there
+docs: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/test_documentation.py toptheta_npu
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/incremental_fallback.py
@@ -33,8 +37,8 @@ train: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-	  echo "Python 3.10 or newer is needed; name it with: make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "The pinned set needs Python 3.11 or newer; name it with: make PYTHON=python3.11 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,plot,dev]'

@@ -51,9 +51,7 @@ def main() -> None:
     library, empty = register_empty()
     with torch.no_grad():
         with mock.patch.object(torch.ops.toptheta_npu, "incremental_attention", empty):
-            alone = [
-                microseconds(call, names, 2000) - microseconds("empty_like(query)", names, 2000) for _ in range(9)
-            ]
+            alone = [microseconds(call, names, 2000) - microseconds("empty_like(query)", names, 2000) for _ in range(9)]
         in_place = [microseconds(call, names, 500) - microseconds(straight, names, 500) for _ in range(15)]
     del library
     console = Console()

@@ -4,7 +4,8 @@
 
 Cold: every call works on another layer's cache, and all layers together exceed twice the last-level
 cache. Hot: the same layer again and again. Beside each ratio stands the limit that reading K and the
-surviving V rows alone would allow on this machine, from a measured read of K in the same rounds.
+surviving V rows alone would allow on this machine, from a measured read of K in the same rounds, and the
+share of the step that the product of query and K takes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from timing import interleaved_medians, last_level_cache_bytes
 from torch import Tensor
 
 import toptheta_npu
+from toptheta_npu.fallback.incremental import _attention_scores
+from toptheta_npu.fallback.layout import KeyValueCache
 
 GOALS = {
     ("48/48", 2048, "float32"): 2.2,
@@ -46,6 +49,7 @@ class Row:
     p90_ms: dict[str, float]
     speedup: float
     speedup_compensated: float
+    score_share: float
     limit: float
     goal: float | None
 
@@ -75,11 +79,13 @@ def measure(heads: int, kv_heads: int, n: int, k: int, dtype: torch.dtype, cold:
     layers = make_layers(heads, kv_heads, n, dtype, copies)
     theta = thresholds_for(query, layers, k)
     means = [value.float().mean(2) for _, value in layers]
+    scaled = query[:, :, 0].float() * 128**-0.5
     folded = query.view(1, kv_heads, heads // kv_heads, 128)
     variants = {
         "read K": lambda i: layers[i][0].sum(),
         "sdpa enable_gqa": lambda i: F.scaled_dot_product_attention(query, *layers[i], enable_gqa=heads != kv_heads),
         "sdpa folded": lambda i: F.scaled_dot_product_attention(folded, *layers[i]),
+        "scores": lambda i: _attention_scores(scaled, KeyValueCache(*layers[i]), [(0, n)]),
         "top-theta": lambda i: toptheta_npu.incremental_attention(query, *layers[i], theta[i], sdc="none"),
         "top-theta + SDC + VMC": lambda i: toptheta_npu.incremental_attention(
             query, *layers[i], theta[i], value_mean=means[i]
@@ -96,6 +102,7 @@ def measure(heads: int, kv_heads: int, n: int, k: int, dtype: torch.dtype, cold:
         {key: 1e3 * value[2] for key, value in times.items()},
         best / times["top-theta"][0],
         best / times["top-theta + SDC + VMC"][0],
+        times["scores"][0] / times["top-theta"][0],
         best / (times["read K"][0] * (1 + share)),
         GOALS.get((f"{heads}/{kv_heads}", n, name)) if cold else None,
     )  # fmt: skip
@@ -103,14 +110,14 @@ def measure(heads: int, kv_heads: int, n: int, k: int, dtype: torch.dtype, cold:
 
 def print_rows(rows: list[Row], console: Console) -> None:
     table = Table(title="Decode step, ratio to the best SDPA form in the same rounds (higher is faster)")
-    for column in ("heads", "n", "k", "dtype", "cache", "top-θ", "+SDC+VMC", "limit by bytes", "goal", "met"):
+    for column in ("heads", "n", "k", "dtype", "cache", "top-θ", "+SDC+VMC", "scores", "limit", "goal", "met"):
         table.add_column(column, justify="right")
     for row in rows:
         met = "" if row.goal is None else "yes" if row.speedup >= row.goal else "no"
         goal = "" if row.goal is None else f"{row.goal:.1f}"
         table.add_row(
             row.heads, str(row.n), str(row.k), row.dtype, row.cache, f"{row.speedup:.2f}",
-            f"{row.speedup_compensated:.2f}", f"{row.limit:.2f}", goal, met,
+            f"{row.speedup_compensated:.2f}", f"{row.score_share:.0%}", f"{row.limit:.2f}", goal, met,
         )  # fmt: skip
     console.print(table)
 
@@ -124,7 +131,7 @@ def main(
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     with torch.no_grad():
         rows = [measure(*shape, dtype, cold, rounds) for shape in shapes for dtype in dtypes for cold in (True, False)]
-    console = Console()
+    console = Console(width=max(Console().width, 100))
     print_rows(rows, console)
     environment = {
         "torch": torch.__version__,

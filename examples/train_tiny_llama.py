@@ -191,6 +191,8 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "log": self.log,
+            "phases": [asdict(phase) for phase in self.phases],
+            "seed": self.seed,
         }
         partial = self.checkpoint.with_suffix(".partial")
         torch.save(state, partial)
@@ -198,6 +200,10 @@ class Trainer:
 
     def restore(self) -> None:
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+        wanted = {"phases": [asdict(phase) for phase in self.phases], "seed": self.seed}
+        found = {name: state[name] for name in wanted}
+        if found != wanted:
+            raise SystemExit(f"{self.checkpoint} is of another run: {found}, not {wanted}. Name another --output.")
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)

@@ -1,7 +1,7 @@
 """What Top-Theta is compared with, as selection rules for `prefill.select_and_attend`.
 
 Each rule sees a chunk of scores and says which elements a row keeps, so that every method runs through
-the same attention, compensation and counting. A row of at most k keys is dense under every rule.
+the same attention, compensation and counting. A row of at most k keys is dense under the rules with a k.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def last_k(k: int) -> Selector:
 
 
 def random_k(k: int, seed: int = 0) -> Selector:
-    """Keep k keys drawn at random, anew for every row and head."""
+    """Keep k keys drawn at random, anew for every row, head and call of the rule."""
     generator = torch.Generator().manual_seed(seed)
 
     def select(chunk: RowChunk) -> Tensor:

@@ -16,9 +16,9 @@ def score_threshold(threshold: Tensor, lse: Tensor | None, placement: str) -> Te
     """
     if placement == "pre_softmax" or lse is None:
         return threshold
-    positive = threshold > 0
+    dense = threshold <= 0
     # an empty row has lse = -inf: it keeps nothing whatever the threshold
-    return torch.where(positive, torch.where(positive, threshold, 1.0).log() + lse, -torch.inf)
+    return torch.where(dense, -torch.inf, torch.where(dense, 1.0, threshold).log() + lse)
 
 
 def estimate_discarded_mass(
@@ -57,8 +57,13 @@ def estimate_discarded_mass(
 
 def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mean: Tensor | None) -> Tensor:
     """N / (R + E~), [..., D], plus the missing weight beta times mu (paper eqs. sdc, vmc:beta and vmc:final)."""
-    denominator = (kept_mass + estimate).unsqueeze(-1)
-    out = numerator / denominator
+    denominator = kept_mass + estimate
+    return add_value_mean(numerator / denominator.unsqueeze(-1), estimate / denominator, value_mean)
+
+
+def add_value_mean(out: Tensor, beta: Tensor, value_mean: Tensor | None) -> Tensor:
+    """out + beta mu, [B, Hq, ..., D] with beta [B, Hq, ...] and mu [B, Hkv, ..., D]; where beta is 0 mu may be NaN."""
     if value_mean is None:
         return out
-    return out + estimate.unsqueeze(-1) / denominator * value_mean
+    mean = value_mean.repeat_interleave(out.shape[1] // value_mean.shape[1], dim=1)
+    return out + torch.where(beta.unsqueeze(-1) == 0, 0.0, beta.unsqueeze(-1) * mean)

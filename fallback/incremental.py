@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .compensation import estimate_discarded_mass, score_threshold
-from .layout import KeyValueCache, head_view, in_layout, query_heads
+from .compensation import add_value_mean, estimate_discarded_mass, score_threshold
+from .layout import KeyValueCache, count_value_rows, head_view, in_layout, query_heads
 
 DENSE_ABOVE = 1 / 3
 _BAG = 1024  # survivors summed up at a time
@@ -139,7 +139,7 @@ def incremental_attention_partial(
         num_heads, num_key_value_heads, input_layout, scale_value, placement,
     )  # fmt: skip
     weights, kept_mass = _kept_masses(rows)
-    out = _weighted_values(rows, weights, torch.where(rows.n > 0, kept_mass, 1.0), path, torch.float32)
+    out = _weighted_values(rows, weights, torch.where(rows.n > 0, kept_mass, 1.0), path)
     return (
         in_layout(out, input_layout),
         torch.where(rows.n > 0, rows.maximum, -torch.inf),
@@ -164,12 +164,8 @@ def _compensated(
     )
     # a row without keys has no mass at all: its output is 0, not 0/0
     denominator = torch.where(rows.n > 0, kept_mass + estimate, 1.0)
-    out = _weighted_values(rows, weights, denominator, path, rows.dtype)
-    if value_mean is not None:
-        group = out.shape[1] // value_mean.shape[1]
-        compensation = (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
-        # the mean of no rows may well be NaN
-        out = out + compensation.where((rows.n > 0).unsqueeze(-1), 0.0)
+    out = _weighted_values(rows, weights, denominator, path)
+    out = add_value_mean(out, estimate / denominator, value_mean)
     return in_layout(out.to(rows.dtype), rows.input_layout)
 
 
@@ -307,11 +303,11 @@ def _row_of_survivor(rows: _Rows) -> Tensor:
     return numbers.repeat_interleave(counts, output_size=rows.survivors.numel())
 
 
-def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: str, dtype: torch.dtype) -> Tensor:
-    """Sum of weights times V rows over the denominator, [B, Hq, D] in ``dtype``."""
+def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: str) -> Tensor:
+    """Sum of weights times V rows over the denominator, [B, Hq, D] float32."""
     shares = weights / denominator.view(-1)[_row_of_survivor(rows)]
     dense = _dense_pairs(rows, path)
-    out = _gathered_values(rows, shares, dense, dtype)
+    out = _gathered_values(rows, shares, dense)
     if not dense.any():
         return out
     matrix = torch.zeros_like(rows.scores)
@@ -321,7 +317,7 @@ def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: st
         start, end = rows.bounds[sequence]
         heads = slice(head * group, (head + 1) * group)
         values = rows.cache.value_rows(sequence, start, end)[head].float()
-        out[sequence, heads] = (matrix[sequence, heads, start:end] @ values).to(dtype)
+        out[sequence, heads] = matrix[sequence, heads, start:end] @ values
     return out
 
 
@@ -337,7 +333,7 @@ def _dense_pairs(rows: _Rows, path: str) -> Tensor:
     return has_keys & (kept.sum(-1) > DENSE_ABOVE * kept.shape[-1] * rows.n).cpu()
 
 
-def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor, dtype: torch.dtype) -> Tensor:
+def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor) -> Tensor:
     """The rows that are not dense, read one survivor at a time; 0 for the others."""
     batch, heads = rows.kept.shape
     group = heads // dense.shape[1]
@@ -351,33 +347,27 @@ def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor, dtype: torch.dt
     sequence = row // heads
     position = survivors - row * rows.scores.shape[-1]
     table, index = rows.cache.locate_values(sequence, (row - sequence * heads) // group, position)
-    if table.dtype != dtype:
-        table, index = table[index].to(dtype), torch.arange(len(index), device=index.device)
-    if len(row) > _BAG and int(counts.max()) > _BAG:
-        return _sum_in_bags(index, table, shares.to(dtype), row, len(counts)).view(batch, heads, -1)
-    offsets = counts.cumsum(0) - counts
-    out = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares.to(dtype))
-    return out.view(batch, heads, -1)
+    if table.dtype != torch.float32:
+        # weights and sums in half precision would lose what the float32 scores bought
+        table, index = table[index].float(), torch.arange(len(index), device=index.device)
+    return _sum_rows(index, table, shares, row, counts).view(batch, heads, -1)
 
 
-def _sum_in_bags(index: Tensor, table: Tensor, shares: Tensor, row: Tensor, rows: int) -> Tensor:
-    """Weighted sums of long rows in bags of limited size: one running float32 sum would drift."""
+def _sum_rows(index: Tensor, table: Tensor, shares: Tensor, row: Tensor, counts: Tensor) -> Tensor:
+    """Per row the sum of shares times the table's rows, [rows, D] float32."""
+    if len(row) <= _BAG or int(counts.max()) <= _BAG:
+        offsets = counts.cumsum(0) - counts
+        return F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares)
+    # one running float32 sum over a long row would drift: sum it in bags of limited size
     cuts = torch.arange(0, len(row), _BAG, device=row.device)
     begins = row.diff(prepend=row.new_full((1,), -1)).nonzero().view(-1)
     offsets = torch.cat((cuts, begins)).unique()
     sums = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares)
-    out = torch.zeros((rows, table.shape[1]), device=table.device)
-    return out.index_add_(0, row[offsets], sums.float()).to(table.dtype)
+    return sums.new_zeros((len(counts), table.shape[1])).index_add_(0, row[offsets], sums)
 
 
 def _count_value_rows(rows: _Rows) -> Tensor:
-    """[B, Hkv] int32: the union of a head block's survivors, summed over the blocks of a group."""
-    batch, heads = rows.kept.shape
-    kv_heads, head_dim = rows.cache.num_key_value_heads, rows.cache.key.shape[3]
-    span = rows.scores.shape[-1]
-    keep = torch.zeros(rows.scores.numel(), dtype=torch.bool, device=rows.scores.device)
-    keep[rows.survivors] = True
-    grouped = keep.view(batch, kv_heads, heads // kv_heads, span)
-    block = 8 if head_dim <= 256 else 4
-    counts = [part.any(2).sum(-1) for part in grouped.split(block, dim=2)]
-    return torch.stack(counts).sum(0).int()
+    """[B, Hkv] int32."""
+    keep = torch.zeros_like(rows.scores, dtype=torch.bool)
+    keep.view(-1)[rows.survivors] = True
+    return count_value_rows(keep, rows.cache.num_key_value_heads, rows.cache.key.shape[3]).int()

@@ -33,6 +33,17 @@ def head_view(cache: Tensor, input_layout: str, num_key_value_heads: int, *, pag
     return cache if paged or input_layout == "BNSD" else cache.transpose(1, 2)
 
 
+def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> Tensor:
+    """V rows needed, [B, Hkv, ...]: the union over a block of 8 query heads (4 above head_dim 256), summed over blocks.
+
+    Args:
+        keep: bool [B, Hq, ..., S].
+    """
+    grouped = keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:])
+    blocks = grouped.split(8 if head_dim <= 256 else 4, dim=2)
+    return torch.stack([block.any(2).sum(-1) for block in blocks]).sum(0)
+
+
 @dataclass(frozen=True)
 class KeyValueCache:
     """K and V of a batch seen as [B, Hkv, capacity, D], whatever the storage.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compensation import estimate_discarded_mass
+from .compensation import add_value_mean, estimate_discarded_mass
 
 
 class Partial(NamedTuple):
@@ -63,8 +63,4 @@ def merge_partials(
     # a part of weight 0 may carry any out
     weighted = torch.where(kept_mass.unsqueeze(-1) == 0, 0.0, outs * kept_mass.unsqueeze(-1))
     out = weighted.sum(0) / denominator.unsqueeze(-1)
-    if value_mean is not None:
-        group = out.shape[1] // value_mean.shape[1]
-        compensation = (estimate / denominator).unsqueeze(-1) * value_mean.repeat_interleave(group, dim=1)
-        out = out + compensation.where(has_keys.unsqueeze(-1), 0.0)
-    return out
+    return add_value_mean(out, estimate / denominator, value_mean)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
+from .layout import count_value_rows
 
 _SCORES_PER_CHUNK = 1 << 20  # 4 MiB of float32 scores at a time: they stay in cache
 
@@ -36,7 +37,7 @@ Selector = Callable[[RowChunk], Tensor]
 
 @dataclass(frozen=True)
 class PrefillStats:
-    """What a sparse prefill kept: kept [B, Hq, Q], value_rows (union over a KV group) [B, Hkv, Q], int32."""
+    """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32."""
 
     kept: Tensor
     value_rows: Tensor
@@ -116,35 +117,42 @@ def select_and_attend(
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
     [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline".
     """
-    batch, heads, rows, _ = query.shape
+    batch, heads, rows, head_dim = query.shape
     kv_heads = key.shape[1]
-    means = _running_mean(value.float(), rows, actual_seq_lengths, key_start) if vmc else None
-    finite, broken = _split_broken_rows(value.float())
+    values = value.float()
+    means = _running_mean(values, rows, actual_seq_lengths, key_start) if vmc else None
+    finite, broken = _split_broken_rows(values)
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     kept = torch.empty((batch, heads, rows), dtype=torch.int32, device=query.device)
     value_rows = torch.empty((batch, kv_heads, rows), dtype=torch.int32, device=query.device)
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
+        here = (slice(None), slice(None), chunk.rows)
         keep = _never_empty(select(chunk), chunk)
-        part = keep.sum(-1)
-        kept[:, :, chunk.rows] = part
-        value_rows[:, :, chunk.rows] = keep.unflatten(1, (kv_heads, -1)).any(2).sum(-1)
-        maximum = chunk.scores.amax(-1).where(chunk.n > 0, 0.0)
-        exponentials = (chunk.scores - maximum.unsqueeze(-1)).exp_()
-        total = exponentials.sum(-1)
-        exponentials.mul_(keep)
-        kept_mass = exponentials.sum(-1)
+        kept[here] = keep.sum(-1)
+        value_rows[here] = count_value_rows(keep, kv_heads, head_dim)
+        numerator, kept_mass, exact, maximum = _weigh(chunk, keep, finite, broken)
         estimate = estimate_discarded_mass(
-            sdc, (total - kept_mass).clamp_min(0.0), chunk.n, part, maximum,
-            maximum if threshold is None else threshold[:, :, chunk.rows], sdc_gamma,
-            None if discarded_mass is None else discarded_mass[:, :, chunk.rows],
+            sdc, exact, chunk.n, kept[here], maximum, maximum if threshold is None else threshold[here], sdc_gamma,
+            None if discarded_mass is None else discarded_mass[here],
         )  # fmt: skip
-        numerator = _product(exponentials, finite)
-        if broken is not None:
-            numerator.masked_fill_(_product(keep.float(), broken) > 0, torch.nan)
-        mean = None if means is None else means[:, :, chunk.rows].repeat_interleave(heads // kv_heads, dim=1)
-        kept_mass = kept_mass.where(chunk.n > 0, 1.0)
-        out[:, :, chunk.rows] = compensate(numerator, kept_mass, estimate, mean).to(query.dtype)
+        mean = None if means is None else means[here]
+        out[here] = compensate(numerator, kept_mass.where(chunk.n > 0, 1.0), estimate, mean).to(query.dtype)
     return out, PrefillStats(kept, value_rows)
+
+
+def _weigh(
+    chunk: RowChunk, keep: Tensor, finite: Tensor, broken: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """N [B, Hq, rows, D], and R, E and m [B, Hq, rows] of a chunk."""
+    maximum = chunk.scores.amax(-1).where(chunk.n > 0, 0.0)
+    exponentials = (chunk.scores - maximum.unsqueeze(-1)).exp_()
+    total = exponentials.sum(-1)
+    exponentials.mul_(keep)
+    kept_mass = exponentials.sum(-1)
+    numerator = _product(exponentials, finite)
+    if broken is not None:
+        numerator.masked_fill_(_product(keep.float(), broken) > 0, torch.nan)
+    return numerator, kept_mass, (total - kept_mass).clamp_min(0.0), maximum
 
 
 def row_chunks(
@@ -176,7 +184,8 @@ def row_chunks(
         row = positions[rows]
         span = int(row[-1]) + 1
         grouped = scaled[:, :, rows].unflatten(1, (kv_heads, -1)).flatten(2, 3)  # [B, Hkv, g*rows, D]
-        scores = (grouped @ keys[:, :, :span].transpose(-1, -2)).view(batch, heads, len(row), span)
+        with torch.autocast(query.device.type, enabled=False):
+            scores = (grouped @ keys[:, :, :span].transpose(-1, -2)).view(batch, heads, len(row), span)
         column = torch.arange(span, device=query.device)
         visible = (column <= row[:, None]) & (column >= first) & (row[:, None] < last)  # [B, rows, span]
         scores.masked_fill_(~visible[:, None], -torch.inf)
@@ -205,7 +214,8 @@ def _product(weights: Tensor, rows: Tensor) -> Tensor:
     """[B, Hq, Q, S] times the first S of [B, Hkv, S', D], each query head with its own KV head."""
     batch, heads, count, span = weights.shape
     grouped = weights.view(batch, rows.shape[1], -1, span)
-    return (grouped @ rows[:, :, :span]).view(batch, heads, count, -1)
+    with torch.autocast(weights.device.type, enabled=False):
+        return (grouped @ rows[:, :, :span]).view(batch, heads, count, -1)
 
 
 def _split_broken_rows(value: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
+from .layout import count_value_rows
 
 NEG_INF = float("-inf")
 
@@ -56,13 +57,6 @@ def select(scores: Tensor, threshold: Tensor, valid: Tensor) -> Tensor:
     keep = (scores > threshold[..., None]) & valid
     fallback = torch.zeros_like(keep).scatter(-1, scores.argmax(-1, keepdim=True), True) & valid
     return torch.where(keep.any(-1, keepdim=True), keep, fallback)
-
-
-def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> Tensor:
-    """[B, Hkv]: V rows read, the union per block of 8 query heads (4 above head_dim 256) summed over blocks."""
-    block = 8 if head_dim <= 256 else 4
-    per_group = keep.unflatten(1, (num_key_value_heads, -1))  # [B, Hkv, g, S]
-    return torch.stack([heads.any(2).sum(-1) for heads in per_group.split(block, dim=2)]).sum(0)
 
 
 def incremental_attention(
@@ -110,7 +104,7 @@ def incremental_attention(
     )
     group_value = torch.where(keep[..., None], value.repeat_interleave(heads // kv_heads, dim=1), 0.0)
     numerator = torch.einsum("bhs,bhsd->bhd", exponentials * keep, group_value)
-    mean = None if value_mean is None else value_mean.to(scores).repeat_interleave(heads // kv_heads, dim=1)
+    mean = None if value_mean is None else value_mean.to(scores)
     out = compensate(numerator, kept_mass, estimate, mean)
     out = torch.where(n[..., None] > 0, out, 0.0)
     rows = count_value_rows(keep, kv_heads, head_dim)

@@ -195,3 +195,28 @@ def test_import_is_lean() -> None:
         "assert not torch.cuda.is_initialized()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("path", ["gather", "dense"])
+def test_autocast_changes_nothing(path: str) -> None:
+    torch.manual_seed(0)
+    query, threshold = torch.randn(1, 8, 1, 64), torch.full((8,), 1.0)
+    key, value = torch.randn(1, 2, 300, 64), torch.randn(1, 2, 300, 64)
+    plain = toptheta_npu.incremental_attention_with_stats(query, key, value, threshold, _path=path)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = toptheta_npu.incremental_attention_with_stats(query, key, value, threshold, _path=path)
+    for one, other in zip(plain, cast, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    query, threshold = torch.randn(1, 2, 1, 16), torch.full((2,), float("-inf"))
+    key, value = torch.randn(1, 2, 5000, 16), torch.randn(1, 2, 5000, 16)
+    plain = toptheta_npu.incremental_attention(query, key, value, threshold, _path="gather")
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(toptheta_npu.incremental_attention(query, key, value, threshold, _path="gather"), plain)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -13,6 +13,8 @@ NEEDED = {
     "toptheta_npu/py.typed",
     "toptheta_npu/operator.py",
     "toptheta_npu/fallback/reference.py",
+    "toptheta_npu/fallback/incremental.py",
+    "toptheta_npu/assets/tiny_llama/config.json",
     "toptheta_npu/assets/tiny_llama/model.safetensors",
     "toptheta_npu/assets/tiny_llama/tokenizer.json",
     "toptheta_npu/assets/tiny_llama/thresholds_pre_softmax.safetensors",

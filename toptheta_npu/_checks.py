@@ -134,8 +134,7 @@ def resolve_heads(
         heads, head_dim = query.shape[1 if input_layout == "BNSD" else 2], query.shape[3]
         if num_heads is not None and num_heads != heads:
             raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", str(num_heads))
-    if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
-        raise TopThetaValueError("query", f"head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(head_dim))
+    check_head_dim(head_dim)
     return heads, _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged), head_dim
 
 
@@ -201,6 +200,8 @@ def check_paging(
         raise TopThetaNotImplementedError(
             "key_start", "None with a paged cache", "a tensor", "start each sequence at its first block"
         )
+    if type(block_size) is not int:
+        raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
     if block_size < 1:
         raise TopThetaValueError("block_size", "the rows per block of the paged cache", str(block_size))
 
@@ -253,6 +254,8 @@ def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Te
         return values
     if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
         raise TopThetaTypeError(name, "an integer tensor or a list of ints", repr(values))
+    if any(abs(value) >= 2**63 for value in values):
+        raise TopThetaValueError(name, "ints of 64 bits", repr(values))
     return torch.tensor(values, dtype=torch.int64, device=query.device)
 
 
@@ -286,10 +289,7 @@ def check_rows(
 ) -> tuple[Tensor | None, Tensor | None, int, int, int, float]:
     """Check what says where the rows are; return lengths, starts, query and KV heads, head_dim, scale."""
     check_tensor("query", query, query, None, DTYPES)
-    if query.device.type not in DEVICES:
-        raise TopThetaNotImplementedError(
-            "query", f"a tensor on {' or '.join(DEVICES[:2])}", str(query.device), "move it with query.cpu()"
-        )
+    check_device(query)
     if not isinstance(key, Tensor):
         raise TopThetaTypeError("key", "a torch.Tensor", type(key).__name__)
     paged = block_table is not None
@@ -306,6 +306,24 @@ def check_rows(
         return lengths, starts, heads, kv_heads, head_dim, head_dim**-0.5
     check_number("scale_value", scale_value)
     return lengths, starts, heads, kv_heads, head_dim, float(scale_value)
+
+
+def check_no_nan(name: str, tensor: Tensor) -> None:
+    """On a CPU, where values can be seen: a NaN threshold would keep a single element."""
+    if tensor.isnan().any():
+        raise TopThetaValueError(name, "numbers, -inf or +inf", "NaN", "calibrate again")
+
+
+def check_head_dim(head_dim: int) -> None:
+    if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
+        raise TopThetaValueError("query", f"head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(head_dim))
+
+
+def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:
+    if query.device.type not in devices:
+        raise TopThetaNotImplementedError(
+            "query", f"a tensor on {' or '.join(DEVICES[:2])}", str(query.device), "move it with query.cpu()"
+        )
 
 
 def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:

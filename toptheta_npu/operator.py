@@ -18,6 +18,7 @@ from ._checks import (
     cache_capacity,
     check_cache_values,
     check_compensation,
+    check_no_nan,
     check_rows,
     check_tensor,
     refuse_unknown,
@@ -113,17 +114,11 @@ def incremental_attention(
         >>> toptheta_npu.incremental_attention(query, key, value, threshold).shape
         torch.Size([1, 8, 1, 64])
     """
-    if unsupported:
-        refuse_unknown("incremental_attention", unsupported)
-    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
+    return _decode(  # type: ignore[no-any-return]
+        torch.ops.toptheta_npu.incremental_attention.default,
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement, _path,
-    )  # fmt: skip
-    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
-    return torch.ops.toptheta_npu.incremental_attention.default(  # type: ignore[no-any-return]
-        query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
-        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
-        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=_path,
+        num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, discarded_mass, value_mean,
+        _path, unsupported,
     )  # fmt: skip
 
 
@@ -153,7 +148,7 @@ def incremental_attention_with_stats(
 
     Returns:
         (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys, -inf for a length of 0; kept int32
-        [B, Hq]; value_rows int32 [B, Hkv], V rows read: the union over a block of at most 8 query heads,
+        [B, Hq]; value_rows int32 [B, Hkv], V rows needed: the union over a block of at most 8 query heads,
         4 above head_dim 256, summed over a group's blocks).
 
     Example:
@@ -164,17 +159,11 @@ def incremental_attention_with_stats(
         >>> kept.tolist()
         [[50, 50, 50, 50]]
     """
-    if unsupported:
-        refuse_unknown("incremental_attention", unsupported)
-    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
+    return _decode(  # type: ignore[no-any-return]
+        torch.ops.toptheta_npu.incremental_attention_with_stats.default,
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement, _path,
-    )  # fmt: skip
-    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
-    return torch.ops.toptheta_npu.incremental_attention_with_stats.default(  # type: ignore[no-any-return]
-        query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
-        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
-        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=_path,
+        num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, discarded_mass, value_mean,
+        _path, unsupported,
     )  # fmt: skip
 
 
@@ -237,8 +226,45 @@ def incremental_attention_partial(
     ))  # fmt: skip
 
 
+def _decode(
+    operator: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | Sequence[int] | None,
+    key_start: Tensor | Sequence[int] | None,
+    block_table: Tensor | None,
+    block_size: int,
+    num_heads: int | None,
+    num_key_value_heads: int | None,
+    input_layout: str,
+    scale_value: float | None,
+    placement: str,
+    sdc: str,
+    sdc_gamma: float,
+    discarded_mass: Tensor | None,
+    value_mean: Tensor | None,
+    path: str,
+    unsupported: dict[str, object],
+) -> Any:
+    """Check everything, then call the registered operator."""
+    if unsupported:
+        refuse_unknown("incremental_attention", unsupported)
+    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
+        num_key_value_heads, input_layout, scale_value, placement, path,
+    )  # fmt: skip
+    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    return operator(
+        query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
+        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
+        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=path,
+    )  # fmt: skip
+
+
 def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """The fallback behind a check of the values in lengths, starts and block table, which a CPU sees for free."""
+    """The fallback behind a check of the values in its tensors, which a CPU sees for free."""
 
     def run(
         query: Tensor,
@@ -251,12 +277,23 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
         *rest: Tensor | None,
         **options: Any,
     ) -> Any:
+        check_no_nan("threshold", threshold)
         if actual_seq_lengths is not None or key_start is not None:
             capacity = cache_capacity(key, options.get("input_layout", "BNSD"), block_table)
             check_cache_values(key, actual_seq_lengths, key_start, block_table, capacity)
         return implementation(
             query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest, **options
         )
+
+    return run
+
+
+def _without_autocast(operator: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """Scores and sums are float32 also under autocast."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        with torch.autocast(device, enabled=False):
+            return operator(*arguments, **options)
 
     return run
 
@@ -295,6 +332,9 @@ def _register() -> torch.library.Library:
         # for inference only: nothing to record, so autograd need not look at the call
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"toptheta_npu::{name}", fake, lib=library)
+        operator = getattr(torch.ops.toptheta_npu, name).default
+        library.impl(name, _without_autocast(operator, "cpu"), "AutocastCPU")
+        library.impl(name, _without_autocast(operator, "cuda"), "AutocastCUDA")
     return library
 
 

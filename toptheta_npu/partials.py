@@ -28,6 +28,7 @@ def merge_partials(
     n: Sequence[int | Tensor],
     *,
     input_layout: str = "BNSD",
+    placement: str = "pre_softmax",
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
@@ -40,14 +41,31 @@ def merge_partials(
         parts: results of `incremental_attention_partial`, in any order.
         threshold: float32 [Hq] or [B, Hq], as given to the parts.
         n: valid keys of each part, an int or an integer tensor [B] per part.
-        input_layout, sdc, sdc_gamma, discarded_mass, value_mean: as in `incremental_attention`.
+        input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean: as in `incremental_attention`.
         dtype: of the result.
 
     Returns:
         The whole row's output in the layout of the query. The stand-in of a part that kept nothing is used
         only if no part kept anything; the largest element wins.
+
+    Raises:
+        TopThetaValueError, TopThetaTypeError: as `incremental_attention`; or the parts do not fit each other.
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> q, k, v = torch.randn(1, 4, 1, 32), torch.randn(1, 4, 50, 32), torch.randn(1, 4, 50, 32)
+        >>> never = torch.full((4,), 1e6)  # nothing passes, so the largest element of the row stands in
+        >>> parts = [toptheta_npu.incremental_attention_partial(q, k[:, :, s], v[:, :, s], never)
+        ...          for s in (slice(0, 20), slice(20, 50))]
+        >>> [int(part.kept.sum()) for part in parts]
+        [0, 0]
+        >>> merged = toptheta_npu.merge_partials(parts, never, [20, 30], sdc="none")
+        >>> torch.allclose(merged, toptheta_npu.incremental_attention(q, k, v, never, sdc="none"), atol=1e-5)
+        True
     """
     batch, heads, head_dim = _check_parts(parts, input_layout)
+    if not isinstance(n, (list, tuple)):
+        raise TopThetaTypeError("n", "a list with the valid keys of each part", type(n).__name__)
     if len(n) != len(parts):
         raise TopThetaValueError("n", f"one entry per part, {len(parts)}", str(len(n)))
     like = parts[0][1]
@@ -55,7 +73,7 @@ def merge_partials(
     kv_heads = value_mean.shape[1] if isinstance(value_mean, Tensor) and value_mean.dim() == 3 else heads
     if kv_heads < 1 or heads % kv_heads:
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
-    check_compensation(like, heads, kv_heads, "pre_softmax", sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    check_compensation(like, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
     total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
     out = fallback.merge_partials(
         [fallback.Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
@@ -99,4 +117,6 @@ def _length(name: str, length: int | Tensor, like: Tensor) -> Tensor:
         return length.long()
     if type(length) is not int:
         raise TopThetaTypeError(name, "an int or an integer tensor [B]", type(length).__name__)
+    if length < 0:
+        raise TopThetaValueError(name, "a number of keys, at least 0", str(length))
     return torch.full((like.shape[0],), length, device=like.device)

@@ -8,14 +8,19 @@ from torch import Tensor
 
 from . import fallback
 from ._checks import (
+    DEVICES,
     DTYPES,
     FLOAT32,
     as_device_tensor,
     check_cache_values,
+    check_device,
+    check_head_dim,
     check_lengths,
     check_modes,
+    check_no_nan,
     check_number,
     check_tensor,
+    shape_text,
 )
 from .errors import TopThetaValueError
 
@@ -53,6 +58,9 @@ def prefill_attention(
     Returns:
         A new tensor shaped and typed like query.
 
+    Raises:
+        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: as `incremental_attention`.
+
     Example:
         >>> import torch, toptheta_npu
         >>> q, k, v = torch.randn(1, 4, 9, 16), torch.randn(1, 2, 9, 16), torch.randn(1, 2, 9, 16)
@@ -60,6 +68,10 @@ def prefill_attention(
         torch.Size([1, 4, 9, 16])
     """
     check_tensor("query", query, query, (None, None, None, None), DTYPES, " [B, Hq, Q, D]")
+    check_device(query, DEVICES[:2])
+    if min(query.shape) < 1:
+        raise TopThetaValueError("query", "at least one sequence, head and row", shape_text(query))
+    check_head_dim(query.shape[3])
     lengths = as_device_tensor("actual_seq_lengths", actual_seq_lengths, query)
     starts = as_device_tensor("key_start", key_start, query)
     batch, heads, rows, head_dim = query.shape
@@ -82,6 +94,7 @@ def prefill_attention(
     if scale_value is not None:
         check_number("scale_value", scale_value)
     if query.device.type == "cpu":
+        check_no_nan("threshold_per_row", threshold_per_row)
         check_cache_values(key, lengths, starts, None, key.shape[2])
     return fallback.prefill_attention(
         query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,

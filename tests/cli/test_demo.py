@@ -44,7 +44,7 @@ def test_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file.write_text("")
     result = run("demo", "--output", str(file))
     assert result.returncode == 2
-    assert "error: --output: expected a folder" in result.stderr.replace("\n", " ")
+    assert "error: --output: expected a folder that can be made" in result.stderr.replace("\n", " ")
     assert "Traceback" not in result.stderr
 
 

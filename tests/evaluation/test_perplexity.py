@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import methods, report
 from toptheta_npu.evaluation.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate
@@ -101,3 +102,21 @@ def test_report_holds_every_method(task: PerplexityTask, table: ThresholdTable, 
     plot = Path(str(tmp_path)) / "plot.png"
     report.save_plot(results, plot, "title")
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_random_k_draws_anew_for_every_layer_and_window() -> None:
+    from toptheta_npu.fallback.baselines import random_k
+    from toptheta_npu.fallback.prefill import RowChunk
+
+    rows = torch.zeros(1, 2, 3)
+    chunk = RowChunk(slice(0, 3), torch.zeros(1, 2, 3, 50), rows, rows[:, :1, :1].long(), torch.full((1, 1, 3), 50))
+    rule = random_k(10)
+    first, second = rule(chunk), rule(chunk)
+    assert (first.sum(-1) == 10).all()
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("positions", [0, LENGTH - 1, LENGTH + 50])
+def test_positions_must_leave_a_prefix(model: LlamaForCausalLM, windows: torch.Tensor, positions: int) -> None:
+    with pytest.raises(TopThetaValueError, match="positions: expected 1 to 94, for windows of 96 tokens"):
+        PerplexityTask(model, windows, positions)

@@ -255,3 +255,25 @@ def test_blasst_skips_tiles_far_below_the_running_maximum() -> None:
     out, stats = select_and_attend(query, key, value, baselines.blasst(1.2, tile=1), scale_value=1.0, sdc="none")
     assert stats.kept.item() == 2  # 8, then 16: 1/8 and 4/16 lie below 0.3
     assert out.item() == pytest.approx((8 * 1 + 16 * 3) / 24)
+
+
+@pytest.mark.parametrize(("heads", "head_dim"), [(16, 32), (12, 32), (8, 512)], ids=str)
+def test_prefill_counts_value_rows_by_head_block(heads: int, head_dim: int) -> None:
+    torch.manual_seed(0)
+    query, threshold = torch.randn(1, heads, 60, head_dim), torch.full((heads, 60), 0.3)
+    key, value = torch.randn(1, 1, 60, head_dim), torch.randn(1, 1, 60, head_dim)
+    _, stats = prefill_attention_with_stats(query, key, value, threshold)
+    _, _, kept, value_rows = incremental_attention_with_stats(query[:, :, -1:], key, value, threshold[:, -1])
+    assert torch.equal(stats.kept[:, :, -1], kept)
+    assert torch.equal(stats.value_rows[:, :, -1], value_rows)
+    assert value_rows.item() > 60  # more than one block, so rows are counted more than once
+
+
+def test_prefill_autocast_changes_nothing() -> None:
+    torch.manual_seed(0)
+    query, threshold = torch.randn(1, 4, 70, 32), torch.full((4, 70), 0.5)
+    key, value = torch.randn(1, 2, 70, 32), torch.randn(1, 2, 70, 32)
+    plain = prefill_attention(query, key, value, threshold, vmc=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = prefill_attention(query, key, value, threshold, vmc=True)
+    assert torch.equal(plain, cast)

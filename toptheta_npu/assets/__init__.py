@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from toptheta_npu._checks import PLACEMENTS, check_choice
 from toptheta_npu.thresholds import Placement, ThresholdTable
 
 if TYPE_CHECKING:
@@ -38,8 +39,12 @@ def load_tiny_llama_thresholds(placement: Placement) -> ThresholdTable:
     Args:
         placement: ``"pre_softmax"`` or ``"post_softmax"``.
 
+    Raises:
+        TopThetaValueError: another placement.
+
     Example:
         >>> load_tiny_llama_thresholds("post_softmax").k.tolist()
         [32, 64, 128, 256, 512]
     """
+    check_choice("placement", placement, PLACEMENTS)
     return ThresholdTable.load(TINY_LLAMA / f"thresholds_{placement}.safetensors")

@@ -6,6 +6,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from toptheta_npu.errors import TopThetaError
 
@@ -25,7 +26,7 @@ def main() -> None:
     try:
         app()
     except TopThetaError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except ModuleNotFoundError as error:
         extra = {"transformers": "hf", "tokenizers": "hf", "matplotlib": "plot"}.get(error.name or "")

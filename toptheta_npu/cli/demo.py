@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,14 +38,16 @@ def demo(
     new_tokens: Annotated[int, typer.Option(min=1, help="Length of the two continuations.")] = 48,
 ) -> None:
     """Calibrate the embedded model, then compare Top-θ with dense attention, Top-k and controls."""
+    import matplotlib  # noqa: F401  (missing, it is better missed now than after the comparison)
     import transformers
 
     from toptheta_npu.evaluation import corpus, report
     from toptheta_npu.evaluation.perplexity import PerplexityTask
 
-    if output.exists() and not output.is_dir():
-        raise TopThetaValueError("--output", "a folder", f"the file {output}")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise TopThetaValueError("--output", "a folder that can be made", f"{output} ({cause.strerror})") from cause
     # the table does not fit into less
     console = Console(width=max(Console().width, 120))
     started = time.perf_counter()
@@ -74,6 +77,7 @@ def demo(
 
 
 def describe(console: Console, model: Any, table: ThresholdTable) -> None:
+    """What model and thresholds are at hand."""
     config = model.config
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     console.print(
@@ -87,6 +91,7 @@ def describe(console: Console, model: Any, table: ThresholdTable) -> None:
 
 @contextmanager
 def progress(console: Console) -> Iterator[Progress]:
+    """A progress bar that leaves nothing behind."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         yield bar
@@ -153,13 +158,19 @@ def continue_side_by_side(
     console: Console, model: Any, tokenizer: Any, prompt: torch.Tensor, table: ThresholdTable, new_tokens: int
 ) -> None:
     """Greedy continuations of one prompt, dense and by thresholds, decoded through the operator."""
+    from toptheta_npu.evaluation.methods import DENSER_LAYERS
     from toptheta_npu.models import sparsify
 
     options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": tokenizer.pad_token_id}
     dense = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
     with sparsify(model, table, k=LIVE_K, statistics=True) as recording:
         sparse = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
-    rows = torch.cat([layer.value_rows.flatten() for layer in recording.statistics()[2:]]).float().mean().item()
+    rows = (
+        torch.cat([layer.value_rows.flatten() for layer in recording.statistics()[DENSER_LAYERS:]])
+        .float()
+        .mean()
+        .item()
+    )
     texts = [tokenizer.decode(tokens[len(prompt) :]) for tokens in (dense, sparse)]
     titles = (
         f"dense: {len(prompt)} V rows and more per step",
@@ -169,12 +180,6 @@ def continue_side_by_side(
     context = tokenizer.decode(prompt[-60:])
     console.print(Panel(context, title="the end of a held-out prompt, to be continued", width=118))
     console.print(Columns(panels))
-    common = sum(1 for _ in iter_common(dense[len(prompt) :].tolist(), sparse[len(prompt) :].tolist()))
+    pairs = zip(dense[len(prompt) :].tolist(), sparse[len(prompt) :].tolist(), strict=False)
+    common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
     console.print(f"The first {common} of {new_tokens} tokens agree.")
-
-
-def iter_common(first: list[int], second: list[int]) -> Iterator[int]:
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            return
-        yield a

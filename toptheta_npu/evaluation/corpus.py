@@ -94,8 +94,16 @@ def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
         int64 [count, length].
 
     Raises:
-        TopThetaValueError: the split holds fewer than ``count`` such windows.
+        TopThetaValueError: the split holds fewer than ``count`` such windows, or a number is below 1.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> token_windows(load_tiny_llama()[1], "evaluation", 256, 3).shape
+        torch.Size([3, 256])
     """
+    for name, number in (("length", length), ("count", count)):
+        if number < 1:
+            raise TopThetaValueError(name, "at least 1", str(number))
     by_rank: list[tuple[int, str, list[int]]] = []
     for name, text in read_split(split):
         tokens: list[int] = tokenizer(text, verbose=False)["input_ids"]

@@ -32,12 +32,13 @@ class Method:
     """A way to attend: ``enter(model)`` is the context in which the model does so.
 
     ``family`` groups the points of one curve; ``k`` is the number of elements asked for, None where
-    the method has no such number.
+    the method has no such number; ``aims_at_k`` is False where k only names the Top-θ run to be matched.
     """
 
     family: str
     k: int | None
     enter: Callable[[PreTrainedModel], AbstractContextManager[Recording]]
+    aims_at_k: bool = True
 
 
 def dense() -> Method:
@@ -61,19 +62,23 @@ def top_theta(table: ThresholdTable, k: int, *, compensated: bool, family: str |
 
 def top_k(k: int, targets: Sequence[int]) -> Method:
     """The k largest of every row, with exact SDC and VMC; ``targets`` is the k of each layer."""
-    return _uniform("Top-k + SDC + VMC", k, lambda layer: baselines.top_k(targets[layer]))
+
+    def rule_of(layer: int) -> Selector:
+        return baselines.top_k(targets[layer])
+
+    return Method("Top-k + SDC + VMC", k, lambda model: _selected(model, rule_of, compensated=True))
 
 
 def last_k(k: int, rows: int, targets: Sequence[int]) -> Method:
     """The ``rows`` most recent keys, as many V rows as Top-θ reads at ``k``; Top-k in the first layers."""
-    return _control("last-k", k, targets, lambda: baselines.last_k(rows))
+    return _control("last-k", k, targets, baselines.last_k(rows), compensated=False)
 
 
 def random_k(k: int, rows: int, group: int, targets: Sequence[int], length: int) -> Method:
     """Random keys with exact SDC and VMC, so many that a group of heads reads about ``rows`` V rows."""
     # the union of `group` draws of j out of n has n (1 - (1 - j/n)^group) elements
     draws = round(length * (1 - (1 - min(rows / length, 1.0)) ** (1 / group)))
-    return _control("random-k + SDC + VMC", k, targets, lambda: baselines.random_k(max(draws, 1)))
+    return _control("random-k + SDC + VMC", k, targets, baselines.random_k(max(draws, 1)), compensated=True)
 
 
 def value_mean_only(targets: Sequence[int]) -> Method:
@@ -106,16 +111,11 @@ class _ValueMeanRule:
         return out
 
 
-def _uniform(family: str, k: int, select_for_layer: Callable[[int], Selector]) -> Method:
-    return Method(family, k, lambda model: _selected(model, select_for_layer, compensated=True))
+def _control(family: str, k: int, targets: Sequence[int], rule: Selector, *, compensated: bool) -> Method:
+    def rule_of(layer: int) -> Selector:
+        return baselines.top_k(targets[layer]) if layer < DENSER_LAYERS else rule
 
-
-def _control(family: str, k: int, targets: Sequence[int], rule: Callable[[], Selector]) -> Method:
-    def select_for_layer(layer: int) -> Selector:
-        return baselines.top_k(targets[layer]) if layer < DENSER_LAYERS else rule()
-
-    compensated = "VMC" in family
-    return Method(family, k, lambda model: _selected(model, select_for_layer, compensated=compensated))
+    return Method(family, k, lambda model: _selected(model, rule_of, compensated=compensated), aims_at_k=False)
 
 
 def _selected(

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import DENSER_LAYERS, Method
 from toptheta_npu.models.statistics import LayerStatistics
 
@@ -45,18 +46,17 @@ class Reads:
 
 @dataclass(frozen=True)
 class Result:
-    """One method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers."""
+    """One method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
+
+    ``kept_over_k`` is the measured k~/k in layers from 2 on, None for a method that does not aim at k.
+    """
 
     family: str
     k: int | None
     perplexity: float
+    kept_over_k: float | None
     reads: Reads
     reads_all: Reads
-
-    @property
-    def kept_over_k(self) -> float | None:
-        """Measured k~/k in layers from 2 on."""
-        return None if self.k is None else self.reads.kept_mean / self.k
 
 
 class PerplexityTask:
@@ -66,9 +66,26 @@ class PerplexityTask:
         model: in evaluation mode.
         windows: int64 [W, T] tokens.
         positions: how many of the last positions are predicted under a method.
+
+    Raises:
+        TopThetaValueError: the model has no layer from 2 on, or the windows leave no prefix.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        >>> from toptheta_npu.evaluation import corpus, methods
+        >>> model, tokenizer = load_tiny_llama()
+        >>> task = PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 700, 1), positions=64)
+        >>> method = methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> task.evaluate(method).perplexity < 1.1 * task.evaluate(methods.dense()).perplexity
+        True
     """
 
     def __init__(self, model: PreTrainedModel, windows: Tensor, positions: int = 512) -> None:
+        length, layers = windows.shape[1], model.config.num_hidden_layers
+        if not 1 <= positions <= length - 2:
+            raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
+        if layers <= DENSER_LAYERS:
+            raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))
         self.model = model
         self.windows = windows
         self.positions = positions
@@ -83,13 +100,10 @@ class PerplexityTask:
                 nats += self._negative_log_likelihood(window, prefix)
                 statistics.append(recording.statistics())
         layers = [_joined([window[layer] for window in statistics]) for layer in range(len(statistics[0]))]
-        return Result(
-            method.family,
-            method.k,
-            math.exp(nats / (self.positions * len(self.windows))),
-            summarise(layers[DENSER_LAYERS:]),
-            summarise(layers),
-        )
+        reads = summarise(layers[DENSER_LAYERS:])
+        ratio = reads.kept_mean / method.k if method.k and method.aims_at_k else None
+        perplexity = math.exp(nats / (self.positions * len(self.windows)))
+        return Result(method.family, method.k, perplexity, ratio, reads, summarise(layers))
 
     def _dense_prefix(self, window: Tensor) -> _Prefix:
         tokens = window[None, : len(window) - self.positions - 1]

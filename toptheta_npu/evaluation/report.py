@@ -21,7 +21,7 @@ _CAPTION = (
     "unless said otherwise; the first two keep 512. last-k and random-k read as many V rows as Top-θ post + VMC."
 )
 
-#: Families in the order of the table and legend, with colour and marker of the plot.
+#: The curves of the plot in the order of its legend, with colour and marker.
 STYLES = {
     "Top-k + SDC + VMC": ("tab:gray", "s"),
     "Top-θ post + VMC": ("tab:blue", "o"),
@@ -61,8 +61,6 @@ def as_markdown(results: Sequence[Result]) -> str:
 
 def row_cells(result: Result, dense: Result) -> list[str]:
     """One row of the table."""
-    # for the controls k is only that of the Top-θ run whose V rows they match
-    ratio = result.kept_over_k if result.family.startswith("Top") else None
     return [
         result.family,
         "" if result.k is None else str(result.k),
@@ -72,7 +70,7 @@ def row_cells(result: Result, dense: Result) -> list[str]:
         _spread(result.reads),
         f"{result.reads.value_row_saving:.1f}x" if result.reads.value_rows_mean else "",
         _spread(result.reads_all),
-        "" if ratio is None else f"{ratio:.2f}",
+        "" if result.kept_over_k is None else f"{result.kept_over_k:.2f}",
     ]
 
 
@@ -84,17 +82,21 @@ def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
     """All figures with the settings and the versions behind them."""
     dense = results[0]
     environment = {"python": platform.python_version(), "torch": torch.__version__}
-    rows = [
-        asdict(result) | {"change_percent": change(result, dense), "kept_over_k": result.kept_over_k}
-        for result in results
-    ]
+    rows = [asdict(result) | {"change_percent": change(result, dense)} for result in results]
     return json.dumps({"settings": dict(settings), "environment": environment, "results": rows}, indent=1) + "\n"
 
 
 def from_json(text: str) -> list[Result]:
     """The results that `as_json` wrote."""
     return [
-        Result(row["family"], row["k"], row["perplexity"], Reads(**row["reads"]), Reads(**row["reads_all"]))
+        Result(
+            row["family"],
+            row["k"],
+            row["perplexity"],
+            row["kept_over_k"],
+            Reads(**row["reads"]),
+            Reads(**row["reads_all"]),
+        )
         for row in json.loads(text)["results"]
     ]
 
@@ -114,7 +116,7 @@ def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
             continue
         rows = [point.reads.value_rows_mean for point in points]
         left.plot(rows, [change(point, dense) for point in points], color=colour, marker=marker, label=family)
-        if family.startswith("Top-θ"):
+        if family != "Top-k + SDC + VMC" and points[0].kept_over_k is not None:
             right.plot(
                 [point.k for point in points], [point.kept_over_k for point in points], color=colour, marker=marker
             )
