@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -220,3 +221,29 @@ def test_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
         assert torch.equal(toptheta_npu.incremental_attention(query, key, value, threshold, _path="gather"), plain)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def memory_full_of_nan() -> Iterator[None]:
+    """Deterministic mode fills every fresh tensor with NaN."""
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("memory_full_of_nan")
+@pytest.mark.parametrize("lengths", [None, (300, 0), (7, 300)], ids=str)
+@pytest.mark.parametrize("theta", [1.0, float("-inf"), float("inf")])
+@pytest.mark.parametrize("path", ["gather", "dense"])
+def test_fresh_memory_never_reaches_a_result(lengths: tuple[int, int] | None, theta: float, path: str) -> None:
+    assert torch.empty(3).isnan().all()
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, n, s, 64, generator=generator) for n, s in ((8, 1), (2, 300), (2, 300)))
+    arguments = {"actual_seq_lengths": None if lengths is None else list(lengths), "_path": path}
+    threshold = torch.full((8,), theta)
+    results = toptheta_npu.incremental_attention_with_stats(query, key, value, threshold, **arguments)
+    parts = toptheta_npu.incremental_attention_partial(query, key, value, threshold, **arguments)
+    rows = torch.randn(2, 8, 50, 64, generator=generator)
+    prompt = toptheta_npu.prefill_attention(rows, key, value, threshold[:, None].expand(8, 50), vmc=True)
+    assert not any(tensor.isnan().any() for tensor in (*results, *parts, prompt))
