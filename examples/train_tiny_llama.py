@@ -147,6 +147,11 @@ class Trainer:
         self.held_out_bytes = sum(len(text.encode()) for text in texts)
 
     @property
+    def settings(self) -> dict[str, object]:
+        """What a run must have in common with its checkpoint."""
+        return {"phases": [asdict(phase) for phase in self.phases], "seed": self.seed}
+
+    @property
     def total(self) -> int:
         return sum(phase.steps for phase in self.phases)
 
@@ -191,19 +196,18 @@ class Trainer:
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
             "log": self.log,
-            "phases": [asdict(phase) for phase in self.phases],
-            "seed": self.seed,
-        }
+        } | self.settings
         partial = self.checkpoint.with_suffix(".partial")
         torch.save(state, partial)
         partial.replace(self.checkpoint)
 
     def restore(self) -> None:
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
-        wanted = {"phases": [asdict(phase) for phase in self.phases], "seed": self.seed}
-        found = {name: state[name] for name in wanted}
-        if found != wanted:
-            raise SystemExit(f"{self.checkpoint} is of another run: {found}, not {wanted}. Name another --output.")
+        found = {name: state[name] for name in self.settings}
+        if found != self.settings:
+            raise SystemExit(
+                f"{self.checkpoint} is of another run: {found}, not {self.settings}. Name another --output."
+            )
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -212,7 +216,7 @@ class Trainer:
     def export(self) -> None:
         """Write the bfloat16 model, tokenizer and training record that the package embeds."""
         self.model.to(torch.bfloat16)
-        final = self.evaluate() | {"phases": [asdict(p) for p in self.phases], "seed": self.seed}
+        final = self.evaluate() | self.settings
         share = final["top128_of_2048_mass_layers_from_2"]
         if not (isinstance(share, float) and MASS_BOUNDS[0] <= share <= MASS_BOUNDS[1]):
             raise SystemExit(f"top-128 share of the attention mass is {share}, outside {MASS_BOUNDS}: not exported")

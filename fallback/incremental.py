@@ -2,7 +2,8 @@
 
 The scores of a step are small (n floats per head) and stay in float32; what a decode step waits for is
 the KV cache. K is read in full, V only where a score passed its threshold: the survivors' positions come
-from `nonzero`, their rows and weighted sum from one `embedding_bag` over the cache itself.
+from `nonzero`, their weighted sum from one `embedding_bag`, over the cache itself where it is float32, else over
+a float32 copy of just these rows.
 
 A (sequence, KV head) that keeps more than `DENSE_ABOVE` of its elements takes a dense product instead,
 since scattered reads of most rows cost more than one sweep.
@@ -27,29 +28,43 @@ _UPCAST_ROWS = 2048  # K rows converted to float32 at a time: the buffer stays i
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """What a decode step knows of its rows before it touches V. Row r is (sequence, query head)."""
+class _Scored:
+    """The scores of a decode step. Row r is (sequence, query head)."""
 
     cache: KeyValueCache
     input_layout: str
     dtype: torch.dtype
-    scores: Tensor  # [B, Hq, span] float32, -inf outside the valid keys
     bounds: list[tuple[int, int]]  # first and last+1 valid key per sequence
     n: Tensor  # [B, 1] valid keys
+    scores: Tensor  # [B, Hq, span] float32, -inf outside the valid keys
     maximum: Tensor  # [B, Hq], 0 for a row without keys
+
+    @cached_property
+    def total(self) -> Tensor:
+        """[B, Hq] R + E, the sum of exp(a - m) over all valid keys."""
+        return (self.scores - self.maximum.unsqueeze(-1)).exp_().sum(-1)
+
+    @cached_property
+    def lse(self) -> Tensor:
+        """[B, Hq], -inf for a row without keys."""
+        return torch.where(self.n > 0, self.maximum + self.total.log(), -torch.inf)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a decode step knows of its rows before it touches V."""
+
+    scored: _Scored
     threshold: Tensor  # [B, Hq] in score units
     survivors: Tensor  # flat indices into scores, ascending
     kept: Tensor  # [B, Hq], 1 where only the largest element stands in
     stands_in: Tensor  # [B, Hq] rows where nothing passed, so the largest element stands in
 
     @cached_property
-    def total(self) -> Tensor:
-        """[B, Hq] R + E, the sum of exp(a - m) over all valid keys."""
-        return _total_mass(self.scores, self.maximum)
-
-    @property
-    def lse(self) -> Tensor:
-        return torch.where(self.n > 0, self.maximum + self.total.log(), -torch.inf)
+    def row_of_survivor(self) -> Tensor:
+        counts = self.kept.view(-1)
+        numbers = torch.arange(counts.numel(), device=counts.device)
+        return numbers.repeat_interleave(counts, output_size=self.survivors.numel())
 
 
 def incremental_attention(
@@ -109,7 +124,7 @@ def incremental_attention_with_stats(
         num_heads, num_key_value_heads, input_layout, scale_value, placement,
     )  # fmt: skip
     out = _compensated(rows, sdc, sdc_gamma, discarded_mass, value_mean, path)
-    return out, rows.lse, rows.kept.int(), _count_value_rows(rows)
+    return out, rows.scored.lse, rows.kept.int(), _count_value_rows(rows)
 
 
 def incremental_attention_partial(
@@ -138,13 +153,14 @@ def incremental_attention_partial(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, lse,
         num_heads, num_key_value_heads, input_layout, scale_value, placement,
     )  # fmt: skip
+    scored = rows.scored
     weights, kept_mass = _kept_masses(rows)
-    out = _weighted_values(rows, weights, torch.where(rows.n > 0, kept_mass, 1.0), path)
+    out = _weighted_values(rows, weights, torch.where(scored.n > 0, kept_mass, 1.0), path)
     return (
         in_layout(out, input_layout),
-        torch.where(rows.n > 0, rows.maximum, -torch.inf),
+        torch.where(scored.n > 0, scored.maximum, -torch.inf),
         torch.where(rows.stands_in, 0.0, kept_mass),
-        torch.where(rows.stands_in, rows.total, _discarded_mass(rows, kept_mass)),
+        torch.where(rows.stands_in, scored.total, _discarded_mass(rows, kept_mass)),
         torch.where(rows.stands_in, 0, rows.kept).int(),
     )
 
@@ -157,16 +173,17 @@ def _compensated(
     value_mean: Tensor | None,
     path: str,
 ) -> Tensor:
+    scored = rows.scored
     weights, kept_mass = _kept_masses(rows)
     exact = _discarded_mass(rows, kept_mass) if sdc == "exact" else kept_mass
     estimate = estimate_discarded_mass(
-        sdc, exact, rows.n, rows.kept, rows.maximum, rows.threshold, sdc_gamma, discarded_mass
+        sdc, exact, scored.n, rows.kept, scored.maximum, rows.threshold, sdc_gamma, discarded_mass
     )
     # a row without keys has no mass at all: its output is 0, not 0/0
-    denominator = torch.where(rows.n > 0, kept_mass + estimate, 1.0)
+    denominator = torch.where(scored.n > 0, kept_mass + estimate, 1.0)
     out = _weighted_values(rows, weights, denominator, path)
     out = add_value_mean(out, estimate / denominator, value_mean)
-    return in_layout(out.to(rows.dtype), rows.input_layout)
+    return in_layout(out.to(scored.dtype), scored.input_layout)
 
 
 def _cache(
@@ -195,7 +212,7 @@ def _select_rows(
     scale_value: float | None,
     placement: str,
 ) -> _Rows:
-    """Scores, row statistics and the survivors of every row."""
+    """The scores and the survivors of every row."""
     heads = query_heads(query, input_layout, num_heads)
     cache = _cache(key, value, block_table, input_layout, num_key_value_heads)
     bounds = _valid_bounds(len(heads), cache.capacity, actual_seq_lengths, key_start)
@@ -204,13 +221,11 @@ def _select_rows(
     scores = _attention_scores(heads.float() * scale, cache, bounds)
 
     maximum = torch.where(n > 0, scores.amax(-1), 0.0)
+    scored = _Scored(cache, input_layout, query.dtype, bounds, n, scores, maximum)
     if placement == "post_softmax" and row_lse is None:
-        row_lse = maximum + _total_mass(scores, maximum).log()
+        row_lse = scored.lse
     theta = score_threshold(threshold.expand(len(heads), num_heads), row_lse, placement)
-    survivors, kept, stands_in = _survivors(scores, theta, n)
-    return _Rows(
-        cache, input_layout, query.dtype, scores, bounds, n, maximum, theta, survivors, kept, stands_in
-    )  # fmt: skip
+    return _Rows(scored, theta, *_survivors(scores, theta, n))
 
 
 def _valid_bounds(
@@ -245,10 +260,7 @@ def _score_sequence(query: Tensor, keys: Tensor, out: Tensor) -> None:
 
     A half-precision matmul would round the scores; converting K block by block keeps the conversion in cache.
     """
-    if keys.dtype == query.dtype:
-        torch.bmm(query, keys.transpose(1, 2), out=out)
-        return
-    if keys.device.type != "cpu":
+    if keys.dtype == query.dtype or keys.device.type != "cpu":
         torch.bmm(query, keys.to(query.dtype).transpose(1, 2), out=out)
         return
     block = query.new_empty(min(_UPCAST_ROWS, keys.shape[1]), keys.shape[2])
@@ -280,66 +292,58 @@ def _indices_and_counts(keep: Tensor) -> tuple[Tensor, Tensor]:
     return indices, kept.view(keep.shape[:-1])
 
 
-def _total_mass(scores: Tensor, maximum: Tensor) -> Tensor:
-    return (scores - maximum.unsqueeze(-1)).exp_().sum(-1)
-
-
 def _kept_masses(rows: _Rows) -> tuple[Tensor, Tensor]:
     """exp(a - m) of every survivor, and R of every row [B, Hq]."""
-    row = _row_of_survivor(rows)
+    row, scored = rows.row_of_survivor, rows.scored
     # index_select is several times faster than indexing with brackets
-    scores = rows.scores.view(-1).index_select(0, rows.survivors)
-    weights = scores.sub_(rows.maximum.view(-1).index_select(0, row)).exp_()
+    scores = scored.scores.view(-1).index_select(0, rows.survivors)
+    weights = scores.sub_(scored.maximum.view(-1).index_select(0, row)).exp_()
     kept_mass = torch.zeros(rows.kept.numel(), dtype=torch.float64, device=weights.device)
-    return weights, kept_mass.index_add_(0, row, weights.double()).float().view_as(rows.maximum)
+    return weights, kept_mass.index_add_(0, row, weights.double()).float().view_as(rows.kept)
 
 
 def _discarded_mass(rows: _Rows, kept_mass: Tensor) -> Tensor:
     """E of every row [B, Hq]; exactly 0 where everything is kept."""
-    return torch.where(rows.kept == rows.n, 0.0, (rows.total - kept_mass).clamp_min(0.0))
-
-
-def _row_of_survivor(rows: _Rows) -> Tensor:
-    counts = rows.kept.view(-1)
-    numbers = torch.arange(counts.numel(), device=counts.device)
-    return numbers.repeat_interleave(counts, output_size=rows.survivors.numel())
+    return torch.where(rows.kept == rows.scored.n, 0.0, (rows.scored.total - kept_mass).clamp_min(0.0))
 
 
 def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: str) -> Tensor:
     """Sum of weights times V rows over the denominator, [B, Hq, D] float32."""
-    shares = weights / denominator.view(-1).index_select(0, _row_of_survivor(rows))
+    shares = weights / denominator.view(-1).index_select(0, rows.row_of_survivor)
     dense = _dense_pairs(rows, path)
     out = _gathered_values(rows, shares, dense)
     if not dense.any():
         return out
-    matrix = torch.zeros_like(rows.scores)
+    scored = rows.scored
+    matrix = torch.zeros_like(scored.scores)
     matrix.view(-1)[rows.survivors] = shares
     group = out.shape[1] // dense.shape[1]
     for sequence, head in dense.nonzero().tolist():
-        start, end = rows.bounds[sequence]
+        start, end = scored.bounds[sequence]
         heads = slice(head * group, (head + 1) * group)
-        values = rows.cache.value_rows(sequence, start, end)[head].float()
+        values = scored.cache.value_rows(sequence, start, end)[head].float()
         out[sequence, heads] = matrix[sequence, heads, start:end] @ values
     return out
 
 
 def _dense_pairs(rows: _Rows, path: str) -> Tensor:
     """[B, Hkv] on the host: which pairs multiply all their V rows instead of gathering."""
-    batch, kv_heads = len(rows.bounds), rows.cache.num_key_value_heads
-    has_keys = (rows.n > 0).expand(batch, kv_heads).cpu()
+    n = rows.scored.n
+    batch, kv_heads = len(n), rows.scored.cache.num_key_value_heads
+    has_keys = (n > 0).expand(batch, kv_heads).cpu()
     if path == "gather":
         return torch.zeros_like(has_keys)
     if path == "dense":
         return has_keys
     kept = rows.kept.view(batch, kv_heads, -1)
-    return has_keys & (kept.sum(-1) > DENSE_ABOVE * kept.shape[-1] * rows.n).cpu()
+    return has_keys & (kept.sum(-1) > DENSE_ABOVE * kept.shape[-1] * n).cpu()
 
 
 def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor) -> Tensor:
     """The rows that are not dense, read one survivor at a time; 0 for the others."""
     batch, heads = rows.kept.shape
     group = heads // dense.shape[1]
-    row = _row_of_survivor(rows)
+    row, scored = rows.row_of_survivor, rows.scored
     survivors, counts = rows.survivors, rows.kept.view(-1)
     if dense.any():
         sparse = ~dense.to(row.device).repeat_interleave(group, dim=1).view(-1)
@@ -347,8 +351,8 @@ def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor) -> Tensor:
         row, survivors, shares = row[chosen], survivors[chosen], shares[chosen]
         counts = counts * sparse
     sequence = row // heads
-    position = survivors - row * rows.scores.shape[-1]
-    table, index = rows.cache.locate_values(sequence, (row - sequence * heads) // group, position)
+    position = survivors - row * scored.scores.shape[-1]
+    table, index = scored.cache.locate_values(sequence, (row - sequence * heads) // group, position)
     if table.dtype != torch.float32:
         # weights and sums in half precision would lose what the float32 scores bought
         table, index = F.embedding(index, table).float(), torch.arange(len(index), device=index.device)
@@ -370,6 +374,7 @@ def _sum_rows(index: Tensor, table: Tensor, shares: Tensor, row: Tensor, counts:
 
 def _count_value_rows(rows: _Rows) -> Tensor:
     """[B, Hkv] int32."""
-    keep = torch.zeros_like(rows.scores, dtype=torch.bool)
+    cache = rows.scored.cache
+    keep = torch.zeros_like(rows.scored.scores, dtype=torch.bool)
     keep.view(-1)[rows.survivors] = True
-    return count_value_rows(keep, rows.cache.num_key_value_heads, rows.cache.key.shape[3]).int()
+    return count_value_rows(keep, cache.num_key_value_heads, cache.key.shape[3]).int()

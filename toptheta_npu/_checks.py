@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 
-LAYOUTS = ("BNSD", "BSND", "BSH")
+QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
+LAYOUTS = tuple(QUERY_FORMS)
 PLACEMENTS = ("pre_softmax", "post_softmax")
 PATHS = ("auto", "gather", "dense")
 SDC_MODES = ("none", "exact", "exp_threshold", "offline")
@@ -112,15 +113,14 @@ def resolve_heads(
         if count is not None and type(count) is not int:
             raise TopThetaTypeError(name, "an int or None", type(count).__name__)
     dims = 3 if input_layout == "BSH" else 4
-    forms = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
     if query.dim() != dims:
-        raise TopThetaValueError("query", f"{input_layout} {forms[input_layout]}", shape_text(query))
+        raise TopThetaValueError("query", f"{input_layout} {QUERY_FORMS[input_layout]}", shape_text(query))
     if query.shape[0] < 1:
         raise TopThetaValueError("query", "at least one sequence", shape_text(query))
     if query.shape[2 if input_layout == "BNSD" else 1] != 1:
         raise TopThetaValueError(
             "query",
-            f"one token, {input_layout} {forms[input_layout]}",
+            f"one token, {input_layout} {QUERY_FORMS[input_layout]}",
             shape_text(query),
             "use prefill_attention for several tokens",
         )

@@ -94,12 +94,10 @@ class PerplexityTask:
 
     def evaluate(self, method: Method) -> Result:
         """Perplexity and reads of one method over all windows."""
-        nats, statistics = 0.0, []
-        for window, prefix in zip(self.windows, self._prefixes, strict=True):
-            with torch.inference_mode(), method.enter(self.model) as recording:
-                nats += self._negative_log_likelihood(window, prefix)
-                statistics.append(recording.statistics())
-        layers = [_joined([window[layer] for window in statistics]) for layer in range(len(statistics[0]))]
+        with torch.inference_mode(), method.enter(self.model) as recording:
+            pairs = zip(self.windows, self._prefixes, strict=True)
+            nats = sum(self._negative_log_likelihood(window, prefix) for window, prefix in pairs)
+            layers = recording.statistics()
         reads = summarise(layers[DENSER_LAYERS:])
         ratio = reads.kept_mean / method.k if method.k and method.aims_at_k else None
         perplexity = math.exp(nats / (self.positions * len(self.windows)))
@@ -129,13 +127,4 @@ def summarise(layers: Sequence[LayerStatistics]) -> Reads:
         rows.kthvalue(max(1, round(0.95 * rows.numel()))).values.item(),
         rows.max().item(),
         torch.cat([layer.keys for layer in layers]).float().mean().item(),
-    )
-
-
-def _joined(parts: Sequence[LayerStatistics]) -> LayerStatistics:
-    return LayerStatistics(
-        keys=torch.cat([part.keys for part in parts]),
-        kept=torch.cat([part.kept for part in parts]),
-        value_rows=torch.cat([part.value_rows for part in parts]),
-        decode=torch.cat([part.decode for part in parts]),
     )
