@@ -1,0 +1,109 @@
+"""The whole operator on CPU tensors: shape inference, tiling and kernel, as an Ascend machine would run them.
+
+What runs here are the unmodified sources of op_host and op_kernel; what they run on is the host model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ascendc import Kernel, KernelRun, run_kernel
+from .cann import Platform, TensorSpec, TilingResult, describe_operator, infer_shape, run_tiling
+
+KERNEL_SOURCE = Path(__file__).resolve().parents[1] / "op_kernel" / "top_theta_incremental_attention.cpp"
+#: Names of dtypes in the kernel's sources.
+_DEVICE_TYPES = {torch.float16: "half", torch.bfloat16: "bfloat16_t"}
+_CACHES = ("key", "value")
+
+
+@dataclass(frozen=True)
+class OperatorRun:
+    """One call of the operator.
+
+    Attributes:
+        outputs: every output of the definition by name; those that were not asked for are empty.
+        run: findings, traffic and timeline of the kernel.
+        tiling: what the tiling function decided.
+    """
+
+    outputs: dict[str, Tensor]
+    run: KernelRun
+    tiling: TilingResult
+
+
+def kernel_for(dtype: torch.dtype, **options: Any) -> Kernel:
+    """The kernel's source with the defines that the operator build makes for one dtype of the query."""
+    return Kernel(KERNEL_SOURCE, defines={"DTYPE_QUERY": _DEVICE_TYPES[dtype]}, **options)
+
+
+def run_operator(
+    tensors: Mapping[str, Tensor | None],
+    attributes: Mapping[str, Any],
+    *,
+    platform: Platform = Platform(),  # noqa: B008 (immutable)
+    kernel: Kernel | None = None,
+    **launch: Any,
+) -> OperatorRun:
+    """Run one call of TopThetaIncrementalAttention on the host model.
+
+    Args:
+        tensors: inputs of the operator definition by name, on the CPU; caches may be strided.
+        attributes: attributes of the definition by name; the strides of the caches are filled in.
+        platform: the SoC to tile for.
+        kernel: another build of the kernel, see `kernel_for`.
+        **launch: further options of `run_kernel`, such as ``suppress`` or ``trace``.
+
+    Raises:
+        OperatorError: the operator refuses the call; the text is its own message.
+
+    Example:
+        >>> import torch
+        >>> q, k, v = (torch.randn(1, 2, n, 64).half() for n in (1, 256, 256))
+        >>> inputs = {"query": q, "key": k, "value": v, "threshold": torch.full((2,), 1.0)}
+        >>> result = run_operator(inputs, {"num_heads": 2, "num_key_value_heads": 2, "scale_value": 0.125})
+        >>> result.outputs["attention_out"].shape, result.run.findings
+        (torch.Size([1, 2, 1, 64]), [])
+    """
+    specs = {name: _spec(tensor) for name, tensor in tensors.items() if tensor is not None}
+    attributes = dict(attributes) | {f"{name}_strides": _row_strides(tensors[name], attributes) for name in _CACHES}
+    tiling = run_tiling(specs, attributes, platform)
+    outputs = {
+        name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
+        for name, spec in infer_shape(specs, attributes).items()
+    }
+    names = [item["name"] for item in describe_operator()["inputs"]]
+    arguments = [
+        *((name, tensors.get(name), "in") for name in names),
+        *((name, output if output.numel() else None, "out") for name, output in outputs.items()),
+        ("workspace", tiling.workspace - platform.system_workspace, "workspace"),
+        ("tiling", tiling.tiling, "in"),
+    ]
+    query = tensors["query"]
+    assert query is not None
+    run = run_kernel(
+        kernel or kernel_for(query.dtype), arguments, blocks=tiling.block_dim, tiling_key=tiling.key,
+        cores=platform.vector_cores, **launch,
+    )  # fmt: skip
+    return OperatorRun(outputs, run, tiling)
+
+
+def _spec(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _row_strides(cache: Tensor | None, attributes: Mapping[str, Any]) -> Sequence[int]:
+    """Strides of sequence or block, KV head and row, in elements."""
+    assert cache is not None
+    layout = attributes.get("input_layout", "BNSD")
+    if cache.dim() == 4:
+        paged = attributes.get("block_size", 0) > 0
+        head, row = (2, 1) if layout == "BSND" and not paged else (1, 2)
+        return cache.stride(0), cache.stride(head), cache.stride(row)
+    head_dim = cache.shape[2] // int(attributes["num_key_value_heads"])
+    return cache.stride(0), head_dim, cache.stride(1)

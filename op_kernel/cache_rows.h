@@ -1,0 +1,163 @@
+// Rows of the K and V caches: one address formula for contiguous, strided and paged caches, in 64 bits.
+#pragma once
+
+#include "kernel_common.h"
+
+namespace toptheta {
+
+// Page numbers of one sequence, read ahead in slices of 64 pages into a ring.
+class BlockTable {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR blockTable)
+    {
+        width_ = tiling.blockTableWidth;
+        table_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(blockTable));
+        ring_ = ub.At<int32_t>(ub.Layout().blockTable, kTableSlices * kTableSlicePages);
+    }
+
+    // Starts with the slice that holds page `first` of a sequence that uses `pages` pages.
+    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t first, uint32_t pages)
+    {
+        row_ = static_cast<uint64_t>(sequence) * width_;
+        pages_ = pages;
+        ready_ = first / kTableSlicePages;
+        issued_ = ready_;
+        Issue();
+        Issue();
+    }
+
+    TOPTHETA_DEVICE inline int64_t Page(uint32_t page)
+    {
+        const uint32_t slice = page / kTableSlicePages;
+        while (ready_ <= slice) {
+            WaitFlag<HardEvent::MTE2_S>(ready_ % 2);
+            ready_++;
+            Issue();
+        }
+        return ring_.GetValue(page % (kTableSlices * kTableSlicePages));
+    }
+
+    TOPTHETA_DEVICE inline void End()
+    {
+        for (; ready_ < issued_; ready_++) {
+            WaitFlag<HardEvent::MTE2_S>(ready_ % 2);
+        }
+    }
+
+private:
+    // Loads the next slice; entries past the last page in use are never read.
+    TOPTHETA_DEVICE inline void Issue()
+    {
+        const uint32_t begin = issued_ * kTableSlicePages;
+        if (begin >= pages_) {
+            return;
+        }
+        const uint32_t bytes = Least(kTableSlicePages, pages_ - begin) * sizeof(int32_t);
+        SetFlag<HardEvent::S_MTE2>(kEvent);
+        WaitFlag<HardEvent::S_MTE2>(kEvent);
+        AscendC::DataCopyPad(ring_[issued_ % kTableSlices * kTableSlicePages], table_[row_ + begin],
+                             AscendC::DataCopyExtParams(1, bytes, 0, 0, 0),
+                             AscendC::DataCopyPadExtParams<int32_t>(false, 0, 0, 0));
+        SetFlag<HardEvent::MTE2_S>(issued_ % 2);
+        issued_++;
+    }
+
+    GlobalTensor<int32_t> table_;
+    LocalTensor<int32_t> ring_;
+    uint64_t row_ = 0;
+    uint32_t width_ = 0;
+    uint32_t pages_ = 0;
+    uint32_t ready_ = 0;   // slices below it have arrived
+    uint32_t issued_ = 0;  // slices below it are on the way
+};
+
+// The rows of one (sequence, KV head) of a cache.
+template <typename T>
+class CacheRows {
+public:
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const CacheStrides& strides, GM_ADDR cache,
+                                     BlockTable* blockTable)
+    {
+        strides_ = strides;
+        headDim_ = tiling.headDim;
+        blockSize_ = tiling.blockSize;
+        cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
+        blockTable_ = blockTable;
+    }
+
+    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t kvHead, uint32_t start)
+    {
+        base_ = static_cast<int64_t>(kvHead) * strides_.head + static_cast<int64_t>(start) * strides_.row;
+        if (blockSize_ == 0) {
+            base_ += static_cast<int64_t>(sequence) * strides_.outer;
+        }
+    }
+
+    // Copies `rows` rows that follow one another in the sequence; a paged cache takes one command per page.
+    TOPTHETA_DEVICE inline void LoadTile(const LocalTensor<T>& to, uint32_t row, uint32_t rows)
+    {
+        uint32_t done = 0;
+        while (done < rows) {
+            uint32_t count = rows - done;
+            if (blockSize_ > 0) {
+                count = Least(count, blockSize_ - (row + done) % blockSize_);
+            }
+            CopyRows(to[done * headDim_], OffsetOf(row + done), count);
+            done += count;
+        }
+    }
+
+    // Copies row `first` and row `second` with one command where the gap allows it.
+    TOPTHETA_DEVICE inline void LoadPair(const LocalTensor<T>& to, uint32_t first, uint32_t second)
+    {
+        const uint32_t rowBytes = headDim_ * sizeof(T);
+        const int64_t from = OffsetOf(first);
+        const int64_t gap = (OffsetOf(second) - from) * static_cast<int64_t>(sizeof(T)) - rowBytes;
+        if (gap < 0 || gap >= kMaxGap) {
+            CopyRows(to, from, 1);
+            CopyRows(to[headDim_], OffsetOf(second), 1);
+            return;
+        }
+        AscendC::DataCopyPad(to, cache_[from], AscendC::DataCopyExtParams(2, rowBytes, static_cast<uint32_t>(gap), 0, 0),
+                             AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+    }
+
+    TOPTHETA_DEVICE inline void LoadRow(const LocalTensor<T>& to, uint32_t row) { CopyRows(to, OffsetOf(row), 1); }
+
+private:
+    // The stride field has 32 bits; the toolkit's own kernels stay below 2^31 - 1.
+    static constexpr int64_t kMaxGap = 2147483647;
+
+    TOPTHETA_DEVICE inline int64_t OffsetOf(uint32_t row)
+    {
+        if (blockSize_ == 0) {
+            return base_ + static_cast<int64_t>(row) * strides_.row;
+        }
+        const int64_t page = blockTable_->Page(row / blockSize_);
+        return base_ + page * strides_.outer + static_cast<int64_t>(row % blockSize_) * strides_.row;
+    }
+
+    TOPTHETA_DEVICE inline void CopyRows(const LocalTensor<T>& to, int64_t from, uint32_t rows)
+    {
+        const uint32_t rowBytes = headDim_ * sizeof(T);
+        const int64_t gap = strides_.row * static_cast<int64_t>(sizeof(T)) - rowBytes;
+        const AscendC::DataCopyPadExtParams<T> noPad(false, 0, 0, T());
+        if (gap == 0 || rows == 1) {
+            AscendC::DataCopyPad(to, cache_[from], AscendC::DataCopyExtParams(1, rows * rowBytes, 0, 0, 0), noPad);
+            return;
+        }
+        AscendC::DataCopyPad(to, cache_[from],
+                             AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), rowBytes,
+                                                        static_cast<uint32_t>(gap), 0, 0),
+                             noPad);
+    }
+
+    GlobalTensor<T> cache_;
+    CacheStrides strides_ = {0, 0, 0};
+    BlockTable* blockTable_ = nullptr;
+    int64_t base_ = 0;
+    uint32_t headDim_ = 0;
+    uint32_t blockSize_ = 0;
+};
+
+}  // namespace toptheta

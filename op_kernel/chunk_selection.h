@@ -1,0 +1,332 @@
+// The threshold test of one chunk: which rows are kept, their weights, and the running softmax.
+//
+// All running values stay in the Unified Buffer, since the core has no scalar exponential; the scalar unit learns only
+// counts and row numbers, once for each chunk.
+#pragma once
+
+#include "reductions.h"
+#include "weighted_sum.h"
+
+namespace toptheta {
+
+// What a core knows about one head of the block.
+struct HeadResult {
+    uint32_t kept = 0;
+    int32_t bestRow = -1;     // row of the largest score, known only while nothing is kept
+    bool bestListed = false;  // whether another head of the block keeps that row
+    float bestScore = kLowest;
+};
+
+// Rows [begin, begin + rows) of a sequence; their scores lie from `scoreRow` on.
+struct Chunk {
+    uint32_t begin;
+    uint32_t rows;
+    uint32_t scoreRow;
+};
+
+// The rows whose V rows one chunk needs.
+struct RowList {
+    uint32_t kept = 0;   // rows that any head of the block keeps
+    uint32_t count = 0;  // rows to fetch: those, or all of the chunk
+    bool dense = false;
+};
+
+template <typename T>
+class ChunkSelection {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling)
+    {
+        ub_ = ub;
+        tiling_ = tiling;
+        AscendC::CreateVecIndex(ub->RowNumbers().template ReinterpretCast<int16_t>(), static_cast<int16_t>(0),
+                                ub->Layout().chunkRows);
+        AscendC::Duplicate(ub->PerHead(), 0.0f, kBlockFloats);
+    }
+
+    // Forgets the previous segment. `fixedMaximum`: the maximum of the row is known (second phase of post-softmax).
+    TOPTHETA_DEVICE inline void Begin(bool fixedMaximum)
+    {
+        listRows_ = 0;
+        allKept_ = false;
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            result_[head] = HeadResult();
+        }
+        AscendC::Duplicate(ub_->State(kKeptMass), 0.0f, ub_->StateCount());
+        AscendC::Duplicate(ub_->State(kKeptCount), 0.0f, ub_->StateCount());
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            AscendC::Duplicate(ub_->Accumulator(head, tiling_->headDim), 0.0f, tiling_->headDim);
+        }
+        if (!fixedMaximum) {
+            AscendC::Duplicate(ub_->State(kMaximum), kLowest, ub_->StateCount());
+            AscendC::Duplicate(ub_->State(kTotalMass), 0.0f, ub_->StateCount());
+        }
+    }
+
+    TOPTHETA_DEVICE inline void SetLimit(uint32_t head, float limit) { limit_[head] = limit; }
+    TOPTHETA_DEVICE inline const HeadResult& Result(uint32_t head) const { return result_[head]; }
+    TOPTHETA_DEVICE inline uint32_t ListRows() const { return listRows_; }
+    // Brings Result().kept up to date at the end of a segment.
+    TOPTHETA_DEVICE inline void Finish() { ReadCounts(); }
+
+    // Scales the raw products of a chunk; lanes past its end become kLowest, which nothing keeps.
+    TOPTHETA_DEVICE inline void ScaleScores(const Chunk& chunk)
+    {
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            LocalTensor<float> scores = Scores(head, chunk);
+            AscendC::Muls(scores, scores, tiling_->scaleValue, static_cast<int32_t>(chunk.rows));
+        }
+        if (chunk.rows % kLanes > 0) {
+            PipeBarrier<PIPE_V>();
+            for (uint32_t head = 0; head < ub_->Heads(); head++) {
+                FillTail(Scores(head, chunk), chunk.rows, AlignUp(chunk.rows, kLanes), kLowest);
+            }
+        }
+    }
+
+    // Compares and compacts; Count() gives the length of the list.
+    TOPTHETA_DEVICE inline void MakeList(const Chunk& chunk)
+    {
+        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            AscendC::CompareScalar(ub_->Mask(head), Scores(head, chunk), limit_[head], AscendC::CMPMODE::GT, padded);
+        }
+        LocalTensor<uint16_t> any = AnyMask().template ReinterpretCast<uint16_t>();
+        for (uint32_t head = 1; head < ub_->Heads(); head++) {
+            PipeBarrier<PIPE_V>();
+            const LocalTensor<uint16_t> first = head == 1 ? ub_->Mask(0).template ReinterpretCast<uint16_t>() : any;
+            AscendC::Or(any, first, ub_->Mask(head).template ReinterpretCast<uint16_t>(),
+                        static_cast<int32_t>(padded / kMaskBits));
+        }
+        PipeBarrier<PIPE_V>();
+        // the scalar unit has read the list of the chunk before
+        SetFlag<HardEvent::S_V>(kEvent);
+        WaitFlag<HardEvent::S_V>(kEvent);
+        Compact(ub_->RowList(), any, padded);
+        SetFlag<HardEvent::V_S>(kEvent);
+    }
+
+    // Waits for the list. Nothing but a flag orders the count register, so it is read only after one.
+    TOPTHETA_DEVICE inline uint32_t Count()
+    {
+        WaitFlag<HardEvent::V_S>(kEvent);
+        return static_cast<uint32_t>(AscendC::GetGatherMaskRemainCount());
+    }
+
+    // Running maximum, and exp(old - new), which rescales all that was summed before.
+    TOPTHETA_DEVICE inline void UpdateMaximum(const Chunk& chunk)
+    {
+        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            ReduceRow<Reduction::kMax>(*ub_, Scores(head, chunk), padded, head);
+        }
+        const LocalTensor<float> blocks = SpreadPerHead(*ub_);
+        const int32_t count = ub_->StateCount();
+        AscendC::Max(ub_->State(kNewMaximum), ub_->State(kMaximum), blocks, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Sub(ub_->State(kCorrection), ub_->State(kMaximum), ub_->State(kNewMaximum), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Exp(ub_->State(kCorrection), ub_->State(kCorrection), count);
+        AscendC::Adds(ub_->State(kMaximum), ub_->State(kNewMaximum), 0.0f, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Mul(ub_->State(kKeptMass), ub_->State(kKeptMass), ub_->State(kCorrection), count);
+        AscendC::Mul(ub_->State(kTotalMass), ub_->State(kTotalMass), ub_->State(kCorrection), count);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
+            MultiplyBlock(accumulator, accumulator, ub_->State(kCorrection)[head * kBlockFloats], tiling_->headDim);
+        }
+    }
+
+    // total mass += sum of exp(score - maximum) over all keys of the chunk
+    TOPTHETA_DEVICE inline void AddTotalMass(const Chunk& chunk)
+    {
+        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        LocalTensor<float> work = ub_->Partials();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            SubtractBlock(work, Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats], padded);
+            PipeBarrier<PIPE_V>();
+            AscendC::Exp(work, work, static_cast<int32_t>(padded));
+            ReduceRow<Reduction::kSum>(*ub_, work, padded, head);
+        }
+        AddPerHead(kTotalMass);
+    }
+
+    // Weights exp(score - maximum) of the rows on the list, 0 for a head that does not keep the row.
+    TOPTHETA_DEVICE inline void MakeWeights(const Chunk& chunk, const RowList& list)
+    {
+        listRows_ += list.kept;
+        if (list.count > 0) {
+            const uint32_t padded = AlignUp(list.count, kLanes);
+            for (uint32_t head = 0; head < ub_->Heads(); head++) {
+                PickScores(head, chunk, list);
+            }
+            CountKept(list, padded);
+            for (uint32_t head = 0; head < ub_->Heads(); head++) {
+                Exponentiate(head, padded);
+            }
+            AddPerHead(kKeptMass);
+        }
+        TrackBest(chunk);
+    }
+
+private:
+    static constexpr uint32_t kMaskBits = 16;
+    static constexpr uint32_t kWorkList = 8 * 1024;  // bytes into `partials`, past the work row
+
+    TOPTHETA_DEVICE inline LocalTensor<float> Scores(uint32_t head, const Chunk& chunk)
+    {
+        return ub_->Scores(head, chunk.scoreRow, AlignUp(chunk.rows, kLanes));
+    }
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> AnyMask()
+    {
+        return ub_->Mask(ub_->Heads() > 1 ? ub_->Heads() : 0);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> WorkMask() { return ub_->Mask(ub_->Heads() + 1); }
+
+    // Numbers of the rows whose mask bit is set.
+    TOPTHETA_DEVICE inline void Compact(const LocalTensor<uint16_t>& to, const LocalTensor<uint16_t>& mask,
+                                        uint32_t rows)
+    {
+        uint64_t unused = 0;
+        AscendC::GatherMask(to, ub_->RowNumbers(), mask, true, rows, AscendC::GatherMaskParams(1, 1, 8, 0), unused);
+    }
+
+    TOPTHETA_DEVICE inline void AddPerHead(StateQuantity quantity)
+    {
+        const LocalTensor<float> blocks = SpreadPerHead(*ub_);
+        AscendC::Add(ub_->State(quantity), ub_->State(quantity), blocks, static_cast<int32_t>(ub_->StateCount()));
+    }
+
+    // weights = scores of the listed rows, kLowest where this head does not keep the row
+    TOPTHETA_DEVICE inline void PickScores(uint32_t head, const Chunk& chunk, const RowList& list)
+    {
+        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        LocalTensor<float> weights = ub_->Weights(head);
+        LocalTensor<float> scores = Scores(head, chunk);
+        if (list.dense || ub_->Heads() > 1) {
+            LocalTensor<float> own = list.dense ? weights : ub_->Partials();
+            AscendC::Select(own, ub_->Mask(head), scores, kLowest, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, padded);
+            scores = own;
+            PipeBarrier<PIPE_V>();
+        }
+        if (list.dense) {
+            return;
+        }
+        uint64_t unused = 0;
+        AscendC::GatherMask(weights, scores, AnyMask().template ReinterpretCast<uint32_t>(), true, padded,
+                            AscendC::GatherMaskParams(1, 1, 8, 0), unused);
+        PipeBarrier<PIPE_V>();
+        FillTail(weights, list.count, AlignUp(list.count, kLanes), kLowest);
+    }
+
+    TOPTHETA_DEVICE inline void CountKept(const RowList& list, uint32_t padded)
+    {
+        if (ub_->Heads() == 1) {
+            result_[0].kept += list.kept;
+            return;
+        }
+        LocalTensor<float> work = ub_->Partials();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            PipeBarrier<PIPE_V>();
+            AscendC::CompareScalar(WorkMask(), ub_->Weights(head), kLowest, AscendC::CMPMODE::GT, padded);
+            AscendC::Duplicate(work, 1.0f, static_cast<int32_t>(padded));
+            PipeBarrier<PIPE_V>();
+            AscendC::Select(work, WorkMask(), work, 0.0f, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, padded);
+            ReduceRow<Reduction::kSum>(*ub_, work, padded, head);
+        }
+        AddPerHead(kKeptCount);
+    }
+
+    TOPTHETA_DEVICE inline void Exponentiate(uint32_t head, uint32_t padded)
+    {
+        LocalTensor<float> weights = ub_->Weights(head);
+        PipeBarrier<PIPE_V>();
+        SubtractBlock(weights, weights, ub_->State(kMaximum)[head * kBlockFloats], padded);
+        PipeBarrier<PIPE_V>();
+        AscendC::Exp(weights, weights, static_cast<int32_t>(padded));
+        ReduceRow<Reduction::kSum>(*ub_, weights, padded, head);
+        if (WeightScale<T>::kValue != 1.0f) {
+            AscendC::Muls(weights, weights, WeightScale<T>::kValue, static_cast<int32_t>(padded));
+        }
+    }
+
+    // Counts of several heads that share a list are known in UB only; the scalar unit reads them while it needs to.
+    TOPTHETA_DEVICE inline void ReadCounts()
+    {
+        if (ub_->Heads() == 1) {
+            return;
+        }
+        LocalTensor<int32_t> counts = ub_->ReduceFirst().template ReinterpretCast<int32_t>();
+        PipeBarrier<PIPE_V>();
+        AscendC::Cast(counts, ub_->State(kKeptCount), AscendC::RoundMode::CAST_RINT, ub_->StateCount());
+        SetFlag<HardEvent::V_S>(kEvent);
+        WaitFlag<HardEvent::V_S>(kEvent);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            result_[head].kept = static_cast<uint32_t>(counts.GetValue(head * kBlockFloats));
+        }
+        SetFlag<HardEvent::S_V>(kEvent);
+        WaitFlag<HardEvent::S_V>(kEvent);
+    }
+
+    // While a head has kept nothing, remembers its largest score: the row keeps that one if it stays so.
+    TOPTHETA_DEVICE inline void TrackBest(const Chunk& chunk)
+    {
+        if (allKept_) {
+            return;
+        }
+        ReadCounts();
+        allKept_ = true;
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            if (result_[head].kept == 0) {
+                allKept_ = false;
+                FindBest(head, chunk);
+            }
+        }
+    }
+
+    TOPTHETA_DEVICE inline void FindBest(uint32_t head, const Chunk& chunk)
+    {
+        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        LocalTensor<float> work = ub_->Partials();
+        SubtractBlock(work, Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats], padded);
+        PipeBarrier<PIPE_V>();
+        AscendC::CompareScalar(WorkMask(), work, 0.0f, AscendC::CMPMODE::EQ, padded);
+        const int32_t row = FirstOf(WorkMask(), padded);
+        HeadResult& result = result_[head];
+        const float score = ub_->State(kMaximum).GetValue(head * kBlockFloats);
+        SetFlag<HardEvent::S_V>(kEvent);
+        WaitFlag<HardEvent::S_V>(kEvent);
+        if (row < 0 || (result.bestRow >= 0 && score <= result.bestScore)) {
+            return;
+        }
+        result.bestRow = static_cast<int32_t>(chunk.begin) + row;
+        result.bestScore = score;
+        const LocalTensor<uint16_t> best = WorkMask().template ReinterpretCast<uint16_t>();
+        AscendC::And(best, best, AnyMask().template ReinterpretCast<uint16_t>(),
+                     static_cast<int32_t>(padded / kMaskBits));
+        result.bestListed = FirstOf(WorkMask(), padded) == row;
+    }
+
+    // The lowest row whose mask bit is set, -1 if there is none.
+    TOPTHETA_DEVICE inline int32_t FirstOf(const LocalTensor<uint8_t>& mask, uint32_t rows)
+    {
+        LocalTensor<uint16_t> found = ub_->Partials().template ReinterpretCast<uint16_t>()[kWorkList / 2];
+        PipeBarrier<PIPE_V>();
+        Compact(found, mask.template ReinterpretCast<uint16_t>(), rows);
+        SetFlag<HardEvent::V_S>(kEvent);
+        const int32_t row = Count() > 0 ? static_cast<int32_t>(found.GetValue(0)) : -1;
+        SetFlag<HardEvent::S_V>(kEvent);
+        WaitFlag<HardEvent::S_V>(kEvent);
+        return row;
+    }
+
+    UbMap* ub_ = nullptr;
+    const TilingData* tiling_ = nullptr;
+    float limit_[kMaxHeadBlock] = {};
+    HeadResult result_[kMaxHeadBlock];
+    uint32_t listRows_ = 0;
+    bool allKept_ = false;
+};
+
+}  // namespace toptheta

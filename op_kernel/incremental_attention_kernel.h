@@ -1,0 +1,468 @@
+// Top-Theta decode attention on the vector cores.
+//
+// A core takes its share of the rows of all sequences (work_split.h). For each piece of a (sequence, KV head, head
+// block) it streams the K rows, tests the scores of a chunk against the threshold, fetches the V rows that are kept
+// and adds them behind the K tiles of the next chunk. Pieces of a unit that other cores share are combined at the end.
+#pragma once
+
+#include "cache_rows.h"
+#include "chunk_selection.h"
+#include "key_stream.h"
+#include "partial_exchange.h"
+#include "query_key_product.h"
+#include "row_output.h"
+#include "score_store.h"
+#include "sequence_lengths.h"
+#include "unit_parameters.h"
+#include "value_gather.h"
+
+namespace toptheta {
+
+struct KernelTensors {
+    GM_ADDR key;
+    GM_ADDR value;
+    GM_ADDR lengths;
+    GM_ADDR starts;
+    GM_ADDR blockTable;
+    ParameterTensors parameters;
+    OutputTensors outputs;
+};
+
+template <typename T>
+class IncrementalAttentionKernel {
+public:
+    TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
+                                     GM_ADDR workspace)
+    {
+        tiling_ = tiling;
+        core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
+        // the log-sum-exp of the whole row comes before the selection, unless the caller knows it
+        twoPhases_ = tiling->placement == kPostSoftmax && !tiling->hasRowLse;
+        ub_.Init(pipe, MakeUbLayout({tiling->headDim, tiling->headBlock, WeightScale<T>::kValue == 1.0f, twoPhases_}),
+                 tiling->headBlock);
+        lengths_.Init(ub_, *tiling, tensors.lengths, tensors.starts);
+        blockTable_.Init(ub_, *tiling, tensors.blockTable);
+        keyRows_.Init(*tiling, tiling->key, tensors.key, &blockTable_);
+        valueRows_.Init(*tiling, tiling->value, tensors.value, &blockTable_);
+        parameters_.Init(&ub_, tiling, tensors.parameters);
+        product_.Init(&ub_, tiling->headDim);
+        selection_.Init(&ub_, tiling);
+        stream_.Init(&ub_, tiling->headDim, &keyRows_);
+        gather_.Init(&ub_, tiling->headDim, &valueRows_);
+        output_.Init(&ub_, tiling, tensors.outputs);
+        exchange_.Init(&ub_, tiling, workspace);
+        store_.Init(&ub_, tiling, workspace);
+        unitRows_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(workspace + tiling->valueRowsOffset));
+    }
+
+    template <bool kSplit>
+    TOPTHETA_DEVICE inline void Process()
+    {
+        const uint32_t units = tiling_->numKeyValueHeads * tiling_->headBlocks;
+        const WorkTotal total = TotalWork(tiling_->batch, units, lengths_);
+        WriteEmptySequences();
+        SegmentIterator<SequenceLengths> segments(total, tiling_->cores, core_, tiling_->numKeyValueHeads,
+                                                  tiling_->headBlocks, lengths_);
+        Segment segment;
+        while (segments.Next(segment)) {
+            if (IsWhole(segment)) {
+                WholeUnit(segment);
+            } else {
+                cut_[cutCount_++] = segment;
+                FirstPhase(segment);
+            }
+        }
+        if constexpr (kSplit) {
+            CombineCutUnits();
+        }
+        stream_.Drain();
+        gather_.Drain();
+        exchange_.Drain();
+        output_.WaitForCopies();
+        store_.Drain();
+    }
+
+private:
+    TOPTHETA_DEVICE inline void WriteEmptySequences()
+    {
+        for (uint32_t b = core_; b < tiling_->batch; b += tiling_->cores) {
+            if (lengths_(b) == 0) {
+                output_.WriteEmpty(b);
+            }
+        }
+    }
+
+    TOPTHETA_DEVICE inline HeadRange HeadsOf(const Segment& segment) const
+    {
+        const uint32_t group = tiling_->numHeads / tiling_->numKeyValueHeads;
+        const uint32_t first = segment.headBlock * tiling_->headBlock;
+        return {segment.batch, segment.kvHead, segment.kvHead * group + first,
+                Least(tiling_->headBlock, group - first)};
+    }
+
+    TOPTHETA_DEVICE inline void WholeUnit(const Segment& segment)
+    {
+        BeginSegment(segment, false);
+        if (twoPhases_) {
+            StreamScores();
+            store_.FinishStoring();
+            FinishLse();
+            SelectStored(segment);
+        } else {
+            StreamAndSelect();
+        }
+        WriteUnit(segment);
+    }
+
+    // The part of a cut unit, as far as it can be done before the cores meet.
+    TOPTHETA_DEVICE inline void FirstPhase(const Segment& segment)
+    {
+        BeginSegment(segment, false);
+        if (twoPhases_) {
+            StreamScores();
+        } else {
+            StreamAndSelect();
+        }
+        EndPages();
+        StorePart(segment);
+    }
+
+    TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment, bool maximumKnown)
+    {
+        const HeadRange range = HeadsOf(segment);
+        const uint32_t start = lengths_.Start(segment.batch);
+        ub_.SetHeads(range.heads);
+        output_.WaitForCopies();
+        parameters_.Copy(range);
+        BeginPages(segment, segment.rowBegin);
+        keyRows_.Begin(segment.batch, segment.kvHead, start);
+        valueRows_.Begin(segment.batch, segment.kvHead, start);
+        store_.Begin(segment, range, !IsWhole(segment));
+        if (!maximumKnown) {
+            stream_.Begin(segment.rowBegin, segment.rowEnd);
+        }
+        selection_.Begin(maximumKnown);
+        parameters_.Unpack(range);
+        if (!twoPhases_) {
+            SetLimits();
+        }
+    }
+
+    // Page numbers from the one of `row` on.
+    TOPTHETA_DEVICE inline void BeginPages(const Segment& segment, uint32_t row)
+    {
+        if (tiling_->blockSize > 0) {
+            blockTable_.Begin(segment.batch, row / tiling_->blockSize, CeilDiv(segment.unitRows, tiling_->blockSize));
+        }
+    }
+
+    TOPTHETA_DEVICE inline void EndPages()
+    {
+        if (tiling_->blockSize > 0) {
+            blockTable_.End();
+        }
+    }
+
+    TOPTHETA_DEVICE inline void SetLimits()
+    {
+        parameters_.MakeLimits();
+        for (uint32_t head = 0; head < ub_.Heads(); head++) {
+            selection_.SetLimit(head, parameters_.Limit(head));
+        }
+        SetFlag<HardEvent::S_V>(kEvent);
+        WaitFlag<HardEvent::S_V>(kEvent);
+    }
+
+    // log-sum-exp of the row from maximum and total mass
+    TOPTHETA_DEVICE inline void FinishLse()
+    {
+        const int32_t count = ub_.StateCount();
+        PipeBarrier<PIPE_V>();
+        AscendC::Ln(ub_.State(kRowLse), ub_.State(kTotalMass), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(ub_.State(kRowLse), ub_.State(kRowLse), ub_.State(kMaximum), count);
+        SetLimits();
+    }
+
+    // Tiles of the next chunk. The last chunk of a segment is short: less is left to do after its last K row.
+    TOPTHETA_DEVICE inline uint32_t NextChunkTiles() const
+    {
+        const uint32_t tileRows = ub_.Layout().tileRows;
+        const uint32_t most = ub_.Layout().chunkRows / tileRows;
+        const uint32_t left = stream_.TilesLeft();
+        if (left > most) {
+            return most;
+        }
+        const uint32_t tail = Most(kTailRows / tileRows, 1);
+        return left * tileRows > kTailRows + kTailRows / 2 && left > tail ? left - tail : left;
+    }
+
+    // Scores of the next chunk, with the V rows of the chunk before it fetched and added on the way.
+    TOPTHETA_DEVICE inline Chunk ScoreChunk(uint32_t scoreRow)
+    {
+        uint32_t tiles = NextChunkTiles();
+        Chunk chunk = {stream_.FirstRow(stream_.Taken()), 0, scoreRow};
+        while (tiles > 0) {
+            const uint32_t step = stream_.StepTiles(tiles);
+            const uint32_t rows = stream_.RowsOf(stream_.Taken(), step);
+            product_.Compute(stream_.Take(step), scoreRow + chunk.rows, rows);
+            stream_.Release(step);
+            chunk.rows += rows;
+            tiles -= step;
+            gather_.Advance(stream_.Issued(), stream_.Taken());
+        }
+        selection_.ScaleScores(chunk);
+        return chunk;
+    }
+
+    TOPTHETA_DEVICE inline void StreamAndSelect()
+    {
+        while (stream_.TilesLeft() > 0) {
+            const Chunk chunk = ScoreChunk(0);
+            gather_.Finish();
+            selection_.MakeList(chunk);
+            selection_.UpdateMaximum(chunk);
+            SelectRows(chunk, stream_.TilesLeft() == 0);
+        }
+        gather_.Finish();
+        selection_.Finish();
+    }
+
+    // First phase of post-softmax: scores, maximum and total mass.
+    TOPTHETA_DEVICE inline void StreamScores()
+    {
+        while (stream_.TilesLeft() > 0) {
+            const uint32_t row = stream_.FirstRow(stream_.Taken());
+            const Chunk chunk = ScoreChunk(store_.BeginChunk(row));
+            selection_.UpdateMaximum(chunk);
+            selection_.AddTotalMass(chunk);
+            store_.Store(chunk);
+        }
+    }
+
+    // Second phase: the threshold is known, the scores are read again.
+    TOPTHETA_DEVICE inline void SelectStored(const Segment& segment)
+    {
+        EndPages();
+        BeginPages(segment, segment.rowBegin);
+        for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_.Layout().chunkRows) {
+            const Chunk chunk = store_.Load(row, Least(ub_.Layout().chunkRows, segment.rowEnd - row));
+            selection_.MakeList(chunk);
+            SelectRows(chunk, true);
+            gather_.Finish();
+        }
+        selection_.Finish();
+    }
+
+    // Weights of the kept rows; the copies of a last chunk come first, since nothing else hides them.
+    TOPTHETA_DEVICE inline void SelectRows(const Chunk& chunk, bool last)
+    {
+        RowList list;
+        list.kept = selection_.Count();
+        list.dense = tiling_->path != kPathGather && list.kept > 0 &&
+                     (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
+        list.count = list.dense ? chunk.rows : list.kept;
+        gather_.Begin(chunk, list);
+        if (last) {
+            gather_.Advance(stream_.Issued(), stream_.Taken());
+        }
+        if (!twoPhases_ && (tiling_->sdc == kSdcExact || tiling_->withStats || tiling_->partial)) {
+            selection_.AddTotalMass(chunk);
+        }
+        selection_.MakeWeights(chunk, list);
+        if (!last) {
+            gather_.Advance(stream_.Issued(), stream_.Taken());
+        }
+    }
+
+    TOPTHETA_DEVICE inline void StorePart(const Segment& segment)
+    {
+        HeadResult results[kMaxHeadBlock];
+        for (uint32_t head = 0; head < ub_.Heads(); head++) {
+            results[head] = selection_.Result(head);
+        }
+        exchange_.Store(segment, core_, results, selection_.ListRows());
+        output_.CopiesIssued();
+    }
+
+    TOPTHETA_DEVICE inline void WriteUnit(const Segment& segment)
+    {
+        const HeadRange range = HeadsOf(segment);
+        uint32_t kept[kMaxHeadBlock];
+        uint32_t listRows = selection_.ListRows();
+        StandIns standIns;
+        for (uint32_t head = 0; head < range.heads; head++) {
+            const HeadResult& result = selection_.Result(head);
+            kept[head] = result.kept;
+            if (kept[head] == 0) {
+                kept[head] = StandIn(segment, head, static_cast<uint32_t>(result.bestRow));
+                listRows += standIns.Add(result.bestRow, result.bestListed);
+            }
+        }
+        EndPages();
+        output_.Write(range, segment.unitRows, kept);
+        if (tiling_->withStats) {
+            WriteListRows(segment, listRows);
+        }
+        output_.CopiesIssued();
+    }
+
+    // Rows that stand in for heads that kept nothing; each is read once.
+    class StandIns {
+    public:
+        TOPTHETA_DEVICE inline uint32_t Add(int32_t row, bool listed)
+        {
+            for (uint32_t i = 0; i < count_; i++) {
+                listed = listed || rows_[i] == row;
+            }
+            rows_[count_++] = row;
+            return listed ? 0 : 1;
+        }
+
+    private:
+        int32_t rows_[kMaxHeadBlock] = {};
+        uint32_t count_ = 0;
+    };
+
+    // Puts the V row of the largest score into the accumulator; returns the number of kept elements to report.
+    TOPTHETA_DEVICE inline uint32_t StandIn(const Segment& segment, uint32_t head, uint32_t row)
+    {
+        EndPages();
+        BeginPages(segment, row);
+        gather_.AddSingleRow(head, row);
+        output_.CountStandIn(head);
+        return tiling_->partial ? 0 : 1;
+    }
+
+    // Rows read for a unit: straight to the output, or to the workspace where a group has several head blocks.
+    TOPTHETA_DEVICE inline void WriteListRows(const Segment& segment, uint32_t rows)
+    {
+        if (tiling_->headBlocks == 1) {
+            output_.WriteValueRows(segment.batch, segment.kvHead, rows);
+            return;
+        }
+        output_.WriteCount(unitRows_, UnitSlot(segment.batch, segment.kvHead, segment.headBlock), rows);
+    }
+
+    TOPTHETA_DEVICE inline uint64_t UnitSlot(uint32_t batch, uint32_t kvHead, uint32_t headBlock) const
+    {
+        const uint64_t group = static_cast<uint64_t>(batch) * tiling_->numKeyValueHeads + kvHead;
+        return (group * tiling_->headBlocks + headBlock) * kBlockFloats;
+    }
+
+    TOPTHETA_DEVICE inline void CombineCutUnits()
+    {
+        AscendC::SyncAll<true>();
+        if (twoPhases_) {
+            exchange_.BeginSecondPhase();
+            for (uint32_t i = 0; i < cutCount_; i++) {
+                SecondPhase(cut_[i]);
+            }
+            AscendC::SyncAll<true>();
+            exchange_.EndSecondPhase();
+        }
+        for (uint32_t i = 0; i < cutCount_; i++) {
+            CombineUnit(cut_[i]);
+        }
+        if (tiling_->withStats && tiling_->headBlocks > 1) {
+            AscendC::SyncAll<true>();
+            SumListRows();
+        }
+    }
+
+    // Second phase of post-softmax for a part: the other parts' masses give the log-sum-exp of the row.
+    TOPTHETA_DEVICE inline void SecondPhase(const Segment& segment)
+    {
+        BeginSegment(segment, true);
+        exchange_.LoadHeaders(segment, HeadsOf(segment).heads);
+        exchange_.CombineAllMasses();
+        FinishLse();
+        SelectStored(segment);
+        EndPages();
+        StorePart(segment);
+    }
+
+    // The heads of a cut unit go round its cores; statistics of a unit need all of them in one place.
+    TOPTHETA_DEVICE inline void CombineUnit(const Segment& segment)
+    {
+        const HeadRange range = HeadsOf(segment);
+        const uint32_t parts = segment.lastCore - segment.firstCore + 1;
+        const uint32_t part = core_ - segment.firstCore;
+        const bool together = tiling_->withStats;
+        if (together ? part != 0 : part >= range.heads) {
+            return;
+        }
+        uint32_t listRows = 0;
+        StandIns standIns;
+        for (uint32_t head = together ? 0 : part; head < range.heads; head += together ? 1 : parts) {
+            CombineHead(segment, range, head, listRows, standIns);
+        }
+        if (tiling_->withStats) {
+            output_.WaitForCopies();
+            WriteListRows(segment, listRows + exchange_.ListRows());
+            output_.CopiesIssued();
+        }
+    }
+
+    TOPTHETA_DEVICE inline void CombineHead(const Segment& segment, const HeadRange& range, uint32_t head,
+                                            uint32_t& listRows, StandIns& standIns)
+    {
+        const HeadRange one = {range.batch, range.kvHead, range.firstHead + head, 1};
+        ub_.SetHeads(1);
+        output_.WaitForCopies();
+        parameters_.Copy(one);
+        parameters_.Unpack(one);
+        exchange_.LoadHeaders(segment, range.heads);
+        const CombinedHead combined = exchange_.Combine(segment, head);
+        parameters_.MakeLimits();
+        uint32_t kept[1] = {combined.kept};
+        if (combined.kept == 0) {
+            valueRows_.Begin(segment.batch, segment.kvHead, lengths_.Start(segment.batch));
+            kept[0] = StandIn(segment, 0, static_cast<uint32_t>(combined.bestRow));
+            EndPages();
+            listRows += standIns.Add(combined.bestRow, combined.bestListed);
+        }
+        output_.Write(one, segment.unitRows, kept);
+        output_.CopiesIssued();
+    }
+
+    // value_rows of a group: the sum over its head blocks.
+    TOPTHETA_DEVICE inline void SumListRows()
+    {
+        const uint32_t groups = tiling_->batch * tiling_->numKeyValueHeads;
+        for (uint32_t group = core_; group < groups; group += tiling_->cores) {
+            const uint32_t batch = group / tiling_->numKeyValueHeads;
+            const uint32_t kvHead = group % tiling_->numKeyValueHeads;
+            if (lengths_(batch) == 0) {
+                continue;
+            }
+            output_.WaitForCopies();
+            output_.WriteValueRows(batch, kvHead, exchange_.SumUnitRows(unitRows_, UnitSlot(batch, kvHead, 0)));
+            output_.CopiesIssued();
+        }
+    }
+
+    static constexpr uint32_t kTailRows = 256;
+
+    const TilingData* tiling_ = nullptr;
+    UbMap ub_;
+    SequenceLengths lengths_;
+    BlockTable blockTable_;
+    CacheRows<T> keyRows_;
+    CacheRows<T> valueRows_;
+    UnitParameters<T> parameters_;
+    QueryKeyProduct<T> product_;
+    ChunkSelection<T> selection_;
+    KeyStream<T> stream_;
+    ValueGather<T> gather_;
+    RowOutput<T> output_;
+    PartialExchange exchange_;
+    ScoreStore store_;
+    GlobalTensor<int32_t> unitRows_;
+    Segment cut_[2];
+    uint32_t cutCount_ = 0;
+    uint32_t core_ = 0;
+    bool twoPhases_ = false;
+};
+
+}  // namespace toptheta

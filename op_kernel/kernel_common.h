@@ -1,0 +1,150 @@
+// Shared by all parts of the kernel: the toolkit header, constants, event ids and the map of the Unified Buffer.
+#pragma once
+
+#include "kernel_operator.h"
+
+#define TOPTHETA_DEVICE __aicore__
+#include "top_theta_incremental_attention_tiling_data.h"
+#include "ub_layout.h"
+
+namespace toptheta {
+
+using AscendC::GlobalTensor;
+using AscendC::HardEvent;
+using AscendC::LocalTensor;
+using AscendC::PipeBarrier;
+using AscendC::SetFlag;
+using AscendC::WaitFlag;
+
+using TilingData = TopThetaIncrementalAttentionTilingData;
+
+// Stands for -inf in comparisons and exponentials: nothing passes "score > kLowest" but real scores do.
+constexpr float kLowest = -3.402823466e38f;
+constexpr uint32_t kLanes = 64;        // float32 elements of one vector repeat
+constexpr uint32_t kBlockFloats = 8;   // float32 elements of a 32-byte block
+constexpr uint32_t kBlockHalves = 16;
+
+// Event ids by pipe pair. MTE2_V and V_MTE2: 0..3 slots of the K ring, 4 the V rows, 5 the parameters of a unit.
+constexpr int32_t kValueEvent = 4;
+constexpr int32_t kParameterEvent = 5;
+// MTE2_S: 0 and 1 slices of the block table in turn, 2 lengths.
+constexpr int32_t kLengthEvent = 2;
+constexpr int32_t kEvent = 0;          // pairs that need one id only
+
+TOPTHETA_DEVICE inline uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+TOPTHETA_DEVICE inline uint32_t Most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+TOPTHETA_DEVICE inline uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+// Running quantities, one 32-byte block of equal values for each head of the block.
+enum StateQuantity : uint32_t {
+    kMaximum,        // of all scores so far
+    kNewMaximum,
+    kCorrection,     // exp(old maximum - new maximum)
+    kKeptMass,       // R: sum of exp(score - maximum) over the kept
+    kTotalMass,      // R + E, over all keys
+    kKeptCount,      // only where several heads share a list
+    kThreshold,      // as given
+    kLimit,          // the score that an element must exceed
+    kOfflineMass,    // discarded_mass as given
+    kRowLse,         // row_lse as given, or the log-sum-exp of the row
+    kEstimate,       // the discarded mass after SDC
+    kDenominator,
+    kChunkSum,
+    kQuantities
+};
+static_assert(kQuantities <= kStateQuantities, "the layout has room for every running quantity");
+
+// Local tensors by name.
+class UbMap {
+public:
+    TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const UbLayout& layout, uint32_t headBlock)
+    {
+        layout_ = layout;
+        headBlock_ = headBlock;
+        pipe->InitBuffer(buffer_, layout.total);
+    }
+
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> At(uint32_t offset, uint32_t count)
+    {
+        return buffer_.GetWithOffset<T>(count, offset);
+    }
+
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> KeyTiles()
+    {
+        return At<T>(layout_.keyTiles, (layout_.partials - layout_.keyTiles) / sizeof(T));
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> Partials() { return At<float>(layout_.partials, kPartialBytes / 4); }
+    TOPTHETA_DEVICE inline LocalTensor<float> CastPiece() { return At<float>(layout_.castPiece, kPartialBytes / 4); }
+    TOPTHETA_DEVICE inline LocalTensor<float> Scores(uint32_t head, uint32_t row, uint32_t rows)
+    {
+        return At<float>(layout_.scores + (head * layout_.scoreRows + row) * 4, rows);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> Weights(uint32_t head)
+    {
+        return At<float>(layout_.weights + head * layout_.chunkRows * 4, layout_.chunkRows);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<uint16_t> RowNumbers()
+    {
+        return At<uint16_t>(layout_.rowNumbers, layout_.chunkRows);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<uint16_t> RowList() { return At<uint16_t>(layout_.rowList, layout_.chunkRows); }
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> Mask(uint32_t index)
+    {
+        const uint32_t bytes = AlignUp(layout_.chunkRows / 8, kBlockBytes);
+        return At<uint8_t>(layout_.masks + index * bytes, bytes);
+    }
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> ValueRows(uint32_t headDim)
+    {
+        return At<T>(layout_.valueRows, layout_.valueRowsPerRound * headDim);
+    }
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> Spread()
+    {
+        return At<T>(layout_.spread, kLanes * kBlockBytes / sizeof(T));
+    }
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> SpreadSource()
+    {
+        return At<T>(layout_.spread + kLanes * kBlockBytes, 256 / sizeof(T));
+    }
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> Query(uint32_t count)
+    {
+        return At<T>(layout_.query, count);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> Accumulator(uint32_t head, uint32_t headDim)
+    {
+        return At<float>(layout_.accumulator + head * headDim * 4, headDim);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean(uint32_t headDim)
+    {
+        return At<float>(layout_.valueMean, headDim);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> State(StateQuantity quantity)
+    {
+        return At<float>(layout_.state + quantity * headBlock_ * kBlockBytes, heads_ * kBlockFloats);
+    }
+    // reductions: 128 + 16 values, one result per head, and its broadcast
+    TOPTHETA_DEVICE inline LocalTensor<float> ReduceFirst() { return At<float>(layout_.scratch, 128); }
+    TOPTHETA_DEVICE inline LocalTensor<float> ReduceSecond() { return At<float>(layout_.scratch + 512, 16); }
+    TOPTHETA_DEVICE inline LocalTensor<float> PerHead() { return At<float>(layout_.scratch + 576, kBlockFloats); }
+    TOPTHETA_DEVICE inline LocalTensor<float> PerHeadBlocks() { return At<float>(layout_.scratch + 640, kLanes); }
+
+    TOPTHETA_DEVICE inline const UbLayout& Layout() const { return layout_; }
+    // Heads at work now: the last block of a group may be smaller than the layout allows for.
+    TOPTHETA_DEVICE inline void SetHeads(uint32_t heads) { heads_ = heads; }
+    TOPTHETA_DEVICE inline uint32_t Heads() const { return heads_; }
+    // float32 elements of one running quantity
+    TOPTHETA_DEVICE inline uint32_t StateCount() const { return heads_ * kBlockFloats; }
+
+private:
+    AscendC::TBuf<AscendC::TPosition::VECCALC> buffer_;
+    UbLayout layout_;
+    uint32_t headBlock_ = 0;
+    uint32_t heads_ = 0;
+};
+
+}  // namespace toptheta

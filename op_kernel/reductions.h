@@ -1,0 +1,94 @@
+// Reductions of a row of scores to one value per head, and small fills.
+#pragma once
+
+#include "kernel_common.h"
+
+namespace toptheta {
+
+enum class Reduction { kSum, kMax };
+
+template <Reduction kKind>
+TOPTHETA_DEVICE inline void ReduceBlocks(const LocalTensor<float>& to, const LocalTensor<float>& from, uint32_t repeats,
+                                         uint32_t lanes)
+{
+    if constexpr (kKind == Reduction::kSum) {
+        AscendC::BlockReduceSum(to, from, repeats, lanes, 1, 1, 8);
+    } else {
+        AscendC::BlockReduceMax(to, from, repeats, lanes, 1, 1, 8);
+    }
+}
+
+// perHead[head] = sum or maximum of `count` values, a multiple of 64 up to 1024, 8 to 1 at a time.
+template <Reduction kKind>
+TOPTHETA_DEVICE inline void ReduceRow(UbMap& ub, const LocalTensor<float>& row, uint32_t count, uint32_t head)
+{
+    LocalTensor<float> first = ub.ReduceFirst();
+    LocalTensor<float> second = ub.ReduceSecond();
+    const uint32_t eighths = count / 8;
+    const uint32_t full = eighths / kLanes;
+    const uint32_t rest = eighths % kLanes;
+    PipeBarrier<PIPE_V>();
+    ReduceBlocks<kKind>(first, row, count / kLanes, kLanes);
+    PipeBarrier<PIPE_V>();
+    if (full > 0) {
+        ReduceBlocks<kKind>(second, first, full, kLanes);
+    }
+    if (rest > 0) {
+        ReduceBlocks<kKind>(second[full * 8], first[full * kLanes], 1, rest);
+    }
+    PipeBarrier<PIPE_V>();
+    const int32_t values = count / kLanes;
+    if constexpr (kKind == Reduction::kSum) {
+        AscendC::WholeReduceSum(ub.PerHead()[head], second, values, 1, 1, 1, 8);
+    } else {
+        AscendC::WholeReduceMax(ub.PerHead()[head], second, values, 1, 1, 1, 8, AscendC::ReduceOrder::ORDER_ONLY_VALUE);
+    }
+}
+
+// perHeadBlocks[head] = a 32-byte block of perHead[head]
+TOPTHETA_DEVICE inline LocalTensor<float> SpreadPerHead(UbMap& ub)
+{
+    LocalTensor<float> blocks = ub.PerHeadBlocks();
+    PipeBarrier<PIPE_V>();
+    AscendC::Brcb(blocks, ub.PerHead(), 1, AscendC::BrcbRepeatParams(1, 8));
+    PipeBarrier<PIPE_V>();
+    return blocks;
+}
+
+// Sets lanes [from, to) of a row; `to` is a multiple of 64.
+TOPTHETA_DEVICE inline void FillTail(const LocalTensor<float>& row, uint32_t from, uint32_t to, float value)
+{
+    const uint32_t inRepeat = from % kLanes;
+    if (inRepeat > 0) {
+        uint64_t mask[2] = {~static_cast<uint64_t>(0) << inRepeat, 0};
+        AscendC::Duplicate(row[from - inRepeat], value, mask, 1, 1, 8);
+        from += kLanes - inRepeat;
+    }
+    if (from < to) {
+        AscendC::Duplicate(row[from], value, static_cast<int32_t>(to - from));
+    }
+}
+
+// row[i] -= block, where `block` holds one value eight times
+TOPTHETA_DEVICE inline void SubtractBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
+                                          const LocalTensor<float>& block, uint32_t count)
+{
+    AscendC::Sub(to, row, block, kLanes, static_cast<uint8_t>(count / kLanes),
+                 AscendC::BinaryRepeatParams(1, 1, 0, 8, 8, 0));
+}
+
+// row[i] *= block for any count that is a multiple of 16
+TOPTHETA_DEVICE inline void MultiplyBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
+                                          const LocalTensor<float>& block, uint32_t count)
+{
+    const AscendC::BinaryRepeatParams strides(1, 1, 0, 8, 8, 0);
+    const uint32_t full = count / kLanes;
+    if (full > 0) {
+        AscendC::Mul(to, row, block, kLanes, static_cast<uint8_t>(full), strides);
+    }
+    if (count % kLanes > 0) {
+        AscendC::Mul(to[full * kLanes], row[full * kLanes], block, count % kLanes, 1, strides);
+    }
+}
+
+}  // namespace toptheta

@@ -1,0 +1,294 @@
+// From sums to outputs: compensation (SDC, VMC), normalisation, statistics.
+#pragma once
+
+#include "reductions.h"
+#include "unit_parameters.h"
+#include "weighted_sum.h"
+
+namespace toptheta {
+
+struct OutputTensors {
+    GM_ADDR attentionOut;
+    GM_ADDR lse;
+    GM_ADDR kept;
+    GM_ADDR valueRows;
+    GM_ADDR partOut;
+    GM_ADDR partMaximum;
+    GM_ADDR partKeptMass;
+    GM_ADDR partDiscardedMass;
+};
+
+template <typename T>
+class RowOutput {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const OutputTensors& tensors)
+    {
+        ub_ = ub;
+        tiling_ = tiling;
+        out_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(tensors.attentionOut));
+        lse_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.lse));
+        kept_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(tensors.kept));
+        valueRows_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(tensors.valueRows));
+        partOut_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.partOut));
+        partMaximum_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.partMaximum));
+        partKeptMass_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.partKeptMass));
+        partDiscardedMass_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.partDiscardedMass));
+        SetFlag<HardEvent::MTE3_V>(kEvent);
+    }
+
+    // Before V writes what an output copy may still be reading.
+    TOPTHETA_DEVICE inline void WaitForCopies() { WaitFlag<HardEvent::MTE3_V>(kEvent); }
+    TOPTHETA_DEVICE inline void CopiesIssued() { SetFlag<HardEvent::MTE3_V>(kEvent); }
+
+    // A head that kept nothing has its largest element in the accumulator; its exponential is 1.
+    TOPTHETA_DEVICE inline void CountStandIn(uint32_t head)
+    {
+        if (!tiling_->partial) {
+            PipeBarrier<PIPE_V>();
+            AscendC::Duplicate(ub_->State(kKeptMass)[head * kBlockFloats], 1.0f, static_cast<int32_t>(kBlockFloats));
+        }
+    }
+
+    // `kept[h]` elements of `rows` are kept, a stand-in included. CopiesIssued() ends the outputs of a segment.
+    TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept)
+    {
+        MakeEstimate(range.heads, rows, kept);
+        Normalise(range.heads, kept);
+        WriteRows(range);
+        if (tiling_->withStats || tiling_->partial) {
+            WriteStatistics(range, kept);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void WriteValueRows(uint32_t batch, uint32_t kvHead, uint32_t count)
+    {
+        WriteCount(valueRows_, static_cast<uint64_t>(batch) * tiling_->numKeyValueHeads + kvHead, count);
+    }
+
+    TOPTHETA_DEVICE inline void WriteCount(GlobalTensor<int32_t>& to, uint64_t offset, uint32_t count)
+    {
+        LocalTensor<int32_t> value = Staged(kStagedValueRows).template ReinterpretCast<int32_t>();
+        AscendC::Duplicate(value, static_cast<int32_t>(count), static_cast<int32_t>(kBlockFloats));
+        SetFlag<HardEvent::V_MTE3>(kEvent);
+        WaitFlag<HardEvent::V_MTE3>(kEvent);
+        CopyOut(to, offset, value, 1);
+    }
+
+    // A sequence without keys: 0, log-sum-exp and maximum -inf.
+    TOPTHETA_DEVICE inline void WriteEmpty(uint32_t batch)
+    {
+        const uint32_t heads = tiling_->numHeads;
+        const uint64_t row = static_cast<uint64_t>(batch) * heads;
+        const uint32_t elements = heads * tiling_->headDim;
+        WaitForCopies();
+        AscendC::Duplicate(ub_->Partials(), 0.0f, static_cast<int32_t>(kPartialBytes / 4));
+        AscendC::Duplicate(Infinities(), -kInfinity, static_cast<int32_t>(kInfinities));
+        SetFlag<HardEvent::V_MTE3>(kEvent);
+        WaitFlag<HardEvent::V_MTE3>(kEvent);
+        LocalTensor<int32_t> zeros = ub_->Partials().template ReinterpretCast<int32_t>();
+        if (tiling_->partial) {
+            Fill(partOut_, row * tiling_->headDim, ub_->Partials(), elements, kPartialBytes / 4);
+            Fill(partMaximum_, row, Infinities(), heads, kInfinities);
+            Fill(partKeptMass_, row, ub_->Partials(), heads, kPartialBytes / 4);
+            Fill(partDiscardedMass_, row, ub_->Partials(), heads, kPartialBytes / 4);
+            Fill(kept_, row, zeros, heads, kPartialBytes / 4);
+        } else {
+            Fill(out_, row * tiling_->headDim, ub_->Partials().template ReinterpretCast<T>(), elements,
+                 kPartialBytes / sizeof(T));
+        }
+        if (tiling_->withStats) {
+            Fill(lse_, row, Infinities(), heads, kInfinities);
+            Fill(kept_, row, zeros, heads, kPartialBytes / 4);
+            Fill(valueRows_, static_cast<uint64_t>(batch) * tiling_->numKeyValueHeads, zeros,
+                 tiling_->numKeyValueHeads, kPartialBytes / 4);
+        }
+        CopiesIssued();
+    }
+
+private:
+    static constexpr float kInfinity = __builtin_inff();
+    static constexpr uint32_t kInfinities = 64;
+    // staging blocks in the scratch space
+    enum Staging : uint32_t { kStagedFloat, kStagedKept, kStagedKeptInt, kStagedValueRows, kStagedMass, kStagedRest };
+
+    TOPTHETA_DEVICE inline LocalTensor<float> Staged(Staging slot)
+    {
+        return ub_->ReduceFirst()[slot * kBlockFloats];
+    }
+
+    TOPTHETA_DEVICE inline LocalTensor<float> Infinities() { return ub_->At<float>(ub_->Layout().weights, kInfinities); }
+
+    // State kEstimate: the discarded mass by the SDC mode, 0 where nothing is discarded.
+    TOPTHETA_DEVICE inline void MakeEstimate(uint32_t heads, uint32_t rows, const uint32_t* kept)
+    {
+        const int32_t count = heads * kBlockFloats;
+        LocalTensor<float> estimate = ub_->State(kEstimate);
+        PipeBarrier<PIPE_V>();
+        if (tiling_->sdc == kSdcNone && !tiling_->partial) {
+            AscendC::Duplicate(estimate, 0.0f, count);
+            return;
+        }
+        if (tiling_->sdc == kSdcOffline) {
+            AscendC::Adds(estimate, ub_->State(kOfflineMass), 0.0f, count);
+        } else if (tiling_->sdc == kSdcExpThreshold) {
+            AscendC::Min(estimate, ub_->State(kLimit), ub_->State(kMaximum), count);
+            PipeBarrier<PIPE_V>();
+            AscendC::Sub(estimate, estimate, ub_->State(kMaximum), count);
+            PipeBarrier<PIPE_V>();
+            AscendC::Exp(estimate, estimate, count);
+        } else {
+            AscendC::Sub(estimate, ub_->State(kTotalMass), ub_->State(kKeptMass), count);
+            PipeBarrier<PIPE_V>();
+            AscendC::Maxs(estimate, estimate, 0.0f, count);
+        }
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < heads; head++) {
+            ScaleEstimate(estimate[head * kBlockFloats], rows - kept[head]);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void ScaleEstimate(const LocalTensor<float>& estimate, uint32_t discarded)
+    {
+        if (discarded == 0) {
+            AscendC::Duplicate(estimate, 0.0f, static_cast<int32_t>(kBlockFloats));
+        } else if (tiling_->sdc == kSdcExpThreshold) {
+            AscendC::Muls(estimate, estimate, tiling_->sdcGamma * static_cast<float>(discarded),
+                          static_cast<int32_t>(kBlockFloats));
+        }
+    }
+
+    // accumulator / (R + estimate), plus the mean of V by the estimate's share; a part divides by R alone.
+    TOPTHETA_DEVICE inline void Normalise(uint32_t heads, const uint32_t* kept)
+    {
+        const int32_t count = heads * kBlockFloats;
+        LocalTensor<float> inverse = ub_->State(kDenominator);
+        LocalTensor<float> share = ub_->State(kChunkSum);
+        LocalTensor<float> one = ub_->State(kNewMaximum);
+        PipeBarrier<PIPE_V>();
+        if (tiling_->partial) {
+            AscendC::Adds(inverse, ub_->State(kKeptMass), 0.0f, count);
+            PipeBarrier<PIPE_V>();
+            for (uint32_t head = 0; head < heads; head++) {
+                if (kept[head] == 0) {
+                    AscendC::Duplicate(inverse[head * kBlockFloats], 1.0f, static_cast<int32_t>(kBlockFloats));
+                }
+            }
+        } else {
+            AscendC::Add(inverse, ub_->State(kKeptMass), ub_->State(kEstimate), count);
+        }
+        PipeBarrier<PIPE_V>();
+        AscendC::Div(share, ub_->State(kEstimate), inverse, count);
+        AscendC::Duplicate(one, 1.0f / WeightScale<T>::kValue, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Div(inverse, one, inverse, count);
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < heads; head++) {
+            LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
+            MultiplyBlock(accumulator, accumulator, inverse[head * kBlockFloats], tiling_->headDim);
+            if (tiling_->hasValueMean) {
+                AddValueMean(accumulator, share[head * kBlockFloats]);
+            }
+        }
+    }
+
+    TOPTHETA_DEVICE inline void AddValueMean(const LocalTensor<float>& accumulator, const LocalTensor<float>& share)
+    {
+        LocalTensor<float> work = ub_->Partials();
+        MultiplyBlock(work, ub_->ValueMean(tiling_->headDim), share, tiling_->headDim);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(accumulator, accumulator, work, static_cast<int32_t>(tiling_->headDim));
+    }
+
+    TOPTHETA_DEVICE inline void WriteRows(const HeadRange& range)
+    {
+        const uint32_t count = range.heads * tiling_->headDim;
+        const uint64_t offset = FirstRow(range) * tiling_->headDim;
+        LocalTensor<float> rows = ub_->At<float>(ub_->Layout().accumulator, count);
+        LocalTensor<T> narrow = ub_->At<T>(ub_->Layout().weights, count);
+        if (!tiling_->partial) {
+            PipeBarrier<PIPE_V>();
+            AscendC::Cast(narrow, rows, AscendC::RoundMode::CAST_RINT, count);
+        }
+        SetFlag<HardEvent::V_MTE3>(kEvent);
+        WaitFlag<HardEvent::V_MTE3>(kEvent);
+        if (tiling_->partial) {
+            CopyOut(partOut_, offset, rows, count);
+        } else {
+            CopyOut(out_, offset, narrow, count);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void WriteStatistics(const HeadRange& range, const uint32_t* kept)
+    {
+        const int32_t count = range.heads * kBlockFloats;
+        const uint64_t row = FirstRow(range);
+        LocalTensor<float> keptBlocks = ub_->State(kKeptCount);
+        for (uint32_t head = 0; head < range.heads; head++) {
+            AscendC::Duplicate(keptBlocks[head * kBlockFloats], static_cast<float>(kept[head]),
+                               static_cast<int32_t>(kBlockFloats));
+        }
+        LocalTensor<float> lse = ub_->State(kDenominator);
+        AscendC::Ln(lse, ub_->State(kTotalMass), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(lse, lse, ub_->State(kMaximum), count);
+        PipeBarrier<PIPE_V>();
+        Gather(kStagedKept, keptBlocks, range.heads);
+        Gather(kStagedFloat, tiling_->partial ? ub_->State(kMaximum) : lse, range.heads);
+        Gather(kStagedMass, ub_->State(kKeptMass), range.heads);
+        Gather(kStagedRest, ub_->State(kEstimate), range.heads);
+        PipeBarrier<PIPE_V>();
+        LocalTensor<int32_t> keptInts = Staged(kStagedKeptInt).template ReinterpretCast<int32_t>();
+        AscendC::Cast(keptInts, Staged(kStagedKept), AscendC::RoundMode::CAST_RINT, range.heads);
+        SetFlag<HardEvent::V_MTE3>(kEvent);
+        WaitFlag<HardEvent::V_MTE3>(kEvent);
+        CopyOut(kept_, row, keptInts, range.heads);
+        if (tiling_->partial) {
+            CopyOut(partMaximum_, row, Staged(kStagedFloat), range.heads);
+            CopyOut(partKeptMass_, row, Staged(kStagedMass), range.heads);
+            CopyOut(partDiscardedMass_, row, Staged(kStagedRest), range.heads);
+        } else {
+            CopyOut(lse_, row, Staged(kStagedFloat), range.heads);
+        }
+    }
+
+    // One value of each head's block, side by side.
+    TOPTHETA_DEVICE inline void Gather(Staging slot, const LocalTensor<float>& blocks, uint32_t heads)
+    {
+        AscendC::WholeReduceMax(Staged(slot), blocks, 1, static_cast<int32_t>(heads), 1, 1, 1,
+                                AscendC::ReduceOrder::ORDER_ONLY_VALUE);
+    }
+
+    TOPTHETA_DEVICE inline uint64_t FirstRow(const HeadRange& range) const
+    {
+        return static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
+    }
+
+    template <typename U>
+    TOPTHETA_DEVICE inline void CopyOut(GlobalTensor<U>& to, uint64_t offset, const LocalTensor<U>& from,
+                                        uint32_t count)
+    {
+        AscendC::DataCopyPad(to[offset], from, AscendC::DataCopyExtParams(1, count * sizeof(U), 0, 0, 0));
+    }
+
+    template <typename U>
+    TOPTHETA_DEVICE inline void Fill(GlobalTensor<U>& to, uint64_t offset, const LocalTensor<U>& from, uint32_t count,
+                                     uint32_t most)
+    {
+        for (uint32_t done = 0; done < count; done += most) {
+            CopyOut(to, offset + done, from, Least(most, count - done));
+        }
+    }
+
+    UbMap* ub_ = nullptr;
+    const TilingData* tiling_ = nullptr;
+    GlobalTensor<T> out_;
+    GlobalTensor<float> lse_;
+    GlobalTensor<int32_t> kept_;
+    GlobalTensor<int32_t> valueRows_;
+    GlobalTensor<float> partOut_;
+    GlobalTensor<float> partMaximum_;
+    GlobalTensor<float> partKeptMass_;
+    GlobalTensor<float> partDiscardedMass_;
+};
+
+}  // namespace toptheta

@@ -1,0 +1,87 @@
+// Valid rows and first row of each sequence, read from device tensors in slices.
+#pragma once
+
+#include "kernel_common.h"
+
+namespace toptheta {
+
+class SequenceLengths {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
+    {
+        tiling_ = &tiling;
+        lengths_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(lengths));
+        starts_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(starts));
+        lengthSlice_ = ub.At<uint8_t>(ub.Layout().lengths, kLengthSlice);
+        startSlice_ = ub.At<uint8_t>(ub.Layout().lengths + kLengthSlice, kLengthSlice);
+    }
+
+    // Valid rows of a sequence, inside the cache whatever the tensors hold.
+    TOPTHETA_DEVICE inline uint32_t operator()(uint32_t sequence)
+    {
+        const uint32_t room = tiling_->capacity - Start(sequence);
+        return tiling_->hasLengths ? Clamp(Value(lengthSlice_, sequence), room) : room;
+    }
+
+    TOPTHETA_DEVICE inline uint32_t Start(uint32_t sequence)
+    {
+        if (tiling_->hasLengths || tiling_->hasKeyStart) {
+            Load(sequence);
+        }
+        return tiling_->hasKeyStart ? Clamp(Value(startSlice_, sequence), tiling_->capacity) : 0;
+    }
+
+private:
+    // Makes sure that the slices hold this sequence.
+    TOPTHETA_DEVICE inline void Load(uint32_t sequence)
+    {
+        const uint32_t perSlice = kLengthSlice / tiling_->lengthBytes;
+        const uint32_t begin = sequence / perSlice * perSlice;
+        if (loaded_ && begin == begin_) {
+            return;
+        }
+        const uint32_t bytes = Least(perSlice, tiling_->batch - begin) * tiling_->lengthBytes;
+        const AscendC::DataCopyExtParams copy(1, bytes, 0, 0, 0);
+        const AscendC::DataCopyPadExtParams<uint8_t> noPad(false, 0, 0, 0);
+        const uint64_t offset = static_cast<uint64_t>(begin) * tiling_->lengthBytes;
+        SetFlag<HardEvent::S_MTE2>(kEvent);
+        WaitFlag<HardEvent::S_MTE2>(kEvent);
+        if (tiling_->hasLengths) {
+            AscendC::DataCopyPad(lengthSlice_, lengths_[offset], copy, noPad);
+        }
+        if (tiling_->hasKeyStart) {
+            AscendC::DataCopyPad(startSlice_, starts_[offset], copy, noPad);
+        }
+        SetFlag<HardEvent::MTE2_S>(kLengthEvent);
+        WaitFlag<HardEvent::MTE2_S>(kLengthEvent);
+        loaded_ = true;
+        begin_ = begin;
+    }
+
+    TOPTHETA_DEVICE inline int64_t Value(LocalTensor<uint8_t>& slice, uint32_t sequence)
+    {
+        const uint32_t index = sequence - begin_;
+        if (tiling_->lengthBytes == 8) {
+            return slice.ReinterpretCast<int64_t>().GetValue(index);
+        }
+        return slice.ReinterpretCast<int32_t>().GetValue(index);
+    }
+
+    TOPTHETA_DEVICE inline uint32_t Clamp(int64_t value, uint32_t most)
+    {
+        if (value <= 0) {
+            return 0;
+        }
+        return value < most ? static_cast<uint32_t>(value) : most;
+    }
+
+    const TilingData* tiling_ = nullptr;
+    GlobalTensor<uint8_t> lengths_;
+    GlobalTensor<uint8_t> starts_;
+    LocalTensor<uint8_t> lengthSlice_;
+    LocalTensor<uint8_t> startSlice_;
+    uint32_t begin_ = 0;
+    bool loaded_ = false;
+};
+
+}  // namespace toptheta

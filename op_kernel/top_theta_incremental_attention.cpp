@@ -1,0 +1,26 @@
+// Entry of the operator TopThetaIncrementalAttention. The build compiles it once for each dtype of the query.
+#include "incremental_attention_kernel.h"
+
+extern "C" __global__ __aicore__ void top_theta_incremental_attention(
+    GM_ADDR query, GM_ADDR key, GM_ADDR value, GM_ADDR threshold, GM_ADDR actual_seq_lengths, GM_ADDR key_start,
+    GM_ADDR block_table, GM_ADDR discarded_mass, GM_ADDR value_mean, GM_ADDR row_lse, GM_ADDR attention_out,
+    GM_ADDR lse, GM_ADDR kept, GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum, GM_ADDR part_kept_mass,
+    GM_ADDR part_discarded_mass, GM_ADDR workspace, GM_ADDR tiling)
+{
+    REGISTER_TILING_DEFAULT(toptheta::TopThetaIncrementalAttentionTilingData);
+    GET_TILING_DATA_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingData, tiling);
+    KERNEL_TASK_TYPE(1, KERNEL_TYPE_AIV_ONLY);
+    KERNEL_TASK_TYPE(2, KERNEL_TYPE_MIX_AIV_1_0);
+    const toptheta::KernelTensors tensors = {
+        key, value, actual_seq_lengths, key_start, block_table,
+        {query, threshold, discarded_mass, value_mean, row_lse},
+        {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass}};
+    AscendC::TPipe pipe;
+    toptheta::IncrementalAttentionKernel<DTYPE_QUERY> kernel;
+    kernel.Init(&pipe, &tilingData, tensors, AscendC::GetUserWorkspace(workspace));
+    if (TILING_KEY_IS(1)) {
+        kernel.template Process<false>();
+    } else if (TILING_KEY_IS(2)) {
+        kernel.template Process<true>();
+    }
+}

@@ -1,0 +1,55 @@
+// What the host tells the kernel: shapes, strides and modes, never lengths, which live on the device.
+#pragma once
+
+#include <cstdint>
+
+namespace toptheta {
+
+// Tiling keys. `whole`: no (sequence, KV head) is shared by two cores, so no SyncAll and a vector-only launch.
+// `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts.
+constexpr uint64_t kTilingKeyWhole = 1;
+constexpr uint64_t kTilingKeySplit = 2;
+
+enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1 };
+enum Sdc : uint32_t { kSdcNone = 0, kSdcExact = 1, kSdcExpThreshold = 2, kSdcOffline = 3 };
+enum Path : uint32_t { kPathAuto = 0, kPathGather = 1, kPathDense = 2 };
+
+// Strides of a cache, in elements. A contiguous cache counts sequences in `outer`, a paged one blocks.
+struct CacheStrides {
+    int64_t outer;
+    int64_t head;
+    int64_t row;
+};
+
+struct TopThetaIncrementalAttentionTilingData {
+    CacheStrides key;
+    CacheStrides value;
+    uint64_t partialOffset;    // bytes into the user workspace: two slots for each core and phase
+    uint64_t valueRowsOffset;  // bytes: rows read by each (sequence, KV head, head block), 32 bytes apart
+    uint64_t scoresOffset;     // bytes: float32 scores [B, Hq, capacity] of post-softmax
+    uint32_t batch;
+    uint32_t numHeads;
+    uint32_t numKeyValueHeads;
+    uint32_t headDim;
+    uint32_t capacity;             // rows that a sequence may hold
+    uint32_t blockSize;            // rows of a page, 0 for a contiguous cache
+    uint32_t blockTableWidth;      // pages a sequence may have
+    uint32_t lengthBytes;          // 4 or 8: lengths and starts are int32 or int64
+    uint32_t hasLengths;           // 0: every sequence ends with the cache
+    uint32_t hasKeyStart;          // 0: every sequence starts with row 0
+    uint32_t thresholdPerSequence;  // 1: [B, Hq], 0: [Hq]
+    uint32_t headBlock;            // query heads handled together
+    uint32_t headBlocks;           // head blocks of a group
+    uint32_t cores;
+    uint32_t placement;
+    uint32_t sdc;
+    uint32_t path;
+    uint32_t hasValueMean;
+    uint32_t hasRowLse;
+    uint32_t withStats;
+    uint32_t partial;
+    float scaleValue;
+    float sdcGamma;
+};
+
+}  // namespace toptheta

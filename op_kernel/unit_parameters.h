@@ -1,0 +1,156 @@
+// Query, thresholds and the other per-head inputs of a unit.
+#pragma once
+
+#include "kernel_common.h"
+
+namespace toptheta {
+
+// The query heads [firstHead, firstHead + heads) of one sequence and their KV head.
+struct HeadRange {
+    uint32_t batch;
+    uint32_t kvHead;
+    uint32_t firstHead;
+    uint32_t heads;
+};
+
+struct ParameterTensors {
+    GM_ADDR query;
+    GM_ADDR threshold;
+    GM_ADDR discardedMass;
+    GM_ADDR valueMean;
+    GM_ADDR rowLse;
+};
+
+template <typename T>
+class UnitParameters {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const ParameterTensors& tensors)
+    {
+        ub_ = ub;
+        tiling_ = tiling;
+        query_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(tensors.query));
+        threshold_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.threshold));
+        discardedMass_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.discardedMass));
+        valueMean_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.valueMean));
+        rowLse_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.rowLse));
+    }
+
+    // Starts the copies; the K tiles may be asked for behind them.
+    TOPTHETA_DEVICE inline void Copy(const HeadRange& range)
+    {
+        const uint32_t D = tiling_->headDim;
+        const uint64_t row = static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
+        SetFlag<HardEvent::V_MTE2>(kParameterEvent);
+        WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
+        AscendC::DataCopyPad(RawQuery(range.heads), query_[row * D],
+                             AscendC::DataCopyExtParams(1, range.heads * D * sizeof(T), 0, 0, 0),
+                             AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+        CopyPerHead(0, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead, range.heads);
+        if (tiling_->sdc == kSdcOffline) {
+            CopyPerHead(1, discardedMass_, row, range.heads);
+        }
+        if (tiling_->hasRowLse) {
+            CopyPerHead(2, rowLse_, row, range.heads);
+        }
+        if (tiling_->hasValueMean) {
+            const uint64_t mean = (static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead) * D;
+            AscendC::DataCopyPad(ub_->ValueMean(D), valueMean_[mean],
+                                 AscendC::DataCopyExtParams(1, D * sizeof(float), 0, 0, 0),
+                                 AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
+        }
+        SetFlag<HardEvent::MTE2_V>(kParameterEvent);
+    }
+
+    // Brings what was copied into place: one block per head, bfloat16 queries as float32.
+    TOPTHETA_DEVICE inline void Unpack(const HeadRange& range)
+    {
+        WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
+        if constexpr (IsSameType<T, bfloat16_t>::value) {
+            const uint32_t count = range.heads * tiling_->headDim;
+            AscendC::Cast(ub_->template Query<float>(count), RawQuery(range.heads), AscendC::RoundMode::CAST_NONE,
+                          count);
+        }
+        UnpackPerHead(kThreshold, 0);
+        if (tiling_->sdc == kSdcOffline) {
+            UnpackPerHead(kOfflineMass, 1);
+        }
+        if (tiling_->hasRowLse) {
+            UnpackPerHead(kRowLse, 2);
+        }
+    }
+
+    // State kLimit: the score that an element must exceed. In post-softmax it is ln(theta) + log-sum-exp, and the
+    // logarithm of a threshold <= 0 stands for -inf.
+    TOPTHETA_DEVICE inline void MakeLimits()
+    {
+        const int32_t count = ub_->StateCount();
+        LocalTensor<float> limit = ub_->State(kLimit);
+        PipeBarrier<PIPE_V>();
+        if (tiling_->placement == kPreSoftmax) {
+            AscendC::Maxs(limit, ub_->State(kThreshold), kLowest, count);
+        } else {
+            AscendC::Ln(limit, ub_->State(kThreshold), count);
+            PipeBarrier<PIPE_V>();
+            AscendC::Add(limit, limit, ub_->State(kRowLse), count);
+        }
+        SetFlag<HardEvent::V_S>(kEvent);
+        WaitFlag<HardEvent::V_S>(kEvent);
+    }
+
+    TOPTHETA_DEVICE inline float Limit(uint32_t head)
+    {
+        if (tiling_->placement == kPostSoftmax && ub_->State(kThreshold).GetValue(head * kBlockFloats) <= 0.0f) {
+            return kLowest;
+        }
+        return ub_->State(kLimit).GetValue(head * kBlockFloats);
+    }
+
+private:
+    template <typename A, typename B>
+    struct IsSameType {
+        static constexpr bool value = false;
+    };
+    template <typename A>
+    struct IsSameType<A, A> {
+        static constexpr bool value = true;
+    };
+
+    TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
+    {
+        const uint32_t count = heads * tiling_->headDim;
+        if constexpr (IsSameType<T, bfloat16_t>::value) {
+            return ub_->Partials().template ReinterpretCast<T>();
+        } else {
+            return ub_->template Query<T>(count);
+        }
+    }
+
+    // Eight values per tensor, those past the last head 0, side by side in the scratch space.
+    TOPTHETA_DEVICE inline void CopyPerHead(uint32_t slot, const GlobalTensor<float>& from, uint64_t offset,
+                                            uint32_t heads)
+    {
+        AscendC::DataCopyPad(ub_->ReduceFirst()[slot * kBlockFloats], from[offset],
+                             AscendC::DataCopyExtParams(1, heads * sizeof(float), 0, 0, 0),
+                             AscendC::DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(kBlockFloats - heads),
+                                                                  0.0f));
+    }
+
+    TOPTHETA_DEVICE inline void UnpackPerHead(StateQuantity quantity, uint32_t slot)
+    {
+        LocalTensor<float> blocks = ub_->PerHeadBlocks();
+        PipeBarrier<PIPE_V>();
+        AscendC::Brcb(blocks, ub_->ReduceFirst()[slot * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
+        PipeBarrier<PIPE_V>();
+        AscendC::Adds(ub_->State(quantity), blocks, 0.0f, static_cast<int32_t>(ub_->StateCount()));
+    }
+
+    UbMap* ub_ = nullptr;
+    const TilingData* tiling_ = nullptr;
+    GlobalTensor<T> query_;
+    GlobalTensor<float> threshold_;
+    GlobalTensor<float> discardedMass_;
+    GlobalTensor<float> valueMean_;
+    GlobalTensor<float> rowLse_;
+};
+
+}  // namespace toptheta

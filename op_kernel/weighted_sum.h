@@ -1,0 +1,115 @@
+// Adds weight * V row for the rows in the V buffer to the accumulators, in float32.
+//
+// Each row is multiplied by its weight, spread over one 32-byte block, into one of up to 64 partial rows, which a tree
+// of additions folds at the end: an instruction may not add twice to the same place.
+#pragma once
+
+#include "kernel_common.h"
+
+namespace toptheta {
+
+// float16 weights are scaled up so that small ones keep their precision; the denominator is scaled alike.
+template <typename T>
+struct WeightScale;
+template <>
+struct WeightScale<half> {
+    static constexpr float kValue = 32768.0f;
+};
+template <>
+struct WeightScale<bfloat16_t> {
+    static constexpr float kValue = 1.0f;
+};
+
+template <typename T>
+class WeightedSum {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
+    {
+        ub_ = ub;
+        headDim_ = headDim;
+        for (mostPartialRows_ = 1; mostPartialRows_ * 2 * headDim <= kPartialBytes / 4 && mostPartialRows_ < kLanes;) {
+            mostPartialRows_ *= 2;
+        }
+        groupRows_ = IsBfloat16() ? Most(kPartialBytes / 4 / headDim / 8 * 8, 8) : kLanes;
+        groupRows_ = Least(groupRows_, kLanes);
+    }
+
+    // accumulator[head] += sum over i < rows of weights[head][first + i] * V row i; `first` is a multiple of 8.
+    TOPTHETA_DEVICE inline void Add(uint32_t head, uint32_t first, uint32_t rows)
+    {
+        LocalTensor<float> partials = ub_->Partials();
+        LocalTensor<float> accumulator = ub_->Accumulator(head, headDim_);
+        uint32_t partialRows = 1;
+        while (partialRows < rows && partialRows < mostPartialRows_) {
+            partialRows *= 2;
+        }
+        PipeBarrier<PIPE_V>();
+        AscendC::Duplicate(partials, 0.0f, partialRows * headDim_);
+        for (uint32_t done = 0; done < rows; done += groupRows_) {
+            AddGroup(ub_->Weights(head)[first + done], done, Least(groupRows_, rows - done), partialRows);
+        }
+        for (uint32_t step = partialRows / 2; step >= 1; step /= 2) {
+            PipeBarrier<PIPE_V>();
+            AscendC::Add(partials, partials, partials[step * headDim_], step * headDim_);
+        }
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(accumulator, accumulator, partials, headDim_);
+    }
+
+private:
+    static constexpr TOPTHETA_DEVICE bool IsBfloat16() { return WeightScale<T>::kValue == 1.0f; }
+
+    TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, uint32_t row, uint32_t rows,
+                                         uint32_t partialRows);
+
+    // partials[row % partialRows] += spread[row] * values[row]
+    template <typename U>
+    TOPTHETA_DEVICE inline void Multiply(const LocalTensor<U>& spread, const LocalTensor<U>& values, uint32_t rows,
+                                         uint32_t partialRows)
+    {
+        LocalTensor<float> partials = ub_->Partials();
+        constexpr uint32_t blockElements = kBlockBytes / sizeof(U);
+        const uint8_t to = headDim_ / kBlockFloats;
+        const uint8_t from = headDim_ / blockElements;
+        const AscendC::BinaryRepeatParams strides(1, 0, 1, to, 1, from);
+        for (uint32_t done = 0; done < rows; done += partialRows) {
+            const uint8_t repeats = Least(partialRows, rows - done);
+            PipeBarrier<PIPE_V>();
+            for (uint32_t column = 0; column < headDim_; column += kLanes) {
+                AscendC::MulAddDst(partials[column], spread[done * blockElements], values[done * headDim_ + column],
+                                   Least(kLanes, headDim_ - column), repeats, strides);
+            }
+        }
+    }
+
+    UbMap* ub_ = nullptr;
+    uint32_t headDim_ = 0;
+    uint32_t mostPartialRows_ = 1;
+    uint32_t groupRows_ = kLanes;
+};
+
+template <>
+TOPTHETA_DEVICE inline void WeightedSum<half>::AddGroup(const LocalTensor<float>& weights, uint32_t row, uint32_t rows,
+                                                        uint32_t partialRows)
+{
+    LocalTensor<half> source = ub_->SpreadSource<half>();
+    LocalTensor<half> spread = ub_->Spread<half>();
+    AscendC::Cast(source, weights, AscendC::RoundMode::CAST_RINT, AlignUp(rows, kBlockFloats));
+    PipeBarrier<PIPE_V>();
+    AscendC::Brcb(spread, source, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
+    Multiply(spread, ub_->ValueRows<half>(headDim_)[row * headDim_], rows, partialRows);
+}
+
+template <>
+TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::AddGroup(const LocalTensor<float>& weights, uint32_t row,
+                                                              uint32_t rows, uint32_t partialRows)
+{
+    LocalTensor<float> spread = ub_->Spread<float>();
+    LocalTensor<float> values = ub_->CastPiece();
+    AscendC::Brcb(spread, weights, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
+    AscendC::Cast(values, ub_->ValueRows<bfloat16_t>(headDim_)[row * headDim_], AscendC::RoundMode::CAST_NONE,
+                  rows * headDim_);
+    Multiply(spread, values, rows, partialRows);
+}
+
+}  // namespace toptheta

@@ -1,0 +1,144 @@
+// Splits the rows of all sequences evenly over the vector cores.
+//
+// The work is one flat list of granules of 128 rows, ordered by (sequence, KV head, head block, row). Core c of A takes
+// granules [G*c/A, G*(c+1)/A), so that no core has more than one granule above another. A unit (sequence, KV head,
+// head block) may be cut between cores; a core touches at most two cut units, its first and its last.
+// Plain integer functions, compiled by the kernel and by host tests alike.
+#pragma once
+
+#include <cstdint>
+
+#ifndef TOPTHETA_DEVICE
+#define TOPTHETA_DEVICE
+#endif
+
+namespace toptheta {
+
+constexpr uint32_t kGranuleRows = 128;
+// A core that gets fewer rows than this costs more in the combination of partial results than it saves.
+constexpr uint32_t kMinimumGranules = 2;
+
+TOPTHETA_DEVICE inline uint32_t GranulesOf(uint32_t rows) { return (rows + kGranuleRows - 1) / kGranuleRows; }
+
+// Granules of all units, and whether all sequences have the same number of rows.
+struct WorkTotal {
+    uint64_t granules;
+    uint32_t uniform;
+};
+
+// `rowsOf(b)` gives the valid rows of sequence b.
+template <typename RowsOf>
+TOPTHETA_DEVICE inline WorkTotal TotalWork(uint32_t batch, uint32_t unitsPerSequence, RowsOf& rowsOf)
+{
+    WorkTotal total = {0, 1};
+    uint32_t first = 0;
+    for (uint32_t b = 0; b < batch; b++) {
+        const uint32_t granules = GranulesOf(rowsOf(b));
+        first = b == 0 ? granules : first;
+        total.uniform = total.uniform && granules == first;
+        total.granules += static_cast<uint64_t>(granules) * unitsPerSequence;
+    }
+    return total;
+}
+
+// Cores that get work: all of them unless their share would fall below the minimum.
+TOPTHETA_DEVICE inline uint32_t ActiveCores(uint64_t granules, uint32_t cores)
+{
+    const uint64_t useful = granules / kMinimumGranules;
+    if (useful >= cores) {
+        return cores;
+    }
+    return useful > 0 ? static_cast<uint32_t>(useful) : 1;
+}
+
+TOPTHETA_DEVICE inline uint64_t FirstGranule(uint64_t granules, uint32_t activeCores, uint32_t core)
+{
+    return core < activeCores ? granules * core / activeCores : granules;
+}
+
+// The core whose range holds a granule.
+TOPTHETA_DEVICE inline uint32_t CoreOf(uint64_t granule, uint64_t granules, uint32_t activeCores)
+{
+    return static_cast<uint32_t>(((granule + 1) * activeCores - 1) / granules);
+}
+
+// Rows [rowBegin, rowEnd) of one unit, as one core works on them.
+struct Segment {
+    uint32_t batch;
+    uint32_t kvHead;
+    uint32_t headBlock;
+    uint32_t rowBegin;
+    uint32_t rowEnd;
+    uint32_t unitRows;    // valid rows of the sequence
+    uint32_t firstCore;   // the cores that share the unit; equal when it is whole
+    uint32_t lastCore;
+};
+
+TOPTHETA_DEVICE inline bool IsWhole(const Segment& segment) { return segment.firstCore == segment.lastCore; }
+
+// The segments of one core, in order.
+template <typename RowsOf>
+class SegmentIterator {
+public:
+    TOPTHETA_DEVICE inline SegmentIterator(const WorkTotal& total, uint32_t cores, uint32_t core, uint32_t kvHeads,
+                                           uint32_t headBlocks, RowsOf& rowsOf)
+        : rowsOf_(rowsOf), granules_(total.granules), activeCores_(ActiveCores(total.granules, cores)),
+          kvHeads_(kvHeads), headBlocks_(headBlocks), next_(FirstGranule(total.granules, activeCores_, core)),
+          end_(FirstGranule(total.granules, activeCores_, core + 1))
+    {
+    }
+
+    TOPTHETA_DEVICE inline bool Next(Segment& segment)
+    {
+        if (next_ >= end_) {
+            return false;
+        }
+        FindSequence();
+        const uint32_t inSequence = static_cast<uint32_t>(next_ - sequenceBegin_);
+        const uint32_t unit = inSequence / unitGranules_;
+        const uint64_t unitBegin = sequenceBegin_ + static_cast<uint64_t>(unit) * unitGranules_;
+        const uint64_t unitEnd = unitBegin + unitGranules_;
+        const uint64_t stop = unitEnd < end_ ? unitEnd : end_;
+        segment.batch = sequence_;
+        segment.kvHead = unit / headBlocks_;
+        segment.headBlock = unit % headBlocks_;
+        segment.rowBegin = static_cast<uint32_t>(next_ - unitBegin) * kGranuleRows;
+        segment.rowEnd = static_cast<uint32_t>(stop - unitBegin) * kGranuleRows;
+        segment.rowEnd = segment.rowEnd < rows_ ? segment.rowEnd : rows_;
+        segment.unitRows = rows_;
+        segment.firstCore = CoreOf(unitBegin, granules_, activeCores_);
+        segment.lastCore = CoreOf(unitEnd - 1, granules_, activeCores_);
+        next_ = stop;
+        return true;
+    }
+
+private:
+    // Moves on to the sequence that holds granule next_.
+    TOPTHETA_DEVICE inline void FindSequence()
+    {
+        while (next_ >= sequenceEnd_) {
+            sequence_ = started_ ? sequence_ + 1 : 0;
+            started_ = true;
+            rows_ = rowsOf_(sequence_);
+            unitGranules_ = GranulesOf(rows_);
+            sequenceBegin_ = sequenceEnd_;
+            sequenceEnd_ += static_cast<uint64_t>(unitGranules_) * kvHeads_ * headBlocks_;
+        }
+    }
+
+    RowsOf& rowsOf_;
+    uint64_t granules_;
+    uint32_t activeCores_;
+    uint32_t kvHeads_;
+    uint32_t headBlocks_;
+    uint64_t next_;
+    uint64_t end_;
+    uint64_t sequenceBegin_ = 0;
+    uint64_t sequenceEnd_ = 0;
+    uint32_t sequence_ = 0;
+    uint32_t rows_ = 0;
+    uint32_t unitGranules_ = 1;
+    bool started_ = false;
+};
+
+}  // namespace toptheta

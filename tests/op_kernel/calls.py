@@ -1,0 +1,75 @@
+"""From the arguments of the public functions to a call of the operator on the host model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from cases import Case
+from helpers import Inputs
+from torch import Tensor
+
+from emulator.cann import Platform
+from emulator.incremental_attention import OperatorRun, run_operator
+
+_STATISTICS = ("attention_out", "lse", "kept", "value_rows")
+_PART = ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "kept")
+
+
+def for_kernel(case: Case) -> Case | None:
+    """The case as the kernel can run it: float32 becomes float16; None where a shape is outside its limits."""
+    if case.head_dim % 16 or (case.paged and case.block_size % 16):
+        return None
+    return replace(case, dtype="float16") if case.dtype == "float32" else case
+
+
+def call(
+    arguments: dict[str, Any], *, cores: int = 48, path: str = "auto", partial: bool = False,
+    row_lse: Tensor | None = None, **launch: Any,
+) -> OperatorRun:  # fmt: skip
+    """Run the operator as the adapter will: with statistics, or as a part of a longer row."""
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+    if isinstance(arguments.get("actual_seq_lengths"), list):
+        tensors["actual_seq_lengths"] = torch.tensor(arguments["actual_seq_lengths"], dtype=torch.int32)
+    _same_integers(tensors)
+    if row_lse is not None:
+        tensors["row_lse"] = row_lse
+    layout = arguments["input_layout"]
+    query, key = tensors["query"], tensors["key"]
+    heads = arguments.get("num_heads") or query.shape[1 if layout == "BNSD" else 2]
+    attributes = {
+        "num_heads": heads,
+        "num_key_value_heads": arguments.get("num_key_value_heads") or key.shape[_kv_axis(arguments)],
+        "scale_value": arguments.get("scale_value", (query.numel() // query.shape[0] // heads) ** -0.5),
+        "input_layout": layout, "placement": arguments["placement"], "sdc": arguments.get("sdc", "exact"),
+        "path": path, "block_size": arguments.get("block_size", 0), "with_stats": not partial, "partial": partial,
+    }  # fmt: skip
+    return run_operator(tensors, attributes, platform=Platform(vector_cores=cores), **launch)
+
+
+def statistics(result: OperatorRun) -> tuple[Tensor, ...]:
+    """What `incremental_attention_with_stats` returns."""
+    return tuple(result.outputs[name] for name in _STATISTICS)
+
+
+def part(result: OperatorRun) -> tuple[Tensor, ...]:
+    """What `incremental_attention_partial` returns."""
+    return tuple(result.outputs[name] for name in _PART)
+
+
+def statistics_of(inputs: Inputs, **options: Any) -> tuple[Tensor, ...]:
+    """The same for the inputs of a case, with no finding of the host model."""
+    result = call(inputs.arguments, **options)
+    result.run.require_clean()
+    return statistics(result)
+
+
+def _kv_axis(arguments: dict[str, Any]) -> int:
+    return 1 if arguments["input_layout"] == "BNSD" or arguments.get("block_table") is not None else 2
+
+
+def _same_integers(tensors: dict[str, Tensor]) -> None:
+    """Lengths and starts share an integer type, as the operator's definition asks."""
+    if "key_start" in tensors and "actual_seq_lengths" in tensors:
+        tensors["key_start"] = tensors["key_start"].to(tensors["actual_seq_lengths"].dtype)

@@ -1,0 +1,169 @@
+"""The Ascend C kernel on the host model against the oracle: every case, every path, split over any number of cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+from calls import call, for_kernel, part, statistics, statistics_of
+from cases import CASES, Case
+from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
+from torch import Tensor
+
+from fallback import reference
+from toptheta_npu import merge_partials
+
+_KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
+_H, _B = "float16", "bfloat16"
+_POST = {"placement": "post_softmax"}
+#: Shapes that only the kernel tells apart: tiles, chunks, rounds, head blocks, cuts between cores.
+_OWN_CASES = (
+    *(Case(f"g{g}-{d}-{dtype}", dtype=dtype, heads=g, kv_heads=1, head_dim=d, lengths=(700,), vmc=True)
+      for g, d, dtype in ((1, 128, _H), (2, 128, _H), (4, 128, _H), (7, 64, _B), (8, 128, _B), (8, 256, _H))),
+    *(Case(f"d{d}-{dtype}", dtype=dtype, heads=2, kv_heads=2, head_dim=d, lengths=(531, 3))
+      for d in (16, 48, 64, 80, 128, 192, 256, 320, 336, 512) for dtype in (_H, _B)),
+    *(Case(f"n{n}-{dtype}", dtype=dtype, heads=1, kv_heads=1, head_dim=128, lengths=(n,), keep=0.06)
+      for n in (0, 1, 15, 16, 17, 127, 128, 129, 1000, 1023, 1024, 1025, 2048, 4097) for dtype in (_H, _B)),
+    Case("locally-dense", dtype=_H, heads=2, kv_heads=1, lengths=(2600,), keep=0.45),
+    Case("many-rounds", dtype=_H, heads=1, kv_heads=1, head_dim=256, lengths=(3000,), keep=0.3),
+    Case("post-long", dtype=_H, heads=4, kv_heads=2, lengths=(9000,), keep=0.02, vmc=True, **_POST),
+    Case("post-d512", dtype=_B, heads=4, kv_heads=1, head_dim=512, lengths=(1500, 30), **_POST),
+    Case("post-tile80", dtype=_H, heads=2, kv_heads=2, head_dim=192, lengths=(1900,), **_POST),
+    Case("two-head-blocks", dtype=_H, heads=11, kv_heads=1, lengths=(900, 0, 40), theta="mixed"),
+    Case("paged-many-slices", dtype=_H, paged="4d", block_size=16, heads=1, kv_heads=1, lengths=(9000,), keep=0.02),
+    Case("paged-many-slices-post", dtype=_H, paged="3d", block_size=16, heads=1, kv_heads=1, lengths=(9000,),
+         keep=0.02, **_POST),
+    Case("paged-512", dtype=_B, paged="4d", block_size=512, heads=2, kv_heads=1, lengths=(1300, 512)),
+)  # fmt: skip
+_ALL = (*_KERNEL_CASES, *_OWN_CASES)
+_BY_ID = {case.id: case for case in _ALL}
+#: Cases that between them cut units in every way.
+_SPLIT_IDS = ("ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
+              "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc")  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def inputs_of(case: Case, *poison: str) -> Inputs:
+    return make_inputs(case, poison=poison)
+
+
+def check(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
+    """Counts exactly, numbers within the yardstick."""
+    out, lse, kept, value_rows = result
+    case, expected = inputs.case, inputs.expected
+    assert torch.equal(kept.long(), expected.kept)
+    assert torch.equal(value_rows.long(), expected.value_rows)
+    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
+
+
+@pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
+def test_kernel_equals_the_oracle(case: Case) -> None:
+    inputs = inputs_of(case)
+    check(inputs, statistics_of(inputs))
+
+
+@pytest.mark.parametrize("path", ["gather", "dense"])
+@pytest.mark.parametrize("case_id", ["g4-128-float16", "ragged-f16-bsh", "mixed", "post-bf16-mixed", "d192-float16",
+                                     "paged-4d-descending", "locally-dense", "half-kept"])  # fmt: skip
+def test_forced_path_equals_the_oracle(case_id: str, path: str) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    check(inputs, statistics_of(inputs, path=path))
+
+
+@pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
+def test_rows_that_nothing_keeps_are_never_multiplied(case: Case) -> None:
+    inputs = inputs_of(case, "values", "outside")
+    check(inputs, statistics_of(inputs, path="gather"))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 20, 40, 64])
+@pytest.mark.parametrize("case_id", _SPLIT_IDS)
+def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    check(inputs, statistics_of(inputs, cores=cores))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 5, 48])
+@pytest.mark.parametrize("case_id", ["g4", "nothing", "inf", "post-bf16-mixed", "mixed", "empty-vmc", "all-empty",
+                                     "two-head-blocks", "start-bf16-bsh-post"])  # fmt: skip
+def test_parts_merge_to_the_whole_row(case_id: str, cores: int) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    case, rows = inputs.case, inputs.rows
+    post = case.placement == "post_softmax"
+    arguments = {name: value for name, value in inputs.arguments.items() if name not in ("value_mean", "sdc")}
+    result = call(arguments, cores=cores, partial=True, row_lse=inputs.expected.lse.float() if post else None)
+    result.run.require_clean()
+    merged = merge_partials(
+        [part(result)], inputs.arguments["threshold"], [rows.lengths], placement=case.placement, sdc=case.sdc,
+        input_layout=case.layout, value_mean=rows.value_mean, discarded_mass=rows.discarded_mass,
+    )  # fmt: skip
+    out = from_layout(merged, case.layout, case.heads)
+    assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out)
+
+
+def test_part_where_nothing_passes_is_its_largest_element() -> None:
+    inputs = inputs_of(_BY_ID["nothing"])
+    result = call(inputs.arguments, partial=True)
+    out, maximum, kept_mass, discarded_mass, kept = part(result)
+    best = reference.attention_scores(inputs.rows.query.double(), inputs.rows.key.double(), inputs.case.head_dim**-0.5)
+    best = best.masked_fill(~reference.valid_keys(best.shape[2], inputs.rows.lengths, inputs.rows.starts), -torch.inf)
+    assert not kept.any()
+    assert not kept_mass.any()
+    torch.testing.assert_close(maximum.double(), best.amax(-1), rtol=0, atol=1e-5)
+    mass = (best - best.amax(-1, keepdim=True)).exp().sum(-1)
+    torch.testing.assert_close(discarded_mass.double(), mass, rtol=1e-5, atol=0)
+    group = inputs.case.heads // inputs.case.kv_heads
+    row = inputs.rows.value.repeat_interleave(group, dim=1).gather(
+        2, best.argmax(-1)[..., None, None].expand(-1, -1, 1, inputs.case.head_dim)
+    )
+    torch.testing.assert_close(from_layout(out, inputs.case.layout, inputs.case.heads), row[:, :, 0].float())
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
+def test_strided_cache_is_read_in_place(layout: str) -> None:
+    case = Case("strided", dtype=_H, layout=layout, heads=4, kv_heads=2, lengths=(300, 40))
+    inputs = inputs_of(case)
+    expected = call(inputs.arguments)
+    strided = dict(inputs.arguments)
+    for name in ("key", "value"):
+        cache = inputs.arguments[name]
+        wide = torch.full((*cache.shape[:-2], cache.shape[-2] + 5, 2 * cache.shape[-1]), torch.nan, dtype=cache.dtype)
+        strided[name] = wide[..., 2 : 2 + cache.shape[-2], : cache.shape[-1]]
+        strided[name].copy_(cache)
+    result = call(strided)
+    result.run.require_clean()
+    for got, wanted in zip(statistics(result), statistics(expected), strict=True):
+        assert torch.equal(got, wanted)
+    assert result.tiling.workspace == expected.tiling.workspace
+    assert result.run.traffic["key"].bytes_read == expected.run.traffic["key"].bytes_read
+
+
+@pytest.mark.parametrize("lengths", [(-5, 5000), (200, 2**31 - 1)])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: torch.dtype) -> None:
+    case = Case("clamped", dtype=_H, lengths=tuple(min(max(n, 0), 200) for n in lengths))
+    inputs = inputs_of(case)
+    arguments = dict(inputs.arguments)
+    for name in ("key", "value"):
+        arguments[name] = arguments[name][:, :, :200]
+    arguments["actual_seq_lengths"] = torch.tensor(lengths, dtype=dtype)
+    result = call(arguments)
+    result.run.require_clean()
+    check(inputs, statistics(result))
+
+
+def test_repeated_call_is_bitwise_equal() -> None:
+    inputs = inputs_of(_BY_ID["two-head-blocks"])
+    first, second = statistics_of(inputs), statistics_of(inputs)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("cores", [1, 7, 48])
+def test_split_and_whole_agree(cores: int) -> None:
+    inputs = inputs_of(replace(_BY_ID["n4097-float16"], id="split", vmc=True))
+    torch.testing.assert_close(
+        statistics_of(inputs, cores=cores)[0], statistics_of(inputs, cores=1)[0], **tolerance(torch.float16)
+    )
