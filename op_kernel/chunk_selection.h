@@ -28,6 +28,7 @@ struct Chunk {
 struct RowList {
     uint32_t kept = 0;   // rows that any head of the block keeps
     uint32_t count = 0;  // rows to fetch: those, or all of the chunk
+    uint32_t weightsAt = 0;  // where their weights begin
     bool dense = false;
 };
 
@@ -38,9 +39,14 @@ public:
     {
         ub_ = ub;
         tiling_ = tiling;
-        AscendC::CreateVecIndex(ub->RowNumbers().template ReinterpretCast<int16_t>(), static_cast<int16_t>(0),
-                                ub->Layout().chunkRows);
-        AscendC::Duplicate(ub->PerHead(), 0.0f, kBlockFloats);
+    }
+
+    // What stays in UB from the first segment to the last.
+    TOPTHETA_DEVICE inline void Prepare()
+    {
+        AscendC::CreateVecIndex(ub_->RowNumbers().template ReinterpretCast<int16_t>(), static_cast<int16_t>(0),
+                                ub_->Layout().chunkRows);
+        AscendC::Duplicate(ub_->PerHead(), 0.0f, static_cast<int32_t>(2 * kBlockFloats));
     }
 
     // Forgets the previous segment. `fixedMaximum`: the maximum of the row is known (second phase of post-softmax).
@@ -114,7 +120,7 @@ public:
         return static_cast<uint32_t>(AscendC::GetGatherMaskRemainCount());
     }
 
-    // Running maximum, and exp(old - new), which rescales all that was summed before.
+    // Running maximum, and exp(old - new), which rescales the masses and, by RescaleAccumulators, the sums of V rows.
     TOPTHETA_DEVICE inline void UpdateMaximum(const Chunk& chunk)
     {
         const uint32_t padded = AlignUp(chunk.rows, kLanes);
@@ -130,16 +136,45 @@ public:
         AscendC::Exp(ub_->State(kCorrection), ub_->State(kCorrection), count);
         AscendC::Adds(ub_->State(kMaximum), ub_->State(kNewMaximum), 0.0f, count);
         PipeBarrier<PIPE_V>();
-        AscendC::Mul(ub_->State(kKeptMass), ub_->State(kKeptMass), ub_->State(kCorrection), count);
-        AscendC::Mul(ub_->State(kTotalMass), ub_->State(kTotalMass), ub_->State(kCorrection), count);
+        const LocalTensor<float> masses = ub_->Masses();
+        const uint8_t stride = ub_->StateStride();
+        AscendC::Mul(masses, masses, ub_->State(kCorrection), count, 2,
+                     AscendC::BinaryRepeatParams(1, 1, 1, stride, stride, 0));
+    }
+
+    TOPTHETA_DEVICE inline void RescaleAccumulators()
+    {
+        PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
             MultiplyBlock(accumulator, accumulator, ub_->State(kCorrection)[head * kBlockFloats], tiling_->headDim);
         }
     }
 
-    // total mass += sum of exp(score - maximum) over all keys of the chunk
-    TOPTHETA_DEVICE inline void AddTotalMass(const Chunk& chunk)
+    // Sums of a chunk: `total` for exp(score - maximum) over all its keys, and the weights of the list, which are
+    // exp(score - maximum) for a head that keeps the row and 0 for one that does not.
+    TOPTHETA_DEVICE inline void AddChunk(const Chunk& chunk, const RowList& list, bool total)
+    {
+        if (total) {
+            SumAll(chunk);
+        }
+        if (list.count > 0) {
+            MakeWeights(chunk, list);
+        }
+        AddMasses(total, list.count > 0);
+        listRows_ += list.kept;
+        TrackBest(chunk);
+    }
+
+    // First phase of post-softmax: the total alone.
+    TOPTHETA_DEVICE inline void AddTotal(const Chunk& chunk)
+    {
+        SumAll(chunk);
+        AddMasses(true, false);
+    }
+
+private:
+    TOPTHETA_DEVICE inline void SumAll(const Chunk& chunk)
     {
         const uint32_t padded = AlignUp(chunk.rows, kLanes);
         LocalTensor<float> work = ub_->Partials();
@@ -147,30 +182,35 @@ public:
             SubtractBlock(work, Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats], padded);
             PipeBarrier<PIPE_V>();
             AscendC::Exp(work, work, static_cast<int32_t>(padded));
-            ReduceRow<Reduction::kSum>(*ub_, work, padded, head);
+            ReduceRow<Reduction::kSum>(*ub_, work, padded, head, kFirstResult);
         }
-        AddPerHead(kTotalMass);
     }
 
-    // Weights exp(score - maximum) of the rows on the list, 0 for a head that does not keep the row.
     TOPTHETA_DEVICE inline void MakeWeights(const Chunk& chunk, const RowList& list)
     {
-        listRows_ += list.kept;
-        if (list.count > 0) {
-            const uint32_t padded = AlignUp(list.count, kLanes);
-            for (uint32_t head = 0; head < ub_->Heads(); head++) {
-                PickScores(head, chunk, list);
-            }
-            CountKept(list, padded);
-            for (uint32_t head = 0; head < ub_->Heads(); head++) {
-                Exponentiate(head, padded);
-            }
-            AddPerHead(kKeptMass);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            PickScores(head, chunk, list);
         }
-        TrackBest(chunk);
+        CountKept(list);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            Exponentiate(ub_->Weights(head)[list.weightsAt], head, AlignUp(list.count, kLanes));
+        }
     }
 
-private:
+    // total and kept mass += the sums of this chunk
+    TOPTHETA_DEVICE inline void AddMasses(bool total, bool kept)
+    {
+        const uint8_t sums = (total ? 1 : 0) + (kept ? 1 : 0);
+        if (sums == 0) {
+            return;
+        }
+        const LocalTensor<float> blocks = SpreadPerHead(*ub_, total ? kFirstResult : kSecondResult, sums);
+        const LocalTensor<float> masses = total ? ub_->Masses() : ub_->State(kKeptMass);
+        const uint8_t stride = ub_->StateStride();
+        AscendC::Add(masses, masses, blocks, ub_->StateCount(), sums,
+                     AscendC::BinaryRepeatParams(1, 1, 1, stride, stride, 8));
+    }
+
     static constexpr uint32_t kMaskBits = 16;
     static constexpr uint32_t kWorkList = 8 * 1024;  // bytes into `partials`, past the work row
 
@@ -192,17 +232,11 @@ private:
         AscendC::GatherMask(to, ub_->RowNumbers(), mask, true, rows, AscendC::GatherMaskParams(1, 1, 8, 0), unused);
     }
 
-    TOPTHETA_DEVICE inline void AddPerHead(StateQuantity quantity)
-    {
-        const LocalTensor<float> blocks = SpreadPerHead(*ub_);
-        AscendC::Add(ub_->State(quantity), ub_->State(quantity), blocks, static_cast<int32_t>(ub_->StateCount()));
-    }
-
     // weights = scores of the listed rows, kLowest where this head does not keep the row
     TOPTHETA_DEVICE inline void PickScores(uint32_t head, const Chunk& chunk, const RowList& list)
     {
         const uint32_t padded = AlignUp(chunk.rows, kLanes);
-        LocalTensor<float> weights = ub_->Weights(head);
+        LocalTensor<float> weights = ub_->Weights(head)[list.weightsAt];
         LocalTensor<float> scores = Scores(head, chunk);
         if (list.dense || ub_->Heads() > 1) {
             LocalTensor<float> own = list.dense ? weights : ub_->Partials();
@@ -220,8 +254,9 @@ private:
         FillTail(weights, list.count, AlignUp(list.count, kLanes), kLowest);
     }
 
-    TOPTHETA_DEVICE inline void CountKept(const RowList& list, uint32_t padded)
+    TOPTHETA_DEVICE inline void CountKept(const RowList& list)
     {
+        const uint32_t padded = AlignUp(list.count, kLanes);
         if (ub_->Heads() == 1) {
             result_[0].kept += list.kept;
             return;
@@ -229,23 +264,23 @@ private:
         LocalTensor<float> work = ub_->Partials();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             PipeBarrier<PIPE_V>();
-            AscendC::CompareScalar(WorkMask(), ub_->Weights(head), kLowest, AscendC::CMPMODE::GT, padded);
+            AscendC::CompareScalar(WorkMask(), ub_->Weights(head)[list.weightsAt], kLowest, AscendC::CMPMODE::GT, padded);
             AscendC::Duplicate(work, 1.0f, static_cast<int32_t>(padded));
             PipeBarrier<PIPE_V>();
             AscendC::Select(work, WorkMask(), work, 0.0f, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, padded);
-            ReduceRow<Reduction::kSum>(*ub_, work, padded, head);
+            ReduceRow<Reduction::kSum>(*ub_, work, padded, head, kSecondResult);
         }
-        AddPerHead(kKeptCount);
+        const LocalTensor<float> blocks = SpreadPerHead(*ub_, kSecondResult);
+        AscendC::Add(ub_->State(kKeptCount), ub_->State(kKeptCount), blocks, static_cast<int32_t>(ub_->StateCount()));
     }
 
-    TOPTHETA_DEVICE inline void Exponentiate(uint32_t head, uint32_t padded)
+    TOPTHETA_DEVICE inline void Exponentiate(const LocalTensor<float>& weights, uint32_t head, uint32_t padded)
     {
-        LocalTensor<float> weights = ub_->Weights(head);
         PipeBarrier<PIPE_V>();
         SubtractBlock(weights, weights, ub_->State(kMaximum)[head * kBlockFloats], padded);
         PipeBarrier<PIPE_V>();
         AscendC::Exp(weights, weights, static_cast<int32_t>(padded));
-        ReduceRow<Reduction::kSum>(*ub_, weights, padded, head);
+        ReduceRow<Reduction::kSum>(*ub_, weights, padded, head, kSecondResult);
         if (WeightScale<T>::kValue != 1.0f) {
             AscendC::Muls(weights, weights, WeightScale<T>::kValue, static_cast<int32_t>(padded));
         }

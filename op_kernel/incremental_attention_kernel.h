@@ -48,7 +48,9 @@ public:
         product_.Init(&ub_, tiling->headDim);
         selection_.Init(&ub_, tiling);
         stream_.Init(&ub_, tiling->headDim, &keyRows_);
-        gather_.Init(&ub_, tiling->headDim, &valueRows_);
+        gather_.Init(&ub_, tiling->headDim, &valueRows_, ub_.ValueRows<T>(tiling->headDim), kValueEvent);
+        SetFlag<HardEvent::V_MTE2>(kValueEvent);
+        lastGather_.Init(&ub_, tiling->headDim, &valueRows_, stream_.FirstSlot(), kFirstSlotEvent);
         output_.Init(&ub_, tiling, tensors.outputs);
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
@@ -76,7 +78,7 @@ public:
             CombineCutUnits();
         }
         stream_.Drain();
-        gather_.Drain();
+        WaitFlag<HardEvent::V_MTE2>(kValueEvent);
         exchange_.Drain();
         output_.WaitForCopies();
         store_.Drain();
@@ -141,6 +143,10 @@ private:
         if (!maximumKnown) {
             stream_.Begin(segment.rowBegin, segment.rowEnd);
         }
+        if (!prepared_) {
+            selection_.Prepare();
+            prepared_ = true;
+        }
         selection_.Begin(maximumKnown);
         parameters_.Unpack(range);
         if (!twoPhases_) {
@@ -187,17 +193,17 @@ private:
     // Tiles of the next chunk. The last chunk of a segment is short: less is left to do after its last K row.
     TOPTHETA_DEVICE inline uint32_t NextChunkTiles() const
     {
-        const uint32_t tileRows = ub_.Layout().tileRows;
-        const uint32_t most = ub_.Layout().chunkRows / tileRows;
+        const uint32_t most = ub_.Layout().chunkRows / ub_.Layout().tileRows;
         const uint32_t left = stream_.TilesLeft();
-        if (left > most) {
+        const uint32_t tail = stream_.TailTiles();
+        if (left > most + tail) {
             return most;
         }
-        const uint32_t tail = Most(kTailRows / tileRows, 1);
-        return left * tileRows > kTailRows + kTailRows / 2 && left > tail ? left - tail : left;
+        return stream_.RowsLeft() > kShortRows && left > tail ? left - tail : Least(left, most);
     }
 
-    // Scores of the next chunk, with the V rows of the chunk before it fetched and added on the way.
+    // Scores of the next chunk, with the V rows of the chunk before it fetched and added on the way. The tiles that
+    // replace those of the last step are asked for behind the test of the chunk, when it is known how many V rows come.
     TOPTHETA_DEVICE inline Chunk ScoreChunk(uint32_t scoreRow)
     {
         uint32_t tiles = NextChunkTiles();
@@ -205,11 +211,15 @@ private:
         while (tiles > 0) {
             const uint32_t step = stream_.StepTiles(tiles);
             const uint32_t rows = stream_.RowsOf(stream_.Taken(), step);
-            product_.Compute(stream_.Take(step), scoreRow + chunk.rows, rows);
-            stream_.Release(step);
+            product_.Compute(stream_, step, scoreRow + chunk.rows, rows);
             chunk.rows += rows;
             tiles -= step;
-            gather_.Advance(stream_.Issued(), stream_.Taken());
+            if (stream_.TilesLeft() > 0) {
+                gather_.Advance(stream_.Issued(), stream_.Taken());
+            }
+            if (tiles > 0) {
+                stream_.Fill();
+            }
         }
         selection_.ScaleScores(chunk);
         return chunk;
@@ -219,13 +229,72 @@ private:
     {
         while (stream_.TilesLeft() > 0) {
             const Chunk chunk = ScoreChunk(0);
-            gather_.Finish();
-            selection_.MakeList(chunk);
-            selection_.UpdateMaximum(chunk);
-            SelectRows(chunk, stream_.TilesLeft() == 0);
+            if (stream_.TilesLeft() == 0) {
+                SelectLast(chunk);
+            } else {
+                gather_.Finish();
+                SelectNext(chunk);
+            }
         }
-        gather_.Finish();
         selection_.Finish();
+    }
+
+    TOPTHETA_DEVICE inline void SelectNext(const Chunk& chunk)
+    {
+        selection_.MakeList(chunk);
+        selection_.UpdateMaximum(chunk);
+        selection_.RescaleAccumulators();
+        const RowList list = MakeRowList(chunk);
+        gather_.Begin(chunk, list);
+        if (gather_.NeedsMoreRounds()) {
+            gather_.FetchRound(stream_.Issued());
+        }
+        stream_.Fill();
+        selection_.AddChunk(chunk, list, NeedsTotal());
+    }
+
+    // Nothing hides the copies of the last chunk, so they start before all other work that is left.
+    TOPTHETA_DEVICE inline void SelectLast(const Chunk& chunk)
+    {
+        // the list before must be fetched before a new one takes its place
+        if (gather_.NeedsMoreRounds()) {
+            gather_.Finish();
+        } else {
+            gather_.FetchRound(stream_.Issued());
+        }
+        selection_.MakeList(chunk);
+        selection_.UpdateMaximum(chunk);
+        RowList list = MakeRowList(chunk);
+        lastGather_.Begin(chunk, list);
+        lastGather_.FetchRound(stream_.Issued());
+        // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
+        const uint32_t room = ub_.Layout().chunkRows / 2 / kLanes * kLanes;
+        if (!gather_.Done() && gather_.List().count <= room && list.count <= room) {
+            list.weightsAt = room;
+            lastGather_.SetWeightsAt(room);
+        } else {
+            gather_.Finish();
+        }
+        selection_.AddChunk(chunk, list, NeedsTotal());
+        gather_.Finish();
+        selection_.RescaleAccumulators();
+        lastGather_.Finish();
+    }
+
+    TOPTHETA_DEVICE inline RowList MakeRowList(const Chunk& chunk)
+    {
+        RowList list;
+        list.kept = selection_.Count();
+        list.dense = tiling_->path != kPathGather && list.kept > 0 &&
+                     (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
+        list.count = list.dense ? chunk.rows : list.kept;
+        return list;
+    }
+
+    // Whether the mass of all keys is wanted and not known yet.
+    TOPTHETA_DEVICE inline bool NeedsTotal() const
+    {
+        return !twoPhases_ && (tiling_->sdc == kSdcExact || tiling_->withStats || tiling_->partial);
     }
 
     // First phase of post-softmax: scores, maximum and total mass.
@@ -234,8 +303,9 @@ private:
         while (stream_.TilesLeft() > 0) {
             const uint32_t row = stream_.FirstRow(stream_.Taken());
             const Chunk chunk = ScoreChunk(store_.BeginChunk(row));
+            stream_.Fill();
             selection_.UpdateMaximum(chunk);
-            selection_.AddTotalMass(chunk);
+            selection_.AddTotal(chunk);
             store_.Store(chunk);
         }
     }
@@ -248,31 +318,13 @@ private:
         for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_.Layout().chunkRows) {
             const Chunk chunk = store_.Load(row, Least(ub_.Layout().chunkRows, segment.rowEnd - row));
             selection_.MakeList(chunk);
-            SelectRows(chunk, true);
+            const RowList list = MakeRowList(chunk);
+            gather_.Begin(chunk, list);
+            gather_.FetchRound(0);
+            selection_.AddChunk(chunk, list, false);
             gather_.Finish();
         }
         selection_.Finish();
-    }
-
-    // Weights of the kept rows; the copies of a last chunk come first, since nothing else hides them.
-    TOPTHETA_DEVICE inline void SelectRows(const Chunk& chunk, bool last)
-    {
-        RowList list;
-        list.kept = selection_.Count();
-        list.dense = tiling_->path != kPathGather && list.kept > 0 &&
-                     (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
-        list.count = list.dense ? chunk.rows : list.kept;
-        gather_.Begin(chunk, list);
-        if (last) {
-            gather_.Advance(stream_.Issued(), stream_.Taken());
-        }
-        if (!twoPhases_ && (tiling_->sdc == kSdcExact || tiling_->withStats || tiling_->partial)) {
-            selection_.AddTotalMass(chunk);
-        }
-        selection_.MakeWeights(chunk, list);
-        if (!last) {
-            gather_.Advance(stream_.Issued(), stream_.Taken());
-        }
     }
 
     TOPTHETA_DEVICE inline void StorePart(const Segment& segment)
@@ -442,7 +494,7 @@ private:
         }
     }
 
-    static constexpr uint32_t kTailRows = 256;
+    static constexpr uint32_t kShortRows = 256;  // not worth a second chunk
 
     const TilingData* tiling_ = nullptr;
     UbMap ub_;
@@ -455,6 +507,7 @@ private:
     ChunkSelection<T> selection_;
     KeyStream<T> stream_;
     ValueGather<T> gather_;
+    ValueGather<T> lastGather_;  // its V rows lie in the first slot of the K ring, which is idle by then
     RowOutput<T> output_;
     PartialExchange exchange_;
     ScoreStore store_;
@@ -462,6 +515,7 @@ private:
     Segment cut_[2];
     uint32_t cutCount_ = 0;
     uint32_t core_ = 0;
+    bool prepared_ = false;
     bool twoPhases_ = false;
 };
 

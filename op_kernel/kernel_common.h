@@ -25,6 +25,7 @@ constexpr uint32_t kBlockFloats = 8;   // float32 elements of a 32-byte block
 constexpr uint32_t kBlockHalves = 16;
 
 // Event ids by pipe pair. MTE2_V and V_MTE2: 0..3 slots of the K ring, 4 the V rows, 5 the parameters of a unit.
+constexpr int32_t kFirstSlotEvent = 0;
 constexpr int32_t kValueEvent = 4;
 constexpr int32_t kParameterEvent = 5;
 // MTE2_S: 0 and 1 slices of the block table in turn, 2 lengths.
@@ -40,8 +41,8 @@ enum StateQuantity : uint32_t {
     kMaximum,        // of all scores so far
     kNewMaximum,
     kCorrection,     // exp(old maximum - new maximum)
-    kKeptMass,       // R: sum of exp(score - maximum) over the kept
-    kTotalMass,      // R + E, over all keys
+    kTotalMass,      // sum of exp(score - maximum) over all keys
+    kKeptMass,       // R: the same over the kept; lies behind kTotalMass, since both are updated together
     kKeptCount,      // only where several heads share a list
     kThreshold,      // as given
     kLimit,          // the score that an element must exceed
@@ -127,16 +128,23 @@ public:
     {
         return At<float>(layout_.state + quantity * headBlock_ * kBlockBytes, heads_ * kBlockFloats);
     }
-    // reductions: 128 + 16 values, one result per head, and its broadcast
+    // kTotalMass and kKeptMass
+    TOPTHETA_DEVICE inline LocalTensor<float> Masses()
+    {
+        return At<float>(layout_.state + kTotalMass * headBlock_ * kBlockBytes, 2 * headBlock_ * kBlockFloats);
+    }
+    // reductions: 128 + 16 values, two results per head, and their broadcast
     TOPTHETA_DEVICE inline LocalTensor<float> ReduceFirst() { return At<float>(layout_.scratch, 128); }
     TOPTHETA_DEVICE inline LocalTensor<float> ReduceSecond() { return At<float>(layout_.scratch + 512, 16); }
-    TOPTHETA_DEVICE inline LocalTensor<float> PerHead() { return At<float>(layout_.scratch + 576, kBlockFloats); }
-    TOPTHETA_DEVICE inline LocalTensor<float> PerHeadBlocks() { return At<float>(layout_.scratch + 640, kLanes); }
+    TOPTHETA_DEVICE inline LocalTensor<float> PerHead() { return At<float>(layout_.scratch + 576, 2 * kBlockFloats); }
+    TOPTHETA_DEVICE inline LocalTensor<float> PerHeadBlocks() { return At<float>(layout_.scratch + 640, 2 * kLanes); }
 
     TOPTHETA_DEVICE inline const UbLayout& Layout() const { return layout_; }
     // Heads at work now: the last block of a group may be smaller than the layout allows for.
     TOPTHETA_DEVICE inline void SetHeads(uint32_t heads) { heads_ = heads; }
     TOPTHETA_DEVICE inline uint32_t Heads() const { return heads_; }
+    // 32-byte blocks from one running quantity to the next
+    TOPTHETA_DEVICE inline uint8_t StateStride() const { return static_cast<uint8_t>(headBlock_); }
     // float32 elements of one running quantity
     TOPTHETA_DEVICE inline uint32_t StateCount() const { return heads_ * kBlockFloats; }
 

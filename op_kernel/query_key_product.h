@@ -1,7 +1,7 @@
 // Scores of a K tile: q . k for each row, accumulated in float32.
 #pragma once
 
-#include "kernel_common.h"
+#include "key_stream.h"
 
 namespace toptheta {
 
@@ -19,12 +19,17 @@ public:
         headDim_ = headDim;
     }
 
-    // scores[head][row .. row + rows) of all heads of the block; at most 256 rows.
-    TOPTHETA_DEVICE inline void Compute(const LocalTensor<half>& keys, uint32_t row, uint32_t rows)
+    // scores[head][row .. row + rows) of all heads of the block; at most 256 rows. The stream gets its `tiles` back as
+    // soon as the last of the K rows is read.
+    TOPTHETA_DEVICE inline void Compute(KeyStream<half>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
     {
         LocalTensor<half> query = ub_->Query<half>(ub_->Heads() * headDim_);
+        const LocalTensor<half> keys = stream.Take(tiles);
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             Multiply(keys, query[head * headDim_], rows);
+            if (head + 1 == ub_->Heads()) {
+                stream.Free(tiles);
+            }
             FoldLanes(ub_->Scores(head, row, AlignUp(rows, kBlockFloats)), rows);
         }
     }
@@ -82,8 +87,9 @@ public:
         pitch_ = headDim > kLanes ? kPanelColumns : kLanes;
     }
 
-    TOPTHETA_DEVICE inline void Compute(const LocalTensor<bfloat16_t>& keys, uint32_t row, uint32_t rows)
+    TOPTHETA_DEVICE inline void Compute(KeyStream<bfloat16_t>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
     {
+        const LocalTensor<bfloat16_t> keys = stream.Take(tiles);
         const uint32_t pieceRows = kPartialBytes / 4 / pitch_;
         LocalTensor<float> query = ub_->Query<float>(ub_->Heads() * headDim_);
         for (uint32_t done = 0; done < rows; done += pieceRows) {
@@ -99,6 +105,7 @@ public:
                 FoldColumns(ub_->Scores(head, row + done, AlignUp(count, kBlockFloats)), count);
             }
         }
+        stream.Free(tiles);
     }
 
 private:

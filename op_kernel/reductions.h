@@ -18,39 +18,48 @@ TOPTHETA_DEVICE inline void ReduceBlocks(const LocalTensor<float>& to, const Loc
     }
 }
 
-// perHead[head] = sum or maximum of `count` values, a multiple of 64 up to 1024, 8 to 1 at a time.
+// Where ReduceRow leaves its result: each kind has one value per head.
+enum PerHeadSlot : uint32_t { kFirstResult = 0, kSecondResult = kBlockFloats };
+
+// perHead[slot + head] = sum or maximum of up to 64 values
 template <Reduction kKind>
-TOPTHETA_DEVICE inline void ReduceRow(UbMap& ub, const LocalTensor<float>& row, uint32_t count, uint32_t head)
+TOPTHETA_DEVICE inline void ReduceToHead(UbMap& ub, const LocalTensor<float>& values, uint32_t count, uint32_t at)
+{
+    PipeBarrier<PIPE_V>();
+    if constexpr (kKind == Reduction::kSum) {
+        AscendC::WholeReduceSum(ub.PerHead()[at], values, static_cast<int32_t>(count), 1, 1, 1, 8);
+    } else {
+        AscendC::WholeReduceMax(ub.PerHead()[at], values, static_cast<int32_t>(count), 1, 1, 1, 8,
+                                AscendC::ReduceOrder::ORDER_ONLY_VALUE);
+    }
+}
+
+// The same for a multiple of 64 up to 1024: 8 to 1 at a time until 64 are left.
+template <Reduction kKind>
+TOPTHETA_DEVICE inline void ReduceRow(UbMap& ub, const LocalTensor<float>& row, uint32_t count, uint32_t head,
+                                      PerHeadSlot slot = kFirstResult)
 {
     LocalTensor<float> first = ub.ReduceFirst();
     LocalTensor<float> second = ub.ReduceSecond();
     const uint32_t eighths = count / 8;
-    const uint32_t full = eighths / kLanes;
-    const uint32_t rest = eighths % kLanes;
     PipeBarrier<PIPE_V>();
     ReduceBlocks<kKind>(first, row, count / kLanes, kLanes);
-    PipeBarrier<PIPE_V>();
-    if (full > 0) {
-        ReduceBlocks<kKind>(second, first, full, kLanes);
-    }
-    if (rest > 0) {
-        ReduceBlocks<kKind>(second[full * 8], first[full * kLanes], 1, rest);
+    if (eighths <= kLanes) {
+        ReduceToHead<kKind>(ub, first, eighths, slot + head);
+        return;
     }
     PipeBarrier<PIPE_V>();
-    const int32_t values = count / kLanes;
-    if constexpr (kKind == Reduction::kSum) {
-        AscendC::WholeReduceSum(ub.PerHead()[head], second, values, 1, 1, 1, 8);
-    } else {
-        AscendC::WholeReduceMax(ub.PerHead()[head], second, values, 1, 1, 1, 8, AscendC::ReduceOrder::ORDER_ONLY_VALUE);
-    }
+    ReduceBlocks<kKind>(second, first, 1, kLanes);
+    ReduceBlocks<kKind>(second[kBlockFloats], first[kLanes], 1, eighths - kLanes);
+    ReduceToHead<kKind>(ub, second, count / kLanes, slot + head);
 }
 
-// perHeadBlocks[head] = a 32-byte block of perHead[head]
-TOPTHETA_DEVICE inline LocalTensor<float> SpreadPerHead(UbMap& ub)
+// perHeadBlocks[head] = a 32-byte block of perHead[head], for `slots` slots from `first` on
+TOPTHETA_DEVICE inline LocalTensor<float> SpreadPerHead(UbMap& ub, PerHeadSlot first = kFirstResult, uint8_t slots = 1)
 {
     LocalTensor<float> blocks = ub.PerHeadBlocks();
     PipeBarrier<PIPE_V>();
-    AscendC::Brcb(blocks, ub.PerHead(), 1, AscendC::BrcbRepeatParams(1, 8));
+    AscendC::Brcb(blocks, ub.PerHead()[first], slots, AscendC::BrcbRepeatParams(1, 8));
     PipeBarrier<PIPE_V>();
     return blocks;
 }
@@ -88,6 +97,19 @@ TOPTHETA_DEVICE inline void MultiplyBlock(const LocalTensor<float>& to, const Lo
     }
     if (count % kLanes > 0) {
         AscendC::Mul(to[full * kLanes], row[full * kLanes], block, count % kLanes, 1, strides);
+    }
+}
+
+// row[i] /= block
+TOPTHETA_DEVICE inline void DivideBlock(const LocalTensor<float>& row, const LocalTensor<float>& block, uint32_t count)
+{
+    const AscendC::BinaryRepeatParams strides(1, 1, 0, 8, 8, 0);
+    const uint32_t full = count / kLanes;
+    if (full > 0) {
+        AscendC::Div(row, row, block, kLanes, static_cast<uint8_t>(full), strides);
+    }
+    if (count % kLanes > 0) {
+        AscendC::Div(row[full * kLanes], row[full * kLanes], block, count % kLanes, 1, strides);
     }
 }
 

@@ -161,30 +161,31 @@ private:
     TOPTHETA_DEVICE inline void Normalise(uint32_t heads, const uint32_t* kept)
     {
         const int32_t count = heads * kBlockFloats;
-        LocalTensor<float> inverse = ub_->State(kDenominator);
+        LocalTensor<float> denominator = ub_->State(kDenominator);
         LocalTensor<float> share = ub_->State(kChunkSum);
-        LocalTensor<float> one = ub_->State(kNewMaximum);
         PipeBarrier<PIPE_V>();
         if (tiling_->partial) {
-            AscendC::Adds(inverse, ub_->State(kKeptMass), 0.0f, count);
+            AscendC::Adds(denominator, ub_->State(kKeptMass), 0.0f, count);
             PipeBarrier<PIPE_V>();
             for (uint32_t head = 0; head < heads; head++) {
                 if (kept[head] == 0) {
-                    AscendC::Duplicate(inverse[head * kBlockFloats], 1.0f, static_cast<int32_t>(kBlockFloats));
+                    AscendC::Duplicate(denominator[head * kBlockFloats], 1.0f, static_cast<int32_t>(kBlockFloats));
                 }
             }
         } else {
-            AscendC::Add(inverse, ub_->State(kKeptMass), ub_->State(kEstimate), count);
+            AscendC::Add(denominator, ub_->State(kKeptMass), ub_->State(kEstimate), count);
         }
         PipeBarrier<PIPE_V>();
-        AscendC::Div(share, ub_->State(kEstimate), inverse, count);
-        AscendC::Duplicate(one, 1.0f / WeightScale<T>::kValue, count);
-        PipeBarrier<PIPE_V>();
-        AscendC::Div(inverse, one, inverse, count);
+        if (tiling_->hasValueMean) {
+            AscendC::Div(share, ub_->State(kEstimate), denominator, count);
+        }
+        if (WeightScale<T>::kValue != 1.0f) {
+            AscendC::Muls(denominator, denominator, WeightScale<T>::kValue, count);
+        }
         PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < heads; head++) {
             LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
-            MultiplyBlock(accumulator, accumulator, inverse[head * kBlockFloats], tiling_->headDim);
+            DivideBlock(accumulator, denominator[head * kBlockFloats], tiling_->headDim);
             if (tiling_->hasValueMean) {
                 AddValueMean(accumulator, share[head * kBlockFloats]);
             }
@@ -194,6 +195,7 @@ private:
     TOPTHETA_DEVICE inline void AddValueMean(const LocalTensor<float>& accumulator, const LocalTensor<float>& share)
     {
         LocalTensor<float> work = ub_->Partials();
+        PipeBarrier<PIPE_V>();
         MultiplyBlock(work, ub_->ValueMean(tiling_->headDim), share, tiling_->headDim);
         PipeBarrier<PIPE_V>();
         AscendC::Add(accumulator, accumulator, work, static_cast<int32_t>(tiling_->headDim));

@@ -21,6 +21,7 @@ struct CacheStrides {
     int64_t row;
 };
 
+// Two cache lines: a core reads it before anything else.
 struct TopThetaIncrementalAttentionTilingData {
     CacheStrides key;
     CacheStrides value;
@@ -31,25 +32,26 @@ struct TopThetaIncrementalAttentionTilingData {
     uint32_t numHeads;
     uint32_t numKeyValueHeads;
     uint32_t headDim;
-    uint32_t capacity;             // rows that a sequence may hold
-    uint32_t blockSize;            // rows of a page, 0 for a contiguous cache
-    uint32_t blockTableWidth;      // pages a sequence may have
-    uint32_t lengthBytes;          // 4 or 8: lengths and starts are int32 or int64
-    uint32_t hasLengths;           // 0: every sequence ends with the cache
-    uint32_t hasKeyStart;          // 0: every sequence starts with row 0
-    uint32_t thresholdPerSequence;  // 1: [B, Hq], 0: [Hq]
-    uint32_t headBlock;            // query heads handled together
-    uint32_t headBlocks;           // head blocks of a group
+    uint32_t capacity;         // rows that a sequence may hold
+    uint32_t blockSize;        // rows of a page, 0 for a contiguous cache
+    uint32_t blockTableWidth;  // pages a sequence may have
+    uint32_t headBlocks;       // head blocks of a group
     uint32_t cores;
-    uint32_t placement;
-    uint32_t sdc;
-    uint32_t path;
-    uint32_t hasValueMean;
-    uint32_t hasRowLse;
-    uint32_t withStats;
-    uint32_t partial;
     float scaleValue;
     float sdcGamma;
+    uint8_t headBlock;             // query heads handled together
+    uint8_t lengthBytes;           // 4 or 8: lengths and starts are int32 or int64
+    uint8_t hasLengths;            // 0: every sequence ends with the cache
+    uint8_t hasKeyStart;           // 0: every sequence starts with row 0
+    uint8_t thresholdPerSequence;  // 1: [B, Hq], 0: [Hq]
+    uint8_t placement;
+    uint8_t sdc;
+    uint8_t path;
+    uint8_t hasValueMean;
+    uint8_t hasRowLse;
+    uint8_t withStats;
+    uint8_t partial;
 };
+static_assert(sizeof(TopThetaIncrementalAttentionTilingData) == 128, "tiling data fills two 64-byte cache lines");
 
 }  // namespace toptheta

@@ -16,7 +16,7 @@
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
 // | valueMean   | D * 4                      | mean V row of the KV head                                         |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
-// | scratch     | 896                        | reductions and their broadcasts                                   |
+// | scratch     | 1152                       | reductions and their broadcasts                                   |
 // | lengths     | 1 KiB                      | a slice of the lengths and one of the starts                      |
 // | blockTable  | 8 * 256                    | ring of slices of the block table                                 |
 #pragma once
@@ -37,7 +37,7 @@ constexpr uint32_t kPartialBytes = 16 * 1024;
 constexpr uint32_t kPanelColumns = 128;      // bfloat16 K is cast in column panels of at most this width
 constexpr uint32_t kStepRows = 256;          // rows of one score computation: 16 lanes of float32 fill `partials`
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
-constexpr uint32_t kScratchBytes = 896;       // reductions and their broadcasts
+constexpr uint32_t kScratchBytes = 1152;      // reductions and their broadcasts
 constexpr uint32_t kLengthSlice = 512;       // bytes
 constexpr uint32_t kTableSlicePages = 64;
 constexpr uint32_t kTableSlices = 8;

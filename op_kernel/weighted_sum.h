@@ -34,8 +34,8 @@ public:
         groupRows_ = Least(groupRows_, kLanes);
     }
 
-    // accumulator[head] += sum over i < rows of weights[head][first + i] * V row i; `first` is a multiple of 8.
-    TOPTHETA_DEVICE inline void Add(uint32_t head, uint32_t first, uint32_t rows)
+    // accumulator[head] += sum over i < rows of weights[head][first + i] * values[i]; `first` is a multiple of 8.
+    TOPTHETA_DEVICE inline void Add(const LocalTensor<T>& values, uint32_t head, uint32_t first, uint32_t rows)
     {
         LocalTensor<float> partials = ub_->Partials();
         LocalTensor<float> accumulator = ub_->Accumulator(head, headDim_);
@@ -46,7 +46,8 @@ public:
         PipeBarrier<PIPE_V>();
         AscendC::Duplicate(partials, 0.0f, partialRows * headDim_);
         for (uint32_t done = 0; done < rows; done += groupRows_) {
-            AddGroup(ub_->Weights(head)[first + done], done, Least(groupRows_, rows - done), partialRows);
+            AddGroup(ub_->Weights(head)[first + done], values[done * headDim_], Least(groupRows_, rows - done),
+                     partialRows);
         }
         for (uint32_t step = partialRows / 2; step >= 1; step /= 2) {
             PipeBarrier<PIPE_V>();
@@ -59,7 +60,7 @@ public:
 private:
     static constexpr TOPTHETA_DEVICE bool IsBfloat16() { return WeightScale<T>::kValue == 1.0f; }
 
-    TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, uint32_t row, uint32_t rows,
+    TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, const LocalTensor<T>& values, uint32_t rows,
                                          uint32_t partialRows);
 
     // partials[row % partialRows] += spread[row] * values[row]
@@ -89,7 +90,8 @@ private:
 };
 
 template <>
-TOPTHETA_DEVICE inline void WeightedSum<half>::AddGroup(const LocalTensor<float>& weights, uint32_t row, uint32_t rows,
+TOPTHETA_DEVICE inline void WeightedSum<half>::AddGroup(const LocalTensor<float>& weights,
+                                                        const LocalTensor<half>& values, uint32_t rows,
                                                         uint32_t partialRows)
 {
     LocalTensor<half> source = ub_->SpreadSource<half>();
@@ -97,19 +99,19 @@ TOPTHETA_DEVICE inline void WeightedSum<half>::AddGroup(const LocalTensor<float>
     AscendC::Cast(source, weights, AscendC::RoundMode::CAST_RINT, AlignUp(rows, kBlockFloats));
     PipeBarrier<PIPE_V>();
     AscendC::Brcb(spread, source, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
-    Multiply(spread, ub_->ValueRows<half>(headDim_)[row * headDim_], rows, partialRows);
+    Multiply(spread, values, rows, partialRows);
 }
 
 template <>
-TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::AddGroup(const LocalTensor<float>& weights, uint32_t row,
-                                                              uint32_t rows, uint32_t partialRows)
+TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::AddGroup(const LocalTensor<float>& weights,
+                                                              const LocalTensor<bfloat16_t>& values, uint32_t rows,
+                                                              uint32_t partialRows)
 {
     LocalTensor<float> spread = ub_->Spread<float>();
-    LocalTensor<float> values = ub_->CastPiece();
+    LocalTensor<float> wide = ub_->CastPiece();
     AscendC::Brcb(spread, weights, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
-    AscendC::Cast(values, ub_->ValueRows<bfloat16_t>(headDim_)[row * headDim_], AscendC::RoundMode::CAST_NONE,
-                  rows * headDim_);
-    Multiply(spread, values, rows, partialRows);
+    AscendC::Cast(wide, values, AscendC::RoundMode::CAST_NONE, rows * headDim_);
+    Multiply(spread, wide, rows, partialRows);
 }
 
 }  // namespace toptheta
