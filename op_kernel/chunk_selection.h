@@ -26,9 +26,10 @@ struct Chunk {
 
 // The rows whose V rows one chunk needs.
 struct RowList {
-    uint32_t kept = 0;   // rows that any head of the block keeps
-    uint32_t count = 0;  // rows to fetch: those, or all of the chunk
-    uint32_t weightsAt = 0;  // where their weights begin
+    uint32_t chunkBegin = 0;  // the row of the sequence that has number 0
+    uint32_t kept = 0;        // rows that any head of the block keeps
+    uint32_t count = 0;       // rows to fetch: those, or all of the chunk
+    uint32_t weightsAt = 0;   // where their weights begin
     bool dense = false;
 };
 

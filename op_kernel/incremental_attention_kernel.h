@@ -7,10 +7,10 @@
 
 #include "cache_rows.h"
 #include "chunk_selection.h"
-#include "key_stream.h"
 #include "partial_exchange.h"
 #include "query_key_product.h"
 #include "row_output.h"
+#include "row_stream.h"
 #include "score_store.h"
 #include "sequence_lengths.h"
 #include "unit_parameters.h"
@@ -47,10 +47,11 @@ public:
         parameters_.Init(&ub_, tiling, tensors.parameters);
         product_.Init(&ub_, tiling->headDim);
         selection_.Init(&ub_, tiling);
-        stream_.Init(&ub_, tiling->headDim, &keyRows_);
-        gather_.Init(&ub_, tiling->headDim, &valueRows_, ub_.ValueRows<T>(tiling->headDim), kValueEvent);
+        weightedSum_.Init(&ub_, tiling->headDim);
+        stream_.Init(&ub_, tiling->headDim, &keyRows_, &valueRows_);
+        gather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_, ub_.ValueRows<T>(tiling->headDim), kValueEvent);
         SetFlag<HardEvent::V_MTE2>(kValueEvent);
-        lastGather_.Init(&ub_, tiling->headDim, &valueRows_, stream_.FirstSlot(), kFirstSlotEvent);
+        lastGather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_, stream_.FirstSlot(), kFirstSlotEvent);
         output_.Init(&ub_, tiling, tensors.outputs);
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
@@ -140,9 +141,9 @@ private:
         keyRows_.Begin(segment.batch, segment.kvHead, start);
         valueRows_.Begin(segment.batch, segment.kvHead, start);
         store_.Begin(segment, range, !IsWhole(segment));
-        if (!maximumKnown) {
-            stream_.Begin(segment.rowBegin, segment.rowEnd);
-        }
+        stream_.Begin(segment.rowBegin, maximumKnown ? segment.rowBegin : segment.rowEnd);
+        PlanChunk();
+        stream_.Fill();
         if (!prepared_) {
             selection_.Prepare();
             prepared_ = true;
@@ -190,31 +191,43 @@ private:
         SetLimits();
     }
 
-    // Tiles of the next chunk. The last chunk of a segment is short: less is left to do after its last K row.
-    TOPTHETA_DEVICE inline uint32_t NextChunkTiles() const
+    // K tiles of a chunk when `left` remain. Chunks are of one size but for the last, which is short: less is left to do
+    // after its last K row.
+    TOPTHETA_DEVICE inline uint32_t ChunkTiles(uint32_t left) const
     {
         const uint32_t most = ub_.Layout().chunkRows / ub_.Layout().tileRows;
-        const uint32_t left = stream_.TilesLeft();
         const uint32_t tail = stream_.TailTiles();
-        if (left > most + tail) {
-            return most;
+        if (left <= most && (left <= tail || left * ub_.Layout().tileRows <= kShortRows)) {
+            return left;
         }
-        return stream_.RowsLeft() > kShortRows && left > tail ? left - tail : Least(left, most);
+        const uint32_t body = left > tail ? left - tail : left;
+        return CeilDiv(body, CeilDiv(body, most));
+    }
+
+    TOPTHETA_DEVICE inline void PlanChunk()
+    {
+        chunkTiles_ = ChunkTiles(stream_.KeysLeft());
+        stream_.SetChunks(chunkTiles_, ChunkTiles(stream_.KeysLeft() - chunkTiles_));
     }
 
     // Scores of the next chunk, with the V rows of the chunk before it fetched and added on the way. The tiles that
     // replace those of the last step are asked for behind the test of the chunk, when it is known how many V rows come.
     TOPTHETA_DEVICE inline Chunk ScoreChunk(uint32_t scoreRow)
     {
-        uint32_t tiles = NextChunkTiles();
-        Chunk chunk = {stream_.FirstRow(stream_.Taken()), 0, scoreRow};
+        uint32_t tiles = chunkTiles_;
+        Chunk chunk = {stream_.FirstRow(stream_.KeysTaken()), 0, scoreRow};
         while (tiles > 0) {
+            if (stream_.NextIsValues()) {
+                AddValueTile();
+                stream_.Fill();
+                continue;
+            }
             const uint32_t step = stream_.StepTiles(tiles);
-            const uint32_t rows = stream_.RowsOf(stream_.Taken(), step);
+            const uint32_t rows = stream_.RowsOf(stream_.KeysTaken(), step);
             product_.Compute(stream_, step, scoreRow + chunk.rows, rows);
             chunk.rows += rows;
             tiles -= step;
-            if (stream_.TilesLeft() > 0) {
+            if (stream_.KeysLeft() > 0) {
                 gather_.Advance(stream_.Issued(), stream_.Taken());
             }
             if (tiles > 0) {
@@ -225,14 +238,31 @@ private:
         return chunk;
     }
 
+    TOPTHETA_DEVICE inline void AddValueTile()
+    {
+        const LocalTensor<T> values = stream_.Take(1);
+        for (uint32_t head = 0; head < ub_.Heads(); head++) {
+            weightedSum_.Add(values, head, stream_.List().weightsAt + stream_.ValuesTaken(), stream_.NextValueRows());
+        }
+        stream_.Free(1);
+    }
+
+    TOPTHETA_DEVICE inline void AddRemainingValues()
+    {
+        while (stream_.ValuesLeft()) {
+            stream_.Fill();
+            AddValueTile();
+        }
+    }
+
     TOPTHETA_DEVICE inline void StreamAndSelect()
     {
-        while (stream_.TilesLeft() > 0) {
+        while (stream_.KeysLeft() > 0) {
             const Chunk chunk = ScoreChunk(0);
-            if (stream_.TilesLeft() == 0) {
+            AddRemainingValues();
+            if (stream_.KeysLeft() == 0) {
                 SelectLast(chunk);
             } else {
-                gather_.Finish();
                 SelectNext(chunk);
             }
         }
@@ -241,13 +271,16 @@ private:
 
     TOPTHETA_DEVICE inline void SelectNext(const Chunk& chunk)
     {
+        gather_.Finish();
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         selection_.RescaleAccumulators();
         const RowList list = MakeRowList(chunk);
-        gather_.Begin(chunk, list);
-        if (gather_.NeedsMoreRounds()) {
-            gather_.FetchRound(stream_.Issued());
+        PlanChunk();
+        if (gather_.Fits(list)) {
+            gather_.Begin(list);
+        } else {
+            stream_.BeginValues(list);
         }
         stream_.Fill();
         selection_.AddChunk(chunk, list, NeedsTotal());
@@ -257,19 +290,20 @@ private:
     TOPTHETA_DEVICE inline void SelectLast(const Chunk& chunk)
     {
         // the list before must be fetched before a new one takes its place
-        if (gather_.NeedsMoreRounds()) {
-            gather_.Finish();
-        } else {
-            gather_.FetchRound(stream_.Issued());
-        }
+        gather_.FetchAll(stream_.Issued());
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         RowList list = MakeRowList(chunk);
-        lastGather_.Begin(chunk, list);
-        lastGather_.FetchRound(stream_.Issued());
+        if (lastGather_.Fits(list)) {
+            lastGather_.Begin(list);
+            lastGather_.FetchAll(stream_.Issued());
+        } else {
+            stream_.BeginValues(list);
+            stream_.Fill();
+        }
         // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
         const uint32_t room = ub_.Layout().chunkRows / 2 / kLanes * kLanes;
-        if (!gather_.Done() && gather_.List().count <= room && list.count <= room) {
+        if (!gather_.Done() && lastGather_.Fits(list) && gather_.List().count <= room && list.count <= room) {
             list.weightsAt = room;
             lastGather_.SetWeightsAt(room);
         } else {
@@ -279,11 +313,13 @@ private:
         gather_.Finish();
         selection_.RescaleAccumulators();
         lastGather_.Finish();
+        AddRemainingValues();
     }
 
     TOPTHETA_DEVICE inline RowList MakeRowList(const Chunk& chunk)
     {
         RowList list;
+        list.chunkBegin = chunk.begin;
         list.kept = selection_.Count();
         list.dense = tiling_->path != kPathGather && list.kept > 0 &&
                      (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
@@ -300,9 +336,10 @@ private:
     // First phase of post-softmax: scores, maximum and total mass.
     TOPTHETA_DEVICE inline void StreamScores()
     {
-        while (stream_.TilesLeft() > 0) {
-            const uint32_t row = stream_.FirstRow(stream_.Taken());
+        while (stream_.KeysLeft() > 0) {
+            const uint32_t row = stream_.FirstRow(stream_.KeysTaken());
             const Chunk chunk = ScoreChunk(store_.BeginChunk(row));
+            PlanChunk();
             stream_.Fill();
             selection_.UpdateMaximum(chunk);
             selection_.AddTotal(chunk);
@@ -319,10 +356,10 @@ private:
             const Chunk chunk = store_.Load(row, Least(ub_.Layout().chunkRows, segment.rowEnd - row));
             selection_.MakeList(chunk);
             const RowList list = MakeRowList(chunk);
-            gather_.Begin(chunk, list);
-            gather_.FetchRound(0);
+            stream_.BeginValues(list);
+            stream_.Fill();
             selection_.AddChunk(chunk, list, false);
-            gather_.Finish();
+            AddRemainingValues();
         }
         selection_.Finish();
     }
@@ -505,7 +542,8 @@ private:
     UnitParameters<T> parameters_;
     QueryKeyProduct<T> product_;
     ChunkSelection<T> selection_;
-    KeyStream<T> stream_;
+    WeightedSum<T> weightedSum_;
+    RowStream<T> stream_;
     ValueGather<T> gather_;
     ValueGather<T> lastGather_;  // its V rows lie in the first slot of the K ring, which is idle by then
     RowOutput<T> output_;
@@ -515,6 +553,7 @@ private:
     Segment cut_[2];
     uint32_t cutCount_ = 0;
     uint32_t core_ = 0;
+    uint32_t chunkTiles_ = 0;  // K tiles of the chunk to be scored next
     bool prepared_ = false;
     bool twoPhases_ = false;
 };

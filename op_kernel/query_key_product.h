@@ -1,7 +1,7 @@
 // Scores of a K tile: q . k for each row, accumulated in float32.
 #pragma once
 
-#include "key_stream.h"
+#include "row_stream.h"
 
 namespace toptheta {
 
@@ -21,7 +21,7 @@ public:
 
     // scores[head][row .. row + rows) of all heads of the block; at most 256 rows. The stream gets its `tiles` back as
     // soon as the last of the K rows is read.
-    TOPTHETA_DEVICE inline void Compute(KeyStream<half>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
+    TOPTHETA_DEVICE inline void Compute(RowStream<half>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
     {
         LocalTensor<half> query = ub_->Query<half>(ub_->Heads() * headDim_);
         const LocalTensor<half> keys = stream.Take(tiles);
@@ -87,7 +87,7 @@ public:
         pitch_ = headDim > kLanes ? kPanelColumns : kLanes;
     }
 
-    TOPTHETA_DEVICE inline void Compute(KeyStream<bfloat16_t>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
+    TOPTHETA_DEVICE inline void Compute(RowStream<bfloat16_t>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
     {
         const LocalTensor<bfloat16_t> keys = stream.Take(tiles);
         const uint32_t pieceRows = kPartialBytes / 4 / pitch_;

@@ -1,0 +1,31 @@
+"""A host model of Ascend C: runs unmodified kernel sources on a CPU, checks them and models their time.
+
+`run_kernel` compiles and runs a kernel; README.md beside this file has an example.
+"""
+
+from .arguments import Argument, ArgumentError, Role, sparse_array
+from .build import CompileError, Kernel, build_kernel, sanitizer_environment
+from .results import Finding, KernelError, SyncSite, Traffic
+from .run import KernelRun, LaunchError, Mode, run_kernel
+from .timeline import BlockTimes, Timeline
+
+__all__ = [
+    "Argument",
+    "ArgumentError",
+    "BlockTimes",
+    "CompileError",
+    "Finding",
+    "Kernel",
+    "KernelError",
+    "KernelRun",
+    "LaunchError",
+    "Mode",
+    "Role",
+    "SyncSite",
+    "Timeline",
+    "Traffic",
+    "build_kernel",
+    "run_kernel",
+    "sanitizer_environment",
+    "sparse_array",
+]

@@ -1,0 +1,238 @@
+"""Compiles a kernel source together with the machine into a shared library, once per state of all its inputs."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_MACHINE = _HERE / "machine"
+_INCLUDE = _HERE / "include"
+BUILD_ROOT = _HERE.parents[1] / "build" / "emulator"
+_BASE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra")
+_SANITIZE_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g")
+
+
+class CompileError(RuntimeError):
+    """A source that the compiler refuses.
+
+    Attributes:
+        source: the file.
+        command: the compiler call.
+        output: what the compiler printed.
+    """
+
+    def __init__(self, source: Path, command: Sequence[str], output: str) -> None:
+        self.source = source
+        self.command = list(command)
+        self.output = output
+        super().__init__(f"{source}: the compiler refuses it.\n{' '.join(command)}\n{output}")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel source and how to compile it.
+
+    Attributes:
+        source: the C++ file; it includes "kernel_operator.h".
+        entry: name of the `extern "C"` function; the file's stem if not given.
+        include_dirs: searched after the host model's own headers.
+        defines: preprocessor macros, name to value.
+        flags: further compiler options.
+        compiler: g++ or clang++.
+        sanitize: with AddressSanitizer and UndefinedBehaviorSanitizer; see `sanitizer_environment`.
+    """
+
+    source: Path | str
+    entry: str | None = None
+    include_dirs: Sequence[Path | str] = ()
+    defines: Mapping[str, str] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+    compiler: str = "g++"
+    sanitize: bool = False
+
+    @property
+    def path(self) -> Path:
+        return Path(self.source).resolve()
+
+    @property
+    def entry_name(self) -> str:
+        return self.entry or self.path.stem
+
+
+def build_kernel(kernel: Kernel) -> Path:
+    """The shared library of `kernel`, compiled now unless nothing has changed since it was.
+
+    Safe when several processes build at once.
+
+    Raises:
+        CompileError: the compiler refuses the kernel.
+        FileNotFoundError: there is no such source or compiler.
+    """
+    if not kernel.path.is_file():
+        raise FileNotFoundError(f"source: expected a C++ file, but there is none at {kernel.path}")
+    machine = _build_machine(kernel.compiler, kernel.sanitize)
+    command = [*_compile_command(kernel), "-shared", "-Wl,-Bsymbolic", str(kernel.path)]
+    command += ["-Wl,--whole-archive", str(machine), "-Wl,--no-whole-archive"]
+    key = _digest([*command, _version(kernel.compiler)])
+    with _lock(key):
+        library = _cached(key)
+        return library if library is not None else _compile(kernel.path, command, key)
+
+
+def sanitizer_environment(compiler: str = "g++") -> dict[str, str]:
+    """Environment variables under which a Python process can load a library built with `sanitize=True`."""
+    asan = "libclang_rt.asan-x86_64.so" if "clang" in compiler else "libasan.so"
+    # the runtime wraps exceptions, so it has to find the C++ library when it starts
+    return {
+        "LD_PRELOAD": f"{_runtime_library(compiler, asan)} {_runtime_library(compiler, 'libstdc++.so.6')}",
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+
+
+def _runtime_library(compiler: str, name: str) -> str:
+    command = [compiler, f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _compile_command(kernel: Kernel) -> list[str]:
+    command = _compiler_command(kernel.compiler, kernel.sanitize)
+    command += [f"-D{name}={value}" if value else f"-D{name}" for name, value in kernel.defines.items()]
+    command += [f"-I{path}" for path in (_INCLUDE, _HERE, *kernel.include_dirs)]
+    return [*command, *kernel.flags]
+
+
+def _compiler_command(compiler: str, sanitize: bool) -> list[str]:
+    command = [compiler, *_BASE_FLAGS]
+    if "clang" not in compiler:
+        command.append("-fno-gnu-unique")  # otherwise two kernels in one process share their inline variables
+    elif sanitize:
+        command.append("-shared-libasan")
+    return [*command, *_SANITIZE_FLAGS] if sanitize else command
+
+
+def _build_machine(compiler: str, sanitize: bool) -> Path:
+    sources = sorted(_MACHINE.glob("*.cpp"))
+    command = _compiler_command(compiler, sanitize)
+    inputs = [*command, _version(compiler)]
+    for path in sorted(_MACHINE.iterdir()):
+        inputs += [path.name, path.read_text()]
+    folder = BUILD_ROOT / f"machine-{_digest(inputs)}"
+    archive = folder / "libmachine.a"
+    with _lock(folder.name):
+        if not archive.is_file():
+            with _new_folder(folder) as scratch:
+                _compile_archive(command, sources, scratch)
+    return archive
+
+
+def _compile_archive(command: list[str], sources: list[Path], folder: Path) -> None:
+    objects = [folder / f"{source.stem}.o" for source in sources]
+
+    def compile_one(source: Path, target: Path) -> None:
+        _run([*command, "-c", str(source), "-o", str(target)], source)
+
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        list(pool.map(compile_one, sources, objects))
+    _run(["ar", "rcs", str(folder / "libmachine.a"), *map(str, objects)], _MACHINE)
+    for path in objects:
+        path.unlink()
+
+
+def _compile(source: Path, command: list[str], key: str) -> Path:
+    for _ in range(3):
+        scratch = Path(tempfile.mkdtemp(prefix="new-", dir=BUILD_ROOT))
+        try:
+            started = time.time_ns()
+            deps = scratch / "kernel.d"
+            _run([*command, "-o", str(scratch / "kernel.so"), "-MD", "-MF", str(deps)], source)
+            dependencies = _parse_dependencies(deps.read_text())
+            if any(path.stat().st_mtime_ns >= started for path in dependencies):
+                continue  # edited while it was compiled: nobody knows which state the library has
+            _write_index(key, dependencies)
+            folder = _folder(key, dependencies)
+            if not folder.exists():
+                scratch.rename(folder)
+            return folder / "kernel.so"
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    raise CompileError(source, command, "its sources kept changing while it was compiled")
+
+
+def _cached(key: str) -> Path | None:
+    index = BUILD_ROOT / "index" / f"{key}.json"
+    if not index.is_file():
+        return None
+    dependencies = [Path(path) for path in json.loads(index.read_text())]
+    if not all(path.is_file() for path in dependencies):
+        return None
+    library = _folder(key, dependencies) / "kernel.so"
+    return library if library.is_file() else None
+
+
+def _folder(key: str, dependencies: Sequence[Path]) -> Path:
+    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in dependencies]
+    return BUILD_ROOT / _digest([key, *contents])
+
+
+def _write_index(key: str, dependencies: Sequence[Path]) -> None:
+    index = BUILD_ROOT / "index" / f"{key}.json"
+    scratch = index.with_suffix(".new")
+    scratch.write_text(json.dumps([str(path) for path in dependencies]))
+    scratch.replace(index)
+
+
+def _parse_dependencies(makefile: str) -> list[Path]:
+    """The files of a `-MD` rule, without the toolchain's own and the archive of the machine."""
+    names = makefile.replace("\\\n", " ").split(":", 1)[1].replace("\\ ", "\0").split()
+    paths = {Path(name.replace("\0", " ")).resolve() for name in names}
+    return sorted(path for path in paths if not path.is_relative_to("/usr"))
+
+
+def _run(command: list[str], source: Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CompileError(source, command, done.stdout + done.stderr)
+
+
+@lru_cache
+def _version(compiler: str) -> str:
+    if shutil.which(compiler) is None:
+        raise FileNotFoundError(f"compiler: expected an installed C++ compiler, but there is no {compiler!r}")
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+
+
+def _digest(parts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[None]:
+    index = BUILD_ROOT / "index"
+    index.mkdir(parents=True, exist_ok=True)
+    with (index / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A scratch folder that becomes `folder` when the block succeeds."""
+    scratch = Path(tempfile.mkdtemp(prefix="new-", dir=BUILD_ROOT))
+    try:
+        yield scratch
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

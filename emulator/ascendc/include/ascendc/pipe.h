@@ -1,0 +1,154 @@
+// TPipe: hands out the Unified Buffer and the event ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "machine/core.h"
+#include "mask.h"
+#include "queue.h"
+
+namespace AscendC {
+
+class TPipe;
+
+}  // namespace AscendC
+
+namespace ascendc_host {
+
+constexpr uint32_t kMaxBuffers = 64;  // asc-devkit docs, TPipe::InitBuffer: all buffers of a TPipe together
+
+inline AscendC::TPipe*& CurrentTPipe() {
+    static thread_local AscendC::TPipe* pipe = nullptr;
+    return pipe;
+}
+
+constexpr const char* PositionName(AscendC::TPosition position) {
+    if (position == AscendC::TPosition::VECIN) return "VECIN";
+    return position == AscendC::TPosition::VECOUT ? "VECOUT" : "VECCALC";
+}
+
+}  // namespace ascendc_host
+
+namespace AscendC {
+
+class TPipe {
+public:
+    TPipe() { Init(); }
+    ~TPipe() noexcept(false) {
+        if (!destroyed_) Destroy();
+    }
+    TPipe(const TPipe&) = delete;
+    TPipe& operator=(const TPipe&) = delete;
+
+    void Init() {
+        ascendc_host::CurrentMask() = ascendc_host::MaskRegister{};
+        ascendc_host::CurrentTPipe() = this;
+        destroyed_ = false;
+    }
+
+    template <typename Queue>
+    bool InitBuffer(Queue& que, uint8_t num, uint32_t len, Where where = Where::Here()) {
+        CheckBuffers(num, len, where);
+        auto buffers = std::make_shared<ascendc_host::QueueBuffers>(num);
+        for (ascendc_host::QueueBuffer& buffer : *buffers) {
+            buffer.id = Allocate(len, Queue::position, where);
+            ascendc_host::Core::Current().SetBufferState(buffer.id, ascendc_host::BufferState::kFree);
+        }
+        que.queue_.Init(buffers);
+        queues_.push_back(buffers);
+        return true;
+    }
+
+    template <TPosition pos>
+    bool InitBuffer(TBuf<pos>& buf, uint32_t len, Where where = Where::Here()) {
+        CheckBuffers(1, len, where);
+        buf.buffer_ = Allocate(len, pos, where);
+        buf.initialised_ = true;
+        return true;
+    }
+
+    template <HardEvent event>
+    TEventID AllocEventID(Where where = Where::Here()) {
+        static_assert(ascendc_host::IsVectorCoreEvent(event), "AllocEventID: a vector core has no such event");
+        constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
+        return static_cast<TEventID>(ascendc_host::Core::Current().AllocateEventId(pipes.from, pipes.to, where));
+    }
+
+    template <HardEvent event>
+    void ReleaseEventID(TEventID id) {
+        static_assert(ascendc_host::IsVectorCoreEvent(event), "ReleaseEventID: a vector core has no such event");
+        constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
+        ascendc_host::Core::Current().ReleaseEventId(pipes.from, pipes.to, id);
+    }
+
+    // An id that is free at the moment; it is not taken, so use it at once.
+    TEventID FetchEventID(HardEvent event, Where where = Where::Here()) {
+        const ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
+        ascendc_host::Core& core = ascendc_host::Core::Current();
+        if (pipes.from == ascendc_host::Pipe::kCount) {
+            core.Fault(ascendc_host::Check::kUnsupported, where, "FetchEventID", "a vector core has no such event",
+                       "use an event between S, V, MTE2 and MTE3");
+        }
+        const int id = core.AllocateEventId(pipes.from, pipes.to, where);
+        core.ReleaseEventId(pipes.from, pipes.to, id);
+        return static_cast<TEventID>(id);
+    }
+
+    template <HardEvent event>
+    TEventID FetchEventID(Where where = Where::Here()) {
+        return FetchEventID(event, where);
+    }
+
+    void Reset() {
+        Drain();
+        ascendc_host::Core::Current().ResetUb();
+        Init();
+    }
+
+    void Destroy() {
+        destroyed_ = true;
+        Drain();
+        ascendc_host::Core& core = ascendc_host::Core::Current();
+        core.Barrier(ascendc_host::Pipe::kAll, kEndOfPipe);
+        core.ResetUb();
+        if (ascendc_host::CurrentTPipe() == this) ascendc_host::CurrentTPipe() = nullptr;
+    }
+
+private:
+    // The waits at the end of a TPipe stand on no line of the kernel.
+    static constexpr Where kEndOfPipe{"TPipe", 0};
+
+    void Drain() {
+        for (const auto& buffers : queues_) ascendc_host::DrainQueue(*buffers, kEndOfPipe);
+        queues_.clear();
+        bufferCount_ = 0;
+    }
+
+    void CheckBuffers(uint32_t count, uint32_t bytes, Where where) {
+        bufferCount_ += count;
+        if (count > 0 && bytes > 0 && bufferCount_ <= ascendc_host::kMaxBuffers) return;
+        ascendc_host::Core::Current().Fault(
+            ascendc_host::Check::kParameter, where, "InitBuffer",
+            std::to_string(count) + " buffers of " + std::to_string(bytes) + " bytes, " + std::to_string(bufferCount_) +
+                " buffers in all",
+            "ask for at least one byte and one buffer, and for at most 64 buffers in a TPipe");
+    }
+
+    static uint32_t Allocate(uint32_t bytes, TPosition position, Where where) {
+        const uint32_t rounded = AlignUp(bytes, ONE_BLK_SIZE);
+        return ascendc_host::Core::Current().AllocateUb(rounded, ascendc_host::PositionName(position), where);
+    }
+
+    std::vector<std::shared_ptr<ascendc_host::QueueBuffers>> queues_;
+    uint32_t bufferCount_ = 0;
+    bool destroyed_ = false;
+};
+
+}  // namespace AscendC
+
+inline AscendC::TPipe* GetTPipePtr() {
+    return ascendc_host::CurrentTPipe();
+}

@@ -1,0 +1,299 @@
+// TBuf and TQue: who owns a piece of the Unified Buffer, and the flags that hand it from pipe to pipe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "enums.h"
+#include "machine/core.h"
+#include "tensor.h"
+
+namespace AscendC {
+class TPipe;
+}
+
+namespace ascendc_host {
+
+constexpr int kNoEvent = -1;
+
+// The event of a flag that hands a buffer over, from a queue's positions.
+constexpr PipePair QueueEvent(AscendC::TPosition from, AscendC::TPosition to, bool forward) {
+    const bool fromGm = from == AscendC::TPosition::GM;
+    const bool toGm = to == AscendC::TPosition::GM;
+    const Pipe producer = fromGm ? Pipe::kMte2 : toGm ? Pipe::kV : Pipe::kMte2;
+    const Pipe consumer = toGm ? Pipe::kMte3 : fromGm ? Pipe::kV : Pipe::kMte3;
+    return forward ? PipePair{producer, consumer} : PipePair{consumer, producer};
+}
+
+struct QueueBuffer {
+    uint32_t id = 0;
+    Where allocatedAt;
+    int enqueueEvent = kNoEvent;
+    PipePair enqueuePipes;
+    int freeEvent = kNoEvent;
+    PipePair freePipes;
+};
+
+using QueueBuffers = std::vector<QueueBuffer>;
+
+// Waits for the flags of freed buffers and reports tensors that were never freed. The end of a TPipe calls it.
+inline void DrainQueue(QueueBuffers& buffers, Where where) {
+    Core& core = Core::Current();
+    for (QueueBuffer& buffer : buffers) {
+        if (buffer.freeEvent != kNoEvent) {
+            core.WaitFlag(buffer.freePipes.from, buffer.freePipes.to, buffer.freeEvent, where);
+            core.ReleaseEventId(buffer.freePipes.from, buffer.freePipes.to, buffer.freeEvent);
+            buffer.freeEvent = kNoEvent;
+        }
+        if (core.GetBufferState(buffer.id) != BufferState::kFree && !core.Faulted()) {
+            core.Report(Check::kLeak, buffer.allocatedAt, "AllocTensor",
+                        "the tensor is still in use when its TPipe ends",
+                        "call FreeTensor for every tensor that AllocTensor or DeQue hands out");
+        }
+    }
+}
+
+// The untyped part of a queue. The buffers are shared with the TPipe, which may die before or after the queue.
+class Queue {
+public:
+    void Init(std::shared_ptr<QueueBuffers> buffers) { buffers_ = std::move(buffers); }
+
+    UbView Alloc(Where where) {
+        Core& core = Core::Current();
+        for (size_t tried = 0; tried < Count(); ++tried) {
+            QueueBuffer& buffer = (*buffers_)[cursor_];
+            cursor_ = (cursor_ + 1) % Count();
+            if (core.GetBufferState(buffer.id) != BufferState::kFree) continue;
+            if (buffer.freeEvent != kNoEvent) {
+                if (!core.Suppressed(where)) {
+                    core.WaitFlag(buffer.freePipes.from, buffer.freePipes.to, buffer.freeEvent, where);
+                }
+                core.ReleaseEventId(buffer.freePipes.from, buffer.freePipes.to, buffer.freeEvent);
+                buffer.freeEvent = kNoEvent;
+            }
+            core.SetBufferState(buffer.id, BufferState::kAllocated);
+            buffer.allocatedAt = where;
+            ++used_;
+            return core.WholeBuffer(buffer.id);
+        }
+        core.Fault(Check::kQueue, where, "AllocTensor",
+                   Count() == 0 ? "the queue has no buffers"
+                                : "all " + std::to_string(Count()) + " buffers of the queue are in use; the core would "
+                                  "wait for ever",
+                   Count() == 0 ? "call TPipe::InitBuffer for the queue first"
+                                : "free a tensor of this queue first, or give InitBuffer more buffers");
+    }
+
+    void EnQue(const UbView& view, PipePair pipes, int32_t depth, Where where) {
+        Core& core = Core::Current();
+        QueueBuffer& buffer = Find(view, "EnQue", where);
+        if (core.GetBufferState(buffer.id) != BufferState::kAllocated) {
+            core.Fault(Check::kQueue, where, "EnQue", "the tensor is not in the kernel's hands: it is free or enqueued",
+                       "enqueue what AllocTensor or DeQue returned, once");
+        }
+        if (waiting_.size() >= static_cast<size_t>(depth)) {
+            core.Fault(Check::kQueue, where, "EnQue",
+                       "the queue of depth " + std::to_string(depth) + " is full",
+                       "call DeQue first, or give the TQue a larger depth");
+        }
+        buffer.enqueuePipes = pipes;
+        if (!core.Suppressed(where)) {
+            buffer.enqueueEvent = core.AllocateEventId(pipes.from, pipes.to, where);
+            core.SetFlag(pipes.from, pipes.to, buffer.enqueueEvent, where);
+        }
+        core.SetBufferState(buffer.id, BufferState::kEnqueued);
+        waiting_.push_back(&buffer);
+    }
+
+    UbView DeQue(PipePair pipes, Where where) {
+        Core& core = Core::Current();
+        if (waiting_.empty()) {
+            core.Fault(Check::kQueue, where, "DeQue", "no tensor is enqueued; the core would wait for ever",
+                       "call EnQue first, or ask HasTensorInQue");
+        }
+        QueueBuffer& buffer = *waiting_.front();
+        waiting_.pop_front();
+        if (buffer.enqueuePipes.from != pipes.from || buffer.enqueuePipes.to != pipes.to) {
+            core.Report(Check::kQueue, where, "DeQue", "the tensor was enqueued for another pair of pipes",
+                        "give EnQue and DeQue the same positions");
+        }
+        if (buffer.enqueueEvent != kNoEvent) {
+            if (!core.Suppressed(where)) {
+                core.WaitFlag(buffer.enqueuePipes.from, buffer.enqueuePipes.to, buffer.enqueueEvent, where);
+            }
+            core.ReleaseEventId(buffer.enqueuePipes.from, buffer.enqueuePipes.to, buffer.enqueueEvent);
+            buffer.enqueueEvent = kNoEvent;
+        }
+        core.SetBufferState(buffer.id, BufferState::kAllocated);
+        return core.WholeBuffer(buffer.id);
+    }
+
+    void Free(const UbView& view, PipePair pipes, Where where) {
+        Core& core = Core::Current();
+        QueueBuffer& buffer = Find(view, "FreeTensor", where);
+        if (core.GetBufferState(buffer.id) != BufferState::kAllocated) {
+            core.Fault(Check::kQueue, where, "FreeTensor",
+                       "the tensor is not in the kernel's hands: it is free already or still enqueued",
+                       "free a tensor once, after DeQue");
+        }
+        if (!core.Suppressed(where)) {
+            buffer.freePipes = pipes;
+            buffer.freeEvent = core.AllocateEventId(pipes.from, pipes.to, where);
+            core.SetFlag(pipes.from, pipes.to, buffer.freeEvent, where);
+        }
+        core.SetBufferState(buffer.id, BufferState::kFree);
+        --used_;
+    }
+
+    int32_t Waiting() const { return static_cast<int32_t>(waiting_.size()); }
+    bool HasIdle() const { return used_ < Count(); }
+
+private:
+    size_t Count() const { return buffers_ == nullptr ? 0 : buffers_->size(); }
+
+    QueueBuffer& Find(const UbView& view, const char* call, Where where) {
+        Core& core = Core::Current();
+        for (size_t i = 0; i < Count(); ++i) {
+            QueueBuffer& buffer = (*buffers_)[i];
+            if (buffer.id != view.buffer) continue;
+            if (core.WholeBuffer(buffer.id).generation != view.generation) {
+                core.Fault(Check::kUseAfterFree, where, call, "the tensor was freed and its buffer handed out again",
+                           "use the tensor that the last AllocTensor or DeQue returned");
+            }
+            return buffer;
+        }
+        core.Fault(Check::kQueue, where, call, "the tensor does not belong to this queue",
+                   "use the queue that allocated the tensor");
+    }
+
+    std::shared_ptr<QueueBuffers> buffers_;
+    std::deque<QueueBuffer*> waiting_;
+    size_t cursor_ = 0;
+    size_t used_ = 0;
+};
+
+}  // namespace ascendc_host
+
+namespace AscendC {
+
+using TEventID = int8_t;
+
+constexpr TPosition GetBufferLogicPos(TPosition pos, bool isSrc) {
+    switch (pos) {
+        case TPosition::VECIN: return isSrc ? TPosition::GM : TPosition::VECIN;
+        case TPosition::VECOUT: return isSrc ? TPosition::VECOUT : TPosition::GM;
+        default: return TPosition::MAX;
+    }
+}
+
+constexpr bool IsUbOrGm(TPosition pos) {
+    return pos == TPosition::GM || pos == TPosition::VECIN || pos == TPosition::VECOUT || pos == TPosition::VECCALC;
+}
+
+template <TPosition src, TPosition dst, int32_t depth, auto mask = 0>
+class TQueBind {
+    static_assert(IsUbOrGm(src) && IsUbOrGm(dst) && !(src == TPosition::GM && dst == TPosition::GM),
+                  "a queue of a vector core lies between GM, VECIN, VECOUT and VECCALC (TQue: VECIN or VECOUT)");
+
+public:
+    template <typename T>
+    LocalTensor<T> AllocTensor(Where where = Where::Here()) {
+        return LocalTensor<T>(queue_.Alloc(where));
+    }
+
+    template <typename T>
+    void FreeTensor(LocalTensor<T>& tensor, Where where = Where::Here()) {
+        queue_.Free(tensor.View(), ascendc_host::QueueEvent(src, dst, false), where);
+    }
+
+    template <typename T>
+    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here()) {
+        queue_.EnQue(tensor.View(), ascendc_host::QueueEvent(src, dst, true), depth, where);
+        return true;
+    }
+
+    template <TPosition srcUserPos, TPosition dstUserPos, typename T>
+    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here()) {
+        static_assert(IsUbOrGm(srcUserPos) && IsUbOrGm(dstUserPos), "EnQue: positions are GM, VECIN, VECOUT, VECCALC");
+        queue_.EnQue(tensor.View(), ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), depth, where);
+        return true;
+    }
+
+    template <typename T>
+    LocalTensor<T> DeQue(Where where = Where::Here()) {
+        return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(src, dst, true), where));
+    }
+
+    template <TPosition srcUserPos, TPosition dstUserPos, typename T>
+    LocalTensor<T> DeQue(Where where = Where::Here()) {
+        static_assert(IsUbOrGm(srcUserPos) && IsUbOrGm(dstUserPos), "DeQue: positions are GM, VECIN, VECOUT, VECCALC");
+        return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), where));
+    }
+
+    bool VacantInQue() { return queue_.Waiting() < depth; }
+    bool HasTensorInQue() { return queue_.Waiting() > 0; }
+    int32_t GetTensorCountInQue() { return queue_.Waiting(); }
+    bool HasIdleBuffer() { return queue_.HasIdle(); }
+
+private:
+    friend class TPipe;
+    static constexpr TPosition position = src == TPosition::GM ? dst : src;
+    ascendc_host::Queue queue_;
+};
+
+template <TPosition pos, int32_t depth, auto mask = 0>
+class TQue : public TQueBind<GetBufferLogicPos(pos, true), GetBufferLogicPos(pos, false), depth, mask> {};
+
+template <TPosition pos = TPosition::LCM>
+class TBuf {
+    static_assert(pos == TPosition::VECIN || pos == TPosition::VECOUT || pos == TPosition::VECCALC,
+                  "a TBuf of a vector core lies in VECIN, VECOUT or VECCALC");
+
+public:
+    template <typename T>
+    LocalTensor<T> Get(Where where = Where::Here()) {
+        return Part<T>(0, Whole().size / sizeof(T), "TBuf::Get", where);
+    }
+
+    template <typename T>
+    LocalTensor<T> Get(uint32_t len, Where where = Where::Here()) {
+        return Part<T>(0, len, "TBuf::Get", where);
+    }
+
+    // `size` in elements, `bufOffset` in bytes.
+    template <typename T>
+    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset, Where where = Where::Here()) {
+        return Part<T>(bufOffset, size, "TBuf::GetWithOffset", where);
+    }
+
+private:
+    friend class TPipe;
+
+    ascendc_host::UbView Whole() const {
+        return initialised_ ? ascendc_host::Core::Current().WholeBuffer(buffer_) : ascendc_host::UbView{};
+    }
+
+    template <typename T>
+    LocalTensor<T> Part(uint32_t offset, uint32_t count, const char* call, Where where) {
+        ascendc_host::UbView view = Whole();
+        const uint64_t bytes = static_cast<uint64_t>(count) * sizeof(T);
+        if (bytes == 0 || offset + bytes > view.size) {
+            ascendc_host::Core::Current().Fault(
+                ascendc_host::Check::kUbBounds, where, call,
+                "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of a buffer of " +
+                    std::to_string(view.size) + " bytes",
+                "ask for at least one element inside the buffer, and call TPipe::InitBuffer first");
+        }
+        view.offset += offset;
+        view.size = static_cast<uint32_t>(bytes);
+        return LocalTensor<T>(view);
+    }
+
+    uint32_t buffer_ = 0;
+    bool initialised_ = false;
+};
+
+}  // namespace AscendC

@@ -1,0 +1,87 @@
+// The macros by which a kernel declares its type and reads its tiling data.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "machine/core.h"
+#include "qualifiers.h"
+
+enum KernelMetaType : uint8_t {
+    KERNEL_TYPE_AIV_ONLY,
+    KERNEL_TYPE_AIC_ONLY,
+    KERNEL_TYPE_MIX_AIV_1_0,
+    KERNEL_TYPE_MIX_AIC_1_0,
+    KERNEL_TYPE_MIX_AIC_1_1,
+    KERNEL_TYPE_MIX_AIC_1_2,
+    KERNEL_TYPE_AICORE,
+    KERNEL_TYPE_VECTORCORE,
+    KERNEL_TYPE_MIX_AICORE,
+    KERNEL_TYPE_MIX_VECTOR_CORE,
+    KERNEL_TYPE_MAX,
+};
+
+namespace ascendc_host {
+
+template <KernelMetaType type>
+constexpr KernelType KernelTypeOf() {
+    static_assert(type <= KERNEL_TYPE_MIX_AIC_1_2, "this kernel type does not exist on the 910B");
+    switch (type) {
+        case KERNEL_TYPE_AIV_ONLY: return KernelType::kAivOnly;
+        case KERNEL_TYPE_AIC_ONLY: return KernelType::kAicOnly;
+        case KERNEL_TYPE_MIX_AIV_1_0: return KernelType::kMixAiv10;
+        case KERNEL_TYPE_MIX_AIC_1_0: return KernelType::kMixAic10;
+        case KERNEL_TYPE_MIX_AIC_1_1: return KernelType::kMixAic11;
+        default: return KernelType::kMixAic12;
+    }
+}
+
+// The scalar unit copies the bytes line by line through its data cache.
+inline void ReadTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Where where) {
+    constexpr uint64_t line = 64;
+    for (uint64_t at = 0; at < bytes; at += line) {
+        const uint64_t piece = std::min(line, bytes - at);
+        Instruction instruction(Pipe::kS, "GET_TILING_DATA", where);
+        std::memcpy(static_cast<uint8_t*>(to) + at, instruction.ReadGm(tiling + at, piece), piece);
+        instruction.ScalarCost(ScalarAccess::kGmMiss);
+    }
+}
+
+template <typename T>
+void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here()) {
+    static_assert(std::is_trivially_copyable_v<T>, "tiling data is a plain structure without pointers");
+    ReadTilingBytes(tiling, &data, sizeof(T), where);
+}
+
+}  // namespace ascendc_host
+
+#define KERNEL_TASK_TYPE_DEFAULT(value) \
+    ascendc_host::Core::Current().DeclareKernelType(ascendc_host::KernelTypeOf<value>(), ascendc_host::Where::Here())
+#define KERNEL_TASK_TYPE(key, value)                                                           \
+    ascendc_host::Core::Current().DeclareKernelType(key, ascendc_host::KernelTypeOf<value>(), \
+                                                    ascendc_host::Where::Here())
+
+#define TILING_KEY_VAR (ascendc_host::Core::Current().TilingKey())
+#define TILING_KEY_IS(k) (TILING_KEY_VAR == (k))
+
+// Names the structure that GET_TILING_DATA reads in this scope.
+#define REGISTER_TILING_DEFAULT(tiling_struct) [[maybe_unused]] typedef tiling_struct AscendcHostTilingStruct
+#define REGISTER_TILING_FOR_TILINGKEY(expression, tiling_struct) static_assert(sizeof(tiling_struct) > 0)
+
+#define GET_TILING_DATA(tiling_data, tiling_arg) \
+    AscendcHostTilingStruct tiling_data;         \
+    ascendc_host::ReadTiling(tiling_arg, tiling_data)
+#define GET_TILING_DATA_WITH_STRUCT(tiling_struct, tiling_data, tiling_arg) \
+    tiling_struct tiling_data;                                              \
+    ascendc_host::ReadTiling(tiling_arg, tiling_data)
+#define GET_TILING_DATA_MEMBER(tiling_struct, member, var, tiling_arg) \
+    decltype(tiling_struct::member) var;                               \
+    ascendc_host::ReadTiling((tiling_arg) + offsetof(tiling_struct, member), var)
+
+// The system's own part of the workspace, which nothing in this model uses.
+inline GM_ADDR GetSysWorkSpacePtr() {
+    return nullptr;
+}

@@ -1,0 +1,73 @@
+// The time of one block: its scalar unit issues the recorded instructions into the queues of the pipes.
+//
+// Each part runs ahead as far as its times are known. What is unknown is only when a DMA ends, because all cores
+// share the memory: the simulator calls DmaEnded for that, and then the parts that waited go on. A part that waits
+// goes on at or after the end it waited for, so the simulator never sees a time before its own.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <functional>
+
+#include "timeline.h"
+
+namespace ascendc_host {
+
+class BlockTiming {
+public:
+    using StartDma = std::function<void(double time, double bytes, int slot)>;
+
+    BlockTiming(const BlockTrace& trace, const TimelineOptions& options, StartDma startDma,
+                std::function<void(const Record&, double begin, double end, double done)> onSpan);
+
+    void Begin(double time);
+    void DmaEnded(int slot, double time);
+    void SyncAllEnded(double time);
+
+    bool AtSyncAll() const { return state_ == State::kSyncAll; }
+    bool Ended() const { return state_ == State::kEnded; }
+    double Now() const { return scalar_; }  // of the scalar unit: the arrival at SyncAll, the end of the block
+    double Busy(int slot) const { return pipes_[slot].busy; }
+
+private:
+    enum class State { kRunning, kSyncAll, kEnded };
+
+    struct Entry {
+        const Record* record;
+        double issued;
+    };
+    struct Pipe {
+        std::deque<Entry> queue;
+        std::deque<double> left;  // when the newest entries left the queue; as many as the queue is deep
+        uint64_t pushed = 0;
+        double free = 0;        // when the next entry can start
+        double allDone = 0;     // when everything so far has finished
+        const Record* dma = nullptr;  // a transfer whose end is not known yet
+        double dmaBegin = 0;
+        double busy = 0;
+    };
+
+    void Advance();
+    bool AdvanceScalar();
+    bool AdvancePipe(int slot);
+    bool IssueToPipe(const Record& record);
+    bool WaitOnScalar(const Record& record);
+    bool Drained();
+    bool Start(Pipe& pipe, const Entry& entry);
+    void StartVector(Pipe& pipe, const Record& record, double begin);
+    void ScalarInstruction(const Record& record);
+    std::deque<double>& FlagTimes(const Record& record);
+
+    const BlockTrace& trace_;
+    const TimelineOptions& options_;
+    const StartDma startDma_;
+    const std::function<void(const Record&, double, double, double)> onSpan_;
+
+    State state_ = State::kRunning;
+    size_t next_ = 0;  // record
+    double scalar_ = 0;
+    std::array<Pipe, kSlots> pipes_;
+    std::array<std::deque<double>, kSlots * kSlots * 8> flagTimes_;  // set and not yet waited for, oldest first
+};
+
+}  // namespace ascendc_host

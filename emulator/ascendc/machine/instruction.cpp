@@ -1,0 +1,236 @@
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "core_impl.h"
+#include "text.h"
+
+namespace ascendc_host {
+
+namespace {
+
+constexpr uint32_t kAlways = ~0u;
+
+bool EndsInside(uint64_t first, uint64_t end, uint64_t size) { return first <= end && end <= size; }
+
+int RequireSlot(CoreImpl& core, Pipe pipe, const char* call, Where where) {
+    const int slot = SlotOf(pipe);
+    if (slot == kNoSlot) {
+        core.Fault(Check::kUnsupported, where, call, std::string("a vector core has no pipe ") + PipeName(pipe),
+                   "use instructions of the vector core");
+    }
+    return slot;
+}
+
+}  // namespace
+
+Instruction::Instruction(Pipe pipe, const char* call, Where where)
+    : core_(Core::Current().Impl()),
+      shadow_(core_.checking ? &core_.shadow : nullptr),
+      slot_(RequireSlot(core_, pipe, call, where)),
+      seq_(core_.IssueOn(slot_, call, where)),
+      call_(call),
+      where_(where) {
+    finished_ = core_.FinishedBefore(slot_);
+    drained_ = finished_;
+    drained_[slot_] = kAlways;
+}
+
+Instruction::~Instruction() {
+    const Pipe pipe = kSlotPipes[slot_];
+    if (recorded_.gmBuffer >= 0) {
+        Traffic& traffic = core_.traffic[recorded_.gmBuffer];
+        if (pipe == Pipe::kMte2) traffic.readCommands += recorded_.commands;
+        if (pipe == Pipe::kMte3) traffic.writeCommands += recorded_.commands;
+    }
+    if (!core_.machine.options.trace) return;
+    Record record;
+    record.kind = pipe == Pipe::kS ? RecordKind::kScalar : pipe == Pipe::kV ? RecordKind::kVector : RecordKind::kDma;
+    record.slot = static_cast<uint8_t>(slot_);
+    record.scalar = recorded_.scalar;
+    record.gmBuffer = recorded_.gmBuffer;
+    record.seq = seq_;
+    record.commands = recorded_.commands;
+    record.repeats = recorded_.repeats;
+    record.cyclesPerRepeat = recorded_.cyclesPerRepeat;
+    record.conflicts = recorded_.conflicts;
+    record.gmBytes = recorded_.gmBytes;
+    core_.trace.records.push_back(record);
+}
+
+// ---- Unified Buffer ------------------------------------------------------------------------------------------------
+
+const uint8_t* Instruction::Read(const UbView& view, uint64_t offset, uint64_t bytes) {
+    const uint32_t begin = CheckSpan(view, offset, offset + bytes, "source") + static_cast<uint32_t>(offset);
+    const uint32_t end = begin + static_cast<uint32_t>(bytes);
+    for (uint32_t at = begin; at < end;) {
+        const uint32_t part = std::min(kUbBlockBytes - at % kUbBlockBytes, end - at);
+        ReadBlock(at, part);
+        at += part;
+    }
+    return core_.ub.data() + begin;
+}
+
+uint8_t* Instruction::Write(const UbView& view, uint64_t offset, uint64_t bytes) {
+    const uint32_t begin = CheckSpan(view, offset, offset + bytes, "destination") + static_cast<uint32_t>(offset);
+    const uint32_t end = begin + static_cast<uint32_t>(bytes);
+    for (uint32_t at = begin; at < end;) {
+        const uint32_t part = std::min(kUbBlockBytes - at % kUbBlockBytes, end - at);
+        WriteBlock(at, part);
+        at += part;
+    }
+    return core_.ub.data() + begin;
+}
+
+void Instruction::WriteUndefined(const UbView& view, uint64_t offset, uint64_t bytes) {
+    std::memset(Write(view, offset, bytes), 0xff, bytes);  // NaN in every floating-point type
+    if (shadow_ != nullptr) {
+        shadow_->ForgetContents(view.offset + static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
+    }
+}
+
+uint32_t Instruction::CheckSpan(const UbView& view, uint64_t first, uint64_t end, const char* operand) {
+    if (!EndsInside(first, end, view.size) || view.offset > kUbBytes || view.size > kUbBytes - view.offset) {
+        core_.Fault(Check::kUbBounds, where_, call_,
+                    std::string(operand) + " bytes " + std::to_string(first) + ".." + std::to_string(end) +
+                        " are not inside the local tensor of " + std::to_string(view.size) + " bytes at " +
+                        core_.DescribeUb(view.offset),
+                    "make the tensor larger, or lower the count, repeats or strides");
+    }
+    CheckLive(view);
+    return view.offset;
+}
+
+void Instruction::CheckLive(const UbView& view) {
+    if (!core_.checking || view.buffer >= core_.ubBuffers.size()) return;
+    const UbBuffer& buffer = core_.ubBuffers[view.buffer];
+    if (buffer.state == BufferState::kFree || buffer.generation != view.generation) {
+        core_.Report(Check::kUseAfterFree, where_, call_,
+                     "the tensor of " + buffer.name + " has been freed" +
+                         (buffer.state == BufferState::kFree ? "" : " and its buffer handed out again"),
+                     "use a tensor only until FreeTensor, TPipe::Reset or TPipe::Destroy");
+    } else if (buffer.state == BufferState::kEnqueued) {
+        core_.Report(Check::kQueue, where_, call_, "the tensor of " + buffer.name + " is used between EnQue and DeQue",
+                     "use the tensor that DeQue returns");
+    }
+}
+
+void Instruction::CheckReadOrder(uint32_t ubOffset, uint32_t bytes) {
+    const UbBlock& block = shadow_->Block(ubOffset);
+    const uint32_t mask = UbShadow::Mask(ubOffset, bytes);
+    if ((mask & ~block.initialised) != 0 && !core_.findings.CountAgain(Check::kUninitialised, where_)) {
+        const uint32_t first = ubOffset / kUbBlockBytes * kUbBlockBytes +
+                               static_cast<uint32_t>(__builtin_ctz(mask & ~block.initialised));
+        core_.Report(Check::kUninitialised, where_, call_,
+                     std::string(call_) + " reads " + core_.DescribeUb(first) + ", which nothing has written",
+                     "write the bytes first (Duplicate, DataCopyPad with padding), or lower the count");
+    }
+    if ((mask & block.written) != 0 && block.writeSeq > finished_[block.writeSlot] && !Own(block)) {
+        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeUb(ubOffset),
+                          block.writeSlot, block.writeSeq);
+    }
+    for (uint32_t i = block.older; i != UbBlock::kNoOlder; i = shadow_->Older(i).next) {
+        const UbShadow::OlderWrite& older = shadow_->Older(i);
+        const bool own = older.slot == slot_ && older.seq == seq_;
+        if ((mask & older.bytes) == 0 || own || older.seq <= finished_[older.slot]) continue;
+        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeUb(ubOffset), older.slot,
+                          older.seq);
+    }
+}
+
+void Instruction::CheckWriteOrder(uint32_t ubOffset, uint32_t bytes) {
+    const UbBlock& block = shadow_->Block(ubOffset);
+    const uint32_t mask = UbShadow::Mask(ubOffset, bytes);
+    const auto check = [&](Check kind, uint32_t touched, int slot, uint32_t seq) {
+        if ((mask & touched) == 0 || seq <= finished_[slot]) return;
+        core_.ReportOrder(kind, *this, core_.DescribeUb(ubOffset), slot, seq);
+    };
+    if (!Own(block)) check(Check::kWriteAfterWrite, block.written, block.writeSlot, block.writeSeq);
+    for (uint32_t i = block.older; i != UbBlock::kNoOlder; i = shadow_->Older(i).next) {
+        const UbShadow::OlderWrite& older = shadow_->Older(i);
+        if (older.slot == slot_ && older.seq == seq_) continue;
+        check(Check::kWriteAfterWrite, older.bytes, older.slot, older.seq);
+    }
+    for (int slot = 0; slot < kSlots; ++slot) {
+        if (slot == slot_) continue;  // a pipe is in order
+        check(Check::kWriteAfterRead, block.read[slot], slot, block.readSeq[slot]);
+    }
+}
+
+void Instruction::CheckAligned(const UbView& view, uint32_t alignment, const char* operand) {
+    if (view.offset % alignment == 0) return;
+    core_.Report(Check::kAlignment, where_, call_,
+                 std::string(operand) + " at " + core_.DescribeUb(view.offset) + " (UB address " +
+                     std::to_string(view.offset) + ") is not aligned to " + std::to_string(alignment) + " bytes",
+                 "start the tensor at a multiple of " + std::to_string(alignment) + " bytes");
+}
+
+// ---- global memory -------------------------------------------------------------------------------------------------
+
+const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes) {
+    const int buffer = core_.RequireGm(address, bytes, *this, "reads");
+    const auto* first = static_cast<const uint8_t*>(address);
+    const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
+    recorded_.gmBuffer = static_cast<int16_t>(buffer);
+    if (kSlotPipes[slot_] == Pipe::kS) {
+        const bool hit = core_.GmReadByScalar(*this, buffer, begin, begin + bytes);
+        recorded_.scalar = hit ? ScalarAccess::kGmHit : ScalarAccess::kGmMiss;
+    } else {
+        core_.GmReadByDma(*this, buffer, begin, begin + bytes);
+    }
+    return first;
+}
+
+uint8_t* Instruction::WriteGm(void* address, uint64_t bytes) {
+    const int buffer = core_.RequireGm(address, bytes, *this, "writes");
+    auto* first = static_cast<uint8_t*>(address);
+    const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
+    recorded_.gmBuffer = static_cast<int16_t>(buffer);
+    if (kSlotPipes[slot_] == Pipe::kS) {
+        const bool hit = core_.GmWriteByScalar(*this, buffer, begin, begin + bytes);
+        recorded_.scalar = hit ? ScalarAccess::kGmHit : ScalarAccess::kGmMiss;
+    } else {
+        core_.GmWriteByDma(*this, buffer, begin, begin + bytes);
+    }
+    return first;
+}
+
+const uint8_t* Instruction::ReadGm(const GmView& view, uint64_t offset, uint64_t bytes) {
+    CheckGmView(view, offset, bytes, "reads");
+    return ReadGm(static_cast<const uint8_t*>(view.base) + offset, bytes);
+}
+
+uint8_t* Instruction::WriteGm(const GmView& view, uint64_t offset, uint64_t bytes) {
+    CheckGmView(view, offset, bytes, "writes");
+    return WriteGm(const_cast<uint8_t*>(static_cast<const uint8_t*>(view.base)) + offset, bytes);
+}
+
+void Instruction::CheckGmView(const GmView& view, uint64_t offset, uint64_t bytes, const char* access) {
+    if (view.bytes == GmView::kUnknownSize) return;
+    if (bytes <= view.bytes && offset <= view.bytes - bytes) return;
+    core_.Fault(Check::kGmBounds, where_, call_,
+                std::string(call_) + " " + access + " bytes " + std::to_string(offset) + ".." +
+                    std::to_string(offset + bytes) + " of a global tensor of " + std::to_string(view.bytes) +
+                    " bytes at " + core_.machine.memory.Describe(view.base),
+                "stay inside the size given to SetGlobalBuffer");
+}
+
+// ---- cost ----------------------------------------------------------------------------------------------------------
+
+void Instruction::VectorCost(double repeats, double cyclesPerRepeat) {
+    recorded_.repeats = static_cast<float>(repeats);
+    recorded_.cyclesPerRepeat = static_cast<float>(cyclesPerRepeat);
+}
+
+void Instruction::VectorConflicts(double extraCycles) { recorded_.conflicts = static_cast<float>(extraCycles); }
+
+void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands) {
+    recorded_.gmBytes = gmBytes;
+    recorded_.commands = commands;
+}
+
+void Instruction::ScalarCost(ScalarAccess access) {
+    if (recorded_.gmBuffer < 0) recorded_.scalar = access;
+}
+
+}  // namespace ascendc_host

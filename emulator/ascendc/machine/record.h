@@ -1,0 +1,42 @@
+// What a run leaves behind for the timeline: per block, the instructions in the order in which they were issued.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "clock.h"
+#include "types.h"
+
+namespace ascendc_host {
+
+enum class RecordKind : uint8_t { kScalar, kVector, kDma, kSetFlag, kWaitFlag, kBarrier, kBarrierAll, kSyncAll };
+
+struct Record {
+    RecordKind kind = RecordKind::kScalar;
+    uint8_t slot = kScalar;    // the pipe that executes it
+    uint8_t other = kScalar;   // flags: the other pipe
+    uint8_t eventId = 0;
+    ScalarAccess scalar = ScalarAccess::kIssueOnly;
+    int16_t gmBuffer = -1;     // DMA: which argument
+    uint32_t seq = 0;          // instructions: the number on their pipe, from 1
+    uint32_t commands = 0;
+    float repeats = 0;
+    float cyclesPerRepeat = 0;
+    float conflicts = 0;
+    uint64_t gmBytes = 0;
+};
+
+struct Issue {
+    const char* call;
+    Where where;
+};
+
+struct BlockTrace {
+    std::vector<Record> records;
+    std::array<std::vector<Issue>, kSlots> issues;  // [slot][seq - 1]
+
+    const Issue& IssueOf(int slot, uint32_t seq) const { return issues[slot][seq - 1]; }
+};
+
+}  // namespace ascendc_host

@@ -1,0 +1,25 @@
+// Plain types shared by the machine and the API headers.
+#pragma once
+
+#include <cstdint>
+
+namespace ascendc_host {
+
+// The kernel's source line of an API call, taken by a default argument at the call.
+struct Where {
+    const char* file = "";
+    int line = 0;
+    static constexpr Where Here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
+};
+
+enum class Pipe : uint8_t { kS, kV, kM, kMte1, kMte2, kMte3, kFix, kCount, kAll };
+
+enum class Register : uint8_t { kGatherMaskCount, kAccumulator, kReduceMaxMin, kCount };
+
+enum class ScalarAccess : uint8_t { kUbRead, kUbWrite, kGmHit, kGmMiss, kIssueOnly };
+
+enum class KernelType : uint8_t { kAivOnly, kAicOnly, kMixAiv10, kMixAic10, kMixAic11, kMixAic12 };
+
+}  // namespace ascendc_host

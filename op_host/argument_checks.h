@@ -1,0 +1,207 @@
+// All checks of the arguments. The Python package has made most of them before; an aclnn caller meets them here first.
+#pragma once
+
+#include "geometry.h"
+
+namespace toptheta {
+
+struct OptionalTensor {
+    uint32_t input;
+    const char* name;
+    std::vector<int64_t> shape;
+    const char* meaning;
+    std::vector<ElementType> types;
+};
+
+inline ArgumentError CheckPresentTensor(const Arguments& arguments, const OptionalTensor& wanted)
+{
+    if (!arguments.Has(wanted.input)) {
+        return {};
+    }
+    const TensorDescription& tensor = arguments.inputs[wanted.input];
+    if (const ArgumentError error = CheckType(wanted.name, tensor, wanted.types)) {
+        return error;
+    }
+    return CheckShape(wanted.name, tensor, wanted.shape, wanted.meaning);
+}
+
+inline ArgumentError CheckThreshold(const Arguments& arguments, const Geometry& geometry)
+{
+    const bool perHead = arguments.Dims(InputIndex::kThreshold).size() == 1;
+    if (perHead) {
+        return CheckPresentTensor(arguments, {InputIndex::kThreshold, "threshold", {geometry.numHeads}, " [Hq]",
+                                              {ElementType::kFloat32}});
+    }
+    return CheckPresentTensor(arguments, {InputIndex::kThreshold, "threshold", {geometry.batch, geometry.numHeads},
+                                          " [B, Hq]", {ElementType::kFloat32}});
+}
+
+inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& geometry)
+{
+    const std::vector<ElementType> integers = {ElementType::kInt32, ElementType::kInt64};
+    if (const ArgumentError error = CheckPresentTensor(
+            arguments, {InputIndex::kActualSeqLengths, "actual_seq_lengths", {geometry.batch}, " [B]", integers})) {
+        return error;
+    }
+    const bool both = arguments.Has(InputIndex::kActualSeqLengths);
+    const std::vector<ElementType> like = {arguments.inputs[InputIndex::kActualSeqLengths].type};
+    return CheckPresentTensor(
+        arguments, {InputIndex::kKeyStart, "key_start", {geometry.batch}, " [B]", both ? like : integers});
+}
+
+inline ArgumentError CheckFinite(const std::string& name, float value, bool atLeastZero)
+{
+    if (std::isfinite(value) && (!atLeastZero || value >= 0)) {
+        return {};
+    }
+    return ValueError(name, atLeastZero ? "a finite number >= 0" : "a finite number", NumberText(value));
+}
+
+inline ArgumentError CheckModes(const Arguments& arguments)
+{
+    if (arguments.placement == "post_softmax" && arguments.sdc != "exact") {
+        return ValueError("sdc",
+                          "'exact' with placement='post_softmax', where the denominator is exact by construction",
+                          Quoted(arguments.sdc));
+    }
+    const bool hasMass = arguments.Has(InputIndex::kDiscardedMass);
+    if (arguments.sdc == "offline" && !hasMass) {
+        return ValueError("discarded_mass", "the calibrated estimate, since sdc='offline'", "None",
+                          "or use sdc='exact'");
+    }
+    if (arguments.sdc != "offline" && hasMass) {
+        return ValueError("discarded_mass", "None with sdc=" + Quoted(arguments.sdc), "a tensor",
+                          "or use sdc='offline'");
+    }
+    if (arguments.sdc == "none" && arguments.Has(InputIndex::kValueMean)) {
+        return ValueError("value_mean", "no VMC with sdc='none', which leaves no mass to give back", "it",
+                          "use sdc='exact'");
+    }
+    return {};
+}
+
+inline ArgumentError CheckPartial(const Arguments& arguments)
+{
+    const bool hasLse = arguments.Has(InputIndex::kRowLse);
+    if (!arguments.partial) {
+        return hasLse ? ValueError("row_lse", "None without partial=True", "a tensor") : ArgumentError();
+    }
+    if (arguments.withStats) {
+        return ValueError("with_stats", "False with partial=True, which returns its own quantities", "True");
+    }
+    if (arguments.sdc != "exact") {
+        return ValueError("sdc", "'exact' with partial=True, which compensates nothing", Quoted(arguments.sdc),
+                          "give sdc to merge_partials");
+    }
+    if (arguments.Has(InputIndex::kValueMean)) {
+        return ValueError("value_mean", "None with partial=True, which compensates nothing", "a tensor",
+                          "give value_mean to merge_partials");
+    }
+    if (hasLse != (arguments.placement == "post_softmax")) {
+        const std::string wanted = hasLse ? "None" : "the whole row's LSE [B, Hq]";
+        return ValueError("row_lse", wanted + " with placement=" + Quoted(arguments.placement),
+                          hasLse ? "a tensor" : "None");
+    }
+    return {};
+}
+
+inline ArgumentError CheckCompensationTensors(const Arguments& arguments, const Geometry& geometry)
+{
+    const std::vector<int64_t> perHead = {geometry.batch, geometry.numHeads};
+    const std::vector<ElementType> float32 = {ElementType::kFloat32};
+    if (const ArgumentError error = CheckPresentTensor(
+            arguments, {InputIndex::kDiscardedMass, "discarded_mass", perHead, " [B, Hq]", float32})) {
+        return error;
+    }
+    const std::vector<int64_t> means = {geometry.batch, geometry.numKeyValueHeads, geometry.headDim};
+    if (const ArgumentError error = CheckPresentTensor(
+            arguments, {InputIndex::kValueMean, "value_mean", means, " [B, Hkv, D]", float32})) {
+        return error;
+    }
+    return CheckPresentTensor(arguments, {InputIndex::kRowLse, "row_lse", perHead, " [B, Hq]", float32});
+}
+
+// Outputs that the kernel will write. What it will not write may have any shape.
+inline ArgumentError CheckOutputs(const Arguments& arguments, const Geometry& geometry)
+{
+    struct Output {
+        uint32_t index;
+        const char* name;
+        bool used;
+        std::vector<int64_t> shape;
+        const char* meaning;
+    };
+    const std::vector<int64_t>& query = arguments.Dims(InputIndex::kQuery);
+    const std::vector<int64_t> perHead = {geometry.batch, geometry.numHeads};
+    const bool stats = arguments.withStats;
+    const bool partial = arguments.partial;
+    const Output outputs[] = {
+        {OutputIndex::kAttentionOut, "attention_out", !partial, query, ", like query"},
+        {OutputIndex::kLse, "lse", stats, perHead, " [B, Hq]"},
+        {OutputIndex::kKept, "kept", stats || partial, perHead, " [B, Hq]"},
+        {OutputIndex::kValueRows, "value_rows", stats, {geometry.batch, geometry.numKeyValueHeads}, " [B, Hkv]"},
+        {OutputIndex::kPartOut, "part_out", partial, query, ", like query"},
+        {OutputIndex::kPartMaximum, "part_maximum", partial, perHead, " [B, Hq]"},
+        {OutputIndex::kPartKeptMass, "part_kept_mass", partial, perHead, " [B, Hq]"},
+        {OutputIndex::kPartDiscardedMass, "part_discarded_mass", partial, perHead, " [B, Hq]"},
+    };
+    for (const Output& output : outputs) {
+        const ArgumentError error =
+            CheckShape(output.name, arguments.outputs[output.index], output.shape, output.meaning);
+        if (output.used && error) {
+            return error;
+        }
+    }
+    return {};
+}
+
+inline ArgumentError CheckAttributes(const Arguments& arguments)
+{
+    if (const ArgumentError error = CheckChoice("placement", arguments.placement, {"pre_softmax", "post_softmax"})) {
+        return error;
+    }
+    if (const ArgumentError error = CheckChoice("path", arguments.path, {"auto", "gather", "dense"})) {
+        return error;
+    }
+    if (const ArgumentError error = CheckFinite("scale_value", arguments.scaleValue, false)) {
+        return error;
+    }
+    if (const ArgumentError error =
+            CheckChoice("sdc", arguments.sdc, {"none", "exact", "exp_threshold", "offline"})) {
+        return error;
+    }
+    return CheckFinite("sdc_gamma", arguments.sdcGamma, true);
+}
+
+// Checks everything, in the order of the Python package, and works out the geometry on the way.
+inline ArgumentError ResolveArguments(const Arguments& arguments, Geometry& geometry)
+{
+    if (const ArgumentError error = CheckChoice("input_layout", arguments.inputLayout, {"BNSD", "BSND", "BSH"})) {
+        return error;
+    }
+    using Resolve = ArgumentError (*)(const Arguments&, Geometry&);
+    for (const Resolve resolve : {ResolveQuery, ResolveKeyValueHeads, CheckPaging, ResolveCache}) {
+        if (const ArgumentError error = resolve(arguments, geometry)) {
+            return error;
+        }
+    }
+    using Check = ArgumentError (*)(const Arguments&, const Geometry&);
+    for (const Check check : {CheckThreshold, CheckLengths}) {
+        if (const ArgumentError error = check(arguments, geometry)) {
+            return error;
+        }
+    }
+    for (const auto check : {CheckAttributes, CheckModes, CheckPartial}) {
+        if (const ArgumentError error = check(arguments)) {
+            return error;
+        }
+    }
+    for (const Check check : {CheckCompensationTensors, CheckOutputs}) {
+        if (const ArgumentError error = check(arguments, geometry)) {
+            return error;
+        }
+    }
+    return {};
+}
+
+}  // namespace toptheta

@@ -1,0 +1,169 @@
+// The tiling: from arguments and platform to the kernel's tiling struct, its key, launch size and workspace.
+// Shapes alone decide, never lengths, so that a captured launch stays right when lengths change.
+#pragma once
+
+#include "argument_checks.h"
+
+namespace toptheta {
+
+constexpr uint32_t kMaxCores = 64;
+constexpr uint64_t kSectionBytes = 512;                     // alignment of the parts of the workspace
+constexpr uint64_t kMaxScoreBytes = 256ULL * 1024 * 1024;   // float32 scores that post-softmax may keep
+constexpr uint32_t kScheduleAllAtOnce = 1;                  // every block resident, as SyncAll needs
+
+struct Platform {
+    uint32_t vectorCores = 0;
+    uint64_t ubBytes = 0;
+    uint64_t systemWorkspaceBytes = 0;
+};
+
+struct Tiling {
+    TopThetaIncrementalAttentionTilingData data = {};
+    uint64_t key = 0;
+    uint32_t blockDim = 0;
+    uint32_t scheduleMode = 0;
+    uint64_t workspaceBytes = 0;
+};
+
+inline ArgumentError CheckPlatform(const Platform& platform)
+{
+    if (platform.vectorCores == 0) {
+        return NotSupportedError("SoC", "vector cores", "none", "the operator is made for ascend910b and ascend910_93");
+    }
+    if (platform.ubBytes < kUbBudget) {
+        return NotSupportedError("SoC", std::to_string(kUbBudget) + " bytes of Unified Buffer",
+                                 std::to_string(platform.ubBytes),
+                                 "the operator is made for ascend910b and ascend910_93");
+    }
+    return {};
+}
+
+// The names have been checked.
+inline Sdc SdcOf(const std::string& name)
+{
+    if (name == "none") {
+        return kSdcNone;
+    }
+    if (name == "exact") {
+        return kSdcExact;
+    }
+    return name == "exp_threshold" ? kSdcExpThreshold : kSdcOffline;
+}
+
+inline Path PathOf(const std::string& name)
+{
+    return name == "auto" ? kPathAuto : name == "gather" ? kPathGather : kPathDense;
+}
+
+inline void FillModes(const Arguments& arguments, TopThetaIncrementalAttentionTilingData& data)
+{
+    data.placement = arguments.placement == "post_softmax" ? kPostSoftmax : kPreSoftmax;
+    data.sdc = SdcOf(arguments.sdc);
+    data.path = PathOf(arguments.path);
+    data.hasValueMean = arguments.Has(InputIndex::kValueMean);
+    data.hasRowLse = arguments.Has(InputIndex::kRowLse);
+    data.withStats = arguments.withStats;
+    data.partial = arguments.partial;
+    data.scaleValue = arguments.scaleValue;
+    data.sdcGamma = arguments.sdcGamma;
+}
+
+inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
+                       TopThetaIncrementalAttentionTilingData& data)
+{
+    data.key = geometry.key;
+    data.value = geometry.value;
+    data.batch = static_cast<uint32_t>(geometry.batch);
+    data.numHeads = static_cast<uint32_t>(geometry.numHeads);
+    data.numKeyValueHeads = static_cast<uint32_t>(geometry.numKeyValueHeads);
+    data.headDim = static_cast<uint32_t>(geometry.headDim);
+    data.capacity = static_cast<uint32_t>(geometry.capacity);
+    data.blockSize = arguments.Paged() ? static_cast<uint32_t>(arguments.blockSize) : 0;
+    data.blockTableWidth = static_cast<uint32_t>(geometry.tableWidth);
+    data.hasLengths = arguments.Has(InputIndex::kActualSeqLengths);
+    data.hasKeyStart = arguments.Has(InputIndex::kKeyStart);
+    const uint32_t integers = data.hasLengths ? InputIndex::kActualSeqLengths : InputIndex::kKeyStart;
+    data.lengthBytes = arguments.inputs[integers].type == ElementType::kInt64 ? 8 : 4;
+    data.thresholdPerSequence = arguments.Dims(InputIndex::kThreshold).size() == 2;
+    const uint32_t group = static_cast<uint32_t>(geometry.Group());
+    data.headBlock = static_cast<uint8_t>(HeadBlockFor(group, data.headDim));
+    data.headBlocks = (group + data.headBlock - 1) / data.headBlock;
+}
+
+// No unit is cut when all have the same rows and every core gets the same number of them.
+inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
+{
+    const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
+    // cores meet to add up the V rows of the head blocks of a group
+    const bool coresMeet = data.withStats && data.headBlocks > 1;
+    return !data.hasLengths && !data.hasKeyStart && units % data.cores == 0 && !coresMeet;
+}
+
+// Scores of post-softmax that neither the Unified Buffer holds nor a given log-sum-exp makes needless.
+inline uint64_t ScoreBytes(const TopThetaIncrementalAttentionTilingData& data, bool bfloat16, bool split)
+{
+    if (data.placement != kPostSoftmax || data.hasRowLse) {
+        return 0;
+    }
+    const UbLayout layout = MakeUbLayout({data.headDim, data.headBlock, bfloat16, true});
+    if (!split && data.capacity <= layout.scoreRows) {
+        return 0;
+    }
+    return static_cast<uint64_t>(data.batch) * data.numHeads * data.capacity * sizeof(float);
+}
+
+inline ArgumentError CheckScoreBytes(uint64_t bytes, const TopThetaIncrementalAttentionTilingData& data)
+{
+    if (bytes <= kMaxScoreBytes) {
+        return {};
+    }
+    const auto mebibytes = [](uint64_t count) { return NumberText(static_cast<double>(count) / (1 << 20)) + " MiB"; };
+    return NotSupportedError(
+        "placement", "at most " + mebibytes(kMaxScoreBytes) + " of scores with placement='post_softmax'",
+        mebibytes(bytes) + " for [B, Hq, capacity] = " + ListText({data.batch, data.numHeads, data.capacity}),
+        "use placement='pre_softmax', smaller batches or a smaller cache");
+}
+
+// Appends a section to the user workspace and gives its offset.
+inline uint64_t PlaceSection(uint64_t bytes, uint64_t& end)
+{
+    const uint64_t offset = end;
+    end += (bytes + kSectionBytes - 1) / kSectionBytes * kSectionBytes;
+    return offset;
+}
+
+inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& platform, Tiling& tiling)
+{
+    Geometry geometry;
+    if (const ArgumentError error = ResolveArguments(arguments, geometry)) {
+        return error;
+    }
+    if (const ArgumentError error = CheckPlatform(platform)) {
+        return error;
+    }
+    TopThetaIncrementalAttentionTilingData& data = tiling.data;
+    FillModes(arguments, data);
+    FillShapes(arguments, geometry, data);
+    data.cores = std::min(platform.vectorCores, kMaxCores);
+    const bool split = !UnitsStayWhole(data);
+    const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
+    const uint64_t scores = ScoreBytes(data, bfloat16, split);
+    if (const ArgumentError error = CheckScoreBytes(scores, data)) {
+        return error;
+    }
+    const uint64_t slot = static_cast<uint64_t>(data.headBlock) * (kBlockBytes + 4ULL * data.headDim);
+    const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
+    uint64_t end = 0;
+    // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it
+    const uint64_t slots = 2ULL * data.cores * (data.placement == kPostSoftmax && !data.hasRowLse ? 2 : 1);
+    data.partialOffset = PlaceSection(split ? slots * slot : 0, end);
+    data.valueRowsOffset = PlaceSection(data.withStats && data.headBlocks > 1 ? units * kBlockBytes : 0, end);
+    data.scoresOffset = PlaceSection(scores, end);
+    tiling.key = split ? kTilingKeySplit : kTilingKeyWhole;
+    tiling.blockDim = data.cores;
+    tiling.scheduleMode = split ? kScheduleAllAtOnce : 0;
+    tiling.workspaceBytes = platform.systemWorkspaceBytes + end;
+    return {};
+}
+
+}  // namespace toptheta

@@ -1,0 +1,215 @@
+// The ring of tiles: K rows to multiply, and V rows of long lists to add, in the order in which they are needed.
+//
+// Copies run ahead of the computation by as many tiles as the ring has slots. While V tiles of a chunk's list are
+// wanted they take turns with the K tiles of the next chunk, so that neither waits for the other.
+#pragma once
+
+#include "value_fetch.h"
+
+namespace toptheta {
+
+template <typename T>
+class RowStream {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim, CacheRows<T>* keys, CacheRows<T>* values)
+    {
+        ub_ = ub;
+        headDim_ = headDim;
+        keys_ = keys;
+        values_ = values;
+        for (uint32_t slot = 0; slot < Slots(); slot++) {
+            SetFlag<HardEvent::V_MTE2>(slot);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void Drain()
+    {
+        for (uint32_t slot = 0; slot < Slots(); slot++) {
+            WaitFlag<HardEvent::V_MTE2>(slot);
+        }
+    }
+
+    // Starts on the K rows [begin, end) of the sequence; none if they are equal.
+    TOPTHETA_DEVICE inline void Begin(uint32_t begin, uint32_t end)
+    {
+        begin_ = begin;
+        end_ = end;
+        keyTiles_ = CeilDiv(end - begin, TileRows());
+        halved_ = keyTiles_ > 0 && end - begin - (keyTiles_ - 1) * TileRows() > kLanes;
+        keyTiles_ += halved_ ? 1 : 0;
+        keysIssued_ = 0;
+        keysTaken_ = 0;
+        issued_ = 0;
+        taken_ = 0;
+        list_ = RowList();
+        listIssued_ = 0;
+        listTaken_ = 0;
+    }
+
+    // K tiles of this chunk and of the next; those beyond must wait, since V tiles of this chunk go before them.
+    TOPTHETA_DEVICE inline void SetChunks(uint32_t tiles, uint32_t nextTiles)
+    {
+        chunkEnd_ = keysTaken_ + tiles;
+        nextEnd_ = chunkEnd_ + nextTiles;
+    }
+
+    // V rows of a list: they go between the K tiles of the next chunk.
+    TOPTHETA_DEVICE inline void BeginValues(const RowList& list)
+    {
+        list_ = list;
+        listIssued_ = 0;
+        listTaken_ = 0;
+    }
+
+    // Asks for as many tiles as the ring has free slots.
+    TOPTHETA_DEVICE inline void Fill()
+    {
+        while (issued_ < taken_ + Slots()) {
+            const bool keysLeft = keysIssued_ < Least(keyTiles_, nextEnd_);
+            const bool valuesLeft = listIssued_ < list_.count;
+            if (valuesLeft && (valuesTurn_ || !keysLeft || keysIssued_ >= chunkEnd_)) {
+                IssueValues();
+            } else if (keysLeft) {
+                IssueKeys();
+            } else {
+                return;
+            }
+        }
+    }
+
+    TOPTHETA_DEVICE inline bool NextIsValues() const { return taken_ < issued_ && isValues_[taken_ % Slots()]; }
+    TOPTHETA_DEVICE inline bool ValuesLeft() const { return listTaken_ < list_.count; }
+    TOPTHETA_DEVICE inline const RowList& List() const { return list_; }
+    TOPTHETA_DEVICE inline uint32_t ValuesTaken() const { return listTaken_; }
+    TOPTHETA_DEVICE inline uint32_t NextValueRows() const { return Least(TileRows(), list_.count - listTaken_); }
+
+    // Two K tiles at a time halve the instructions; the first and the last come singly, to begin earlier.
+    TOPTHETA_DEVICE inline uint32_t StepTiles(uint32_t tilesLeftInChunk) const
+    {
+        const uint32_t slot = taken_ % Slots();
+        const bool pair = Slots() == 4 && slot % 2 == 0 && keysTaken_ > 0 && tilesLeftInChunk >= 2 &&
+                          2 * TileRows() <= kStepRows && keyTiles_ - keysTaken_ > 2 && issued_ > taken_ + 1 &&
+                          !isValues_[slot + 1];
+        return pair ? 2 : 1;
+    }
+
+    // Waits for the next `count` tiles, which lie in neighbouring slots.
+    TOPTHETA_DEVICE inline LocalTensor<T> Take(uint32_t count)
+    {
+        const uint32_t slot = taken_ % Slots();
+        for (uint32_t i = 0; i < count; i++) {
+            WaitFlag<HardEvent::MTE2_V>(slot + i);
+        }
+        return Slot(slot, count);
+    }
+
+    // Gives the tiles of the last Take back.
+    TOPTHETA_DEVICE inline void Free(uint32_t count)
+    {
+        const uint32_t slot = taken_ % Slots();
+        if (isValues_[slot]) {
+            listTaken_ += NextValueRows();
+        } else {
+            keysTaken_ += count;
+        }
+        taken_ += count;
+        for (uint32_t i = 0; i < count; i++) {
+            SetFlag<HardEvent::V_MTE2>(slot + i);
+        }
+    }
+
+    // The last K tile comes in two halves: the shorter it is, the less is left to do after the last row.
+    TOPTHETA_DEVICE inline uint32_t FirstRow(uint32_t tile) const
+    {
+        if (halved_ && tile == keyTiles_ - 1) {
+            const uint32_t before = begin_ + (tile - 1) * TileRows();
+            return before + AlignUp((end_ - before) / 2, kBlockHalves);
+        }
+        return begin_ + tile * TileRows();
+    }
+    TOPTHETA_DEVICE inline uint32_t RowsOf(uint32_t tile, uint32_t count) const
+    {
+        const uint32_t last = tile + count;
+        return (last < keyTiles_ ? FirstRow(last) : end_) - FirstRow(tile);
+    }
+    // K tiles that hold about the last 256 rows.
+    TOPTHETA_DEVICE inline uint32_t TailTiles() const
+    {
+        uint32_t tiles = 1;
+        while (tiles < keyTiles_ && end_ - FirstRow(keyTiles_ - tiles) < 2 * kGranuleRows) {
+            tiles++;
+        }
+        return tiles;
+    }
+    TOPTHETA_DEVICE inline uint32_t Issued() const { return issued_; }
+    TOPTHETA_DEVICE inline uint32_t Taken() const { return taken_; }
+    TOPTHETA_DEVICE inline uint32_t KeysTaken() const { return keysTaken_; }
+    TOPTHETA_DEVICE inline uint32_t KeysLeft() const { return keyTiles_ - keysTaken_; }
+    TOPTHETA_DEVICE inline LocalTensor<T> FirstSlot() { return Slot(0, 1); }
+
+private:
+    static constexpr uint32_t kMostSlots = 4;
+
+    TOPTHETA_DEVICE inline uint32_t Slots() const { return ub_->Layout().slots; }
+    TOPTHETA_DEVICE inline uint32_t TileRows() const { return ub_->Layout().tileRows; }
+
+    TOPTHETA_DEVICE inline LocalTensor<T> Slot(uint32_t slot, uint32_t count)
+    {
+        const uint32_t elements = TileRows() * headDim_;
+        return ub_->At<T>(ub_->Layout().keyTiles + slot * elements * sizeof(T), count * elements);
+    }
+
+    TOPTHETA_DEVICE inline void IssueKeys()
+    {
+        const uint32_t slot = issued_ % Slots();
+        WaitFlag<HardEvent::V_MTE2>(slot);
+        keys_->LoadTile(Slot(slot, 1), FirstRow(keysIssued_), RowsOf(keysIssued_, 1));
+        SetFlag<HardEvent::MTE2_V>(slot);
+        keysIssued_++;
+        Issue(slot, false);
+    }
+
+    TOPTHETA_DEVICE inline void IssueValues()
+    {
+        const uint32_t slot = issued_ % Slots();
+        const uint32_t rows = Least(TileRows(), list_.count - listIssued_);
+        WaitFlag<HardEvent::V_MTE2>(slot);
+        if (list_.dense) {
+            values_->LoadTile(Slot(slot, 1), list_.chunkBegin + listIssued_, rows);
+        } else {
+            FetchListed(*ub_, *values_, Slot(slot, 1), headDim_, list_, listIssued_, listIssued_ + rows);
+        }
+        SetFlag<HardEvent::MTE2_V>(slot);
+        listIssued_ += rows;
+        Issue(slot, true);
+    }
+
+    TOPTHETA_DEVICE inline void Issue(uint32_t slot, bool values)
+    {
+        isValues_[slot] = values;
+        valuesTurn_ = !values;
+        issued_++;
+    }
+
+    UbMap* ub_ = nullptr;
+    CacheRows<T>* keys_ = nullptr;
+    CacheRows<T>* values_ = nullptr;
+    RowList list_;
+    uint32_t headDim_ = 0;
+    uint32_t begin_ = 0;
+    uint32_t end_ = 0;
+    uint32_t keyTiles_ = 0;
+    uint32_t keysIssued_ = 0;
+    uint32_t keysTaken_ = 0;
+    uint32_t chunkEnd_ = 0;
+    uint32_t nextEnd_ = 0;
+    uint32_t listIssued_ = 0;  // entries of the list
+    uint32_t listTaken_ = 0;
+    uint32_t issued_ = 0;      // tiles of both kinds
+    uint32_t taken_ = 0;
+    bool isValues_[kMostSlots] = {};
+    bool valuesTurn_ = false;
+    bool halved_ = false;
+};
+
+}  // namespace toptheta

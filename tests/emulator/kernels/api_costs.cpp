@@ -1,0 +1,75 @@
+// Single vector instructions, for their modelled cycles. Nothing is fenced: only one instruction goes to the vector pipe.
+#include "kernel_operator.h"
+
+using namespace AscendC;
+
+// One buffer whose tensors lie at chosen offsets, so that a kernel decides which banks they are on.
+template <typename Call>
+__aicore__ inline void On(Call call)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 180 * 1024);
+    call(buffer);
+}
+
+template <typename T>
+__aicore__ inline LocalTensor<T> At(TBuf<TPosition::VECCALC>& buffer, uint32_t kib)
+{
+    return buffer.GetWithOffset<T>(20 * 1024 / sizeof(T), kib * 1024);
+}
+
+#define COST_KERNEL(name, statement)                                                             \
+    __global__ __aicore__ void name()                                                            \
+    {                                                                                            \
+        On([](TBuf<TPosition::VECCALC>& b) {                                                     \
+            LocalTensor<float> d = At<float>(b, 128), x = At<float>(b, 0), y = At<float>(b, 64); \
+            LocalTensor<half> hd = At<half>(b, 128), hx = At<half>(b, 0), hy = At<half>(b, 64);  \
+            LocalTensor<uint8_t> bits = At<uint8_t>(b, 152);                                     \
+            LocalTensor<uint32_t> words = At<uint32_t>(b, 152);                                  \
+            LocalTensor<int64_t> longs = At<int64_t>(b, 128);                                    \
+            uint64_t n = 0;                                                                      \
+            statement;                                                                           \
+            (void)d, (void)x, (void)y, (void)hd, (void)hx, (void)hy;                             \
+            (void)bits, (void)words, (void)longs, (void)n;                                       \
+        });                                                                                      \
+    }
+
+extern "C" {
+COST_KERNEL(add_float, Add(d, x, y, 4096))
+COST_KERNEL(add_float_tail, Add(d, x, y, 4097))
+COST_KERNEL(add_half, Add(hd, hx, hy, 4096))
+COST_KERNEL(add_few_lanes, Add(d, x, y, 1, 64, BinaryRepeatParams(1, 1, 1, 8, 8, 8)))
+COST_KERNEL(exp_float, Exp(d, x, 4096))
+COST_KERNEL(exp_half, Exp(hd, hx, 4096))
+COST_KERNEL(reciprocal_float, Reciprocal(d, x, 4096))
+COST_KERNEL(div_float, Div(d, x, y, 4096))
+COST_KERNEL(muladd_half, MulAddDst(hd, hx, hy, 4096))
+COST_KERNEL(muladd_float, MulAddDst(d, x, y, 4096))
+COST_KERNEL(muladd_mixed, MulAddDst(d, hx, hy, 4096))
+COST_KERNEL(axpy_mixed, Axpy(d, hx, static_cast<half>(2), 4096))
+COST_KERNEL(compare_float, CompareScalar(bits, x, 1.0f, CMPMODE::GT, 4096))
+COST_KERNEL(compare_half, CompareScalar(bits, hx, static_cast<half>(1), CMPMODE::GT, 4096))
+COST_KERNEL(select_float, Select(d, bits, x, y, SELMODE::VSEL_TENSOR_TENSOR_MODE, 4096))
+COST_KERNEL(gather_mask_float, GatherMask(d, x, words, true, 4096, GatherMaskParams(1, 1, 8, 0), n))
+COST_KERNEL(cast_half_float, Cast(d, hx, RoundMode::CAST_NONE, 4096))
+COST_KERNEL(cast_float_int64, Cast(longs, x, RoundMode::CAST_RINT, 2048))
+COST_KERNEL(block_reduce_float, BlockReduceSum(d, x, 64, 64, 1, 1, 8))
+COST_KERNEL(block_reduce_half, BlockReduceSum(hd, hx, 32, 128, 1, 1, 8))
+COST_KERNEL(pair_reduce_float, PairReduceSum(d, x, 64, 64, 1, 1, 8))
+COST_KERNEL(whole_reduce_float, WholeReduceSum(d, x, 64, 64, 1, 1, 8))
+COST_KERNEL(duplicate_float, Duplicate(d, 1.0f, 4096))
+COST_KERNEL(brcb_float, Brcb(d, x, 64, BrcbRepeatParams(1, 8)))
+COST_KERNEL(gather_float, Duplicate(words, 0u, 4096); PipeBarrier<PIPE_V>(); Gather(d, x, words, 0, 4096))
+COST_KERNEL(copy_inside, DataCopy(d, x, 4096))
+COST_KERNEL(add_scalar, Adds(d, x, 1.0f, 4096))
+// bank conflicts: both sources on the same banks; a source and the destination on the same banks; source blocks that
+// lie 8, 16 and 32 apart
+COST_KERNEL(conflict_sources, Add(d, x, x[1024], 64, 64, BinaryRepeatParams(1, 1, 1, 8, 8, 8)))
+COST_KERNEL(conflict_destination, Adds(x[2048], x, 1.0f, 2048))
+COST_KERNEL(conflict_blocks_8, Adds(d, x, 1.0f, 64, 16, UnaryRepeatParams(1, 8, 8, 1)))
+COST_KERNEL(conflict_blocks_16, Adds(d, x, 1.0f, 64, 16, UnaryRepeatParams(1, 16, 8, 1)))
+COST_KERNEL(conflict_row_layout, MulAddDst(d, hx, hy, 64, 16, BinaryRepeatParams(1, 0, 8, 8, 0, 32)))
+COST_KERNEL(no_conflict_broadcast, Mul(d, x, y, 64, 64, BinaryRepeatParams(1, 1, 0, 8, 8, 1)))
+COST_KERNEL(no_conflict_in_place, Adds(x, x, 1.0f, 4096))
+}

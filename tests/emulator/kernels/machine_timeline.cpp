@@ -1,0 +1,110 @@
+// Kernels whose time can be worked out by hand. x is an input, y an output.
+#include "machine_steps.h"
+
+namespace {
+
+constexpr uint32_t kLargeTile = 4096;
+
+void TilesThrough(uint32_t buffers, uint8_t* x) {
+    UbView tiles[2];
+    for (uint32_t i = 0; i < buffers; ++i) tiles[i] = Buffer(kLargeTile);
+    for (uint32_t i = 0; i < 4; ++i) {
+        const auto slot = static_cast<int>(i % buffers);
+        if (i >= buffers) Wait(Pipe::kV, Pipe::kMte2, slot);
+        CopyIn(tiles[slot], x + i * kLargeTile, kLargeTile);
+        Order(Pipe::kMte2, Pipe::kV, slot);
+        Increment(tiles[slot], tiles[slot], kLargeTile);
+        if (i + buffers < 4) Set(Pipe::kV, Pipe::kMte2, slot);
+    }
+}
+
+void Fills(int count) {
+    for (int i = 0; i < count; ++i) Fill(Buffer());
+}
+
+}  // namespace
+
+extern "C" {
+
+void copy_then_vector(uint8_t* x, uint8_t*) {
+    const UbView tile = Buffer();
+    CopyIn(tile, x);
+    Order(Pipe::kMte2, Pipe::kV);
+    Increment(tile, tile);
+}
+
+void vector_then_copy_out(uint8_t*, uint8_t* y) {
+    const UbView tile = Buffer();
+    Fill(tile);
+    Order(Pipe::kV, Pipe::kMte3);
+    CopyOut(y, tile);
+}
+
+void single_buffer(uint8_t* x, uint8_t*) { TilesThrough(1, x); }
+void double_buffer(uint8_t* x, uint8_t*) { TilesThrough(2, x); }
+
+void equal_copies(uint8_t* x, uint8_t*) { CopyIn(Buffer(1600), x, 1600); }
+void unequal_copies(uint8_t* x, uint8_t*) { CopyIn(Buffer(1600), x, BlockIdx() == 0 ? 1600 : 800); }
+
+void fills_then_copy(uint8_t* x, uint8_t*) {
+    Fills(5);
+    CopyIn(Buffer(), x);
+}
+
+void sync_all(uint8_t*, uint8_t*) {
+    Mixed();
+    Fills(BlockIdx() == 0 ? 1 : 3);
+    SyncAll();
+    Fills(1);
+}
+
+void one_fill(uint8_t*, uint8_t*) { Fills(1); }
+
+void two_copies(uint8_t* x, uint8_t*) {
+    CopyIn(Buffer(), x);
+    CopyIn(Buffer(), x);
+}
+
+void two_copies_with_barrier(uint8_t* x, uint8_t*) {
+    CopyIn(Buffer(), x);
+    Barrier(Pipe::kMte2);
+    CopyIn(Buffer(), x);
+}
+
+void barrier_of_all_pipes(uint8_t* x, uint8_t*) {
+    CopyIn(Buffer(), x);
+    Barrier(Pipe::kAll);
+    Fills(1);
+}
+
+void scalar_waits(uint8_t*, uint8_t*) {
+    const UbView tile = Buffer();
+    Fill(tile);
+    Order(Pipe::kV, Pipe::kS);
+    GetValue(tile, 0);
+    GetValue(tile, 4);
+    Fills(1);
+}
+
+void scalar_gm(uint8_t* x, uint8_t*) {
+    GetGm(x);
+    GetGm(x + 60);
+    GetGm(x + 64);
+}
+
+void bank_conflicts(uint8_t*, uint8_t*) {
+    Instruction add(Pipe::kV, "Add", Where::Here());
+    add.VectorCost(10, 2);
+    add.VectorConflicts(7);
+}
+
+void many_commands(uint8_t* x, uint8_t*) {
+    const UbView tile = Buffer();
+    Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
+    std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);
+    copy.DmaCost(64, 5);
+}
+
+void faulty(uint8_t*, uint8_t*) { Wait(Pipe::kV, Pipe::kS); }
+
+}  // extern "C"

@@ -1,0 +1,103 @@
+"""Modelled cycles of vector instructions: the vendor's table of rates, bank conflicts, and the speed of the model."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator.ascendc import Kernel, run_kernel
+
+KERNELS = Path(__file__).parent / "kernels"
+HEAD = 22
+
+# entry, repeats, elements of a repeat, elements per cycle (A2/A3 column of the vendor's table)
+RATES = [
+    ("add_float", 64, 64, 64),
+    ("add_float_tail", 65, 64, 64),
+    ("add_half", 32, 128, 128),
+    ("add_few_lanes", 64, 64, 64),
+    ("add_scalar", 64, 64, 64),
+    ("exp_float", 64, 64, 32),
+    ("exp_half", 32, 128, 32),
+    ("reciprocal_float", 64, 64, 64),
+    ("div_float", 64, 64, 32),
+    ("muladd_half", 32, 128, 64),
+    ("muladd_float", 64, 64, 32),
+    ("muladd_mixed", 64, 64, 32),
+    ("axpy_mixed", 64, 64, 64),
+    ("compare_float", 64, 64, 64),
+    ("compare_half", 32, 128, 128),
+    ("gather_mask_float", 64, 64, 32),
+    ("cast_half_float", 64, 64, 64),
+    ("cast_float_int64", 64, 32, 32),
+    ("block_reduce_float", 64, 64, 64),
+    ("block_reduce_half", 32, 128, 128 / 7),
+    ("pair_reduce_float", 64, 64, 64),
+    ("whole_reduce_float", 64, 64, 64 / 7),
+    ("duplicate_float", 64, 64, 64),
+    ("brcb_float", 64, 64, 64),
+    ("copy_inside", 64, 64, 64),
+]
+
+
+def vector_cycles(entry: str, *, bank_conflicts: bool = False) -> float:
+    run = run_kernel(Kernel(KERNELS / "api_costs.cpp", entry=entry), []).require_clean(allow=["Uninitialised"])
+    return run.timeline("hot", bank_conflicts=bank_conflicts).busy_cycles("V")
+
+
+@pytest.mark.parametrize(("entry", "repeats", "elements", "per_cycle"), RATES, ids=[rate[0] for rate in RATES])
+def test_cycles_of_an_instruction(entry: str, repeats: int, elements: int, per_cycle: float) -> None:
+    assert vector_cycles(entry) == pytest.approx(HEAD + repeats * elements / per_cycle, rel=1e-6)
+
+
+def test_gather_is_slow() -> None:
+    duplicate = HEAD + 64
+    assert vector_cycles("gather_float") - duplicate == pytest.approx(HEAD + 4096 / 5)
+
+
+def test_select_also_sets_up_its_mask() -> None:
+    assert vector_cycles("select_float") == pytest.approx(3 * HEAD + 2 + 64)
+
+
+@pytest.mark.parametrize(
+    ("entry", "extra"),
+    [
+        ("add_float", 0),
+        ("no_conflict_broadcast", 0),
+        ("no_conflict_in_place", 0),
+        ("conflict_sources", 64),
+        ("conflict_destination", 32),
+        ("conflict_blocks_8", 3 * 16),
+        ("conflict_blocks_16", 7 * 16),
+        ("conflict_row_layout", 16),
+    ],
+)
+def test_bank_conflicts_are_in_the_pessimistic_time_only(entry: str, extra: float) -> None:
+    plain = vector_cycles(entry)
+    assert vector_cycles(entry, bank_conflicts=True) - plain == pytest.approx(extra)
+
+
+def test_a_conflict_of_two_sources_costs_what_the_vendor_reports() -> None:
+    # 64 repeats of Add: 47.8 ns on separate banks, 83 ns when both sources share them
+    clean, conflict = (vector_cycles(name, bank_conflicts=True) for name in ("add_float", "conflict_sources"))
+    assert clean / 1.85 == pytest.approx(47.8, rel=0.05)
+    assert conflict / 1.85 == pytest.approx(83, rel=0.05)
+
+
+def test_12_million_multiply_adds_take_well_under_two_seconds() -> None:
+    x, y = np.ones((2, 1 << 14), np.float16)
+    z = np.zeros(64, np.float32)
+    kernel = Kernel(KERNELS / "api_speed.cpp", entry="multiply_adds")
+    arguments: list[Any] = [("x", x, "in"), ("y", y, "in"), ("z", z, "out")]
+    run_kernel(kernel, arguments)
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        run_kernel(kernel, arguments).require_clean()
+        seconds.append(time.perf_counter() - begin)
+    assert (z == 6 * 128).all()
+    assert min(seconds) < 1.5

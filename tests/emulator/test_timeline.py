@@ -1,0 +1,213 @@
+"""The timeline against times worked out by hand, and its reports."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator.ascendc import Kernel, KernelRun, LaunchError, Mode, Timeline, run_kernel
+from emulator.ascendc.library import CCost
+
+SOURCE = Path(__file__).parent / "kernels" / "machine_timeline.cpp"
+# round numbers; one cycle is one nanosecond. A tile of 256 bytes: 20 cycles of DMA, 21 of a vector instruction.
+ROUND = {
+    "gigahertz": 1.0,
+    "vector_head": 20.0,
+    "scalar_issue": 1.0,
+    "scalar_ub": 10.0,
+    "scalar_gm_hit": 10.0,
+    "scalar_gm_miss": 300.0,
+    "dma_command": 20.0,
+    "read_latency_cold": 100.0,
+    "read_latency_hot": 40.0,
+    "write_latency": 50.0,
+    "rate_cold": 16.0,
+    "rate_hot": 64.0,
+    "shared_cold": 1e9,
+    "shared_hot": 1e9,
+    "sync_all_microseconds": 0.5,
+}
+
+
+def run(entry: str, **options: Any) -> KernelRun:
+    x, y = np.arange(1 << 14, dtype=np.uint8), np.zeros(1 << 14, np.uint8)
+    return run_kernel(Kernel(SOURCE, entry=entry), [("x", x, "in"), ("y", y, "out")], **options)
+
+
+def timeline(entry: str, mode: Mode = "cold", *, blocks: int = 1, cores: int = 48, **cost: float) -> Timeline:
+    result = run(entry, blocks=blocks, cores=cores)
+    return result.require_clean().timeline(mode, **{**ROUND, **cost})
+
+
+def test_a_vector_instruction_waits_for_the_copy_and_its_latency() -> None:
+    # issue 1, copy 1..21, done 121, vector 121..142; hot: done 61
+    assert timeline("copy_then_vector").cycles == pytest.approx(142)
+    assert timeline("copy_then_vector", "hot").cycles == pytest.approx(82)
+    assert timeline("copy_then_vector").microseconds == pytest.approx(0.142)
+
+
+def test_a_copy_out_ends_with_its_own_latency_in_both_modes() -> None:
+    # vector 1..22, copy 22..42, done 92
+    assert timeline("vector_then_copy_out").cycles == pytest.approx(92)
+    assert timeline("vector_then_copy_out", "hot").cycles == pytest.approx(92)
+
+
+def test_double_buffering_hides_all_but_the_last_tile() -> None:
+    # a tile of 4096 bytes: 256 cycles of DMA, 100 of latency, 36 of vector work
+    assert timeline("single_buffer").cycles == pytest.approx(1 + 4 * (256 + 100 + 36))
+    assert timeline("double_buffer").cycles == pytest.approx(1 + 4 * 256 + 100 + 36)
+
+
+def test_two_cores_share_the_memory_equally() -> None:
+    assert timeline("equal_copies", blocks=2).cycles == pytest.approx(1 + 100 + 100)
+    assert timeline("equal_copies", blocks=2, shared_cold=16).cycles == pytest.approx(1 + 200 + 100)
+    assert timeline("equal_copies", "hot", blocks=2, shared_hot=64).cycles == pytest.approx(1 + 50 + 40)
+
+
+def test_the_longer_copy_gets_the_whole_rate_when_the_other_has_ended() -> None:
+    # 8 bytes per cycle each for 100 cycles, then 800 bytes at 16
+    result = timeline("unequal_copies", blocks=2, shared_cold=16)
+    assert [block.end_us * 1e3 for block in result.blocks] == pytest.approx([1 + 150 + 100, 1 + 100 + 100])
+
+
+def test_a_full_queue_stalls_the_scalar_unit() -> None:
+    # five fills take the vector pipe to 106. Depth 2: the fourth is issued when the second starts at 22, the fifth
+    # when the third starts at 43, so the copy is issued at 45; with room for all it is issued at 6
+    assert timeline("fills_then_copy", queue_depth=2).cycles == pytest.approx(45 + 20 + 100)
+    assert timeline("fills_then_copy").cycles == pytest.approx(6 + 20 + 100)
+
+
+def test_sync_all_waits_for_the_slowest_core_and_costs_its_parameter() -> None:
+    # the slower core has filled at 64 and issues SyncAll until 65; 500 cycles later both go on
+    result = timeline("sync_all", blocks=2)
+    assert [block.end_us * 1e3 for block in result.blocks] == pytest.approx([65 + 500 + 1 + 21] * 2)
+    assert timeline("sync_all", blocks=2, sync_all_microseconds=0).cycles == pytest.approx(65 + 22)
+
+
+def test_more_blocks_than_cores_run_in_waves() -> None:
+    result = timeline("one_fill", blocks=5, cores=2)
+    assert [(block.core, block.begin_us * 1e3) for block in result.blocks] == [
+        (0, 0),
+        (1, 0),
+        (0, 22),
+        (1, 22),
+        (0, 44),
+    ]
+    assert (result.cycles, result.cores) == (66, 2)
+    assert result.busy_cycles("V", core=0) == pytest.approx(3 * 21)
+    assert result.busy_share("V", core=1) == pytest.approx(2 * 21 / 66)
+
+
+def test_copies_follow_each_other_without_waiting_for_the_latency() -> None:
+    assert timeline("two_copies").cycles == pytest.approx(1 + 20 + 20 + 100)
+
+
+def test_a_barrier_waits_for_the_latency() -> None:
+    assert timeline("two_copies_with_barrier").cycles == pytest.approx(1 + 120 + 120)
+
+
+def test_a_barrier_of_all_pipes_stalls_the_scalar_unit() -> None:
+    # the copy is done at 121, the barrier and the fill are issued after it
+    assert timeline("barrier_of_all_pipes").cycles == pytest.approx(121 + 1 + 1 + 21)
+
+
+def test_the_scalar_unit_waits_and_pays_for_its_accesses() -> None:
+    # the fill ends at 22, two accesses of 10 each, the next fill is issued after them
+    result = timeline("scalar_waits")
+    assert result.cycles == pytest.approx(22 + 20 + 1 + 21)
+    assert result.busy_cycles("S") == pytest.approx(4 + 20)
+
+
+def test_a_cached_line_of_global_memory_costs_less() -> None:
+    assert timeline("scalar_gm").cycles == pytest.approx(300 + 10 + 300)
+
+
+def test_bank_conflicts_are_in_the_pessimistic_time_only() -> None:
+    result = run("bank_conflicts")
+    assert result.timeline(**ROUND).cycles == pytest.approx(1 + 20 + 20)
+    assert result.timeline(bank_conflicts=True, **ROUND).cycles == pytest.approx(1 + 20 + 20 + 7)
+
+
+def test_each_command_of_an_instruction_takes_its_set_up() -> None:
+    assert timeline("many_commands").cycles == pytest.approx(1 + 5 * 20 + 100)
+
+
+def test_the_documented_constants_are_the_default() -> None:
+    # 22 + 1 cycles at 1.85 GHz, issued in 4
+    assert run("one_fill").timeline().microseconds == pytest.approx((4 + 23) / 1850)
+    # 1600 bytes at 16.8 (58.5) bytes per cycle, latency 900 (400)
+    assert run("equal_copies").timeline().cycles == pytest.approx(4 + 1600 / 16.8 + 900)
+    assert run("equal_copies").timeline("hot").cycles == pytest.approx(4 + 1600 / 58.5 + 400)
+
+
+def test_the_shared_rate_binds_when_reads_and_writes_exceed_it() -> None:
+    free = run("equal_copies", blocks=48).timeline()
+    assert free.cycles == pytest.approx(4 + 1600 / 16.8 + 900)
+    half = run("equal_copies", blocks=48).timeline(shared_cold=24 * 16.8)
+    assert half.cycles == pytest.approx(4 + 3200 / 16.8 + 900)
+
+
+def test_one_run_gives_the_same_times_again() -> None:
+    result = run("double_buffer", blocks=3)
+    assert result.timeline() == result.timeline()
+    assert result.timeline("hot").cycles < result.timeline("cold").cycles
+
+
+def test_every_report_says_that_the_times_are_modelled(tmp_path: Path) -> None:
+    result = run("double_buffer")
+    result.write_trace(tmp_path / "trace.json")
+    trace = (tmp_path / "trace.json").read_text()
+    for text in (result.summary(), result.timeline().summary(), result.timeline("hot").summary(), trace):
+        assert "modelled, uncalibrated" in text
+
+
+def test_the_summary_has_a_bar_for_each_pipe() -> None:
+    lines = run("double_buffer").timeline(**ROUND).summary().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["S", "V", "MTE2", "MTE3"]
+    share = 4 * 256 / 1161
+    assert lines[3].count("#") == round(40 * share)
+    assert f"{share:.1%}" in lines[3]
+
+
+def test_the_trace_has_a_thread_per_pipe_and_an_event_per_instruction(tmp_path: Path) -> None:
+    run("double_buffer", blocks=2).write_trace(tmp_path / "trace.json", **ROUND)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    names = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
+    assert names == {(core, pipe) for core in (0, 1) for pipe in ("S", "V", "MTE2", "MTE3")}
+    copies = [event for event in events if event["name"] == "CopyIn" and event["pid"] == 0]
+    assert [(event["ts"], event["dur"]) for event in copies] == [
+        (pytest.approx((1 + 256 * i) / 1e3), pytest.approx(0.256)) for i in range(4)
+    ]
+    assert {(event["args"]["buffer"], event["args"]["bytes"]) for event in copies} == {("x", 4096)}
+    assert len([event for event in events if event["name"] == "Increment"]) == 8
+
+
+def test_what_has_no_timeline_says_why() -> None:
+    with pytest.raises(LaunchError, match="trace off"):
+        run("one_fill", trace=False).timeline()
+    with pytest.raises(LaunchError, match="did not reach its end"):
+        run("faulty").timeline()
+    with pytest.raises(LaunchError, match="cold or hot"):
+        run("one_fill").timeline("warm")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="vector_tail: no such constant"):
+        run("one_fill").timeline(vector_tail=1.0)
+    with pytest.raises(LaunchError, match="cannot write the trace"):
+        run("one_fill").write_trace("/nowhere/trace.json")
+
+
+def test_constants_out_of_range_are_named() -> None:
+    with pytest.raises(LaunchError, match="rate_cold: expected a positive number, got 0"):
+        run("one_fill").timeline(rate_cold=0)
+    with pytest.raises(LaunchError, match="queue_depth: expected at least 1"):
+        run("one_fill").timeline(queue_depth=0)
+
+
+def test_python_knows_the_constants_of_the_header() -> None:
+    header = (Path(__file__).parents[2] / "emulator/ascendc/machine/cost.h").read_text()
+    names = [re.sub("([A-Z])", r"_\1", name).lower() for name in re.findall(r"^    double (\w+) = ", header, re.M)]
+    assert names == [entry[0] for entry in CCost._fields_]

@@ -1,0 +1,79 @@
+// The tiling maths without CANN or its stand-ins, as C functions for ctypes.
+#include "tiling_math.h"
+#include "../op_kernel/work_split.h"
+
+namespace {
+
+struct EqualRows {
+    uint32_t rows;
+    uint32_t operator()(uint32_t) const { return rows; }
+};
+
+toptheta::TensorDescription Describe(toptheta::ElementType type, std::vector<int64_t> dims)
+{
+    return {true, type, std::move(dims)};
+}
+
+toptheta::Arguments ValidArguments()
+{
+    using toptheta::ElementType;
+    using toptheta::InputIndex;
+    toptheta::Arguments arguments;
+    arguments.inputs[InputIndex::kQuery] = Describe(ElementType::kFloat16, {2, 4, 1, 32});
+    arguments.inputs[InputIndex::kKey] = Describe(ElementType::kFloat16, {2, 2, 64, 32});
+    arguments.inputs[InputIndex::kValue] = arguments.inputs[InputIndex::kKey];
+    arguments.inputs[InputIndex::kThreshold] = Describe(ElementType::kFloat32, {4});
+    arguments.outputs[toptheta::OutputIndex::kAttentionOut] = arguments.inputs[InputIndex::kQuery];
+    arguments.numHeads = 4;
+    arguments.numKeyValueHeads = 2;
+    return arguments;
+}
+
+uint32_t KindOf(const toptheta::Arguments& arguments, const toptheta::Platform& platform)
+{
+    toptheta::Tiling tiling;
+    return static_cast<uint32_t>(toptheta::ComputeTiling(arguments, platform, tiling).kind);
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t ScoreRowsOf(uint32_t group, uint32_t headDim, uint32_t bfloat16)
+{
+    return toptheta::MakeUbLayout({headDim, toptheta::HeadBlockFor(group, headDim), bfloat16 != 0, true}).scoreRows;
+}
+
+// Segments that are a part of a unit only, over all cores, when every sequence has `rows` rows.
+uint32_t CutSegments(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint32_t rows, uint32_t cores)
+{
+    EqualRows rowsOf = {rows};
+    const toptheta::WorkTotal total = toptheta::TotalWork(batch, kvHeads * headBlocks, rowsOf);
+    uint32_t cut = 0;
+    for (uint32_t core = 0; core < cores; core++) {
+        toptheta::SegmentIterator<EqualRows> iterator(total, cores, core, kvHeads, headBlocks, rowsOf);
+        for (toptheta::Segment segment; iterator.Next(segment);) {
+            cut += toptheta::IsWhole(segment) ? 0 : 1;
+        }
+    }
+    return cut;
+}
+
+// The kind of error of four calls: a valid one, a wrong value, a wrong dtype, a shape that is not supported.
+void ErrorKinds(uint32_t kinds[4])
+{
+    const toptheta::Platform platform = {48, 192 * 1024, 0};
+    const toptheta::Arguments valid = ValidArguments();
+    toptheta::Arguments value = valid;
+    value.numHeads = 3;
+    toptheta::Arguments type = valid;
+    type.inputs[toptheta::InputIndex::kThreshold].type = toptheta::ElementType::kFloat16;
+    toptheta::Arguments unsupported = valid;
+    unsupported.inputs[toptheta::InputIndex::kQuery].dims[3] = 40;
+    const toptheta::Arguments* const calls[] = {&valid, &value, &type, &unsupported};
+    for (uint32_t i = 0; i < 4; i++) {
+        kinds[i] = KindOf(*calls[i], platform);
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,148 @@
+"""The registered definition against the contract: names, order, dtypes; against the kernel's entry and the schema."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import toptheta_npu  # noqa: F401 (registers the schema)
+from emulator.cann import aclnn_signature, describe_operator
+
+_ROOT = Path(__file__).resolve().parents[2]
+_KERNEL = _ROOT / "op_kernel" / "top_theta_incremental_attention.cpp"
+_CACHE = ["float16", "float16", "bfloat16", "bfloat16"]
+_INTEGERS = ["int32", "int64", "int32", "int64"]
+_FLOAT32 = ["float32"] * 4
+_INT32 = ["int32"] * 4
+_INPUTS = [
+    ("query", "required", _CACHE), ("key", "required", _CACHE), ("value", "required", _CACHE),
+    ("threshold", "required", _FLOAT32), ("actual_seq_lengths", "optional", _INTEGERS),
+    ("key_start", "optional", _INTEGERS), ("block_table", "optional", _INT32),
+    ("discarded_mass", "optional", _FLOAT32), ("value_mean", "optional", _FLOAT32), ("row_lse", "optional", _FLOAT32),
+]  # fmt: skip
+_ATTRIBUTES: list[tuple[str, str, str, Any]] = [
+    ("num_heads", "required", "int", None), ("num_key_value_heads", "required", "int", None),
+    ("scale_value", "required", "float", None), ("input_layout", "optional", "string", "BNSD"),
+    ("placement", "optional", "string", "pre_softmax"), ("sdc", "optional", "string", "exact"),
+    ("sdc_gamma", "optional", "float", 0.05), ("path", "optional", "string", "auto"),
+    ("block_size", "optional", "int", 0), ("key_strides", "optional", "list_int", []),
+    ("value_strides", "optional", "list_int", []), ("with_stats", "optional", "bool", False),
+    ("partial", "optional", "bool", False),
+]  # fmt: skip
+_OUTPUTS = [
+    ("attention_out", "required", _CACHE), ("lse", "required", _FLOAT32), ("kept", "required", _INT32),
+    ("value_rows", "required", _INT32), ("part_out", "required", _FLOAT32), ("part_maximum", "required", _FLOAT32),
+    ("part_kept_mass", "required", _FLOAT32), ("part_discarded_mass", "required", _FLOAT32),
+]  # fmt: skip
+
+
+def _names(kind: str) -> list[str]:
+    return [item["name"] for item in describe_operator()[kind]]
+
+
+def test_type_and_socs() -> None:
+    operator = describe_operator()
+    assert operator["type"] == "TopThetaIncrementalAttention"
+    assert operator["socs"] == ["ascend910b", "ascend910_93"]
+
+
+def test_inputs() -> None:
+    inputs = describe_operator()["inputs"]
+    assert [(item["name"], item["option"], item["types"]) for item in inputs] == _INPUTS
+
+
+def test_attributes() -> None:
+    attributes = describe_operator()["attributes"]
+    assert [(item["name"], item["option"], item["type"], item["default"]) for item in attributes] == _ATTRIBUTES
+
+
+def test_outputs() -> None:
+    outputs = describe_operator()["outputs"]
+    assert [(item["name"], item["option"], item["types"]) for item in outputs] == _OUTPUTS
+
+
+def test_only_key_and_value_may_be_strided() -> None:
+    """Anything else strided is copied first, which a cache must never be."""
+    contiguous = {item["name"]: item["contiguous"] for item in describe_operator()["inputs"]}
+    assert contiguous == {name: "ignore" if name in ("key", "value") else "auto" for name, *_ in _INPUTS}
+
+
+def test_nothing_depends_on_values() -> None:
+    """Neither by declaration nor by code: a captured launch replays with other lengths."""
+    operator = describe_operator()
+    assert {item["value_depend"] for item in (*operator["inputs"], *operator["outputs"])} == {"ignore"}
+    for source in sorted((_ROOT / "op_host").glob("*.*")):
+        assert not re.search(r"Get\w*InputTensor|TilingInputsDataDependency", source.read_text()), source.name
+
+
+def test_formats_are_nd() -> None:
+    operator = describe_operator()
+    assert all(item["formats"] == ["ND"] * 4 for item in (*operator["inputs"], *operator["outputs"]))
+
+
+def test_kernel_entry_takes_the_same_arguments_in_the_same_order() -> None:
+    entry = re.search(r"void top_theta_incremental_attention\(([^)]*)\)", _KERNEL.read_text())
+    assert entry is not None
+    arguments = re.findall(r"GM_ADDR (\w+)", entry[1])
+    assert arguments == [*_names("inputs"), *_names("outputs"), "workspace", "tiling"]
+
+
+def _schema(operator: str) -> dict[str, Any]:
+    schema = getattr(torch.ops.toptheta_npu, operator).default._schema
+    return {argument.name: argument for argument in schema.arguments}
+
+
+def test_inputs_are_the_tensors_of_the_python_operator() -> None:
+    tensors = [name for name, argument in _schema("incremental_attention").items() if "Tensor" in str(argument.type)]
+    assert _names("inputs") == [*tensors, "row_lse"]
+    partial = [name for name, argument in _schema("incremental_attention_partial").items()
+               if "Tensor" in str(argument.type)]  # fmt: skip
+    assert partial == [*_names("inputs")[:7], "lse"]
+
+
+@pytest.mark.parametrize(
+    "operator", ["incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial"]
+)
+def test_attributes_are_those_of_the_python_operator_with_the_same_defaults(operator: str) -> None:
+    attributes = {item["name"]: item for item in describe_operator()["attributes"]}
+    shared = [name for name, argument in _schema(operator).items() if "Tensor" not in str(argument.type)]
+    assert shared == [name for name in attributes if name in shared]
+    for name in shared:
+        argument = _schema(operator)[name]
+        required = not argument.has_default_value()
+        assert attributes[name]["option"] == ("required" if required else "optional")
+        assert attributes[name]["default"] == (None if required else argument.default_value)
+
+
+def test_aclnn_functions() -> None:
+    signature = aclnn_signature()
+    assert signature["header"] == "aclnn_top_theta_incremental_attention.h"
+    first, second = signature["get_workspace_size"], signature["run"]
+    assert first["name"] == "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
+    assert second["name"] == "aclnnTopThetaIncrementalAttention"
+    assert {first["returns"], second["returns"]} == {"aclnnStatus"}
+    assert [(item["type"], item["name"]) for item in second["parameters"]] == [
+        ("void *", "workspace"), ("uint64_t", "workspaceSize"), ("aclOpExecutor *", "executor"),
+        ("aclrtStream", "stream"),
+    ]  # fmt: skip
+
+
+def test_aclnn_parameters() -> None:
+    tensor, integers = "const aclTensor *", "const aclIntArray *"
+    parameters = aclnn_signature()["get_workspace_size"]["parameters"]
+    assert [(item["type"], item["name"]) for item in parameters] == [
+        (tensor, "query"), (tensor, "key"), (tensor, "value"), (tensor, "threshold"),
+        (tensor, "actualSeqLengthsOptional"), (tensor, "keyStartOptional"), (tensor, "blockTableOptional"),
+        (tensor, "discardedMassOptional"), (tensor, "valueMeanOptional"), (tensor, "rowLseOptional"),
+        ("int64_t", "numHeads"), ("int64_t", "numKeyValueHeads"), ("double", "scaleValue"),
+        ("char *", "inputLayoutOptional"), ("char *", "placementOptional"), ("char *", "sdcOptional"),
+        ("double", "sdcGamma"), ("char *", "pathOptional"), ("int64_t", "blockSize"),
+        (integers, "keyStridesOptional"), (integers, "valueStridesOptional"), ("bool", "withStats"),
+        ("bool", "partial"), (tensor, "attentionOutOut"), (tensor, "lseOut"), (tensor, "keptOut"),
+        (tensor, "valueRowsOut"), (tensor, "partOutOut"), (tensor, "partMaximumOut"), (tensor, "partKeptMassOut"),
+        (tensor, "partDiscardedMassOut"), ("uint64_t *", "workspaceSize"), ("aclOpExecutor **", "executor"),
+    ]  # fmt: skip

@@ -1,0 +1,290 @@
+"""The tiling function: the struct it fills, the key, the launch and the workspace, over random shapes."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from operator_calls import Call, Shape, per_head, value_mean
+
+from emulator.cann import OperatorError, Platform, TensorSpec, build_library, tiling_fields
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SYSTEM = 16 * 1024 * 1024
+_WHOLE, _SPLIT = 1, 2
+_MOST_SCORES = 256 * 1024 * 1024
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    source = Path(__file__).resolve().parent / "probes" / "tiling_math.cpp"
+    return ctypes.CDLL(str(build_library("tiling_math", [source], [_ROOT / "op_host"])))
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    paged = draw(st.sampled_from(("", "", "4d", "3d")))
+    return Shape(
+        layout=draw(st.sampled_from(("BNSD", "BSND", "BSH"))),
+        batch=draw(st.integers(1, 50)),
+        kv_heads=draw(st.sampled_from((1, 2, 3, 4, 8, 48))),
+        group=draw(st.sampled_from((1, 2, 4, 5, 7, 8, 9, 16, 80))),
+        head_dim=draw(st.integers(1, 32)) * 16,
+        rows=draw(st.integers(1, 512) if paged else st.one_of(st.integers(1, 5000), st.just(262144))),
+        dtype=draw(st.sampled_from(("float16", "bfloat16"))),
+        paged=paged,
+        block_size=draw(st.integers(1, 32)) * 16 if paged else 0,
+    )
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[Shape, Call]:
+    """A valid call with any mode, and its sizes."""
+    shape = draw(shapes())
+    integers = draw(st.sampled_from(("int32", "int64")))
+    lengths = draw(st.sampled_from((None, integers)))
+    starts = None if shape.paged else draw(st.sampled_from((None, None, integers)))
+    placement = draw(st.sampled_from(("pre_softmax", "post_softmax")))
+    kind = draw(st.sampled_from(("plain", "stats", "part")))
+    call = shape.call(lengths=lengths, starts=starts, placement=placement, with_stats=kind == "stats",
+                      partial=kind == "part")  # fmt: skip
+    if kind == "part" and placement == "post_softmax":
+        call = call.with_inputs(row_lse=per_head(shape))
+    if draw(st.booleans()):
+        call = call.with_inputs(threshold=TensorSpec((shape.heads,), "float32"))
+    if kind != "part":
+        call = _with_compensation(draw, shape, call, placement)
+    cores = draw(st.sampled_from((1, 20, 24, 40, 48, 64, 70)))
+    return shape, replace(call, platform=Platform(vector_cores=cores))
+
+
+def _with_compensation(draw: st.DrawFn, shape: Shape, call: Call, placement: str) -> Call:
+    modes = ("exact",) if placement == "post_softmax" else ("none", "exact", "exp_threshold", "offline")
+    sdc = draw(st.sampled_from(modes))
+    call = call.with_attrs(sdc=sdc)
+    if sdc == "offline":
+        call = call.with_inputs(discarded_mass=per_head(shape))
+    if sdc != "none" and draw(st.booleans()):
+        call = call.with_inputs(value_mean=value_mean(shape))
+    return call
+
+
+def head_blocks_of(shape: Shape) -> tuple[int, int]:
+    """Query heads handled together, and how many such blocks a group has."""
+    most = 8 if shape.head_dim <= 256 else 4
+    block = min(shape.group, most)
+    return block, -(-shape.group // block)
+
+
+def score_bytes_of(shape: Shape, call: Call, key: int) -> int:
+    """What post-softmax has to keep in the workspace."""
+    if call.attrs["placement"] == "pre_softmax" or "row_lse" in call.inputs:
+        return 0
+    in_ub = _library().ScoreRowsOf(shape.group, shape.head_dim, shape.dtype == "bfloat16")
+    if key == _WHOLE and shape.capacity <= in_ub:
+        return 0
+    return shape.batch * shape.heads * shape.capacity * 4
+
+
+def key_of(shape: Shape, call: Call) -> int:
+    """The rule in the words of the documentation."""
+    cores = min(call.platform.vector_cores, 64)
+    _, blocks = head_blocks_of(shape)
+    even = shape.batch * shape.kv_heads * blocks % cores == 0
+    same_rows = "actual_seq_lengths" not in call.inputs and "key_start" not in call.inputs
+    return _WHOLE if even and same_rows and not (call.attrs["with_stats"] and blocks > 1) else _SPLIT
+
+
+def fits(shape: Shape, call: Call) -> bool:
+    return score_bytes_of(shape, call, key_of(shape, call)) <= _MOST_SCORES
+
+
+@given(calls())
+def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
+    shape, call = drawn
+    assume(fits(shape, call))
+    fields, attrs, inputs = call.fields(), call.attrs, call.inputs
+    integers = inputs.get("actual_seq_lengths") or inputs.get("key_start")
+    block, blocks = head_blocks_of(shape)
+    strides = dict(zip(("outer", "head", "row"), shape.strides, strict=True))
+    threshold = inputs["threshold"]
+    assert threshold is not None
+    expected: dict[str, Any] = {
+        "key": strides, "value": strides, "batch": shape.batch, "numHeads": shape.heads,
+        "numKeyValueHeads": shape.kv_heads, "headDim": shape.head_dim, "capacity": shape.capacity,
+        "blockSize": shape.block_size, "blockTableWidth": shape.rows if shape.paged else 0,
+        "lengthBytes": 8 if integers and integers.dtype == "int64" else 4,
+        "hasLengths": "actual_seq_lengths" in inputs, "hasKeyStart": "key_start" in inputs,
+        "thresholdPerSequence": len(threshold.shape) == 2, "headBlock": block, "headBlocks": blocks,
+        "cores": min(call.platform.vector_cores, 64), "placement": attrs["placement"] == "post_softmax",
+        "sdc": ("none", "exact", "exp_threshold", "offline").index(attrs.get("sdc", "exact")), "path": 0,
+        "hasValueMean": "value_mean" in inputs, "hasRowLse": "row_lse" in inputs, "withStats": attrs["with_stats"],
+        "partial": attrs["partial"], "scaleValue": 0.125, "sdcGamma": ctypes.c_float(0.05).value,
+    }  # fmt: skip
+    offsets = ("partialOffset", "valueRowsOffset", "scoresOffset")
+    assert {name: value for name, value in fields.items() if name not in offsets} == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "key"),
+    [
+        (Shape(batch=6, kv_heads=8), {}, _WHOLE),
+        (Shape(batch=6, kv_heads=8), {"with_stats": True}, _WHOLE),
+        (Shape(batch=24, kv_heads=1, group=12), {}, _WHOLE),
+        (Shape(batch=24, kv_heads=1, group=12), {"with_stats": True}, _SPLIT),
+        (Shape(batch=6, kv_heads=8), {"lengths": "int32"}, _SPLIT),
+        (Shape(batch=6, kv_heads=8), {"starts": "int32"}, _SPLIT),
+        (Shape(batch=5, kv_heads=8), {}, _SPLIT),
+        (Shape(batch=6, kv_heads=8, paged="4d", block_size=16, rows=4), {}, _SPLIT),
+    ],
+    ids=["even", "statistics", "two-head-blocks", "rows-of-two-head-blocks", "lengths", "starts", "uneven", "paged"],
+)
+def test_key_of(shape: Shape, options: dict[str, Any], key: int) -> None:
+    """Units stay whole only where all are equal, divide evenly among 48 cores, and no two cores add up V rows."""
+    assert shape.call(**options).run().key == key
+
+
+@given(calls())
+def test_key_and_launch(drawn: tuple[Shape, Call]) -> None:
+    shape, call = drawn
+    assume(fits(shape, call))
+    result = call.run()
+    assert result.key == key_of(shape, call)
+    assert result.block_dim == min(call.platform.vector_cores, 64)
+    assert result.schedule_mode == (1 if result.key == _SPLIT else 0)
+
+
+@given(calls())
+def test_no_unit_is_cut_where_the_key_says_whole(drawn: tuple[Shape, Call]) -> None:
+    shape, call = drawn
+    units = shape.kv_heads * head_blocks_of(shape)[1]
+    call = replace(call, platform=Platform(vector_cores=units if units <= 64 else 1))
+    call = replace(call, inputs={name: spec for name, spec in call.inputs.items() if name != "key_start"})
+    assume(key_of(shape, call) == _WHOLE and fits(shape, call))
+    result = call.run()
+    assert result.key == _WHOLE
+    sizes = (shape.batch, shape.kv_heads, head_blocks_of(shape)[1], shape.capacity)
+    assert _library().CutSegments(*sizes, result.block_dim) == 0
+
+
+@given(calls())
+def test_workspace_holds_what_the_kernel_exchanges(drawn: tuple[Shape, Call]) -> None:
+    """Sections one after another, 512-byte aligned, and each as large as its use."""
+    shape, call = drawn
+    assume(fits(shape, call))
+    result = call.run()
+    fields = tiling_fields(result.tiling)
+    block, blocks = head_blocks_of(shape)
+    split = result.key == _SPLIT
+    units = shape.batch * shape.kv_heads * blocks
+    # two slots for each core, and two more in post-softmax, whose cores meet once to find the log-sum-exp
+    meets_twice = call.attrs["placement"] == "post_softmax" and "row_lse" not in call.inputs
+    slots = (4 if meets_twice else 2) * fields["cores"]
+    sections = [
+        (fields["partialOffset"], slots * block * (32 + 4 * shape.head_dim) if split else 0),
+        (fields["valueRowsOffset"], units * 32 if call.attrs["with_stats"] and blocks > 1 else 0),
+        (fields["scoresOffset"], score_bytes_of(shape, call, result.key)),
+    ]
+    end = 0
+    for offset, size in sections:
+        assert offset % 512 == 0
+        assert offset == end
+        end = offset + -(-size // 512) * 512
+    assert result.workspace == _SYSTEM + end
+    assert not split or end > 0, "a launch that synchronises needs a workspace"
+
+
+@given(shapes(), st.booleans(), st.sampled_from(("pre_softmax", "post_softmax")))
+def test_workspace_depends_on_shapes_alone(shape: Shape, stats: bool, placement: str) -> None:
+    """Tiling never sees a length; not even the integer type that lengths come in changes the workspace."""
+    short, long = (
+        shape.call(lengths=integers, with_stats=stats, partial=False, placement=placement)
+        for integers in ("int32", "int64")
+    )
+    assume(fits(shape, short))
+    results = [short.run(), short.run(), long.run()]
+    assert len({(result.workspace, result.key, result.block_dim) for result in results}) == 1
+    fields = [tiling_fields(result.tiling) for result in results]
+    assert fields[0] == fields[1] == fields[2] | {"lengthBytes": 4}
+
+
+@given(shapes(), st.integers(1, 4), st.integers(1, 4))
+def test_given_strides_reach_the_kernel_where_there_is_something_to_step_along(
+    shape: Shape, wider: int, extra: int
+) -> None:
+    outer, head, row = (stride * wider + 16 * extra for stride in shape.strides)
+    call = shape.call(key_strides=[outer, head, row])
+    fields = call.fields()
+    sizes = (shape.blocks if shape.paged else shape.batch, shape.kv_heads, shape.block_size or shape.rows)
+    expected = [given if size > 1 else contiguous
+                for given, size, contiguous in zip((outer, head, row), sizes, shape.strides, strict=True)]  # fmt: skip
+    assert list(fields["key"].values()) == expected
+    assert tuple(fields["value"].values()) == shape.strides
+
+
+def test_key_and_value_may_have_different_strides() -> None:
+    call = Shape().call(key_strides=[8192, 4096, 64], value_strides=[4096, 64, 128])
+    fields = call.fields()
+    assert fields["key"] == {"outer": 8192, "head": 4096, "row": 64}
+    assert fields["value"] == {"outer": 4096, "head": 64, "row": 128}
+
+
+def test_a_strided_cache_needs_no_more_workspace() -> None:
+    plain = Shape().call(lengths="int32")
+    assert plain.with_attrs(key_strides=[8192, 4096, 64]).run().workspace == plain.run().workspace
+
+
+def test_a_sequence_dimension_of_stride_0_is_a_shared_cache() -> None:
+    assert Shape().call(key_strides=[0, 2048, 32]).fields()["key"]["outer"] == 0
+
+
+@pytest.mark.parametrize(("path", "code"), [("auto", 0), ("gather", 1), ("dense", 2)])
+def test_path(path: str, code: int) -> None:
+    assert Shape().call(path=path).fields()["path"] == code
+
+
+def test_scale_and_gamma_are_float32() -> None:
+    fields = Shape().call(sdc="exp_threshold", sdc_gamma=0.3).with_attrs(scale_value=-0.7).fields()
+    assert (fields["scaleValue"], fields["sdcGamma"]) == (ctypes.c_float(-0.7).value, ctypes.c_float(0.3).value)
+
+
+def test_largest_call_is_accepted() -> None:
+    shape = Shape(batch=65536, kv_heads=8, group=1, head_dim=512, rows=262144)
+    result = shape.call(lengths="int64").run()
+    assert tiling_fields(result.tiling)["key"] == {"outer": 8 * 262144 * 512, "head": 262144 * 512, "row": 512}
+
+
+def test_scores_of_post_softmax_reach_their_limit_and_no_further() -> None:
+    """[B, Hq, capacity] = [16, 16, 262144] float32 is 256 MiB."""
+    shape = Shape(batch=16, kv_heads=16, group=1, rows=262144)
+    call = shape.call(placement="post_softmax", lengths="int32")
+    assert call.run().workspace > _SYSTEM + _MOST_SCORES
+    with pytest.raises(OperatorError, match="256 MiB of scores"):
+        replace(shape, batch=17).call(placement="post_softmax", lengths="int32").run()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("group", [1, 4, 9])
+@pytest.mark.parametrize("head_dim", [64, 128, 512])
+def test_scores_of_whole_units_stay_in_ub_up_to_its_room(dtype: str, group: int, head_dim: int) -> None:
+    room = _library().ScoreRowsOf(group, head_dim, dtype == "bfloat16")
+    shape = Shape(batch=48, kv_heads=1, group=group, head_dim=head_dim, dtype=dtype)
+    inside, outside = (replace(shape, rows=rows).call(placement="post_softmax").run() for rows in (room, room + 1))
+    assert (inside.key, inside.workspace) == (_WHOLE, _SYSTEM)
+    size = shape.batch * shape.heads * (room + 1) * 4
+    assert (outside.key, outside.workspace) == (_WHOLE, _SYSTEM + -(-size // 512) * 512)
+    cut = replace(shape, rows=room).call(placement="post_softmax", lengths="int32").run()
+    assert cut.workspace > _SYSTEM + shape.batch * shape.heads * room * 4, "a core leaves the scores of a part"
+
+
+def test_error_kinds_of_the_maths_alone() -> None:
+    """None, value, type, not supported: compiled without CANN and without its stand-ins."""
+    kinds = (ctypes.c_uint32 * 4)()
+    _library().ErrorKinds(kinds)
+    assert list(kinds) == [0, 1, 2, 3]

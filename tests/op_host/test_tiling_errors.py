@@ -1,0 +1,216 @@
+"""Every error of the tiling function: argument, what was expected, what came, the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cases import ERROR_CASES, ErrorCase, valid_arguments
+from operator_calls import Call, Shape, per_head, value_mean
+from torch import Tensor
+
+from emulator.cann import OperatorError, Platform, TensorSpec, run_tiling
+
+_BASE = Shape()  # BNSD: query [2, 4, 1, 32], key and value [2, 2, 64, 32]
+_PAGED = Shape(paged="4d", block_size=16, rows=4)
+_BSH = Shape(layout="BSH")
+_POST = {"placement": "post_softmax"}
+_MERGE = "give {} to merge_partials"
+#: name, the call, the operator's message
+_OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
+    # limits of the NPU
+    ("head-dim-step", Shape(head_dim=40).call(), "query: expected head_dim a multiple of 16 on an NPU, got 40; "
+     "pad query, key and value with zeros and keep scale_value"),
+    ("batch", Shape(batch=65537).call(), "query: expected at most 65536 sequences, got [65537, 4, 1, 32]; "
+     "split the batch"),
+    ("heads", Shape(kv_heads=4097, group=1).call(), "num_heads: expected 1 to 4096, got 4097"),
+    ("capacity", Shape(rows=262145).call(), "key: expected at most 262144 keys per sequence, got [2, 2, 262145, 32]"),
+    ("paged-capacity", replace(_PAGED, rows=16385).call(),
+     "block_table: expected 1 to 16384 blocks per sequence with block_size=16, got 16385"),
+    ("paged-no-blocks-per-sequence", replace(_PAGED, rows=0).call(),
+     "block_table: expected 1 to 16384 blocks per sequence with block_size=16, got 0"),
+    ("paged-no-blocks", replace(_PAGED, blocks=0).call(),
+     "key: expected room for at least one key, got [0, 2, 16, 32]"),
+    ("block-size-step", replace(_PAGED, block_size=24).call(), "block_size: expected a multiple of 16 up to 512 on an "
+     "NPU, got 24; use a cache with block_size=128, for example"),
+    ("block-size-large", replace(_PAGED, block_size=528).call(), "block_size: expected a multiple of 16 up to 512 on "
+     "an NPU, got 528; use a cache with block_size=128, for example"),
+    ("block-size-negative", _PAGED.call().with_attrs(block_size=-16),
+     "block_size: expected the rows per block of the paged cache, got -16"),
+    ("scores", Shape(batch=64, kv_heads=8, group=1, rows=262144).call(lengths="int32", **_POST),
+     "placement: expected at most 256 MiB of scores with placement='post_softmax', got 512 MiB for [B, Hq, capacity] "
+     "= [64, 8, 262144]; use placement='pre_softmax', smaller batches or a smaller cache"),
+    ("no-vector-cores", replace(_BASE.call(), platform=Platform(vector_cores=0)),
+     "SoC: expected vector cores, got none; the operator is made for ascend910b and ascend910_93"),
+    ("small-ub", replace(_BASE.call(), platform=Platform(ub_bytes=188159)),
+     "SoC: expected 188160 bytes of Unified Buffer, got 188159; the operator is made for ascend910b and ascend910_93"),
+    # dtypes
+    ("query-dtype", _BASE.call().with_inputs(query=TensorSpec(_BASE.query, "float32")),
+     "query: expected dtype float16 or bfloat16, got float32; convert it with query.to(torch.float16)"),
+    ("key-dtype", _BASE.call().with_inputs(key=TensorSpec(_BASE.cache, "bfloat16")),
+     "key: expected dtype float16, got bfloat16; convert it with key.to(torch.float16)"),
+    ("value-dtype", Shape(dtype="bfloat16").call().with_inputs(value=TensorSpec(_BASE.cache, "float16")),
+     "value: expected dtype bfloat16, got float16; convert it with value.to(torch.bfloat16)"),
+    ("unknown-dtype", _BASE.call().with_inputs(value=TensorSpec(_BASE.cache, "int8")),
+     "value: expected dtype float16, got another dtype; convert it with value.to(torch.float16)"),
+    ("starts-dtype", _BASE.call(lengths="int32", starts="int64"),
+     "key_start: expected dtype int32, got int64; convert it with key_start.to(torch.int32)"),
+    ("starts-alone-dtype", _BASE.call(starts="float32"),
+     "key_start: expected dtype int32 or int64, got float32; convert it with key_start.to(torch.int32)"),
+    ("mass-dtype", _BASE.call(sdc="offline").with_inputs(discarded_mass=TensorSpec((2, 4), "float16")),
+     "discarded_mass: expected dtype float32, got float16; convert it with discarded_mass.to(torch.float32)"),
+    # heads and shapes
+    ("no-heads", _BASE.call().with_shapes(query=(2, 0, 1, 32)).with_attrs(num_heads=0),
+     "num_heads: expected 1 to 4096, got 0"),
+    ("bsh-no-heads", _BSH.call().with_attrs(num_heads=0),
+     "num_heads: expected a divisor of the hidden size 128, got 0"),
+    ("bsh-kv-heads-zero", _BSH.call().with_attrs(num_key_value_heads=0), "num_key_value_heads: expected a divisor of "
+     "the 4 query heads, got 0; check the KV cache's layout"),
+    ("bsh-form", _BSH.call().with_shapes(query=(2, 4, 1, 32)), "query: expected BSH [B, 1, Hq*D], got [2, 4, 1, 32]"),
+    ("bsnd-form", Shape(layout="BSND").call().with_shapes(query=(2, 128)),
+     "query: expected BSND [B, 1, Hq, D], got [2, 128]"),
+    ("bsnd-key", Shape(layout="BSND").call().with_shapes(key=(2, 64, 2, 16)),
+     "key: expected shape [2, 64, 2, 32] [B, S, Hkv, D], got [2, 64, 2, 16]"),
+    ("bsh-key-dims", _BSH.call().with_shapes(key=(2, 64, 2, 32)),
+     "key: expected 3 dimensions for BSH, got [2, 64, 2, 32]"),
+    ("paged-key-dims", _PAGED.call().with_shapes(key=(9, 1024)),
+     "key: expected 4 or 3 dimensions for a paged cache, got [9, 1024]"),
+    ("paged-4d-key", _PAGED.call().with_shapes(key=(9, 2, 32, 32)),
+     "key: expected shape [9, 2, 16, 32] [blocks, Hkv, block_size, D], got [9, 2, 32, 32]"),
+    ("paged-3d-key", replace(_PAGED, paged="3d").call().with_shapes(key=(9, 16, 32)),
+     "key: expected shape [9, 16, 64] [blocks, block_size, Hkv*D], got [9, 16, 32]"),
+    ("threshold-scalar", _BASE.call().with_shapes(threshold=()), "threshold: expected shape [2, 4] [B, Hq], got []"),
+    ("row-lse-shape", _BASE.call(partial=True, **_POST).with_shapes(row_lse=(4,)),
+     "row_lse: expected shape [2, 4] [B, Hq], got [4]"),
+    # strides
+    ("strides-count", _BASE.call(key_strides=[4096, 32]),
+     "key_strides: expected the strides of sequence or block, head and row, got [4096, 32]"),
+    ("strides-step", _BASE.call(key_strides=[4096, 2048, 40]),
+     "key_strides: expected multiples of 16 elements, at least 0, got [4096, 2048, 40]; pass key.contiguous()"),
+    ("strides-negative", _BASE.call(value_strides=[-4096, 2048, 32]),
+     "value_strides: expected multiples of 16 elements, at least 0, got [-4096, 2048, 32]; pass value.contiguous()"),
+    ("rows-overlap", _BASE.call(value_strides=[4096, 2048, 16]),
+     "value_strides: expected rows from 32 to 1073741855 elements apart, got 16; pass value.contiguous()"),
+    ("rows-far-apart", _BASE.call(key_strides=[4096, 2048, 1073741856]),
+     "key_strides: expected rows from 32 to 1073741855 elements apart, got 1073741856; pass key.contiguous()"),
+    # modes
+    ("no-such-sdc", _BASE.call(sdc="exakt"),
+     "sdc: expected one of none, exact, exp_threshold, offline, got 'exakt'"),
+    ("lse-without-part", _BASE.call(**_POST).with_inputs(row_lse=per_head(_BASE)),
+     "row_lse: expected None without partial=True, got a tensor"),
+    ("part-with-stats", _BASE.call(partial=True, with_stats=True),
+     "with_stats: expected False with partial=True, which returns its own quantities, got True"),
+    ("part-sdc", _BASE.call(partial=True, sdc="none"),
+     f"sdc: expected 'exact' with partial=True, which compensates nothing, got 'none'; {_MERGE.format('sdc')}"),
+    ("part-vmc", _BASE.call(partial=True).with_inputs(value_mean=value_mean(_BASE)),
+     "value_mean: expected None with partial=True, which compensates nothing, got a tensor; "
+     + _MERGE.format("value_mean")),
+    # outputs that a caller of the C function allocates itself
+    *(("output-" + name, replace(_BASE.call().with_attrs(**attrs), outputs={name: TensorSpec(got, "float32")}),
+       f"{name}: expected shape {wanted}, got {list(got)}")
+      for name, attrs, got, wanted in (
+          ("attention_out", {}, (2, 4, 32), "[2, 4, 1, 32], like query"),
+          ("attention_out", {"with_stats": True}, (0,), "[2, 4, 1, 32], like query"),
+          ("lse", {"with_stats": True}, (0,), "[2, 4] [B, Hq]"),
+          ("kept", {"with_stats": True}, (8,), "[2, 4] [B, Hq]"),
+          ("kept", {"partial": True}, (0,), "[2, 4] [B, Hq]"),
+          ("value_rows", {"with_stats": True}, (2, 4), "[2, 2] [B, Hkv]"),
+          ("part_out", {"partial": True}, (0,), "[2, 4, 1, 32], like query"),
+          ("part_maximum", {"partial": True}, (2,), "[2, 4] [B, Hq]"),
+          ("part_kept_mass", {"partial": True}, (0,), "[2, 4] [B, Hq]"),
+          ("part_discarded_mass", {"partial": True}, (4, 2), "[2, 4] [B, Hq]"))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), [error[1:] for error in _OWN_ERRORS],
+                         ids=[f"{error[0]}-{index}" for index, error in enumerate(_OWN_ERRORS)])  # fmt: skip
+def test_own_error(call: Call, message: str) -> None:
+    assert _message_of(call) == message
+
+
+def _message_of(call: Call) -> str:
+    with pytest.raises(OperatorError) as caught:
+        call.run()
+    return str(caught.value).removeprefix("TopThetaIncrementalAttention: ")
+
+
+@pytest.mark.parametrize("base", [_BASE, _PAGED, _BSH, replace(_PAGED, paged="3d"), Shape(layout="BSND")],
+                         ids=["BNSD", "paged-4d", "BSH", "paged-3d", "BSND"])  # fmt: skip
+def test_bases_are_accepted(base: Shape) -> None:
+    assert base.call().run().block_dim == 48
+
+
+#: Cases of the common table that a caller of the C function can make too.
+_SHARED = (
+    "query-dims", "query-two-tokens", "no-sequence", "head-dim-small", "head-dim-large", "key-dims", "key-head-dim",
+    "key-batch", "key-heads", "key-no-rows", "value-shape", "threshold-heads", "threshold-batch", "threshold-dtype",
+    "lengths-shape", "lengths-dtype", "start-shape", "table-batch", "table-dtype", "mean-heads", "mean-head-dim",
+    "mass-shape", "bsh-heads-not-divisor", "bsh-kv-heads-not-divisor", "heads-contradict", "kv-heads-contradict",
+    "layout", "placement", "private-path", "gamma-negative", "gamma-nan", "scale-inf", "paged-no-lengths",
+    "paged-start", "paged-no-block-size", "block-size-no-table", "offline-no-mass", "mass-not-offline",
+    "vmc-without-sdc", "post-sdc-none", "post-sdc-exp-threshold", "partial-post-no-lse", "partial-pre-lse",
+    "partial-lse-shape",
+)  # fmt: skip
+_BY_ID = {case.id: case for case in ERROR_CASES}
+
+
+@pytest.mark.parametrize("case_id", _SHARED)
+def test_errors_have_the_words_of_the_python_package(case_id: str) -> None:
+    case = _BY_ID[case_id]
+    message = case.message.replace(", or None", "").replace("lse:", "row_lse:").replace("_path:", "path:")
+    assert _message_of(_call_of(case)) == message
+
+
+def _call_of(case: ErrorCase) -> Call:
+    """The call behind an error case, with float16 in place of the float32 that the NPU does not take."""
+    arguments = valid_arguments(case.base)
+    changed: dict[str, Any] = arguments | case.change(arguments)
+    if "lse" in changed:
+        changed["row_lse"] = changed.pop("lse")
+    inputs = {name: _spec(name, value) for name, value in changed.items() if _is_input(name, value)}
+    layout = changed.get("input_layout", "BNSD")
+    valid_query = arguments["query"]
+    kv_axis = 2 if layout == "BSND" else 1
+    attrs = {
+        "num_heads": changed.get("num_heads") or valid_query.shape[1],
+        "num_key_value_heads": changed.get("num_key_value_heads") or changed["key"].shape[kv_axis],
+        "scale_value": changed.get("scale_value", 0.25), "input_layout": layout,
+        "placement": changed.get("placement", "pre_softmax"), "sdc": changed.get("sdc", "exact"),
+        "sdc_gamma": changed.get("sdc_gamma", 0.05), "path": changed.get("_path", "auto"),
+        "block_size": changed.get("block_size", 0), "partial": case.base == "partial",
+    }  # fmt: skip
+    return Call(inputs, attrs)
+
+
+def _is_input(name: str, value: Any) -> bool:
+    return isinstance(value, Tensor) or (name in ("actual_seq_lengths", "key_start") and isinstance(value, list))
+
+
+def _spec(name: str, value: Any) -> TensorSpec:
+    if isinstance(value, list):
+        return TensorSpec((len(value),), "int32")
+    dtype = str(value.dtype).removeprefix("torch.")
+    if name in ("query", "key", "value"):
+        dtype = "float16"
+    return TensorSpec(tuple(value.shape), dtype)
+
+
+def _without(name: str) -> Callable[[], object]:
+    call = _BASE.call()
+    return call.with_inputs(**{name: None}).run
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "threshold"])
+def test_missing_input(name: str) -> None:
+    with pytest.raises(OperatorError, match=f"^{name}: expected a tensor, got None"):
+        _without(name)()
+
+
+@pytest.mark.parametrize("name", ["num_heads", "num_key_value_heads", "scale_value"])
+def test_missing_attribute(name: str) -> None:
+    call = _BASE.call()
+    attrs = {key: value for key, value in call.attrs.items() if key != name}
+    with pytest.raises(OperatorError, match=f"^{name}: expected a value, got None"):
+        run_tiling(call.inputs, attrs)

@@ -1,0 +1,53 @@
+// The Unified Buffer layout as C functions for ctypes: where each buffer lies and how large its use is.
+#include "ub_layout.h"
+
+extern "C" {
+
+struct Buffer {
+    const char* name;
+    uint32_t offset;
+    uint32_t bytes;
+};
+
+constexpr uint32_t kBufferCount = 17;
+
+uint32_t BufferCount() { return kBufferCount; }
+
+uint32_t HeadBlockOf(uint32_t group, uint32_t headDim) { return toptheta::HeadBlockFor(group, headDim); }
+
+uint32_t Budget() { return toptheta::kUbBudget; }
+
+// The sizes are those of the uses, not the distances between the offsets.
+void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t postSoftmax,
+              toptheta::UbLayout* layout, Buffer* buffers)
+{
+    using namespace toptheta;
+    const UbLayout at = MakeUbLayout({headDim, headBlock, bfloat16 != 0, postSoftmax != 0});
+    const uint32_t maskBytes = AlignUp(at.chunkRows / 8, kBlockBytes);
+    const uint32_t queryBytes = AlignUp(headDim * (bfloat16 != 0 ? 4 : 2), kBlockBytes);
+    const Buffer all[kBufferCount] = {
+        {"keyTiles", at.keyTiles, at.slots * at.tileRows * headDim * 2},
+        {"partials", at.partials, kPartialBytes},
+        {"castPiece", at.castPiece, bfloat16 != 0 ? kPartialBytes : 0},
+        {"scores", at.scores, headBlock * at.scoreRows * 4},
+        {"weights", at.weights, headBlock * at.chunkRows * 4},
+        {"rowNumbers", at.rowNumbers, at.chunkRows * 2},
+        {"rowList", at.rowList, at.chunkRows * 2},
+        {"masks", at.masks, (headBlock + 2) * maskBytes},
+        {"valueRows", at.valueRows, at.valueRowsPerRound * headDim * 2},
+        {"spread", at.spread, 64 * kBlockBytes + 256},
+        {"query", at.query, headBlock * queryBytes},
+        {"accumulator", at.accumulator, headBlock * headDim * 4},
+        {"valueMean", at.valueMean, headDim * 4},
+        {"state", at.state, kStateQuantities * headBlock * kBlockBytes},
+        {"scratch", at.scratch, kScratchBytes},
+        {"lengths", at.lengths, 2 * kLengthSlice},
+        {"blockTable", at.blockTable, kTableSlices * kTableSlicePages * 4},
+    };
+    for (uint32_t i = 0; i < kBufferCount; i++) {
+        buffers[i] = all[i];
+    }
+    *layout = at;
+}
+
+}  // extern "C"

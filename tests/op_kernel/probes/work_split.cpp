@@ -1,0 +1,41 @@
+// The work split as C functions for ctypes.
+#include "work_split.h"
+
+namespace {
+
+struct Lengths {
+    const uint32_t* rows;
+    uint32_t operator()(uint32_t sequence) const { return rows[sequence]; }
+};
+
+}  // namespace
+
+extern "C" {
+
+void TotalOf(const uint32_t* rows, uint32_t batch, uint32_t unitsPerSequence, uint64_t* granules, uint32_t* uniform)
+{
+    Lengths lengths = {rows};
+    const toptheta::WorkTotal total = toptheta::TotalWork(batch, unitsPerSequence, lengths);
+    *granules = total.granules;
+    *uniform = total.uniform;
+}
+
+uint32_t ActiveCoresOf(uint64_t granules, uint32_t cores) { return toptheta::ActiveCores(granules, cores); }
+
+// Writes at most `capacity` segments of a core and returns how many there are.
+uint32_t SegmentsOf(const uint32_t* rows, uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint32_t cores,
+                    uint32_t core, toptheta::Segment* segments, uint32_t capacity)
+{
+    Lengths lengths = {rows};
+    const toptheta::WorkTotal total = toptheta::TotalWork(batch, kvHeads * headBlocks, lengths);
+    toptheta::SegmentIterator<Lengths> iterator(total, cores, core, kvHeads, headBlocks, lengths);
+    uint32_t count = 0;
+    for (toptheta::Segment segment; iterator.Next(segment); count++) {
+        if (count < capacity) {
+            segments[count] = segment;
+        }
+    }
+    return count;
+}
+
+}  // extern "C"

@@ -1,0 +1,153 @@
+"""The Unified Buffer layout of every variant: inside the budget, disjoint, aligned, and large enough for its uses."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from emulator.cann import build_library
+
+_KERNEL = Path(__file__).resolve().parents[2] / "op_kernel"
+_HEADER = _KERNEL / "ub_layout.h"
+_BUDGET = 184 * 1024 - 256  # what CANN leaves of the 192 KiB: 8 KiB and 256 bytes are its own
+_BLOCK = 32
+_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "valueRowsPerRound")
+_FIELDS = tuple(re.findall(r"uint32_t (\w+);", _HEADER.read_text().split("struct UbLayout {")[1].split("};")[0]))
+_MOST_CORES = 64
+_MOST_HEADS = 4096
+
+
+class _Layout(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint32) for name in _FIELDS)
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("offset", ctypes.c_uint32), ("bytes", ctypes.c_uint32))
+
+
+@dataclass(frozen=True)
+class Variant:
+    head_dim: int
+    head_block: int
+    bfloat16: bool
+    post_softmax: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    counts: dict[str, int]
+    total: int
+    buffers: dict[str, range]
+
+    def bytes_of(self, buffer: str) -> int:
+        return len(self.buffers[buffer])
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    source = Path(__file__).resolve().parent / "probes" / "ub_layout.cpp"
+    return ctypes.CDLL(str(build_library("ub_layout", [source], [_KERNEL])))
+
+
+def head_block_of(group: int, head_dim: int) -> int:
+    return int(_library().HeadBlockOf(group, head_dim))
+
+
+@cache
+def layout_of(variant: Variant) -> Layout:
+    layout = _Layout()
+    buffers = (_Buffer * _library().BufferCount())()
+    _library().LayoutOf(
+        variant.head_dim, variant.head_block, variant.bfloat16, variant.post_softmax, ctypes.byref(layout), buffers
+    )
+    ranges = {item.name.decode(): range(item.offset, item.offset + item.bytes) for item in buffers}
+    return Layout({name: getattr(layout, name) for name in _COUNTS}, layout.total, ranges)
+
+
+def _variants() -> Iterator[Variant]:
+    for head_dim in range(16, 513, 16):
+        for head_block in range(1, (8 if head_dim <= 256 else 4) + 1):
+            for bfloat16 in (False, True):
+                for post_softmax in (False, True):
+                    yield Variant(head_dim, head_block, bfloat16, post_softmax)
+
+
+_ALL = tuple(_variants())
+
+
+@pytest.fixture(scope="module", params=range(16, 513, 16), ids=lambda head_dim: f"d{head_dim}")
+def layouts(request: pytest.FixtureRequest) -> list[tuple[Variant, Layout]]:
+    """All variants of one head_dim."""
+    return [(variant, layout_of(variant)) for variant in _ALL if variant.head_dim == request.param]
+
+
+def test_head_blocks_hold_8_heads_and_4_above_head_dim_256() -> None:
+    for variant in _ALL:
+        most = 8 if variant.head_dim <= 256 else 4
+        assert [head_block_of(group, variant.head_dim) for group in (1, 3, 4, 7, 8, 9, 64)] == [
+            min(group, most) for group in (1, 3, 4, 7, 8, 9, 64)
+        ]
+
+
+def test_every_buffer_of_the_layout_is_tested() -> None:
+    assert set(layout_of(_ALL[0]).buffers) == set(_FIELDS) - {*_COUNTS, "total"}
+
+
+def test_layouts_fit_the_budget(layouts: list[tuple[Variant, Layout]]) -> None:
+    assert _library().Budget() == _BUDGET
+    for variant, layout in layouts:
+        end = max(buffer.stop for buffer in layout.buffers.values())
+        assert 0 < end <= layout.total <= _BUDGET, variant
+
+
+def test_buffers_are_disjoint_and_aligned(layouts: list[tuple[Variant, Layout]]) -> None:
+    for variant, layout in layouts:
+        used = sorted((buffer for buffer in layout.buffers.values() if buffer), key=lambda buffer: buffer.start)
+        for before, after in pairwise(used):
+            assert before.stop <= after.start, (variant, layout.buffers)
+        assert not any(buffer.start % _BLOCK for buffer in used), variant
+
+
+def test_counts_suit_the_vector_unit(layouts: list[tuple[Variant, Layout]]) -> None:
+    for variant, layout in layouts:
+        counts = layout.counts
+        assert counts["slots"] >= 2, variant
+        assert counts["tileRows"] % 16 == 0, variant
+        assert 16 <= counts["tileRows"] <= min(256, counts["chunkRows"]), "a chunk takes whole tiles"
+        # a compare takes multiples of 64 float32, and a chunk holds whole granules of the work split
+        assert counts["chunkRows"] % 128 == 0, variant
+        assert counts["chunkRows"] <= 1024, variant
+        assert counts["scoreRows"] % counts["chunkRows"] == 0, variant
+        assert variant.post_softmax or counts["scoreRows"] == counts["chunkRows"], variant
+        assert counts["valueRowsPerRound"] >= 8, variant
+        assert counts["valueRowsPerRound"] % 8 == 0, variant
+
+
+def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -> None:
+    for variant, layout in layouts:
+        chunk = layout.counts["chunkRows"]
+        # 16 float32 lanes for each row of a step; later the work row of a chunk
+        assert layout.bytes_of("partials") >= max(256 * 16, chunk) * 4, variant
+        # headers of all parts of a unit, then at least one accumulator
+        header = _MOST_CORES * variant.head_block * _BLOCK
+        assert layout.bytes_of("keyTiles") >= header + variant.head_dim * 4, variant
+        # one 32-byte block for each head block of the largest group
+        most_blocks = -(-_MOST_HEADS // (8 if variant.head_dim <= 256 else 4))
+        assert layout.bytes_of("keyTiles") >= most_blocks * _BLOCK, variant
+        # an output row in the dtype of the query, for each head
+        assert layout.bytes_of("weights") >= variant.head_block * variant.head_dim * 2, variant
+        assert layout.bytes_of("castPiece") == (16384 if variant.bfloat16 else 0), variant
+
+
+def test_one_fp16_head_of_128_gets_a_long_chunk_and_a_deep_ring() -> None:
+    """The shape that speed is judged by; a buffer that grows at their cost shows here."""
+    counts = layout_of(Variant(128, 1, False, False)).counts
+    assert (counts["chunkRows"], counts["tileRows"]) == (1024, 128)
+    assert counts["slots"] >= 3

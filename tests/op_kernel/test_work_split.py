@@ -1,0 +1,194 @@
+"""The split of rows over cores, as the kernel compiles it: nothing lost, nothing twice, nobody with more to do."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from emulator.cann import build_library
+
+_HERE = Path(__file__).resolve().parent
+_GRANULE = 128
+_MINIMUM_GRANULES = 2
+_MOST_ROWS = 262144
+_FIELDS = ("batch", "kv_head", "head_block", "row_begin", "row_end", "unit_rows", "first_core", "last_core")
+
+
+class Segment(ctypes.Structure):
+    """toptheta::Segment."""
+
+    _fields_ = tuple((name, ctypes.c_uint32) for name in _FIELDS)
+
+    @property
+    def unit(self) -> tuple[int, int, int]:
+        return self.batch, self.kv_head, self.head_block
+
+    @property
+    def granules(self) -> range:
+        return range(self.row_begin // _GRANULE, -(-self.row_end // _GRANULE))
+
+
+@dataclass(frozen=True)
+class Work:
+    rows: tuple[int, ...]
+    kv_heads: int = 1
+    head_blocks: int = 1
+
+    @property
+    def unit_granules(self) -> list[int]:
+        return [-(-rows // _GRANULE) for rows in self.rows]
+
+    @property
+    def granules(self) -> int:
+        return sum(self.unit_granules) * self.kv_heads * self.head_blocks
+
+    def flat(self) -> Iterator[tuple[tuple[int, int, int], int]]:
+        """(unit, granule of the unit) in the order in which cores take them."""
+        for batch, granules in enumerate(self.unit_granules):
+            for kv_head in range(self.kv_heads):
+                for head_block in range(self.head_blocks):
+                    for granule in range(granules):
+                        yield (batch, kv_head, head_block), granule
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    source = _HERE / "probes" / "work_split.cpp"
+    return ctypes.CDLL(str(build_library("work_split", [source], [_HERE.parents[1] / "op_kernel"])))
+
+
+def total_of(work: Work) -> tuple[int, bool]:
+    granules, uniform = ctypes.c_uint64(), ctypes.c_uint32()
+    rows = (ctypes.c_uint32 * len(work.rows))(*work.rows)
+    _library().TotalOf(rows, len(rows), work.kv_heads * work.head_blocks, ctypes.byref(granules), ctypes.byref(uniform))
+    return granules.value, bool(uniform.value)
+
+
+def active_cores(granules: int, cores: int) -> int:
+    return int(_library().ActiveCoresOf(ctypes.c_uint64(granules), cores))
+
+
+def segments_of(work: Work, cores: int, core: int) -> Sequence[Segment]:
+    rows = (ctypes.c_uint32 * len(work.rows))(*work.rows)
+    arguments = (rows, len(rows), work.kv_heads, work.head_blocks, cores, core)
+    segments = (Segment * (len(rows) * work.kv_heads * work.head_blocks))()
+    count = _library().SegmentsOf(*arguments, segments, len(segments))
+    assert count <= len(segments), "more segments than units"
+    return segments[:count]
+
+
+def split(work: Work, cores: int) -> list[Sequence[Segment]]:
+    return [segments_of(work, cores, core) for core in range(cores)]
+
+
+_rows = st.one_of(
+    st.integers(0, 700), st.sampled_from((0, 1, 127, 128, 129, 255, 256, 257)), st.integers(0, 20000),
+)  # fmt: skip
+_works = st.builds(
+    Work,
+    st.lists(_rows, min_size=1, max_size=9).map(tuple),
+    st.sampled_from((1, 2, 3, 8)),
+    st.sampled_from((1, 2, 5)),
+)
+_cores = st.one_of(st.sampled_from((20, 24, 40, 48)), st.integers(1, 64))
+
+
+@given(_works, _cores)
+@example(Work((0,)), 48)
+@example(Work((0, 0, 0), 8), 48)
+@example(Work((_MOST_ROWS,)), 48)
+@example(Work((_MOST_ROWS, 0, 1), 2), 64)
+@example(Work((2048,) * 6, 8), 48)
+@example(Work((1,) * 9, 8, 5), 64)
+def test_every_granule_is_taken_once_and_in_order(work: Work, cores: int) -> None:
+    taken = [(segment.unit, granule) for own in split(work, cores) for segment in own for granule in segment.granules]
+    assert taken == list(work.flat())
+
+
+@given(_works, _cores)
+@example(Work((_MOST_ROWS, 1)), 48)
+def test_segments_begin_at_granules_and_end_there_or_with_their_unit(work: Work, cores: int) -> None:
+    for own in split(work, cores):
+        for segment in own:
+            assert segment.unit_rows == work.rows[segment.batch]
+            assert segment.row_begin % _GRANULE == 0
+            assert segment.row_begin < segment.row_end <= segment.unit_rows
+            assert segment.row_end % _GRANULE == 0 or segment.row_end == segment.unit_rows
+
+
+@given(_works, _cores)
+@example(Work((_MOST_ROWS,)), 48)
+@example(Work((256,) * 3), 64)
+@example(Work((0,)), 1)
+def test_active_cores_come_first_with_an_even_share_of_at_least_the_minimum(work: Work, cores: int) -> None:
+    shares = [sum(len(segment.granules) for segment in own) for own in split(work, cores)]
+    active = active_cores(work.granules, cores)
+    assert 1 <= active <= cores
+    assert not any(shares[active:])
+    assert max(shares[:active]) - min(shares[:active]) <= 1
+    assert active == 1 or min(shares[:active]) >= _MINIMUM_GRANULES
+    assert active == min(cores, max(work.granules // _MINIMUM_GRANULES, 1)), "fewer cores than could work"
+
+
+@given(_works, _cores)
+@example(Work((_MOST_ROWS, _MOST_ROWS)), 40)
+@example(Work((300,) * 9, 8, 2), 48)
+def test_only_the_first_and_the_last_segment_of_a_core_may_be_cut(work: Work, cores: int) -> None:
+    for own in split(work, cores):
+        cut = [index for index, segment in enumerate(own) if segment.first_core != segment.last_core]
+        assert set(cut) <= {0, len(own) - 1}
+
+
+@given(_works, _cores)
+@example(Work((_MOST_ROWS,), 2), 24)
+def test_segments_name_the_cores_that_share_their_unit(work: Work, cores: int) -> None:
+    sharing: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for core, own in enumerate(split(work, cores)):
+        for segment in own:
+            sharing[segment.unit].append(core)
+    for core, own in enumerate(split(work, cores)):
+        for segment in own:
+            assert (segment.first_core, segment.last_core) == (sharing[segment.unit][0], sharing[segment.unit][-1])
+            assert core in range(segment.first_core, segment.last_core + 1)
+            assert sharing[segment.unit] == list(range(segment.first_core, segment.last_core + 1))
+
+
+@given(_works)
+@example(Work((0, 0)))
+@example(Work((129, 255, 256)))
+@example(Work((_MOST_ROWS,) * 9, 8, 5))
+def test_total(work: Work) -> None:
+    granules, uniform = total_of(work)
+    assert granules == work.granules
+    assert uniform == (len(set(work.unit_granules)) == 1)
+
+
+@pytest.mark.parametrize("cores", [1, 20, 48, 64])
+def test_the_largest_batch_of_the_longest_sequences_stays_inside_64_bits(cores: int) -> None:
+    work = Work((_MOST_ROWS,) * 65536, 8)
+    granules, _ = total_of(work)
+    assert granules == 65536 * 8 * _MOST_ROWS // _GRANULE
+    first, last = segments_of(work, cores, 0), segments_of(work, cores, cores - 1)
+    assert (first[0].unit, first[0].row_begin) == ((0, 0, 0), 0)
+    assert (last[-1].unit, last[-1].row_end) == ((65535, 7, 0), _MOST_ROWS)
+
+
+@given(st.integers(1, 3), st.sampled_from((1, 2, 4)), st.integers(1, 4), st.integers(1, 64), st.integers(0, 5000))
+@example(1, 1, 1, 64, 1)
+@example(3, 4, 4, 48, 128)
+def test_equal_units_in_equal_numbers_are_never_cut(
+    rounds: int, kv_heads: int, head_blocks: int, cores: int, rows: int
+) -> None:
+    """What the launch without SyncAll rests on."""
+    units_per_sequence = kv_heads * head_blocks
+    work = Work((rows,) * (rounds * cores), kv_heads, head_blocks)
+    assert len(work.rows) * units_per_sequence % cores == 0
+    assert all(segment.first_core == segment.last_core for own in split(work, cores) for segment in own)
