@@ -8,16 +8,21 @@ namespace toptheta {
 // Page numbers of one sequence, read ahead in slices of 64 pages into a ring.
 class BlockTable {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR blockTable)
+    // `ring`: 0 or 1, each with two event ids from `event` on.
+    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR blockTable, uint32_t ring,
+                                     int32_t event)
     {
+        constexpr uint32_t pages = kTableSlices * kTableSlicePages;
         width_ = tiling.blockTableWidth;
+        event_ = event;
         table_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(blockTable));
-        ring_ = ub.At<int32_t>(ub.Layout().blockTable, kTableSlices * kTableSlicePages);
+        ring_ = ub.At<int32_t>(ub.Layout().blockTable + ring * pages * sizeof(int32_t), pages);
     }
 
     // Starts with the slice that holds page `first` of a sequence that uses `pages` pages.
     TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t first, uint32_t pages)
     {
+        End();
         row_ = static_cast<uint64_t>(sequence) * width_;
         pages_ = pages;
         ready_ = first / kTableSlicePages;
@@ -30,7 +35,7 @@ public:
     {
         const uint32_t slice = page / kTableSlicePages;
         while (ready_ <= slice) {
-            WaitFlag<HardEvent::MTE2_S>(ready_ % 2);
+            WaitFlag<HardEvent::MTE2_S>(event_ + ready_ % 2);
             ready_++;
             Issue();
         }
@@ -40,7 +45,7 @@ public:
     TOPTHETA_DEVICE inline void End()
     {
         for (; ready_ < issued_; ready_++) {
-            WaitFlag<HardEvent::MTE2_S>(ready_ % 2);
+            WaitFlag<HardEvent::MTE2_S>(event_ + ready_ % 2);
         }
     }
 
@@ -58,13 +63,14 @@ private:
         AscendC::DataCopyPad(ring_[issued_ % kTableSlices * kTableSlicePages], table_[row_ + begin],
                              AscendC::DataCopyExtParams(1, bytes, 0, 0, 0),
                              AscendC::DataCopyPadExtParams<int32_t>(false, 0, 0, 0));
-        SetFlag<HardEvent::MTE2_S>(issued_ % 2);
+        SetFlag<HardEvent::MTE2_S>(event_ + issued_ % 2);
         issued_++;
     }
 
     GlobalTensor<int32_t> table_;
     LocalTensor<int32_t> ring_;
     uint64_t row_ = 0;
+    int32_t event_ = 0;
     uint32_t width_ = 0;
     uint32_t pages_ = 0;
     uint32_t ready_ = 0;   // slices below it have arrived
@@ -75,23 +81,29 @@ private:
 template <typename T>
 class CacheRows {
 public:
-    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const CacheStrides& strides, GM_ADDR cache,
-                                     BlockTable* blockTable)
+    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, const CacheStrides& strides, GM_ADDR cache,
+                                     GM_ADDR blockTable, uint32_t ring, int32_t event)
     {
         strides_ = strides;
         headDim_ = tiling.headDim;
         blockSize_ = tiling.blockSize;
         cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
-        blockTable_ = blockTable;
+        blockTable_.Init(ub, tiling, blockTable, ring, event);
     }
 
-    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t kvHead, uint32_t start)
+    // The rows of one (sequence, KV head), to be read from `row` on; `start` is the first valid row of the sequence,
+    // `rows` their number.
+    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t kvHead, uint32_t start, uint32_t row, uint32_t rows)
     {
         base_ = static_cast<int64_t>(kvHead) * strides_.head + static_cast<int64_t>(start) * strides_.row;
         if (blockSize_ == 0) {
             base_ += static_cast<int64_t>(sequence) * strides_.outer;
+        } else {
+            blockTable_.Begin(sequence, row / blockSize_, CeilDiv(rows, blockSize_));
         }
     }
+
+    TOPTHETA_DEVICE inline void End() { blockTable_.End(); }
 
     // Copies `rows` rows that follow one another in the sequence; a paged cache takes one command per page.
     TOPTHETA_DEVICE inline void LoadTile(const LocalTensor<T>& to, uint32_t row, uint32_t rows)
@@ -133,7 +145,7 @@ private:
         if (blockSize_ == 0) {
             return base_ + static_cast<int64_t>(row) * strides_.row;
         }
-        const int64_t page = blockTable_->Page(row / blockSize_);
+        const int64_t page = blockTable_.Page(row / blockSize_);
         return base_ + page * strides_.outer + static_cast<int64_t>(row % blockSize_) * strides_.row;
     }
 
@@ -154,7 +166,7 @@ private:
 
     GlobalTensor<T> cache_;
     CacheStrides strides_ = {0, 0, 0};
-    BlockTable* blockTable_ = nullptr;
+    BlockTable blockTable_;
     int64_t base_ = 0;
     uint32_t headDim_ = 0;
     uint32_t blockSize_ = 0;

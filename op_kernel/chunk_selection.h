@@ -50,8 +50,8 @@ public:
         AscendC::Duplicate(ub_->PerHead(), 0.0f, static_cast<int32_t>(2 * kBlockFloats));
     }
 
-    // Forgets the previous segment. `fixedMaximum`: the maximum of the row is known (second phase of post-softmax).
-    TOPTHETA_DEVICE inline void Begin(bool fixedMaximum)
+    // Forgets the previous segment.
+    TOPTHETA_DEVICE inline void Begin()
     {
         listRows_ = 0;
         allKept_ = false;
@@ -63,10 +63,8 @@ public:
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             AscendC::Duplicate(ub_->Accumulator(head, tiling_->headDim), 0.0f, tiling_->headDim);
         }
-        if (!fixedMaximum) {
-            AscendC::Duplicate(ub_->State(kMaximum), kLowest, ub_->StateCount());
-            AscendC::Duplicate(ub_->State(kTotalMass), 0.0f, ub_->StateCount());
-        }
+        AscendC::Duplicate(ub_->State(kMaximum), kLowest, ub_->StateCount());
+        AscendC::Duplicate(ub_->State(kTotalMass), 0.0f, ub_->StateCount());
     }
 
     TOPTHETA_DEVICE inline void SetLimit(uint32_t head, float limit) { limit_[head] = limit; }

@@ -41,17 +41,17 @@ public:
         ub_.Init(pipe, MakeUbLayout({tiling->headDim, tiling->headBlock, WeightScale<T>::kValue == 1.0f, twoPhases_}),
                  tiling->headBlock);
         lengths_.Init(ub_, *tiling, tensors.lengths, tensors.starts);
-        blockTable_.Init(ub_, *tiling, tensors.blockTable);
-        keyRows_.Init(*tiling, tiling->key, tensors.key, &blockTable_);
-        valueRows_.Init(*tiling, tiling->value, tensors.value, &blockTable_);
+        keyRows_.Init(ub_, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
+        valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
         parameters_.Init(&ub_, tiling, tensors.parameters);
         product_.Init(&ub_, tiling->headDim);
         selection_.Init(&ub_, tiling);
         weightedSum_.Init(&ub_, tiling->headDim);
         stream_.Init(&ub_, tiling->headDim, &keyRows_, &valueRows_);
-        gather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_, ub_.ValueRows<T>(tiling->headDim), kValueEvent);
+        gather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_);
+        gather_.SetRoom(ub_.ValueRows<T>(tiling->headDim), kValueEvent);
         SetFlag<HardEvent::V_MTE2>(kValueEvent);
-        lastGather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_, stream_.FirstSlot(), kFirstSlotEvent);
+        lastGather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_);
         output_.Init(&ub_, tiling, tensors.outputs);
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
@@ -67,7 +67,11 @@ public:
         SegmentIterator<SequenceLengths> segments(total, tiling_->cores, core_, tiling_->numKeyValueHeads,
                                                   tiling_->headBlocks, lengths_);
         Segment segment;
-        while (segments.Next(segment)) {
+        hasNext_ = segments.Next(next_);
+        while (hasNext_) {
+            segment = next_;
+            StartNext();
+            hasNext_ = segments.Next(next_);
             if (IsWhole(segment)) {
                 WholeUnit(segment);
             } else {
@@ -78,6 +82,8 @@ public:
         if constexpr (kSplit) {
             CombineCutUnits();
         }
+        keyRows_.End();
+        valueRows_.End();
         stream_.Drain();
         WaitFlag<HardEvent::V_MTE2>(kValueEvent);
         exchange_.Drain();
@@ -105,7 +111,7 @@ private:
 
     TOPTHETA_DEVICE inline void WholeUnit(const Segment& segment)
     {
-        BeginSegment(segment, false);
+        BeginSegment(segment);
         if (twoPhases_) {
             StreamScores();
             store_.FinishStoring();
@@ -120,54 +126,52 @@ private:
     // The part of a cut unit, as far as it can be done before the cores meet.
     TOPTHETA_DEVICE inline void FirstPhase(const Segment& segment)
     {
-        BeginSegment(segment, false);
+        BeginSegment(segment);
         if (twoPhases_) {
             StreamScores();
         } else {
             StreamAndSelect();
         }
-        EndPages();
         StorePart(segment);
     }
 
-    TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment, bool maximumKnown)
+    // Asks for the parameters and the first K tiles of the next segment, once; as a rule before this one is finished.
+    TOPTHETA_DEVICE inline void StartNext()
     {
-        const HeadRange range = HeadsOf(segment);
-        const uint32_t start = lengths_.Start(segment.batch);
-        ub_.SetHeads(range.heads);
-        output_.WaitForCopies();
-        parameters_.Copy(range);
-        BeginPages(segment, segment.rowBegin);
-        keyRows_.Begin(segment.batch, segment.kvHead, start);
-        valueRows_.Begin(segment.batch, segment.kvHead, start);
-        store_.Begin(segment, range, !IsWhole(segment));
-        stream_.Begin(segment.rowBegin, maximumKnown ? segment.rowBegin : segment.rowEnd);
+        if (!hasNext_ || nextStarted_) {
+            return;
+        }
+        nextStarted_ = true;
+        parameters_.Copy(HeadsOf(next_));
+        keyRows_.Begin(next_.batch, next_.kvHead, lengths_.Start(next_.batch), next_.rowBegin, next_.unitRows);
+        stream_.Begin(next_.rowBegin, next_.rowEnd);
         PlanChunk();
         stream_.Fill();
+    }
+
+    TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment)
+    {
+        const HeadRange range = HeadsOf(segment);
+        nextStarted_ = false;
+        ub_.SetHeads(range.heads);
+        output_.WaitForCopies();
+        BeginValues(segment, segment.rowBegin);
+        store_.Begin(segment, range, !IsWhole(segment));
         if (!prepared_) {
             selection_.Prepare();
             prepared_ = true;
         }
-        selection_.Begin(maximumKnown);
+        selection_.Begin();
         parameters_.Unpack(range);
         if (!twoPhases_) {
             SetLimits();
         }
     }
 
-    // Page numbers from the one of `row` on.
-    TOPTHETA_DEVICE inline void BeginPages(const Segment& segment, uint32_t row)
+    // V rows are read from `row` on.
+    TOPTHETA_DEVICE inline void BeginValues(const Segment& segment, uint32_t row)
     {
-        if (tiling_->blockSize > 0) {
-            blockTable_.Begin(segment.batch, row / tiling_->blockSize, CeilDiv(segment.unitRows, tiling_->blockSize));
-        }
-    }
-
-    TOPTHETA_DEVICE inline void EndPages()
-    {
-        if (tiling_->blockSize > 0) {
-            blockTable_.End();
-        }
+        valueRows_.Begin(segment.batch, segment.kvHead, lengths_.Start(segment.batch), row, segment.unitRows);
     }
 
     TOPTHETA_DEVICE inline void SetLimits()
@@ -257,15 +261,14 @@ private:
 
     TOPTHETA_DEVICE inline void StreamAndSelect()
     {
+        Chunk chunk = ScoreChunk(0);
         while (stream_.KeysLeft() > 0) {
-            const Chunk chunk = ScoreChunk(0);
             AddRemainingValues();
-            if (stream_.KeysLeft() == 0) {
-                SelectLast(chunk);
-            } else {
-                SelectNext(chunk);
-            }
+            SelectNext(chunk);
+            chunk = ScoreChunk(0);
         }
+        AddRemainingValues();
+        SelectLast(chunk);
         selection_.Finish();
     }
 
@@ -294,16 +297,20 @@ private:
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         RowList list = MakeRowList(chunk);
-        if (lastGather_.Fits(list)) {
+        const bool fits = list.count <= ub_.Layout().tileRows;
+        if (fits) {
+            const uint32_t slot = stream_.LendSlot();
+            lastGather_.SetRoom(stream_.SlotRows(slot), slot);
             lastGather_.Begin(list);
             lastGather_.FetchAll(stream_.Issued());
+            StartNext();
         } else {
             stream_.BeginValues(list);
             stream_.Fill();
         }
         // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
         const uint32_t room = ub_.Layout().chunkRows / 2 / kLanes * kLanes;
-        if (!gather_.Done() && lastGather_.Fits(list) && gather_.List().count <= room && list.count <= room) {
+        if (!gather_.Done() && fits && gather_.List().count <= room && list.count <= room) {
             list.weightsAt = room;
             lastGather_.SetWeightsAt(room);
         } else {
@@ -312,8 +319,12 @@ private:
         selection_.AddChunk(chunk, list, NeedsTotal());
         gather_.Finish();
         selection_.RescaleAccumulators();
-        lastGather_.Finish();
-        AddRemainingValues();
+        if (fits) {
+            lastGather_.Finish();
+            stream_.TakeSlotBack();
+        } else {
+            AddRemainingValues();
+        }
     }
 
     TOPTHETA_DEVICE inline RowList MakeRowList(const Chunk& chunk)
@@ -350,8 +361,7 @@ private:
     // Second phase: the threshold is known, the scores are read again.
     TOPTHETA_DEVICE inline void SelectStored(const Segment& segment)
     {
-        EndPages();
-        BeginPages(segment, segment.rowBegin);
+        BeginValues(segment, segment.rowBegin);
         for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_.Layout().chunkRows) {
             const Chunk chunk = store_.Load(row, Least(ub_.Layout().chunkRows, segment.rowEnd - row));
             selection_.MakeList(chunk);
@@ -388,8 +398,7 @@ private:
                 listRows += standIns.Add(result.bestRow, result.bestListed);
             }
         }
-        EndPages();
-        output_.Write(range, segment.unitRows, kept);
+        output_.Write(range, segment.unitRows, kept, parameters_.ValueMean());
         if (tiling_->withStats) {
             WriteListRows(segment, listRows);
         }
@@ -416,8 +425,7 @@ private:
     // Puts the V row of the largest score into the accumulator; returns the number of kept elements to report.
     TOPTHETA_DEVICE inline uint32_t StandIn(const Segment& segment, uint32_t head, uint32_t row)
     {
-        EndPages();
-        BeginPages(segment, row);
+        BeginValues(segment, row);
         gather_.AddSingleRow(head, row);
         output_.CountStandIn(head);
         return tiling_->partial ? 0 : 1;
@@ -462,12 +470,14 @@ private:
     // Second phase of post-softmax for a part: the other parts' masses give the log-sum-exp of the row.
     TOPTHETA_DEVICE inline void SecondPhase(const Segment& segment)
     {
-        BeginSegment(segment, true);
-        exchange_.LoadHeaders(segment, HeadsOf(segment).heads);
+        const HeadRange range = HeadsOf(segment);
+        parameters_.Copy(range);
+        exchange_.CopyHeaders(segment, range.heads);
+        BeginSegment(segment);
+        exchange_.WaitForHeaders();
         exchange_.CombineAllMasses();
         FinishLse();
         SelectStored(segment);
-        EndPages();
         StorePart(segment);
     }
 
@@ -500,18 +510,18 @@ private:
         ub_.SetHeads(1);
         output_.WaitForCopies();
         parameters_.Copy(one);
+        exchange_.CopyHeaders(segment, range.heads);
+        exchange_.CopySums(segment, head, 0);
         parameters_.Unpack(one);
-        exchange_.LoadHeaders(segment, range.heads);
+        exchange_.WaitForHeaders();
         const CombinedHead combined = exchange_.Combine(segment, head);
         parameters_.MakeLimits();
         uint32_t kept[1] = {combined.kept};
         if (combined.kept == 0) {
-            valueRows_.Begin(segment.batch, segment.kvHead, lengths_.Start(segment.batch));
             kept[0] = StandIn(segment, 0, static_cast<uint32_t>(combined.bestRow));
-            EndPages();
             listRows += standIns.Add(combined.bestRow, combined.bestListed);
         }
-        output_.Write(one, segment.unitRows, kept);
+        output_.Write(one, segment.unitRows, kept, parameters_.ValueMean());
         output_.CopiesIssued();
     }
 
@@ -536,7 +546,6 @@ private:
     const TilingData* tiling_ = nullptr;
     UbMap ub_;
     SequenceLengths lengths_;
-    BlockTable blockTable_;
     CacheRows<T> keyRows_;
     CacheRows<T> valueRows_;
     UnitParameters<T> parameters_;
@@ -545,15 +554,18 @@ private:
     WeightedSum<T> weightedSum_;
     RowStream<T> stream_;
     ValueGather<T> gather_;
-    ValueGather<T> lastGather_;  // its V rows lie in the first slot of the K ring, which is idle by then
+    ValueGather<T> lastGather_;  // its V rows lie in a slot of the ring, which is idle by then
     RowOutput<T> output_;
     PartialExchange exchange_;
     ScoreStore store_;
     GlobalTensor<int32_t> unitRows_;
+    Segment next_;
     Segment cut_[2];
     uint32_t cutCount_ = 0;
     uint32_t core_ = 0;
     uint32_t chunkTiles_ = 0;  // K tiles of the chunk to be scored next
+    bool hasNext_ = false;
+    bool nextStarted_ = false;
     bool prepared_ = false;
     bool twoPhases_ = false;
 };

@@ -24,12 +24,16 @@ constexpr uint32_t kLanes = 64;        // float32 elements of one vector repeat
 constexpr uint32_t kBlockFloats = 8;   // float32 elements of a 32-byte block
 constexpr uint32_t kBlockHalves = 16;
 
-// Event ids by pipe pair. MTE2_V and V_MTE2: 0..3 slots of the K ring, 4 the V rows, 5 the parameters of a unit.
-constexpr int32_t kFirstSlotEvent = 0;
+// Event ids by pipe pair. MTE2_V and V_MTE2: 0..3 slots of the ring of tiles, 4 the V rows, 5 the parameters of a unit;
+// the parts of other cores take the first of MTE2_V once the tiles are done.
+constexpr int32_t kHeaderEvent = 0;
+constexpr int32_t kSumEvent = 1;
 constexpr int32_t kValueEvent = 4;
 constexpr int32_t kParameterEvent = 5;
-// MTE2_S: 0 and 1 slices of the block table in turn, 2 lengths.
-constexpr int32_t kLengthEvent = 2;
+// MTE2_S: 0 and 1 slices of the block table of K in turn, 2 and 3 of V, 4 lengths and parts.
+constexpr int32_t kKeyTableEvent = 0;
+constexpr int32_t kValueTableEvent = 2;
+constexpr int32_t kLengthEvent = 4;
 constexpr int32_t kEvent = 0;          // pairs that need one id only
 
 TOPTHETA_DEVICE inline uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
@@ -120,9 +124,19 @@ public:
     {
         return At<float>(layout_.accumulator + head * headDim * 4, headDim);
     }
-    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean(uint32_t headDim)
+    // inputs as copied: one block for each per-head input, then bfloat16 queries
+    TOPTHETA_DEVICE inline LocalTensor<float> Parameters()
     {
-        return At<float>(layout_.valueMean, headDim);
+        return At<float>(layout_.parameters, kParameterBlocks * kBlockFloats);
+    }
+    template <typename T>
+    TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t count)
+    {
+        return At<T>(layout_.parameters + kParameterBlocks * kBlockBytes, count);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean(uint32_t headDim, uint32_t parity)
+    {
+        return At<float>(layout_.valueMean + parity * headDim * 4, headDim);
     }
     TOPTHETA_DEVICE inline LocalTensor<float> State(StateQuantity quantity)
     {

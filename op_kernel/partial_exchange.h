@@ -50,8 +50,8 @@ public:
         CopyOut(slot + headerFloats, ub_->At<float>(ub_->Layout().accumulator, count), count);
     }
 
-    // Fetches the headers of all parts of a unit.
-    TOPTHETA_DEVICE inline void LoadHeaders(const Segment& segment, uint32_t heads)
+    // Starts the copies of the headers of all parts of a unit with `heads` heads.
+    TOPTHETA_DEVICE inline void CopyHeaders(const Segment& segment, uint32_t heads)
     {
         parts_ = segment.lastCore - segment.firstCore + 1;
         heads_ = heads;
@@ -60,22 +60,37 @@ public:
         SetFlag<HardEvent::S_MTE2>(kEvent);
         WaitFlag<HardEvent::S_MTE2>(kEvent);
         LoadParts(Headers(), segment, 0, 0, parts_, heads * kBlockFloats);
-        SetFlag<HardEvent::MTE2_V>(kParameterEvent);
-        WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
+        SetFlag<HardEvent::MTE2_V>(kHeaderEvent);
         SetFlag<HardEvent::MTE2_S>(kLengthEvent);
+    }
+
+    TOPTHETA_DEVICE inline void WaitForHeaders()
+    {
+        WaitFlag<HardEvent::MTE2_V>(kHeaderEvent);
         WaitFlag<HardEvent::MTE2_S>(kLengthEvent);
     }
 
-    // Combines one head into the state and the accumulator of head 0.
+    // Starts the copies of the sums of the parts from `first` on, as many as there is room for.
+    TOPTHETA_DEVICE inline void CopySums(const Segment& segment, uint32_t head, uint32_t first)
+    {
+        SetFlag<HardEvent::V_MTE2>(kParameterEvent);
+        WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
+        LoadParts(Sums(), segment, heads_ * kBlockFloats + head * tiling_->headDim, first, BatchFrom(first),
+                  tiling_->headDim);
+        SetFlag<HardEvent::MTE2_V>(kSumEvent);
+    }
+
+    // Combines one head, whose first sums are on the way, into the state and the accumulator of head 0.
     TOPTHETA_DEVICE inline CombinedHead Combine(const Segment& segment, uint32_t head)
     {
         CombineMasses(head, 0);
-        const uint32_t D = tiling_->headDim;
-        LocalTensor<float> accumulator = ub_->Accumulator(0, D);
-        AscendC::Duplicate(accumulator, 0.0f, static_cast<int32_t>(D));
-        const uint32_t batch = (ub_->Layout().partials - ub_->Layout().keyTiles - kHeaderBytes) / (D * sizeof(float));
-        for (uint32_t part = 0; part < parts_; part += batch) {
-            AddParts(segment, head, part, Least(batch, parts_ - part));
+        AscendC::Duplicate(ub_->Accumulator(0, tiling_->headDim), 0.0f, static_cast<int32_t>(tiling_->headDim));
+        for (uint32_t part = 0; part < parts_; part += BatchFrom(part)) {
+            if (part > 0) {
+                CopySums(segment, head, part);
+            }
+            WaitFlag<HardEvent::MTE2_V>(kSumEvent);
+            AddSums(part, BatchFrom(part));
         }
         return CombineCounts(head);
     }
@@ -116,7 +131,7 @@ public:
         loadFrom_ = storeFrom_;
         totalIsKnown_ = true;
     }
-    // Rows that the parts' lists hold together; valid after LoadHeaders.
+    // Rows that the parts' lists hold together; valid after WaitForHeaders.
     TOPTHETA_DEVICE inline uint32_t ListRows()
     {
         uint32_t rows = 0;
@@ -246,16 +261,22 @@ private:
         AscendC::Adds(sum, blocks, 0.0f, static_cast<int32_t>(kBlockFloats));
     }
 
-    TOPTHETA_DEVICE inline void AddParts(const Segment& segment, uint32_t head, uint32_t first, uint32_t count)
+    // Room for the sums behind the headers, which take the first part of the ring of tiles.
+    TOPTHETA_DEVICE inline LocalTensor<float> Sums()
+    {
+        const uint32_t bytes = ub_->Layout().partials - ub_->Layout().keyTiles - kHeaderBytes;
+        return ub_->At<float>(ub_->Layout().keyTiles + kHeaderBytes, bytes / sizeof(float));
+    }
+    TOPTHETA_DEVICE inline uint32_t BatchFrom(uint32_t part)
+    {
+        return Least(Sums().GetSize() / tiling_->headDim, parts_ - part);
+    }
+
+    TOPTHETA_DEVICE inline void AddSums(uint32_t first, uint32_t count)
     {
         const uint32_t D = tiling_->headDim;
         LocalTensor<float> accumulator = ub_->Accumulator(0, D);
-        LocalTensor<float> parts = ub_->At<float>(ub_->Layout().keyTiles + kHeaderBytes, count * D);
-        SetFlag<HardEvent::V_MTE2>(kParameterEvent);
-        WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
-        LoadParts(parts, segment, heads_ * kBlockFloats + head * D, first, count, D);
-        SetFlag<HardEvent::MTE2_V>(kParameterEvent);
-        WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
+        LocalTensor<float> parts = Sums();
         const AscendC::BinaryRepeatParams strides(1, 1, 0, 8, 8, 0);
         for (uint32_t part = 0; part < count; part++) {
             LocalTensor<float> factor = FactorBlocks()[(first + part) * kBlockFloats];

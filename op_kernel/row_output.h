@@ -50,10 +50,11 @@ public:
     }
 
     // `kept[h]` elements of `rows` are kept, a stand-in included. CopiesIssued() ends the outputs of a segment.
-    TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept)
+    TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept,
+                                      const LocalTensor<float>& valueMean)
     {
         MakeEstimate(range.heads, rows, kept);
-        Normalise(range.heads, kept);
+        Normalise(range.heads, kept, valueMean);
         WriteRows(range);
         if (tiling_->withStats || tiling_->partial) {
             WriteStatistics(range, kept);
@@ -158,7 +159,7 @@ private:
     }
 
     // accumulator / (R + estimate), plus the mean of V by the estimate's share; a part divides by R alone.
-    TOPTHETA_DEVICE inline void Normalise(uint32_t heads, const uint32_t* kept)
+    TOPTHETA_DEVICE inline void Normalise(uint32_t heads, const uint32_t* kept, const LocalTensor<float>& valueMean)
     {
         const int32_t count = heads * kBlockFloats;
         LocalTensor<float> denominator = ub_->State(kDenominator);
@@ -187,16 +188,17 @@ private:
             LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
             DivideBlock(accumulator, denominator[head * kBlockFloats], tiling_->headDim);
             if (tiling_->hasValueMean) {
-                AddValueMean(accumulator, share[head * kBlockFloats]);
+                AddValueMean(accumulator, valueMean, share[head * kBlockFloats]);
             }
         }
     }
 
-    TOPTHETA_DEVICE inline void AddValueMean(const LocalTensor<float>& accumulator, const LocalTensor<float>& share)
+    TOPTHETA_DEVICE inline void AddValueMean(const LocalTensor<float>& accumulator, const LocalTensor<float>& valueMean,
+                                             const LocalTensor<float>& share)
     {
         LocalTensor<float> work = ub_->Partials();
         PipeBarrier<PIPE_V>();
-        MultiplyBlock(work, ub_->ValueMean(tiling_->headDim), share, tiling_->headDim);
+        MultiplyBlock(work, valueMean, share, tiling_->headDim);
         PipeBarrier<PIPE_V>();
         AscendC::Add(accumulator, accumulator, work, static_cast<int32_t>(tiling_->headDim));
     }

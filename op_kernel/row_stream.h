@@ -39,8 +39,6 @@ public:
         keyTiles_ += halved_ ? 1 : 0;
         keysIssued_ = 0;
         keysTaken_ = 0;
-        issued_ = 0;
-        taken_ = 0;
         list_ = RowList();
         listIssued_ = 0;
         listTaken_ = 0;
@@ -64,7 +62,7 @@ public:
     // Asks for as many tiles as the ring has free slots.
     TOPTHETA_DEVICE inline void Fill()
     {
-        while (issued_ < taken_ + Slots()) {
+        while (issued_ < taken_ + Slots() - lentSlots_) {
             const bool keysLeft = keysIssued_ < Least(keyTiles_, nextEnd_);
             const bool valuesLeft = listIssued_ < list_.count;
             if (valuesLeft && (valuesTurn_ || !keysLeft || keysIssued_ >= chunkEnd_)) {
@@ -145,7 +143,14 @@ public:
     TOPTHETA_DEVICE inline uint32_t Taken() const { return taken_; }
     TOPTHETA_DEVICE inline uint32_t KeysTaken() const { return keysTaken_; }
     TOPTHETA_DEVICE inline uint32_t KeysLeft() const { return keyTiles_ - keysTaken_; }
-    TOPTHETA_DEVICE inline LocalTensor<T> FirstSlot() { return Slot(0, 1); }
+    // Lends the slot that the next tiles would take last; only while the ring is empty.
+    TOPTHETA_DEVICE inline uint32_t LendSlot()
+    {
+        lentSlots_ = 1;
+        return (issued_ + Slots() - 1) % Slots();
+    }
+    TOPTHETA_DEVICE inline void TakeSlotBack() { lentSlots_ = 0; }
+    TOPTHETA_DEVICE inline LocalTensor<T> SlotRows(uint32_t slot) { return Slot(slot, 1); }
 
 private:
     static constexpr uint32_t kMostSlots = 4;
@@ -207,6 +212,7 @@ private:
     uint32_t listTaken_ = 0;
     uint32_t issued_ = 0;      // tiles of both kinds
     uint32_t taken_ = 0;
+    uint32_t lentSlots_ = 0;
     bool isValues_[kMostSlots] = {};
     bool valuesTurn_ = false;
     bool halved_ = false;

@@ -13,12 +13,13 @@
 // | valueRows   | what is left, <= 32 KiB    | V rows of one round                                               |
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
 // | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32                              |
+// | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, bfloat16 queries, as copied                      |
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
-// | valueMean   | D * 4                      | mean V row of the KV head                                         |
+// | valueMean   | 2 * D * 4                  | mean V row of the KV head, of this segment and the next           |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
 // | scratch     | 1152                       | reductions and their broadcasts                                   |
 // | lengths     | 1 KiB                      | a slice of the lengths and one of the starts                      |
-// | blockTable  | 8 * 256                    | ring of slices of the block table                                 |
+// | blockTable  | 2 * 4 * 256                | rings of slices of the block table, for K and for V               |
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,9 @@ constexpr uint32_t kStepRows = 256;          // rows of one score computation: 1
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
 constexpr uint32_t kScratchBytes = 1152;      // reductions and their broadcasts
 constexpr uint32_t kLengthSlice = 512;       // bytes
+constexpr uint32_t kParameterBlocks = 3;     // thresholds, discarded mass, log-sum-exp
 constexpr uint32_t kTableSlicePages = 64;
-constexpr uint32_t kTableSlices = 8;
+constexpr uint32_t kTableSlices = 4;        // of each ring
 constexpr uint32_t kMinValueBytes = 16 * 1024;
 constexpr uint32_t kMaxValueBytes = 32 * 1024;
 
@@ -61,6 +63,7 @@ struct UbLayout {
     uint32_t valueRows;
     uint32_t spread;
     uint32_t query;
+    uint32_t parameters;
     uint32_t accumulator;
     uint32_t valueMean;
     uint32_t state;
@@ -125,10 +128,12 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, uint32_t s
     end += 64 * kBlockBytes + 256;
     at.query = end;
     end += shape.headBlock * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
+    at.parameters = end;
+    end += kParameterBlocks * kBlockBytes + (shape.bfloat16 ? shape.headBlock * rowBytes : 0);
     at.accumulator = end;
     end += shape.headBlock * shape.headDim * 4;
     at.valueMean = end;
-    end += shape.headDim * 4;
+    end += 2 * shape.headDim * 4;
     at.state = end;
     end += kStateQuantities * shape.headBlock * kBlockBytes;
     at.scratch = end;
@@ -136,7 +141,7 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, uint32_t s
     at.lengths = end;
     end += 2 * kLengthSlice;
     at.blockTable = end;
-    end += kTableSlices * kTableSlicePages * 4;
+    end += 2 * kTableSlices * kTableSlicePages * 4;
     at.scores = end;
     const uint32_t chunkScores = shape.headBlock * chunkRows * 4;
     end += chunkScores;

@@ -35,11 +35,12 @@ public:
         rowLse_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.rowLse));
     }
 
-    // Starts the copies; the K tiles may be asked for behind them.
+    // Starts the copies, while the vector unit may still finish the segment before; K tiles are asked for behind them.
     TOPTHETA_DEVICE inline void Copy(const HeadRange& range)
     {
         const uint32_t D = tiling_->headDim;
         const uint64_t row = static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
+        parity_ ^= 1;
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
         AscendC::DataCopyPad(RawQuery(range.heads), query_[row * D],
@@ -54,7 +55,7 @@ public:
         }
         if (tiling_->hasValueMean) {
             const uint64_t mean = (static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead) * D;
-            AscendC::DataCopyPad(ub_->ValueMean(D), valueMean_[mean],
+            AscendC::DataCopyPad(ub_->ValueMean(D, parity_), valueMean_[mean],
                                  AscendC::DataCopyExtParams(1, D * sizeof(float), 0, 0, 0),
                                  AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
         }
@@ -64,6 +65,7 @@ public:
     // Brings what was copied into place: one block per head, bfloat16 queries as float32.
     TOPTHETA_DEVICE inline void Unpack(const HeadRange& range)
     {
+        unpackedParity_ = parity_;
         WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
         if constexpr (IsSameType<T, bfloat16_t>::value) {
             const uint32_t count = range.heads * tiling_->headDim;
@@ -105,6 +107,11 @@ public:
         return ub_->State(kLimit).GetValue(head * kBlockFloats);
     }
 
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean()
+    {
+        return ub_->ValueMean(tiling_->headDim, unpackedParity_);
+    }
+
 private:
     template <typename A, typename B>
     struct IsSameType {
@@ -119,17 +126,17 @@ private:
     {
         const uint32_t count = heads * tiling_->headDim;
         if constexpr (IsSameType<T, bfloat16_t>::value) {
-            return ub_->Partials().template ReinterpretCast<T>();
+            return ub_->template RawQuery<T>(count);
         } else {
             return ub_->template Query<T>(count);
         }
     }
 
-    // Eight values per tensor, those past the last head 0, side by side in the scratch space.
+    // Eight values per tensor, those past the last head 0.
     TOPTHETA_DEVICE inline void CopyPerHead(uint32_t slot, const GlobalTensor<float>& from, uint64_t offset,
                                             uint32_t heads)
     {
-        AscendC::DataCopyPad(ub_->ReduceFirst()[slot * kBlockFloats], from[offset],
+        AscendC::DataCopyPad(ub_->Parameters()[slot * kBlockFloats], from[offset],
                              AscendC::DataCopyExtParams(1, heads * sizeof(float), 0, 0, 0),
                              AscendC::DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(kBlockFloats - heads),
                                                                   0.0f));
@@ -139,7 +146,7 @@ private:
     {
         LocalTensor<float> blocks = ub_->PerHeadBlocks();
         PipeBarrier<PIPE_V>();
-        AscendC::Brcb(blocks, ub_->ReduceFirst()[slot * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
+        AscendC::Brcb(blocks, ub_->Parameters()[slot * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
         PipeBarrier<PIPE_V>();
         AscendC::Adds(ub_->State(quantity), blocks, 0.0f, static_cast<int32_t>(ub_->StateCount()));
     }
@@ -151,6 +158,8 @@ private:
     GlobalTensor<float> discardedMass_;
     GlobalTensor<float> valueMean_;
     GlobalTensor<float> rowLse_;
+    uint32_t parity_ = 0;          // the mean V row copied last
+    uint32_t unpackedParity_ = 0;  // that of the segment at work
 };
 
 }  // namespace toptheta

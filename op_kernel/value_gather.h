@@ -13,14 +13,17 @@ namespace toptheta {
 template <typename T>
 class ValueGather {
 public:
-    // `values`: room for the V rows, guarded by `event`, whose V_MTE2 flag says that the room is free.
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim, CacheRows<T>* rows, WeightedSum<T>* weightedSum,
-                                     const LocalTensor<T>& values, int32_t event)
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim, CacheRows<T>* rows, WeightedSum<T>* weightedSum)
     {
         ub_ = ub;
         headDim_ = headDim;
         rows_ = rows;
         weightedSum_ = weightedSum;
+    }
+
+    // `values`: room for the V rows, guarded by `event`, whose V_MTE2 flag says that the room is free.
+    TOPTHETA_DEVICE inline void SetRoom(const LocalTensor<T>& values, int32_t event)
+    {
         values_ = values;
         event_ = event;
     }
