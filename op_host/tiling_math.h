@@ -151,7 +151,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     if (const ArgumentError error = CheckScoreBytes(scores, data)) {
         return error;
     }
-    const uint64_t slot = static_cast<uint64_t>(data.headBlock) * (kBlockBytes + 4ULL * data.headDim);
+    const uint64_t slot = static_cast<uint64_t>(data.headBlock) * (kPartBlocks * kBlockBytes + 4ULL * data.headDim);
     const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
     uint64_t end = 0;
     // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it

@@ -472,9 +472,8 @@ private:
     {
         const HeadRange range = HeadsOf(segment);
         parameters_.Copy(range);
-        exchange_.CopyHeaders(segment, range.heads);
+        exchange_.CopyMasses(segment, range.heads);
         BeginSegment(segment);
-        exchange_.WaitForHeaders();
         exchange_.CombineAllMasses();
         FinishLse();
         SelectStored(segment);
@@ -498,7 +497,7 @@ private:
         }
         if (tiling_->withStats) {
             output_.WaitForCopies();
-            WriteListRows(segment, listRows + exchange_.ListRows());
+            WriteListRows(segment, listRows);
             output_.CopiesIssued();
         }
     }
@@ -510,12 +509,15 @@ private:
         ub_.SetHeads(1);
         output_.WaitForCopies();
         parameters_.Copy(one);
-        exchange_.CopyHeaders(segment, range.heads);
-        exchange_.CopySums(segment, head, 0);
+        exchange_.CopyHead(segment, range.heads, head);
         parameters_.Unpack(one);
-        exchange_.WaitForHeaders();
-        const CombinedHead combined = exchange_.Combine(segment, head);
-        parameters_.MakeLimits();
+        const CombinedHead combined = exchange_.Combine(segment);
+        if (tiling_->sdc == kSdcExpThreshold) {
+            parameters_.MakeLimits();
+        }
+        if (tiling_->withStats && head == 0) {
+            listRows += exchange_.ListRows();
+        }
         uint32_t kept[1] = {combined.kept};
         if (combined.kept == 0) {
             kept[0] = StandIn(segment, 0, static_cast<uint32_t>(combined.bestRow));

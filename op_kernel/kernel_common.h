@@ -124,6 +124,10 @@ public:
     {
         return At<float>(layout_.accumulator + head * headDim * 4, headDim);
     }
+    TOPTHETA_DEVICE inline LocalTensor<int32_t> PartCounts()
+    {
+        return At<int32_t>(layout_.partCounts, headBlock_ * kBlockFloats);
+    }
     // inputs as copied: one block for each per-head input, then bfloat16 queries
     TOPTHETA_DEVICE inline LocalTensor<float> Parameters()
     {

@@ -14,6 +14,7 @@
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
 // | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32                              |
 // | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, bfloat16 queries, as copied                      |
+// | partCounts  | headBlock * 32             | counts of a part on their way to the workspace                    |
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
 // | valueMean   | 2 * D * 4                  | mean V row of the KV head, of this segment and the next           |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
@@ -40,6 +41,8 @@ constexpr uint32_t kStepRows = 256;          // rows of one score computation: 1
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
 constexpr uint32_t kScratchBytes = 1152;      // reductions and their broadcasts
 constexpr uint32_t kLengthSlice = 512;       // bytes
+// a part in the workspace: maximum, total mass, kept mass and counts of each head, then its sums of V rows
+constexpr uint32_t kPartBlocks = 4;
 constexpr uint32_t kParameterBlocks = 3;     // thresholds, discarded mass, log-sum-exp
 constexpr uint32_t kTableSlicePages = 64;
 constexpr uint32_t kTableSlices = 4;        // of each ring
@@ -64,6 +67,7 @@ struct UbLayout {
     uint32_t spread;
     uint32_t query;
     uint32_t parameters;
+    uint32_t partCounts;
     uint32_t accumulator;
     uint32_t valueMean;
     uint32_t state;
@@ -130,6 +134,8 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, uint32_t s
     end += shape.headBlock * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
     at.parameters = end;
     end += kParameterBlocks * kBlockBytes + (shape.bfloat16 ? shape.headBlock * rowBytes : 0);
+    at.partCounts = end;
+    end += shape.headBlock * kBlockBytes;
     at.accumulator = end;
     end += shape.headBlock * shape.headDim * 4;
     at.valueMean = end;

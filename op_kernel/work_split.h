@@ -1,7 +1,7 @@
 // Splits the rows of all sequences evenly over the vector cores.
 //
 // The work is one flat list of granules of 128 rows, ordered by (sequence, KV head, head block, row). Core c of A takes
-// granules [G*c/A, G*(c+1)/A), so that no core has more than one granule above another. A unit (sequence, KV head,
+// granules [G*c/A, G*(c+1)/A), rounded to the nearest, so that no core has more than one granule above another. A unit (sequence, KV head,
 // head block) may be cut between cores; a core touches at most two cut units, its first and its last.
 // Plain integer functions, compiled by the kernel and by host tests alike.
 #pragma once
@@ -53,13 +53,13 @@ TOPTHETA_DEVICE inline uint32_t ActiveCores(uint64_t granules, uint32_t cores)
 
 TOPTHETA_DEVICE inline uint64_t FirstGranule(uint64_t granules, uint32_t activeCores, uint32_t core)
 {
-    return core < activeCores ? granules * core / activeCores : granules;
+    return core < activeCores ? (2 * granules * core + activeCores) / (2 * activeCores) : granules;
 }
 
 // The core whose range holds a granule.
 TOPTHETA_DEVICE inline uint32_t CoreOf(uint64_t granule, uint64_t granules, uint32_t activeCores)
 {
-    return static_cast<uint32_t>(((granule + 1) * activeCores - 1) / granules);
+    return static_cast<uint32_t>((2 * granule * activeCores + activeCores - 1) / (2 * granules));
 }
 
 // Rows [rowBegin, rowEnd) of one unit, as one core works on them.

@@ -73,6 +73,7 @@ def test_select_also_sets_up_its_mask() -> None:
         ("conflict_destination", 32),
         ("conflict_blocks_8", 3 * 16),
         ("conflict_blocks_16", 7 * 16),
+        ("conflict_three_banks_of_a_group", 4),
         ("conflict_row_layout", 16),
     ],
 )

@@ -20,7 +20,7 @@ TYPES = [("half", np.float16), ("float", np.float32)]
 
 def run_rows(entry: str, dtype: type[Any], rows: int) -> tuple[Array, Array]:
     x = (np.random.default_rng(13).normal(size=SIZE) * 9).astype(dtype)
-    x[40:48] = x[8]  # ties
+    x[[9, 20, 50]], x[[8, 30, 41]] = 100, -100  # ties: the first one counts
     z = np.zeros((rows, ROW), dtype)
     run_kernel(Kernel(SOURCE, entry=entry), [("x", x, "in"), ("z", z, "out")]).require_clean()
     return x, z

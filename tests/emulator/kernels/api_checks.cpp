@@ -96,6 +96,14 @@ void aligned_whole_reduce_value(GM_ADDR, GM_ADDR)
     WholeReduceMax(t.d[1], t.a, 64, 1, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE);
     WholeReduceSum(t.d[2], t.a, 64, 1, 1, 1, 8);
 }
+void aligned_part_of_a_buffer(GM_ADDR, GM_ADDR)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 256);
+    LocalTensor<float> tensor = buffer.GetWithOffset<float>(8, 16);  // finds Alignment
+    tensor.SetValue(0, 1.0f);
+}
 void aligned_gather_offset(GM_ADDR, GM_ADDR)
 {
     Floats t;
@@ -129,6 +137,14 @@ void bounds_block_stride(GM_ADDR, GM_ADDR)
 {
     Floats t;
     Exp(t.d, t.a[512], 64, 1, UnaryRepeatParams(1, 10, 8, 8));  // finds UbBounds
+}
+// the last repeat has few lanes and ends earlier than the one before it
+void bounds_of_a_repeat_before_the_last(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    SetMaskCount();
+    SetVectorMask<float, MaskMode::COUNTER>(0, 72);
+    Muls<float, false>(t.d, t.a[512], 1.0f, MASK_PLACEHOLDER, 1, UnaryRepeatParams(1, 10, 8, 1));  // finds UbBounds
 }
 void bounds_copy(GM_ADDR x, GM_ADDR)
 {
@@ -215,6 +231,23 @@ void bounds_part_of_a_buffer_with_offset(GM_ADDR, GM_ADDR)
     pipe.InitBuffer(buffer, 256);
     LocalTensor<float> tensor = buffer.GetWithOffset<float>(8, 232);  // finds UbBounds
     tensor.SetValue(0, 1.0f);
+}
+void bounds_of_a_new_size(GM_ADDR, GM_ADDR)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 256);
+    LocalTensor<float> tensor = buffer.Get<float>()[8];
+    tensor.SetSize(57);  // finds UbBounds
+}
+void bounds_of_a_new_size_clean(GM_ADDR, GM_ADDR)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 256);
+    LocalTensor<float> tensor = buffer.Get<float>(8)[8];
+    tensor.SetSize(56);
+    Duplicate(tensor, 1.0f, 56);
 }
 void bounds_no_buffer(GM_ADDR, GM_ADDR)
 {

@@ -1,4 +1,4 @@
-// Sources that share bytes with the destination.
+// Sources that share bytes with the destination, and the order of calls that consist of several instructions.
 // A line marked "finds X" has exactly that finding; a kernel without a mark is the clean neighbour of the one before.
 #include "api_floats.h"
 
@@ -120,5 +120,47 @@ void overlap_copy(GM_ADDR, GM_ADDR)
 {
     Floats t;
     DataCopy(t.d[8], t.d, 16);  // finds Overlap
+}
+// ---- order of the calls that consist of several instructions -------------------------------------------------------
+void order_index_over_a_tensor_in_use(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    Exp(t.d, t.a, 64);
+    CreateVecIndex(t.d, 0.0f, 64);  // finds WriteAfterWrite
+}
+void order_index_after_a_flag(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    Exp(t.d, t.a, 64);
+    SetFlag<HardEvent::V_S>(0);
+    WaitFlag<HardEvent::V_S>(0);
+    CreateVecIndex(t.d, 0.0f, 64);
+}
+void order_index_read_at_once(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    CreateVecIndex(t.d, 0.0f, 300);
+    Exp(t.b, t.d, 300);  // finds ReadAfterWrite
+}
+void order_index_read_after_a_barrier(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    CreateVecIndex(t.d, 0.0f, 300);
+    PipeBarrier<PIPE_V>();
+    Exp(t.b, t.d, 300);
+}
+void order_sum_of_a_tensor_in_use(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    Exp(t.d, t.a, 64);
+    ReduceSum(t.b, t.d, t.b, 64);  // finds ReadAfterWrite
+}
+void order_result_of_a_sum(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    ReduceSum(t.b, t.d, t.b, 64);
+    Exp(t.a, t.b, 8);
+    ReduceMax(t.d, t.b, t.a[64], 8, true);
+    t.d.SetValue(2, t.d.GetValue(0));
 }
 }

@@ -174,10 +174,10 @@ void gather_mask_of_zero(GM_ADDR, GM_ADDR)
     Floats t;
     GatherMask(t.d, t.a, t.words, true, 0, kGather, t.count);  // finds Parameter
 }
-void gather_mask_in_normal_mode(GM_ADDR, GM_ADDR)
+void gather_mask_without_effect_in_normal_mode(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d, t.a, t.words, false, 64, kGather, t.count);  // finds Parameter
+    GatherMask(t.d, t.a, t.words, false, 64, kGather, t.count);
 }
 void gather_long_with_block_stride(GM_ADDR, GM_ADDR)
 {

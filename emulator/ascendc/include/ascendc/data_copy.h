@@ -26,17 +26,6 @@ struct BlockCopy {
     uint64_t targetStep = 0;
 };
 
-// The register that SetPadValue writes: what fills the padding of a copy with isPad = false.
-struct PadRegister {
-    bool set = false;
-    uint64_t value = 0;
-};
-
-inline PadRegister& CurrentPad() {
-    static thread_local PadRegister pad;
-    return pad;
-}
-
 // What stands to the left and right of every piece in the Unified Buffer.
 struct Padding {
     uint64_t left = 0;   // bytes
@@ -298,12 +287,6 @@ void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLoca
                  const DataCopyExtParams& dataCopyParams, Where where = Where::Here()) {
     ascendc_host::RunPadOut(ascendc_host::CallSite{"DataCopyPad", where}, dstGlobal, srcLocal, dataCopyParams,
                             ascendc_host::kMaxPadBlockBytes);
-}
-
-template <typename T, TPosition pos = TPosition::MAX>
-void SetPadValue(T paddingValue, Where where = Where::Here()) {
-    ascendc_host::RecordScalarIssue("SetPadValue", where);
-    ascendc_host::CurrentPad() = {true, ascendc_host::ValueBits(paddingValue)};
 }
 
 }  // namespace AscendC

@@ -47,10 +47,6 @@ inline std::optional<GatherRange> GatherRangeOf(const CallSite& site, uint32_t e
                     "give at least one repeat, and in counter mode (reduceMode true) the elements of a repeat as mask");
         return std::nullopt;
     }
-    if (!reduceMode && mask != 0) {
-        site.Report(Check::kParameter, "mask is " + std::to_string(mask) + " in normal mode, where it has no effect",
-                    "pass 0, or reduceMode = true to gather from the first `mask` elements of each repeat");
-    }
     if (range.blockStride != 1 && range.perRepeat > wholeRepeat) {
         site.Report(Check::kUnsupported,
                     "counter mode over more than 256 bytes with src0BlockStride " +

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "machine/core.h"
-#include "mask.h"
+#include "registers.h"
 #include "queue.h"
 
 namespace AscendC {
@@ -45,6 +45,7 @@ public:
 
     void Init() {
         ascendc_host::CurrentMask() = ascendc_host::MaskRegister{};
+        ascendc_host::CurrentPad() = ascendc_host::PadRegister{};
         ascendc_host::CurrentTPipe() = this;
         destroyed_ = false;
     }

@@ -287,6 +287,11 @@ private:
                     std::to_string(view.size) + " bytes",
                 "ask for at least one element inside the buffer, and call TPipe::InitBuffer first");
         }
+        if (offset % ONE_BLK_SIZE != 0) {
+            ascendc_host::Core::Current().Report(ascendc_host::Check::kAlignment, where, call,
+                                                 "the offset is " + std::to_string(offset) + " bytes",
+                                                 "give an offset that is a multiple of 32 bytes");
+        }
         view.offset += offset;
         view.size = static_cast<uint32_t>(bytes);
         return LocalTensor<T>(view);

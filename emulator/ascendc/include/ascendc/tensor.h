@@ -119,7 +119,12 @@ public:
 
     uint32_t GetSize() const { return view_.size / sizeof(T); }
     uint32_t GetLength() const { return view_.size; }
-    void SetSize(const uint32_t size) { view_.size = size * sizeof(T); }
+    void SetSize(const uint32_t size, Where where = Where::Here()) {
+        const ascendc_host::UbView whole = ascendc_host::Core::Current().WholeBuffer(view_.buffer);
+        const uint64_t bytes = static_cast<uint64_t>(size) * sizeof(T);
+        if (view_.offset + bytes > whole.offset + whole.size) FaultSize(bytes, whole.size, where);
+        view_.size = static_cast<uint32_t>(bytes);
+    }
 
     const ascendc_host::UbView& View() const { return view_; }
 
@@ -130,6 +135,13 @@ private:
             "offset " + std::to_string(offset.value) + " lies behind the " + std::to_string(GetSize()) +
                 " elements of the tensor",
             "index inside the tensor, or make its buffer larger");
+    }
+
+    [[noreturn]] static void FaultSize(uint64_t bytes, uint32_t buffer, Where where) {
+        ascendc_host::Core::Current().Fault(ascendc_host::Check::kUbBounds, where, "SetSize",
+                                            std::to_string(bytes) + " bytes do not fit the buffer of " +
+                                                std::to_string(buffer) + " bytes at the tensor's offset",
+                                            "give the tensor at most the elements that its buffer holds");
     }
 
     ascendc_host::UbView view_;

@@ -1,7 +1,8 @@
 // CreateVecIndex and ArithProgression: first, first + step, first + 2 * step, ...
 //
-// As in the public headers the first block is written by the scalar unit and the rest by chains of Adds, so a call over
-// a tensor that vector instructions still use needs a V_S flag before it, and a barrier after it.
+// As in the public headers the first block is written by the scalar unit and the rest by chains of Adds with barriers
+// between them. So a tensor that vector instructions still use needs a V_S flag before the call, and what reads the
+// result a barrier after it.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +27,15 @@ void WriteFirstLanes(const CallSite& site, const AscendC::LocalTensor<T>& dst, T
     SetAndWait(Pipe::kS, Pipe::kV);
 }
 
-// dst[to...] = dst[from...] + distance, then a barrier: the next step reads it.
+// dst[to...] = dst[from...] + distance, behind the step before; a step from element 0 reads what the scalar unit wrote.
 template <typename T>
 void AddProgression(const CallSite& site, const AscendC::LocalTensor<T>& dst, uint64_t to, uint64_t from,
                     uint64_t count, T distance) {
+    if (from != 0 || to == kLanesOf<T>) Core::Current().Barrier(Pipe::kV, kInsideLibrary);
     const AscendC::LocalTensor<T> target = dst[Index(to, site.where)];
     const AscendC::LocalTensor<T> source = dst[Index(from, site.where)];
     RunUnary<VectorOp::kArithmetic>(site, std::optional(CountShape(kLanesOf<T>, count)),
                                     WithScalar<AddLane, T>{distance}, target, source, AscendC::UnaryRepeatParams());
-    Core::Current().Barrier(Pipe::kV, kInsideLibrary);
 }
 
 template <typename T>
@@ -71,6 +72,7 @@ void RunIndexRepeats(const CallSite& site, const AscendC::LocalTensor<T>& dst, T
     one.elements = 0;
     WriteFirstLanes(site, dst, first, static_cast<T>(1), one.bits, blockStride);
     for (uint32_t repeat = 1; repeat < shape->repeats; ++repeat) {
+        if (repeat > 1) Core::Current().Barrier(Pipe::kV, kInsideLibrary);
         const uint64_t to = static_cast<uint64_t>(repeat) * repeatStride * perBlock;
         const AscendC::UnaryRepeatParams strides(blockStride, blockStride, 8, 8);
         RunUnary<VectorOp::kArithmetic>(site, std::optional(one),
@@ -78,7 +80,6 @@ void RunIndexRepeats(const CallSite& site, const AscendC::LocalTensor<T>& dst, T
                                         dst[Index(to, site.where)],
                                         dst[Index(to - static_cast<uint64_t>(repeatStride) * perBlock, site.where)],
                                         strides);
-        Core::Current().Barrier(Pipe::kV, kInsideLibrary);
     }
 }
 

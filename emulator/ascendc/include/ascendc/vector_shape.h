@@ -11,7 +11,7 @@
 
 #include "constants.h"
 #include "machine/core.h"
-#include "mask.h"
+#include "registers.h"
 
 namespace ascendc_host {
 

@@ -1,7 +1,8 @@
-// The mask register of the vector unit: which lanes of a repeat take part (Norm), or how many in all (Counter).
+// Registers that a kernel sets by calls of their own: the mask of the vector unit and the filling of paddings.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "constants.h"
 #include "enums.h"
@@ -9,16 +10,28 @@
 
 namespace ascendc_host {
 
+// Which lanes of a repeat take part (norm mode), or how many elements in all (counter mode, in `low`).
 struct MaskRegister {
     bool counter = false;
     uint64_t high = ~0ull;
     uint64_t low = ~0ull;
 };
 
-// One core per host thread at a time; the constructor of TPipe resets the register, as the device's start code does.
+// What fills the padding of a DataCopyPad with isPad = false, once SetPadValue was called.
+struct PadRegister {
+    bool set = false;
+    uint64_t value = 0;
+};
+
+// One core runs on a host thread at a time. TPipe resets the registers, as the start code of the device does.
 inline MaskRegister& CurrentMask() {
     static thread_local MaskRegister mask;
     return mask;
+}
+
+inline PadRegister& CurrentPad() {
+    static thread_local PadRegister pad;
+    return pad;
 }
 
 inline void RecordScalarIssue(const char* call, Where where) {
@@ -68,6 +81,15 @@ void SetVectorMask(int32_t len, Where where = Where::Here()) {
         const ascendc_host::MaskRegister prefix = ascendc_host::PrefixMask(static_cast<uint64_t>(len));
         SetVectorMask<T, mode>(prefix.high, prefix.low, where);
     }
+}
+
+template <typename T, TPosition pos = TPosition::MAX>
+void SetPadValue(T paddingValue, Where where = Where::Here()) {
+    static_assert(sizeof(T) <= sizeof(uint64_t), "SetPadValue: a number of at most 64 bits");
+    ascendc_host::RecordScalarIssue("SetPadValue", where);
+    ascendc_host::PadRegister& pad = ascendc_host::CurrentPad();
+    pad = {true, 0};
+    std::memcpy(&pad.value, &paddingValue, sizeof(T));
 }
 
 inline void ResetMask(Where where = Where::Here()) {
