@@ -5,16 +5,10 @@
 // and adds them behind the K tiles of the next chunk. Pieces of a unit that other cores share are combined at the end.
 #pragma once
 
-#include "cache_rows.h"
-#include "chunk_selection.h"
+#include "chunk_pipeline.h"
 #include "partial_exchange.h"
-#include "query_key_product.h"
 #include "row_output.h"
-#include "row_stream.h"
-#include "score_store.h"
 #include "sequence_lengths.h"
-#include "unit_parameters.h"
-#include "value_gather.h"
 
 namespace toptheta {
 
@@ -44,14 +38,7 @@ public:
         keyRows_.Init(ub_, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
         parameters_.Init(&ub_, tiling, tensors.parameters);
-        product_.Init(&ub_, tiling->headDim);
-        selection_.Init(&ub_, tiling);
-        weightedSum_.Init(&ub_, tiling->headDim);
-        stream_.Init(&ub_, tiling->headDim, &keyRows_, &valueRows_);
-        gather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_);
-        gather_.SetRoom(ub_.ValueRows<T>(tiling->headDim), kValueEvent);
-        SetFlag<HardEvent::V_MTE2>(kValueEvent);
-        lastGather_.Init(&ub_, tiling->headDim, &valueRows_, &weightedSum_);
+        pipeline_.Init(&ub_, tiling, &keyRows_, &valueRows_);
         output_.Init(&ub_, tiling, tensors.outputs);
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
@@ -84,11 +71,22 @@ public:
         }
         keyRows_.End();
         valueRows_.End();
-        stream_.Drain();
-        WaitFlag<HardEvent::V_MTE2>(kValueEvent);
+        pipeline_.Drain();
         exchange_.Drain();
         output_.WaitForCopies();
         store_.Drain();
+    }
+
+    // Asks for the parameters and the first K tiles of the next segment, once; as a rule before this one is finished.
+    TOPTHETA_DEVICE inline void StartNext()
+    {
+        if (!hasNext_ || nextStarted_) {
+            return;
+        }
+        nextStarted_ = true;
+        parameters_.Copy(HeadsOf(next_));
+        keyRows_.Begin(next_.batch, next_.kvHead, lengths_.Start(next_.batch), next_.rowBegin, next_.unitRows);
+        pipeline_.Start(next_.rowBegin, next_.rowEnd);
     }
 
 private:
@@ -113,12 +111,12 @@ private:
     {
         BeginSegment(segment);
         if (twoPhases_) {
-            StreamScores();
+            pipeline_.StreamScores(store_);
             store_.FinishStoring();
             FinishLse();
             SelectStored(segment);
         } else {
-            StreamAndSelect();
+            pipeline_.StreamAndSelect(*this);
         }
         WriteUnit(segment);
     }
@@ -128,25 +126,11 @@ private:
     {
         BeginSegment(segment);
         if (twoPhases_) {
-            StreamScores();
+            pipeline_.StreamScores(store_);
         } else {
-            StreamAndSelect();
+            pipeline_.StreamAndSelect(*this);
         }
         StorePart(segment);
-    }
-
-    // Asks for the parameters and the first K tiles of the next segment, once; as a rule before this one is finished.
-    TOPTHETA_DEVICE inline void StartNext()
-    {
-        if (!hasNext_ || nextStarted_) {
-            return;
-        }
-        nextStarted_ = true;
-        parameters_.Copy(HeadsOf(next_));
-        keyRows_.Begin(next_.batch, next_.kvHead, lengths_.Start(next_.batch), next_.rowBegin, next_.unitRows);
-        stream_.Begin(next_.rowBegin, next_.rowEnd);
-        PlanChunk();
-        stream_.Fill();
     }
 
     TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment)
@@ -158,10 +142,10 @@ private:
         BeginValues(segment, segment.rowBegin);
         store_.Begin(segment, range, !IsWhole(segment));
         if (!prepared_) {
-            selection_.Prepare();
+            pipeline_.Selection().Prepare();
             prepared_ = true;
         }
-        selection_.Begin();
+        pipeline_.Selection().Begin();
         parameters_.Unpack(range);
         if (!twoPhases_) {
             SetLimits();
@@ -178,7 +162,7 @@ private:
     {
         parameters_.MakeLimits();
         for (uint32_t head = 0; head < ub_.Heads(); head++) {
-            selection_.SetLimit(head, parameters_.Limit(head));
+            pipeline_.Selection().SetLimit(head, parameters_.Limit(head));
         }
         SetFlag<HardEvent::S_V>(kEvent);
         WaitFlag<HardEvent::S_V>(kEvent);
@@ -195,192 +179,19 @@ private:
         SetLimits();
     }
 
-    // K tiles of a chunk when `left` remain. Chunks are of one size but for the last, which is short: less is left to do
-    // after its last K row.
-    TOPTHETA_DEVICE inline uint32_t ChunkTiles(uint32_t left) const
-    {
-        const uint32_t most = ub_.Layout().chunkRows / ub_.Layout().tileRows;
-        const uint32_t tail = stream_.TailTiles();
-        if (left <= most && (left <= tail || left * ub_.Layout().tileRows <= kShortRows)) {
-            return left;
-        }
-        const uint32_t body = left > tail ? left - tail : left;
-        return CeilDiv(body, CeilDiv(body, most));
-    }
-
-    TOPTHETA_DEVICE inline void PlanChunk()
-    {
-        chunkTiles_ = ChunkTiles(stream_.KeysLeft());
-        stream_.SetChunks(chunkTiles_, ChunkTiles(stream_.KeysLeft() - chunkTiles_));
-    }
-
-    // Scores of the next chunk, with the V rows of the chunk before it fetched and added on the way. The tiles that
-    // replace those of the last step are asked for behind the test of the chunk, when it is known how many V rows come.
-    TOPTHETA_DEVICE inline Chunk ScoreChunk(uint32_t scoreRow)
-    {
-        uint32_t tiles = chunkTiles_;
-        Chunk chunk = {stream_.FirstRow(stream_.KeysTaken()), 0, scoreRow};
-        while (tiles > 0) {
-            if (stream_.NextIsValues()) {
-                AddValueTile();
-                stream_.Fill();
-                continue;
-            }
-            const uint32_t step = stream_.StepTiles(tiles);
-            const uint32_t rows = stream_.RowsOf(stream_.KeysTaken(), step);
-            product_.Compute(stream_, step, scoreRow + chunk.rows, rows);
-            chunk.rows += rows;
-            tiles -= step;
-            if (stream_.KeysLeft() > 0) {
-                gather_.Advance(stream_.Issued(), stream_.Taken());
-            }
-            if (tiles > 0) {
-                stream_.Fill();
-            }
-        }
-        selection_.ScaleScores(chunk);
-        return chunk;
-    }
-
-    TOPTHETA_DEVICE inline void AddValueTile()
-    {
-        const LocalTensor<T> values = stream_.Take(1);
-        for (uint32_t head = 0; head < ub_.Heads(); head++) {
-            weightedSum_.Add(values, head, stream_.List().weightsAt + stream_.ValuesTaken(), stream_.NextValueRows());
-        }
-        stream_.Free(1);
-    }
-
-    TOPTHETA_DEVICE inline void AddRemainingValues()
-    {
-        while (stream_.ValuesLeft()) {
-            stream_.Fill();
-            AddValueTile();
-        }
-    }
-
-    TOPTHETA_DEVICE inline void StreamAndSelect()
-    {
-        Chunk chunk = ScoreChunk(0);
-        while (stream_.KeysLeft() > 0) {
-            AddRemainingValues();
-            SelectNext(chunk);
-            chunk = ScoreChunk(0);
-        }
-        AddRemainingValues();
-        SelectLast(chunk);
-        selection_.Finish();
-    }
-
-    TOPTHETA_DEVICE inline void SelectNext(const Chunk& chunk)
-    {
-        gather_.Finish();
-        selection_.MakeList(chunk);
-        selection_.UpdateMaximum(chunk);
-        selection_.RescaleAccumulators();
-        const RowList list = MakeRowList(chunk);
-        PlanChunk();
-        if (gather_.Fits(list)) {
-            gather_.Begin(list);
-        } else {
-            stream_.BeginValues(list);
-        }
-        stream_.Fill();
-        selection_.AddChunk(chunk, list, NeedsTotal());
-    }
-
-    // Nothing hides the copies of the last chunk, so they start before all other work that is left.
-    TOPTHETA_DEVICE inline void SelectLast(const Chunk& chunk)
-    {
-        // the list before must be fetched before a new one takes its place
-        gather_.FetchAll(stream_.Issued());
-        selection_.MakeList(chunk);
-        selection_.UpdateMaximum(chunk);
-        RowList list = MakeRowList(chunk);
-        const bool fits = list.count <= ub_.Layout().tileRows;
-        if (fits) {
-            const uint32_t slot = stream_.LendSlot();
-            lastGather_.SetRoom(stream_.SlotRows(slot), slot);
-            lastGather_.Begin(list);
-            lastGather_.FetchAll(stream_.Issued());
-            StartNext();
-        } else {
-            stream_.BeginValues(list);
-            stream_.Fill();
-        }
-        // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
-        const uint32_t room = ub_.Layout().chunkRows / 2 / kLanes * kLanes;
-        if (!gather_.Done() && fits && gather_.List().count <= room && list.count <= room) {
-            list.weightsAt = room;
-            lastGather_.SetWeightsAt(room);
-        } else {
-            gather_.Finish();
-        }
-        selection_.AddChunk(chunk, list, NeedsTotal());
-        gather_.Finish();
-        selection_.RescaleAccumulators();
-        if (fits) {
-            lastGather_.Finish();
-            stream_.TakeSlotBack();
-        } else {
-            AddRemainingValues();
-        }
-    }
-
-    TOPTHETA_DEVICE inline RowList MakeRowList(const Chunk& chunk)
-    {
-        RowList list;
-        list.chunkBegin = chunk.begin;
-        list.kept = selection_.Count();
-        list.dense = tiling_->path != kPathGather && list.kept > 0 &&
-                     (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
-        list.count = list.dense ? chunk.rows : list.kept;
-        return list;
-    }
-
-    // Whether the mass of all keys is wanted and not known yet.
-    TOPTHETA_DEVICE inline bool NeedsTotal() const
-    {
-        return !twoPhases_ && (tiling_->sdc == kSdcExact || tiling_->withStats || tiling_->partial);
-    }
-
-    // First phase of post-softmax: scores, maximum and total mass.
-    TOPTHETA_DEVICE inline void StreamScores()
-    {
-        while (stream_.KeysLeft() > 0) {
-            const uint32_t row = stream_.FirstRow(stream_.KeysTaken());
-            const Chunk chunk = ScoreChunk(store_.BeginChunk(row));
-            PlanChunk();
-            stream_.Fill();
-            selection_.UpdateMaximum(chunk);
-            selection_.AddTotal(chunk);
-            store_.Store(chunk);
-        }
-    }
-
-    // Second phase: the threshold is known, the scores are read again.
     TOPTHETA_DEVICE inline void SelectStored(const Segment& segment)
     {
         BeginValues(segment, segment.rowBegin);
-        for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_.Layout().chunkRows) {
-            const Chunk chunk = store_.Load(row, Least(ub_.Layout().chunkRows, segment.rowEnd - row));
-            selection_.MakeList(chunk);
-            const RowList list = MakeRowList(chunk);
-            stream_.BeginValues(list);
-            stream_.Fill();
-            selection_.AddChunk(chunk, list, false);
-            AddRemainingValues();
-        }
-        selection_.Finish();
+        pipeline_.SelectStored(segment, store_);
     }
 
     TOPTHETA_DEVICE inline void StorePart(const Segment& segment)
     {
         HeadResult results[kMaxHeadBlock];
         for (uint32_t head = 0; head < ub_.Heads(); head++) {
-            results[head] = selection_.Result(head);
+            results[head] = pipeline_.Selection().Result(head);
         }
-        exchange_.Store(segment, core_, results, selection_.ListRows());
+        exchange_.Store(segment, core_, results, pipeline_.Selection().ListRows());
         output_.CopiesIssued();
     }
 
@@ -388,13 +199,13 @@ private:
     {
         const HeadRange range = HeadsOf(segment);
         uint32_t kept[kMaxHeadBlock];
-        uint32_t listRows = selection_.ListRows();
+        uint32_t listRows = pipeline_.Selection().ListRows();
         StandIns standIns;
         for (uint32_t head = 0; head < range.heads; head++) {
-            const HeadResult& result = selection_.Result(head);
+            const HeadResult& result = pipeline_.Selection().Result(head);
             kept[head] = result.kept;
             if (kept[head] == 0) {
-                kept[head] = StandIn(segment, head, static_cast<uint32_t>(result.bestRow));
+                kept[head] = StandIn(segment, head, result.bestRow);
                 listRows += standIns.Add(result.bestRow, result.bestListed);
             }
         }
@@ -423,10 +234,12 @@ private:
     };
 
     // Puts the V row of the largest score into the accumulator; returns the number of kept elements to report.
-    TOPTHETA_DEVICE inline uint32_t StandIn(const Segment& segment, uint32_t head, uint32_t row)
+    // A row of NaN scores has no largest one (-1); its first row will do.
+    TOPTHETA_DEVICE inline uint32_t StandIn(const Segment& segment, uint32_t head, int32_t bestRow)
     {
+        const uint32_t row = bestRow < 0 ? 0 : static_cast<uint32_t>(bestRow);
         BeginValues(segment, row);
-        gather_.AddSingleRow(head, row);
+        pipeline_.AddSingleRow(head, row);
         output_.CountStandIn(head);
         return tiling_->partial ? 0 : 1;
     }
@@ -520,7 +333,7 @@ private:
         }
         uint32_t kept[1] = {combined.kept};
         if (combined.kept == 0) {
-            kept[0] = StandIn(segment, 0, static_cast<uint32_t>(combined.bestRow));
+            kept[0] = StandIn(segment, 0, combined.bestRow);
             listRows += standIns.Add(combined.bestRow, combined.bestListed);
         }
         output_.Write(one, segment.unitRows, kept, parameters_.ValueMean());
@@ -543,20 +356,13 @@ private:
         }
     }
 
-    static constexpr uint32_t kShortRows = 256;  // not worth a second chunk
-
     const TilingData* tiling_ = nullptr;
     UbMap ub_;
     SequenceLengths lengths_;
     CacheRows<T> keyRows_;
     CacheRows<T> valueRows_;
     UnitParameters<T> parameters_;
-    QueryKeyProduct<T> product_;
-    ChunkSelection<T> selection_;
-    WeightedSum<T> weightedSum_;
-    RowStream<T> stream_;
-    ValueGather<T> gather_;
-    ValueGather<T> lastGather_;  // its V rows lie in a slot of the ring, which is idle by then
+    ChunkPipeline<T> pipeline_;
     RowOutput<T> output_;
     PartialExchange exchange_;
     ScoreStore store_;
@@ -565,7 +371,6 @@ private:
     Segment cut_[2];
     uint32_t cutCount_ = 0;
     uint32_t core_ = 0;
-    uint32_t chunkTiles_ = 0;  // K tiles of the chunk to be scored next
     bool hasNext_ = false;
     bool nextStarted_ = false;
     bool prepared_ = false;
