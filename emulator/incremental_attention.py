@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .ascendc import Kernel, KernelRun, run_kernel
+from .ascendc.arguments import Argument
 from .cann import Platform, TensorSpec, TilingResult, describe_operator, infer_shape, run_tiling
 
 KERNEL_SOURCE = Path(__file__).resolve().parents[1] / "op_kernel" / "top_theta_incremental_attention.cpp"
@@ -78,7 +79,7 @@ def run_operator(
         for name, spec in infer_shape(specs, attributes).items()
     }
     names = [item["name"] for item in describe_operator()["inputs"]]
-    arguments = [
+    arguments: list[Argument] = [
         *((name, tensors.get(name), "in") for name in names),
         *((name, output if output.numel() else None, "out") for name, output in outputs.items()),
         ("workspace", tiling.workspace - platform.system_workspace, "workspace"),

@@ -26,6 +26,7 @@ _OWN_CASES = (
       for d in (16, 48, 64, 80, 128, 192, 256, 320, 336, 512) for dtype in (_H, _B)),
     *(Case(f"n{n}-{dtype}", dtype=dtype, heads=1, kv_heads=1, head_dim=128, lengths=(n,), keep=0.06)
       for n in (0, 1, 15, 16, 17, 127, 128, 129, 1000, 1023, 1024, 1025, 2048, 4097) for dtype in (_H, _B)),
+    Case("nothing-kept-twice", dtype=_H, heads=6, kv_heads=1, lengths=(1500, 40), theta="nothing"),
     Case("locally-dense", dtype=_H, heads=2, kv_heads=1, lengths=(2600,), keep=0.45),
     Case("many-rounds", dtype=_H, heads=1, kv_heads=1, head_dim=256, lengths=(3000,), keep=0.3),
     Case("post-long", dtype=_H, heads=4, kv_heads=2, lengths=(9000,), keep=0.02, vmc=True, **_POST),
@@ -40,8 +41,10 @@ _OWN_CASES = (
 _ALL = (*_KERNEL_CASES, *_OWN_CASES)
 _BY_ID = {case.id: case for case in _ALL}
 #: Cases that between them cut units in every way.
-_SPLIT_IDS = ("ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
-              "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc")  # fmt: skip
+_SPLIT_IDS = (
+    "ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
+    "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=64)
@@ -153,6 +156,18 @@ def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: 
     result = call(arguments)
     result.run.require_clean()
     check(inputs, statistics(result))
+
+
+@pytest.mark.parametrize("where", ["query", "key"])
+@pytest.mark.parametrize("case_id", ["ragged", "g7", "nothing", "post-bf16-mixed", "paged-4d-f16", "two-head-blocks"])
+@pytest.mark.parametrize("cores", [1, 48])
+def test_nan_scores_never_lead_outside_the_cache(case_id: str, where: str, cores: int) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    arguments = dict(inputs.arguments)
+    arguments[where] = torch.full_like(arguments[where], torch.nan)
+    result = call(arguments, cores=cores)
+    result.run.require_clean()
+    assert result.run.completed
 
 
 def test_repeated_call_is_bitwise_equal() -> None:
