@@ -1,5 +1,6 @@
 """The wheel and the source distribution hold what the repository shows, the fallback behind its link included."""
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -25,7 +26,11 @@ NEEDED = {
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    # a copy: builds leave files beside the sources, and two of them at once would meet
+    tree = folder / "tree"
+    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=ignored)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(tree)]
     # build makes the wheel from the source distribution, so this proves both
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
