@@ -26,6 +26,9 @@ _OWN_CASES = (
       for d in (16, 48, 64, 80, 128, 192, 256, 320, 336, 512) for dtype in (_H, _B)),
     *(Case(f"n{n}-{dtype}", dtype=dtype, heads=1, kv_heads=1, head_dim=128, lengths=(n,), keep=0.06)
       for n in (0, 1, 15, 16, 17, 127, 128, 129, 1000, 1023, 1024, 1025, 2048, 4097) for dtype in (_H, _B)),
+    Case("n262144", dtype=_H, heads=1, kv_heads=1, head_dim=16, lengths=(262144,), keep=0.00003, lengths_as="none"),
+    Case("n262144-dense", dtype=_B, heads=1, kv_heads=1, head_dim=16, lengths=(262144,), theta="dense",
+         lengths_as="none"),
     Case("nothing-kept-twice", dtype=_H, heads=6, kv_heads=1, lengths=(1500, 40), theta="nothing"),
     Case("locally-dense", dtype=_H, heads=2, kv_heads=1, lengths=(2600,), keep=0.45),
     Case("many-rounds", dtype=_H, heads=1, kv_heads=1, head_dim=256, lengths=(3000,), keep=0.3),
