@@ -30,6 +30,7 @@ benchmark: $(READY)
 	$(BIN)/python benchmarks/incremental_fallback.py
 	$(BIN)/python benchmarks/call_overhead.py
 	$(BIN)/python benchmarks/calibration_rows.py
+	$(BIN)/python -m benchmarks.modelled_kernel
 
 train: $(READY)
 	$(BIN)/python examples/train_tiny_llama.py

@@ -11,6 +11,8 @@ constexpr uint64_t kSectionBytes = 512;                     // alignment of the 
 constexpr uint64_t kMaxScoreBytes = 256ULL * 1024 * 1024;   // float32 scores that post-softmax may keep
 constexpr uint32_t kScheduleAllAtOnce = 1;                  // every block resident, as SyncAll needs
 
+static_assert(EveryLayoutFits(), "a head_dim and head block has no Unified Buffer layout within the budget");
+
 struct Platform {
     uint32_t vectorCores = 0;
     uint64_t ubBytes = 0;
@@ -94,9 +96,7 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
 inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
 {
     const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
-    // cores meet to add up the V rows of the head blocks of a group
-    const bool coresMeet = data.withStats && data.headBlocks > 1;
-    return !data.hasLengths && !data.hasKeyStart && units % data.cores == 0 && !coresMeet;
+    return !data.hasLengths && !data.hasKeyStart && units % data.cores == 0 && !SumsHeadBlocks(data);
 }
 
 // Scores of post-softmax that neither the Unified Buffer holds nor a given log-sum-exp makes needless.
@@ -105,8 +105,9 @@ inline uint64_t ScoreBytes(const TopThetaIncrementalAttentionTilingData& data, b
     if (data.placement != kPostSoftmax || data.hasRowLse) {
         return 0;
     }
-    const UbLayout layout = MakeUbLayout({data.headDim, data.headBlock, bfloat16, true});
-    if (!split && data.capacity <= layout.scoreRows) {
+    const UbShape shape = {data.headDim, data.headBlock, bfloat16, true};
+    const UbLayout layout = PlaceBuffers(shape, {data.slots, data.chunkRows});
+    if (!split && ScoresStayInUb(data.capacity, layout)) {
         return 0;
     }
     return static_cast<uint64_t>(data.batch) * data.numHeads * data.capacity * sizeof(float);
@@ -144,9 +145,13 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     TopThetaIncrementalAttentionTilingData& data = tiling.data;
     FillModes(arguments, data);
     FillShapes(arguments, geometry, data);
-    data.cores = std::min(platform.vectorCores, kMaxCores);
+    data.cores = static_cast<uint8_t>(std::min(platform.vectorCores, kMaxCores));
     const bool split = !UnitsStayWhole(data);
     const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
+    const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
+    const LayoutChoice choice = ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases});
+    data.slots = static_cast<uint8_t>(choice.slots);
+    data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
     const uint64_t scores = ScoreBytes(data, bfloat16, split);
     if (const ArgumentError error = CheckScoreBytes(scores, data)) {
         return error;
@@ -155,9 +160,9 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
     uint64_t end = 0;
     // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it
-    const uint64_t slots = 2ULL * data.cores * (data.placement == kPostSoftmax && !data.hasRowLse ? 2 : 1);
+    const uint64_t slots = 2ULL * data.cores * (twoPhases ? 2 : 1);
     data.partialOffset = PlaceSection(split ? slots * slot : 0, end);
-    data.valueRowsOffset = PlaceSection(data.withStats && data.headBlocks > 1 ? units * kBlockBytes : 0, end);
+    data.valueRowsOffset = PlaceSection(SumsHeadBlocks(data) ? units * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
     tiling.key = split ? kTilingKeySplit : kTilingKeyWhole;
     tiling.blockDim = data.cores;

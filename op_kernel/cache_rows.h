@@ -87,6 +87,11 @@ public:
         strides_ = strides;
         headDim_ = tiling.headDim;
         blockSize_ = tiling.blockSize;
+        blockShift_ = 0;
+        while (blockSize_ > 0 && (2u << blockShift_) <= blockSize_) {
+            blockShift_++;
+        }
+        isPower_ = (1u << blockShift_) == blockSize_;
         cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
         blockTable_.Init(ub, tiling, blockTable, ring, event);
     }
@@ -130,8 +135,8 @@ public:
             CopyRows(to[headDim_], OffsetOf(second), 1);
             return;
         }
-        AscendC::DataCopyPad(to, cache_[from], AscendC::DataCopyExtParams(2, rowBytes, static_cast<uint32_t>(gap), 0, 0),
-                             AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+        const AscendC::DataCopyExtParams two(2, rowBytes, static_cast<uint32_t>(gap), 0, 0);
+        AscendC::DataCopyPad(to, cache_[from], two, AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
     }
 
     TOPTHETA_DEVICE inline void LoadRow(const LocalTensor<T>& to, uint32_t row) { CopyRows(to, OffsetOf(row), 1); }
@@ -145,8 +150,10 @@ private:
         if (blockSize_ == 0) {
             return base_ + static_cast<int64_t>(row) * strides_.row;
         }
-        const int64_t page = blockTable_.Page(row / blockSize_);
-        return base_ + page * strides_.outer + static_cast<int64_t>(row % blockSize_) * strides_.row;
+        // the scalar unit divides slowly, and block sizes are powers of two as a rule
+        const uint32_t index = isPower_ ? row >> blockShift_ : row / blockSize_;
+        const int64_t page = blockTable_.Page(index);
+        return base_ + page * strides_.outer + static_cast<int64_t>(row - index * blockSize_) * strides_.row;
     }
 
     TOPTHETA_DEVICE inline void CopyRows(const LocalTensor<T>& to, int64_t from, uint32_t rows)
@@ -170,6 +177,8 @@ private:
     int64_t base_ = 0;
     uint32_t headDim_ = 0;
     uint32_t blockSize_ = 0;
+    uint32_t blockShift_ = 0;
+    bool isPower_ = false;
 };
 
 }  // namespace toptheta

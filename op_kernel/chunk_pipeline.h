@@ -91,8 +91,8 @@ public:
     TOPTHETA_DEVICE inline ChunkSelection<T>& Selection() { return selection_; }
 
 private:
-    // K tiles of a chunk when `left` remain. Chunks are of one size but for the last, which is short: less is left to do
-    // after its last K row.
+    // K tiles of a chunk when `left` remain. Chunks are of one size but for the last, which is short: less is left to
+    // do after its last K row.
     TOPTHETA_DEVICE inline uint32_t ChunkTiles(uint32_t left) const
     {
         const uint32_t most = ub_->Layout().chunkRows / ub_->Layout().tileRows;

@@ -146,7 +146,8 @@ public:
         PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
-            MultiplyBlock(accumulator, accumulator, ub_->State(kCorrection)[head * kBlockFloats], tiling_->headDim);
+            WithBlock<BlockOperation::kMultiply>(accumulator, accumulator, ub_->State(kCorrection)[head * kBlockFloats],
+                                                 tiling_->headDim);
         }
     }
 
@@ -263,7 +264,8 @@ private:
         LocalTensor<float> work = ub_->Partials();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             PipeBarrier<PIPE_V>();
-            AscendC::CompareScalar(WorkMask(), ub_->Weights(head)[list.weightsAt], kLowest, AscendC::CMPMODE::GT, padded);
+            const LocalTensor<float> weights = ub_->Weights(head)[list.weightsAt];
+            AscendC::CompareScalar(WorkMask(), weights, kLowest, AscendC::CMPMODE::GT, padded);
             AscendC::Duplicate(work, 1.0f, static_cast<int32_t>(padded));
             PipeBarrier<PIPE_V>();
             AscendC::Select(work, WorkMask(), work, 0.0f, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, padded);
@@ -331,7 +333,9 @@ private:
         const float score = ub_->State(kMaximum).GetValue(head * kBlockFloats);
         SetFlag<HardEvent::S_V>(kEvent);
         WaitFlag<HardEvent::S_V>(kEvent);
-        if (row < 0 || (result.bestRow >= 0 && score <= result.bestScore)) {
+        // where every score is -inf the lanes past the end equal the maximum too
+        const bool found = row >= 0 && static_cast<uint32_t>(row) < chunk.rows;
+        if (!found || (result.bestRow >= 0 && score <= result.bestScore)) {
             return;
         }
         result.bestRow = static_cast<int32_t>(chunk.begin) + row;

@@ -32,8 +32,8 @@ public:
         core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
         // the log-sum-exp of the whole row comes before the selection, unless the caller knows it
         twoPhases_ = tiling->placement == kPostSoftmax && !tiling->hasRowLse;
-        ub_.Init(pipe, MakeUbLayout({tiling->headDim, tiling->headBlock, WeightScale<T>::kValue == 1.0f, twoPhases_}),
-                 tiling->headBlock);
+        const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, twoPhases_};
+        ub_.Init(pipe, PlaceBuffers(shape, {tiling->slots, tiling->chunkRows}), tiling->headBlock);
         lengths_.Init(ub_, *tiling, tensors.lengths, tensors.starts);
         keyRows_.Init(ub_, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
@@ -67,7 +67,13 @@ public:
             }
         }
         if constexpr (kSplit) {
-            CombineCutUnits();
+            if (AnyCut(total, units * tiling_->batch, tiling_->cores)) {
+                CombineCutUnits();
+            }
+            if (SumsHeadBlocks(*tiling_)) {
+                AscendC::SyncAll<true>();
+                SumListRows();
+            }
         }
         keyRows_.End();
         valueRows_.End();
@@ -273,10 +279,6 @@ private:
         }
         for (uint32_t i = 0; i < cutCount_; i++) {
             CombineUnit(cut_[i]);
-        }
-        if (tiling_->withStats && tiling_->headBlocks > 1) {
-            AscendC::SyncAll<true>();
-            SumListRows();
         }
     }
 

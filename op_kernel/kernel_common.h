@@ -30,15 +30,26 @@ constexpr int32_t kHeaderEvent = 0;
 constexpr int32_t kSumEvent = 1;
 constexpr int32_t kValueEvent = 4;
 constexpr int32_t kParameterEvent = 5;
-// MTE2_S: 0 and 1 slices of the block table of K in turn, 2 and 3 of V, 4 lengths and parts.
+// MTE2_S: 0 and 1 slices of the block table of K in turn, 2 and 3 of V, 4 lengths, 5 headers of parts.
 constexpr int32_t kKeyTableEvent = 0;
 constexpr int32_t kValueTableEvent = 2;
 constexpr int32_t kLengthEvent = 4;
+constexpr int32_t kHeaderCountEvent = 5;
 constexpr int32_t kEvent = 0;          // pairs that need one id only
 
 TOPTHETA_DEVICE inline uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 TOPTHETA_DEVICE inline uint32_t Most(uint32_t a, uint32_t b) { return a > b ? a : b; }
 TOPTHETA_DEVICE inline uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
+
+// bfloat16 has no vector arithmetic on this chip; the kernel casts it to float32.
+template <typename T>
+struct IsBfloat16 {
+    static constexpr bool kValue = false;
+};
+template <>
+struct IsBfloat16<bfloat16_t> {
+    static constexpr bool kValue = true;
+};
 
 // Running quantities, one 32-byte block of equal values for each head of the block.
 enum StateQuantity : uint32_t {
@@ -54,7 +65,7 @@ enum StateQuantity : uint32_t {
     kRowLse,         // row_lse as given, or the log-sum-exp of the row
     kEstimate,       // the discarded mass after SDC
     kDenominator,
-    kChunkSum,
+    kShare,          // of VMC: estimate / denominator
     kQuantities
 };
 static_assert(kQuantities <= kStateQuantities, "the layout has room for every running quantity");

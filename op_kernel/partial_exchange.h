@@ -197,13 +197,13 @@ private:
     TOPTHETA_DEVICE inline void EndCopies()
     {
         SetFlag<HardEvent::MTE2_V>(kHeaderEvent);
-        SetFlag<HardEvent::MTE2_S>(kLengthEvent);
+        SetFlag<HardEvent::MTE2_S>(kHeaderCountEvent);
     }
 
     TOPTHETA_DEVICE inline void WaitForHeaders()
     {
         WaitFlag<HardEvent::MTE2_V>(kHeaderEvent);
-        WaitFlag<HardEvent::MTE2_S>(kLengthEvent);
+        WaitFlag<HardEvent::MTE2_S>(kHeaderCountEvent);
     }
 
     // Parts [first, first + count): the first part of a unit lies in its core's second slot, the others in the first.

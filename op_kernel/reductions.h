@@ -86,30 +86,23 @@ TOPTHETA_DEVICE inline void SubtractBlock(const LocalTensor<float>& to, const Lo
                  AscendC::BinaryRepeatParams(1, 1, 0, 8, 8, 0));
 }
 
-// row[i] *= block for any count that is a multiple of 16
-TOPTHETA_DEVICE inline void MultiplyBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
-                                          const LocalTensor<float>& block, uint32_t count)
-{
-    const AscendC::BinaryRepeatParams strides(1, 1, 0, 8, 8, 0);
-    const uint32_t full = count / kLanes;
-    if (full > 0) {
-        AscendC::Mul(to, row, block, kLanes, static_cast<uint8_t>(full), strides);
-    }
-    if (count % kLanes > 0) {
-        AscendC::Mul(to[full * kLanes], row[full * kLanes], block, count % kLanes, 1, strides);
-    }
-}
+enum class BlockOperation { kMultiply, kDivide };
 
-// row[i] /= block
-TOPTHETA_DEVICE inline void DivideBlock(const LocalTensor<float>& row, const LocalTensor<float>& block, uint32_t count)
+// to[i] = row[i] * block or row[i] / block, for any count that is a multiple of 16
+template <BlockOperation kOperation>
+TOPTHETA_DEVICE inline void WithBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
+                                      const LocalTensor<float>& block, uint32_t count)
 {
     const AscendC::BinaryRepeatParams strides(1, 1, 0, 8, 8, 0);
-    const uint32_t full = count / kLanes;
-    if (full > 0) {
-        AscendC::Div(row, row, block, kLanes, static_cast<uint8_t>(full), strides);
-    }
-    if (count % kLanes > 0) {
-        AscendC::Div(row[full * kLanes], row[full * kLanes], block, count % kLanes, 1, strides);
+    for (uint32_t done = 0; done < count;) {
+        const uint32_t repeats = Most((count - done) / kLanes, 1);
+        const uint32_t lanes = Least(kLanes, count - done);
+        if constexpr (kOperation == BlockOperation::kMultiply) {
+            AscendC::Mul(to[done], row[done], block, lanes, static_cast<uint8_t>(repeats), strides);
+        } else {
+            AscendC::Div(to[done], row[done], block, lanes, static_cast<uint8_t>(repeats), strides);
+        }
+        done += repeats * lanes;
     }
 }
 

@@ -54,7 +54,7 @@ public:
                                       const LocalTensor<float>& valueMean)
     {
         MakeEstimate(range.heads, rows, kept);
-        Normalise(range.heads, kept, valueMean);
+        Normalise(range.heads, rows, kept, valueMean);
         WriteRows(range);
         if (tiling_->withStats || tiling_->partial) {
             WriteStatistics(range, kept);
@@ -117,7 +117,10 @@ private:
         return ub_->ReduceFirst()[slot * kBlockFloats];
     }
 
-    TOPTHETA_DEVICE inline LocalTensor<float> Infinities() { return ub_->At<float>(ub_->Layout().weights, kInfinities); }
+    TOPTHETA_DEVICE inline LocalTensor<float> Infinities()
+    {
+        return ub_->At<float>(ub_->Layout().weights, kInfinities);
+    }
 
     // State kEstimate: the discarded mass by the SDC mode, 0 where nothing is discarded.
     TOPTHETA_DEVICE inline void MakeEstimate(uint32_t heads, uint32_t rows, const uint32_t* kept)
@@ -159,11 +162,12 @@ private:
     }
 
     // accumulator / (R + estimate), plus the mean of V by the estimate's share; a part divides by R alone.
-    TOPTHETA_DEVICE inline void Normalise(uint32_t heads, const uint32_t* kept, const LocalTensor<float>& valueMean)
+    TOPTHETA_DEVICE inline void Normalise(uint32_t heads, uint32_t rows, const uint32_t* kept,
+                                          const LocalTensor<float>& valueMean)
     {
         const int32_t count = heads * kBlockFloats;
         LocalTensor<float> denominator = ub_->State(kDenominator);
-        LocalTensor<float> share = ub_->State(kChunkSum);
+        LocalTensor<float> share = ub_->State(kShare);
         PipeBarrier<PIPE_V>();
         if (tiling_->partial) {
             AscendC::Adds(denominator, ub_->State(kKeptMass), 0.0f, count);
@@ -186,8 +190,10 @@ private:
         PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < heads; head++) {
             LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
-            DivideBlock(accumulator, denominator[head * kBlockFloats], tiling_->headDim);
-            if (tiling_->hasValueMean) {
+            WithBlock<BlockOperation::kDivide>(accumulator, accumulator, denominator[head * kBlockFloats],
+                                               tiling_->headDim);
+            // where nothing is discarded the mean may be anything
+            if (tiling_->hasValueMean && kept[head] < rows) {
                 AddValueMean(accumulator, valueMean, share[head * kBlockFloats]);
             }
         }
@@ -198,7 +204,7 @@ private:
     {
         LocalTensor<float> work = ub_->Partials();
         PipeBarrier<PIPE_V>();
-        MultiplyBlock(work, valueMean, share, tiling_->headDim);
+        WithBlock<BlockOperation::kMultiply>(work, valueMean, share, tiling_->headDim);
         PipeBarrier<PIPE_V>();
         AscendC::Add(accumulator, accumulator, work, static_cast<int32_t>(tiling_->headDim));
     }

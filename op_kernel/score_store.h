@@ -24,7 +24,7 @@ public:
         rowBegin_ = segment.rowBegin;
         rowEnd_ = segment.rowEnd;
         firstRow_ = static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
-        inUb_ = !cut && segment.rowEnd - segment.rowBegin <= ub_->Layout().scoreRows;
+        inUb_ = !cut && ScoresStayInUb(segment.rowEnd - segment.rowBegin, ub_->Layout());
     }
 
     // Where the scores of the chunk that begins at `row` go in UB.

@@ -3,6 +3,10 @@
 
 #include <cstdint>
 
+#ifndef TOPTHETA_DEVICE
+#define TOPTHETA_DEVICE
+#endif
+
 namespace toptheta {
 
 // Tiling keys. `whole`: no (sequence, KV head) is shared by two cores, so no SyncAll and a vector-only launch.
@@ -36,9 +40,11 @@ struct TopThetaIncrementalAttentionTilingData {
     uint32_t blockSize;        // rows of a page, 0 for a contiguous cache
     uint32_t blockTableWidth;  // pages a sequence may have
     uint32_t headBlocks;       // head blocks of a group
-    uint32_t cores;
     float scaleValue;
     float sdcGamma;
+    uint16_t chunkRows;            // keys of a chunk
+    uint8_t slots;                 // of the ring of tiles
+    uint8_t cores;
     uint8_t headBlock;             // query heads handled together
     uint8_t lengthBytes;           // 4 or 8: lengths and starts are int32 or int64
     uint8_t hasLengths;            // 0: every sequence ends with the cache
@@ -52,6 +58,12 @@ struct TopThetaIncrementalAttentionTilingData {
     uint8_t withStats;
     uint8_t partial;
 };
+// Statistics of a group with several head blocks: the cores meet to add up the rows that the blocks read.
+TOPTHETA_DEVICE inline bool SumsHeadBlocks(const TopThetaIncrementalAttentionTilingData& tiling)
+{
+    return tiling.withStats && tiling.headBlocks > 1;
+}
+
 static_assert(sizeof(TopThetaIncrementalAttentionTilingData) == 128, "tiling data fills two 64-byte cache lines");
 
 }  // namespace toptheta

@@ -90,77 +90,72 @@ TOPTHETA_DEVICE constexpr uint32_t TileRowsFor(uint32_t headDim)
     return rows < kStepRows ? rows : kStepRows;
 }
 
-
-TOPTHETA_DEVICE constexpr uint32_t AlignUp(uint32_t bytes, uint32_t alignment)
+TOPTHETA_DEVICE constexpr uint32_t AlignUp(uint32_t count, uint32_t alignment)
 {
-    return (bytes + alignment - 1) / alignment * alignment;
+    return (count + alignment - 1) / alignment * alignment;
 }
 
-// Bytes of everything but `scores`, `weights` and `valueRows`, whose sizes depend on what is left.
+// What the sizes of the buffers follow from.
 struct UbShape {
     uint32_t headDim;
     uint32_t headBlock;
     bool bfloat16;
-    bool postSoftmax;
+    bool postSoftmax;  // in two phases, with the scores kept in between
 };
 
-// Places the buffers for one choice of ring and chunk; `valueBytes` 0 marks a choice that does not fit.
-TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, uint32_t slots, uint32_t chunkRows)
+// Slots of the ring of tiles, and keys of a chunk.
+struct LayoutChoice {
+    uint32_t slots;
+    uint32_t chunkRows;
+};
+
+// Places the buffers whose sizes do not depend on the room that is left; returns their end.
+TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLayout& at)
 {
     const uint32_t rowBytes = shape.headDim * 2;
+    at.keyTiles = 0;
+    at.partials = at.keyTiles + at.slots * at.tileRows * rowBytes;
+    at.castPiece = at.partials + kPartialBytes;
+    at.weights = at.castPiece + (shape.bfloat16 ? kPartialBytes : 0);
+    at.rowNumbers = at.weights + shape.headBlock * at.chunkRows * 4;
+    at.rowList = at.rowNumbers + at.chunkRows * 2;
+    at.masks = at.rowList + at.chunkRows * 2;
+    at.spread = at.masks + (shape.headBlock + 2) * AlignUp(at.chunkRows / 8, kBlockBytes);
+    at.query = at.spread + 64 * kBlockBytes + 256;
+    at.parameters = at.query + shape.headBlock * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
+    const uint32_t rawQueries = shape.bfloat16 ? shape.headBlock * rowBytes : 0;
+    at.partCounts = at.parameters + kParameterBlocks * kBlockBytes + rawQueries;
+    at.accumulator = at.partCounts + shape.headBlock * kBlockBytes;
+    at.valueMean = at.accumulator + shape.headBlock * shape.headDim * 4;
+    at.state = at.valueMean + 2 * shape.headDim * 4;
+    at.scratch = at.state + kStateQuantities * shape.headBlock * kBlockBytes;
+    at.lengths = at.scratch + kScratchBytes;
+    at.blockTable = at.lengths + 2 * kLengthSlice;
+    return at.blockTable + 2 * kTableSlices * kTableSlicePages * 4;
+}
+
+// Places all buffers; `valueRowsPerRound` 0 marks a choice that does not fit.
+TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const LayoutChoice& choice)
+{
     UbLayout at = {};
-    at.chunkRows = chunkRows;
-    at.scoreRows = chunkRows;
-    at.slots = slots;
+    at.slots = choice.slots;
+    at.chunkRows = choice.chunkRows;
+    at.scoreRows = choice.chunkRows;
     at.tileRows = TileRowsFor(shape.headDim);
-    uint32_t end = 0;
-    at.keyTiles = end;
-    end += slots * at.tileRows * rowBytes;
-    at.partials = end;
-    end += kPartialBytes;
-    at.castPiece = end;
-    end += shape.bfloat16 ? kPartialBytes : 0;
-    at.weights = end;
-    end += shape.headBlock * chunkRows * 4;
-    at.rowNumbers = end;
-    end += chunkRows * 2;
-    at.rowList = end;
-    end += chunkRows * 2;
-    at.masks = end;
-    end += (shape.headBlock + 2) * AlignUp(chunkRows / 8, kBlockBytes);
-    at.spread = end;
-    end += 64 * kBlockBytes + 256;
-    at.query = end;
-    end += shape.headBlock * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
-    at.parameters = end;
-    end += kParameterBlocks * kBlockBytes + (shape.bfloat16 ? shape.headBlock * rowBytes : 0);
-    at.partCounts = end;
-    end += shape.headBlock * kBlockBytes;
-    at.accumulator = end;
-    end += shape.headBlock * shape.headDim * 4;
-    at.valueMean = end;
-    end += 2 * shape.headDim * 4;
-    at.state = end;
-    end += kStateQuantities * shape.headBlock * kBlockBytes;
-    at.scratch = end;
-    end += kScratchBytes;
-    at.lengths = end;
-    end += 2 * kLengthSlice;
-    at.blockTable = end;
-    end += 2 * kTableSlices * kTableSlicePages * 4;
-    at.scores = end;
-    const uint32_t chunkScores = shape.headBlock * chunkRows * 4;
-    end += chunkScores;
+    at.scores = PlaceFixedBuffers(shape, at);
+    const uint32_t chunkScores = shape.headBlock * choice.chunkRows * 4;
+    uint32_t end = at.scores + chunkScores;
     if (end + kMinValueBytes > kUbBudget) {
         return at;
     }
     uint32_t left = kUbBudget - end;
     if (shape.postSoftmax) {
         const uint32_t more = (left - kMinValueBytes) / chunkScores;
-        at.scoreRows += more * chunkRows;
+        at.scoreRows += more * choice.chunkRows;
         end += more * chunkScores;
         left = kMinValueBytes;
     }
+    const uint32_t rowBytes = shape.headDim * 2;
     at.valueRows = end;
     left = left < kMaxValueBytes ? left : kMaxValueBytes;
     at.valueRowsPerRound = left / rowBytes / 8 * 8;
@@ -168,29 +163,28 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, uint32_t s
     return at;
 }
 
-// The first choice that fits: a deep ring keeps the copies busy, a long chunk spreads the cost of a threshold test.
-TOPTHETA_DEVICE constexpr UbLayout MakeUbLayout(const UbShape& shape)
+// The first choice that fits: a deep ring keeps the copies busy, a long chunk spreads the cost of a threshold test. The
+// host makes it and hands it to the cores.
+constexpr LayoutChoice ChooseLayout(const UbShape& shape)
 {
-    constexpr uint32_t kChoices[][2] = {{4, 1024}, {4, 512}, {3, 1024}, {3, 512}, {2, 1024}, {2, 512},
-                                        {3, 256},  {2, 256}, {2, 128}};
-    constexpr uint32_t kPostChoices[][2] = {{4, 512}, {3, 512}, {2, 512}, {3, 256}, {2, 256}, {2, 128}};
-    UbLayout layout = {};
-    if (shape.postSoftmax) {
-        for (const auto& choice : kPostChoices) {
-            layout = PlaceBuffers(shape, choice[0], choice[1]);
-            if (layout.valueRowsPerRound > 0) {
-                return layout;
-            }
-        }
-        return layout;
-    }
-    for (const auto& choice : kChoices) {
-        layout = PlaceBuffers(shape, choice[0], choice[1]);
-        if (layout.valueRowsPerRound > 0) {
-            return layout;
+    constexpr LayoutChoice choices[] = {{4, 1024}, {4, 512}, {3, 1024}, {3, 512}, {2, 1024},
+                                        {2, 512},  {3, 256}, {2, 256},  {2, 128}};
+    for (const LayoutChoice& choice : choices) {
+        const bool tooLong = shape.postSoftmax && choice.chunkRows > 512;  // room for scores is worth more there
+        if (!tooLong && PlaceBuffers(shape, choice).valueRowsPerRound > 0) {
+            return choice;
         }
     }
-    return layout;
+    return {0, 0};
+}
+
+constexpr UbLayout MakeUbLayout(const UbShape& shape) { return PlaceBuffers(shape, ChooseLayout(shape)); }
+
+// Whether the scores of a whole segment stay in UB between the two phases of post-softmax. Each chunk is padded to 64
+// lanes from wherever it begins, so one repeat must remain.
+TOPTHETA_DEVICE constexpr bool ScoresStayInUb(uint32_t rows, const UbLayout& layout)
+{
+    return rows + 64 <= layout.scoreRows;
 }
 
 // Every variant that tiling can ask for has a layout inside the budget.
@@ -199,8 +193,9 @@ constexpr bool EveryLayoutFits()
     for (uint32_t headDim = 16; headDim <= kMaxHeadDim; headDim += 16) {
         for (uint32_t headBlock = 1; headBlock <= HeadBlockFor(kMaxHeadBlock, headDim); headBlock++) {
             for (uint32_t mode = 0; mode < 4; mode++) {
-                const UbLayout layout = MakeUbLayout({headDim, headBlock, (mode & 1) != 0, (mode & 2) != 0});
-                const bool outputFits = layout.chunkRows * 2 >= headDim;  // rows are cast into `weights` on their way out
+                const UbShape shape = {headDim, headBlock, (mode & 1) != 0, (mode & 2) != 0};
+                const UbLayout layout = MakeUbLayout(shape);
+                const bool outputFits = layout.chunkRows * 2 >= headDim;  // rows leave by way of `weights`
                 if (layout.valueRowsPerRound == 0 || layout.total > kUbBudget || !outputFits) {
                     return false;
                 }
@@ -209,6 +204,5 @@ constexpr bool EveryLayoutFits()
     }
     return true;
 }
-static_assert(EveryLayoutFits(), "a head_dim and head block has no Unified Buffer layout within the budget");
 
 }  // namespace toptheta

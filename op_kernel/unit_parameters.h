@@ -67,7 +67,7 @@ public:
     {
         unpackedParity_ = parity_;
         WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
-        if constexpr (IsSameType<T, bfloat16_t>::value) {
+        if constexpr (IsBfloat16<T>::kValue) {
             const uint32_t count = range.heads * tiling_->headDim;
             AscendC::Cast(ub_->template Query<float>(count), RawQuery(range.heads), AscendC::RoundMode::CAST_NONE,
                           count);
@@ -94,6 +94,8 @@ public:
             AscendC::Ln(limit, ub_->State(kThreshold), count);
             PipeBarrier<PIPE_V>();
             AscendC::Add(limit, limit, ub_->State(kRowLse), count);
+            PipeBarrier<PIPE_V>();
+            AscendC::Maxs(limit, limit, kLowest, count);
         }
         SetFlag<HardEvent::V_S>(kEvent);
         WaitFlag<HardEvent::V_S>(kEvent);
@@ -113,19 +115,10 @@ public:
     }
 
 private:
-    template <typename A, typename B>
-    struct IsSameType {
-        static constexpr bool value = false;
-    };
-    template <typename A>
-    struct IsSameType<A, A> {
-        static constexpr bool value = true;
-    };
-
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
     {
         const uint32_t count = heads * tiling_->headDim;
-        if constexpr (IsSameType<T, bfloat16_t>::value) {
+        if constexpr (IsBfloat16<T>::kValue) {
             return ub_->template RawQuery<T>(count);
         } else {
             return ub_->template Query<T>(count);

@@ -27,10 +27,11 @@ public:
     {
         ub_ = ub;
         headDim_ = headDim;
-        for (mostPartialRows_ = 1; mostPartialRows_ * 2 * headDim <= kPartialBytes / 4 && mostPartialRows_ < kLanes;) {
+        mostPartialRows_ = 1;
+        while (mostPartialRows_ < kLanes && mostPartialRows_ * 2 * headDim <= kPartialBytes / 4) {
             mostPartialRows_ *= 2;
         }
-        groupRows_ = IsBfloat16() ? Most(kPartialBytes / 4 / headDim / 8 * 8, 8) : kLanes;
+        groupRows_ = IsBfloat16<T>::kValue ? Most(kPartialBytes / 4 / headDim / 8 * 8, 8) : kLanes;
         groupRows_ = Least(groupRows_, kLanes);
     }
 
@@ -58,8 +59,6 @@ public:
     }
 
 private:
-    static constexpr TOPTHETA_DEVICE bool IsBfloat16() { return WeightScale<T>::kValue == 1.0f; }
-
     TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, const LocalTensor<T>& values, uint32_t rows,
                                          uint32_t partialRows);
 

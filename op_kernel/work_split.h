@@ -1,8 +1,9 @@
 // Splits the rows of all sequences evenly over the vector cores.
 //
 // The work is one flat list of granules of 128 rows, ordered by (sequence, KV head, head block, row). Core c of A takes
-// granules [G*c/A, G*(c+1)/A), rounded to the nearest, so that no core has more than one granule above another. A unit (sequence, KV head,
-// head block) may be cut between cores; a core touches at most two cut units, its first and its last.
+// granules [G*c/A, G*(c+1)/A), rounded to the nearest, so that no core has more than one granule above another. A unit
+// (sequence, KV head, head block) may be cut between cores; a core touches at most two cut units, its first and its
+// last.
 // Plain integer functions, compiled by the kernel and by host tests alike.
 #pragma once
 
@@ -60,6 +61,12 @@ TOPTHETA_DEVICE inline uint64_t FirstGranule(uint64_t granules, uint32_t activeC
 TOPTHETA_DEVICE inline uint32_t CoreOf(uint64_t granule, uint64_t granules, uint32_t activeCores)
 {
     return static_cast<uint32_t>((2 * granule * activeCores + activeCores - 1) / (2 * granules));
+}
+
+// Whether some unit may be cut: not where all are alike and every core gets the same number of them.
+TOPTHETA_DEVICE inline bool AnyCut(const WorkTotal& total, uint32_t units, uint32_t cores)
+{
+    return !total.uniform || units % ActiveCores(total.granules, cores) != 0;
 }
 
 // Rows [rowBegin, rowEnd) of one unit, as one core works on them.

@@ -87,7 +87,7 @@ def score_bytes_of(shape: Shape, call: Call, key: int) -> int:
     if call.attrs["placement"] == "pre_softmax" or "row_lse" in call.inputs:
         return 0
     in_ub = _library().ScoreRowsOf(shape.group, shape.head_dim, shape.dtype == "bfloat16")
-    if key == _WHOLE and shape.capacity <= in_ub:
+    if key == _WHOLE and shape.capacity + 64 <= in_ub:
         return 0
     return shape.batch * shape.heads * shape.capacity * 4
 
@@ -127,8 +127,12 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "hasValueMean": "value_mean" in inputs, "hasRowLse": "row_lse" in inputs, "withStats": attrs["with_stats"],
         "partial": attrs["partial"], "scaleValue": 0.125, "sdcGamma": ctypes.c_float(0.05).value,
     }  # fmt: skip
-    offsets = ("partialOffset", "valueRowsOffset", "scoresOffset")
-    assert {name: value for name, value in fields.items() if name not in offsets} == expected
+    chosen = ("partialOffset", "valueRowsOffset", "scoresOffset", "slots", "chunkRows")
+    assert {name: value for name, value in fields.items() if name not in chosen} == expected
+    two_phases = attrs["placement"] == "post_softmax" and "row_lse" not in inputs
+    layout = (ctypes.c_uint32 * 2)()
+    _library().ChoiceOf(shape.head_dim, block, shape.dtype == "bfloat16", two_phases, layout)
+    assert (fields["slots"], fields["chunkRows"]) == tuple(layout)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_workspace_holds_what_the_kernel_exchanges(drawn: tuple[Shape, Call]) ->
     meets_twice = call.attrs["placement"] == "post_softmax" and "row_lse" not in call.inputs
     slots = (4 if meets_twice else 2) * fields["cores"]
     sections = [
-        (fields["partialOffset"], slots * block * (32 + 4 * shape.head_dim) if split else 0),
+        (fields["partialOffset"], slots * block * (4 * 32 + 4 * shape.head_dim) if split else 0),
         (fields["valueRowsOffset"], units * 32 if call.attrs["with_stats"] and blocks > 1 else 0),
         (fields["scoresOffset"], score_bytes_of(shape, call, result.key)),
     ]
@@ -273,7 +277,8 @@ def test_scores_of_post_softmax_reach_their_limit_and_no_further() -> None:
 @pytest.mark.parametrize("group", [1, 4, 9])
 @pytest.mark.parametrize("head_dim", [64, 128, 512])
 def test_scores_of_whole_units_stay_in_ub_up_to_its_room(dtype: str, group: int, head_dim: int) -> None:
-    room = _library().ScoreRowsOf(group, head_dim, dtype == "bfloat16")
+    # a chunk is padded to 64 lanes from wherever it begins
+    room = _library().ScoreRowsOf(group, head_dim, dtype == "bfloat16") - 64
     shape = Shape(batch=48, kv_heads=1, group=group, head_dim=head_dim, dtype=dtype)
     inside, outside = (replace(shape, rows=rows).call(placement="post_softmax").run() for rows in (room, room + 1))
     assert (inside.key, inside.workspace) == (_WHOLE, _SYSTEM)

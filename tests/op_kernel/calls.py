@@ -25,7 +25,7 @@ def for_kernel(case: Case) -> Case | None:
 
 
 def call(
-    arguments: dict[str, Any], *, cores: int = 48, path: str = "auto", partial: bool = False,
+    arguments: dict[str, Any], *, cores: int = 48, path: str = "auto", with_stats: bool = True, partial: bool = False,
     row_lse: Tensor | None = None, **launch: Any,
 ) -> OperatorRun:  # fmt: skip
     """Run the operator as the adapter will: with statistics, or as a part of a longer row."""
@@ -43,7 +43,8 @@ def call(
         "num_key_value_heads": arguments.get("num_key_value_heads") or key.shape[_kv_axis(arguments)],
         "scale_value": arguments.get("scale_value", (query.numel() // query.shape[0] // heads) ** -0.5),
         "input_layout": layout, "placement": arguments["placement"], "sdc": arguments.get("sdc", "exact"),
-        "path": path, "block_size": arguments.get("block_size", 0), "with_stats": not partial, "partial": partial,
+        "path": path, "block_size": arguments.get("block_size", 0), "with_stats": with_stats and not partial,
+        "partial": partial,
     }  # fmt: skip
     return run_operator(tensors, attributes, platform=Platform(vector_cores=cores), **launch)
 

@@ -26,6 +26,12 @@ _OWN_CASES = (
       for d in (16, 48, 64, 80, 128, 192, 256, 320, 336, 512) for dtype in (_H, _B)),
     *(Case(f"n{n}-{dtype}", dtype=dtype, heads=1, kv_heads=1, head_dim=128, lengths=(n,), keep=0.06)
       for n in (0, 1, 15, 16, 17, 127, 128, 129, 1000, 1023, 1024, 1025, 2048, 4097) for dtype in (_H, _B)),
+    *(Case(f"post-room-{d}-g{g}-{n}", dtype=_H, heads=g, kv_heads=1, head_dim=d, lengths=(n,), lengths_as="none",
+           **_POST) for d, g, n in ((96, 4, 485), (112, 2, 1005), (160, 8, 448), (160, 8, 998), (80, 2, 4500))),
+    Case("lengths-of-two-slices", dtype=_H, heads=2, kv_heads=1, head_dim=16, lengths_as="int64",
+         lengths=tuple(n % 300 for n in range(0, 65 * 37, 37)), keep=0.2),
+    Case("lengths-of-two-slices-post", dtype=_H, heads=2, kv_heads=1, head_dim=16,
+         lengths=tuple(n % 300 for n in range(0, 130 * 37, 37)), keep=0.2, **_POST),
     Case("n262144", dtype=_H, heads=1, kv_heads=1, head_dim=16, lengths=(262144,), keep=0.00003, lengths_as="none"),
     Case("n262144-dense", dtype=_B, heads=1, kv_heads=1, head_dim=16, lengths=(262144,), theta="dense",
          lengths_as="none"),
@@ -47,6 +53,7 @@ _BY_ID = {case.id: case for case in _ALL}
 _SPLIT_IDS = (
     "ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
     "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc",
+    "lengths-of-two-slices", "lengths-of-two-slices-post",
 )  # fmt: skip
 
 
@@ -159,6 +166,38 @@ def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: 
     result = call(arguments)
     result.run.require_clean()
     check(inputs, statistics(result))
+
+
+@pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
+def test_output_does_not_depend_on_statistics(case: Case) -> None:
+    inputs = inputs_of(case)
+    result = call(inputs.arguments, with_stats=False)
+    result.run.require_clean()
+    out = from_layout(result.outputs["attention_out"], case.layout, case.heads)
+    assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out)
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("rows", [600, 640])
+def test_scores_of_minus_infinity_never_lead_outside_the_cache(placement: str, rows: int) -> None:
+    case = Case("infinite", dtype=_B, heads=2, kv_heads=1, lengths=(rows,), lengths_as="none", placement=placement)
+    arguments = dict(inputs_of(case).arguments)
+    arguments["key"] = torch.full_like(arguments["key"], -torch.inf)
+    arguments["query"] = torch.ones_like(arguments["query"])
+    call(arguments, path="gather").run.require_clean()
+
+
+def test_part_with_an_empty_rest_of_the_row_stays_inside_the_cache() -> None:
+    inputs = inputs_of(_BY_ID["post-f16-vmc-bsh"])
+    arguments = {name: value for name, value in inputs.arguments.items() if name != "value_mean"}
+    lse = torch.full((len(inputs.rows.lengths), inputs.case.heads), -torch.inf)
+    call(arguments, path="gather", partial=True, row_lse=lse).run.require_clean()
+
+
+def test_mean_of_v_counts_for_nothing_where_nothing_is_discarded() -> None:
+    inputs = inputs_of(_BY_ID["sdc-offline-dense-vmc"])
+    arguments = dict(inputs.arguments) | {"value_mean": torch.full_like(inputs.arguments["value_mean"], torch.nan)}
+    check(inputs, statistics(call(arguments)))
 
 
 @pytest.mark.parametrize("where", ["query", "key"])

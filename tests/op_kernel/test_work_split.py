@@ -138,6 +138,19 @@ def test_active_cores_come_first_with_an_even_share_of_at_least_the_minimum(work
     assert active == min(cores, max(work.granules // _MINIMUM_GRANULES, 1)), "fewer cores than could work"
 
 
+@given(st.one_of(_works, st.builds(lambda rows, count: Work((rows,) * count), _rows, st.integers(1, 48))), _cores)
+@example(Work((2048,) * 6, 8), 48)
+@example(Work((0,)), 48)
+def test_cores_that_do_not_meet_share_no_unit(work: Work, cores: int) -> None:
+    rows = (ctypes.c_uint32 * len(work.rows))(*work.rows)
+    meet = _library().AnyCutOf(rows, len(rows), work.kv_heads * work.head_blocks, cores)
+    cut = [segment for own in split(work, cores) for segment in own if segment.first_core != segment.last_core]
+    assert meet or not cut
+    units = len(work.rows) * work.kv_heads * work.head_blocks
+    even = len(set(work.rows)) == 1 and units % active_cores(work.granules, cores) == 0
+    assert not (meet and even), "equal units in equal numbers need no meeting"
+
+
 @given(_works, _cores)
 @example(Work((_MOST_ROWS, _MOST_ROWS)), 40)
 @example(Work((300,) * 9, 8, 2), 48)

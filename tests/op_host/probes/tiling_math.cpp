@@ -44,6 +44,13 @@ uint32_t ScoreRowsOf(uint32_t group, uint32_t headDim, uint32_t bfloat16)
     return toptheta::MakeUbLayout({headDim, toptheta::HeadBlockFor(group, headDim), bfloat16 != 0, true}).scoreRows;
 }
 
+void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t twoPhases, uint32_t* choice)
+{
+    const toptheta::LayoutChoice chosen = toptheta::ChooseLayout({headDim, headBlock, bfloat16 != 0, twoPhases != 0});
+    choice[0] = chosen.slots;
+    choice[1] = chosen.chunkRows;
+}
+
 // Segments that are a part of a unit only, over all cores, when every sequence has `rows` rows.
 uint32_t CutSegments(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint32_t rows, uint32_t cores)
 {

@@ -9,7 +9,7 @@ struct Buffer {
     uint32_t bytes;
 };
 
-constexpr uint32_t kBufferCount = 17;
+constexpr uint32_t kBufferCount = 19;
 
 uint32_t BufferCount() { return kBufferCount; }
 
@@ -38,11 +38,13 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
         {"spread", at.spread, 64 * kBlockBytes + 256},
         {"query", at.query, headBlock * queryBytes},
         {"accumulator", at.accumulator, headBlock * headDim * 4},
-        {"valueMean", at.valueMean, headDim * 4},
+        {"parameters", at.parameters, kParameterBlocks * kBlockBytes + (bfloat16 != 0 ? headBlock * headDim * 2 : 0)},
+        {"partCounts", at.partCounts, headBlock * kBlockBytes},
+        {"valueMean", at.valueMean, 2 * headDim * 4},
         {"state", at.state, kStateQuantities * headBlock * kBlockBytes},
         {"scratch", at.scratch, kScratchBytes},
         {"lengths", at.lengths, 2 * kLengthSlice},
-        {"blockTable", at.blockTable, kTableSlices * kTableSlicePages * 4},
+        {"blockTable", at.blockTable, 2 * kTableSlices * kTableSlicePages * 4},
     };
     for (uint32_t i = 0; i < kBufferCount; i++) {
         buffers[i] = all[i];

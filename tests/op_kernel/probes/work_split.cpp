@@ -22,6 +22,13 @@ void TotalOf(const uint32_t* rows, uint32_t batch, uint32_t unitsPerSequence, ui
 
 uint32_t ActiveCoresOf(uint64_t granules, uint32_t cores) { return toptheta::ActiveCores(granules, cores); }
 
+uint32_t AnyCutOf(const uint32_t* rows, uint32_t batch, uint32_t unitsPerSequence, uint32_t cores)
+{
+    Lengths lengths = {rows};
+    const toptheta::WorkTotal total = toptheta::TotalWork(batch, unitsPerSequence, lengths);
+    return toptheta::AnyCut(total, batch * unitsPerSequence, cores);
+}
+
 // Writes at most `capacity` segments of a core and returns how many there are.
 uint32_t SegmentsOf(const uint32_t* rows, uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint32_t cores,
                     uint32_t core, toptheta::Segment* segments, uint32_t capacity)

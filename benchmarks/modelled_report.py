@@ -1,0 +1,334 @@
+"""Tables, plots and docs/kernel.md from the results of modelled_kernel.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "kernel.md"
+Event = Mapping[str, Any]
+Results = Mapping[str, Any]
+#: Parts of the kernel by the source file that issues an instruction.
+_PARTS = {
+    "query_key_product.h": "scores: q · k",
+    "chunk_selection.h": "threshold test, softmax",
+    "reductions.h": "threshold test, softmax",
+    "weighted_sum.h": "weighted sum of V rows",
+}
+_OTHER = "parameters, output"
+_COLOURS = {
+    "K tiles": "tab:blue",
+    "V rows": "tab:orange",
+    "scores: q · k": "tab:cyan",
+    "threshold test, softmax": "tab:red",
+    "weighted sum of V rows": "gold",
+    "reads of the row list": "tab:brown",
+    _OTHER: "tab:gray",
+}
+_DENSITIES = {1 / 64: "1/64", 1 / 32: "1/32", 1 / 16: "1/16", 1 / 8: "1/8", 1 / 4: "1/4", 3 / 8: "3/8", 1 / 2: "1/2",
+              5 / 8: "5/8", 3 / 4: "3/4", 1: "1"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of docs/kernel.md; `name` is that of its place there."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def as_rich(self) -> RichTable:
+        table = RichTable(title=f"{self.title} (modelled, uncalibrated)", box=SIMPLE_HEAD, title_justify="left")
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*(cell.strip("*`") for cell in row))
+        return table
+
+    def as_markdown(self) -> str:
+        lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound that a figure should keep."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str = ""
+    at_most: bool = True
+
+    @property
+    def digits(self) -> int:
+        return 2 if self.unit else 3
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+
+def goals(results: Results) -> list[Goal]:
+    """What the kernel was to reach in the model."""
+    kept = results["paper"]["kept"]
+    longest = next(row for row in results["lengths"] if (row["n"], row["k"]) == (32768, 2048))
+    uneven = next(row for row in results["uneven_heads"] if row["sync_all"] == 1.5)
+    return [
+        Goal("48 heads, n = 2048, k = 128, cold", kept["cold"], 20.0, " µs"),
+        Goal("the same, stretch", kept["cold"], 19.0, " µs"),
+        Goal("the same, hot", kept["hot"], 10.0, " µs"),
+        Goal("V bytes read there over those of the kept rows", kept["rows_read"] / kept["rows_needed"], 1.1),
+        Goal("gain at n = 32768, k = 2048, cold", _gain(longest, "cold"), 1.8, at_most=False),
+        Goal("32 heads over 48 heads, SyncAll 1.5 µs, cold", uneven["cold_32"] / uneven["cold_48"], 0.85),
+    ]
+
+
+def tables(results: Results) -> list[Table]:
+    return [
+        goal_table(results), paper_table(results["paper"]), traffic_table(results["paper"]),
+        ledger_table(results["paper"]), vector_table(results["paper"]), length_table(results["lengths"]),
+        density_table(results["densities"]), crossover_table(results["densities"]),
+        uneven_table(results["uneven_heads"]), grouped_table(results["grouped"], results["ragged"]),
+        mode_table(results["modes"]),
+    ]  # fmt: skip
+
+
+def goal_table(results: Results) -> Table:
+    def row(goal: Goal) -> list[str]:
+        sign = "≤" if goal.at_most else "≥"
+        verdict = "met" if goal.met else "**missed**"
+        return [goal.name, f"{goal.value:.{goal.digits}f}{goal.unit}", f"{sign} {goal.limit:g}{goal.unit}", verdict]
+
+    return Table("goals", "Goals", ("", "modelled", "goal", ""), [row(goal) for goal in goals(results)])
+
+
+def paper_table(paper: Results) -> Table:
+    kept, dense = paper["kept"], paper["dense"]
+
+    def row(name: str, form: str, cold: float, hot: float) -> list[str]:
+        return [name, form.format(cold), form.format(hot)]
+
+    return Table("paper", "48 heads, 2048 keys, 128 kept", ("", "cold", "hot"), [
+        row("time, µs", "{:.2f}", kept["cold"], kept["hot"]),
+        row("with estimated bank conflicts, µs", "{:.2f}", kept["cold_conflicts"], kept["hot_conflicts"]),
+        row("at θ = -inf (dense), µs", "{:.2f}", dense["cold"], dense["hot"]),
+        row("gain over θ = -inf", "{:.2f}", _gain(paper, "cold"), _gain(paper, "hot")),
+        row("traffic bound, µs", "{:.2f}", kept["cold_bound"], kept["hot_bound"]),
+        row("share of the bound reached", "{:.0%}", kept["cold_bound"] / kept["cold"], kept["hot_bound"] / kept["hot"]),
+        *(row(f"{name} busy", "{:.0%}", kept["cold_busy"][pipe], kept["hot_busy"][pipe])
+          for pipe, name in (("MTE2", "copies in (MTE2)"), ("V", "vector unit (V)"), ("S", "scalar unit (S)"))),
+    ])  # fmt: skip
+
+
+def traffic_table(paper: Results) -> Table:
+    kept, dense = paper["kept"], paper["dense"]
+    rows = [
+        [f"`{name}`", f"{count:,}", f"{kept['read_commands'][name]:,}", f"{dense['bytes_read'][name]:,}",
+         f"{dense['read_commands'][name]:,}"]
+        for name, count in kept["bytes_read"].items()
+    ]  # fmt: skip
+    columns = ("tensor", "bytes", "copies", "dense: bytes", "copies")
+    return Table("traffic", "Bytes that all cores read", columns, rows)
+
+
+def ledger(events: Sequence[Event]) -> dict[str, float]:
+    """Where a core's time goes when the copies of a whole unit set the pace, in microseconds from its trace."""
+    copies = sorted((event for event in events if "buffer" in event["args"]), key=lambda event: float(event["ts"]))
+    keys = [event for event in copies if event["args"]["buffer"] == "key"]
+    first, arrived = keys[0]["ts"], keys[-1]["args"]["done"]
+    last_rows = [event for event in copies if event["args"]["buffer"] == "value" and event["ts"] >= arrived]
+    stream_end = max(event["ts"] + event["dur"] for event in copies if event["ts"] < arrived)
+    output = copies[-1]
+    marks = {
+        "tiling data, parameters, first K copy issued": first,
+        "K tiles and the V rows of all chunks but the last": stream_end,
+        "the last of them arrives; scores and test of the last chunk": last_rows[0]["ts"],
+        "V rows of the last chunk": last_rows[-1]["args"]["done"],
+        "their weighted sum, compensation, division": output["ts"],
+        "output row written": output["args"]["done"],
+    }
+    ends = list(marks.values())
+    return {name: end - begin for name, end, begin in zip(marks, ends, [0.0, *ends], strict=False)}
+
+
+def ledger_table(paper: Results) -> Table:
+    rows = [[name, f"{value:.2f}"] for name, value in paper["cold_ledger"].items()]
+    rows.append(["together", f"{sum(paper['cold_ledger'].values()):.2f}"])
+    return Table("ledger", "Where the cold time goes, slowest core", ("", "µs"), rows)
+
+
+def vector_work(events: Sequence[Event]) -> dict[str, float]:
+    """Microseconds of the vector unit by part of the kernel; the same cold and hot."""
+    work = dict.fromkeys([*dict.fromkeys(_PARTS.values()), _OTHER], 0.0)
+    for event in events:
+        if event["tid"] == 1:
+            work[part_of(event)] += event["dur"]
+    return work
+
+
+def part_of(event: Event) -> str:
+    """The part of the kernel that an instruction belongs to."""
+    if "buffer" in event["args"]:
+        return {"key": "K tiles", "value": "V rows"}.get(event["args"]["buffer"], _OTHER)
+    source = event["args"]["at"].split(":")[0]
+    if event["name"] == "CreateVecIndex":  # once for each core
+        return _OTHER
+    return "reads of the row list" if source in ("value_fetch.h", "cache_rows.h") else _PARTS.get(source, _OTHER)
+
+
+def vector_table(paper: Results) -> Table:
+    total = sum(paper["vector_work"].values())
+    rows = [[name, f"{value:.2f}", f"{value / total:.0%}"] for name, value in paper["vector_work"].items()]
+    return Table("vector", "What the vector unit does, slowest core", ("", "µs", "share"), rows)
+
+
+def length_table(lengths: Sequence[Results]) -> Table:
+    columns = ("n", "k", "cold, µs", "dense", "gain", "byte bound", "hot, µs", "dense", "gain")
+    rows = [
+        [str(row["n"]), str(row["k"]), f"{row['kept']['cold']:.1f}", f"{row['dense']['cold']:.1f}",
+         f"{_gain(row, 'cold'):.2f}", f"{_byte_bound(row):.2f}", f"{row['kept']['hot']:.1f}",
+         f"{row['dense']['hot']:.1f}", f"{_gain(row, 'hot'):.2f}"]
+        for row in lengths
+    ]  # fmt: skip
+    return Table("lengths", "48 heads against the same kernel at θ = -inf", columns, rows)
+
+
+def density_table(rows: Sequence[Results]) -> Table:
+    columns = ("k/n", "V rows read", "cold, µs", "gain", "byte bound", "hot, µs", "gain", "forced: gain, cold", "hot")
+    return Table("densities", "48 heads, 8192 keys, by share kept", columns, [
+        [_DENSITIES[row["density"]], f"{row['kept']['rows_read'] / row['kept']['of_rows']:.1%}",
+         f"{row['kept']['cold']:.1f}", f"{_gain(row, 'cold'):.2f}", f"{_byte_bound(row):.2f}",
+         f"{row['kept']['hot']:.1f}", f"{_gain(row, 'hot'):.2f}",
+         *(f"{row['dense'][mode] / row['gathered'][mode]:.2f}" for mode in ("cold", "hot"))]
+        for row in rows
+    ])  # fmt: skip
+
+
+def crossover(rows: Sequence[Results], mode: str) -> float | None:
+    """Share kept from which fetching single V rows takes longer than theta = -inf; None if it never does."""
+    points = [(row["density"], row["dense"][mode] / row["gathered"][mode]) for row in rows]
+    for (low, above), (high, below) in pairwise(points):
+        if above >= 1 > below:
+            return float(low + (high - low) * (above - 1) / (above - below))
+    return None
+
+
+def crossover_table(rows: Sequence[Results]) -> Table:
+    places = [crossover(rows, mode) for mode in ("cold", "hot")]
+    cells = ["never" if place is None else f"{place:.2f}" for place in places]
+    return Table("crossover", "Single V rows against all", ("", "cold", "hot"), [["crossover at k/n", *cells]])
+
+
+def uneven_table(rows: Sequence[Results]) -> Table:
+    columns = ("SyncAll, µs", "32 heads, cold, µs", "over 48 heads", "32 heads, hot, µs", "over 48 heads")
+    return Table("uneven", "32 heads over 48 cores", columns, [
+        [f"{row['sync_all']:g}", f"{row['cold_32']:.2f}", f"{row['cold_32'] / row['cold_48']:.3f}",
+         f"{row['hot_32']:.2f}", f"{row['hot_32'] / row['hot_48']:.3f}"]
+        for row in rows
+    ])  # fmt: skip
+
+
+def grouped_table(rows: Sequence[Results], ragged: Results) -> Table:
+    columns = ("n", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy",
+               "dense traffic, µs", "hot, µs", "gain")  # fmt: skip
+    named = [*((str(row["n"]), row) for row in rows), ("16 ragged", ragged)]
+    return Table("grouped", "8 KV heads, k = n/16", columns, [
+        [n, _group(row), f"{row['kept']['rows_needed'] / row['kept']['of_rows']:.1%}", f"{row['kept']['cold']:.1f}",
+         f"{row['dense']['cold']:.1f}", f"{_gain(row, 'cold'):.2f}", f"{_byte_bound(row):.2f}",
+         f"{row['kept']['cold_busy']['V']:.0%}", f"{row['dense']['cold_bound']:.1f}", f"{row['kept']['hot']:.1f}",
+         f"{_gain(row, 'hot'):.2f}"]
+        for n, row in named
+    ])  # fmt: skip
+
+
+def _group(row: Results) -> str:
+    return str(row["group"]) if row["group"] == 1 else f"{row['group']}, {'alike' if row['overlap'] else 'independent'}"
+
+
+def mode_table(rows: Sequence[Results]) -> Table:
+    columns = ("call", "cold, µs", "hot, µs", "V busy, cold", "V busy, hot", "with conflicts: cold, µs", "hot, µs")
+    return Table("modes", "48 heads, 2048 keys, 128 kept, by mode", columns, [
+        [row["name"], f"{row['kept']['cold']:.1f}", f"{row['kept']['hot']:.1f}",
+         f"{row['kept']['cold_busy']['V']:.0%}", f"{row['kept']['hot_busy']['V']:.0%}",
+         f"{row['kept']['cold_conflicts']:.1f}", f"{row['kept']['hot_conflicts']:.1f}"]
+        for row in rows
+    ])  # fmt: skip
+
+
+def renew_page(results: Results) -> None:
+    """Puts the tables into docs/kernel.md, between the comments that carry their names."""
+    text = PAGE.read_text()
+    for table in tables(results):
+        place = re.compile(rf"(<!-- table {table.name}.*?-->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = place.subn(lambda match, table=table: match[1] + table.as_markdown() + match[2], text)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"docs/kernel.md: expected one place for the table {table.name}, got {count}")
+    PAGE.write_text(text)
+
+
+def plot_timeline(traces: Mapping[str, Sequence[Event]], path: Path) -> None:
+    """The pipes of one core at the paper's point, cold above hot."""
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    figure, panels = pyplot.subplots(2, 1, figsize=(11, 4.6), layout="constrained", sharex=True)
+    for axes, (mode, events) in zip(panels, traces.items(), strict=True):
+        for event in events:
+            if event["tid"] <= 2:
+                bar = [(event["ts"], event["dur"])]
+                axes.broken_barh(bar, (event["tid"] - 0.4, 0.8), facecolors=_COLOURS[part_of(event)], linewidth=0)
+        axes.set_yticks([2, 1, 0], ["copies in (MTE2)", "vector (V)", "scalar (S)"])
+        axes.set_xlim(0)
+        axes.set_title(f"{mode}: data in {'HBM' if mode == 'cold' else 'the L2'}", loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("µs, modelled, uncalibrated (48 heads, 2048 keys, 128 kept; one core)")
+    patches = [Patch(color=colour, label=name) for name, colour in _COLOURS.items()]
+    figure.legend(handles=patches, loc="outside upper center", ncols=len(patches), fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def plot_gains(results: Results, path: Path) -> None:
+    """Gain over theta = -inf against the length and against the share kept."""
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    sixteenth = [row for row in results["lengths"] if row["n"] == 16 * row["k"]]
+    for axes, rows, x in ((left, sixteenth, "n"), (right, results["densities"], "density")):
+        places = [row[x] for row in rows]
+        for mode, colour in (("cold", "tab:blue"), ("hot", "tab:red")):
+            axes.plot(places, [_gain(row, mode) for row in rows], color=colour, marker="o", label=mode)
+        axes.plot(places, [_byte_bound(row) for row in rows], color="tab:gray", linestyle="--", label="byte bound")
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(0.7, 2.4)
+        axes.axhline(1, color="black", linewidth=0.6)
+    for mode, colour in (("cold", "tab:blue"), ("hot", "tab:red")):
+        rows = [row for row in results["densities"] if row["density"] >= 3 / 8]
+        gains = [row["dense"][mode] / row["gathered"][mode] for row in rows]
+        right.plot([row["density"] for row in rows], gains, color=colour, linestyle=":", label=f"{mode}, gather forced")
+    left.set_xticks([row["n"] for row in sixteenth], [str(row["n"]) for row in sixteenth])
+    left.set_xlabel("keys n; 48 heads, k = n/16")
+    left.set_ylabel("gain over θ = -inf (modelled, uncalibrated)")
+    right.set_xlabel("share kept; 48 heads, 8192 keys")
+    right.set_xticks(list(_DENSITIES), list(_DENSITIES.values()), fontsize=7)
+    right.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _gain(row: Results, mode: str) -> float:
+    return float(row["dense"][mode] / row["kept"][mode])
+
+
+def _byte_bound(row: Results) -> float:
+    """Gain if bytes of K and V alone set the time and only the needed V rows were read: 2 / (1 + their share)."""
+    return 2 / (1 + float(row["kept"]["rows_needed"] / row["kept"]["of_rows"]))
