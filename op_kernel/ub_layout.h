@@ -165,7 +165,7 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
 
 // The first choice that fits: a deep ring keeps the copies busy, a long chunk spreads the cost of a threshold test. The
 // host makes it and hands it to the cores.
-constexpr LayoutChoice ChooseLayout(const UbShape& shape)
+TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape)
 {
     constexpr LayoutChoice choices[] = {{4, 1024}, {4, 512}, {3, 1024}, {3, 512}, {2, 1024},
                                         {2, 512},  {3, 256}, {2, 256},  {2, 128}};
@@ -178,7 +178,10 @@ constexpr LayoutChoice ChooseLayout(const UbShape& shape)
     return {0, 0};
 }
 
-constexpr UbLayout MakeUbLayout(const UbShape& shape) { return PlaceBuffers(shape, ChooseLayout(shape)); }
+TOPTHETA_DEVICE constexpr UbLayout MakeUbLayout(const UbShape& shape)
+{
+    return PlaceBuffers(shape, ChooseLayout(shape));
+}
 
 // Whether the scores of a whole segment stay in UB between the two phases of post-softmax. Each chunk is padded to 64
 // lanes from wherever it begins, so one repeat must remain.
@@ -188,7 +191,7 @@ TOPTHETA_DEVICE constexpr bool ScoresStayInUb(uint32_t rows, const UbLayout& lay
 }
 
 // Every variant that tiling can ask for has a layout inside the budget.
-constexpr bool EveryLayoutFits()
+TOPTHETA_DEVICE constexpr bool EveryLayoutFits()
 {
     for (uint32_t headDim = 16; headDim <= kMaxHeadDim; headDim += 16) {
         for (uint32_t headBlock = 1; headBlock <= HeadBlockFor(kMaxHeadBlock, headDim); headBlock++) {

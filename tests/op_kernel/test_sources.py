@@ -1,0 +1,82 @@
+"""What the device compiler and the operator build ask of the kernel's sources, as far as a host can tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from real_headers import TypeCheckError, needs_toolkit, type_check
+
+from emulator.cann import describe_operator
+from emulator.incremental_attention import KERNEL_SOURCE
+
+_SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
+_HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
+#: What no vector core has: a C++ library and runtime, 64-bit floating point, a heap.
+_FORBIDDEN = (r"\bstd\s*::", r"\bdouble\b", r"\bnew\b", r"\bdelete\b", r"\bvirtual\b", r"\btry\b", r"\bcatch\b",
+              r"\bthrow\b", r"\bdynamic_cast\b", r"\btypeid\b", r"\bgoto\b")  # fmt: skip
+_DOUBLE_LITERAL = r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])"
+_INCLUDES = {"<cstdint>", '"kernel_operator.h"', *(f'"{path.name}"' for path in _HEADERS)}
+_MOST_EVENT = 5  # 6 and 7 belong to the system
+#: Evaluated by the compiler alone, in a static_assert.
+_COMPILE_TIME = {"EveryLayoutFits"}
+_NOT_FUNCTIONS = re.compile(r"(if|else|for|while|do|switch|return|struct|class|enum|union|namespace)\b")
+
+
+def code_of(text: str) -> str:
+    """The text without comments, line by line as before."""
+    return re.sub(r"//[^\n]*", "", text)
+
+
+def forbidden_words(text: str) -> list[str]:
+    return [found for word in (*_FORBIDDEN, _DOUBLE_LITERAL) for found in re.findall(word, code_of(text))]
+
+
+def foreign_includes(text: str) -> list[str]:
+    return [name for name in re.findall(r"#\s*include\s*(\S+)", code_of(text)) if name not in _INCLUDES]
+
+
+def event_ids_above_the_free_ones(text: str) -> list[str]:
+    """Numbers in flags and in the constants that name event ids."""
+    code = code_of(text)
+    numbers = re.findall(r"\bk\w*Event\s*=\s*(\d+)", code)
+    for event in re.findall(r"\b(?:SetFlag|WaitFlag)<[^>]*>\(([^;]*)\);", code):
+        numbers += re.findall(r"(?<![\w%])(?<!% )\d+\b", event)
+    return [number for number in numbers if int(number) > _MOST_EVENT]
+
+
+def function_heads(text: str) -> Iterator[str]:
+    """Everything before the brace that opens a function's body."""
+    code = re.sub(r"^\s*#.*(?:\\\n.*)*$|\b(?:public|private|protected)\s*:(?!:)", "", code_of(text), flags=re.MULTILINE)
+    start = depth = 0
+    for at, letter in enumerate(code):
+        depth += (letter in "([") - (letter in ")]")
+        if depth > 0 or letter not in ";{}":
+            continue
+        head = " ".join(code[start:at].split())
+        if letter == "{" and "(" in head and "=" not in head and not _NOT_FUNCTIONS.match(head):
+            yield head
+        start = at + 1
+
+
+def functions_of_the_host(text: str) -> list[str]:
+    """Names of the functions that the device compiler would not compile for the core."""
+    names = []
+    for head in function_heads(text):
+        name = re.findall(r"([\w~]+|operator\(\))\s*\(", head.split(") :")[0])[0]
+        if not re.search(r"\b(TOPTHETA_DEVICE|__aicore__)\b", head) and name not in _COMPILE_TIME:
+            names.append(name)
+    return names
+
+
+_LINTS: tuple[Callable[[str], list[str]], ...] = (
+    forbidden_words, foreign_includes, event_ids_above_the_free_ones, functions_of_the_host,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("lint", _LINTS, ids=lambda lint: lint.__name__)
+@pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
+def test_sources_hold_nothing_that_a_core_can_not_do(source: Path, lint: Callable[[str], list[str]]) -> None:
+    assert lint(source.read_text()) == []
