@@ -80,3 +80,53 @@ _LINTS: tuple[Callable[[str], list[str]], ...] = (
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
 def test_sources_hold_nothing_that_a_core_can_not_do(source: Path, lint: Callable[[str], list[str]]) -> None:
     assert lint(source.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("lint", "planted"),
+    [
+        (forbidden_words, "std::max(a, b)"),
+        (forbidden_words, "float x = 1.0;"),
+        (foreign_includes, "#include <cmath>"),
+        (event_ids_above_the_free_ones, "SetFlag<HardEvent::V_S>(6);"),
+        (functions_of_the_host, "inline uint32_t Twice(uint32_t a) { return 2 * a; }"),
+    ],
+)
+def test_planted_violation_is_found(lint: Callable[[str], list[str]], planted: str) -> None:
+    assert lint(planted)
+
+
+def test_entry_takes_the_definition_s_tensors_in_order() -> None:
+    """Inputs, outputs, workspace, tiling: the order in which the operator build passes them."""
+    operator = describe_operator()
+    head = code_of(KERNEL_SOURCE.read_text()).split("top_theta_incremental_attention(")[1].split(")")[0]
+    expected = [item["name"] for kind in ("inputs", "outputs") for item in operator[kind]] + ["workspace", "tiling"]
+    assert re.findall(r"GM_ADDR (\w+)", head) == expected
+
+
+#: What the operator build writes in front of a kernel's source.
+_BUILD_PREAMBLE = """
+#include "kernel_operator.h"
+#undef KERNEL_TASK_TYPE
+#define KERNEL_TASK_TYPE(key, type)
+#define REGISTER_TILING_DEFAULT(type)
+#define GET_TILING_DATA_WITH_STRUCT(type, name, from) type name = *reinterpret_cast<__gm__ type*>(from)
+static uint64_t tilingKey = 1;
+#define TILING_KEY_VAR tilingKey
+"""
+
+
+@needs_toolkit
+@pytest.mark.parametrize("dtype", ["half", "bfloat16_t"])
+def test_kernel_type_checks_against_a_toolkit(dtype: str, tmp_path: Path) -> None:
+    source = tmp_path / "kernel.cpp"
+    source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\n')
+    type_check(source, defines={"DTYPE_QUERY": dtype})
+
+
+@needs_toolkit
+def test_type_check_finds_a_planted_error(tmp_path: Path) -> None:
+    source = tmp_path / "kernel.cpp"
+    source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\nvoid wrong() {{ AscendC::Exp(1, 2, 3); }}\n')
+    with pytest.raises(TypeCheckError):
+        type_check(source, defines={"DTYPE_QUERY": "half"})
