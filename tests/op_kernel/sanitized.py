@@ -1,0 +1,13 @@
+"""Runs a few cases on the kernel built with AddressSanitizer and UndefinedBehaviorSanitizer; a report ends it."""
+
+from calls import call
+from helpers import make_inputs
+from test_toolchains import _CASES
+
+from emulator.incremental_attention import kernel_for
+
+if __name__ == "__main__":
+    for case in _CASES:
+        result = call(make_inputs(case).arguments, cores=3, kernel=kernel_for(case.torch_dtype, sanitize=True, flags=("-O1",)))
+        result.run.require_clean()
+        print(case.id)
