@@ -21,7 +21,9 @@ Builds the operator TopThetaIncrementalAttention with an installed CANN toolkit 
   --jobs=N            parallel jobs (default: all cores, $jobs)
   --help              this text
 
-First run the toolkit's set_env.sh, which sets ASCEND_HOME_PATH.
+First run the toolkit's set_env.sh, which sets ASCEND_HOME_PATH. After installing, the adapter for PyTorch is built
+into DIR/vendors/$vendor/torch for the Python that has torch, torch_npu and the packages of toptheta_npu: that of the
+environment variable PYTHON, or python3.
 END
 }
 
@@ -69,6 +71,19 @@ find_program() {
     command -v "$1" >/dev/null || fail "$1: expected an installed program, got none; $2"
 }
 
+# Without torch_npu the package serves aclnn callers all the same, so this is no failure.
+build_adapter() {
+    local python=${PYTHON:-python3}
+    export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH} TORCH_DEVICE_BACKEND_AUTOLOAD=0
+    local wanted='import importlib.util, sys, toptheta_npu; sys.exit(importlib.util.find_spec("torch_npu") is None)'
+    if "$python" -c "$wanted" 2>/dev/null; then
+        run "$python" -m toptheta_npu.npu.build "$1"
+        return
+    fi
+    echo "The adapter for PyTorch was not built: $python has not both torch_npu and what toptheta_npu needs."
+    echo "To build it later, with a Python that has them: python -m toptheta_npu.npu.build $1"
+}
+
 check_toolkit
 find_program cmake "install cmake 3.16 or newer"
 find_program g++ "install g++ 7 or newer"
@@ -103,5 +118,6 @@ run bash "$package" --install-path="$install_path"
 if [ ! -f "$installed/bin/set_env.bash" ]; then
     fail "$installed: expected an installed package, got none; see the messages above"
 fi
+build_adapter "$installed"
 echo "Installed. In every shell that uses the operator:"
 echo "    source $installed/bin/set_env.bash"

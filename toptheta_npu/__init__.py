@@ -4,12 +4,20 @@
 Importing this package imports neither torch_npu nor transformers and initialises no device.
 """
 
+# sets the environment in which torch_npu finds the op package; torch below may import torch_npu
+from .npu import environment as _environment  # noqa: F401
+
+# isort: split
+
 from . import fallback
 from .errors import TopThetaError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from .npu.errors import TopThetaBackendError
+from .npu.info import backend_info
 from .operator import (
     incremental_attention,
     incremental_attention_partial,
     incremental_attention_with_stats,
+    use_backend,
 )
 from .partials import merge_partials
 from .prefill import prefill_attention
@@ -17,10 +25,12 @@ from .thresholds import ThresholdTable
 
 __all__ = [
     "ThresholdTable",
+    "TopThetaBackendError",
     "TopThetaError",
     "TopThetaNotImplementedError",
     "TopThetaTypeError",
     "TopThetaValueError",
+    "backend_info",
     "calibrate",
     "fallback",
     "incremental_attention",
@@ -29,6 +39,7 @@ __all__ = [
     "merge_partials",
     "prefill_attention",
     "sparsify",
+    "use_backend",
 ]
 
 __version__ = "0.1.0"

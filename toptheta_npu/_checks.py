@@ -19,6 +19,11 @@ SDC_MODES = ("none", "exact", "exp_threshold", "offline")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)
 DEVICES = ("cpu", "cuda", "meta")
+NPU = "npu"
+#: What the NPU kernel takes, in the words of op_host/geometry.h.
+KERNEL_DTYPES = (torch.float16, torch.bfloat16)
+KERNEL_STEP = 16
+KERNEL_PAGE_ROWS = 512
 INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
 
@@ -321,10 +326,39 @@ def check_head_dim(head_dim: int) -> None:
 
 
 def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:
-    if query.device.type not in devices:
+    """The device is one of ``devices`` or an NPU, for which the backend decides what runs."""
+    if query.device.type not in (*devices, NPU):
+        wanted = " or ".join((*DEVICES[:2], NPU))
         raise TopThetaNotImplementedError(
-            "query", f"a tensor on {' or '.join(DEVICES[:2])}", str(query.device), "move it with query.cpu()"
+            "query", f"a tensor on {wanted}", str(query.device), "move it with query.cpu()"
         )
+
+
+def check_kernel_limits(query: Tensor, key: Tensor, value: Tensor, head_dim: int, block_size: int) -> None:
+    """What the fallback takes and the NPU kernel does not: float32, other sizes, caches that it cannot step through."""
+    check_tensor("query", query, query, None, KERNEL_DTYPES)
+    if head_dim % KERNEL_STEP:
+        raise TopThetaNotImplementedError(
+            "query", f"head_dim a multiple of {KERNEL_STEP} on an NPU", str(head_dim),
+            "pad query, key and value with zeros and keep scale_value",
+        )  # fmt: skip
+    if block_size % KERNEL_STEP or block_size > KERNEL_PAGE_ROWS:
+        raise TopThetaNotImplementedError(
+            "block_size", f"a multiple of {KERNEL_STEP} up to {KERNEL_PAGE_ROWS} on an NPU", str(block_size),
+            "use a cache with block_size=128, for example",
+        )  # fmt: skip
+    _check_kernel_strides("key", key)
+    _check_kernel_strides("value", value)
+
+
+def _check_kernel_strides(name: str, cache: Tensor) -> None:
+    *outer, last = cache.stride()
+    remedy = f"pass {name}.contiguous()"
+    if last != 1:
+        raise TopThetaValueError(name, "a last stride of 1", str([*outer, last]), remedy)
+    if any(stride % KERNEL_STEP and size > 1 for size, stride in zip(cache.shape, outer, strict=False)):
+        wanted = f"strides that are multiples of {KERNEL_STEP} elements"
+        raise TopThetaValueError(name, wanted, str([*outer, last]), remedy)
 
 
 def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:

@@ -1,7 +1,8 @@
 """The operator: public functions, argument checks, and one torch.library schema for every device.
 
-The schema is defined once, here. CPU and CUDA run the pure PyTorch fallback; an Ascend adapter registers
-itself under the same names.
+The schema is defined once, here. CPU and CUDA run the pure PyTorch fallback. On an NPU the adapter of the op
+package registers itself under the same names; until it is loaded, NPU tensors come through the implementation for
+all other devices, which loads it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,19 @@ from torch import Tensor
 from . import fallback
 from ._checks import (
     FLOAT32,
+    NPU,
     cache_capacity,
     check_cache_values,
     check_compensation,
+    check_device,
+    check_kernel_limits,
     check_no_nan,
     check_rows,
     check_tensor,
     refuse_unknown,
 )
 from .errors import TopThetaValueError
+from .npu.backend import Chosen, Selector, choose_backend
 
 _TENSORS = (
     "Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor? actual_seq_lengths=None, "
@@ -210,7 +215,7 @@ def incremental_attention_partial(
     """
     if unsupported:
         refuse_unknown("incremental_attention_partial", unsupported)
-    lengths, starts, heads, kv_heads, _, scale = check_rows(
+    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
         num_key_value_heads, input_layout, scale_value, placement, _path,
     )  # fmt: skip
@@ -219,6 +224,7 @@ def incremental_attention_partial(
         raise TopThetaValueError("lse", f"{wanted} with placement={placement!r}", "None" if lse is None else "a tensor")
     if lse is not None:
         check_tensor("lse", lse, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
+    _check_npu(query, key, value, head_dim, block_size)
     return fallback.Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         query, key, value, threshold, lengths, starts, block_table, lse,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
@@ -256,11 +262,21 @@ def _decode(
         num_key_value_heads, input_layout, scale_value, placement, path,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    _check_npu(query, key, value, head_dim, block_size)
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
         placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=path,
     )  # fmt: skip
+
+
+def _check_npu(query: Tensor, key: Tensor, value: Tensor, head_dim: int, block_size: int) -> None:
+    """On an NPU: the backend is there, and the arguments are within the kernel's limits where the kernel runs.
+
+    Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
+    """
+    if query.device.type == NPU and not torch.compiler.is_compiling() and SELECTOR.uses_kernel():
+        check_kernel_limits(query, key, value, head_dim, block_size)
 
 
 def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
@@ -284,6 +300,16 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
         return implementation(
             query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest, **options
         )
+
+    return run
+
+
+def _elsewhere(name: str) -> Callable[..., Any]:
+    """On devices without a kernel of their own: an NPU as long as the adapter is not loaded."""
+
+    def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
+        check_device(query, ())
+        return SELECTOR.run(name, query, *arguments, **options)
 
     return run
 
@@ -317,24 +343,58 @@ def _fake_partial(query: Tensor, *_: Any, num_heads: int, **__: Any) -> tuple[Te
     return query.new_empty(query.shape, dtype=torch.float32), *masses, kept
 
 
+_FALLBACKS: dict[str, Callable[..., Any]] = {
+    "incremental_attention": fallback.incremental_attention,
+    "incremental_attention_with_stats": fallback.incremental_attention_with_stats,
+    "incremental_attention_partial": fallback.incremental_attention_partial,
+}
+_FAKES: dict[str, Callable[..., Any]] = {
+    "incremental_attention": _fake_output,
+    "incremental_attention_with_stats": _fake_with_stats,
+    "incremental_attention_partial": _fake_partial,
+}
+#: What NPU tensors run.
+SELECTOR = Selector(SCHEMAS, _FALLBACKS)
+
+
+def use_backend(backend: str) -> Chosen:
+    """Choose what the operators run for NPU tensors, for the whole process. Other devices are not affected.
+
+    Args:
+        backend: "npu", the op package, or an error if it cannot run (what holds without a choice); "fallback",
+            the PyTorch fallback on the NPU; "auto", the op package if it can be loaded, otherwise the fallback, with
+            one warning in the log of "toptheta_npu" that says why. Arguments that the kernel does not take are an
+            error under "auto" too.
+
+    Returns:
+        A context manager that restores the former choice; without ``with`` the choice stays. The environment
+        variable TOPTHETA_BACKEND chooses for a process in which this function is not called.
+
+    Raises:
+        TopThetaValueError: another word.
+
+    Example:
+        >>> import toptheta_npu
+        >>> with toptheta_npu.use_backend("fallback"):
+        ...     print(toptheta_npu.backend_info().backend)
+        fallback
+    """
+    return choose_backend(SELECTOR, backend)
+
+
 def _register() -> torch.library.Library:
     library = torch.library.Library("toptheta_npu", "DEF")
-    implementations: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-        "incremental_attention": (fallback.incremental_attention, _fake_output),
-        "incremental_attention_with_stats": (fallback.incremental_attention_with_stats, _fake_with_stats),
-        "incremental_attention_partial": (fallback.incremental_attention_partial, _fake_partial),
-    }
     for name, schema in SCHEMAS.items():
-        implementation, fake = implementations[name]
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(name, _on_cpu(implementation), "CPU")
-        library.impl(name, implementation, "CUDA")
+        library.impl(name, _on_cpu(_FALLBACKS[name]), "CPU")
+        library.impl(name, _FALLBACKS[name], "CUDA")
+        library.impl(name, _elsewhere(name), "CompositeExplicitAutograd")
         # for inference only: nothing to record, so autograd need not look at the call
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")
-        torch.library.register_fake(f"toptheta_npu::{name}", fake, lib=library)
+        torch.library.register_fake(f"toptheta_npu::{name}", _FAKES[name], lib=library)
         operator = getattr(torch.ops.toptheta_npu, name).default
-        library.impl(name, _without_autocast(operator, "cpu"), "AutocastCPU")
-        library.impl(name, _without_autocast(operator, "cuda"), "AutocastCUDA")
+        for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA"), (NPU, "AutocastPrivateUse1")):
+            library.impl(name, _without_autocast(operator, device), key)
     return library
 
 

@@ -11,9 +11,11 @@ from rich.markup import escape
 from toptheta_npu.errors import TopThetaError
 
 from .demo import demo
+from .doctor import doctor
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
+app.command()(doctor)
 
 
 @app.callback()

@@ -1,0 +1,83 @@
+"""Emulated NPUs for torch_npu: python -m emulator setup | env | run COMMAND."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+from rich.console import Console
+
+from . import ascendc, cann
+from .acl import SetupError, build_libraries, default_op_package, install_torch_npu
+from .acl.environment import REMOVED, emulator_variables
+from .acl.settings import TORCH_NPU_PLACE, TORCH_NPU_VERSION
+
+app = typer.Typer(help="Runs PyTorch programs for Ascend NPUs on this machine's CPU, over emulated devices.",
+                  no_args_is_help=True, add_completion=False)  # fmt: skip
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+_T = TypeVar("_T")
+
+
+@app.command()
+def setup() -> None:
+    """Install torch_npu in a folder of its own and build everything; what is there already is kept."""
+    libraries, package = _prepare(verbose=True)
+    console.print(f"libraries   {libraries}\noperators   {package}\ntorch_npu   {TORCH_NPU_PLACE}")
+    example = "import torch, torch_npu; print(torch.ones(2).npu())"
+    console.print(f'\nNext: [bold]python -m emulator run python -c "{example}"')
+
+
+@app.command()
+def env() -> None:
+    """Print the lines that turn a shell into the emulator's environment: eval "$(python -m emulator env)"."""
+    libraries, package = _prepare()
+    for name in REMOVED:
+        print(f"unset {name}")
+    for name, value in emulator_variables(libraries, package).items():
+        print(f"export {name}={shlex.quote(value)}")
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def run(context: typer.Context) -> None:
+    """Run COMMAND in the emulator's environment; `python` is the one that runs the emulator."""
+    if not context.args:
+        raise typer.BadParameter("expected a command, such as: python -m emulator run python -m pytest tests/npu")
+    libraries, package = _prepare()
+    variables = {name: value for name, value in os.environ.items() if name not in REMOVED}
+    variables |= emulator_variables(libraries, package)
+    try:
+        os.execvpe(context.args[0], context.args, variables)
+    except FileNotFoundError:
+        raise typer.BadParameter(f"expected an installed command, got {context.args[0]!r}") from None
+
+
+def _prepare(verbose: bool = False) -> tuple[Path, Path]:
+    try:
+        _step(f"torch_npu {TORCH_NPU_VERSION}", install_torch_npu, verbose)
+        libraries = _step("runtime libraries", build_libraries, verbose)
+        return libraries, _step("operator library and kernels", default_op_package, verbose)
+    except (ascendc.CompileError, cann.CompileError, SetupError, FileNotFoundError) as error:
+        console.print(f"[red]{error.__class__.__name__}[/]: ", end="")
+        console.print(str(error), markup=False)
+        raise typer.Exit(1) from None
+
+
+def _step(what: str, action: Callable[[], _T], verbose: bool) -> _T:
+    """Do `action`; what takes a while says so."""
+    started = time.monotonic()
+    result = action()
+    seconds = time.monotonic() - started
+    if verbose or seconds > 3:
+        console.print(f"{what}: ready after {seconds:.1f} s")
+    return result
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m emulator")

@@ -1,0 +1,24 @@
+"""An ACL runtime on host memory, over which the unmodified torch_npu wheel runs on any CPU.
+
+`python -m emulator run COMMAND` is the usual way in; `load` is for a Python that is already running.
+"""
+
+from ..cann import CompileError
+from .environment import emulator_variables, in_emulator
+from .libraries import build_libraries
+from .load import load
+from .op_package import default_op_package, make_op_package, op_library
+from .torch_npu import SetupError, install_torch_npu
+
+__all__ = [
+    "CompileError",
+    "SetupError",
+    "build_libraries",
+    "default_op_package",
+    "emulator_variables",
+    "in_emulator",
+    "install_torch_npu",
+    "load",
+    "make_op_package",
+    "op_library",
+]

@@ -1,0 +1,50 @@
+"""The environment of a process in which `import torch_npu` gives emulated devices."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from .settings import REPOSITORY, TORCH_NPU_PLACE
+
+#: Set in the emulator's environment: the folder of its libraries.
+LIBRARIES_VARIABLE = "TOPTHETA_EMULATOR_LIBRARIES"
+#: Of an installed CANN; with them torch_npu would look for parts of it.
+REMOVED = ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_AICPU_PATH")
+#: Of sitecustomize and the import hook.
+HOOK = Path(__file__).resolve().parent / "hook"
+
+
+def emulator_variables(
+    libraries: Path, op_package: Path | None, base: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Variables to set on top of `base`; those in `REMOVED` are to be removed from it.
+
+    Args:
+        libraries: the folder that `build_libraries` returned.
+        op_package: a vendor folder from `make_op_package`; None leaves ASCEND_CUSTOM_OPP_PATH as it is.
+    """
+    variables = {
+        "PYTHONPATH": _join([HOOK, TORCH_NPU_PLACE, REPOSITORY], base.get("PYTHONPATH")),
+        "LD_LIBRARY_PATH": _join([libraries], base.get("LD_LIBRARY_PATH")),
+        "PATH": _join([Path(sys.executable).parent], base.get("PATH")),
+        # torch would import torch_npu in `import torch`, before anyone has asked for it
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        LIBRARIES_VARIABLE: str(libraries),
+    }
+    if op_package is not None:
+        variables["ASCEND_CUSTOM_OPP_PATH"] = _join([op_package], base.get("ASCEND_CUSTOM_OPP_PATH"))
+    return variables
+
+
+def in_emulator() -> bool:
+    """Whether this process runs in the emulator's environment."""
+    return LIBRARIES_VARIABLE in os.environ
+
+
+def _join(paths: list[Path], existing: str | None) -> str:
+    """A search path with `paths` first, each entry once."""
+    entries = [*map(str, paths), *(existing or "").split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(entry for entry in entries if entry))

@@ -1,0 +1,203 @@
+#include "descriptors.h"
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <numeric>
+
+#include "error.h"
+#include "stream.h"
+
+namespace acl_emulator {
+namespace {
+
+constexpr size_t kGraveyard = 20000;  // destroyed descriptors whose memory is not used again yet
+
+// Marks the descriptor and frees the one that was destroyed the longest time ago.
+template <typename T>
+aclnnStatus Destroy(const T* descriptor, const char* function) {
+    static std::mutex mutex;
+    static auto* graves = new std::deque<const T*>;
+    if (descriptor == nullptr) return ACL_SUCCESS;
+    const std::lock_guard lock(mutex);
+    if (descriptor->destroyed) {
+        return Fail(kInvalidParameter, std::string(function) + ": the descriptor has been destroyed before");
+    }
+    const_cast<T*>(descriptor)->destroyed = true;
+    graves->push_back(descriptor);
+    if (graves->size() > kGraveyard) {
+        delete graves->front();
+        graves->pop_front();
+    }
+    return ACL_SUCCESS;
+}
+
+int64_t Product(const std::vector<int64_t>& dims) {
+    return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
+}
+
+std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& dims) {
+    std::vector<int64_t> strides(dims.size(), 1);
+    for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
+    return strides;
+}
+
+template <typename T, typename Element>
+T* NewArray(const Element* values, uint64_t count) {
+    auto* array = new T;
+    array->values.assign(values, values + count);
+    return array;
+}
+
+template <typename T>
+aclnnStatus DestroyList(const T* list, const char* function) {
+    if (list != nullptr && !list->destroyed) {
+        for (const auto* element : list->values) Destroy(element, function);
+    }
+    return Destroy(list, function);
+}
+
+int64_t* NewCopy(const std::vector<int64_t>& values) {
+    auto* copy = new int64_t[values.size() + 1];
+    std::memcpy(copy, values.data(), values.size() * sizeof(int64_t));
+    return copy;
+}
+
+}  // namespace
+
+size_t ItemSize(aclDataType type) {
+    switch (type) {
+        case ACL_INT8:
+        case ACL_UINT8:
+        case ACL_BOOL:
+        case ACL_FLOAT8_E4M3FN:
+        case ACL_FLOAT8_E5M2: return 1;
+        case ACL_FLOAT16:
+        case ACL_BF16:
+        case ACL_INT16:
+        case ACL_UINT16: return 2;
+        case ACL_FLOAT:
+        case ACL_INT32:
+        case ACL_UINT32: return 4;
+        case ACL_COMPLEX128: return 16;
+        default: return 8;
+    }
+}
+
+aclnnStatus RunExecutor(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor,
+                        aclrtStream stream) {
+    if (executor == nullptr) {
+        return Fail(kNullPointer, std::string(name) + ": executor: expected what GetWorkspaceSize returned, got null; "
+                                                      "check the status of GetWorkspaceSize");
+    }
+    aclnnStatus status = ACL_SUCCESS;
+    aclOpExecutor::Work work = executor->prepare(workspace, bytes, status);
+    delete executor;
+    if (status != ACL_SUCCESS) return status;
+    Trace("%s on stream %p", name, stream);
+    return Enqueue(stream, std::move(work)) == ACL_SUCCESS ? ACL_SUCCESS : kRuntimeError;
+}
+
+}  // namespace acl_emulator
+
+using namespace acl_emulator;
+
+int64_t aclTensor::Elements() const { return Product(dims); }
+
+int64_t aclTensor::StorageElements() const { return Product(storageDims); }
+
+bool aclTensor::Contiguous() const {
+    const std::vector<int64_t> expected = ContiguousStrides(dims);
+    for (size_t i = 0; i < dims.size(); ++i) {
+        if (dims[i] > 1 && strides[i] != expected[i]) return Elements() == 0;
+    }
+    return true;
+}
+
+extern "C" {
+
+aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType type, const int64_t* strides,
+                           int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageRank,
+                           void* data) {
+    auto* tensor = new aclTensor;
+    tensor->dims.assign(dims, dims + rank);
+    tensor->strides = strides != nullptr ? std::vector<int64_t>(strides, strides + rank)
+                                         : ContiguousStrides(tensor->dims);
+    tensor->storageDims.assign(storageDims, storageDims + storageRank);
+    tensor->offset = offset;
+    tensor->type = type;
+    tensor->format = format;
+    tensor->data = data;
+    return tensor;
+}
+
+aclScalar* aclCreateScalar(void* value, aclDataType type) {
+    auto* scalar = new aclScalar;
+    scalar->type = type;
+    std::memcpy(scalar->value, value, ItemSize(type));
+    return scalar;
+}
+
+aclIntArray* aclCreateIntArray(const int64_t* values, uint64_t count) { return NewArray<aclIntArray>(values, count); }
+
+aclFloatArray* aclCreateFloatArray(const float* values, uint64_t count) {
+    return NewArray<aclFloatArray>(values, count);
+}
+
+aclBoolArray* aclCreateBoolArray(const bool* values, uint64_t count) { return NewArray<aclBoolArray>(values, count); }
+
+aclTensorList* aclCreateTensorList(const aclTensor* const* values, uint64_t count) {
+    return NewArray<aclTensorList>(values, count);
+}
+
+aclScalarList* aclCreateScalarList(const aclScalar* const* values, uint64_t count) {
+    return NewArray<aclScalarList>(values, count);
+}
+
+aclnnStatus aclDestroyTensor(const aclTensor* tensor) { return Destroy(tensor, "aclDestroyTensor"); }
+aclnnStatus aclDestroyScalar(const aclScalar* scalar) { return Destroy(scalar, "aclDestroyScalar"); }
+aclnnStatus aclDestroyIntArray(const aclIntArray* array) { return Destroy(array, "aclDestroyIntArray"); }
+aclnnStatus aclDestroyFloatArray(const aclFloatArray* array) { return Destroy(array, "aclDestroyFloatArray"); }
+aclnnStatus aclDestroyBoolArray(const aclBoolArray* array) { return Destroy(array, "aclDestroyBoolArray"); }
+aclnnStatus aclDestroyTensorList(const aclTensorList* list) { return DestroyList(list, "aclDestroyTensorList"); }
+aclnnStatus aclDestroyScalarList(const aclScalarList* list) { return DestroyList(list, "aclDestroyScalarList"); }
+
+aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
+    delete executor;
+    return ACL_SUCCESS;
+}
+
+// Reading a descriptor; the caller frees the arrays.
+aclnnStatus aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* rank) {
+    *rank = tensor->dims.size();
+    *dims = NewCopy(tensor->dims);
+    return ACL_SUCCESS;
+}
+
+aclnnStatus aclGetViewStrides(const aclTensor* tensor, int64_t** strides, uint64_t* rank) {
+    *rank = tensor->strides.size();
+    *strides = NewCopy(tensor->strides);
+    return ACL_SUCCESS;
+}
+
+aclnnStatus aclGetViewOffset(const aclTensor* tensor, int64_t* offset) {
+    *offset = tensor->offset;
+    return ACL_SUCCESS;
+}
+
+aclnnStatus aclGetDataType(const aclTensor* tensor, aclDataType* type) {
+    *type = tensor->type;
+    return ACL_SUCCESS;
+}
+
+aclnnStatus aclGetFormat(const aclTensor* tensor, aclFormat* format) {
+    *format = tensor->format;
+    return ACL_SUCCESS;
+}
+
+aclnnStatus aclGetRawTensorAddr(const aclTensor* tensor, void** data) {
+    *data = tensor->data;
+    return ACL_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+// The descriptors of aclnn operators. A destroyed one is kept for a while, so that its later use can be told.
+#pragma once
+
+#include <acl/acl.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+using aclnnStatus = int32_t;
+
+namespace acl_emulator {
+
+struct Descriptor {
+    bool destroyed = false;
+};
+
+}  // namespace acl_emulator
+
+struct aclTensor : acl_emulator::Descriptor {
+    std::vector<int64_t> dims;     // of the view
+    std::vector<int64_t> strides;  // in elements
+    std::vector<int64_t> storageDims;
+    int64_t offset = 0;  // in elements
+    aclDataType type = ACL_DT_UNDEFINED;
+    aclFormat format = ACL_FORMAT_ND;
+    void* data = nullptr;  // of the storage; the offset is not in it
+
+    int64_t Elements() const;
+    int64_t StorageElements() const;
+    bool Contiguous() const;
+};
+
+struct aclScalar : acl_emulator::Descriptor {
+    aclDataType type = ACL_DT_UNDEFINED;
+    uint8_t value[16] = {};
+};
+
+struct aclIntArray : acl_emulator::Descriptor {
+    std::vector<int64_t> values;
+};
+
+struct aclFloatArray : acl_emulator::Descriptor {
+    std::vector<float> values;
+};
+
+struct aclBoolArray : acl_emulator::Descriptor {
+    std::vector<uint8_t> values;
+};
+
+struct aclTensorList : acl_emulator::Descriptor {
+    std::vector<const aclTensor*> values;
+};
+
+struct aclScalarList : acl_emulator::Descriptor {
+    std::vector<const aclScalar*> values;
+};
+
+// A call between its two phases. Phase two checks what the caller has to keep alive and gives the work for the
+// stream; it fails by setting `status` and by a text for aclGetRecentErrMsg.
+struct aclOpExecutor {
+    using Work = std::function<std::string()>;
+    std::function<Work(void* workspace, uint64_t bytes, aclnnStatus& status)> prepare;
+};
+
+namespace acl_emulator {
+
+constexpr aclnnStatus kNullPointer = 161001;      // ACLNN_ERR_PARAM_NULLPTR
+constexpr aclnnStatus kInvalidParameter = 161002; // ACLNN_ERR_PARAM_INVALID
+constexpr aclnnStatus kRuntimeError = 361001;     // ACLNN_ERR_RUNTIME_ERROR
+constexpr aclnnStatus kInferShapeError = 561001;  // ACLNN_ERR_INNER_INFERSHAPE_ERROR
+constexpr aclnnStatus kTilingError = 561002;      // ACLNN_ERR_INNER_TILING_ERROR
+
+size_t ItemSize(aclDataType type);
+
+// Phase two of every operator: puts the prepared work on the stream and ends the executor.
+aclnnStatus RunExecutor(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor,
+                        aclrtStream stream);
+
+}  // namespace acl_emulator

@@ -1,0 +1,104 @@
+#include "kernel_run.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+
+#include "error.h"
+#include "findings_text.h"
+#include "settings.h"
+
+namespace acl_emulator {
+namespace {
+
+// The structs of the machine's C interface, emulator/ascendc/machine/c_api.cpp.
+struct LaunchArgument {
+    const char* name;
+    void* data;
+    uint64_t bytes;
+    int32_t role;
+};
+
+struct LaunchOptions {
+    int64_t blocks;
+    int64_t cores;
+    uint64_t tilingKey;
+    int32_t autoSync;
+    int32_t checks;
+    int32_t trace;
+    int32_t hostThreads;
+    const char* suppress;
+};
+
+// A loaded kernel library.
+struct Machine {
+    void* entry;
+    void* (*launch)(void*, const LaunchArgument*, uint64_t, const LaunchOptions*);
+    const char* (*error)(const void*);
+    const char* (*report)(void*);
+    void (*free)(void*);
+};
+
+template <typename Function>
+void Find(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    if (function == nullptr) throw std::runtime_error(std::string(name) + " is not in the kernel library");
+}
+
+Machine LoadMachine(const char* path, const char* entry) {
+    void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) throw std::runtime_error(dlerror());
+    Machine machine{};
+    Find(library, entry, machine.entry);
+    Find(library, "ascendc_host_launch", machine.launch);
+    Find(library, "ascendc_host_error", machine.error);
+    Find(library, "ascendc_host_report", machine.report);
+    Find(library, "ascendc_host_free", machine.free);
+    return machine;
+}
+
+const Machine& MachineOf(const char* path, const char* entry) {
+    static std::mutex mutex;
+    static auto* machines = new std::map<std::string, Machine>;
+    const std::lock_guard lock(mutex);
+    const auto found = machines->find(path);
+    return found != machines->end() ? found->second : machines->emplace(path, LoadMachine(path, entry)).first->second;
+}
+
+std::string Launch(const Machine& machine, const KernelRun& run, std::vector<uint8_t> tiling) {
+    std::vector<LaunchArgument> arguments;
+    for (const GmRange& range : run.arguments) {
+        arguments.push_back({range.name, range.data, range.bytes, static_cast<int32_t>(range.role)});
+    }
+    arguments.push_back({"tiling", tiling.data(), tiling.size(), static_cast<int32_t>(GmRole::kIn)});
+    const Settings& settings = GetSettings();
+    LaunchOptions options{};
+    options.blocks = run.blocks;
+    options.cores = settings.vectorCores;
+    options.tilingKey = run.tilingKey;
+    options.checks = settings.checks ? 1 : 0;
+    options.suppress = "";
+    const std::unique_ptr<void, void (*)(void*)> handle(
+        machine.launch(machine.entry, arguments.data(), arguments.size(), &options), machine.free);
+    const std::string error = machine.error(handle.get());
+    return error.empty() ? FindingsText(machine.report(handle.get())) : error;
+}
+
+}  // namespace
+
+std::string KernelRun::operator()() const {
+    Trace("%s: %lld blocks, tiling key %llu", name, static_cast<long long>(blocks),
+          static_cast<unsigned long long>(tilingKey));
+    std::string text;
+    try {
+        text = Launch(MachineOf(library, entry), *this, tiling);
+    } catch (const std::exception& error) {
+        text = error.what();
+    }
+    return text.empty() ? text : std::string(name) + ": " + text;
+}
+
+}  // namespace acl_emulator

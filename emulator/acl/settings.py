@@ -1,0 +1,13 @@
+"""Where the emulator keeps what it installs and builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD_ROOT = REPOSITORY / "build"
+CACHE = BUILD_ROOT / "emulator" / "acl"
+
+TORCH_NPU_VERSION = "2.13.0"
+#: A folder of its own, because in a virtual environment torch_npu would make `import torch` fail without CANN.
+TORCH_NPU_PLACE = BUILD_ROOT / f"torch_npu-{TORCH_NPU_VERSION}"

@@ -1,0 +1,294 @@
+"""The operators on NPU tensors: the table of cases against the oracle, the table of errors, memory and layouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from cases import CASES, ENTRY_POINTS, ERROR_CASES, Case, ErrorCase, valid_arguments
+from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
+from torch import Tensor
+
+import toptheta_npu
+from toptheta_npu import (
+    TopThetaNotImplementedError,
+    TopThetaTypeError,
+    TopThetaValueError,
+    incremental_attention,
+    incremental_attention_partial,
+    incremental_attention_with_stats,
+    merge_partials,
+)
+from toptheta_npu.npu import loading
+
+_BY_ID = {case.id: case for case in CASES}
+_OUTSIDE = [case for case in CASES if case.dtype == "float32" or case.head_dim % 16 or case.block_size % 16]
+_INSIDE = [
+    replace(case, dtype="float16") if case.dtype == "float32" else case
+    for case in CASES
+    if not (case.head_dim % 16 or case.block_size % 16)
+]
+
+
+def on_cpu(result: Any) -> tuple[Tensor, ...]:
+    tensors = (result,) if isinstance(result, Tensor) else tuple(result)
+    assert {tensor.device.type for tensor in tensors} == {"npu"}
+    return tuple(tensor.cpu() for tensor in tensors)
+
+
+def check(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
+    """The whole result of `incremental_attention_with_stats` against the oracle."""
+    out, lse, kept, value_rows = result
+    case, expected = inputs.case, inputs.expected
+    assert (out.dtype, lse.dtype) == (case.torch_dtype, torch.float32)
+    assert (kept.dtype, value_rows.dtype) == (torch.int32, torch.int32)
+    assert out.shape == inputs.arguments["query"].shape
+    assert torch.equal(kept.long(), expected.kept)
+    assert torch.equal(value_rows.long(), expected.value_rows)
+    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
+
+
+@pytest.mark.parametrize("case", _INSIDE, ids=lambda case: case.id)
+def test_equals_the_oracle(case: Case) -> None:
+    inputs = make_inputs(case, "npu")
+    result = on_cpu(incremental_attention_with_stats(**inputs.arguments))
+    check(inputs, result)
+    (out,) = on_cpu(incremental_attention(**inputs.arguments))
+    torch.testing.assert_close(out, result[0], **tolerance(out.dtype))
+
+
+def test_the_kernel_ran_and_not_the_fallback() -> None:
+    incremental_attention(**make_inputs(_BY_ID["f16-bnsd"], "npu").arguments)
+    assert loading.loaded() is not None
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("toptheta_npu::incremental_attention", "PrivateUse1")
+
+
+@pytest.mark.parametrize("case", _OUTSIDE, ids=lambda case: case.id)
+def test_outside_the_limits_of_the_kernel(case: Case) -> None:
+    arguments = make_inputs(case, "npu").arguments
+    error: type[Exception] = TopThetaTypeError if case.dtype == "float32" else TopThetaNotImplementedError
+    with pytest.raises(error, match=r"^(query|block_size): expected (dtype float16|head_dim a multiple|a multiple)"):
+        incremental_attention(**arguments)
+
+
+@pytest.mark.parametrize("case", ERROR_CASES, ids=lambda case: case.id)
+def test_error(case: ErrorCase) -> None:
+    if case.values_on_host:
+        pytest.skip("values of device tensors are not checked")
+    if case.id == "query-dtype":
+        pytest.skip("there is no float64 on an NPU")
+    for name in ENTRY_POINTS[case.base]:
+        arguments = valid_arguments(case.base, "npu:0")
+        arguments |= case.change(arguments)
+        with pytest.raises(case.error) as caught:
+            getattr(toptheta_npu, name)(**arguments)
+        assert str(caught.value) == case.message.replace("{device}", "npu:0")
+
+
+@pytest.mark.parametrize("path", ["dense", "gather"])
+@pytest.mark.parametrize("case_id", ["f16-bsh", "paged-4d-f16", "start-f16-bsnd", "post-f16-vmc-bsh"])
+def test_forced_path(path: str, case_id: str) -> None:
+    inputs = make_inputs(_BY_ID[case_id], "npu")
+    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments, _path=path)))
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("theta", ["quantile", "nothing"])
+def test_merged_parts_equal_the_whole(placement: str, theta: str) -> None:
+    case = replace(_BY_ID["f16-bnsd"], placement=placement, theta=theta, lengths=(200, 200), lengths_as="none")
+    inputs = make_inputs(case, "npu")
+    query, key, value, threshold = (inputs.arguments[name] for name in ("query", "key", "value", "threshold"))
+    lse = inputs.expected.lse.float().npu() if placement == "post_softmax" else None
+    parts = [
+        incremental_attention_partial(
+            query, key[:, :, rows], value[:, :, rows], threshold, placement=placement, lse=lse
+        )
+        for rows in (slice(0, 77), slice(77, 200))
+    ]
+    merged = merge_partials(parts, threshold, [77, 123], placement=placement)
+    assert_within_yardstick(merged.cpu()[:, :, 0], yardstick(inputs)[0], inputs.expected.out)
+
+
+# Where the rows lie.
+
+
+def _in_larger(cache: Tensor, before: int, after: int) -> Tensor:
+    """The rows of a cache [B, H, S, D] inside longer rows full of NaN: strided, with a storage offset."""
+    wide = torch.full((*cache.shape[:3], before + cache.shape[3] + after), torch.nan, dtype=cache.dtype, device="npu")
+    view = wide[..., before : before + cache.shape[3]]
+    view.copy_(cache)
+    return view
+
+
+@pytest.mark.parametrize("offset", [0, 3, 16])
+def test_strided_cache_is_read_in_place(offset: int) -> None:
+    inputs = make_inputs(_BY_ID["f16-bnsd"], "npu")
+    arguments = dict(inputs.arguments)
+    strided = {name: _in_larger(arguments[name], offset, 32 - offset) for name in ("key", "value")}
+    peaks = []
+    for given in (arguments, arguments | strided):
+        incremental_attention_with_stats(**given)
+        torch.npu.synchronize()
+        torch.npu.reset_peak_memory_stats()
+        before = torch.npu.memory_allocated()
+        result = on_cpu(incremental_attention_with_stats(**given))
+        peaks.append(torch.npu.max_memory_allocated() - before)
+        check(inputs, result)
+    assert peaks[0] == peaks[1], "a strided cache costs no memory, so it is not copied"
+
+
+def test_key_and_value_with_strides_of_their_own() -> None:
+    inputs = make_inputs(_BY_ID["bf16-bsnd"], "npu")
+    key = inputs.arguments["key"].transpose(1, 2).contiguous().transpose(1, 2)
+    value = _in_larger(inputs.arguments["value"], 16, 48)
+    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | {"key": key, "value": value})))
+
+
+def _every_second(tensor: Tensor) -> Tensor:
+    wide = torch.zeros((*tensor.shape[:-1], 2 * tensor.shape[-1]), dtype=tensor.dtype, device="npu")
+    wide[..., ::2] = tensor
+    return wide[..., ::2]
+
+
+@pytest.mark.parametrize(
+    "name", ["query", "threshold", "actual_seq_lengths", "key_start", "block_table", "value_mean", "discarded_mass"]
+)
+def test_any_other_input_may_be_strided(name: str) -> None:
+    ids = {"key_start": "start-f16-bsnd", "block_table": "paged-4d-f16", "discarded_mass": "sdc-offline-vmc"}
+    inputs = make_inputs(_BY_ID[ids.get(name, "sdc-exp-threshold-vmc")], "npu")
+    strided = _every_second(inputs.arguments[name])
+    assert not strided.is_contiguous()
+    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | {name: strided})))
+
+
+@pytest.mark.parametrize("lengths", [torch.int32, torch.int64])
+@pytest.mark.parametrize("starts", [torch.int32, torch.int64])
+def test_integer_types_may_differ(lengths: torch.dtype, starts: torch.dtype) -> None:
+    inputs = make_inputs(_BY_ID["start-f16-bsnd"], "npu")
+    given = {"actual_seq_lengths": inputs.arguments["actual_seq_lengths"].to(lengths),
+             "key_start": inputs.arguments["key_start"].to(starts)}  # fmt: skip
+    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | given)))
+
+
+def test_a_last_stride_other_than_1_is_refused() -> None:
+    arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments
+    with pytest.raises(TopThetaValueError, match=r"^key: expected a last stride of 1, got .*; pass key.contiguous"):
+        incremental_attention(**arguments | {"key": _every_second(arguments["key"])})
+
+
+def test_outputs_are_fresh_and_contiguous() -> None:
+    arguments = make_inputs(_BY_ID["f16-bsh"], "npu").arguments
+    given = [value for value in arguments.values() if isinstance(value, Tensor)]
+    outputs = [*incremental_attention_with_stats(**arguments), incremental_attention(**arguments)]
+    assert all(output.is_contiguous() for output in outputs)
+    assert len({t.untyped_storage().data_ptr() for t in (*given, *outputs)}) == len(given) + len(outputs)
+
+
+# Past the public functions: what would otherwise read foreign memory is checked by the adapter itself.
+
+
+def _direct(**changes: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments | changes
+    names = ("query", "key", "value", "threshold", "actual_seq_lengths")
+    return tuple(arguments[name] for name in names), {
+        "num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.125, "input_layout": "BNSD",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error", "message"),
+    [
+        ("threshold", lambda t: t.cpu(), ValueError,
+         "threshold: expected a tensor on npu:0, like query, got cpu; move it with threshold.to(query.device)"),
+        ("value", lambda t: t.cpu(), ValueError,
+         "value: expected a tensor on npu:0, like query, got cpu; move it with value.to(query.device)"),
+        ("key", _every_second, ValueError, "key: expected a last stride of 1, got "),
+        ("key", lambda t: _in_larger(t, 0, 7), ValueError, "key: expected strides that are multiples of 16 elements"),
+        ("query", lambda t: t.cpu().char().npu(), TypeError, "query: expected a dtype of the operator, got Char"),
+        ("threshold", lambda t: t[:, :3], RuntimeError, "threshold: expected shape [2, 4] [B, Hq], got [2, 3]"),
+    ],
+    ids=["cpu-threshold", "cpu-value", "last-stride", "odd-stride", "dtype", "tiling"],
+)  # fmt: skip
+def test_operator_checks(name: str, change: Any, error: type[Exception], message: str) -> None:
+    arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments
+    tensors, options = _direct(**{name: change(arguments[name])})
+    with pytest.raises(error) as caught:
+        torch.ops.toptheta_npu.incremental_attention(*tensors, **options)
+    assert message in str(caught.value)
+
+
+def test_private_format_is_refused() -> None:
+    torch_npu = pytest.importorskip("torch_npu")
+    key = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments["key"]
+    private = torch_npu.empty_with_format(key.shape, dtype=key.dtype, device="npu", acl_format=29)
+    if torch_npu.get_npu_format(private) != 29:
+        pytest.skip("this device has no private formats")
+    tensors, options = _direct(key=private)
+    with pytest.raises(ValueError, match=r"^key: expected a tensor in a base format, got the private format 29; "
+                                         r"convert it with torch_npu.npu_format_cast\(key, 2\)"):  # fmt: skip
+        torch.ops.toptheta_npu.incremental_attention(*tensors, **options)
+
+
+# Fakes and compilation.
+
+
+@pytest.mark.parametrize("name", ["incremental_attention", "incremental_attention_with_stats"])
+def test_opcheck(name: str) -> None:
+    tensors, options = _direct()
+    torch.library.opcheck(getattr(torch.ops.toptheta_npu, name), tensors, options)
+
+
+def test_compiled_step_equals_the_plain_one() -> None:
+    torch._dynamo.reset()
+    arguments = make_inputs(_BY_ID["paged-4d-f16"], "npu").arguments
+    compiled = torch.compile(incremental_attention_with_stats, fullgraph=True, backend="aot_eager")
+    for got, wanted in zip(compiled(**arguments), incremental_attention_with_stats(**arguments), strict=True):
+        assert torch.equal(got.cpu(), wanted.cpu())
+
+
+def test_captured_graph_replays_with_other_values() -> None:
+    """Lengths and thresholds are static buffers; the workspace and the launch depend on shapes alone."""
+    inputs = make_inputs(_BY_ID["f16-bnsd"], "npu")
+    arguments = dict(inputs.arguments)
+    buffers = {name: torch.zeros_like(arguments[name]) for name in ("actual_seq_lengths", "threshold", "query")}
+    stream = torch.npu.Stream()
+    with torch.npu.stream(stream):
+        incremental_attention_with_stats(**arguments | buffers)
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, stream=stream):
+        result = incremental_attention_with_stats(**arguments | buffers)
+    for name, buffer in buffers.items():
+        buffer.copy_(arguments[name])
+    graph.replay()
+    torch.npu.synchronize()
+    check(inputs, on_cpu(result))
+
+
+def test_autocast_changes_nothing() -> None:
+    arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments
+    plain = on_cpu(incremental_attention_with_stats(**arguments))
+    with torch.autocast("npu", dtype=torch.bfloat16):
+        cast = on_cpu(incremental_attention_with_stats(**arguments))
+    assert all(torch.equal(one, other) for one, other in zip(plain, cast, strict=True))
+
+
+# The fallback on the device, chosen and given back.
+
+
+@pytest.mark.xfail(
+    raises=RuntimeError, strict=True, reason="_kept_masses of fallback/incremental.py sums in float64, which NPUs lack"
+)
+@pytest.mark.parametrize("case_id", ["f32-bnsd", "d40-any", "paged-odd-block"])
+def test_fallback_on_the_device_and_back(case_id: str) -> None:
+    kernel = make_inputs(_BY_ID["f16-bnsd"], "npu")
+    inputs = make_inputs(_BY_ID[case_id], "npu")
+    check(kernel, on_cpu(incremental_attention_with_stats(**kernel.arguments)))
+    with toptheta_npu.use_backend("fallback"):
+        check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments)))
+    check(kernel, on_cpu(incremental_attention_with_stats(**kernel.arguments)))
+    with pytest.raises((TopThetaTypeError, TopThetaNotImplementedError)):
+        incremental_attention(**inputs.arguments)

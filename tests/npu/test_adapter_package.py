@@ -1,0 +1,203 @@
+"""An op package that is missing or does not fit: an error with its cause and the remedy, and no process that dies.
+
+Run as a program, this file makes one call and tells as JSON how it ended: ``python test_adapter_package.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
+OPP_PATH = "ASCEND_OPP_PATH"
+_STRANGER = 65534
+
+
+def call(first: str) -> dict[str, Any]:
+    """One call, with "torch_npu" or "toptheta_npu" imported first."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("toptheta_npu").addHandler(handler)
+    if first == "torch_npu":
+        import torch_npu
+
+        # where this Python would have found it, had it looked before
+        os.environ[OPP_PATH] = os.environ["LATE"]
+    import toptheta_npu
+
+    if first != "torch_npu":
+        import torch_npu  # noqa: F401
+    query, cache = torch.ones(1, 2, 1, 16).half().npu(), torch.ones(1, 2, 8, 16).half().npu()
+    told: dict[str, Any] = {"logged": records}
+    for _ in range(3):
+        try:
+            told["out"] = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2).npu()).sum().item()
+        except Exception as error:
+            told["error"], told["type"] = str(error), type(error).__name__
+            told["cause"] = type(error.__cause__).__name__
+    info = toptheta_npu.backend_info()
+    return told | {"loaded": info.loaded, "problems": [finding.problem for finding in info.findings]}
+
+
+def tell(package: Path | None, first: str = "toptheta_npu", **variables: str) -> dict[str, Any]:
+    """What `call` tells in a process with this op package."""
+    given = {name: value for name, value in os.environ.items() if name != CUSTOM_PATH}
+    given |= {CUSTOM_PATH: str(package)} if package else {}
+    done = subprocess.run([sys.executable, __file__, first], env=given | {"TASK_QUEUE_ENABLE": "0"} | variables,
+                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Path:
+    """A copy of the op package, to be spoilt."""
+    from toptheta_npu.npu import environment
+
+    package = environment.find_package()
+    assert package is not None
+    copy: Path = shutil.copytree(package.folder, tmp_path / "vendors" / "toptheta")
+    (tmp_path / "vendors" / "config.ini").write_text("load_priority=toptheta\n")
+    return copy
+
+
+def test_whole_package(vendor: Path) -> None:
+    told = tell(vendor)
+    assert told["out"] == pytest.approx(32.0)
+    assert told["loaded"] == str(vendor)
+    assert not any(told["problems"])
+
+
+def test_package_found_by_ascend_opp_path(vendor: Path) -> None:
+    told = tell(None, **{OPP_PATH: str(vendor.parents[1])})
+    assert told["out"] == pytest.approx(32.0)
+    assert told["loaded"] == str(vendor)
+
+
+def test_no_package() -> None:
+    told = tell(None)
+    assert told["type"] == "TopThetaBackendError"
+    assert told["error"].startswith("op package: expected an entry of ASCEND_CUSTOM_OPP_PATH that ends in /toptheta")
+    assert told["error"].endswith("got no such folder; build and install it with: op_host/build.sh --install-path=DIR")
+    assert told["loaded"] is None
+
+
+def test_torch_npu_imported_before_the_path_was_known(vendor: Path) -> None:
+    told = tell(None, "torch_npu", LATE=str(vendor.parents[1]))
+    assert told["type"] == "TopThetaBackendError"
+    assert told["error"] == (
+        f"{CUSTOM_PATH}: expected {vendor} in it when torch_npu was imported, got torch_npu imported without it; "
+        f"import toptheta_npu before torch, or start Python after: export {CUSTOM_PATH}={vendor}"
+        f"${{{CUSTOM_PATH}:+:${CUSTOM_PATH}}}"
+    )
+
+
+def test_adapter_that_is_no_library(vendor: Path) -> None:
+    (vendor / "torch" / "libtoptheta_npu_adapter.so").write_text("nothing")
+    told = tell(vendor)
+    assert (told["type"], told["cause"]) == ("TopThetaBackendError", "OSError")
+    assert told["error"].startswith("adapter: expected a library that can be loaded, got ")
+    assert told["error"].endswith(f"build it again with: python -m toptheta_npu.npu.build {vendor}")
+
+
+def test_adapter_for_another_torch(vendor: Path) -> None:
+    note = vendor / "torch" / "adapter.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"torch": "2.6.0"}))
+    told = tell(vendor)
+    assert told["error"].startswith(f"adapter: expected one for torch {torch.__version__}, got one for torch 2.6.0;")
+
+
+def test_library_without_the_functions(vendor: Path) -> None:
+    library = vendor / "op_api" / "lib" / "libcust_opapi.so"
+    library.unlink()
+    subprocess.run(["g++", "-shared", "-x", "c++", "-", "-o", str(library)], input=b"", check=True)
+    told = tell(vendor)
+    assert told["error"].startswith(
+        "op package: expected aclnnTopThetaIncrementalAttentionGetWorkspaceSize and aclnnTopThetaIncrementalAttention "
+        f"in {library}, got none"
+    )
+    assert told["loaded"] is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+def test_package_of_another_user(vendor: Path) -> None:
+    library = vendor / "op_api" / "lib" / "libcust_opapi.so"
+    os.chown(library, _STRANGER, -1)
+    told = tell(vendor)
+    assert f"got {library}, which belongs to the user {_STRANGER};" in told["error"]
+    assert told["error"].endswith(f"chown 0 {library}")
+    assert not _torch_npu_finds_functions(vendor, user=0), "what the error is about"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away and become another user")
+@pytest.mark.parametrize("owner", [0, _STRANGER])
+def test_package_of_root_or_of_the_user_serves_a_user(owner: int, vendor: Path) -> None:
+    """The rule of torch_npu on which the check rests."""
+    os.chown(vendor / "op_api" / "lib" / "libcust_opapi.so", owner, -1)
+    assert _torch_npu_finds_functions(vendor, user=_STRANGER)
+
+
+def _torch_npu_finds_functions(vendor: Path, user: int) -> bool:
+    script = (
+        f"import os; os.setresuid({user}, 0, 0)\n"  # root's rights to read files stay
+        "import ctypes, torch, torch_npu\n"
+        "find = ctypes.CDLL('libtorch_npu.so')._Z16GetOpApiFuncAddrPKc\n"
+        "find.restype = ctypes.c_void_p\n"
+        "print(bool(find(b'aclnnTopThetaIncrementalAttention')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ | {CUSTOM_PATH: str(vendor)},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    return done.stdout.splitlines()[-1] == "True"
+
+
+@pytest.mark.parametrize("argument", ["partial", "key_start"])
+def test_package_of_an_older_version(argument: str, tmp_path: Path, vendor: Path) -> None:
+    """Its functions take an argument less; called with one more they would read foreign memory."""
+    from emulator.acl import make_op_package
+
+    older = make_op_package(tmp_path / "older", without=[argument])
+    shutil.copytree(vendor / "torch", older / "torch")
+    told = tell(older)
+    assert told["type"] == "TopThetaBackendError"
+    assert told["error"].startswith("op package: expected the interface of this version in ")
+    assert told["error"].endswith("build and install it again with op_host/build.sh of this version")
+
+
+def test_auto_without_a_package_runs_the_fallback_and_logs_once() -> None:
+    told = tell(None, TOPTHETA_BACKEND="auto")
+    (record,) = told["logged"]
+    assert record.startswith("toptheta_npu runs its PyTorch fallback on the NPU: op package: expected an entry of ")
+
+
+def test_auto_with_a_package_runs_it(vendor: Path) -> None:
+    told = tell(vendor, TOPTHETA_BACKEND="auto")
+    assert (told["out"], told["logged"], told["loaded"]) == (pytest.approx(32.0), [], str(vendor))
+
+
+def test_wrong_backend_variable(vendor: Path) -> None:
+    told = tell(vendor, TOPTHETA_BACKEND="ascend")
+    assert told["type"] == "TopThetaValueError"
+    assert told["error"] == "TOPTHETA_BACKEND: expected one of npu, auto, fallback, got 'ascend'"
+
+
+def test_doctor_finds_all(vendor: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "toptheta_npu", "doctor", "--json"], capture_output=True, text=True,
+                          env=os.environ | {CUSTOM_PATH: str(vendor)}, check=False)  # fmt: skip
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["usable"]) == (0, True)
+    assert {finding["name"]: finding["found"] for finding in report["findings"]}["devices"].startswith("1 x Ascend910B")
+
+
+if __name__ == "__main__":
+    print(json.dumps(call(sys.argv[1])))

@@ -1,0 +1,189 @@
+"""The generated aclnn functions: their signature, and the errors of both phases."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from acl_calls import OPERATOR, OperatorCall, current_stream, recent_error, runtime
+from torch import Tensor
+
+from emulator.acl import make_op_package
+from emulator.acl.environment import in_emulator
+from emulator.cann import aclnn_signature
+from toptheta_npu import incremental_attention
+
+if not in_emulator():
+    pytest.skip("the functions of the emulated package", allow_module_level=True)
+
+BATCH, HEADS, ROWS, DIM = 2, 2, 256, 64
+CACHE = ROWS * DIM
+ATTRIBUTES: dict[str, Any] = {
+    "num_heads": HEADS, "num_key_value_heads": HEADS, "scale_value": 0.125, "input_layout": b"BNSD",
+    "placement": b"pre_softmax", "sdc": b"exact", "path": b"auto", "key_strides": [HEADS * CACHE, CACHE, DIM],
+    "value_strides": [HEADS * CACHE, CACHE, DIM],
+}  # fmt: skip
+ASYNC = os.environ.get("TOPTHETA_EMULATOR_ASYNC") == "1"
+
+
+def _inputs() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(BATCH, HEADS, rows, DIM).half().npu() for rows in (1, ROWS, ROWS))
+    return {"query": query, "key": key, "value": value, "threshold": torch.full((HEADS,), 0.5).npu()}
+
+
+def make_call(
+    attributes: dict[str, Any] | None = None, storage: dict[str, int] | None = None, **tensors: Tensor | None
+) -> tuple[OperatorCall, Tensor]:
+    """A call and its output; keywords replace inputs."""
+    inputs = {name: value for name, value in (_inputs() | tensors).items() if value is not None}
+    out = torch.empty(BATCH, HEADS, 1, DIM, dtype=torch.float16, device="npu")
+    torch.npu.synchronize()
+    return OperatorCall(inputs, ATTRIBUTES | (attributes or {}), {"attention_out": out}, storage), out
+
+
+def test_both_phases_compute_the_operator() -> None:
+    call, out = make_call()
+    assert call.plan() == 0
+    assert call.run() == 0
+    torch.npu.synchronize()
+    inputs = {name: value.cpu() for name, value in _inputs().items()}
+    expected = incremental_attention(**inputs, num_heads=HEADS, num_key_value_heads=HEADS, scale_value=0.125)
+    torch.testing.assert_close(out.cpu(), expected, rtol=2e-3, atol=2e-3)
+
+
+def test_the_first_phase_gives_the_message_of_the_operator() -> None:
+    call, _ = make_call({"placement": b"nowhere"})
+    assert call.plan() in (561001, 561002)
+    message = recent_error()
+    assert "placement: expected" in message
+    assert "nowhere" in message
+
+
+@pytest.mark.parametrize(
+    ("tensors", "status", "text"),
+    [
+        ({"key": None}, 161001, "key: expected a tensor, got null"),
+        ({"key": torch.ones(2, 2, 256, 64)}, 161002, "key: expected float16 beside the arguments before it, got floa"),
+        ({"query": None}, 161001, "query: expected a tensor, got null"),
+    ],
+)  # fmt: skip
+def test_the_first_phase_names_the_argument(tensors: dict[str, Tensor | None], status: int, text: str) -> None:
+    on_device = {name: tensor if tensor is None else tensor.npu() for name, tensor in tensors.items()}
+    call, _ = make_call(**on_device)
+    assert call.plan() == status
+    assert text in recent_error()
+
+
+def test_a_strided_input_is_refused_where_cann_would_copy_it() -> None:
+    call, _ = make_call(threshold=torch.ones(2 * HEADS, device="npu")[::2])
+    assert call.plan() == 161002
+    assert "threshold: expected a contiguous tensor, got the strides [2] for [2]" in recent_error()
+
+
+def test_an_output_of_another_shape_is_refused() -> None:
+    call = OperatorCall(_inputs(), ATTRIBUTES, {"attention_out": torch.empty(2, 2, 64, device="npu").half()})
+    assert call.plan() == 161002
+    assert "attention_out: expected the shape [2, 2, 1, 64]" in recent_error()
+
+
+@pytest.mark.parametrize("name", ["query", "attention_out", "value_strides"])
+def test_a_descriptor_must_live_until_the_second_phase_has_returned(name: str) -> None:
+    call, _ = make_call()
+    assert call.plan() == 0
+    call.destroy(name)
+    assert call.run() == 161002
+    kind = "aclIntArray" if name == "value_strides" else "aclTensor"
+    assert f"{name}: its {kind} has been destroyed" in recent_error()
+
+
+def test_an_attribute_string_must_live_until_the_second_phase_has_returned() -> None:
+    text = ctypes.create_string_buffer(b"pre_softmax")
+    call, _ = make_call({"placement": ctypes.addressof(text)})
+    assert call.plan() == 0
+    text.value = b"gone"
+    assert call.run() == 161002
+    assert "placement: its string has been destroyed" in recent_error()
+
+
+def test_descriptors_may_go_when_the_second_phase_has_returned() -> None:
+    call, out = make_call()
+    assert call.plan() == 0
+    assert call.run() == 0
+    for name in ("query", "key", "key_strides"):
+        call.destroy(name)
+    torch.npu.synchronize()
+    assert out.isfinite().all()
+
+
+def test_the_workspace_must_be_as_large_as_asked_for() -> None:
+    call, _ = make_call({}, actual_seq_lengths=torch.tensor([100, 200], dtype=torch.int32).npu())
+    assert call.plan() == 0
+    assert call.run(torch.empty(16, dtype=torch.uint8, device="npu")) == 161002
+    assert "workspace: expected the" in recent_error()
+
+
+def test_memory_of_the_host_is_refused() -> None:
+    call, _ = make_call(value=torch.ones(2, 2, 256, 64).half())
+    assert call.plan() == 0
+    assert call.run() == 161002
+    assert "value: expected 131072 bytes of one allocation on device 0, got other memory" in recent_error()
+
+
+def test_a_missing_executor_is_an_error() -> None:
+    library = ctypes.CDLL("libcust_opapi.so")
+    assert getattr(library, OPERATOR)(None, ctypes.c_uint64(0), None, current_stream()) == 161001
+    assert "executor: expected what GetWorkspaceSize returned, got null" in recent_error()
+
+
+def test_findings_of_the_host_model_are_errors_of_the_call() -> None:
+    call, _ = make_call(storage={"key": CACHE})
+    assert call.plan() == 0
+    status = call.run()
+    if ASYNC:
+        assert status == 0
+        status = runtime().aclrtSynchronizeStream(current_stream())
+    assert status == (507035 if ASYNC else 361001)
+    message = recent_error()
+    assert "[GmBounds]" in message
+    assert "Remedy:" in message
+    assert runtime().aclrtSynchronizeStream(current_stream()) == 0
+
+
+def test_the_header_declares_what_the_definition_says() -> None:
+    package = Path(os.environ["ASCEND_CUSTOM_OPP_PATH"].split(":")[0])
+    signature = aclnn_signature()
+    header = (package / "op_api" / "include" / signature["header"]).read_text()
+    declared = header.split(f"{OPERATOR}GetWorkspaceSize(")[1].split(")")[0]
+    parameters = [" ".join(part.split()) for part in declared.split(",")]
+    expected = signature["get_workspace_size"]["parameters"]
+    assert parameters == [f"{parameter['type']} {parameter['name']}" for parameter in expected]
+
+
+def test_a_package_can_lack_an_argument(tmp_path: Path) -> None:
+    package = make_op_package(tmp_path, without=["key_strides"])
+    assert (tmp_path / "vendors" / "config.ini").read_text() == "load_priority=toptheta\n"
+    header = (package / "op_api" / "include" / aclnn_signature()["header"]).read_text()
+    assert "valueStridesOptional" in header
+    assert "keyStridesOptional" not in header
+    assert hasattr(ctypes.CDLL(str(package / "op_api" / "lib" / "libcust_opapi.so")), OPERATOR)
+
+
+def test_a_package_can_lack_the_library(tmp_path: Path) -> None:
+    package = make_op_package(tmp_path, library=False)
+    assert list((package / "op_api" / "lib").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_package_can_belong_to_another_user(tmp_path: Path) -> None:
+    package = make_op_package(tmp_path, owner=65534)
+    assert {path.stat().st_uid for path in (package, *package.rglob("*"))} == {65534}
+
+
+def test_an_unknown_argument_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"without: expected arguments of the operator \(query, .*got 'quarry'"):
+        make_op_package(tmp_path, without=["quarry"])

@@ -1,0 +1,192 @@
+"""What the environment variables of the emulator change; each case is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
+
+if not in_emulator():
+    pytest.skip("settings of the emulated devices", allow_module_level=True)
+
+_HERE = Path(__file__).resolve().parent
+_REPOSITORY = _HERE.parents[1]
+_ASYNC = "TOPTHETA_EMULATOR_ASYNC"
+RunPython = Callable[..., str]
+
+
+@pytest.mark.skipif(os.environ.get(_ASYNC) == "1", reason="runs in asynchronous mode already")
+@pytest.mark.parametrize("module", ["test_runtime.py", "test_runtime_operator.py"])
+def test_the_runtime_in_asynchronous_mode(module: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", str(_HERE / module)]
+    done = subprocess.run(command, env=os.environ | {_ASYNC: "1"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+_TWO_STREAMS = """
+import torch, torch_npu
+from acl_calls import Gate
+first, second, gate = torch.npu.Stream(), torch.npu.Stream(), Gate()
+x, ones = torch.zeros(100, device="npu"), torch.ones(100).pin_memory()
+torch.npu.synchronize()
+with torch.npu.stream(first):
+    gate.wait_on_current_stream()
+    x.copy_(ones, non_blocking=True)
+with torch.npu.stream(second):
+    {before}
+    y = x.clone()
+{after}
+second.synchronize()
+print(int(y.cpu().sum()))
+gate.open()
+torch.npu.synchronize()
+"""
+
+
+def test_asynchronous_mode_shows_a_missing_wait(run_python: RunPython) -> None:
+    missing = _TWO_STREAMS.format(before="", after="")
+    assert run_python(missing, **{_ASYNC: "1"}) == "0\n"
+    waiting = _TWO_STREAMS.format(before="second.wait_stream(first)", after="gate.open()")
+    assert run_python(waiting, **{_ASYNC: "1"}) == "100\n"
+
+
+_MEMORY = """
+import torch, torch_npu
+kept = torch.empty(20 << 20, dtype=torch.uint8, device="npu")
+try:
+    torch.empty(60 << 20, dtype=torch.uint8, device="npu")
+except torch.OutOfMemoryError as error:
+    print("out of memory:", "64" in str(error))
+del kept
+torch.npu.empty_cache()
+print(torch.empty(40 << 20, dtype=torch.uint8, device="npu").numel() >> 20, torch.npu.mem_get_info()[1] >> 20)
+"""
+
+
+@pytest.mark.parametrize("options", ["", "expandable_segments:True"])
+def test_memory_has_a_limit(run_python: RunPython, options: str) -> None:
+    printed = run_python(_MEMORY, TOPTHETA_EMULATOR_MEMORY_MB="64", PYTORCH_NPU_ALLOC_CONF=options)
+    assert printed == "out of memory: True\n40 64\n"
+
+
+_DEVICES = """
+import torch, torch_npu
+print(torch.npu.device_count())
+x = torch.arange(6.0, device="npu:0")
+y = x.to("npu:1")
+print(y.device, y.cpu().tolist() == x.cpu().tolist())
+z = torch.ones(3, device="npu:1")
+print((z + y[:3]).cpu().tolist())
+before = torch.npu.mem_get_info(0)[0], torch.npu.mem_get_info(1)[0]
+big = torch.empty(64 << 20, dtype=torch.uint8, device="npu:1")
+print(torch.npu.mem_get_info(0)[0] == before[0], torch.npu.mem_get_info(1)[0] < before[1])
+try:
+    torch.npu.set_device(2)
+except RuntimeError as error:
+    print("TOPTHETA_EMULATOR_DEVICES sets their number" in str(error))
+"""
+
+
+@pytest.mark.parametrize("asynchronous", ["0", "1"])
+def test_two_devices(run_python: RunPython, asynchronous: str) -> None:
+    printed = run_python(_DEVICES, TOPTHETA_EMULATOR_DEVICES="2", **{_ASYNC: asynchronous})
+    assert printed.splitlines() == ["2", "npu:1 True", "[1.0, 2.0, 3.0]", "True True", "True"]
+
+
+def test_fresh_memory_can_be_filled(run_python: RunPython) -> None:
+    code = "import torch, torch_npu; print(torch.empty(4, dtype=torch.uint8, device='npu').cpu().tolist())"
+    assert run_python(code, TOPTHETA_EMULATOR_FILL="0xAB") == f"{[0xAB] * 4}\n"
+
+
+def test_the_soc_decides_the_cores(run_python: RunPython) -> None:
+    import torch
+
+    properties = torch.npu.get_device_properties(0)
+    if "TOPTHETA_EMULATOR_SOC" not in os.environ:
+        assert (properties.name, properties.vector_core_num) == ("Ascend910B1", 48)
+    code = "import torch, torch_npu; p = torch.npu.get_device_properties(0); print(p.name, p.vector_core_num)"
+    assert run_python(code, TOPTHETA_EMULATOR_SOC="Ascend910B3") == "Ascend910B3 40\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("DEVICES", "many", "an integer from 1 to 64"), ("MEMORY_MB", "0", "an integer from 1 to 1048576")],
+)
+def test_a_wrong_setting_is_named(run_python: RunPython, name: str, value: str, expected: str) -> None:
+    code = (
+        "import torch, torch_npu\ntry: torch.ones(1).npu()\n"
+        "except RuntimeError as error: print(str(error).replace('\\n', ' '))"
+    )
+    variable = f"TOPTHETA_EMULATOR_{name}"
+    assert f'{variable}: expected {expected}, got "{value}"' in run_python(code, **{variable: value})
+
+
+_FORK = """
+import os, torch, torch_npu
+child = os.fork()
+if child == 0:
+    ok = (torch.ones(3).npu() + 1).cpu().tolist() == [2.0, 2.0, 2.0]
+    os._exit(0 if ok else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), (torch.ones(2).npu() * 3).cpu().tolist())
+"""
+
+
+@pytest.mark.parametrize("asynchronous", ["0", "1"])
+def test_a_process_can_fork_after_the_import(run_python: RunPython, asynchronous: str) -> None:
+    assert run_python(_FORK, **{_ASYNC: asynchronous}) == "0 [3.0, 3.0]\n"
+
+
+def test_a_python_without_the_environment_can_load_the_emulator() -> None:
+    code = (
+        "from emulator.acl import load\nload()\nimport torch, toptheta_npu\n"
+        "q, k = torch.randn(1, 2, 1, 64).half(), torch.randn(1, 2, 128, 64).half()\n"
+        "out = toptheta_npu.incremental_attention(q.npu(), k.npu(), k.npu(), torch.zeros(2).npu())\n"
+        "print(out.device, bool(out.isfinite().all()))"
+    )
+    removed = (LIBRARIES_VARIABLE, "PYTHONPATH", "LD_LIBRARY_PATH", "ASCEND_CUSTOM_OPP_PATH")
+    plain = {name: value for name, value in os.environ.items() if name not in removed}
+    done = subprocess.run([sys.executable, "-c", code], env=plain, cwd=_REPOSITORY, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert done.stdout == "npu:0 True\n", done.stderr
+
+
+def test_the_printed_environment_works_in_a_shell() -> None:
+    program = "import torch, torch_npu; print(torch.npu.is_available())"
+    command = f'eval "$({sys.executable} -m emulator env)" && python -c "{program}"'
+    plain = {name: value for name, value in os.environ.items() if name != LIBRARIES_VARIABLE}
+    done = subprocess.run(["bash", "-c", command], env=plain, cwd=_REPOSITORY, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_an_unknown_command_is_named() -> None:
+    done = subprocess.run([sys.executable, "-m", "emulator", "run", "no-such-command"], cwd=_REPOSITORY,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 2
+    assert "no-such-command" in done.stderr
+
+
+def test_another_sitecustomize_still_runs(run_python: RunPython, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.other_ran = True\n")
+    path = f"{os.environ['PYTHONPATH']}:{tmp_path}"
+    assert run_python("print(other_ran)", PYTHONPATH=path) == "True\n"
+
+
+def test_the_example_of_the_readme_runs(run_python: RunPython) -> None:
+    page = (_REPOSITORY / "emulator" / "README.md").read_text()
+    example = page.split("```python\n")[1].split("```")[0]
+    assert "tensor([[[[" in run_python(example)
+
+
+def test_the_readme_names_every_setting() -> None:
+    source = (_REPOSITORY / "emulator" / "acl" / "runtime" / "settings.cpp").read_text()
+    read = set(re.findall(r'Read\("(\w+)"', source)) | {"SOC"}
+    page = (_REPOSITORY / "emulator" / "README.md").read_text()
+    assert set(re.findall(r"\| TOPTHETA_EMULATOR_(\w+) ", page)) == read

@@ -1,0 +1,369 @@
+// The operators on an NPU: they call aclnnTopThetaIncrementalAttention on torch_npu's current stream, through its task
+// queue. Needs torch's headers and four functions that libtorch_npu exports; no header of torch_npu or CANN.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+struct aclTensor;
+struct aclIntArray;
+struct aclOpExecutor;
+
+void* GetOpApiFuncAddr(const char* name);  // looks into libcust_opapi.so, then libopapi.so
+void* GetAclStream();                      // of the current device; does not wait for the task queue
+void RunAclCall(const std::string& name, const std::function<int()>& call);  // now, or in the task queue
+namespace at_npu::native {
+int64_t get_npu_format(const at::Tensor& tensor);
+}
+
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+constexpr char kOperator[] = "aclnnTopThetaIncrementalAttention";
+constexpr char kPlan[] = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize";
+constexpr int kFormatNd = 2;
+constexpr int kFloat32 = 0;  // aclDataType
+constexpr int kInt32 = 3;
+constexpr int64_t kStrideStep = 16;  // elements: the kernel copies rows of whole 32-byte blocks
+
+// A function of aclnn, looked up once.
+template <typename Function>
+Function* Find(const char* name)
+{
+    void* address = GetOpApiFuncAddr(name);
+    TORCH_CHECK(address != nullptr, name, ": expected a function of libcust_opapi.so or libopapi.so, got none; ",
+                "see: toptheta doctor");
+    return reinterpret_cast<Function*>(address);
+}
+
+using CreateTensor = aclTensor*(const int64_t*, uint64_t, int, const int64_t*, int64_t, int, const int64_t*, uint64_t,
+                                void*);
+using CreateIntArray = aclIntArray*(const int64_t*, uint64_t);
+using Tensor = const aclTensor*;
+using Plan = int(Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor lengths, Tensor start, Tensor table,
+                 Tensor mass, Tensor mean, Tensor rowLse, int64_t heads, int64_t keyValueHeads, double scale,
+                 char* layout, char* placement, char* sdc, double sdcGamma, char* path, int64_t blockSize,
+                 const aclIntArray* keyStrides, const aclIntArray* valueStrides, bool withStats, bool partial,
+                 Tensor out, Tensor lse, Tensor kept, Tensor valueRows, Tensor partOut, Tensor partMaximum,
+                 Tensor partKeptMass, Tensor partDiscardedMass, uint64_t* workspaceBytes, aclOpExecutor** executor);
+
+struct Functions {
+    CreateTensor* createTensor = Find<CreateTensor>("aclCreateTensor");
+    int (*destroyTensor)(const aclTensor*) = Find<int(const aclTensor*)>("aclDestroyTensor");
+    CreateIntArray* createIntArray = Find<CreateIntArray>("aclCreateIntArray");
+    int (*destroyIntArray)(const aclIntArray*) = Find<int(const aclIntArray*)>("aclDestroyIntArray");
+    Plan* plan = Find<Plan>(kPlan);
+    int (*run)(void*, uint64_t, aclOpExecutor*, void*) = Find<int(void*, uint64_t, aclOpExecutor*, void*)>(kOperator);
+};
+
+const Functions& Aclnn()
+{
+    static const Functions functions;
+    return functions;
+}
+
+std::string RecentError()
+{
+    void* runtime = dlopen("libascendcl.so", RTLD_LAZY | RTLD_NOLOAD);
+    void* address = runtime != nullptr ? dlsym(runtime, "aclGetRecentErrMsg") : nullptr;
+    const char* text = address != nullptr ? reinterpret_cast<const char* (*)()>(address)() : nullptr;
+    return text != nullptr ? text : "no message from CANN";
+}
+
+int AclType(const at::Tensor& tensor, const char* name)
+{
+    switch (tensor.scalar_type()) {
+        case at::kFloat: return kFloat32;
+        case at::kHalf: return 1;
+        case at::kInt: return kInt32;
+        case at::kLong: return 9;
+        case at::kBFloat16: return 27;
+        default: TORCH_CHECK_TYPE(false, name, ": expected a dtype of the operator, got ", tensor.scalar_type());
+    }
+}
+
+// The formats that hold elements in the order of their strides.
+bool IsBaseFormat(int64_t format)
+{
+    constexpr std::array<int64_t, 7> base = {-1, 0, 1, kFormatNd, 27, 30, 47};
+    return std::find(base.begin(), base.end(), format) != base.end();
+}
+
+void CheckPlace(const at::Tensor& tensor, const char* name, const at::Device& device)
+{
+    TORCH_CHECK_VALUE(tensor.device() == device, name, ": expected a tensor on ", device, ", like query, got ",
+                      tensor.device(), "; move it with ", name, ".to(query.device)");
+    const int64_t format = at_npu::native::get_npu_format(tensor);
+    TORCH_CHECK_VALUE(IsBaseFormat(format), name, ": expected a tensor in a base format, got the private format ",
+                      format, "; convert it with torch_npu.npu_format_cast(", name, ", 2)");
+}
+
+// What a launch refers to. aclnn keeps the pointers that its first phase was given until its second has returned.
+class Resources {
+public:
+    ~Resources() { Release(); }
+    Resources() = default;
+    Resources(const Resources&) = delete;
+    Resources& operator=(const Resources&) = delete;
+
+    Tensor Add(const at::Tensor& tensor, const char* name)
+    {
+        int64_t span = 1;
+        for (int64_t dim = 0; dim < tensor.dim(); dim++) {
+            span += (tensor.size(dim) - 1) * tensor.stride(dim);
+        }
+        const int64_t elements = tensor.numel() == 0 ? 0 : span;
+        return Keep(Aclnn().createTensor(tensor.sizes().data(), tensor.dim(), AclType(tensor, name),
+                                         tensor.strides().data(), 0, kFormatNd, &elements, 1, tensor.data_ptr()));
+    }
+
+    // An input that aclnn reads in the order of its shape: made contiguous if it is not.
+    Tensor AddInput(const OptionalTensor& tensor, const char* name, const at::Device& device)
+    {
+        if (!tensor.has_value() || !tensor->defined()) {
+            return nullptr;
+        }
+        CheckPlace(*tensor, name, device);
+        temporaries_.push_back(tensor->contiguous());
+        return Add(temporaries_.back(), name);
+    }
+
+    // An output that was not asked for is an empty tensor.
+    Tensor AddOutput(const at::Tensor& tensor, int type)
+    {
+        if (tensor.defined()) {
+            return Add(tensor, "output");
+        }
+        constexpr int64_t size = 0;
+        constexpr int64_t stride = 1;
+        return Keep(Aclnn().createTensor(&size, 1, type, &stride, 0, kFormatNd, &size, 1, nullptr));
+    }
+
+    const aclIntArray* Add(const std::array<int64_t, 3>& values)
+    {
+        arrays_.push_back(Aclnn().createIntArray(values.data(), values.size()));
+        TORCH_CHECK(arrays_.back() != nullptr, "aclCreateIntArray: ", RecentError());
+        return arrays_.back();
+    }
+
+    char* Add(c10::string_view text) { return texts_.emplace_back(text.data(), text.size()).data(); }
+
+    void Release() noexcept
+    {
+        for (const aclTensor* tensor : tensors_) {
+            Aclnn().destroyTensor(tensor);
+        }
+        for (const aclIntArray* array : arrays_) {
+            Aclnn().destroyIntArray(array);
+        }
+        tensors_.clear();
+        arrays_.clear();
+        texts_.clear();
+    }
+
+    // Freed memory is reused in stream order, so the launch need not hold on to them.
+    void ReleaseTemporaries() { temporaries_.clear(); }
+
+private:
+    Tensor Keep(Tensor tensor)
+    {
+        TORCH_CHECK(tensor != nullptr, "aclCreateTensor: ", RecentError());
+        tensors_.push_back(tensor);
+        return tensor;
+    }
+
+    std::vector<Tensor> tensors_;
+    std::vector<const aclIntArray*> arrays_;
+    std::list<std::string> texts_;
+    std::vector<at::Tensor> temporaries_;
+};
+
+// The arguments of the schemas, of which each operator leaves out some.
+struct Arguments {
+    const at::Tensor& query;
+    const at::Tensor& key;
+    const at::Tensor& value;
+    const at::Tensor& threshold;
+    const OptionalTensor& lengths;
+    const OptionalTensor& start;
+    const OptionalTensor& table;
+    OptionalTensor mass;
+    OptionalTensor mean;
+    OptionalTensor rowLse;
+    int64_t heads;
+    int64_t keyValueHeads;
+    double scale;
+    c10::string_view layout;
+    c10::string_view placement;
+    c10::string_view sdc;
+    double sdcGamma;
+    c10::string_view path;
+
+    bool Paged() const { return table.has_value(); }
+    int64_t BlockSize() const { return !Paged() ? 0 : key.dim() == 3 ? key.size(1) : key.size(2); }
+};
+
+// Outputs that were not asked for stay undefined.
+struct Outputs {
+    at::Tensor out;
+    at::Tensor lse;
+    at::Tensor kept;
+    at::Tensor valueRows;
+    at::Tensor partOut;
+    at::Tensor partMaximum;
+    at::Tensor partKeptMass;
+    at::Tensor partDiscardedMass;
+};
+
+// Strides of sequence or block, KV head and row: a strided cache is read in place.
+std::array<int64_t, 3> CacheStrides(const Arguments& arguments, const at::Tensor& cache, const char* name)
+{
+    CheckPlace(cache, name, arguments.query.device());
+    TORCH_CHECK_VALUE(cache.dim() == 3 || cache.dim() == 4, name, ": expected 3 or 4 dimensions, got ", cache.sizes());
+    TORCH_CHECK_VALUE(cache.stride(-1) == 1, name, ": expected a last stride of 1, got ", cache.strides(), "; pass ",
+                      name, ".contiguous()");
+    const bool rowsFirst = cache.dim() == 3 || (arguments.layout == "BSND" && !arguments.Paged());
+    for (int64_t dim = 0; dim < cache.dim() - 1; dim++) {
+        TORCH_CHECK_VALUE(cache.size(dim) <= 1 || cache.stride(dim) % kStrideStep == 0, name,
+                          ": expected strides that are multiples of 16 elements, got ", cache.strides(), "; pass ",
+                          name, ".contiguous()");
+    }
+    if (cache.dim() == 4) {
+        return {cache.stride(0), cache.stride(rowsFirst ? 2 : 1), cache.stride(rowsFirst ? 1 : 2)};
+    }
+    TORCH_CHECK_VALUE(arguments.keyValueHeads > 0, "num_key_value_heads: expected at least 1, got ",
+                      arguments.keyValueHeads);
+    return {cache.stride(0), cache.size(2) / arguments.keyValueHeads, cache.stride(1)};
+}
+
+// The operator's definition asks for one integer type.
+OptionalTensor StartLikeLengths(const Arguments& arguments)
+{
+    if (!arguments.start.has_value() || !arguments.lengths.has_value()) {
+        return arguments.start;
+    }
+    return arguments.start->to(arguments.lengths->scalar_type());
+}
+
+struct Launch {
+    std::shared_ptr<Resources> resources = std::make_shared<Resources>();
+    uint64_t workspaceBytes = 0;
+    aclOpExecutor* executor = nullptr;
+};
+
+Launch PlanLaunch(const Arguments& a, const Outputs& out, bool withStats, bool partial)
+{
+    Launch launch;
+    Resources& r = *launch.resources;
+    const at::Device device = a.query.device();
+    const std::array<int64_t, 3> keyStrides = CacheStrides(a, a.key, "key");
+    const std::array<int64_t, 3> valueStrides = CacheStrides(a, a.value, "value");
+    const auto input = [&](const OptionalTensor& tensor, const char* name) { return r.AddInput(tensor, name, device); };
+    const int status = Aclnn().plan(
+        input(a.query, "query"), r.Add(a.key, "key"), r.Add(a.value, "value"), input(a.threshold, "threshold"),
+        input(a.lengths, "actual_seq_lengths"), input(StartLikeLengths(a), "key_start"), input(a.table, "block_table"),
+        input(a.mass, "discarded_mass"), input(a.mean, "value_mean"), input(a.rowLse, "lse"), a.heads, a.keyValueHeads,
+        a.scale, r.Add(a.layout), r.Add(a.placement), r.Add(a.sdc), a.sdcGamma, r.Add(a.path), a.BlockSize(),
+        r.Add(keyStrides), r.Add(valueStrides), withStats, partial,
+        r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32),
+        r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32),
+        r.AddOutput(out.partMaximum, kFloat32), r.AddOutput(out.partKeptMass, kFloat32),
+        r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes,
+        &launch.executor);
+    TORCH_CHECK(status == 0, kPlan, " returned ", status, ": ", RecentError());
+    return launch;
+}
+
+void Run(const Arguments& arguments, const Outputs& outputs, bool withStats, bool partial)
+{
+    const c10::DeviceGuard guard(arguments.query.device());
+    const Launch launch = PlanLaunch(arguments, outputs, withStats, partial);
+    at::Tensor workspace;
+    if (launch.workspaceBytes > 0) {
+        workspace = at::empty({static_cast<int64_t>(launch.workspaceBytes)},
+                              arguments.query.options().dtype(at::kByte));
+    }
+    void* const memory = workspace.defined() ? workspace.data_ptr() : nullptr;
+    void* const stream = GetAclStream();
+    RunAclCall(kOperator, [launch, memory, stream]() -> int {
+        const int status = Aclnn().run(memory, launch.workspaceBytes, launch.executor, stream);
+        launch.resources->Release();
+        return status;
+    });
+    launch.resources->ReleaseTemporaries();
+}
+
+at::Tensor NewOutput(const at::Tensor& query) { return at::empty(query.sizes(), query.options()); }
+
+at::Tensor NewPerHead(const at::Tensor& query, int64_t heads, at::ScalarType type)
+{
+    return at::empty({query.size(0), heads}, query.options().dtype(type));
+}
+
+at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const at::Tensor& threshold, const OptionalTensor& lengths, const OptionalTensor& start,
+                     const OptionalTensor& table, const OptionalTensor& mass, const OptionalTensor& mean, int64_t heads,
+                     int64_t keyValueHeads, double scale, c10::string_view layout, c10::string_view placement,
+                     c10::string_view sdc, double sdcGamma, c10::string_view path)
+{
+    Outputs outputs;
+    outputs.out = NewOutput(query);
+    Run({query, key, value, threshold, lengths, start, table, mass, mean, std::nullopt, heads, keyValueHeads, scale,
+         layout, placement, sdc, sdcGamma, path}, outputs, false, false);
+    return outputs.out;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& threshold,
+    const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table,
+    const OptionalTensor& mass, const OptionalTensor& mean, int64_t heads, int64_t keyValueHeads, double scale,
+    c10::string_view layout, c10::string_view placement, c10::string_view sdc, double sdcGamma, c10::string_view path)
+{
+    Outputs outputs;
+    outputs.out = NewOutput(query);
+    outputs.lse = NewPerHead(query, heads, at::kFloat);
+    outputs.kept = NewPerHead(query, heads, at::kInt);
+    outputs.valueRows = NewPerHead(query, keyValueHeads, at::kInt);
+    Run({query, key, value, threshold, lengths, start, table, mass, mean, std::nullopt, heads, keyValueHeads, scale,
+         layout, placement, sdc, sdcGamma, path}, outputs, true, false);
+    return {outputs.out, outputs.lse, outputs.kept, outputs.valueRows};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionPartial(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& threshold,
+    const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table, const OptionalTensor& lse,
+    int64_t heads, int64_t keyValueHeads, double scale, c10::string_view layout, c10::string_view placement,
+    c10::string_view path)
+{
+    Outputs outputs;
+    outputs.partOut = at::empty(query.sizes(), query.options().dtype(at::kFloat));
+    outputs.partMaximum = NewPerHead(query, heads, at::kFloat);
+    outputs.partKeptMass = NewPerHead(query, heads, at::kFloat);
+    outputs.partDiscardedMass = NewPerHead(query, heads, at::kFloat);
+    outputs.kept = NewPerHead(query, heads, at::kInt);
+    Run({query, key, value, threshold, lengths, start, table, std::nullopt, std::nullopt, lse, heads, keyValueHeads,
+         scale, layout, placement, "exact", 0.0, path}, outputs, false, true);
+    return {outputs.partOut, outputs.partMaximum, outputs.partKeptMass, outputs.partDiscardedMass, outputs.kept};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(toptheta_npu, PrivateUse1, library)
+{
+    library.impl("incremental_attention", &Attention);
+    library.impl("incremental_attention_with_stats", &AttentionWithStats);
+    library.impl("incremental_attention_partial", &AttentionPartial);
+}

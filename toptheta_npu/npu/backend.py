@@ -1,0 +1,118 @@
+"""What runs for NPU tensors: the op package, or the PyTorch fallback where it was asked for."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Literal, cast
+
+import torch
+
+from .._checks import check_choice
+from . import loading
+from .errors import TopThetaBackendError
+
+BACKENDS = ("npu", "auto", "fallback")
+VARIABLE = "TOPTHETA_BACKEND"
+Backend = Literal["npu", "auto", "fallback"]
+_Implementations = Mapping[str, Callable[..., Any]]
+_logger = logging.getLogger("toptheta_npu")
+
+
+class Selector:
+    """Decides between the adapter's kernels and the fallback for the registered operators.
+
+    The adapter registers its kernels with the dispatcher itself, so that a call costs nothing here. As long as it
+    is not loaded, NPU tensors reach `run` below, by way of the operators' implementation for all other devices. Once
+    it is loaded, the fallback takes its place by being registered over it.
+    """
+
+    def __init__(self, schemas: dict[str, str], fallbacks: _Implementations) -> None:
+        self.schemas = schemas
+        self.fallbacks = fallbacks
+        self.chosen: Backend | None = None
+        self.failure: TopThetaBackendError | None = None
+        self._ready = False  # spares the later calls the rest of `uses_kernel`
+        self._cover: torch.library.Library | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """As chosen by `use_backend`, by the environment variable, or "npu"."""
+        if self.chosen is not None:
+            return self.chosen
+        given = os.environ.get(VARIABLE) or "npu"
+        check_choice(VARIABLE, given, BACKENDS)
+        return cast(Backend, given)
+
+    def choose(self, backend: Backend | None) -> None:
+        self.chosen = backend
+        self.failure = None
+        self._ready = False
+        self._place_cover()
+
+    def uses_kernel(self) -> bool:
+        """Whether a call on NPU tensors runs the op package; loads it if need be.
+
+        Raises:
+            TopThetaBackendError: it cannot, and the backend is "npu".
+        """
+        if self._ready:
+            return True
+        backend = self.backend
+        if backend == "fallback" or (backend == "auto" and self.failure is not None):
+            return False
+        try:
+            loading.load(self.schemas)
+        except TopThetaBackendError as error:
+            if backend == "npu":
+                raise
+            self.failure = error
+            _logger.warning("toptheta_npu runs its PyTorch fallback on the NPU: %s", error)
+            return False
+        self._ready = True
+        return True
+
+    def run(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """An operator on NPU tensors while the adapter is not loaded."""
+        if not self.uses_kernel():
+            return self.fallbacks[name](*arguments, **options)
+        return getattr(torch.ops.toptheta_npu, name).default(*arguments, **options)
+
+    def _place_cover(self) -> None:
+        covered = self.backend == "fallback" and loading.loaded() is not None
+        if not covered and self._cover is not None:
+            self._cover._destroy()
+            self._cover = None
+        if covered and self._cover is None:
+            self._cover = torch.library.Library("toptheta_npu", "IMPL")
+            with warnings.catch_warnings():
+                # that one kernel hides another is what is wanted
+                warnings.filterwarnings("ignore", "[\\s\\S]*other operators may also be overridden")
+                for name, implementation in self.fallbacks.items():
+                    self._cover.impl(name, implementation, "PrivateUse1")
+
+
+class Chosen:
+    """A choice of `use_backend`; as a context manager it is undone at the end."""
+
+    def __init__(self, selector: Selector, before: Backend | None) -> None:
+        self._selector, self._before = selector, before
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._selector.choose(self._before)
+
+
+def choose_backend(selector: Selector, backend: str) -> Chosen:
+    """Check and make a choice, see `toptheta_npu.use_backend`."""
+    check_choice("backend", backend, BACKENDS)
+    before = selector.chosen
+    selector.choose(cast(Backend, backend))
+    return Chosen(selector, before)

@@ -1,0 +1,117 @@
+"""Builds the adapter beside an op package: ``python -m toptheta_npu.npu.build vendors/toptheta``.
+
+Needs g++ and the headers of the torch that will load it, and the libraries of an installed torch_npu, which is not
+imported; neither CANN nor a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from ..errors import TopThetaError
+from ..operator import SCHEMAS
+from .errors import TopThetaBackendError
+from .interface import fingerprint
+
+SOURCE = Path(__file__).with_name("adapter.cpp")
+LIBRARY = "libtoptheta_npu_adapter.so"
+SIDECAR = "adapter.json"
+
+
+def torch_npu_folder() -> Path:
+    """The folder of the installed torch_npu package, which is not imported.
+
+    Raises:
+        TopThetaBackendError: there is none.
+    """
+    found = importlib.util.find_spec("torch_npu")
+    if found is None or not found.submodule_search_locations:
+        raise TopThetaBackendError(
+            "torch_npu", f"it to be installed in {sys.prefix}", "no such package",
+            f"install the torch_npu made for torch {torch.__version__}, then build again",
+        )  # fmt: skip
+    return Path(found.submodule_search_locations[0])
+
+
+def compile_command(source: Path, library: Path, compiler: str) -> list[str]:
+    """The command that compiles an adapter source against the installed torch and torch_npu."""
+    root = Path(torch.__file__).parent
+    # torch 2.13 asks for C++17, later versions for C++20, which all compilers that build them know
+    standard = "c++20" if _release(torch.__version__) > (2, 13) else "c++17"
+    abi = int(torch.compiled_with_cxx11_abi())
+    return [
+        compiler, f"-std={standard}", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        "-isystem", f"{root}/include", "-isystem", f"{root}/include/torch/csrc/api/include", str(source),
+        "-o", str(library), f"-L{root}/lib", f"-L{torch_npu_folder()}/lib", "-ltorch_cpu", "-lc10", "-ltorch_npu",
+        # CANN's own libraries are torch_npu's to find
+        "-Wl,--allow-shlib-undefined", "-ldl",
+    ]  # fmt: skip
+
+
+def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None = None) -> Path:
+    """Compile the adapter into a folder, with a note of what it was built for beside it.
+
+    Args:
+        folder: ``torch`` below the op package; made if it is missing.
+        source: another source, for example one with a fault to be found.
+        compiler: the C++ compiler; None takes $CXX or g++.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        TopThetaBackendError: torch_npu or the compiler is missing, or the source does not compile.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / LIBRARY
+    building = folder / f".{LIBRARY}.{os.getpid()}"
+    command = compile_command(source, building, compiler or os.environ.get("CXX", "g++"))
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise TopThetaBackendError("compiler", "g++ or $CXX", command[0], "install g++ 9 or newer") from error
+    if done.returncode != 0:
+        remedy = f"the command was {' '.join(command)}"
+        raise TopThetaBackendError("adapter", "it to compile", f"\n{done.stderr}", remedy)
+    # moved only when complete: a process that loads it meanwhile keeps the old one
+    os.replace(building, library)
+    (folder / SIDECAR).write_text(json.dumps(built_for(), indent=2) + "\n")
+    return library
+
+
+def built_for() -> dict[str, str]:
+    """What is noted beside the library."""
+    return {
+        "torch": torch.__version__,
+        "torch_npu": importlib.metadata.version("torch_npu"),
+        "interface": fingerprint(SCHEMAS),
+    }
+
+
+def _release(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def main() -> None:
+    """The command line of this module."""
+    parser = argparse.ArgumentParser(prog="python -m toptheta_npu.npu.build", description=__doc__)
+    parser.add_argument("package", type=Path, help="the installed op package, a folder .../vendors/toptheta")
+    arguments = parser.parse_args()
+    try:
+        print(f"Adapter: {build_adapter(arguments.package / 'torch')}")
+    except TopThetaError as error:
+        sys.exit(f"build: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""What there is to run the operators on an NPU, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from . import environment, loading
+from .environment import CUSTOM_PATH, Package
+from .errors import TopThetaBackendError
+
+_PROBE_SECONDS = 120
+#: Run in a process of its own: whatever CANN does there, it does not do here.
+_PROBE = """
+import json, sys
+import torch, torch_npu
+names = [torch.npu.get_device_name(index) for index in range(torch.npu.device_count())]
+json.dump({"devices": names}, sys.stdout)
+"""
+_TORCH_NPU_MISSING = "install the torch_npu made for torch {torch}; see docs/building-on-ascend.md"
+_CANN_MISSING = "run the set_env.sh of CANN, for example: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what was looked for.
+        found: what is there; None if it is missing.
+        problem: why it cannot be used; None if it can.
+        remedy: what to type; None if nothing needs to be done.
+    """
+
+    name: str
+    found: str | None
+    problem: str | None = None
+    remedy: str | None = None
+
+    @property
+    def good(self) -> bool:
+        return self.problem is None
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What `backend_info` found.
+
+    Attributes:
+        backend: "npu", "auto" or "fallback", as chosen.
+        loaded: the op package whose adapter is in this process, or None.
+        findings: in the order in which they are needed.
+    """
+
+    backend: str
+    loaded: str | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def usable(self) -> bool:
+        """NPU tensors can run the op package, as far as it can be told."""
+        return all(finding.good for finding in self.findings)
+
+    def to_json(self) -> str:
+        """For bug reports."""
+        return json.dumps(asdict(self) | {"usable": self.usable}, indent=2)
+
+
+def backend_info(*, probe: bool = False) -> BackendInfo:
+    """Tell what was found and what is missing to run on NPU tensors, without touching a device.
+
+    Args:
+        probe: also import torch_npu and ask for the devices, in a process of its own; takes seconds.
+
+    Example:
+        >>> import toptheta_npu
+        >>> [finding.name for finding in toptheta_npu.backend_info().findings]
+        ['toptheta_npu', 'Python', 'torch', 'torch_npu', 'CANN', 'op package', 'adapter', 'backend']
+    """
+    from ..operator import SCHEMAS, SELECTOR
+
+    torch_npu, cann = _torch_npu(), _cann()
+    findings = [
+        Finding("toptheta_npu", _version("toptheta_npu") or "not installed, run from its folder"),
+        Finding("Python", f"{platform.python_version()} on {platform.machine()}"),
+        Finding("torch", torch.__version__), torch_npu, cann, *_package_and_adapter(SCHEMAS),
+    ]  # fmt: skip
+    if probe:
+        findings.append(_devices() if torch_npu.good else Finding("devices", None, "not asked: torch_npu is missing"))
+    try:
+        backend: str = SELECTOR.backend
+        findings.append(Finding("backend", backend))
+    except ValueError as error:
+        backend = "npu"
+        findings.append(Finding("backend", None, str(error), "unset TOPTHETA_BACKEND"))
+    loaded = loading.loaded()
+    return BackendInfo(backend, None if loaded is None else str(loaded.folder), tuple(findings))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _torch_npu() -> Finding:
+    version = _version("torch_npu")
+    remedy = _TORCH_NPU_MISSING.format(torch=torch.__version__)
+    if version is None:
+        return Finding("torch_npu", None, f"not installed in {sys.prefix}", remedy)
+    if version.split(".")[:2] != torch.__version__.split(".")[:2]:
+        return Finding("torch_npu", version, f"made for another torch than {torch.__version__}", remedy)
+    return Finding("torch_npu", version)
+
+
+def _cann() -> Finding:
+    """The runtime library that torch_npu needs, where the loader will look for it."""
+    home = os.environ.get("ASCEND_HOME_PATH")
+    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if folder and (Path(folder) / "libascendcl.so").exists():
+            return Finding("CANN", home or folder)
+    if _is_mapped("libascendcl.so"):
+        return Finding("CANN", f"{home or 'its runtime'} (loaded)")
+    problem = "libascendcl.so is in no folder of LD_LIBRARY_PATH"
+    return Finding("CANN", home, problem, _CANN_MISSING)
+
+
+def _is_mapped(library: str) -> bool:
+    maps = Path("/proc/self/maps")
+    return maps.exists() and f"/{library}" in maps.read_text()
+
+
+def _package_and_adapter(schemas: dict[str, str]) -> tuple[Finding, Finding]:
+    package = environment.find_package()
+    where = None if package is None else f"{package.folder}, from {package.found_by}"
+    try:
+        found = loading.check_package(package)
+    except TopThetaBackendError as error:
+        unknown = Finding("adapter", None, "not looked for: the op package comes first")
+        return _as_finding("op package", where, error), unknown
+    return _reachable(found, where), _adapter(found, schemas)
+
+
+def _reachable(package: Package, where: str | None) -> Finding:
+    if environment.PREPARED.too_late:
+        problem = f"torch_npu was imported before {CUSTOM_PATH} named this folder"
+        return Finding("op package", where, problem, f"import toptheta_npu before torch, or: {package.export_line}")
+    return Finding("op package", where)
+
+
+def _adapter(package: Package, schemas: dict[str, str]) -> Finding:
+    try:
+        loading.check_adapter(package, schemas)
+    except TopThetaBackendError as error:
+        return _as_finding("adapter", str(package.adapter) if package.adapter.exists() else None, error)
+    return Finding("adapter", str(package.adapter))
+
+
+def _as_finding(name: str, found: str | None, error: TopThetaBackendError) -> Finding:
+    problem, _, remedy = str(error).rpartition("; ")
+    return Finding(name, found, problem, remedy)
+
+
+def _devices() -> Finding:
+    remedy = "run npu-smi info, and the set_env.sh of CANN; then look at what python -c 'import torch_npu' says"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("devices", None, f"torch_npu did not answer within {_PROBE_SECONDS} s", remedy)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
+        return Finding("devices", None, f"torch_npu does not start: {lines[-1].strip()}", remedy)
+    names = json.loads(done.stdout[done.stdout.index("{") :])["devices"]
+    if not names:
+        return Finding("devices", None, "no NPU is visible", "run npu-smi info, and look at ASCEND_RT_VISIBLE_DEVICES")
+    return Finding("devices", f"{len(names)} x {names[0]}")
