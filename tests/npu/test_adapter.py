@@ -125,7 +125,7 @@ def _in_larger(cache: Tensor, before: int, after: int) -> Tensor:
 
 @pytest.mark.parametrize("offset", [0, 3, 16])
 def test_strided_cache_is_read_in_place(offset: int) -> None:
-    inputs = make_inputs(_BY_ID["f16-bnsd"], "npu")
+    inputs = make_inputs(_BY_ID["n4097"], "npu")
     arguments = dict(inputs.arguments)
     strided = {name: _in_larger(arguments[name], offset, 32 - offset) for name in ("key", "value")}
     peaks = []
@@ -137,7 +137,9 @@ def test_strided_cache_is_read_in_place(offset: int) -> None:
         result = on_cpu(incremental_attention_with_stats(**given))
         peaks.append(torch.npu.max_memory_allocated() - before)
         check(inputs, result)
-    assert peaks[0] == peaks[1], "a strided cache costs no memory, so it is not copied"
+    # the allocator gives out blocks up to 1 MiB larger than asked for; a copy would cost 2 MiB at least
+    assert arguments["key"].nbytes > 2 << 20
+    assert abs(peaks[0] - peaks[1]) <= 1 << 20, "a strided cache is not copied"
 
 
 def test_key_and_value_with_strides_of_their_own() -> None:

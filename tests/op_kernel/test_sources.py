@@ -88,8 +88,11 @@ def test_sources_hold_nothing_that_a_core_can_not_do(source: Path, lint: Callabl
         (forbidden_words, "std::max(a, b)"),
         (forbidden_words, "float x = 1.0;"),
         (foreign_includes, "#include <cmath>"),
+        (foreign_includes, '#include "elsewhere.h"'),
         (event_ids_above_the_free_ones, "SetFlag<HardEvent::V_S>(6);"),
+        (event_ids_above_the_free_ones, "constexpr int32_t kLateEvent = 7;"),
         (functions_of_the_host, "inline uint32_t Twice(uint32_t a) { return 2 * a; }"),
+        (functions_of_the_host, "uint32_t Once(uint32_t a = 1)\n{\n    return a;\n}"),
     ],
 )
 def test_planted_violation_is_found(lint: Callable[[str], list[str]], planted: str) -> None:
