@@ -10,13 +10,18 @@ READY := $(VENV)/.ready
 PYTEST_WORKERS ?= 2
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test lint docs benchmark train clean
+.PHONY: demo test test-npu lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu
+	$(MAKE) --no-print-directory test-npu
+
+# torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
+test-npu: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/npu
 
 lint: $(READY)
 	$(BIN)/ruff check .

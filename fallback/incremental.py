@@ -298,8 +298,10 @@ def _kept_masses(rows: _Rows) -> tuple[Tensor, Tensor]:
     # index_select is several times faster than indexing with brackets
     scores = scored.scores.view(-1).index_select(0, rows.survivors)
     weights = scores.sub_(scored.maximum.view(-1).index_select(0, row)).exp_()
-    kept_mass = torch.zeros(rows.kept.numel(), dtype=torch.float64, device=weights.device)
-    return weights, kept_mass.index_add_(0, row, weights.double()).float().view_as(rows.kept)
+    # thousands of masses are added one by one; NPUs have no float64
+    dtype = torch.float32 if weights.device.type == "npu" else torch.float64
+    kept_mass = torch.zeros(rows.kept.numel(), dtype=dtype, device=weights.device)
+    return weights, kept_mass.index_add_(0, row, weights.to(dtype)).float().view_as(rows.kept)
 
 
 def _discarded_mass(rows: _Rows, kept_mass: Tensor) -> Tensor:

@@ -74,3 +74,5 @@ def _pip_install(target: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SetupError(f"pip cannot install torch_npu {TORCH_NPU_VERSION}\n{' '.join(command)}\n{done.stderr}")
+    # pip's own bytecode is stale once it has moved the files here, and every import would compile them again
+    subprocess.run([sys.executable, "-m", "compileall", "-qq", str(target)], capture_output=True, check=False)

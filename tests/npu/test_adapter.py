@@ -281,9 +281,6 @@ def test_autocast_changes_nothing() -> None:
 # The fallback on the device, chosen and given back.
 
 
-@pytest.mark.xfail(
-    raises=RuntimeError, strict=True, reason="_kept_masses of fallback/incremental.py sums in float64, which NPUs lack"
-)
 @pytest.mark.parametrize("case_id", ["f32-bnsd", "d40-any", "paged-odd-block"])
 def test_fallback_on_the_device_and_back(case_id: str) -> None:
     kernel = make_inputs(_BY_ID["f16-bnsd"], "npu")
