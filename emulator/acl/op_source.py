@@ -21,8 +21,8 @@ def aclnn_header(signature: Mapping[str, Any]) -> str:
     return "\n".join([
         f"#ifndef {guard}", f"#define {guard}", "", '#include "aclnn/acl_meta.h"', "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
-        '__attribute__((visibility("default")))', f"{_declaration(signature['get_workspace_size'])};", "",
-        '__attribute__((visibility("default")))', f"{_declaration(signature['run'])};", "",
+        '__attribute__((visibility("default")))', f"{declaration(signature['get_workspace_size'])};", "",
+        '__attribute__((visibility("default")))', f"{declaration(signature['run'])};", "",
         "#ifdef __cplusplus", "}", "#endif", "", f"#endif  // {guard}", "",
     ])  # fmt: skip
 
@@ -51,9 +51,9 @@ def aclnn_source(
         '#include "operator_call.h"', "", "using namespace acl_emulator;", "",
         *_definition(operator, run["name"], kernel, kernels), "",
         'extern "C" {', "",
-        f"{_declaration(plan)} {{", "    OperatorCall call(kOperator);", *calls,
+        f"{declaration(plan)} {{", "    OperatorCall call(kOperator);", *calls,
         "    return call.Plan(workspaceSize, executor);", "}", "",
-        f"{_declaration(run)} {{", f"    return RunExecutor(kOperator.aclnnName, {launch});", "}", "",
+        f"{declaration(run)} {{", f"    return RunExecutor(kOperator.aclnnName, {launch});", "}", "",
         '}  // extern "C"', "",
     ])  # fmt: skip
 
@@ -64,7 +64,8 @@ def _argument(parameter: Mapping[str, Any]) -> str:
     return f"static_cast<const char*>({name})" if parameter["type"] == "char *" else str(name)
 
 
-def _declaration(function: Mapping[str, Any]) -> str:
+def declaration(function: Mapping[str, Any]) -> str:
+    """How a header declares one of the functions of `emulator.cann.aclnn_signature`, without the semicolon."""
     parameters = ",\n    ".join(f"{parameter['type']} {parameter['name']}" for parameter in function["parameters"])
     return f"{function['returns']} {function['name']}(\n    {parameters})"
 

@@ -12,6 +12,7 @@ import torch
 from test_ub_layout import Variant, layout_of
 
 from benchmarks import modelled_kernel, modelled_report
+from emulator import modelled_step
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = modelled_report.PAGE.read_text()
@@ -26,20 +27,20 @@ _LIMITS = {
 }
 
 
-def _assert_same_times(now: modelled_kernel.Measurement, then: dict[str, Any]) -> None:
+def _assert_same_times(now: modelled_step.Measurement, then: dict[str, Any]) -> None:
     for name in _TIMES:
         assert getattr(now, name) == pytest.approx(then[name], rel=_TOLERANCE), name
 
 
 def test_figures_are_for_the_constants_of_the_model() -> None:
-    assert _RESULTS["constants"] == pytest.approx(modelled_kernel.constants(), rel=1e-5)
+    assert _RESULTS["constants"] == pytest.approx(modelled_step.constants(), rel=1e-5)
 
 
 @pytest.mark.parametrize("form", ["kept", "dense"])
 def test_the_papers_point(form: str) -> None:
-    step = modelled_kernel.make_step(48, 48, 2048)
-    selection = modelled_kernel.select(step, 1 / 16) if form == "kept" else modelled_kernel.everything(step)
-    now, then = modelled_kernel.measure(step, selection), _RESULTS["paper"][form]
+    step = modelled_step.make_step(48, 48, 2048)
+    selection = modelled_step.select(step, 1 / 16) if form == "kept" else modelled_step.everything(step)
+    now, then = modelled_step.measure(step, selection), _RESULTS["paper"][form]
     _assert_same_times(now, then)
     assert now.bytes_read == then["bytes_read"]
     assert now.rows_needed == 48 * (128 if form == "kept" else 2048)
@@ -50,12 +51,12 @@ def test_the_papers_point(form: str) -> None:
 
 
 def test_measured_steps_keep_exactly_k() -> None:
-    step = modelled_kernel.make_step(48, 48, 2048)
-    result = modelled_kernel.run(step, modelled_kernel.select(step, 1 / 16), with_stats=True)
+    step = modelled_step.make_step(48, 48, 2048)
+    result = modelled_step.run(step, modelled_step.select(step, 1 / 16), with_stats=True)
     assert torch.equal(result.outputs["kept"], torch.full((1, 48), 128, dtype=torch.int32))
-    grouped = modelled_kernel.make_step(8, 2, 512, overlap=0.9)
-    chosen = modelled_kernel.select(grouped, 1 / 16)
-    result = modelled_kernel.run(grouped, chosen, with_stats=True)
+    grouped = modelled_step.make_step(8, 2, 512, overlap=0.9)
+    chosen = modelled_step.select(grouped, 1 / 16)
+    result = modelled_step.run(grouped, chosen, with_stats=True)
     assert torch.equal(result.outputs["kept"], torch.full((1, 8), 32, dtype=torch.int32))
     assert result.outputs["value_rows"].sum() == chosen.rows
 
@@ -80,8 +81,8 @@ def test_gain_at_32768_keys() -> None:
 @pytest.mark.parametrize("place", [0, 3])
 def test_grouped_heads(place: int) -> None:
     row = _RESULTS["grouped"][place]
-    step = modelled_kernel.make_step(8 * row["group"], 8, row["n"], overlap=row["overlap"])
-    _assert_same_times(modelled_kernel.measure(step, modelled_kernel.select(step, 1 / 16)), row["kept"])
+    step = modelled_step.make_step(8 * row["group"], 8, row["n"], overlap=row["overlap"])
+    _assert_same_times(modelled_step.measure(step, modelled_step.select(step, 1 / 16)), row["kept"])
 
 
 def test_goals() -> None:

@@ -1,0 +1,40 @@
+// The operator called the way torch_npu documents, by its macro: what the adapter's cost is compared with.
+// Without device guard and checks of the caches, and outputs that are not asked for are left out: the least it can do.
+#include <string>
+
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include "op_plugin/include/npu_cpp_extension.h"
+
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                     const at::Tensor& threshold, const OptionalTensor& lengths, const OptionalTensor& start,
+                     const OptionalTensor& table, const OptionalTensor& mass, const OptionalTensor& mean, int64_t heads,
+                     int64_t keyValueHeads, double scale, c10::string_view layout, c10::string_view placement,
+                     c10::string_view sdc, double sdcGamma, c10::string_view path)
+{
+    at::Tensor out = at::empty_like(query);
+    const at::Tensor none;
+    const OptionalTensor rowLse;
+    const std::string texts[] = {std::string(layout), std::string(placement), std::string(sdc), std::string(path)};
+    char* layoutText = const_cast<char*>(texts[0].c_str());
+    char* placementText = const_cast<char*>(texts[1].c_str());
+    char* sdcText = const_cast<char*>(texts[2].c_str());
+    char* pathText = const_cast<char*>(texts[3].c_str());
+    const int64_t blockSize = 0;
+    const bool no = false;
+    const at::IntArrayRef keyStrides = key.strides().slice(0, 3);
+    const at::IntArrayRef valueStrides = value.strides().slice(0, 3);
+    EXEC_NPU_CMD_EXT(aclnnTopThetaIncrementalAttention, query, key, value, threshold, lengths, start, table, mass, mean,
+                     rowLse, heads, keyValueHeads, scale, layoutText, placementText, sdcText, sdcGamma, pathText,
+                     blockSize, keyStrides, valueStrides, no, no, out, none, none, none, none, none, none, none);
+    return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(toptheta_npu_macro, PrivateUse1, library) { library.impl("incremental_attention", &Attention); }

@@ -1,0 +1,204 @@
+"""One decode step on the host model: made-up caches, thresholds that keep exactly k, and the modelled time.
+
+Times are modelled and uncalibrated, never a latency of a device.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ascendc import KernelRun, Mode, build_kernel
+from .ascendc.library import load
+from .cann import Platform
+from .incremental_attention import OperatorRun, kernel_for, run_operator
+
+PIPES = ("MTE2", "V", "S", "MTE3")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decode step, BNSD; `extra` are further inputs of the operator, such as a block table."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def scale(self) -> float:
+        return float(self.query.shape[3] ** -0.5)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.query.shape[3] * self.query.element_size()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        heads, kv_heads = self.query.shape[1], self.key.shape[1]
+        return {"num_heads": heads, "num_key_value_heads": kv_heads, "scale_value": self.scale}
+
+    def rows(self, sequence: int) -> int:
+        return self.key.shape[2] if self.lengths is None else int(self.lengths[sequence])
+
+    def scores(self, sequence: int, kv_head: int) -> Tensor:
+        """Scaled scores [heads of the group, rows], float32."""
+        group = self.query.shape[1] // self.key.shape[1]
+        query = self.query[sequence, kv_head * group : (kv_head + 1) * group, 0].float()
+        scores: Tensor = query @ self.key[sequence, kv_head, : self.rows(sequence)].float().T
+        return scores * self.scale
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Thresholds [B, Hq], and how many V rows they need: the union over the heads of each KV head."""
+
+    threshold: Tensor
+    rows: int
+    of_rows: int
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run of the kernel; times in microseconds, modelled and uncalibrated.
+
+    Attributes:
+        cold, hot: data in HBM, in the L2.
+        cold_conflicts, hot_conflicts: the same with the estimated bank conflicts.
+        cold_bound, hot_bound: what reading all bytes at the full rate would take.
+        cold_busy, hot_busy: share of the time in which each pipe works.
+        bytes_read, read_commands: by tensor, all cores together.
+        rows_needed, rows_read, of_rows: V rows that a head keeps; that were read; that are valid.
+        most_vector_work: of one core, over the average.
+    """
+
+    cold: float
+    hot: float
+    cold_conflicts: float
+    hot_conflicts: float
+    cold_bound: float
+    hot_bound: float
+    cold_busy: dict[str, float]
+    hot_busy: dict[str, float]
+    bytes_read: dict[str, int]
+    read_commands: dict[str, int]
+    rows_needed: int
+    rows_read: int
+    of_rows: int
+    most_vector_work: float
+
+
+def make_step(
+    heads: int, kv_heads: int, n: int, *, batch: int = 1, head_dim: int = 128, dtype: torch.dtype = torch.float16,
+    overlap: float = 0.0, lengths: Tensor | None = None,
+) -> Step:  # fmt: skip
+    """Normal q, K and V; `overlap` is the correlation of the queries of a group; `lengths` sets the batch."""
+    generator = torch.Generator().manual_seed(0)
+    batch = batch if lengths is None else len(lengths)
+    own = torch.randn(batch, kv_heads, heads // kv_heads, head_dim, generator=generator)
+    common = torch.randn(batch, kv_heads, 1, head_dim, generator=generator)
+    query = overlap**0.5 * common + (1 - overlap) ** 0.5 * own
+    key, value = (torch.randn(batch, kv_heads, n, head_dim, generator=generator).to(dtype) for _ in range(2))
+    return Step(query.reshape(batch, heads, 1, head_dim).to(dtype), key, value, lengths)
+
+
+def select(step: Step, density: float, *, post_softmax: bool = False) -> Selection:
+    """Keeps exactly density * n elements of each head."""
+    threshold = torch.empty(step.query.shape[:2])
+    rows = of_rows = 0
+    for sequence in range(step.query.shape[0]):
+        n = step.rows(sequence)
+        kept = max(1, round(density * n))
+        for kv_head, own in enumerate(threshold[sequence].view(step.key.shape[1], -1)):
+            scores = step.scores(sequence, kv_head)
+            largest = scores.topk(kept + 1).values
+            limit = largest[:, kept - 1 :].mean(1)
+            rows += int((scores > limit[:, None]).any(0).sum())
+            of_rows += n
+            own[:] = (limit - scores.logsumexp(1)).exp() if post_softmax else limit
+    return Selection(threshold, rows, of_rows)
+
+
+def everything(step: Step) -> Selection:
+    """theta = -inf: the same kernel as dense attention."""
+    rows = step.key.shape[1] * sum(step.rows(sequence) for sequence in range(step.query.shape[0]))
+    return Selection(torch.full(step.query.shape[:2], -math.inf), rows, rows)
+
+
+def run(step: Step, selection: Selection, *, cores: int = 48, **attributes: Any) -> OperatorRun:
+    """One call of the operator, with all checks of the host model on."""
+    tensors = {"query": step.query, "key": step.key, "value": step.value, "threshold": selection.threshold}
+    tensors.update(step.extra)
+    if step.lengths is not None:
+        tensors["actual_seq_lengths"] = step.lengths
+    result = run_operator(tensors, step.attributes | attributes, platform=Platform(vector_cores=cores))
+    result.run.require_clean()
+    return result
+
+
+def constants() -> dict[str, float]:
+    """The constants of the timeline, which emulator/ascendc/machine/cost.h explains."""
+    cost = load(build_kernel(kernel_for(torch.float16))).cost({})
+    return {name: getattr(cost, name) for name, *_ in cost._fields_}
+
+
+def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
+    result = run(step, selection, **options)
+    traffic = {name: entry for name, entry in result.run.traffic.items() if entry.bytes_read}
+    total = sum(entry.bytes_read for entry in traffic.values())
+    cold, hot = result.run.timeline("cold"), result.run.timeline("hot")
+    vector = [block.busy_cycles["V"] for block in cold.blocks]
+    return Measurement(
+        cold=cold.microseconds,
+        hot=hot.microseconds,
+        cold_conflicts=result.run.timeline("cold", bank_conflicts=True).microseconds,
+        hot_conflicts=result.run.timeline("hot", bank_conflicts=True).microseconds,
+        cold_bound=traffic_bound(total, "cold"),
+        hot_bound=traffic_bound(total, "hot"),
+        cold_busy={pipe: cold.busy_share(pipe) for pipe in PIPES},
+        hot_busy={pipe: hot.busy_share(pipe) for pipe in PIPES},
+        bytes_read={name: entry.bytes_read for name, entry in traffic.items()},
+        read_commands={name: entry.read_commands for name, entry in traffic.items()},
+        rows_needed=selection.rows,
+        rows_read=traffic["value"].bytes_read // step.row_bytes,
+        of_rows=selection.of_rows,
+        most_vector_work=max(vector) / (sum(vector) / len(vector)),
+    )
+
+
+def traffic_bound(count: int, mode: str) -> float:
+    """Microseconds in which all cores together can read so many bytes."""
+    cost = constants()
+    return count / (cost[f"shared_{mode}"] * cost["gigahertz"] * 1e3)
+
+
+def trace_of(kernel_run: KernelRun, mode: Mode) -> list[dict[str, Any]]:
+    """What the slowest core did, as events of a Chrome trace."""
+    core = max(kernel_run.timeline(mode).blocks, key=lambda block: block.end_us).core
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        kernel_run.write_trace(path, mode)
+        events = json.loads(path.read_text())["traceEvents"]
+    return [event for event in events if event["ph"] == "X" and event["pid"] == core]
+
+
+def paged(step: Step, rows: int) -> Step:
+    """The same caches in pages of `rows` rows in a random order."""
+    batch, _, n, _ = step.key.shape
+    pages = n // rows
+    order = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(0))
+    caches = [cache.unflatten(2, (pages, rows)).transpose(1, 2).flatten(0, 1) for cache in (step.key, step.value)]
+    key, value = (torch.empty_like(cache, memory_format=torch.contiguous_format) for cache in caches)
+    key[order], value[order] = caches
+    table = order.to(torch.int32).view(batch, pages)
+    lengths = torch.full((batch,), n, dtype=torch.int32) if step.lengths is None else step.lengths
+    return Step(step.query, key, value, lengths, {**step.extra, "block_table": table})
