@@ -17,11 +17,11 @@ from cases import valid_arguments
 from typer.testing import CliRunner
 
 import toptheta_npu
-from emulator.cann import aclnn_signature, describe_operator
+from emulator.cann import aclnn_signature
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu._checks import check_kernel_limits
 from toptheta_npu.cli import app
-from toptheta_npu.npu import backend, build, converter, environment, interface, loading
+from toptheta_npu.npu import backend, build, environment, info, interface, loading
 from toptheta_npu.npu.environment import CUSTOM_PATH, OPP_PATH
 from toptheta_npu.operator import SCHEMAS
 
@@ -34,6 +34,7 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (backend.VARIABLE, CUSTOM_PATH, OPP_PATH):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "prefix_folder", lambda: Path("/nowhere/opp/vendors/toptheta"))
+    monkeypatch.setattr(_SELECTOR, "_told", set())
     _SELECTOR.choose(None)
 
 
@@ -88,6 +89,11 @@ def test_package_below_ascend_opp_path_is_put_in_front(tmp_path: Path) -> None:
     vendor = make_package(tmp_path)
     assert environment.prepare(variables).added == vendor
     assert variables[CUSTOM_PATH] == str(vendor)
+
+
+def test_a_place_that_cannot_be_looked_into_is_no_error(tmp_path: Path) -> None:
+    """Such as $ASCEND_OPP_PATH below the home of root. A name that is too long stands for it: root may look."""
+    assert environment.prepare({OPP_PATH: f"{tmp_path}/{'x' * 300}"}).added is None
 
 
 def test_named_package_comes_first_and_changes_nothing(tmp_path: Path) -> None:
@@ -196,6 +202,7 @@ def test_package_of_another_user(
 
 
 _REMOVED = "bool withStats,\n    "
+_KEY_START = ("const aclTensor *key,", "const aclTensor *keyStart,")
 _SWAPPED = ("const aclTensor *keyStartOptional", "const aclTensor *blockTableOptional")
 
 
@@ -206,18 +213,36 @@ _SWAPPED = ("const aclTensor *keyStartOptional", "const aclTensor *blockTableOpt
         (header((_REMOVED, "")), "parameter 22 of aclnnTopThetaIncrementalAttentionGetWorkspaceSize: "
          "expected bool withStats, got bool partial"),
         (header(("bool withStats", "int64_t withStats")), "expected bool withStats, got int64_t withStats"),
+        (header(_KEY_START), "expected const aclTensor * key, got const aclTensor * keyStart"),
         (header(_SWAPPED), "expected const aclTensor * keyStart, got const aclTensor * blockTableOptional"),
         (header(("aclOpExecutor **executor", "aclOpExecutor **executor, int64_t extra")),
          "parameter 34 of aclnnTopThetaIncrementalAttentionGetWorkspaceSize: expected no more parameters, "
          "got int64_t extra"),
     ],
-    ids=["undeclared", "removed", "other-type", "swapped", "added"],
+    ids=["undeclared", "removed", "other-type", "other-name", "swapped", "added"],
 )  # fmt: skip
 def test_package_with_another_interface(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(TopThetaBackendError) as caught:
         check_all(make_package(tmp_path, header_text=text))
     assert reason in str(caught.value)
     assert str(caught.value).endswith("build and install it again with op_host/build.sh of this version")
+
+
+def test_header_in_another_encoding_is_read(tmp_path: Path) -> None:
+    vendor = make_package(tmp_path)
+    path = environment.Package(vendor, CUSTOM_PATH).header
+    path.write_bytes("// \u7b97\u5b50\n".encode("gbk") + path.read_bytes())
+    check_all(vendor)
+
+
+def test_header_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError("not yours")
+
+    vendor = make_package(tmp_path)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(TopThetaBackendError, match=r"^op package: expected a readable .*, got not yours; build and"):
+        check_all(vendor)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -273,6 +298,13 @@ def test_loading_outside_of_torch_npu_is_an_error_with_its_cause(
         loading.load(SCHEMAS)
     assert isinstance(caught.value.__cause__, OSError)
     assert loading.loaded() is None
+
+
+def test_a_torch_npu_without_the_look_up_function_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CUSTOM_PATH, str(make_package(tmp_path)))
+    monkeypatch.setattr(loading.ctypes, "CDLL", lambda name: object())
+    with pytest.raises(TopThetaBackendError, match=r"^torch_npu: expected a version with .*; install torch_npu 2\.8 "):
+        loading.load(SCHEMAS)
 
 
 # Choosing.
@@ -351,6 +383,9 @@ def test_auto_runs_the_fallback_and_says_once_why(caplog: pytest.LogCaptureFixtu
     expected = toptheta_npu.incremental_attention(**valid_arguments("decode"), scale_value=0.25)
     with caplog.at_level(logging.WARNING, "toptheta_npu"), toptheta_npu.use_backend("auto"):
         assert all(torch.equal(_run(), expected) for _ in range(3))
+        with toptheta_npu.use_backend("fallback"):
+            _run()
+        _run()  # looks again, and has nothing new to say
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(
@@ -407,13 +442,13 @@ def test_a_stride_that_is_never_taken_may_be_anything() -> None:
 def test_backend_info_with_nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
-    info = toptheta_npu.backend_info()
-    by_name = {finding.name: finding for finding in info.findings}
+    found = toptheta_npu.backend_info()
+    by_name = {finding.name: finding for finding in found.findings}
     missing = [name for name, finding in by_name.items() if not finding.good]
     assert missing == ["torch_npu", "CANN", "op package", "adapter"]
-    assert (info.usable, info.backend, info.loaded) == (False, "npu", None)
+    assert (found.usable, found.backend, found.loaded) == (False, "npu", None)
     assert by_name["op package"].remedy == "build and install it with: op_host/build.sh --install-path=DIR"
-    assert json.loads(info.to_json())["findings"][5]["name"] == "op package"
+    assert json.loads(found.to_json())["findings"][5]["name"] == "op package"
     assert "torch_npu" not in sys.modules
 
 
@@ -421,13 +456,32 @@ def test_backend_info_with_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     vendor = make_package(tmp_path)
     monkeypatch.setenv(CUSTOM_PATH, str(vendor))
     by_name = {finding.name: finding for finding in toptheta_npu.backend_info().findings}
-    assert by_name["op package"].found == f"{vendor}, from {CUSTOM_PATH}"
-    assert by_name["adapter"].found == str(vendor / "torch" / "libtoptheta_npu_adapter.so")
+    assert by_name["op package"].found == f"{vendor}, from {CUSTOM_PATH}, of the user {os.getuid()}"
+    library = vendor / "torch" / "libtoptheta_npu_adapter.so"
+    assert by_name["adapter"].found == f"{library}, for torch {torch.__version__}"
     monkeypatch.setattr(environment, "PREPARED", environment.Prepared(vendor, too_late=True))
     late = {finding.name: finding for finding in toptheta_npu.backend_info().findings}["op package"]
     assert late.remedy == (
         f"import toptheta_npu before torch, or: export {CUSTOM_PATH}={vendor}${{{CUSTOM_PATH}:+:${CUSTOM_PATH}}}"
     )
+
+
+def test_the_version_of_cann_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x86_64-linux").mkdir()
+    (tmp_path / "libascendcl.so").touch()
+    (tmp_path / "x86_64-linux" / "ascend_toolkit_install.info").write_text("package_name=toolkit\nversion=8.1.RC1\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    (cann,) = [item for item in toptheta_npu.backend_info().findings if item.name == "CANN"]
+    assert (cann.found, cann.problem) == (f"{tmp_path}, version 8.1.RC1", None)
+
+
+def test_a_device_that_answers_shows_that_there_is_cann(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    monkeypatch.setattr(info, "_torch_npu", lambda: info.Finding("torch_npu", "2.13.0"))
+    monkeypatch.setattr(info, "_devices", lambda: info.Finding("devices", "1 x Ascend910B1"))
+    by_name = {finding.name: finding for finding in toptheta_npu.backend_info(probe=True).findings}
+    assert by_name["CANN"] == info.Finding("CANN", "where torch_npu finds it")
 
 
 def test_doctor_says_what_is_missing_and_what_to_type() -> None:
@@ -467,89 +521,3 @@ def test_probe_of_a_torch_npu_that_dies_is_a_finding(tmp_path: Path, monkeypatch
     assert devices.problem is not None
     assert devices.problem.startswith("torch_npu does not start: ")
     assert "torch_npu" not in sys.modules
-
-
-# Building and graphs.
-
-
-def test_build_without_torch_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(TopThetaBackendError, match=r"^torch_npu: expected it to be installed"):
-        build.build_adapter(tmp_path / "torch")
-
-
-def test_build_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "torch_npu_folder", lambda: tmp_path)
-    with pytest.raises(TopThetaBackendError, match=r"^compiler: expected g\+\+ or \$CXX, got /no/such/compiler"):
-        build.build_adapter(tmp_path / "torch", compiler="/no/such/compiler")
-
-
-def test_build_shows_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "torch_npu_folder", lambda: tmp_path)
-    source = tmp_path / "broken.cpp"
-    source.write_text("int broken = text;\n")
-    with pytest.raises(TopThetaBackendError, match=r"broken\.cpp:1:14: error:"):
-        build.build_adapter(tmp_path / "torch", source=source)
-    assert not (tmp_path / "torch" / build.LIBRARY).exists()
-
-
-def test_converter_names_are_those_of_the_operator_definition() -> None:
-    operator = describe_operator()
-    kinds = {"int": "Int", "float": "Float", "string": "Str", "list_int": "ListInt", "bool": "Bool"}
-    assert operator["type"] == converter.OPERATOR
-    assert [item["name"] for item in operator["inputs"]] == list(converter.INPUTS)
-    assert {item["name"]: kinds[item["type"]] for item in operator["attributes"]} == converter.ATTRIBUTES
-    assert [item["name"] for item in operator["attributes"]] == list(converter.ATTRIBUTES)
-    assert tuple(item["name"] for item in operator["outputs"]) == converter.OUTPUTS
-
-
-def test_converter_without_torchair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchair", None)
-    with pytest.raises(TopThetaBackendError, match=r"^torchair: expected it to be importable"):
-        converter.register()
-
-
-def _recording_torchair() -> tuple[Any, dict[Any, Any], list[dict[str, Any]]]:
-    """A torchair that keeps the converters it is given and the nodes that they make."""
-    converters: dict[Any, Any] = {}
-    nodes: list[dict[str, Any]] = []
-
-    def custom_op(kind: str, **parts: Any) -> list[str]:
-        nodes.append({"type": kind, **parts})
-        return list(parts["outputs"])
-
-    kinds = {kind: (lambda value, kind=kind: (kind, value)) for kind in set(converter.ATTRIBUTES.values())}
-    ge = types.SimpleNamespace(custom_op=custom_op, attr=types.SimpleNamespace(**kinds))
-    register = lambda overload: lambda function: converters.setdefault(overload, function)  # noqa: E731
-    return types.SimpleNamespace(register_fx_node_ge_converter=register, ge=ge), converters, nodes
-
-
-@pytest.mark.parametrize(
-    ("name", "returned"),
-    [
-        ("incremental_attention", "attention_out"),
-        ("incremental_attention_with_stats", ("attention_out", "lse", "kept", "value_rows")),
-        ("incremental_attention_partial",
-         ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "kept")),
-    ],
-)  # fmt: skip
-def test_converter_maps_a_paged_call(name: str, returned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    torchair, converters, nodes = _recording_torchair()
-    monkeypatch.setitem(sys.modules, "torchair", torchair)
-    converter.register()
-    key = types.SimpleNamespace(symsize=[9, 2, 32, 64])
-    result = converters[getattr(torch.ops.toptheta_npu, name).default](
-        "q", key, "v", "theta", "lengths", None, "table", num_heads=4, num_key_value_heads=2, scale_value=0.125,
-        meta_outputs=None,
-    )  # fmt: skip
-    assert result == returned
-    (node,) = nodes
-    assert node["type"] == describe_operator()["type"]
-    assert (node["inputs"]["query"], node["inputs"]["block_table"], node["inputs"]["row_lse"]) == ("q", "table", None)
-    attributes = {attribute: value for attribute, (_, value) in node["attrs"].items()}
-    defaults = {item["name"]: item["default"] for item in describe_operator()["attributes"]}
-    expected = defaults | {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.125, "block_size": 32,
-                           "with_stats": "stats" in name, "partial": "partial" in name}  # fmt: skip
-    if "partial" in name:
-        expected["sdc_gamma"] = 0.0
-    assert attributes == expected

@@ -137,6 +137,14 @@ def test_compile_with_inductor(device: str) -> None:
     torch.testing.assert_close(compiled(**inputs.arguments), toptheta_npu.incremental_attention(**inputs.arguments))
 
 
+def test_compile_with_dynamic_numbers(device: str) -> None:
+    torch._dynamo.reset()
+    inputs = make_inputs(_BY_ID["paged-4d"], device)
+    compiled = torch.compile(toptheta_npu.incremental_attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    expected = toptheta_npu.incremental_attention(**inputs.arguments)
+    torch.testing.assert_close(compiled(**inputs.arguments), expected)
+
+
 def test_bases_of_the_error_table_are_valid(device: str) -> None:
     for base, names in ENTRY_POINTS.items():
         for name in names:

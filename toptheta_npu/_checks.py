@@ -66,7 +66,8 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
 def check_number(name: str, value: Any, *, minimum: float = -math.inf) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TopThetaTypeError(name, "a number", type(value).__name__)
-    if not math.isfinite(value) or value < minimum:
+    # comparisons, which torch.compile can trace with a dynamic number; they are false for NaN
+    if not (-math.inf < value < math.inf) or value < minimum:
         wanted = "a finite number" if minimum == -math.inf else f"a finite number >= {minimum:g}"
         raise TopThetaValueError(name, wanted, str(value))
 

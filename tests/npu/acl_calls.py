@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,23 @@ def recent_error() -> str:
     return text.decode()
 
 
+def live_executors() -> int:
+    """Executors that have been planned and neither run nor destroyed."""
+    return _count("executors")
+
+
+def live_descriptors() -> int:
+    """Tensors, arrays and scalars of aclnn that have not been destroyed."""
+    torch.npu.synchronize()
+    return _count("descriptors")
+
+
+def _count(what: str) -> int:
+    function = getattr(ctypes.CDLL("libopapi.so"), f"acl_emulator_live_{what}")
+    function.restype = ctypes.c_int64
+    return int(function())
+
+
 def current_stream() -> _POINTER:
     return _POINTER(torch.npu.current_stream().npu_stream)
 
@@ -40,9 +57,12 @@ class Gate:
     A semaphore of the C library: a function of Python would need the interpreter, which may be waiting itself.
     """
 
+    _kept: ClassVar[list[Any]] = []  # a stream may still be in its semaphore when nobody else knows the gate
+
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
         self._semaphore = ctypes.create_string_buffer(64)
+        self._kept.append(self._semaphore)
         assert self._libc.sem_init(self._semaphore, 0, 0) == 0
 
     def wait_on_current_stream(self) -> None:
@@ -85,12 +105,12 @@ class OperatorCall:
         results = (ctypes.byref(self.workspace_size), ctypes.byref(self.executor))
         return int(getattr(self._library, f"{OPERATOR}GetWorkspaceSize")(*self._arguments, *results))
 
-    def run(self, workspace: Tensor | None = None) -> int:
-        """Phase two on the current stream; its status."""
+    def run(self, workspace: Tensor | None = None, stream: _POINTER | None = None) -> int:
+        """Phase two, on the current stream unless another is given; its status."""
         if workspace is None:
             workspace = torch.empty(self.workspace_size.value, dtype=torch.uint8, device="npu")
             self._keep.append(workspace)
-        stream = current_stream()
+        stream = stream or current_stream()
         size = ctypes.c_uint64(workspace.numel())
         function = getattr(self._library, OPERATOR)
         return int(function(_POINTER(workspace.data_ptr() or None), size, self.executor, stream))

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from acl_calls import live_descriptors, live_executors
 from cases import CASES, ENTRY_POINTS, ERROR_CASES, Case, ErrorCase, valid_arguments
 from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
 from torch import Tensor
 
 import toptheta_npu
+from emulator.acl.environment import in_emulator
 from toptheta_npu import (
     TopThetaNotImplementedError,
     TopThetaTypeError,
@@ -222,6 +224,46 @@ def test_operator_checks(name: str, change: Any, error: type[Exception], message
     assert message in str(caught.value)
 
 
+def test_refused_calls_leave_nothing_behind() -> None:
+    if not in_emulator():
+        pytest.skip("counts what the emulator has created")
+    torch.npu.synchronize()
+    before = live_executors(), live_descriptors()
+    for change in ({"threshold": torch.zeros(2, 3).npu()}, {"threshold": torch.zeros(4)}, {"key": torch.ones(2).npu()}):
+        tensors, options = _direct(**change)
+        with pytest.raises((RuntimeError, ValueError)):
+            torch.ops.toptheta_npu.incremental_attention(*tensors, **options)
+    assert (live_executors(), live_descriptors()) == before
+
+
+@pytest.mark.parametrize("name", ["batch", "heads", "rows"])
+def test_a_stride_that_is_never_taken_may_be_odd(name: str) -> None:
+    shape = {"batch": (1, 2, 40, 64), "heads": (2, 1, 40, 64), "rows": (2, 2, 1, 64)}[name]
+    query = torch.randn(shape[0], 4, 1, 64).half().npu()
+    cache = torch.randn(shape).half().npu()
+    strides = [stride if size > 1 else 7 for size, stride in zip(shape, cache.stride(), strict=True)]
+    odd = cache.as_strided(shape, strides)
+    threshold = torch.zeros(4).npu()
+    expected = incremental_attention(query, cache, cache, threshold)
+    assert torch.equal(incremental_attention(query, odd, odd, threshold).cpu(), expected.cpu())
+
+
+def test_heads_and_sequences_may_share_a_cache() -> None:
+    query, cache = torch.randn(2, 4, 1, 64).half().npu(), torch.randn(1, 1, 40, 64).half().npu()
+    threshold = torch.zeros(4).npu()
+    shared, copied = cache.expand(2, 2, 40, 64), cache.repeat(2, 2, 1, 1)
+    expected = incremental_attention(query, copied, copied, threshold)
+    assert torch.equal(incremental_attention(query, shared, shared, threshold).cpu(), expected.cpu())
+
+
+def test_inference_mode() -> None:
+    inputs = make_inputs(_BY_ID["f16-bnsd"], "npu")
+    with torch.inference_mode():
+        result = incremental_attention_with_stats(**inputs.arguments)
+        assert all(tensor.is_inference() for tensor in result)
+        check(inputs, on_cpu(result))
+
+
 def test_private_format_is_refused() -> None:
     torch_npu = pytest.importorskip("torch_npu")
     key = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments["key"]
@@ -249,6 +291,16 @@ def test_compiled_step_equals_the_plain_one() -> None:
     compiled = torch.compile(incremental_attention_with_stats, fullgraph=True, backend="aot_eager")
     for got, wanted in zip(compiled(**arguments), incremental_attention_with_stats(**arguments), strict=True):
         assert torch.equal(got.cpu(), wanted.cpu())
+
+
+def test_compiled_step_with_dynamic_shapes() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(incremental_attention, fullgraph=True, dynamic=True, backend="aot_eager")
+    query, threshold = torch.randn(2, 4, 1, 64).half().npu(), torch.zeros(4).npu()
+    for rows in (40, 70):
+        cache = torch.randn(2, 2, rows, 64).half().npu()
+        expected = incremental_attention(query, cache, cache, threshold)
+        assert torch.equal(compiled(query, cache, cache, threshold).cpu(), expected.cpu())
 
 
 def test_captured_graph_replays_with_other_values() -> None:

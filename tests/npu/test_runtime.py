@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from acl_calls import current_stream, recent_error, runtime
 from torch import Tensor, nn
+
+from emulator.acl.environment import LIBRARIES_VARIABLE
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 
@@ -135,9 +140,15 @@ def test_generators_decide_what_is_drawn() -> None:
     assert not torch.equal(draw(1), draw(2))
 
 
-def test_an_unimplemented_function_fails_with_its_name() -> None:
-    assert runtime().rtKernelLaunch() == 207000
-    assert "rtKernelLaunch: not implemented by the emulator" in recent_error()
+def _stand_ins() -> list[str]:
+    source = Path(os.environ.get(LIBRARIES_VARIABLE, "")) / "stand_ins.cpp"
+    return re.findall(r"int (\w+)\(\) \{", source.read_text()) if source.is_file() else []
+
+
+@pytest.mark.parametrize("name", _stand_ins())
+def test_an_unimplemented_function_fails_with_its_name(name: str) -> None:
+    assert getattr(runtime(), name)() == 207000
+    assert recent_error() == f"[emulated NPU] {name}: not implemented by the emulator"
     assert recent_error() == ""
 
 
@@ -146,6 +157,10 @@ def test_a_copy_outside_device_memory_is_refused() -> None:
     kind = 1  # host to device
     assert runtime().aclrtMemcpy(host, ctypes.c_size_t(16), host, ctypes.c_size_t(16), kind) == 107000
     assert "aclrtMemcpy: expected device memory as target" in recent_error()
+    on_device = torch.ones(16, dtype=torch.uint8, device="npu")
+    target, size = ctypes.c_void_p(on_device.data_ptr()), ctypes.c_size_t(16)
+    assert runtime().aclrtMemcpy(target, size, target, size, kind) == 107000
+    assert "aclrtMemcpy: expected host memory as source, got device memory" in recent_error()
 
 
 def test_a_graph_is_replayed_with_new_contents() -> None:

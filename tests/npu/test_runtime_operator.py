@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from acl_calls import OPERATOR, OperatorCall, current_stream, recent_error, runtime
+from acl_calls import OPERATOR, OperatorCall, current_stream, live_executors, recent_error, runtime
 from torch import Tensor
 
 from emulator.acl import make_op_package
@@ -138,6 +138,36 @@ def test_a_missing_executor_is_an_error() -> None:
     library = ctypes.CDLL("libcust_opapi.so")
     assert getattr(library, OPERATOR)(None, ctypes.c_uint64(0), None, current_stream()) == 161001
     assert "executor: expected what GetWorkspaceSize returned, got null" in recent_error()
+
+
+def test_an_executor_runs_once() -> None:
+    call, _ = make_call()
+    assert call.plan() == 0
+    assert call.run() == 0
+    assert call.run() == 161002
+    assert "executor: expected one that has not been run yet" in recent_error()
+
+
+def test_an_executor_may_be_given_up() -> None:
+    before = live_executors()
+    call, _ = make_call()
+    assert call.plan() == 0
+    assert live_executors() == before + 1
+    opapi = ctypes.CDLL("libopapi.so")
+    assert opapi.aclDestroyAclOpExecutor(call.executor) == 0
+    assert live_executors() == before
+    assert opapi.aclDestroyAclOpExecutor(call.executor) == 161002
+    assert call.run() == 161002
+
+
+def test_a_stream_that_is_gone_is_refused() -> None:
+    call, _ = make_call()
+    assert call.plan() == 0
+    stream = ctypes.c_void_p()
+    assert runtime().aclrtCreateStream(ctypes.byref(stream)) == 0
+    assert runtime().aclrtDestroyStream(stream) == 0
+    assert call.run(stream=stream) == 361001
+    assert "expected a stream that exists" in recent_error()
 
 
 def test_findings_of_the_host_model_are_errors_of_the_call() -> None:

@@ -94,6 +94,24 @@ except RuntimeError as error:
 """
 
 
+_OTHER_DEVICE = """
+import ctypes, torch, torch_npu
+from acl_calls import recent_error, runtime
+stream = ctypes.c_void_p(torch.npu.Stream("npu:1").npu_stream)
+torch.npu.set_device(0)
+source, target = (torch.ones(4, dtype=torch.uint8).npu() for _ in range(2))
+addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (target, source)]
+size = ctypes.c_size_t(4)
+print(runtime().aclrtMemcpyAsync(addresses[0], size, addresses[1], size, 3, stream), recent_error())
+"""
+
+
+def test_a_stream_belongs_to_its_device(run_python: RunPython) -> None:
+    printed = run_python(_OTHER_DEVICE, TOPTHETA_EMULATOR_DEVICES="2")
+    assert printed.startswith("107003 ")
+    assert "expected a stream of the current device 0, got one of device 1" in printed
+
+
 @pytest.mark.parametrize("asynchronous", ["0", "1"])
 def test_two_devices(run_python: RunPython, asynchronous: str) -> None:
     printed = run_python(_DEVICES, TOPTHETA_EMULATOR_DEVICES="2", **{_ASYNC: asynchronous})

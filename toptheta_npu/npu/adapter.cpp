@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -65,6 +66,7 @@ struct Functions {
     int (*destroyTensor)(const aclTensor*) = Find<int(const aclTensor*)>("aclDestroyTensor");
     CreateIntArray* createIntArray = Find<CreateIntArray>("aclCreateIntArray");
     int (*destroyIntArray)(const aclIntArray*) = Find<int(const aclIntArray*)>("aclDestroyIntArray");
+    int (*destroyExecutor)(aclOpExecutor*) = Find<int(aclOpExecutor*)>("aclDestroyAclOpExecutor");
     Plan* plan = Find<Plan>(kPlan);
     int (*run)(void*, uint64_t, aclOpExecutor*, void*) = Find<int(void*, uint64_t, aclOpExecutor*, void*)>(kOperator);
 };
@@ -114,10 +116,22 @@ void CheckPlace(const at::Tensor& tensor, const char* name, const at::Device& de
 // What a launch refers to. aclnn keeps the pointers that its first phase was given until its second has returned.
 class Resources {
 public:
-    ~Resources() { Release(); }
     Resources() = default;
     Resources(const Resources&) = delete;
     Resources& operator=(const Resources&) = delete;
+
+    // The second phase ends the executor, but is never reached where the workspace finds no memory, or where torch_npu
+    // drops what is queued behind an error.
+    ~Resources()
+    {
+        if (executor_ != nullptr) {
+            Aclnn().destroyExecutor(executor_);
+        }
+        Release();
+    }
+
+    aclOpExecutor** NewExecutor() { return &executor_; }
+    aclOpExecutor* TakeExecutor() { return std::exchange(executor_, nullptr); }
 
     Tensor Add(const at::Tensor& tensor, const char* name)
     {
@@ -185,6 +199,7 @@ private:
         return tensor;
     }
 
+    aclOpExecutor* executor_ = nullptr;
     std::vector<Tensor> tensors_;
     std::vector<const aclIntArray*> arrays_;
     std::list<std::string> texts_;
@@ -261,7 +276,6 @@ OptionalTensor StartLikeLengths(const Arguments& arguments)
 struct Launch {
     std::shared_ptr<Resources> resources = std::make_shared<Resources>();
     uint64_t workspaceBytes = 0;
-    aclOpExecutor* executor = nullptr;
 };
 
 Launch PlanLaunch(const Arguments& a, const Outputs& out, bool withStats, bool partial)
@@ -281,8 +295,10 @@ Launch PlanLaunch(const Arguments& a, const Outputs& out, bool withStats, bool p
         r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32),
         r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32),
         r.AddOutput(out.partMaximum, kFloat32), r.AddOutput(out.partKeptMass, kFloat32),
-        r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes,
-        &launch.executor);
+        r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes, r.NewExecutor());
+    if (status != 0) {
+        r.TakeExecutor();  // is not ours: a first phase that fails ends what it began
+    }
     TORCH_CHECK(status == 0, kPlan, " returned ", status, ": ", RecentError());
     return launch;
 }
@@ -299,7 +315,7 @@ void Run(const Arguments& arguments, const Outputs& outputs, bool withStats, boo
     void* const memory = workspace.defined() ? workspace.data_ptr() : nullptr;
     void* const stream = GetAclStream();
     RunAclCall(kOperator, [launch, memory, stream]() -> int {
-        const int status = Aclnn().run(memory, launch.workspaceBytes, launch.executor, stream);
+        const int status = Aclnn().run(memory, launch.workspaceBytes, launch.resources->TakeExecutor(), stream);
         launch.resources->Release();
         return status;
     });

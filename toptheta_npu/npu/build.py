@@ -109,7 +109,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         print(f"Adapter: {build_adapter(arguments.package / 'torch')}")
-    except TopThetaError as error:
+    except (TopThetaError, OSError) as error:  # such as a folder that may not be written
         sys.exit(f"build: {error}")
 
 

@@ -72,8 +72,8 @@ def register() -> None:
     try:
         torchair = importlib.import_module("torchair")
         register_converter = torchair.register_fx_node_ge_converter
-    # torch_npu puts a stand-in there that fails at the first use
-    except (ImportError, AttributeError, OSError) as error:
+    # torch_npu puts a stand-in there that fails at the first use with whatever hindered torchair
+    except Exception as error:
         raise TopThetaBackendError(
             "torchair", "it to be importable, for operators in a GE graph", str(error),
             "install the torchair that belongs to torch_npu, or use torch.compile without its backend",

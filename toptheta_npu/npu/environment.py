@@ -71,7 +71,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Package]:
 def find_package(environment: Mapping[str, str] | None = None) -> Package | None:
     """The op package: from ASCEND_CUSTOM_OPP_PATH, the install prefix, or ASCEND_OPP_PATH, in this order."""
     for package in _candidates(os.environ if environment is None else environment):
-        if package.folder.is_dir():
+        if os.path.isdir(package.folder):  # not Path.is_dir, which raises where a folder may not be looked into
             return package
     return None
 

@@ -6,8 +6,10 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -95,6 +97,8 @@ def backend_info(*, probe: bool = False) -> BackendInfo:
     ]  # fmt: skip
     if probe:
         findings.append(_devices() if torch_npu.good else Finding("devices", None, "not asked: torch_npu is missing"))
+        if findings[-1].good and not cann.good:  # torch_npu has found it, by a way that was not looked at
+            findings[findings.index(cann)] = Finding("CANN", cann.found or "where torch_npu finds it")
     try:
         backend: str = SELECTOR.backend
         findings.append(Finding("backend", backend))
@@ -126,12 +130,22 @@ def _cann() -> Finding:
     """The runtime library that torch_npu needs, where the loader will look for it."""
     home = os.environ.get("ASCEND_HOME_PATH")
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if folder and (Path(folder) / "libascendcl.so").exists():
-            return Finding("CANN", home or folder)
+        if folder and os.path.exists(os.path.join(folder, "libascendcl.so")):
+            return Finding("CANN", f"{home or folder}{_cann_version(home)}")
     if _is_mapped("libascendcl.so"):
-        return Finding("CANN", f"{home or 'its runtime'} (loaded)")
+        return Finding("CANN", f"{home or 'its runtime'}{_cann_version(home)} (loaded)")
     problem = "libascendcl.so is in no folder of LD_LIBRARY_PATH"
     return Finding("CANN", home, problem, _CANN_MISSING)
+
+
+def _cann_version(home: str | None) -> str:
+    """As a toolkit notes it: ", version 8.1.RC1"; nothing if there is no note."""
+    for note in sorted(Path(home).glob("*/ascend_*_install.info")) if home else ():
+        with suppress(OSError):
+            found = re.search(r"^version=(.+)$", note.read_text(errors="replace"), re.MULTILINE)
+            if found:
+                return f", version {found[1].strip()}"
+    return ""
 
 
 def _is_mapped(library: str) -> bool:
@@ -141,13 +155,20 @@ def _is_mapped(library: str) -> bool:
 
 def _package_and_adapter(schemas: dict[str, str]) -> tuple[Finding, Finding]:
     package = environment.find_package()
-    where = None if package is None else f"{package.folder}, from {package.found_by}"
+    where = None if package is None else f"{package.folder}, from {package.found_by}{_owner(package)}"
     try:
         found = loading.check_package(package)
     except TopThetaBackendError as error:
         unknown = Finding("adapter", None, "not looked for: the op package comes first")
         return _as_finding("op package", where, error), unknown
     return _reachable(found, where), _adapter(found, schemas)
+
+
+def _owner(package: Package) -> str:
+    try:
+        return f", of the user {package.library.stat().st_uid}"
+    except OSError:
+        return ""
 
 
 def _reachable(package: Package, where: str | None) -> Finding:
@@ -162,7 +183,8 @@ def _adapter(package: Package, schemas: dict[str, str]) -> Finding:
         loading.check_adapter(package, schemas)
     except TopThetaBackendError as error:
         return _as_finding("adapter", str(package.adapter) if package.adapter.exists() else None, error)
-    return Finding("adapter", str(package.adapter))
+    built = json.loads(package.adapter.with_name("adapter.json").read_text())
+    return Finding("adapter", f"{package.adapter}, for torch {built['torch']}")
 
 
 def _as_finding(name: str, found: str | None, error: TopThetaBackendError) -> Finding:

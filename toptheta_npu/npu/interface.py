@@ -56,9 +56,13 @@ def difference(header: str) -> str | None:
     if found is None:
         return f"no declaration of {PLAN}"
     for index, (wanted, have) in enumerate(zip_longest(PARAMETERS, found)):
-        same = wanted and have and wanted[0] == have[0] and have[1].lower().startswith(wanted[1].lower())
-        if not same:
+        if wanted is None or have is None or not _same(wanted, have):
             expected = "no more parameters" if wanted is None else f"{wanted[0]} {wanted[1]}"
             got = "none" if have is None else f"{have[0]} {have[1]}"
             return f"parameter {index + 1} of {PLAN}: expected {expected}, got {got}"
     return None
+
+
+def _same(wanted: tuple[str, str], have: tuple[str, str]) -> bool:
+    name = re.sub("(Optional|Out|Ref)$", "", have[1])
+    return wanted[0] == have[0] and wanted[1].lower() in (name.lower(), have[1].lower())

@@ -54,10 +54,13 @@ def check_package(package: Package | None) -> Package:
             "build and install it with: op_host/build.sh --install-path=DIR",
         )  # fmt: skip
     for needed in (package.library, package.header):
-        if not needed.is_file():
+        if not os.path.isfile(needed):
             raise TopThetaBackendError("op package", str(needed), "no such file", _REINSTALL)
     _check_owner(package.library)
-    found = difference(package.header.read_text())
+    try:
+        found = difference(package.header.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise TopThetaBackendError("op package", f"a readable {package.header}", str(error), _REINSTALL) from error
     if found is not None:
         expected = f"the interface of this version in {package.header}"
         raise TopThetaBackendError("op package", expected, found, _REINSTALL)
@@ -86,7 +89,7 @@ def _owner(path: Path) -> int:
 def check_adapter(package: Package, schemas: dict[str, str]) -> None:
     """The adapter exists and was built for this torch and this version of the operators."""
     rebuild = _REBUILD.format(folder=package.folder)
-    if not package.adapter.is_file():
+    if not os.path.isfile(package.adapter):
         raise TopThetaBackendError("adapter", str(package.adapter), "no such file", rebuild)
     sidecar = package.adapter.with_name("adapter.json")
     try:
@@ -106,16 +109,21 @@ def check_functions(package: Package) -> None:
     try:
         # in the process already, so no search path is needed
         find = ctypes.CDLL("libtorch_npu.so")._Z16GetOpApiFuncAddrPKc
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         raise TopThetaBackendError(
-            "torch_npu", "it to be imported, with GetOpApiFuncAddr", str(error),
+            "torch_npu", "it to be imported", str(error),
             "import torch_npu before the first call; see: toptheta doctor",
+        ) from error  # fmt: skip
+    except AttributeError as error:
+        raise TopThetaBackendError(
+            "torch_npu", "a version with GetOpApiFuncAddr", str(error), "install torch_npu 2.8 or newer, and its torch",
         ) from error  # fmt: skip
     find.restype = ctypes.c_void_p
     missing = [name for name in (PLAN, RUN) if not find(name.encode())]
     if not missing:
         return
-    if environment.PREPARED.too_late or str(package.folder) not in os.environ.get(CUSTOM_PATH, "").split(":"):
+    named = [os.path.abspath(entry) for entry in os.environ.get(CUSTOM_PATH, "").split(":") if entry]
+    if environment.PREPARED.too_late or str(package.folder) not in named:
         raise TopThetaBackendError(
             CUSTOM_PATH, f"{package.folder} in it when torch_npu was imported", "torch_npu imported without it",
             f"import toptheta_npu before torch, or start Python after: {package.export_line}",

@@ -79,12 +79,12 @@ aclnnStatus PlanCopy(const char* name, const aclTensor* target, const aclTensor*
                                            std::to_string(from.type) + " to " + std::to_string(to.type));
     }
     *workspaceSize = 0;
-    *executor = new aclOpExecutor{[=](void*, uint64_t, aclnnStatus&) -> aclOpExecutor::Work {
+    *executor = NewExecutor([=](void*, uint64_t, aclnnStatus&) -> aclOpExecutor::Work {
         return [=] {
             Copy(to, from);
             return std::string();
         };
-    }};
+    });
     return ACL_SUCCESS;
 }
 

@@ -1,9 +1,11 @@
 #include "descriptors.h"
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <numeric>
+#include <set>
 
 #include "error.h"
 #include "stream.h"
@@ -12,6 +14,37 @@ namespace acl_emulator {
 namespace {
 
 constexpr size_t kGraveyard = 20000;  // destroyed descriptors whose memory is not used again yet
+
+std::atomic<int64_t> g_liveDescriptors{0};
+
+// Executors between their two phases.
+class LiveExecutors {
+public:
+    static LiveExecutors& Get() {
+        static auto* executors = new LiveExecutors;
+        return *executors;
+    }
+
+    void Add(aclOpExecutor* executor) {
+        const std::lock_guard lock(mutex_);
+        executors_.insert(executor);
+    }
+
+    // False for one that has ended, or that never was.
+    bool Remove(aclOpExecutor* executor) {
+        const std::lock_guard lock(mutex_);
+        return executors_.erase(executor) == 1;
+    }
+
+    int64_t Count() {
+        const std::lock_guard lock(mutex_);
+        return static_cast<int64_t>(executors_.size());
+    }
+
+private:
+    std::mutex mutex_;
+    std::set<aclOpExecutor*> executors_;
+};
 
 // Marks the descriptor and frees the one that was destroyed the longest time ago.
 template <typename T>
@@ -24,6 +57,7 @@ aclnnStatus Destroy(const T* descriptor, const char* function) {
         return Fail(kInvalidParameter, std::string(function) + ": the descriptor has been destroyed before");
     }
     const_cast<T*>(descriptor)->destroyed = true;
+    --g_liveDescriptors;
     graves->push_back(descriptor);
     if (graves->size() > kGraveyard) {
         delete graves->front();
@@ -42,9 +76,15 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& dims) {
     return strides;
 }
 
+template <typename T>
+T* New() {
+    ++g_liveDescriptors;
+    return new T;
+}
+
 template <typename T, typename Element>
 T* NewArray(const Element* values, uint64_t count) {
-    auto* array = new T;
+    auto* array = New<T>();
     array->values.assign(values, values + count);
     return array;
 }
@@ -84,16 +124,27 @@ size_t ItemSize(aclDataType type) {
     }
 }
 
+aclOpExecutor* NewExecutor(std::function<aclOpExecutor::Work(void*, uint64_t, aclnnStatus&)> prepare) {
+    auto* executor = new aclOpExecutor{std::move(prepare)};
+    LiveExecutors::Get().Add(executor);
+    return executor;
+}
+
 aclnnStatus RunExecutor(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor,
                         aclrtStream stream) {
     if (executor == nullptr) {
         return Fail(kNullPointer, std::string(name) + ": executor: expected what GetWorkspaceSize returned, got null; "
                                                       "check the status of GetWorkspaceSize");
     }
+    if (!LiveExecutors::Get().Remove(executor)) {
+        return Fail(kInvalidParameter, std::string(name) + ": executor: expected one that has not been run yet, got "
+                                                           "one that has ended; call GetWorkspaceSize for each run");
+    }
     aclnnStatus status = ACL_SUCCESS;
     aclOpExecutor::Work work = executor->prepare(workspace, bytes, status);
     delete executor;
     if (status != ACL_SUCCESS) return status;
+    if (const aclError error = CheckStream(name, stream); error != ACL_SUCCESS) return kRuntimeError;
     Trace("%s on stream %p", name, stream);
     return Enqueue(stream, std::move(work)) == ACL_SUCCESS ? ACL_SUCCESS : kRuntimeError;
 }
@@ -119,7 +170,7 @@ extern "C" {
 aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType type, const int64_t* strides,
                            int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageRank,
                            void* data) {
-    auto* tensor = new aclTensor;
+    auto* tensor = New<aclTensor>();
     tensor->dims.assign(dims, dims + rank);
     tensor->strides = strides != nullptr ? std::vector<int64_t>(strides, strides + rank)
                                          : ContiguousStrides(tensor->dims);
@@ -132,7 +183,7 @@ aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType type,
 }
 
 aclScalar* aclCreateScalar(void* value, aclDataType type) {
-    auto* scalar = new aclScalar;
+    auto* scalar = New<aclScalar>();
     scalar->type = type;
     std::memcpy(scalar->value, value, ItemSize(type));
     return scalar;
@@ -163,9 +214,16 @@ aclnnStatus aclDestroyTensorList(const aclTensorList* list) { return DestroyList
 aclnnStatus aclDestroyScalarList(const aclScalarList* list) { return DestroyList(list, "aclDestroyScalarList"); }
 
 aclnnStatus aclDestroyAclOpExecutor(aclOpExecutor* executor) {
+    if (!LiveExecutors::Get().Remove(executor)) {
+        return Fail(kInvalidParameter, "aclDestroyAclOpExecutor: expected an executor that has not been run");
+    }
     delete executor;
     return ACL_SUCCESS;
 }
+
+// For tests: what has been created and not yet destroyed or run.
+int64_t acl_emulator_live_descriptors() { return g_liveDescriptors; }
+int64_t acl_emulator_live_executors() { return LiveExecutors::Get().Count(); }
 
 // Reading a descriptor; the caller frees the arrays.
 aclnnStatus aclGetViewShape(const aclTensor* tensor, int64_t** dims, uint64_t* rank) {

@@ -74,6 +74,9 @@ constexpr aclnnStatus kTilingError = 561002;      // ACLNN_ERR_INNER_TILING_ERRO
 
 size_t ItemSize(aclDataType type);
 
+// Phase one of every operator ends with a new executor, which lives until it is run or destroyed.
+aclOpExecutor* NewExecutor(std::function<aclOpExecutor::Work(void*, uint64_t, aclnnStatus&)> prepare);
+
 // Phase two of every operator: puts the prepared work on the stream and ends the executor.
 aclnnStatus RunExecutor(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor,
                         aclrtStream stream);

@@ -86,11 +86,11 @@ aclnnStatus OperatorCall::Plan(uint64_t* workspaceSize, aclOpExecutor** executor
     if (const aclnnStatus status = RunTiling(); status != ACL_SUCCESS) return status;
     *workspaceSize = tiling_.workspaceBytes;
     auto call = std::make_shared<OperatorCall>(std::move(*this));
-    *executor = new aclOpExecutor{[call](void* workspace, uint64_t bytes, aclnnStatus& status) -> aclOpExecutor::Work {
+    *executor = NewExecutor([call](void* workspace, uint64_t bytes, aclnnStatus& status) -> aclOpExecutor::Work {
         status = call->CheckAlive();
         if (status == ACL_SUCCESS) status = call->CheckMemory(workspace, bytes);
         return status == ACL_SUCCESS ? call->Launch(workspace) : nullptr;
-    }};
+    });
     return ACL_SUCCESS;
 }
 

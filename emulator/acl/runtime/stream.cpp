@@ -128,6 +128,21 @@ Stream& StreamOf(aclrtStream handle) {
     return *stream;
 }
 
+aclError CheckStream(const char* function, aclrtStream handle) {
+    if (handle == nullptr) return ACL_SUCCESS;
+    Registry& registry = AllStreams();
+    const std::lock_guard lock(registry.mutex);
+    const auto found = registry.streams.find(static_cast<Stream*>(handle));
+    if (found == registry.streams.end()) {
+        return Fail(ACL_ERROR_RT_PARAM_INVALID, std::string(function) + ": expected a stream that exists");
+    }
+    const int device = found->second->Device();
+    if (device == CurrentDeviceOrFirst()) return ACL_SUCCESS;
+    return Fail(ACL_ERROR_RT_STREAM_CONTEXT, std::string(function) + ": expected a stream of the current device " +
+                                                 std::to_string(CurrentDeviceOrFirst()) + ", got one of device " +
+                                                 std::to_string(device));
+}
+
 aclError Enqueue(aclrtStream handle, Task task) { return StreamOf(handle).Enqueue(std::move(task)); }
 
 aclError SynchronizeDevice(int device) {

@@ -55,6 +55,7 @@ private:
 };
 
 Stream& StreamOf(aclrtStream handle);  // a null handle is the default stream of the thread's device
+aclError CheckStream(const char* function, aclrtStream handle);  // exists, and is of the thread's device
 aclError Enqueue(aclrtStream handle, Task task);
 aclError SynchronizeDevice(int device);
 void EndCapture(const std::shared_ptr<Graph>& graph);  // on every stream that takes part in it

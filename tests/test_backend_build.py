@@ -1,0 +1,107 @@
+"""Building the adapter, and the operators as nodes of a GE graph, on a machine without an NPU."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import toptheta_npu  # noqa: F401 (registers the operators)
+from emulator.cann import describe_operator
+from toptheta_npu import TopThetaBackendError
+from toptheta_npu.npu import build, converter
+
+
+def test_build_without_torch_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(TopThetaBackendError, match=r"^torch_npu: expected it to be installed"):
+        build.build_adapter(tmp_path / "torch")
+
+
+def test_build_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "torch_npu_folder", lambda: tmp_path)
+    with pytest.raises(TopThetaBackendError, match=r"^compiler: expected g\+\+ or \$CXX, got /no/such/compiler"):
+        build.build_adapter(tmp_path / "torch", compiler="/no/such/compiler")
+
+
+def test_build_shows_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "torch_npu_folder", lambda: tmp_path)
+    source = tmp_path / "broken.cpp"
+    source.write_text("int broken = text;\n")
+    with pytest.raises(TopThetaBackendError, match=r"broken\.cpp:1:14: error:"):
+        build.build_adapter(tmp_path / "torch", source=source)
+    assert not (tmp_path / "torch" / build.LIBRARY).exists()
+
+
+def test_converter_names_are_those_of_the_operator_definition() -> None:
+    operator = describe_operator()
+    kinds = {"int": "Int", "float": "Float", "string": "Str", "list_int": "ListInt", "bool": "Bool"}
+    assert operator["type"] == converter.OPERATOR
+    assert [item["name"] for item in operator["inputs"]] == list(converter.INPUTS)
+    assert {item["name"]: kinds[item["type"]] for item in operator["attributes"]} == converter.ATTRIBUTES
+    assert [item["name"] for item in operator["attributes"]] == list(converter.ATTRIBUTES)
+    assert tuple(item["name"] for item in operator["outputs"]) == converter.OUTPUTS
+
+
+class _BrokenTorchair(types.ModuleType):
+    """As torch_npu puts it in place where torchair cannot be imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("the reason")
+
+
+@pytest.mark.parametrize("torchair", [None, _BrokenTorchair("torchair")], ids=["missing", "broken"])
+def test_converter_without_torchair(torchair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchair", torchair)
+    with pytest.raises(TopThetaBackendError, match=r"^torchair: expected it to be importable"):
+        converter.register()
+
+
+def _recording_torchair() -> tuple[Any, dict[Any, Any], list[dict[str, Any]]]:
+    """A torchair that keeps the converters it is given and the nodes that they make."""
+    converters: dict[Any, Any] = {}
+    nodes: list[dict[str, Any]] = []
+
+    def custom_op(kind: str, **parts: Any) -> list[str]:
+        nodes.append({"type": kind, **parts})
+        return list(parts["outputs"])
+
+    kinds = {kind: (lambda value, kind=kind: (kind, value)) for kind in set(converter.ATTRIBUTES.values())}
+    ge = types.SimpleNamespace(custom_op=custom_op, attr=types.SimpleNamespace(**kinds))
+    register = lambda overload: lambda function: converters.setdefault(overload, function)  # noqa: E731
+    return types.SimpleNamespace(register_fx_node_ge_converter=register, ge=ge), converters, nodes
+
+
+@pytest.mark.parametrize(
+    ("name", "returned"),
+    [
+        ("incremental_attention", "attention_out"),
+        ("incremental_attention_with_stats", ("attention_out", "lse", "kept", "value_rows")),
+        ("incremental_attention_partial",
+         ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "kept")),
+    ],
+)  # fmt: skip
+def test_converter_maps_a_paged_call(name: str, returned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchair, converters, nodes = _recording_torchair()
+    monkeypatch.setitem(sys.modules, "torchair", torchair)
+    converter.register()
+    key = types.SimpleNamespace(symsize=[9, 2, 32, 64])
+    result = converters[getattr(torch.ops.toptheta_npu, name).default](
+        "q", key, "v", "theta", "lengths", None, "table", num_heads=4, num_key_value_heads=2, scale_value=0.125,
+        meta_outputs=None,
+    )  # fmt: skip
+    assert result == returned
+    (node,) = nodes
+    assert node["type"] == describe_operator()["type"]
+    assert (node["inputs"]["query"], node["inputs"]["block_table"], node["inputs"]["row_lse"]) == ("q", "table", None)
+    attributes = {attribute: value for attribute, (_, value) in node["attrs"].items()}
+    defaults = {item["name"]: item["default"] for item in describe_operator()["attributes"]}
+    expected = defaults | {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.125, "block_size": 32,
+                           "with_stats": "stats" in name, "partial": "partial" in name}  # fmt: skip
+    if "partial" in name:
+        expected["sdc_gamma"] = 0.0
+    assert attributes == expected
