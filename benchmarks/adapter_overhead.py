@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch.utils.benchmark import Timer
 
+from benchmarks.tables import Goal, goal_table
 from emulator.acl import default_op_package, install_torch_npu, make_op_package
 from emulator.acl.build import link
 from emulator.acl.op_source import declaration
@@ -119,20 +119,20 @@ def run() -> _Figures:
     return figures
 
 
-def main() -> None:
-    table = Table(title=f"Host cost of a call, us over empty_like (goal of the operator: {GOAL_MICROSECONDS:.0f})")
-    table.add_column("TASK_QUEUE_ENABLE")
-    for name in (ADAPTER, PUBLIC, MACRO):
-        table.add_column(name, justify="right")
-    table.add_column("goal")
+def goals() -> list[Goal]:
+    """The figures beside their goal."""
+    figures = []
     for queue, costs in run().items():
-        met = "met" if costs[ADAPTER] <= GOAL_MICROSECONDS else "missed"
-        table.add_row(queue, *(f"{costs[name]:.1f}" for name in (ADAPTER, PUBLIC, MACRO)), met)
-    Console().print(table)
+        setting = f"TASK_QUEUE_ENABLE={queue}"
+        figures.append(Goal(f"the operator, {setting}", costs[ADAPTER], GOAL_MICROSECONDS, " µs"))
+        figures.append(Goal("the same through EXEC_NPU_CMD_EXT", costs[MACRO], unit=" µs"))
+        figures.append(Goal("the public function, with its checks", costs[PUBLIC], unit=" µs"))
+    return figures
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         print(json.dumps(measure(Path(sys.argv[1]))))
     else:
-        main()
+        title = "Host cost of a call over emulated devices, above empty_like"
+        Console().print(goal_table(goals(), title=title).as_rich())

@@ -1,6 +1,6 @@
 """Cost of the checked, registered operator over calling the fallback directly, for a small case.
 
-    python benchmarks/call_overhead.py
+    python -m benchmarks.call_overhead
 
 Alone: argument checks and dispatch around an empty implementation, in a tight loop. In place: the operator
 against the fallback it runs, alternating. The second is larger, since the fallback's own 60 or so torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 import toptheta_npu
+from benchmarks.tables import Goal, goal_table
 from toptheta_npu import fallback, operator
 
 GOAL_MICROSECONDS = 15.0
@@ -40,7 +41,9 @@ def median_of(values: list[float]) -> float:
     return torch.tensor(values).median().item()
 
 
-def main() -> None:
+def measure() -> tuple[float, float]:
+    """Median microseconds of checks and dispatch: alone, and in place over the fallback."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     key, value = torch.randn(1, 2, 128, 64), torch.randn(1, 2, 128, 64)
     tensors: dict[str, Tensor] = {"query": torch.randn(1, 8, 1, 64), "key": key, "value": value}
@@ -54,12 +57,18 @@ def main() -> None:
             alone = [microseconds(call, names, 2000) - microseconds("empty_like(query)", names, 2000) for _ in range(9)]
         in_place = [microseconds(call, names, 500) - microseconds(straight, names, 500) for _ in range(15)]
     del library
-    console = Console()
-    for name, values in (("alone, in a tight loop", alone), ("in place, over the fallback", in_place)):
-        met = "met" if median_of(values) <= GOAL_MICROSECONDS else "missed"
-        goal = f"goal {GOAL_MICROSECONDS:.0f} us, {met}"
-        console.print(f"checks and dispatch {name}: {median_of(values):.1f} us ({goal})")
+    torch.set_num_threads(threads)
+    return median_of(alone), median_of(in_place)
+
+
+def goals() -> list[Goal]:
+    """The figures beside their goal."""
+    alone, in_place = measure()
+    return [
+        Goal("argument checks and dispatch alone, in a tight loop", alone, GOAL_MICROSECONDS, " µs"),
+        Goal("the operator over the fallback that it runs, alternating", in_place, GOAL_MICROSECONDS, " µs"),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    Console().print(goal_table(goals(), title="Cost of a call on a CPU, one thread").as_rich())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as RichTable
+from benchmarks.tables import Goal, Table, goal_table, renew
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "kernel.md"
 Event = Mapping[str, Any]
@@ -36,47 +33,6 @@ _DENSITIES = {1 / 64: "1/64", 1 / 32: "1/32", 1 / 16: "1/16", 1 / 8: "1/8", 1 / 
               5 / 8: "5/8", 3 / 4: "3/4", 1: "1"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of docs/kernel.md; `name` is that of its place there."""
-
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def as_rich(self) -> RichTable:
-        table = RichTable(title=f"{self.title} (modelled, uncalibrated)", box=SIMPLE_HEAD, title_justify="left")
-        for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left")
-        for row in self.rows:
-            table.add_row(*(cell.strip("*`") for cell in row))
-        return table
-
-    def as_markdown(self) -> str:
-        lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A bound that a figure should keep."""
-
-    name: str
-    value: float
-    limit: float
-    unit: str = ""
-    at_most: bool = True
-
-    @property
-    def digits(self) -> int:
-        return 2 if self.unit else 3
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.limit if self.at_most else self.value >= self.limit
-
-
 def goals(results: Results) -> list[Goal]:
     """What the kernel was to reach in the model."""
     kept = results["paper"]["kept"]
@@ -94,21 +50,12 @@ def goals(results: Results) -> list[Goal]:
 
 def tables(results: Results) -> list[Table]:
     return [
-        goal_table(results), paper_table(results["paper"]), traffic_table(results["paper"]),
+        goal_table(goals(results), figure="modelled"), paper_table(results["paper"]), traffic_table(results["paper"]),
         ledger_table(results["paper"]), vector_table(results["paper"]), length_table(results["lengths"]),
         density_table(results["densities"]), crossover_table(results["densities"]),
         uneven_table(results["uneven_heads"]), grouped_table(results["grouped"], results["ragged"]),
         mode_table(results["modes"]),
     ]  # fmt: skip
-
-
-def goal_table(results: Results) -> Table:
-    def row(goal: Goal) -> list[str]:
-        sign = "≤" if goal.at_most else "≥"
-        verdict = "met" if goal.met else "**missed**"
-        return [goal.name, f"{goal.value:.{goal.digits}f}{goal.unit}", f"{sign} {goal.limit:g}{goal.unit}", verdict]
-
-    return Table("goals", "Goals", ("", "modelled", "goal", ""), [row(goal) for goal in goals(results)])
 
 
 def paper_table(paper: Results) -> Table:
@@ -265,14 +212,8 @@ def mode_table(rows: Sequence[Results]) -> Table:
 
 
 def renew_page(results: Results) -> None:
-    """Puts the tables into docs/kernel.md, between the comments that carry their names."""
-    text = PAGE.read_text()
-    for table in tables(results):
-        place = re.compile(rf"(<!-- table {table.name}.*?-->\n).*?(<!-- end -->)", re.DOTALL)
-        text, count = place.subn(lambda match, table=table: match[1] + table.as_markdown() + match[2], text)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"docs/kernel.md: expected one place for the table {table.name}, got {count}")
-    PAGE.write_text(text)
+    """Puts the tables into docs/kernel.md."""
+    renew(PAGE, tables(results))
 
 
 def plot_timeline(traces: Mapping[str, Sequence[Event]], path: Path) -> None:

@@ -1,0 +1,82 @@
+"""Tables of the documentation and the goals in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table as RichTable
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page; `name` is that of its place there."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def as_rich(self) -> RichTable:
+        table = RichTable(title=self.title, box=SIMPLE_HEAD, title_justify="left")
+        for number, column in enumerate(self.columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in self.rows:
+            table.add_row(*(cell.strip("*`") for cell in row))
+        return table
+
+    def as_markdown(self) -> str:
+        lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure and the bound that it should keep, if it has one."""
+
+    name: str
+    value: float
+    limit: float | None = None
+    unit: str = ""
+    at_most: bool = True
+
+    @property
+    def digits(self) -> int:
+        return 2 if self.unit else 3
+
+    @property
+    def met(self) -> bool:
+        if self.limit is None:
+            return True
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
+
+
+def goal_table(goals: Iterable[Goal], *, title: str = "Goals", figure: str = "figure") -> Table:
+    """Each figure, its goal, and whether it was met."""
+
+    def row(goal: Goal) -> list[str]:
+        value = f"{goal.value:.{goal.digits}f}{goal.unit}"
+        if goal.limit is None:
+            return [goal.name, value, "", ""]
+        sign = "≤" if goal.at_most else "≥"
+        return [goal.name, value, f"{sign} {goal.limit:g}{goal.unit}", "met" if goal.met else "**missed**"]
+
+    return Table("goals", title, ("", figure, "goal", ""), [row(goal) for goal in goals])
+
+
+def renew(page: Path, tables: Iterable[Table]) -> None:
+    """Puts the tables into a page, between the comments that carry their names.
+
+    Raises:
+        ValueError: the page has no place for a table, or several.
+    """
+    text = page.read_text()
+    for table in tables:
+        place = re.compile(rf"(<!-- table {table.name}.*?-->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = place.subn(lambda match, table=table: match[1] + table.as_markdown() + match[2], text)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"{page}: expected one place for the table {table.name}, got {count}")
+    page.write_text(text)
