@@ -31,7 +31,7 @@ from emulator.acl.torch_npu import torch_npu_package, torch_package
 from emulator.cann import aclnn_signature
 
 GOAL_MICROSECONDS = 10.0
-NOTHING, ADAPTER, PUBLIC, MACRO = "empty_like", "operator", "public function", "EXEC_NPU_CMD_EXT"
+NOTHING, ADAPTER, PUBLIC, MACRO, QUEUE = "empty_like", "operator", "public function", "EXEC_NPU_CMD_EXT", "queue"
 _CALLS, _ROUNDS = 400, 15
 _MACRO_SOURCE = Path(__file__).with_name("macro_route.cpp")
 _WORKSPACE = 16 << 20  # what every operator of CANN asks for at least
@@ -76,7 +76,9 @@ def measure(macro_library: Path) -> dict[str, float]:
 
     library = torch.library.Library("toptheta_npu_macro", "DEF")
     library.define("incremental_attention" + SCHEMAS["incremental_attention"])
-    library.impl("incremental_attention", torch.library.fallthrough_kernel, "Autograd")
+    library.define("queue_alone(Tensor query) -> Tensor")
+    for name in ("incremental_attention", "queue_alone"):
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     torch.ops.load_library(str(macro_library))
     query = torch.zeros(1, 8, 1, 128, dtype=torch.float16).npu()
     key, value = (torch.zeros(1, 8, 256, 128, dtype=torch.float16).npu() for _ in range(2))
@@ -85,12 +87,13 @@ def measure(macro_library: Path) -> dict[str, float]:
         "public": toptheta_npu.incremental_attention,
         "adapter": torch.ops.toptheta_npu.incremental_attention.default,
         "macro": torch.ops.toptheta_npu_macro.incremental_attention.default,
+        "queue": torch.ops.toptheta_npu_macro.queue_alone.default,
         "options": {"num_heads": 8, "num_key_value_heads": 8, "scale_value": 0.1},
     }  # fmt: skip
     names["public"](*names["tensors"])  # loads the adapter
     statements = {
         NOTHING: "empty_like(query)", ADAPTER: "adapter(*tensors, **options)",
-        PUBLIC: "public(*tensors)", MACRO: "macro(*tensors, **options)",
+        PUBLIC: "public(*tensors)", MACRO: "macro(*tensors, **options)", QUEUE: "queue(query)",
     }  # fmt: skip
     rounds: dict[str, list[float]] = {name: [] for name in statements}
     timers = {name: Timer(statement, globals=names) for name, statement in statements.items()}
@@ -125,6 +128,7 @@ def goals() -> list[Goal]:
     for queue, costs in run().items():
         setting = f"TASK_QUEUE_ENABLE={queue}"
         figures.append(Goal(f"the operator, {setting}", costs[ADAPTER], GOAL_MICROSECONDS, " µs"))
+        figures.append(Goal("of it torch_npu's task queue, with nothing in it", costs[QUEUE], unit=" µs"))
         figures.append(Goal("the same through EXEC_NPU_CMD_EXT", costs[MACRO], unit=" µs"))
         figures.append(Goal("the public function, with its checks", costs[PUBLIC], unit=" µs"))
     return figures

@@ -35,6 +35,18 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
     return out;
 }
 
+// torch_npu's task queue alone: nothing is described, planned or launched.
+at::Tensor QueueAlone(const at::Tensor& query)
+{
+    at::Tensor out = at::empty_like(query);
+    RunAclCall("nothing", []() -> int { return 0; });
+    return out;
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(toptheta_npu_macro, PrivateUse1, library) { library.impl("incremental_attention", &Attention); }
+TORCH_LIBRARY_IMPL(toptheta_npu_macro, PrivateUse1, library)
+{
+    library.impl("incremental_attention", &Attention);
+    library.impl("queue_alone", &QueueAlone);
+}

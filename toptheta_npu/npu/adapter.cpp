@@ -5,17 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
 struct aclTensor;
@@ -173,7 +172,12 @@ public:
         return arrays_.back();
     }
 
-    char* Add(c10::string_view text) { return texts_.emplace_back(text.data(), text.size()).data(); }
+    char* Add(c10::string_view text)
+    {
+        std::string& kept = texts_.at(textCount_++);
+        kept.assign(text.data(), text.size());
+        return kept.data();
+    }
 
     void Release() noexcept
     {
@@ -185,7 +189,9 @@ public:
         }
         tensors_.clear();
         arrays_.clear();
-        texts_.clear();
+        for (std::string& text : texts_) {
+            text.clear();
+        }
     }
 
     // Freed memory is reused in stream order, so the launch need not hold on to them.
@@ -200,10 +206,12 @@ private:
     }
 
     aclOpExecutor* executor_ = nullptr;
-    std::vector<Tensor> tensors_;
-    std::vector<const aclIntArray*> arrays_;
-    std::list<std::string> texts_;
-    std::vector<at::Tensor> temporaries_;
+    // In place: what another thread frees makes the next allocation slow.
+    c10::SmallVector<Tensor, 18> tensors_;
+    c10::SmallVector<const aclIntArray*, 2> arrays_;
+    std::array<std::string, 4> texts_;
+    size_t textCount_ = 0;
+    c10::SmallVector<at::Tensor, 8> temporaries_;
 };
 
 // The arguments of the schemas, of which each operator leaves out some.

@@ -1,5 +1,6 @@
 #include "descriptors.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -13,7 +14,7 @@
 namespace acl_emulator {
 namespace {
 
-constexpr size_t kGraveyard = 20000;  // destroyed descriptors whose memory is not used again yet
+constexpr size_t kGraveyard = 2000;  // destroyed descriptors whose memory is not used again yet
 
 std::atomic<int64_t> g_liveDescriptors{0};
 
@@ -46,23 +47,56 @@ private:
     std::set<aclOpExecutor*> executors_;
 };
 
-// Marks the descriptor and frees the one that was destroyed the longest time ago.
+// Descriptors are made in one thread and destroyed in another. Memory that is freed in another thread than it comes from
+// makes both wait for each other, so it is passed back without a lock.
+template <typename T>
+class Pool {
+public:
+    static Pool& Get() {
+        static auto* pool = new Pool;
+        return *pool;
+    }
+
+    T* Take() {
+        const std::lock_guard lock(mutex_);
+        if (graves_.size() <= kGraveyard) Collect();
+        if (graves_.size() <= kGraveyard) return new T;
+        T* oldest = graves_.front();
+        graves_.pop_front();
+        oldest->destroyed = false;
+        return oldest;
+    }
+
+    // False for one that has been given back before.
+    bool GiveBack(T* descriptor) {
+        if (descriptor->destroyed.exchange(true)) return false;
+        descriptor->next = given_.load();
+        while (!given_.compare_exchange_weak(descriptor->next, descriptor)) {
+        }
+        return true;
+    }
+
+private:
+    void Collect() {
+        const size_t before = graves_.size();
+        for (Descriptor* each = given_.exchange(nullptr); each != nullptr; each = each->next) {
+            graves_.push_back(static_cast<T*>(each));
+        }
+        std::reverse(graves_.begin() + before, graves_.end());  // the last one came first
+    }
+
+    std::mutex mutex_;
+    std::deque<T*> graves_;
+    std::atomic<Descriptor*> given_{nullptr};
+};
+
 template <typename T>
 aclnnStatus Destroy(const T* descriptor, const char* function) {
-    static std::mutex mutex;
-    static auto* graves = new std::deque<const T*>;
     if (descriptor == nullptr) return ACL_SUCCESS;
-    const std::lock_guard lock(mutex);
-    if (descriptor->destroyed) {
+    if (!Pool<T>::Get().GiveBack(const_cast<T*>(descriptor))) {
         return Fail(kInvalidParameter, std::string(function) + ": the descriptor has been destroyed before");
     }
-    const_cast<T*>(descriptor)->destroyed = true;
     --g_liveDescriptors;
-    graves->push_back(descriptor);
-    if (graves->size() > kGraveyard) {
-        delete graves->front();
-        graves->pop_front();
-    }
     return ACL_SUCCESS;
 }
 
@@ -79,7 +113,7 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& dims) {
 template <typename T>
 T* New() {
     ++g_liveDescriptors;
-    return new T;
+    return Pool<T>::Get().Take();
 }
 
 template <typename T, typename Element>
@@ -170,11 +204,19 @@ extern "C" {
 aclTensor* aclCreateTensor(const int64_t* dims, uint64_t rank, aclDataType type, const int64_t* strides,
                            int64_t offset, aclFormat format, const int64_t* storageDims, uint64_t storageRank,
                            void* data) {
+    if (rank > Sizes::kCapacity || storageRank > Sizes::kCapacity) {
+        Fail(kInvalidParameter, "aclCreateTensor: expected at most " + std::to_string(Sizes::kCapacity) +
+                                    " dimensions, got " + std::to_string(std::max(rank, storageRank)));
+        return nullptr;
+    }
     auto* tensor = New<aclTensor>();
-    tensor->dims.assign(dims, dims + rank);
-    tensor->strides = strides != nullptr ? std::vector<int64_t>(strides, strides + rank)
-                                         : ContiguousStrides(tensor->dims);
-    tensor->storageDims.assign(storageDims, storageDims + storageRank);
+    tensor->dims.Assign(dims, rank);
+    if (strides != nullptr) {
+        tensor->strides.Assign(strides, rank);
+    } else {
+        tensor->strides.Assign(ContiguousStrides(tensor->dims).data(), rank);
+    }
+    tensor->storageDims.Assign(storageDims, storageRank);
     tensor->offset = offset;
     tensor->type = type;
     tensor->format = format;

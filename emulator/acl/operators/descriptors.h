@@ -1,8 +1,11 @@
-// The descriptors of aclnn operators. A destroyed one is kept for a while, so that its later use can be told.
+// The descriptors of aclnn operators. A destroyed one is kept for a while, so that its later use can be told, and then
+// becomes a new one.
 #pragma once
 
 #include <acl/acl.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -13,15 +16,37 @@ using aclnnStatus = int32_t;
 namespace acl_emulator {
 
 struct Descriptor {
-    bool destroyed = false;
+    std::atomic<bool> destroyed{false};
+    Descriptor* next = nullptr;  // of those that were destroyed and not collected yet
+};
+
+// Sizes or strides of a tensor. Without memory of their own, so that a descriptor is one allocation.
+class Sizes {
+public:
+    static constexpr size_t kCapacity = 16;
+
+    void Assign(const int64_t* values, size_t count) {
+        std::copy(values, values + count, values_);
+        count_ = count;
+    }
+
+    size_t size() const { return count_; }
+    int64_t operator[](size_t i) const { return values_[i]; }
+    const int64_t* begin() const { return values_; }
+    const int64_t* end() const { return values_ + count_; }
+    operator std::vector<int64_t>() const { return {begin(), end()}; }
+
+private:
+    size_t count_ = 0;
+    int64_t values_[kCapacity];
 };
 
 }  // namespace acl_emulator
 
 struct aclTensor : acl_emulator::Descriptor {
-    std::vector<int64_t> dims;     // of the view
-    std::vector<int64_t> strides;  // in elements
-    std::vector<int64_t> storageDims;
+    acl_emulator::Sizes dims;     // of the view
+    acl_emulator::Sizes strides;  // in elements
+    acl_emulator::Sizes storageDims;
     int64_t offset = 0;  // in elements
     aclDataType type = ACL_DT_UNDEFINED;
     aclFormat format = ACL_FORMAT_ND;
