@@ -31,11 +31,9 @@ lint: $(READY)
 docs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/test_documentation.py toptheta_npu
 
+# one page: every figure with its goal; about ten minutes
 benchmark: $(READY)
-	$(BIN)/python benchmarks/incremental_fallback.py
-	$(BIN)/python benchmarks/call_overhead.py
-	$(BIN)/python benchmarks/calibration_rows.py
-	$(BIN)/python -m benchmarks.modelled_kernel
+	$(BIN)/python -m benchmarks.page
 
 train: $(READY)
 	$(BIN)/python examples/train_tiny_llama.py

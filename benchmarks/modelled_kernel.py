@@ -176,7 +176,7 @@ def main(
         modelled_report.plot_gains(results, RESULTS.with_name("modelled_gains.png"))
         modelled_report.renew_page(results)
     console.print("Every time is modelled and uncalibrated, in microseconds; none is a device's.")
-    for table in modelled_report.tables(results):
+    for table in modelled_report.tables(results).values():
         console.print(table.as_rich())
     seconds = results["paper"]["functional_run_seconds"]
     console.print(f"functional run of the paper's point, all checks on: {seconds:.2f} s (goal 5)")

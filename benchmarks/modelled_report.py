@@ -48,14 +48,16 @@ def goals(results: Results) -> list[Goal]:
     ]
 
 
-def tables(results: Results) -> list[Table]:
-    return [
-        goal_table(goals(results), figure="modelled"), paper_table(results["paper"]), traffic_table(results["paper"]),
-        ledger_table(results["paper"]), vector_table(results["paper"]), length_table(results["lengths"]),
-        density_table(results["densities"]), crossover_table(results["densities"]),
-        uneven_table(results["uneven_heads"]), grouped_table(results["grouped"], results["ragged"]),
-        mode_table(results["modes"]),
-    ]  # fmt: skip
+def tables(results: Results) -> dict[str, Table]:
+    """The tables of docs/kernel.md by the names of their places there."""
+    paper = results["paper"]
+    return {
+        "goals": goal_table(goals(results), figure="modelled"), "paper": paper_table(paper),
+        "traffic": traffic_table(paper), "ledger": ledger_table(paper), "vector": vector_table(paper),
+        "lengths": length_table(results["lengths"]), "densities": density_table(results["densities"]),
+        "crossover": crossover_table(results["densities"]), "uneven": uneven_table(results["uneven_heads"]),
+        "grouped": grouped_table(results["grouped"], results["ragged"]), "modes": mode_table(results["modes"]),
+    }  # fmt: skip
 
 
 def paper_table(paper: Results) -> Table:
@@ -64,7 +66,7 @@ def paper_table(paper: Results) -> Table:
     def row(name: str, form: str, cold: float, hot: float) -> list[str]:
         return [name, form.format(cold), form.format(hot)]
 
-    return Table("paper", "48 heads, 2048 keys, 128 kept", ("", "cold", "hot"), [
+    return Table("48 heads, 2048 keys, 128 kept", ("", "cold", "hot"), [
         row("time, µs", "{:.2f}", kept["cold"], kept["hot"]),
         row("with estimated bank conflicts, µs", "{:.2f}", kept["cold_conflicts"], kept["hot_conflicts"]),
         row("at θ = -inf (dense), µs", "{:.2f}", dense["cold"], dense["hot"]),
@@ -84,7 +86,7 @@ def traffic_table(paper: Results) -> Table:
         for name, count in kept["bytes_read"].items()
     ]  # fmt: skip
     columns = ("tensor", "bytes", "copies", "dense: bytes", "copies")
-    return Table("traffic", "Bytes that all cores read", columns, rows)
+    return Table("Bytes that all cores read", columns, rows)
 
 
 def ledger(events: Sequence[Event]) -> dict[str, float]:
@@ -110,7 +112,7 @@ def ledger(events: Sequence[Event]) -> dict[str, float]:
 def ledger_table(paper: Results) -> Table:
     rows = [[name, f"{value:.2f}"] for name, value in paper["cold_ledger"].items()]
     rows.append(["together", f"{sum(paper['cold_ledger'].values()):.2f}"])
-    return Table("ledger", "Where the cold time goes, slowest core", ("", "µs"), rows)
+    return Table("Where the cold time goes, slowest core", ("", "µs"), rows)
 
 
 def vector_work(events: Sequence[Event]) -> dict[str, float]:
@@ -135,7 +137,7 @@ def part_of(event: Event) -> str:
 def vector_table(paper: Results) -> Table:
     total = sum(paper["vector_work"].values())
     rows = [[name, f"{value:.2f}", f"{value / total:.0%}"] for name, value in paper["vector_work"].items()]
-    return Table("vector", "What the vector unit does, slowest core", ("", "µs", "share"), rows)
+    return Table("What the vector unit does, slowest core", ("", "µs", "share"), rows)
 
 
 def length_table(lengths: Sequence[Results]) -> Table:
@@ -146,12 +148,12 @@ def length_table(lengths: Sequence[Results]) -> Table:
          f"{row['dense']['hot']:.1f}", f"{_gain(row, 'hot'):.2f}"]
         for row in lengths
     ]  # fmt: skip
-    return Table("lengths", "48 heads against the same kernel at θ = -inf", columns, rows)
+    return Table("48 heads against the same kernel at θ = -inf", columns, rows)
 
 
 def density_table(rows: Sequence[Results]) -> Table:
     columns = ("k/n", "V rows read", "cold, µs", "gain", "byte bound", "hot, µs", "gain", "forced: gain, cold", "hot")
-    return Table("densities", "48 heads, 8192 keys, by share kept", columns, [
+    return Table("48 heads, 8192 keys, by share kept", columns, [
         [_DENSITIES[row["density"]], f"{row['kept']['rows_read'] / row['kept']['of_rows']:.1%}",
          f"{row['kept']['cold']:.1f}", f"{_gain(row, 'cold'):.2f}", f"{_byte_bound(row):.2f}",
          f"{row['kept']['hot']:.1f}", f"{_gain(row, 'hot'):.2f}",
@@ -172,12 +174,12 @@ def crossover(rows: Sequence[Results], mode: str) -> float | None:
 def crossover_table(rows: Sequence[Results]) -> Table:
     places = [crossover(rows, mode) for mode in ("cold", "hot")]
     cells = ["never" if place is None else f"{place:.2f}" for place in places]
-    return Table("crossover", "Single V rows against all", ("", "cold", "hot"), [["crossover at k/n", *cells]])
+    return Table("Single V rows against all", ("", "cold", "hot"), [["crossover at k/n", *cells]])
 
 
 def uneven_table(rows: Sequence[Results]) -> Table:
     columns = ("SyncAll, µs", "32 heads, cold, µs", "over 48 heads", "32 heads, hot, µs", "over 48 heads")
-    return Table("uneven", "32 heads over 48 cores", columns, [
+    return Table("32 heads over 48 cores", columns, [
         [f"{row['sync_all']:g}", f"{row['cold_32']:.2f}", f"{row['cold_32'] / row['cold_48']:.3f}",
          f"{row['hot_32']:.2f}", f"{row['hot_32'] / row['hot_48']:.3f}"]
         for row in rows
@@ -188,7 +190,7 @@ def grouped_table(rows: Sequence[Results], ragged: Results) -> Table:
     columns = ("n", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy",
                "dense traffic, µs", "hot, µs", "gain")  # fmt: skip
     named = [*((str(row["n"]), row) for row in rows), ("16 ragged", ragged)]
-    return Table("grouped", "8 KV heads, k = n/16", columns, [
+    return Table("8 KV heads, k = n/16", columns, [
         [n, _group(row), f"{row['kept']['rows_needed'] / row['kept']['of_rows']:.1%}", f"{row['kept']['cold']:.1f}",
          f"{row['dense']['cold']:.1f}", f"{_gain(row, 'cold'):.2f}", f"{_byte_bound(row):.2f}",
          f"{row['kept']['cold_busy']['V']:.0%}", f"{row['dense']['cold_bound']:.1f}", f"{row['kept']['hot']:.1f}",
@@ -203,7 +205,7 @@ def _group(row: Results) -> str:
 
 def mode_table(rows: Sequence[Results]) -> Table:
     columns = ("call", "cold, µs", "hot, µs", "V busy, cold", "V busy, hot", "with conflicts: cold, µs", "hot, µs")
-    return Table("modes", "48 heads, 2048 keys, 128 kept, by mode", columns, [
+    return Table("48 heads, 2048 keys, 128 kept, by mode", columns, [
         [row["name"], f"{row['kept']['cold']:.1f}", f"{row['kept']['hot']:.1f}",
          f"{row['kept']['cold_busy']['V']:.0%}", f"{row['kept']['hot_busy']['V']:.0%}",
          f"{row['kept']['cold_conflicts']:.1f}", f"{row['kept']['hot_conflicts']:.1f}"]

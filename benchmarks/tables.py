@@ -3,34 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as RichTable
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a page; `name` is that of its place there."""
-
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def as_rich(self) -> RichTable:
-        table = RichTable(title=self.title, box=SIMPLE_HEAD, title_justify="left")
-        for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left")
-        for row in self.rows:
-            table.add_row(*(cell.strip("*`") for cell in row))
-        return table
-
-    def as_markdown(self) -> str:
-        lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+from toptheta_npu.benchmark.report import Table
 
 
 @dataclass(frozen=True)
@@ -64,19 +41,19 @@ def goal_table(goals: Iterable[Goal], *, title: str = "Goals", figure: str = "fi
         sign = "≤" if goal.at_most else "≥"
         return [goal.name, value, f"{sign} {goal.limit:g}{goal.unit}", "met" if goal.met else "**missed**"]
 
-    return Table("goals", title, ("", figure, "goal", ""), [row(goal) for goal in goals])
+    return Table(title, ("", figure, "goal", ""), [row(goal) for goal in goals])
 
 
-def renew(page: Path, tables: Iterable[Table]) -> None:
+def renew(page: Path, tables: Mapping[str, Table]) -> None:
     """Puts the tables into a page, between the comments that carry their names.
 
     Raises:
         ValueError: the page has no place for a table, or several.
     """
     text = page.read_text()
-    for table in tables:
-        place = re.compile(rf"(<!-- table {table.name}.*?-->\n).*?(<!-- end -->)", re.DOTALL)
+    for name, table in tables.items():
+        place = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text, count = place.subn(lambda match, table=table: match[1] + table.as_markdown() + match[2], text)  # type: ignore[misc]
         if count != 1:
-            raise ValueError(f"{page}: expected one place for the table {table.name}, got {count}")
+            raise ValueError(f"{page}: expected one place for the table {name}, got {count}")
     page.write_text(text)

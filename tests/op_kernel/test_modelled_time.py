@@ -96,9 +96,9 @@ def test_a_goal_can_be_missed() -> None:
 
 
 def test_the_page_shows_the_figures() -> None:
-    for table in modelled_report.tables(_RESULTS):
-        place = re.search(rf"<!-- table {table.name} -->\n(.*?)<!-- end -->", _PAGE, re.DOTALL)
-        assert place is not None, table.name
+    for name, table in modelled_report.tables(_RESULTS).items():
+        place = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", _PAGE, re.DOTALL)
+        assert place is not None, name
         assert place[1] == table.as_markdown(), "renew it: python -m benchmarks.modelled_kernel --write"
 
 

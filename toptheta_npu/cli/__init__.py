@@ -10,12 +10,16 @@ from rich.markup import escape
 
 from toptheta_npu.errors import TopThetaError
 
+from .benchmark import benchmark
+from .benchmark_generate import benchmark_generate
 from .demo import demo
 from .doctor import doctor
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(doctor)
+app.command()(benchmark)
+app.command()(benchmark_generate)
 
 
 @app.callback()
@@ -23,10 +27,10 @@ def _about() -> None:
     """Top-Theta attention: calibrated thresholds instead of top-k."""
 
 
-def main() -> None:
+def main(commands: typer.Typer = app) -> None:
     """Run the command line; an error a user can mend is one sentence, not a traceback."""
     try:
-        app()
+        commands()
     except TopThetaError as error:
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)

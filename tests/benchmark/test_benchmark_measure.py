@@ -1,0 +1,199 @@
+"""Contenders against their answers, ratios by hand, and results through JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from toptheta_npu import TopThetaValueError
+from toptheta_npu.benchmark import measure, report
+from toptheta_npu.benchmark.clocks import Timing
+from toptheta_npu.benchmark.contenders import COPY, Contender, list_contenders
+from toptheta_npu.benchmark.inputs import Inputs, make_inputs, make_traffic
+from toptheta_npu.benchmark.measure import (
+    Row,
+    ShapeResult,
+    TopThetaWrongResultError,
+    check_answer,
+    compare,
+    compare_one,
+    relative_error,
+)
+from toptheta_npu.benchmark.plots import crossover
+from toptheta_npu.benchmark.shapes import PAPER, Shape
+
+SMALL = Shape(2, 8, 2, 256, 16, head_dim=64, dtype="float32")
+SHAPES = [
+    SMALL,
+    replace(SMALL, dtype="bfloat16"),
+    replace(SMALL, dtype="float16", num_key_value_heads=8),
+    replace(SMALL, block_size=32, n=250),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_contender_of_a_cpu_is_right(shape: Shape) -> None:
+    result = compare_one(shape, "cpu", copies=2, rounds=1)
+    assert result.kept == shape.k
+    for row in result.rows:
+        assert (row.missing is None) == (set(row.calls) == {"cold", "hot"})
+        if row.role in ("own dense", "sparse", "compensated"):
+            assert row.missing is None
+    missing = {row.name for row in result.rows if row.missing}
+    if shape.block_size:
+        assert missing == {"SDPA enable_gqa", "SDPA folded", "scores of top-θ", "top-k (torch.topk)"}
+    else:
+        assert missing == ({"SDPA folded"} if shape.group == 1 else set())
+
+
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_rows_of_accelerators(device: str) -> None:
+    contenders = list_contenders(device)
+    roles = [contender.role for contender in contenders]
+    assert {"floor", "dense", "own dense", "sparse", "compensated", "top-k"} <= set(roles)
+    assert len({contender.name for contender in contenders}) == len(contenders)
+    inputs = make_inputs(replace(SMALL, dtype="float16"), "cpu", copies=1)
+    run = set()
+    for contender in contenders:
+        row = Row(contender.name, contender.role)
+        if check_answer(contender, inputs, row) is not None:
+            run.add(row.name)
+        else:
+            assert contender.foreign
+            assert row.missing
+    assert run >= {contender.name for contender in contenders if not contender.foreign}
+    if device == "cuda":
+        assert {"SDPA enable_gqa, math", "SDPA folded, math"} <= run
+
+
+def _contender(out: Tensor | Exception, foreign: bool = False) -> Contender:
+    def make(_: Inputs):  # type: ignore[no-untyped-def]
+        def call(_: int) -> Tensor:
+            if isinstance(out, Exception):
+                raise out
+            return out
+
+        return call
+
+    return Contender("it", "sparse", make, foreign=foreign)
+
+
+@pytest.mark.parametrize("wrong", ["dense", "nan", "zero"])
+def test_a_wrong_answer_is_an_error(wrong: str) -> None:
+    inputs = make_inputs(SMALL, "cpu", copies=1)
+    out = {"dense": inputs.answers["dense"], "nan": inputs.answers["kept"] * torch.nan}.get(
+        wrong, torch.zeros_like(inputs.query)
+    )
+    with pytest.raises(TopThetaWrongResultError, match=r"it: expected the float32 answer within 0\.001, got"):
+        check_answer(_contender(out), inputs, Row("it", "sparse"))
+
+
+def test_a_missing_vendor_operator_is_a_reason() -> None:
+    inputs = make_inputs(SMALL, "cpu", copies=1)
+    row = Row("it", "sparse")
+    assert check_answer(_contender(RuntimeError("no kernel\nmore"), foreign=True), inputs, row) is None
+    assert row.missing == "not available: no kernel"
+    with pytest.raises(RuntimeError, match="no kernel"):
+        check_answer(_contender(RuntimeError("no kernel")), inputs, Row("it", "sparse"))
+
+
+def test_relative_error() -> None:
+    assert relative_error(torch.tensor([3.0, 5.0]), torch.tensor([3.0, 4.0])) == pytest.approx(0.2)
+
+
+def _result() -> ShapeResult:
+    """The paper's point with K read in 1 unit of time."""
+    seconds = {
+        "floor": 1.0, "dense": 3.0, "slow dense": 9.0, "own dense": 2.5, "sparse": 1.25, "compensated": 1.5,
+        "part": 1.0,
+    }  # fmt: skip
+    rows = [
+        Row(role, role.removeprefix("slow "), calls={"cold": Timing(time, 0.9 * time, 1.1 * time)})
+        for role, time in seconds.items()
+    ]
+    shape = replace(PAPER, dtype="float32")
+    return ShapeResult(shape, None, 128.0, 2, make_traffic(shape, 48 * 128), None, rows)
+
+
+def test_ratios_by_hand() -> None:
+    result = _result()
+    base = result.baseline("cold")
+    assert base is not None
+    assert base.name == "dense"
+    assert result.gain("sparse", "cold") == pytest.approx(3 / 1.25)
+    assert result.gain("sparse", "cold", over="own dense") == pytest.approx(2)
+    assert result.bound_share("cold") == pytest.approx(2 / (32 / 17))
+    assert result.limit("cold") == pytest.approx(3 / (1 + 1 / 16))
+    assert result.roofline_share(result.rows[1], "cold") == pytest.approx(2 / 3)
+    assert result.roofline_share(result.rows[4], "cold") == pytest.approx((1 + 1 / 16) / 1.25)
+    assert result.gain("sparse", "hot") is None
+
+
+def test_a_copy_moves_twice_the_bytes() -> None:
+    result = _result()
+    result.rows[0].name = COPY
+    assert result.limit("cold") == pytest.approx(2 * 3 / (1 + 1 / 16))
+    assert result.roofline_share(result.rows[0], "cold") == pytest.approx(1)
+
+
+def test_tasks_outrank_events() -> None:
+    result = _result()
+    for row in result.rows:
+        row.tasks["cold"] = Timing(0.5 if row.role == "sparse" else 2.0, 0, 0)
+    assert result.gain("sparse", "cold") == 4
+
+
+def test_tasks_are_not_compared_with_calls() -> None:
+    result = _result()
+    result.rows[4].tasks["cold"] = Timing(0.001, 0, 0)  # top-θ alone
+    assert result.gain("sparse", "cold") == pytest.approx(3 / 1.25)
+    result.rows[2].tasks["cold"] = Timing(0.001, 0, 0)  # one of two dense rows
+    base = result.baseline("cold")
+    assert base is not None
+    assert base.name == "dense"
+
+
+def test_without_dense_attention_the_baseline_is_the_own_one() -> None:
+    result = _result()
+    result.rows = [row for row in result.rows if row.role != "dense"]
+    assert result.gain("sparse", "cold") == pytest.approx(2)
+
+
+def test_summary_names_goals() -> None:
+    table = report.summary([_result()], "cpu")
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert cells | {"shape": "48/48 n=2048 k=128 f32", "top-θ": "2.40", "goal": "2.2", "met": "yes"} == cells
+    assert (cells["scores"], cells["own gain"], cells["bound"], cells["V rows"]) == ("80%", "2.00", "1.88", "0.062")
+    assert report.goal_of(replace(PAPER, dtype="float32", batch=2)) is None
+    assert table.as_markdown().splitlines()[1].count("---:") == len(table.columns) - 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_results_survive_json(device: str) -> None:
+    result = _result()
+    text = report.as_json([result], {"name": "it"}, {"rounds": 1}, device)
+    stored = json.loads(text)
+    first = stored["results"][0]["rows"][1]["calls"]["cold"]
+    assert first["median"] == (1 if device == "cpu" else 3)  # on a CPU ratios only
+    (back,) = report.from_json(text)
+    assert (back.shape, back.traffic, back.kept) == (result.shape, result.traffic, result.kept)
+    assert report.summary([back], "cpu").rows == report.summary([result], "cpu").rows
+
+
+def test_large_shapes_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(measure, "make_inputs", lambda *_: pytest.fail("allocated"))
+    (result,) = compare([PAPER], "cpu", rounds=1, skip_large=True)
+    assert result.skipped is not None
+    assert "GiB that are free on the device" in result.skipped
+    with pytest.raises(TopThetaValueError, match="shape: expected at most"):
+        compare([PAPER], "cpu", rounds=1)
+
+
+def test_crossover() -> None:
+    assert crossover([0.25, 0.5, 1.0], [2.0, 1.5, 1.1]) is None
+    assert crossover([0.25, 1.0], [2.0, 0.0]) == pytest.approx(0.5)

@@ -1,0 +1,94 @@
+"""The comparison on the host model: ``toptheta benchmark --device model``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from toptheta_npu.benchmark import modelled
+from toptheta_npu.benchmark.shapes import Shape, parse_shape
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+
+_SMALL = Shape(1, 4, 4, n=256, k=16, head_dim=64)
+
+
+def test_bytes_bounds_and_gains() -> None:
+    result = modelled.model(_SMALL)
+    row = 2 * 64
+    assert result.kept.bytes_read["key"] == 4 * 256 * row
+    assert result.kept.rows_read == result.kept.rows_needed == 4 * 16
+    assert result.kept.bytes_read["value"] == 4 * 16 * row
+    assert result.dense.bytes_read["value"] == 4 * 256 * row
+    assert result.limit == pytest.approx(2 / (1 + 1 / 16))
+    assert result.gain == result.dense.cold / result.kept.cold
+    assert result.gain_over_any_dense == result.dense.cold_bound / result.kept.cold < result.gain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "heads=8/2,n=1000,block_size=128,batch=2,head_dim=64",  # the last block of each sequence is not full
+        "heads=4/4,n=256,k=256,dtype=bfloat16",
+        "heads=4/1,n=512,k=5,head_dim=32,batch=3",
+    ],
+)
+def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
+    shape = parse_shape(text)
+    result = modelled.model(shape)
+    valid = shape.batch * shape.num_key_value_heads * shape.n
+    assert result.kept.of_rows == result.dense.rows_needed == valid
+    assert shape.k * shape.batch * shape.num_key_value_heads <= result.kept.rows_needed
+    assert result.kept.rows_needed <= min(valid, shape.k * shape.batch * shape.num_heads)
+    assert result.kept.rows_read >= result.kept.rows_needed
+
+
+def test_printed_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    results, left_out = modelled.run([_SMALL], Console(width=160), trace=trace, own=True)
+    shown = capsys.readouterr().out
+    assert "modelled, uncalibrated microseconds, not a device's" in shown
+    assert f"{results[0].kept.cold:.1f}" in shown
+    assert "MTE2 (reads)" in shown
+    assert left_out == []
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} >= {"X"}
+
+
+def test_large_shapes_of_a_table_are_left_out_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    large = replace(_SMALL, batch=4096, n=4096)
+    results, left_out = modelled.run([_SMALL, large], Console(width=200))
+    assert [result.shape for result in results] == [_SMALL]
+    assert left_out == [(large, "16.0 GiB of cache would run for minutes here; --shape runs it")]
+    assert f"left out: {large}: 16.0 GiB" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": "float32"}, "dtype: expected float16 or bfloat16 on an NPU, got float32"),
+        ({"head_dim": 40}, "head_dim: expected a multiple of 16 on an NPU, got 40"),
+        ({"block_size": 24}, "block_size: expected 0 or a multiple of 16 up to 512 on an NPU, got 24"),
+    ],
+)
+def test_shapes_that_the_kernel_does_not_take(change: dict[str, object], message: str) -> None:
+    with pytest.raises(TopThetaValueError) as caught:
+        modelled.run([_SMALL, replace(_SMALL, **change)], Console())  # type: ignore[arg-type]
+    assert str(caught.value).startswith(message)
+
+
+def test_a_trace_is_of_one_shape() -> None:
+    with pytest.raises(TopThetaValueError, match=r"^--trace: expected one shape, got 2; name it with --shape"):
+        modelled.run([_SMALL, _SMALL], Console(), trace=Path("trace.json"))
+
+
+def test_without_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "emulator"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "emulator", None)
+    with pytest.raises(TopThetaNotImplementedError, match=r"^--device model: expected the source tree"):
+        modelled.run([_SMALL], Console())

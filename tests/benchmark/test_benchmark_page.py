@@ -1,0 +1,75 @@
+"""docs/performance.md shows the committed results, and the modelled ones are those of the kernel as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import page
+from benchmarks.tables import Goal, goal_table, renew
+from toptheta_npu.benchmark import modelled, report
+from toptheta_npu.benchmark.shapes import CPU_SHAPES, SHAPES, Shape
+
+_TEXT = page.PAGE.read_text()
+_FIGURES = json.loads(page.FIGURES.read_text())
+
+
+@pytest.mark.parametrize("name", ["goals", "comparison", "model"])
+def test_table(name: str) -> None:
+    place = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", _TEXT, re.DOTALL)
+    assert place is not None
+    assert place[1] == page.stored_tables()[name].as_markdown(), "renew it: python -m benchmarks.page --write"
+
+
+def test_results_are_of_the_default_tables() -> None:
+    left_out = set(_FIGURES["model_left_out"])
+    assert [Shape(**row["shape"]) for row in _FIGURES["model"]] == [
+        shape for shape in SHAPES if str(shape) not in left_out
+    ]
+    assert [result.shape for result in report.from_json(page.COMPARISON.read_text())] == list(CPU_SHAPES)
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_modelled_figures_are_those_of_the_kernel(number: int) -> None:
+    then = _FIGURES["model"][number]
+    (now,) = modelled.as_json([modelled.model(Shape(**then["shape"]))])
+    for name in ("gain", "limit", "gain_over_any_dense", "gain_hot"):
+        assert now[name] == pytest.approx(then[name], rel=0.01), name
+    for form in ("kept", "dense"):
+        for name in ("cold", "hot", "cold_bound"):
+            assert now[form][name] == pytest.approx(then[form][name], rel=0.01), (form, name)
+
+
+def test_goals_of_the_comparison_are_all_on_the_page() -> None:
+    results = report.from_json(page.COMPARISON.read_text())
+    goals = page.comparison_goals(results)
+    assert sorted(goal.limit for goal in goals if goal.limit) == sorted(report.GOALS.values())
+    stored = {goal["name"]: goal["value"] for goal in _FIGURES["goals"]}
+    for goal in goals:
+        assert stored[goal.name] == pytest.approx(goal.value, rel=1e-4)
+
+
+def test_verdicts() -> None:
+    goals = [
+        Goal("time", 10.5, 10.0, " µs"), Goal("time", 9.5, 10.0, " µs"),
+        Goal("gain", 1.5, 1.6, at_most=False), Goal("gain", 1.6, 1.6, at_most=False), Goal("only told", 3.0),
+    ]  # fmt: skip
+    assert [row[1:] for row in goal_table(goals).rows] == [
+        ["10.50 µs", "≤ 10 µs", "**missed**"], ["9.50 µs", "≤ 10 µs", "met"],
+        ["1.500", "≥ 1.6", "**missed**"], ["1.600", "≥ 1.6", "met"], ["3.000", "", ""],
+    ]  # fmt: skip
+
+
+def test_a_page_without_a_place_is_not_half_renewed(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text("<!-- table goals -->\nold\n<!-- end -->\n")
+    table = goal_table([Goal("gain", 1.5)])
+    with pytest.raises(ValueError, match="expected one place for the table other, got 0"):
+        renew(file, {"goals": table, "other": replace(table)})
+    assert "old" in file.read_text()
+    renew(file, {"goals": table})
+    assert "| gain | 1.500 |" in file.read_text()

@@ -1,0 +1,138 @@
+"""Shapes: parsing, configs, defaults, and every wrong use with the argument it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toptheta_npu import TopThetaValueError
+from toptheta_npu.benchmark.shapes import (
+    CPU_SHAPES,
+    EXAMPLE,
+    SHAPES,
+    SWEEPS,
+    Shape,
+    check_for_device,
+    parse_shape,
+    shape_from_config,
+)
+
+
+def test_example_parses() -> None:
+    assert parse_shape(EXAMPLE) == Shape(1, 32, 8, 8192, 512, 128, "bfloat16", 128)
+
+
+def test_defaults_of_a_text() -> None:
+    assert parse_shape("heads=8, n=1000") == Shape(1, 8, 8, 1000, 62)
+    assert parse_shape("heads=8,n=5").k == 1
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *CPU_SHAPES], ids=str)
+def test_text_gives_the_shape_back(shape: Shape) -> None:
+    assert parse_shape(str(shape)) == shape
+
+
+def test_table_covers_what_is_compared() -> None:
+    assert Shape(1, 48, 48, 2048, 128) in SHAPES
+    for heads in (32, 64):
+        grouped = [shape for shape in SHAPES if (shape.num_heads, shape.num_key_value_heads) == (heads, 8)]
+        assert {shape.n for shape in grouped if shape.k * 16 == shape.n} >= {2048, 8192, 32768, 131072}
+    assert Shape(1, 32, 8, 131072, 512) in SHAPES
+    assert {shape.batch for shape in SHAPES} == {1, 4, 16, 64}
+    assert {shape.dtype for shape in SHAPES} == {"float16", "bfloat16"}
+    assert {shape.block_size for shape in SHAPES} == {0, 128}
+    assert len(set(SHAPES)) == len(SHAPES)
+    for shape in SHAPES:
+        check_for_device(shape, "npu")
+
+
+@pytest.mark.parametrize(("name", "device"), [(name, device) for name in SWEEPS for device in ("cpu", "npu")])
+def test_sweep_changes_one_thing(name: str, device: str) -> None:
+    shapes = SWEEPS[name](device)
+    assert len(shapes) >= 5
+    assert len({shape.k / shape.n for shape in shapes}) == (1 if name == "lengths" else len(shapes))
+    assert len({shape.n for shape in shapes}) == (len(shapes) if name == "lengths" else 1)
+
+
+def test_bytes() -> None:
+    shape = Shape(2, 32, 8, 1000, 10, dtype="bfloat16", block_size=128)
+    assert shape.key_bytes == 2 * 8 * 1000 * 128 * 2
+    assert (shape.blocks, shape.layer_bytes) == (8, 2 * 2 * 8 * 1024 * 128 * 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("heads=32/8", "--shape: expected a value for n, got 'heads=32/8'"),
+        ("n=8", "--shape: expected a value for heads"),
+        ("heads=32/8,n=8,depth=3", "--shape: expected name=value with batch, heads, n, k"),
+        ("heads=32/8,n", "--shape: expected name=value"),
+        ("heads=32/8,n=8,n=9", "--shape: expected n once, got 8 and 9"),
+        ("heads=32/8,n=many", "n: expected a whole number, got 'many'"),
+        ("heads=32/x,n=8", "heads: expected a whole number, got 'x'"),
+        ("heads=32/8,n=2048,k=4096", "k: expected at most n = 2048, got 4096"),
+        ("heads=32/8,n=8,k=0", "k: expected a number from 1, got 0"),
+        ("heads=30/8,n=8", "heads: expected query heads that are a multiple of the KV heads, got 30/8"),
+        ("heads=8/0,n=8", "num_key_value_heads: expected a number from 1, got 0"),
+        ("heads=8,n=8,batch=-1", "batch: expected a number from 1, got -1"),
+        ("heads=8,n=8,dtype=int8", "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
+        ("heads=8,n=8,head_dim=1024", "head_dim: expected 16 to 512, got 1024"),
+        ("heads=8,n=8,block_size=-1", "block_size: expected 0"),
+    ],
+)
+def test_wrong_text(text: str, message: str) -> None:
+    with pytest.raises(TopThetaValueError) as caught:
+        parse_shape(text)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("heads=8,n=64,dtype=float32", "dtype: expected float16 or bfloat16 on an NPU"),
+        ("heads=8,n=64,head_dim=40", "head_dim: expected a multiple of 16 on an NPU"),
+        ("heads=8,n=64,block_size=1024", "block_size: expected 0 or a multiple of 16 up to 512"),
+    ],
+)
+@pytest.mark.parametrize("device", ["npu", "model"])
+def test_what_the_kernel_does_not_take(text: str, message: str, device: str) -> None:
+    shape = parse_shape(text)
+    check_for_device(shape, "cpu")
+    with pytest.raises(TopThetaValueError) as caught:
+        check_for_device(shape, device)
+    assert str(caught.value).startswith(message)
+
+
+LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "torch_dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LLAMA, Shape(2, 32, 8, 2048, 128, 128, "bfloat16")),
+        ({"text_config": LLAMA | {"head_dim": 64}}, Shape(2, 32, 8, 2048, 128, 64, "bfloat16")),
+        ({"num_attention_heads": 12, "hidden_size": 768}, Shape(2, 12, 12, 2048, 128, 64, "float16")),
+    ],
+)
+def test_config(tmp_path: Path, config: dict[str, object], expected: Shape) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert shape_from_config(tmp_path, 2048, batch=2) == expected
+    assert shape_from_config(tmp_path / "config.json", 2048, 7, batch=2).k == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "--config: expected a JSON file"), ("[]", "--config: expected a JSON object"),
+     ("{}", "--config: expected num_attention_heads in the config")],
+)  # fmt: skip
+def test_wrong_config(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(TopThetaValueError, match=message):
+        shape_from_config(tmp_path, 64)
+
+
+def test_missing_config(tmp_path: Path) -> None:
+    with pytest.raises(TopThetaValueError, match="which is not there"):
+        shape_from_config(tmp_path / "config.json", 64)

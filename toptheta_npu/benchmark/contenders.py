@@ -1,0 +1,250 @@
+"""Who takes part: vendor dense attention, Top-θ dense and sparse, Top-k, the fallback, and the floor of reading K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import toptheta_npu
+from toptheta_npu import fallback
+from toptheta_npu.fallback.incremental import _attention_scores
+from toptheta_npu.fallback.layout import KeyValueCache
+
+from .clocks import is_emulated
+from .inputs import Inputs
+from .shapes import Shape
+
+Role = Literal["dense", "own dense", "sparse", "compensated", "top-k", "fallback", "floor", "part"]
+Call = Callable[[int], Tensor]
+#: The answer that a contender of each role must give.
+ANSWERS: dict[str, str] = {
+    "dense": "dense", "own dense": "dense", "sparse": "kept", "compensated": "compensated", "top-k": "kept",
+    "fallback": "kept",
+}  # fmt: skip
+#: The floor of an NPU, where no sum over K is known to run at the rate of the memory.
+COPY = "copy K (torch.neg)"
+_ROUNDING = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 3e-2}
+# scores rounded to a half-precision dtype choose other elements near the k-th
+_SELECTION_ROUNDING = {"float32": 1e-3, "float16": 0.15, "bfloat16": 0.35}
+_SDPA_BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH,
+}  # fmt: skip
+
+
+def _always(_: Shape) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row of the comparison.
+
+    Attributes:
+        name: unique within a device.
+        role: what it computes, which decides its answer and its place in ratios.
+        make: from the inputs the function to time, which takes the number of the copy to use.
+        reason: why it cannot run a shape; None if it can.
+        foreign: not this package's code, so that an error of it is a reason and not the end of the comparison.
+    """
+
+    name: str
+    role: Role
+    make: Callable[[Inputs], Call]
+    reason: Callable[[Shape], str | None] = _always
+    foreign: bool = False
+
+    def tolerance(self, shape: Shape) -> float:
+        """The relative error that is allowed."""
+        return (_SELECTION_ROUNDING if self.role == "top-k" else _ROUNDING)[shape.dtype]
+
+
+def list_contenders(device: str) -> list[Contender]:
+    """The rows of a device in the order of the table.
+
+    Example:
+        >>> [contender.name for contender in list_contenders("cpu")][:3]
+        ['read K', 'SDPA enable_gqa', 'SDPA folded']
+    """
+    top_k = Contender("top-k (torch.topk)", "top-k", _top_k, _no_table)
+    own = [
+        Contender("top-θ at -inf", "own dense", lambda inputs: _operator(inputs, dense=True)),
+        Contender("top-θ", "sparse", _operator),
+        Contender("top-θ + SDC + VMC", "compensated", lambda inputs: _operator(inputs, compensated=True)),
+    ]
+    floor = Contender("read K", "floor", _read_keys)
+    if device == "npu":
+        vendor = [
+            Contender("npu_incre_flash_attention", "dense", _incre_flash_attention, _vendor_limits, foreign=True),
+            Contender("npu_fused_infer_attention_score", "dense", _fused_infer_attention, _vendor_limits, foreign=True),
+        ]
+        copy = Contender(COPY, "floor", _copy_keys)
+        return [copy, *vendor, *own, top_k, Contender("PyTorch fallback", "fallback", _fallback)]
+    if device == "cuda":
+        flash = Contender("flash_attn", "dense", _flash_attn, _no_flash_attn, foreign=True)
+        return [floor, *_sdpa_on_cuda(), flash, *own, top_k]
+    scores = Contender("scores of top-θ", "part", _scores, _no_table)
+    return [floor, *_sdpa(), *own, scores, top_k]
+
+
+def _no_table(shape: Shape) -> str | None:
+    return "takes no block table" if shape.block_size else None
+
+
+def _no_flash_attn(shape: Shape) -> str | None:
+    if find_spec("flash_attn") is None:
+        return "not available: flash_attn is not installed"
+    if shape.block_size:
+        return "not compared on paged caches, whose layout differs"
+    return "takes half precision only" if shape.dtype == "float32" else None
+
+
+def _vendor_limits(shape: Shape) -> str | None:
+    if is_emulated("npu"):
+        return "not available: the emulator has no fused operators of torch_npu"
+    if shape.group > 64 or shape.num_heads > 256:
+        return "takes up to 256 heads in groups of up to 64"
+    return "takes up to 262144 keys" if shape.n > 262144 else None
+
+
+def _sdpa(backend: SDPBackend | None = None, suffix: str = "", foreign: bool = False) -> Iterator[Contender]:
+    """Group heads folded into query rows, or spread by enable_gqa, which is the same without groups."""
+
+    def make(inputs: Inputs, folded: bool) -> Call:
+        shape, query = inputs.shape, inputs.query
+        rows = query.view(shape.batch, shape.num_key_value_heads, shape.group, shape.head_dim) if folded else query
+        repeated = not folded and shape.group > 1
+
+        def attend(copy: int) -> Tensor:
+            return F.scaled_dot_product_attention(rows, *inputs.layers[copy], enable_gqa=repeated).view_as(query)
+
+        if backend is None:
+            return attend
+        chosen = backend
+
+        def attend_on_backend(copy: int) -> Tensor:
+            with sdpa_kernel(chosen):
+                return attend(copy)
+
+        return attend_on_backend
+
+    def same(shape: Shape) -> str | None:
+        return _no_table(shape) or ("the same as enable_gqa without groups" if shape.group == 1 else None)
+
+    yield Contender(f"SDPA enable_gqa{suffix}", "dense", lambda inputs: make(inputs, False), _no_table, foreign)
+    yield Contender(f"SDPA folded{suffix}", "dense", lambda inputs: make(inputs, True), same, foreign)
+
+
+def _sdpa_on_cuda() -> Iterator[Contender]:
+    for name, backend in _SDPA_BACKENDS.items():
+        yield from _sdpa(backend, f", {name}", foreign=True)
+
+
+def _flash_attn(inputs: Inputs) -> Call:
+    from flash_attn import flash_attn_with_kvcache
+
+    query = inputs.query.transpose(1, 2)
+    layers = [(key.transpose(1, 2), value.transpose(1, 2)) for key, value in inputs.layers]
+    attend: Callable[..., Tensor] = flash_attn_with_kvcache
+    return lambda copy: attend(query, *layers[copy]).transpose(1, 2)
+
+
+def _incre_flash_attention(inputs: Inputs) -> Call:
+    import torch_npu
+
+    arguments = _vendor_arguments(inputs)
+    if inputs.block_table is not None:
+        arguments["actual_seq_lengths"] = [inputs.shape.n] * inputs.shape.batch
+    arguments["scale_value"] = inputs.shape.head_dim**-0.5
+    attend: Callable[..., Tensor] = torch_npu.npu_incre_flash_attention
+    return lambda copy: attend(inputs.query, *inputs.layers[copy], **arguments)
+
+
+def _fused_infer_attention(inputs: Inputs) -> Call:
+    import torch_npu
+
+    arguments = _vendor_arguments(inputs)
+    if inputs.block_table is not None:
+        arguments["actual_seq_lengths_kv"] = [inputs.shape.n] * inputs.shape.batch
+    # its default, 0, is "high precision", which the documented rules keep away from the preload cube template
+    arguments |= {"scale": inputs.shape.head_dim**-0.5, "inner_precise": 1}
+    attend: Callable[..., tuple[Tensor, Tensor]] = torch_npu.npu_fused_infer_attention_score
+    return lambda copy: attend(inputs.query, *inputs.layers[copy], **arguments)[0]
+
+
+def _vendor_arguments(inputs: Inputs) -> dict[str, Any]:
+    shape = inputs.shape
+    arguments: dict[str, Any] = {
+        "num_heads": shape.num_heads, "num_key_value_heads": shape.num_key_value_heads, "input_layout": "BNSD",
+    }  # fmt: skip
+    if inputs.block_table is not None:
+        arguments |= {"block_table": inputs.block_table, "block_size": shape.block_size}
+    return arguments
+
+
+def _operator(inputs: Inputs, dense: bool = False, compensated: bool = False) -> Call:
+    """The public operator: the Ascend C kernel on an NPU, PyTorch elsewhere."""
+    threshold = torch.full_like(inputs.threshold, -torch.inf) if dense else inputs.threshold
+    options: dict[str, Any] = {
+        "actual_seq_lengths": inputs.lengths, "block_table": inputs.block_table,
+        "block_size": inputs.shape.block_size, "sdc": "exact" if compensated else "none",
+        "value_mean": inputs.value_mean if compensated else None,
+    }  # fmt: skip
+    return lambda copy: toptheta_npu.incremental_attention(inputs.query, *inputs.layers[copy], threshold, **options)
+
+
+def _fallback(inputs: Inputs) -> Call:
+    shape = inputs.shape
+    return lambda copy: fallback.incremental_attention(
+        inputs.query, *inputs.layers[copy], inputs.threshold, inputs.lengths, None, inputs.block_table,
+        num_heads=shape.num_heads, num_key_value_heads=shape.num_key_value_heads, sdc="none",
+    )  # fmt: skip
+
+
+def _top_k(inputs: Inputs) -> Call:
+    """Scores, torch.topk, and a gather of the chosen V rows of each head."""
+    shape, query = inputs.shape, inputs.query
+    folded = query.view(shape.batch, shape.num_key_value_heads, shape.group, shape.head_dim) * shape.head_dim**-0.5
+
+    def attend(copy: int) -> Tensor:
+        key, value = inputs.layers[copy]
+        chosen = (folded @ key.transpose(-1, -2)).topk(shape.k, dim=-1, sorted=False)
+        weights = chosen.values.float().softmax(-1).to(value.dtype)
+        index = chosen.indices.flatten(2)[..., None].expand(-1, -1, -1, shape.head_dim)
+        rows = value.gather(2, index).unflatten(2, (shape.group, shape.k))
+        out: Tensor = weights.unsqueeze(-2) @ rows
+        return out.view_as(query)
+
+    return attend
+
+
+def _read_keys(inputs: Inputs) -> Call:
+    """All bytes of K once, as integers: a sum of half-precision numbers may be slower than reading them."""
+    width = torch.int64.itemsize
+
+    def words(key: Tensor) -> Tensor:
+        raw = key.view(-1).view(torch.uint8)
+        return raw[: len(raw) // width * width].view(torch.int64)
+
+    return lambda copy: words(inputs.layers[copy][0]).sum()
+
+
+def _copy_keys(inputs: Inputs) -> Call:
+    """Read and written by a kernel; a copy proper would be no kernel, and no task of the profiler."""
+    target = torch.empty_like(inputs.layers[0][0])
+    return lambda copy: torch.neg(inputs.layers[copy][0], out=target)
+
+
+def _scores(inputs: Inputs) -> Call:
+    """The product of query and K alone, as the fallback computes it."""
+    shape = inputs.shape
+    scaled = inputs.query[:, :, 0].float() * shape.head_dim**-0.5
+    bounds = [(0, shape.n)] * shape.batch
+    return lambda copy: _attention_scores(scaled, KeyValueCache(*inputs.layers[copy]), bounds)

@@ -1,0 +1,165 @@
+"""What a result depends on besides the code: the device, its caches and clocks, versions, threads."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toptheta_npu.errors import TopThetaValueError
+
+from .clocks import is_emulated
+from .shapes import DEVICES
+
+_QUERIES = {
+    "cuda": ["nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit,driver_version",
+             "--format=csv,noheader"],
+    "npu": ["npu-smi", "info", "-t", "common", "-i", "0"],
+}  # fmt: skip
+_NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not tell
+
+
+def check_device(device: str | None) -> str:
+    """The device, if it can be used.
+
+    Raises:
+        TopThetaValueError: none was named, or it is not there; the message says what to type.
+
+    Example:
+        >>> check_device("cpu")
+        'cpu'
+    """
+    if device not in DEVICES:
+        got = "nothing" if device is None else repr(device)
+        raise TopThetaValueError("--device", f"one of {', '.join(DEVICES)}", got, "such as: --device cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        built = f"torch {torch.__version__}" + ("" if torch.version.cuda else ", which is built without CUDA")
+        raise TopThetaValueError(
+            "--device", "a CUDA device that torch can use", f"none with {built}",
+            "install a driver and torch for CUDA (https://pytorch.org), or type --device cpu",
+        )  # fmt: skip
+    if device == "npu":
+        _check_npu()
+    return device
+
+
+def _check_npu() -> None:
+    remedy = "see: toptheta doctor; without hardware type --device model"
+    if find_spec("torch_npu") is None:
+        raise TopThetaValueError("--device", "torch_npu and an Ascend NPU", "no torch_npu", remedy)
+    try:
+        import torch_npu
+    except (ImportError, OSError) as cause:
+        reason = str(cause).split("\n")[0]
+        raise TopThetaValueError("--device", "torch_npu that can be imported", reason, remedy) from cause
+    if not torch_npu.npu.is_available():
+        raise TopThetaValueError("--device", "an Ascend NPU that torch_npu can use", "none", remedy)
+    from toptheta_npu.operator import SELECTOR
+
+    SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
+
+
+def free_bytes(device: str) -> int:
+    """Memory that can still be allocated."""
+    if device in ("cuda", "npu"):
+        accelerator: Any = getattr(torch, device)
+        return int(accelerator.mem_get_info()[0])
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable"):
+            return int(line.split()[1]) << 10
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def cache_bytes(device: str) -> int:
+    """The last-level cache of a CPU, the L2 of an accelerator."""
+    if device == "cpu":
+        return last_level_cache_bytes()
+    return int(getattr(_properties(device), "L2_cache_size", 0)) or _NPU_L2_BYTES
+
+
+def last_level_cache_bytes(default: int = 32 << 20) -> int:
+    """Size of the largest CPU cache, as Linux tells it."""
+    sizes = [default]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        sizes.append(int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1]])
+    return max(sizes)
+
+
+def device_name(device: str) -> str:
+    """Such as "Ascend910B2"."""
+    if device == "cpu":
+        return _cpuinfo("model name") or platform.processor() or platform.machine()
+    accelerator: Any = getattr(torch, device)
+    name = str(accelerator.get_device_name(0))
+    return f"{name} (emulated)" if is_emulated(device) else name
+
+
+def environment(device: str) -> Mapping[str, object]:
+    """The stamp of a result; what cannot be read is left out."""
+    stamp: dict[str, object] = {
+        "device": device,
+        "name": device_name(device),
+        "cache_bytes": cache_bytes(device),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+    }
+    if device == "cpu":
+        stamp |= {"cores": os.cpu_count(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}
+        stamp |= {"clock_mhz": _cpuinfo("cpu MHz")}
+    if device == "cuda":
+        properties = _properties(device)
+        stamp |= {"cuda": torch.version.cuda, "multiprocessors": properties.multi_processor_count}
+    if device == "npu":
+        stamp |= _npu_stamp()
+    if clocks := _query(device):
+        stamp["clocks"] = clocks
+    return stamp
+
+
+def _npu_stamp() -> dict[str, object]:
+    from toptheta_npu.npu.info import backend_info
+
+    properties = _properties("npu")
+    counts = {name: getattr(properties, name, None) for name in ("cube_core_num", "vector_core_num")}
+    found = {finding.name: finding.found for finding in backend_info().findings}
+    return {name: value for name, value in (counts | found).items() if value}
+
+
+def _properties(device: str) -> Any:
+    accelerator: Any = getattr(torch, device)
+    return accelerator.get_device_properties(0)
+
+
+def _query(device: str) -> str | None:
+    """Clocks as the vendor's tool prints them, if there is one."""
+    command = _QUERIES.get(device)
+    if command is None or is_emulated(device) or shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return " ".join(done.stdout.split()) if done.returncode == 0 else None
+
+
+def _cpuinfo(name: str) -> str | None:
+    """Of the first core, as Linux tells it."""
+    values = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith(name))
+    return next(values, None)
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,217 @@
+"""One comparison: make the inputs, check every answer, time cold and hot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from toptheta_npu.errors import TopThetaError, TopThetaValueError
+
+from .clocks import Timing, interleaved_medians, is_emulated, make_timer, npu_task_durations
+from .contenders import ANSWERS, COPY, Call, Contender, list_contenders
+from .environment import cache_bytes, device_name, free_bytes
+from .inputs import Inputs, Traffic, check_memory, count_copies, make_inputs
+from .shapes import Shape, check_for_device
+from .templates import core_counts, vendor_template
+
+CACHES = ("cold", "hot")
+
+
+class TopThetaWrongResultError(TopThetaError, ArithmeticError):
+    """A contender gave a wrong answer, so that its time would mean nothing."""
+
+
+@dataclass
+class Row:
+    """A contender on a shape.
+
+    Attributes:
+        name, role: of the contender.
+        missing: why it did not run, or None.
+        error: relative to the float32 answer, in the Euclidean norm; None where there is no answer.
+        calls: seconds per call by "cold" and "hot", from the device's clock.
+        tasks: the same from torch_npu's profiler, kernels only; empty elsewhere.
+    """
+
+    name: str
+    role: str
+    missing: str | None = None
+    error: float | None = None
+    calls: dict[str, Timing] = field(default_factory=dict)
+    tasks: dict[str, Timing] = field(default_factory=dict)
+
+    def over(self, other: Row, cache: str) -> float | None:
+        """How many times as fast as another row: by the tasks' time if both have one, else by the device's clock."""
+        for mine, its in ((self.tasks, other.tasks), (self.calls, other.calls)):
+            if cache in mine and cache in its:
+                return its[cache].median / mine[cache].median
+        return None
+
+
+@dataclass
+class ShapeResult:
+    """All contenders on a shape, or why it was skipped.
+
+    Attributes:
+        kept: elements kept per head, mean.
+        copies: layers that cold calls rotate through.
+        template: what npu_incre_flash_attention takes by its documented rules; on an NPU only.
+    """
+
+    shape: Shape
+    skipped: str | None = None
+    kept: float = 0.0
+    copies: int = 0
+    traffic: Traffic | None = None
+    template: str | None = None
+    rows: list[Row] = field(default_factory=list)
+
+    def row(self, role: str) -> Row | None:
+        """The row of a role that ran."""
+        return next((row for row in self.rows if row.role == role and row.missing is None), None)
+
+    def baseline(self, cache: str) -> Row | None:
+        """The fastest dense contender; where none can run the shape, Top-θ at -inf."""
+        dense = [row for row in self.rows if row.role == "dense" and cache in row.calls]
+        if not dense:
+            return self.row("own dense")
+        complete = all(cache in row.tasks for row in dense)
+        return min(dense, key=lambda row: (row.tasks if complete else row.calls)[cache].median)
+
+    def gain(self, role: str, cache: str, over: str | None = None) -> float | None:
+        """How many times as fast as the baseline, or as the row of the role ``over``."""
+        row = self.row(role)
+        base = self.baseline(cache) if over is None else self.row(over)
+        return row.over(base, cache) if row and base else None
+
+    def limit(self, cache: str) -> float | None:
+        """The gain over the baseline if K and the needed V rows were read at the rate of the floor."""
+        gain, floor = self.gain("floor", cache), self.row("floor")
+        base = self.baseline(cache)
+        if gain is None or floor is None or self.traffic is None or base is None or base.role != "dense":
+            return None
+        return gain * self.bytes_moved(floor) / (self.traffic.key_bytes + self.traffic.value_bytes)
+
+    def bound_share(self, cache: str) -> float | None:
+        """Share of the byte bound that the gain of Top-θ over itself at -inf reaches."""
+        gain = self.gain("sparse", cache, over="own dense")
+        return gain / self.traffic.bound if gain and self.traffic else None
+
+    def bytes_moved(self, row: Row) -> int:
+        """What a row must move: K, and all V rows or those it needs; a copy reads K and writes it."""
+        if self.traffic is None:
+            return 0
+        key_bytes = self.traffic.key_bytes
+        if row.role in ("floor", "part"):
+            return 2 * key_bytes if row.name == COPY else key_bytes
+        return key_bytes + (key_bytes if row.role in ("dense", "own dense") else self.traffic.value_bytes)
+
+    def roofline_share(self, row: Row, cache: str) -> float | None:
+        """Rate at which a row moves the bytes it must, over that of the floor."""
+        floor = self.row("floor")
+        gain = row.over(floor, cache) if floor else None
+        return gain * self.bytes_moved(row) / self.bytes_moved(floor) if floor and gain else None
+
+
+def compare(
+    shapes: Sequence[Shape],
+    device: str,
+    *,
+    rounds: int,
+    caches: Sequence[str] = CACHES,
+    skip_large: bool = False,
+    progress: Callable[[int, Shape], None] = lambda number, shape: None,
+    finished: Callable[[ShapeResult], None] = lambda result: None,
+) -> list[ShapeResult]:
+    """Run all shapes; each result is also handed to ``finished`` as soon as it is there.
+
+    Args:
+        skip_large: list a shape that does not fit as skipped, instead of an error before anything is allocated.
+        progress: called with the number of the shape and the shape before it is run.
+
+    Raises:
+        TopThetaValueError: a shape that the device does not take, or that does not fit.
+        TopThetaWrongResultError: a contender's answer is wrong.
+    """
+    cache = cache_bytes(device)
+    copies = [count_copies(shape, cache, "cold" in caches) for shape in shapes]
+    for shape, count in zip(shapes, copies, strict=True):
+        check_for_device(shape, device)
+        if not skip_large:
+            check_memory(shape, count, free_bytes(device))
+    results = []
+    for number, (shape, count) in enumerate(zip(shapes, copies, strict=True)):
+        progress(number, shape)
+        try:
+            check_memory(shape, count, free_bytes(device))
+        except TopThetaValueError as error:
+            result = ShapeResult(shape, skipped=str(error))
+        else:
+            result = compare_one(shape, device, copies=count, rounds=rounds, caches=caches)
+        results.append(result)
+        finished(result)
+        if device in ("cuda", "npu"):
+            getattr(torch, device).empty_cache()
+    return results
+
+
+@torch.no_grad()
+def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: Sequence[str] = CACHES) -> ShapeResult:
+    """One shape, all contenders; on an emulated device everything but the times."""
+    inputs = make_inputs(shape, device, copies)
+    template = str(vendor_template(shape, core_counts(device_name(device)))) if device == "npu" else None
+    kept = float(inputs.kept.float().mean())
+    result = ShapeResult(shape, None, kept, copies, inputs.traffic, template)
+    calls: dict[str, Call] = {}
+    for contender in list_contenders(device):
+        row = Row(contender.name, contender.role, contender.reason(shape))
+        result.rows.append(row)
+        if row.missing is None:
+            call = check_answer(contender, inputs, row)
+            if call is not None:
+                calls[contender.name] = call
+    if is_emulated(device):
+        return result
+    timer = make_timer(device)
+    for cache in caches:
+        used = copies if cache == "cold" else 1
+        timings = interleaved_medians(calls, used, rounds, timer, reheat=cache == "hot")
+        tasks = npu_task_durations(calls, used, rounds) if device == "npu" else {}
+        for row in result.rows:
+            if row.name in timings:
+                row.calls[cache] = timings[row.name]
+            if row.name in tasks:
+                row.tasks[cache] = tasks[row.name]
+    return result
+
+
+def check_answer(contender: Contender, inputs: Inputs, row: Row) -> Call | None:
+    """The call to time, once its answer is known to be right; else None and the reason in ``row``.
+
+    Raises:
+        TopThetaWrongResultError: the answer is wrong.
+    """
+    try:
+        call = contender.make(inputs)
+        out = call(0)
+        row.error = relative_error(out, inputs.answers[ANSWERS[row.role]]) if row.role in ANSWERS else None
+    except (RuntimeError, NotImplementedError, AttributeError, ImportError) as error:
+        if not contender.foreign and not isinstance(error, torch.OutOfMemoryError):
+            raise
+        row.missing = f"not available: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+        return None
+    allowed = contender.tolerance(inputs.shape)
+    if row.error is not None and not row.error <= allowed:
+        raise TopThetaWrongResultError(
+            f"{contender.name}: expected the float32 answer within {allowed:g}, got an error of {row.error:.3g} "
+            f"(relative, Euclidean norm) for {inputs.shape}; a wrong answer has no time"
+        )
+    return call
+
+
+def relative_error(out: Tensor, answer: Tensor) -> float:
+    """Euclidean norm of the difference over that of the answer."""
+    return float((out.float() - answer).norm() / answer.norm())

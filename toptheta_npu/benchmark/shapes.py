@@ -1,0 +1,281 @@
+"""The shapes of a comparison: the default tables, sweeps, and one's own as text or from a model's config."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toptheta_npu._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP
+from toptheta_npu.errors import TopThetaValueError
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+DEVICES = ("cpu", "cuda", "npu", "model")
+EXAMPLE = "batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128"
+_KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One decode step: ``batch`` sequences of ``n`` keys each, ``k`` kept per query head.
+
+    ``block_size`` is that of a paged cache, 0 means a contiguous one [batch, num_key_value_heads, n, head_dim].
+
+    Raises:
+        TopThetaValueError: naming the value that cannot be, such as k > n.
+
+    Example:
+        >>> shape = Shape(1, 48, 48, n=2048, k=128)
+        >>> shape.key_bytes
+        25165824
+        >>> str(shape)
+        'batch=1,heads=48/48,n=2048,k=128,head_dim=128,dtype=float16,block_size=0'
+    """
+
+    batch: int
+    num_heads: int
+    num_key_value_heads: int
+    n: int
+    k: int
+    head_dim: int = 128
+    dtype: str = "float16"
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "num_heads", "num_key_value_heads", "n", "k"):
+            if getattr(self, name) < 1:
+                raise TopThetaValueError(name, "a number from 1", str(getattr(self, name)))
+        if self.k > self.n:
+            raise TopThetaValueError("k", f"at most n = {self.n}", str(self.k), "keep fewer, or add keys")
+        if self.num_heads % self.num_key_value_heads:
+            raise TopThetaValueError(
+                "heads", "query heads that are a multiple of the KV heads", self.heads, "such as heads=32/8"
+            )
+        if not HEAD_DIMS[0] <= self.head_dim <= HEAD_DIMS[1]:
+            raise TopThetaValueError("head_dim", f"{HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(self.head_dim))
+        if self.dtype not in DTYPES:
+            raise TopThetaValueError("dtype", f"one of {', '.join(DTYPES)}", repr(self.dtype))
+        if self.block_size < 0:
+            raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", str(self.block_size))
+
+    def __str__(self) -> str:
+        return (
+            f"batch={self.batch},heads={self.heads},n={self.n},k={self.k},head_dim={self.head_dim},"
+            f"dtype={self.dtype},block_size={self.block_size}"
+        )
+
+    @property
+    def heads(self) -> str:
+        return f"{self.num_heads}/{self.num_key_value_heads}"
+
+    @property
+    def group(self) -> int:
+        """Query heads per KV head."""
+        return self.num_heads // self.num_key_value_heads
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one K or V row of one head."""
+        return self.head_dim * self.torch_dtype.itemsize
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of all valid K rows of a layer; V has as many."""
+        return self.batch * self.num_key_value_heads * self.n * self.row_bytes
+
+    @property
+    def blocks(self) -> int:
+        """Blocks per sequence of a paged cache."""
+        return -(-self.n // self.block_size) if self.block_size else 0
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of a layer's K and V cache, with the rest of each last block."""
+        rows = self.blocks * self.block_size or self.n
+        return 2 * self.batch * self.num_key_value_heads * rows * self.row_bytes
+
+
+def parse_shape(text: str) -> Shape:
+    """A shape from text such as ``heads=32/8,n=8192``.
+
+    heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16 and block_size 0 (contiguous) if not.
+
+    Raises:
+        TopThetaValueError: naming the key that is unknown, missing, given twice or has an unusable value.
+
+    Example:
+        >>> parse_shape("heads=32/8,n=8192,dtype=bfloat16").k
+        512
+    """
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or name not in _KEYS:
+            raise TopThetaValueError("--shape", f"name=value with {', '.join(_KEYS)}", repr(part), f"such as {EXAMPLE}")
+        if name in given:
+            raise TopThetaValueError("--shape", f"{name} once", f"{given[name]} and {value}")
+        given[name] = value
+    for name in ("heads", "n"):
+        if name not in given:
+            raise TopThetaValueError("--shape", f"a value for {name}", repr(text), f"such as {EXAMPLE}")
+    heads, _, kv_heads = given.pop("heads").partition("/")
+    dtype = given.pop("dtype", "float16")
+    numbers = {name: _whole(name, value) for name, value in given.items()}
+    numbers.setdefault("k", max(1, numbers["n"] // 16))
+    return Shape(
+        batch=numbers.pop("batch", 1), num_heads=_whole("heads", heads),
+        num_key_value_heads=_whole("heads", kv_heads or heads), dtype=dtype, **numbers,
+    )  # fmt: skip
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise TopThetaValueError(name, "a whole number", repr(text), f"such as {EXAMPLE}") from None
+
+
+def shape_from_config(
+    source: str | Path, n: int, k: int | None = None, *, batch: int = 1, dtype: str | None = None, block_size: int = 0
+) -> Shape:
+    """The shape of a layer of a transformers model.
+
+    Args:
+        source: a config.json, a folder with one, or a name that transformers resolves.
+        n, batch, block_size: as in `Shape`.
+        k: n/16 if None.
+        dtype: that of the config if None.
+
+    Raises:
+        TopThetaValueError: no such file, no JSON, or a config without attention heads.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "config.json"
+        >>> _ = file.write_text('{"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}')
+        >>> shape_from_config(file, 2048).heads
+        '32/8'
+    """
+    config = _load_config(source)
+    config = config.get("text_config") or config
+    heads = config.get("num_attention_heads")
+    if not isinstance(heads, int):
+        raise TopThetaValueError("--config", "num_attention_heads in the config", str(source), "or use --shape")
+    head_dim = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    stated = config.get("dtype") or config.get("torch_dtype") or "float16"
+    return Shape(
+        batch, heads, config.get("num_key_value_heads") or heads, n, max(1, n // 16) if k is None else k,
+        head_dim, dtype or str(stated).removeprefix("torch."), block_size,
+    )  # fmt: skip
+
+
+def _load_config(source: str | Path) -> Mapping[str, Any]:
+    path = Path(source)
+    if path.is_dir():
+        path /= "config.json"
+    if path.is_file():
+        try:
+            loaded = json.loads(path.read_text())
+        except ValueError as cause:
+            raise TopThetaValueError("--config", "a JSON file", f"{path} ({cause})") from cause
+        if isinstance(loaded, dict):
+            return loaded
+        raise TopThetaValueError("--config", "a JSON object", f"{path} with a {type(loaded).__name__}")
+    if path.is_absolute() or path.suffix == ".json" or str(source).startswith("."):
+        raise TopThetaValueError("--config", "a config.json or a folder with one", f"{source}, which is not there")
+    from transformers import AutoConfig
+
+    try:
+        return dict(AutoConfig.from_pretrained(str(source)).to_dict())
+    except (OSError, ValueError) as cause:
+        reason = str(cause).split("\n")[0]
+        raise TopThetaValueError(
+            "--config", "a local config or a model name", f"{source} ({reason})", "give the path of its config.json"
+        ) from cause
+
+
+#: The paper's point: 48 heads of 128, 2048 keys, 128 kept.
+PAPER = Shape(1, 48, 48, n=2048, k=128)
+_GROUPED = Shape(1, 32, 8, n=8192, k=512)
+_WIDE = Shape(1, 64, 8, n=8192, k=512)
+_LENGTHS = (2048, 8192, 32768, 131072)
+_HALVES = ("float16", "bfloat16")
+
+
+def _in_halves(shape: Shape) -> tuple[Shape, ...]:
+    return tuple(replace(shape, dtype=dtype) for dtype in _HALVES)
+
+
+#: The default table of cuda, npu and model.
+SHAPES: tuple[Shape, ...] = (
+    *_in_halves(PAPER),
+    replace(PAPER, block_size=128),
+    *(replace(base, n=n, k=n // 16) for base in (_GROUPED, _WIDE) for n in _LENGTHS),
+    replace(_GROUPED, n=131072, k=512),
+    replace(_GROUPED, dtype="bfloat16"),
+    *(replace(shape, block_size=128) for shape in _in_halves(_GROUPED)),
+    replace(_GROUPED, n=32768, k=2048, block_size=128),
+    replace(PAPER, batch=4),
+    *(replace(_GROUPED, batch=batch) for batch in (4, 16, 64)),
+    replace(_GROUPED, batch=16, block_size=128),
+    replace(_GROUPED, batch=64, n=2048, k=128, dtype="bfloat16", block_size=128),
+)
+#: What two cores measure in a few minutes: the points of the goals in every dtype, and a few of the others.
+CPU_SHAPES: tuple[Shape, ...] = (
+    *(replace(base, dtype=dtype) for base in (PAPER, replace(_GROUPED, k=128)) for dtype in ("float32", *_HALVES)),
+    *(replace(_GROUPED, n=n, k=n // 16, dtype="bfloat16") for n in (2048, 8192, 32768)),
+    replace(_GROUPED, n=2048, k=128, batch=4, dtype="bfloat16"),
+    replace(_GROUPED, dtype="bfloat16", block_size=128),
+)
+
+
+def default_shapes(device: str) -> tuple[Shape, ...]:
+    """The table of a device."""
+    return CPU_SHAPES if device == "cpu" else SHAPES
+
+
+def lengths_sweep(device: str) -> tuple[Shape, ...]:
+    """32/8 heads, 1/16 kept, growing length."""
+    dtype, last = ("bfloat16", 32768) if device == "cpu" else ("float16", 131072)
+    lengths = [1024 << step for step in range(8) if 1024 << step <= last]
+    return tuple(replace(_GROUPED, n=n, k=n // 16, dtype=dtype) for n in lengths)
+
+
+def densities_sweep(device: str) -> tuple[Shape, ...]:
+    """48/48 heads, 8192 keys (2048 on a CPU), from 1/64 kept to all."""
+    n = 2048 if device == "cpu" else 8192
+    shares = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)
+    return tuple(replace(PAPER, n=n, k=int(share * n), dtype=_dense_dtype(device)) for share in shares)
+
+
+def _dense_dtype(device: str) -> str:
+    return "float32" if device == "cpu" else "float16"
+
+
+#: By the name that ``--sweep`` takes.
+SWEEPS: Mapping[str, Callable[[str], tuple[Shape, ...]]] = {"lengths": lengths_sweep, "densities": densities_sweep}
+
+
+def check_for_device(shape: Shape, device: str) -> None:
+    """Refuse what the NPU kernel does not take, before anything is allocated.
+
+    Raises:
+        TopThetaValueError: naming the argument.
+    """
+    if device not in ("npu", "model"):
+        return
+    if shape.dtype == "float32":
+        raise TopThetaValueError("dtype", "float16 or bfloat16 on an NPU", shape.dtype)
+    if shape.head_dim % KERNEL_STEP:
+        raise TopThetaValueError("head_dim", f"a multiple of {KERNEL_STEP} on an NPU", str(shape.head_dim))
+    if shape.block_size % KERNEL_STEP or shape.block_size > KERNEL_PAGE_ROWS:
+        wanted = f"0 or a multiple of {KERNEL_STEP} up to {KERNEL_PAGE_ROWS} on an NPU"
+        raise TopThetaValueError("block_size", wanted, str(shape.block_size), "such as block_size=128")

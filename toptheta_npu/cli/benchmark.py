@@ -1,0 +1,185 @@
+"""``toptheta benchmark``: is it faster here, where, and by how much?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+
+if TYPE_CHECKING:
+    from toptheta_npu.benchmark.measure import ShapeResult
+    from toptheta_npu.benchmark.shapes import Shape
+
+_CACHES = {"both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",)}
+_ROUNDS_ON_CPU, _ROUNDS = 15, 50
+
+
+def benchmark(
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, npu, or model: the kernel on the host model.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="Shapes of a transformers config: file, folder or name.")] = None,
+    n: Annotated[list[int] | None, typer.Option("--n", help="Keys, with --config.  [default: 8192]")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences, with --config.  [default: 1]")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Kept per head, for every shape.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
+    cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds per shape.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Chrome trace of the first shape, with --device model.")] = None,
+) -> None:
+    """Compare Top-θ decode attention with the best dense attention of a device, cold and hot.
+
+    Every answer is checked before it is timed. Ratios are formed inside interleaved rounds.
+    """
+    from toptheta_npu.benchmark.environment import check_device
+
+    console = Console(highlight=False, width=max(Console().width, 176))
+    device = check_device(device)
+    if cache not in _CACHES:
+        raise TopThetaValueError("--cache", f"one of {', '.join(_CACHES)}", repr(cache))
+    if trace is not None and device != "model":
+        raise TopThetaValueError("--trace", "--device model", f"--device {device}", "leave one of them out")
+    for name, given in (("--plots", plots), ("--rounds", rounds)):
+        if device == "model" and given is not None:
+            raise TopThetaNotImplementedError(name, "cpu, cuda or npu with it", "--device model", "leave it out")
+    shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep)
+    prepare_outputs(json_file, plots)
+    if device == "model":
+        run_model(shapes, console, trace, json_file, own=own)
+        return
+    rounds = rounds or (_ROUNDS_ON_CPU if device == "cpu" else _ROUNDS)
+    results = run(console, shapes, device, rounds, cache, skip_large=not own)
+    finish(console, results, device, {"rounds": rounds, "cache": cache}, json_file, plots)
+
+
+def choose_shapes(
+    device: str,
+    texts: list[str],
+    config: str | None,
+    lengths: list[int] | None,
+    batch: int | None,
+    k: int | None,
+    sweep: str | None,
+) -> tuple[list[Shape], bool]:
+    """The shapes to compare, and whether the user chose them.
+
+    Raises:
+        TopThetaValueError: options that exclude each other, or a shape that cannot be.
+    """  # fmt: skip
+    from dataclasses import replace
+
+    from toptheta_npu.benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
+
+    if config is None and (lengths or batch):
+        raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
+    if sweep is not None and (texts or config):
+        raise TopThetaValueError("--sweep", "no --shape and no --config", sweep, "leave one of them out")
+    if sweep is not None and sweep not in SWEEPS:
+        raise TopThetaValueError("--sweep", f"one of {', '.join(SWEEPS)}", repr(sweep))
+    shapes = [parse_shape(text) for text in texts]
+    if config is not None:
+        shapes += [shape_from_config(config, length, batch=batch or 1) for length in lengths or [8192]]
+    own = bool(shapes)
+    if not own:
+        shapes = list(SWEEPS[sweep](device) if sweep else default_shapes(device))
+    if k is not None:
+        shapes = list(dict.fromkeys(replace(each, k=k) for each in shapes))
+    for each in shapes:
+        check_for_device(each, device)
+    return shapes, own
+
+
+def prepare_outputs(json_file: Path | None, plots: Path | None) -> None:
+    """Miss a folder or matplotlib now and not after the comparison."""
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise TopThetaValueError("--json", "a file in a folder that is there", str(json_file))
+    if plots is not None:
+        import matplotlib  # noqa: F401
+
+        try:
+            plots.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise TopThetaValueError("--plots", "a folder that can be made", f"{plots} ({cause.strerror})") from cause
+
+
+def run(
+    console: Console, shapes: list[Shape], device: str, rounds: int, cache: str, *, skip_large: bool
+) -> list[ShapeResult]:
+    """All shapes, each printed when it is finished."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from toptheta_npu.benchmark import report
+    from toptheta_npu.benchmark.environment import environment
+    from toptheta_npu.benchmark.measure import compare
+
+    console.print(escape(", ".join(f"{name}: {value}" for name, value in environment(device).items())), soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(shapes))
+
+        def show(result: ShapeResult) -> None:
+            if result.skipped:
+                bar.console.print(f"[yellow]skipped:[/yellow] {escape(result.skipped)}\n", soft_wrap=True)
+            else:
+                bar.console.print(report.details(result).as_rich())
+            bar.advance(task)
+
+        return compare(
+            shapes, device, rounds=rounds, caches=_CACHES[cache], skip_large=skip_large, finished=show,
+            progress=lambda _, shape: bar.update(task, description=escape(str(shape))),
+        )  # fmt: skip
+
+
+def finish(
+    console: Console,
+    results: list[ShapeResult],
+    device: str,
+    settings: dict[str, Any],
+    json_file: Path | None,
+    plots: Path | None,
+) -> None:
+    """Summary, JSON and plots; on an emulated device the refusal.
+
+    Raises:
+        TopThetaNotImplementedError: the device is emulated, so that there are no times.
+    """  # fmt: skip
+    from toptheta_npu.benchmark import report
+    from toptheta_npu.benchmark.clocks import is_emulated, refuse_emulated
+    from toptheta_npu.benchmark.environment import device_name, environment
+    from toptheta_npu.benchmark.templates import NOTE
+
+    if not is_emulated(device):
+        console.print(report.summary(results, device).as_rich())
+    if device == "npu":
+        console.print(f"{NOTE}.")
+    if json_file is not None:
+        json_file.write_text(report.as_json(results, environment(device), settings, device) + "\n")
+        console.print(f"{json_file} written.")
+    refuse_emulated(device)
+    if plots is not None:
+        from toptheta_npu.benchmark.plots import save_plots
+
+        files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
+        for line in [*(f"{file} written." for file in files), *left_out]:
+            console.print(line)
+
+
+def run_model(shapes: list[Shape], console: Console, trace: Path | None, json_file: Path | None, *, own: bool) -> None:
+    """The kernel on the host model."""
+    from toptheta_npu.benchmark import modelled
+
+    results, left_out = modelled.run(shapes, console, trace=trace, own=own)
+    if json_file is not None:
+        skipped = {str(shape): reason for shape, reason in left_out}
+        stored = {"unit": "modelled, uncalibrated microseconds", "results": modelled.as_json(results)}
+        json_file.write_text(json.dumps(stored | {"left_out": skipped}, indent=1) + "\n")
+        console.print(f"{json_file} written.")

@@ -1,0 +1,90 @@
+"""``toptheta benchmark-generate``: tokens per second of a model, dense and by thresholds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import torch
+import typer
+from rich.console import Console
+
+from toptheta_npu._checks import PLACEMENTS, check_choice
+from toptheta_npu.errors import TopThetaValueError
+
+if TYPE_CHECKING:
+    from toptheta_npu.thresholds import Placement, ThresholdTable
+
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def benchmark_generate(
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A transformers model, by folder or name. Default: the embedded one.")
+    ] = None,
+    thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .safetensors file.")] = None,
+    k: Annotated[list[int] | None, typer.Option(help="Elements to keep per row; may be given again.")] = None,
+    placement: Annotated[str, typer.Option(help="Which of the embedded model's thresholds.")] = "post_softmax",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = 2048,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
+    new_tokens: Annotated[tuple[int, int], typer.Option(help="The two numbers of new tokens.")] = (8, 72),
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; in each, every variant runs in turn.")] = 9,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Measure tokens per second of generate(), dense and sparse in turns, as a slope, so that the prefill cancels."""
+    from toptheta_npu.benchmark import end_to_end
+    from toptheta_npu.benchmark.clocks import make_timer
+    from toptheta_npu.benchmark.environment import check_device
+    from toptheta_npu.evaluation.corpus import token_windows
+
+    if device == "model":
+        raise TopThetaValueError("--device", "cpu, cuda or npu", device, "the host model runs single steps only")
+    device = check_device(device)
+    make_timer(device)  # refuses an emulated one
+    check_choice("--dtype", dtype, tuple(_DTYPES))
+    console = Console()
+    network, tokenizer, table = _load(model, thresholds, placement, _DTYPES[dtype], device)
+    tokens = token_windows(tokenizer, "evaluation", prompt, batch).to(device)
+    rates = end_to_end.compare(
+        network, table, k or [int(table.k[len(table.k) // 2])], tokens, new_tokens=new_tokens, rounds=rounds,
+        console=console,
+    )  # fmt: skip
+    title = f"generate() on {device}, {dtype}, {batch} x {prompt} tokens before the first new one"
+    console.print(end_to_end.as_table(rates, title))
+    if json_file is not None:
+        json_file.write_text(json.dumps({"title": title, "rates": end_to_end.as_json(rates)}, indent=1) + "\n")
+
+
+def _load(
+    model: str | None, thresholds: Path | None, placement: str, dtype: torch.dtype, device: str
+) -> tuple[Any, Any, ThresholdTable]:
+    if model is None:
+        from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+
+        if thresholds is not None:
+            raise TopThetaValueError("--thresholds", "the model they belong to", "no --model", "give both or neither")
+        check_choice("--placement", placement, PLACEMENTS)
+        network, tokenizer = load_tiny_llama(dtype, device)
+        return network, tokenizer, load_tiny_llama_thresholds(cast("Placement", placement))
+    if thresholds is None:
+        raise TopThetaValueError(
+            "--thresholds", "a file for --model", "none", "calibrate it: toptheta_npu.calibrate(...).save(FILE)"
+        )
+    from toptheta_npu.thresholds import ThresholdTable
+
+    table = ThresholdTable.load(thresholds)
+    return *_load_transformers(model, dtype, device), table
+
+
+def _load_transformers(model: str, dtype: torch.dtype, device: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        network: torch.nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
+        return network.to(device).eval(), AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as cause:
+        reason = str(cause).split("\n")[0]
+        raise TopThetaValueError("--model", "a model that transformers can load", f"{model} ({reason})") from cause
