@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from toptheta_npu import TopThetaNotImplementedError
-from toptheta_npu.benchmark import clocks
 from toptheta_npu.benchmark.clocks import (
     durations_per_call,
     interleaved_medians,
@@ -20,6 +19,7 @@ from toptheta_npu.benchmark.clocks import (
     npu_task_durations,
     summarise,
 )
+from toptheta_npu.npu.environment import EMULATOR_VARIABLE
 
 CSV = """Device_id,Name,Type,Duration(us)
 0,aclnnTopThetaIncrementalAttention,TopTheta,10.5
@@ -112,7 +112,7 @@ def test_task_durations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_times_of_an_emulated_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(clocks.EMULATOR_VARIABLE, "/somewhere")
+    monkeypatch.setenv(EMULATOR_VARIABLE, "/somewhere")
     with pytest.raises(TopThetaNotImplementedError, match=r"--device npu: .* got an emulated one; times are refused"):
         make_timer("npu")
     assert make_timer("cpu")(lambda: None, False) >= 0

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 
+from emulator.acl.environment import in_emulator
+
 CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
 OPP_PATH = "ASCEND_OPP_PATH"
 _STRANGER = 65534
@@ -196,7 +198,9 @@ def test_doctor_finds_all(vendor: Path) -> None:
                           env=os.environ | {CUSTOM_PATH: str(vendor)}, check=False)  # fmt: skip
     report = json.loads(done.stdout)
     assert (done.returncode, report["usable"]) == (0, True)
-    assert {finding["name"]: finding["found"] for finding in report["findings"]}["devices"].startswith("1 x Ascend910B")
+    devices = {finding["name"]: finding["found"] for finding in report["findings"]}["devices"]
+    assert devices.startswith("1 x Ascend910B")
+    assert devices.endswith(", emulated") == in_emulator()
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ import pytest
 
 from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
 from toptheta_npu import TopThetaNotImplementedError
-from toptheta_npu.benchmark import clocks
 from toptheta_npu.benchmark.clocks import EventTimer, is_emulated, make_timer
 from toptheta_npu.benchmark.contenders import list_contenders
 from toptheta_npu.benchmark.environment import cache_bytes, check_device, environment, free_bytes
 from toptheta_npu.benchmark.inputs import make_inputs
 from toptheta_npu.benchmark.measure import compare_one
 from toptheta_npu.benchmark.shapes import parse_shape
+from toptheta_npu.npu.environment import EMULATOR_VARIABLE
 
 pytestmark = pytest.mark.skipif(not in_emulator(), reason="on hardware the command itself is the test")
 SHAPES = [
@@ -67,7 +67,7 @@ def test_events_stand_around_the_call(reheat: bool) -> None:
 
 def test_times_are_refused() -> None:
     assert is_emulated("npu")
-    assert clocks.EMULATOR_VARIABLE == LIBRARIES_VARIABLE
+    assert EMULATOR_VARIABLE == LIBRARIES_VARIABLE
     with pytest.raises(TopThetaNotImplementedError, match="times are refused"):
         make_timer("npu")
 

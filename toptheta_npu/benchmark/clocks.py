@@ -6,7 +6,6 @@ Every variant runs in the same rounds, so that ratios survive a noisy machine.
 from __future__ import annotations
 
 import csv
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from toptheta_npu.errors import TopThetaNotImplementedError
+from toptheta_npu.npu.environment import has_emulated_devices
 
-#: Set in the environment of emulated NPUs.
-EMULATOR_VARIABLE = "TOPTHETA_EMULATOR_LIBRARIES"
 _OCCUPYING_ROWS = 4096  # a float16 matmul of this size takes an accelerator longer than a launch takes the host
 #: Takes the call, and whether to run it once before.
 Timer = Callable[[Callable[[], object], bool], float]
@@ -36,7 +34,7 @@ class Timing(NamedTuple):
 
 def is_emulated(device: str) -> bool:
     """Whether NPU tensors live on an emulated device, whose times say nothing."""
-    return device == "npu" and EMULATOR_VARIABLE in os.environ
+    return device == "npu" and has_emulated_devices()
 
 
 def refuse_emulated(device: str) -> None:

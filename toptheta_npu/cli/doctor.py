@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from toptheta_npu.npu.environment import has_emulated_devices
 from toptheta_npu.npu.info import BackendInfo, backend_info
 
 
@@ -42,7 +43,8 @@ def _show(info: BackendInfo, console: Console) -> None:
             console.print(f"        [bold]to do:[/bold] {escape(finding.remedy)}")
     console.print()
     if info.usable and info.backend != "fallback":
-        console.print("NPU tensors run the Ascend C kernel.")
+        where = " on emulated devices" if has_emulated_devices() else ""
+        console.print(f"NPU tensors run the Ascend C kernel{where}.")
     elif info.backend == "npu":
         console.print("NPU tensors raise an error here. CPU and CUDA tensors run the PyTorch fallback as ever.")
     else:

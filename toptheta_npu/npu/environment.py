@@ -15,6 +15,8 @@ from pathlib import Path
 VENDOR = "toptheta"
 CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
 OPP_PATH = "ASCEND_OPP_PATH"
+#: Set where the devices of torch_npu are emulated ones.
+EMULATOR_VARIABLE = "TOPTHETA_EMULATOR_LIBRARIES"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ def find_package(environment: Mapping[str, str] | None = None) -> Package | None
         if os.path.isdir(package.folder):  # not Path.is_dir, which raises where a folder may not be looked into
             return package
     return None
+
+
+def has_emulated_devices() -> bool:
+    """Whether NPU tensors live on emulated devices, whose times say nothing."""
+    return EMULATOR_VARIABLE in os.environ
 
 
 def searched_places() -> str:

@@ -206,4 +206,5 @@ def _devices() -> Finding:
     names = json.loads(done.stdout[done.stdout.index("{") :])["devices"]
     if not names:
         return Finding("devices", None, "no NPU is visible", "run npu-smi info, and look at ASCEND_RT_VISIBLE_DEVICES")
-    return Finding("devices", f"{len(names)} x {names[0]}")
+    emulated = ", emulated" if environment.has_emulated_devices() else ""
+    return Finding("devices", f"{len(names)} x {names[0]}{emulated}")
