@@ -1,5 +1,6 @@
 // The operator called the way torch_npu documents, by its macro: what the adapter's cost is compared with.
 // Without device guard and checks of the caches, and outputs that are not asked for are left out: the least it can do.
+#include <chrono>
 #include <string>
 
 #include <ATen/ops/empty_like.h>
@@ -35,10 +36,15 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
     return out;
 }
 
-// torch_npu's task queue alone: nothing is described, planned or launched.
-at::Tensor QueueAlone(const at::Tensor& query)
+// torch_npu's task queue alone: nothing is described, planned or launched. Between two entries the host has other work
+// for as long as `microseconds`, as with any operator, so that the thread behind the queue has gone to sleep.
+at::Tensor QueueAlone(const at::Tensor& query, double microseconds)
 {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + std::chrono::duration<double, std::micro>(microseconds);
     at::Tensor out = at::empty_like(query);
+    while (Clock::now() < end) {
+    }
     RunAclCall("nothing", []() -> int { return 0; });
     return out;
 }
