@@ -56,7 +56,8 @@ def function_heads(text: str) -> Iterator[str]:
         if depth > 0 or letter not in ";{}":
             continue
         head = " ".join(code[start:at].split())
-        if letter == "{" and "(" in head and "=" not in head and not _NOT_FUNCTIONS.match(head):
+        assigned = "=" in re.sub(r"\([^()]*\)", "", head)  # outside of parentheses, where it is a default
+        if letter == "{" and "(" in head and not assigned and not _NOT_FUNCTIONS.match(head):
             yield head
         start = at + 1
 
