@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
+from helpers import has_npu
 from hypothesis import HealthCheck, settings
+
+import toptheta_npu
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 # "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones
@@ -18,12 +22,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 @pytest.fixture(
     params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("npu", marks=pytest.mark.npu)]
 )
-def device(request: pytest.FixtureRequest) -> str:
-    """The device under test; accelerators are skipped where there are none."""
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device under test, for the PyTorch fallback; accelerators are skipped where there are none."""
     name: str = request.param
     if name == "cpu":
-        return name
-    module = getattr(torch, name, None)
-    if module is None or not module.is_available():
+        yield name
+        return
+    available = has_npu() if name == "npu" else torch.cuda.is_available()
+    if not available:
         pytest.skip(f"no {name} device")
-    return f"{name}:0"
+    with toptheta_npu.use_backend("fallback"):  # the kernel's own tests are in tests/npu
+        yield f"{name}:0"

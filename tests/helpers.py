@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ from cases import Case
 from torch import Tensor
 
 from toptheta_npu.fallback import reference
+from toptheta_npu.npu.environment import has_emulated_devices
 
 #: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
 #: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
@@ -269,3 +273,14 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
     outputs rounded to a 16-bit dtype, which is off by half an eps of |V| and of the output each."""
     eps = torch.finfo(dtype).eps
     return {"rtol": 2 * eps, "atol": 1e-5 if dtype == torch.float32 else eps}
+
+
+@functools.cache
+def has_npu() -> bool:
+    """Whether torch_npu has devices: emulated ones, or real ones, which show as a device file."""
+    real = importlib.util.find_spec("torch_npu") and Path("/dev/davinci_manager").exists()
+    if not real and not has_emulated_devices():
+        return False
+    import torch_npu  # noqa: F401 (registers torch.npu)
+
+    return bool(torch.npu.is_available())

@@ -131,6 +131,8 @@ def test_compile_needs_one_graph_for_all_lengths_and_one_more_for_other_capaciti
 
 
 def test_compile_with_inductor(device: str) -> None:
+    if device.startswith("npu"):
+        pytest.importorskip("triton")
     torch._dynamo.reset()
     inputs = make_inputs(_BY_ID["paged-4d"], device)
     compiled = torch.compile(toptheta_npu.incremental_attention, fullgraph=True)
@@ -155,6 +157,8 @@ def test_bases_of_the_error_table_are_valid(device: str) -> None:
 def test_error(case: ErrorCase, device: str) -> None:
     if case.values_on_host and device != "cpu":
         pytest.skip("values of device tensors are not checked")
+    if case.id == "query-dtype" and device.startswith("npu"):
+        pytest.skip("there is no float64 on an NPU")
     for name in ENTRY_POINTS[case.base]:
         arguments = valid_arguments(case.base, device)
         arguments |= case.change(arguments)

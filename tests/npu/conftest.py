@@ -6,36 +6,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from emulator.acl.environment import in_emulator
+from helpers import has_npu
 
 _HERE = Path(__file__).resolve().parent
 _REASON = "no NPU here; for emulated ones: python -m emulator run python -m pytest tests/npu"
 
 
-def _available() -> bool:
-    # a real NPU shows as its device file; an import of torch_npu without CANN would fail
-    if not in_emulator() and not (find_spec("torch_npu") and Path("/dev/davinci_manager").exists()):
-        return False
-    import torch
-    import torch_npu  # noqa: F401 (registers torch.npu)
-
-    return bool(torch.npu.is_available())
-
-
-AVAILABLE = _available()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if AVAILABLE:
-        return
     for item in items:
         if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.skip(reason=_REASON))
+            item.add_marker(pytest.mark.npu)
+            if not has_npu():
+                item.add_marker(pytest.mark.skip(reason=_REASON))
 
 
 @pytest.fixture

@@ -103,3 +103,13 @@ except SystemExit as end:
     stored = json.loads(file.read_text())
     assert stored["results"][0]["gains"] == {}
     assert all(row["calls"] == {} == row["tasks"] for row in stored["results"][0]["rows"])
+
+
+def test_tokens_per_second_are_refused_too(run_python: Callable[..., str]) -> None:
+    code = """
+from toptheta_npu.cli import app
+from typer.testing import CliRunner
+done = CliRunner().invoke(app, ["benchmark-generate", "--device", "npu"])
+print(type(done.exception).__name__, done.exception)
+"""
+    assert "TopThetaNotImplementedError --device npu: expected a device whose time means something" in run_python(code)
