@@ -224,7 +224,8 @@ def incremental_attention_partial(
         raise TopThetaValueError("lse", f"{wanted} with placement={placement!r}", "None" if lse is None else "a tensor")
     if lse is not None:
         check_tensor("lse", lse, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
-    _check_npu(query, key, value, head_dim, block_size)
+    if query.device.type == NPU:
+        _check_npu(query, key, value, head_dim, block_size)
     return fallback.Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         query, key, value, threshold, lengths, starts, block_table, lse,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
@@ -262,7 +263,8 @@ def _decode(
         num_key_value_heads, input_layout, scale_value, placement, path,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
-    _check_npu(query, key, value, head_dim, block_size)
+    if query.device.type == NPU:
+        _check_npu(query, key, value, head_dim, block_size)
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
@@ -271,11 +273,11 @@ def _decode(
 
 
 def _check_npu(query: Tensor, key: Tensor, value: Tensor, head_dim: int, block_size: int) -> None:
-    """On an NPU: the backend is there, and the arguments are within the kernel's limits where the kernel runs.
+    """The backend is there, and the arguments are within the kernel's limits where the kernel runs.
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
     """
-    if query.device.type == NPU and not torch.compiler.is_compiling() and SELECTOR.uses_kernel():
+    if not torch.compiler.is_compiling() and SELECTOR.uses_kernel():
         check_kernel_limits(query, key, value, head_dim, block_size)
 
 
