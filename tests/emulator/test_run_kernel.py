@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -296,14 +297,22 @@ def test_two_processes_may_build_at_once(tiny: Kernel) -> None:
     assert Path(libraries.pop()).is_file()
 
 
-def test_compiler_errors_carry_the_output(tmp_path: Path) -> None:
+def test_compiler_errors_carry_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Path] = []  # other processes build beside this one
+
+    def make_folder(**options: Any) -> str:
+        made.append(Path(mkdtemp(**options)))
+        return str(made[-1])
+
+    monkeypatch.setattr(build.tempfile, "mkdtemp", make_folder)
     source = tmp_path / "broken.cpp"
     source.write_text("int broken = no_such_name;\n")
     with pytest.raises(CompileError, match="no_such_name") as error:
         build_kernel(Kernel(source))
     assert error.value.source == source
     assert error.value.command[0] == "g++"
-    assert list(build.BUILD_ROOT.glob("new-*")) == []
+    assert {folder.parent for folder in made} == {build.BUILD_ROOT}
+    assert not any(folder.exists() for folder in made)
 
 
 def test_missing_files_and_compilers_are_named(tmp_path: Path, tiny: Kernel) -> None:
