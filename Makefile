@@ -21,7 +21,7 @@ test: $(READY)
 
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
 test-npu: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m npu \
+	REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m npu \
 	  tests/npu tests/fallback tests/test_operator.py
 
 lint: $(READY)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from cases import Case
 from torch import Tensor
 
+from emulator.acl.environment import in_emulator
 from toptheta_npu.fallback import reference
-from toptheta_npu.npu.environment import has_emulated_devices
 
 #: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
 #: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
@@ -275,11 +277,35 @@ def tolerance(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": 2 * eps, "atol": 1e-5 if dtype == torch.float32 else eps}
 
 
+def assert_equals_oracle(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
+    """The whole result of `incremental_attention_with_stats`: dtypes and shape, counts exactly, numbers within the
+    yardstick."""
+    out, lse, kept, value_rows = result
+    case, expected = inputs.case, inputs.expected
+    assert out.dtype == case.torch_dtype
+    assert (lse.dtype, kept.dtype, value_rows.dtype) == (torch.float32, torch.int32, torch.int32)
+    assert out.shape == inputs.arguments["query"].shape
+    assert torch.equal(kept.long().cpu(), expected.kept)
+    assert torch.equal(value_rows.long().cpu(), expected.value_rows)
+    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
+
+
 @functools.cache
 def has_npu() -> bool:
-    """Whether torch_npu has devices: emulated ones, or real ones, which show as a device file."""
+    """Whether torch_npu has devices: emulated ones, or real ones, which show as a device file.
+
+    Where REQUIRE_NPU=1 says that there have to be some, none is an error: tests that are all skipped show nothing.
+    """
+    found = _find_npu()
+    if not found and os.environ.get("REQUIRE_NPU") == "1":
+        raise pytest.UsageError("REQUIRE_NPU=1: expected devices of torch_npu, got none; see: toptheta doctor")
+    return found
+
+
+def _find_npu() -> bool:
     real = importlib.util.find_spec("torch_npu") and Path("/dev/davinci_manager").exists()
-    if not real and not has_emulated_devices():
+    if not real and not in_emulator():
         return False
     import torch_npu  # noqa: F401 (registers torch.npu)
 

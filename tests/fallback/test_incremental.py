@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES, Case
-from helpers import Inputs, assert_within_yardstick, from_layout, in_layout, make_inputs, tolerance, yardstick
+from helpers import (
+    Inputs,
+    assert_equals_oracle,
+    assert_within_yardstick,
+    from_layout,
+    in_layout,
+    make_inputs,
+    tolerance,
+)
 from torch import Tensor
 
 from toptheta_npu import incremental_attention, incremental_attention_with_stats, prefill_attention
@@ -21,19 +29,6 @@ _DTYPES = ("float32", "float16", "bfloat16")
 _LAYOUTS = ("BNSD", "BSND", "BSH")
 #: Where a test needs any sparse batch: two lengths, groups of 4.
 _BASE = Case("base", heads=8, lengths=(200, 77), vmc=True)
-
-
-def check(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
-    """The whole result of `incremental_attention_with_stats` against the oracle."""
-    out, lse, kept, value_rows = result
-    case, expected = inputs.case, inputs.expected
-    assert out.dtype == case.torch_dtype
-    assert (lse.dtype, kept.dtype, value_rows.dtype) == (torch.float32, torch.int32, torch.int32)
-    assert out.shape == inputs.arguments["query"].shape
-    assert torch.equal(kept.long().cpu(), expected.kept)
-    assert torch.equal(value_rows.long().cpu(), expected.value_rows)
-    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
-    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
 
 
 def assert_same(result: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
@@ -57,7 +52,7 @@ def base_inputs(case: Case, device: str) -> Inputs:
 def test_incremental_attention_equals_the_oracle(case: Case, device: str) -> None:
     inputs = base_inputs(case, device)
     result = incremental_attention_with_stats(**inputs.arguments)
-    check(inputs, result)
+    assert_equals_oracle(inputs, result)
     torch.testing.assert_close(incremental_attention(**inputs.arguments), result[0], **tolerance(result[0].dtype))
 
 
@@ -67,7 +62,7 @@ def test_incremental_attention_equals_the_oracle(case: Case, device: str) -> Non
 @pytest.mark.parametrize("layout", ["BNSD", "BSH"])
 def test_forced_path_equals_the_oracle(path: str, dtype: str, theta: str, layout: str, device: str) -> None:
     inputs = base_inputs(replace(_BASE, dtype=dtype, theta=theta, layout=layout), device)
-    check(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
+    assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
 
 
 @pytest.mark.parametrize("case_id", ["paged-4d", "paged-3d-bf16-bsh", "paged-odd-block", "start-f16-bsnd", "ragged"])
@@ -250,7 +245,7 @@ def test_key_start_equals_slicing(layout: str, sdc: str, device: str) -> None:
 def test_key_start_without_lengths_means_all_keys_from_there(sdc: str, device: str) -> None:
     case = replace(_BASE, sdc=sdc, theta="mixed", lengths=(60, 147), starts=(90, 3), vmc=False, lengths_as="none")
     inputs = base_inputs(case, device)  # capacity 150: both sequences end with the cache
-    check(inputs, incremental_attention_with_stats(**inputs.arguments))
+    assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments))
 
 
 @pytest.mark.parametrize("theta", ["quantile", "dense", "nothing"])

@@ -9,7 +9,13 @@ import pytest
 import torch
 from acl_calls import live_descriptors, live_executors
 from cases import CASES, ENTRY_POINTS, ERROR_CASES, Case, ErrorCase, valid_arguments
-from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
+from helpers import (
+    assert_equals_oracle,
+    assert_within_yardstick,
+    make_inputs,
+    tolerance,
+    yardstick,
+)
 from torch import Tensor
 
 import toptheta_npu
@@ -40,24 +46,11 @@ def on_cpu(result: Any) -> tuple[Tensor, ...]:
     return tuple(tensor.cpu() for tensor in tensors)
 
 
-def check(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
-    """The whole result of `incremental_attention_with_stats` against the oracle."""
-    out, lse, kept, value_rows = result
-    case, expected = inputs.case, inputs.expected
-    assert (out.dtype, lse.dtype) == (case.torch_dtype, torch.float32)
-    assert (kept.dtype, value_rows.dtype) == (torch.int32, torch.int32)
-    assert out.shape == inputs.arguments["query"].shape
-    assert torch.equal(kept.long(), expected.kept)
-    assert torch.equal(value_rows.long(), expected.value_rows)
-    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
-    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
-
-
 @pytest.mark.parametrize("case", _INSIDE, ids=lambda case: case.id)
 def test_equals_the_oracle(case: Case) -> None:
     inputs = make_inputs(case, "npu")
     result = on_cpu(incremental_attention_with_stats(**inputs.arguments))
-    check(inputs, result)
+    assert_equals_oracle(inputs, result)
     (out,) = on_cpu(incremental_attention(**inputs.arguments))
     torch.testing.assert_close(out, result[0], **tolerance(out.dtype))
 
@@ -94,7 +87,7 @@ def test_error(case: ErrorCase) -> None:
 @pytest.mark.parametrize("case_id", ["f16-bsh", "paged-4d-f16", "start-f16-bsnd", "post-f16-vmc-bsh"])
 def test_forced_path(path: str, case_id: str) -> None:
     inputs = make_inputs(_BY_ID[case_id], "npu")
-    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments, _path=path)))
+    assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments, _path=path)))
 
 
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
@@ -138,7 +131,7 @@ def test_strided_cache_is_read_in_place(offset: int) -> None:
         before = torch.npu.memory_allocated()
         result = on_cpu(incremental_attention_with_stats(**given))
         peaks.append(torch.npu.max_memory_allocated() - before)
-        check(inputs, result)
+        assert_equals_oracle(inputs, result)
     # the allocator gives out blocks up to 1 MiB larger than asked for; a copy would cost 2 MiB at least
     assert arguments["key"].nbytes > 2 << 20
     assert abs(peaks[0] - peaks[1]) <= 1 << 20, "a strided cache is not copied"
@@ -148,7 +141,8 @@ def test_key_and_value_with_strides_of_their_own() -> None:
     inputs = make_inputs(_BY_ID["bf16-bsnd"], "npu")
     key = inputs.arguments["key"].transpose(1, 2).contiguous().transpose(1, 2)
     value = _in_larger(inputs.arguments["value"], 16, 48)
-    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | {"key": key, "value": value})))
+    given = inputs.arguments | {"key": key, "value": value}
+    assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**given)))
 
 
 def _every_second(tensor: Tensor) -> Tensor:
@@ -165,7 +159,7 @@ def test_any_other_input_may_be_strided(name: str) -> None:
     inputs = make_inputs(_BY_ID[ids.get(name, "sdc-exp-threshold-vmc")], "npu")
     strided = _every_second(inputs.arguments[name])
     assert not strided.is_contiguous()
-    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | {name: strided})))
+    assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | {name: strided})))
 
 
 @pytest.mark.parametrize("lengths", [torch.int32, torch.int64])
@@ -174,7 +168,7 @@ def test_integer_types_may_differ(lengths: torch.dtype, starts: torch.dtype) -> 
     inputs = make_inputs(_BY_ID["start-f16-bsnd"], "npu")
     given = {"actual_seq_lengths": inputs.arguments["actual_seq_lengths"].to(lengths),
              "key_start": inputs.arguments["key_start"].to(starts)}  # fmt: skip
-    check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | given)))
+    assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments | given)))
 
 
 def test_a_last_stride_other_than_1_is_refused() -> None:
@@ -261,7 +255,7 @@ def test_inference_mode() -> None:
     with torch.inference_mode():
         result = incremental_attention_with_stats(**inputs.arguments)
         assert all(tensor.is_inference() for tensor in result)
-        check(inputs, on_cpu(result))
+        assert_equals_oracle(inputs, on_cpu(result))
 
 
 def test_private_format_is_refused() -> None:
@@ -319,7 +313,7 @@ def test_captured_graph_replays_with_other_values() -> None:
         buffer.copy_(arguments[name])
     graph.replay()
     torch.npu.synchronize()
-    check(inputs, on_cpu(result))
+    assert_equals_oracle(inputs, on_cpu(result))
 
 
 def test_autocast_changes_nothing() -> None:
@@ -337,9 +331,9 @@ def test_autocast_changes_nothing() -> None:
 def test_fallback_on_the_device_and_back(case_id: str) -> None:
     kernel = make_inputs(_BY_ID["f16-bnsd"], "npu")
     inputs = make_inputs(_BY_ID[case_id], "npu")
-    check(kernel, on_cpu(incremental_attention_with_stats(**kernel.arguments)))
+    assert_equals_oracle(kernel, on_cpu(incremental_attention_with_stats(**kernel.arguments)))
     with toptheta_npu.use_backend("fallback"):
-        check(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments)))
-    check(kernel, on_cpu(incremental_attention_with_stats(**kernel.arguments)))
+        assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments)))
+    assert_equals_oracle(kernel, on_cpu(incremental_attention_with_stats(**kernel.arguments)))
     with pytest.raises((TopThetaTypeError, TopThetaNotImplementedError)):
         incremental_attention(**inputs.arguments)

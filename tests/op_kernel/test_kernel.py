@@ -9,8 +9,15 @@ import pytest
 import torch
 from calls import call, for_kernel, part, statistics, statistics_of
 from cases import CASES, Case
-from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
-from torch import Tensor
+from helpers import (
+    Inputs,
+    assert_equals_oracle,
+    assert_within_yardstick,
+    from_layout,
+    make_inputs,
+    tolerance,
+    yardstick,
+)
 
 from fallback import reference
 from toptheta_npu import merge_partials
@@ -62,20 +69,10 @@ def inputs_of(case: Case, *poison: str) -> Inputs:
     return make_inputs(case, poison=poison)
 
 
-def check(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
-    """Counts exactly, numbers within the yardstick."""
-    out, lse, kept, value_rows = result
-    case, expected = inputs.case, inputs.expected
-    assert torch.equal(kept.long(), expected.kept)
-    assert torch.equal(value_rows.long(), expected.value_rows)
-    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
-    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
-
-
 @pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
 def test_kernel_equals_the_oracle(case: Case) -> None:
     inputs = inputs_of(case)
-    check(inputs, statistics_of(inputs))
+    assert_equals_oracle(inputs, statistics_of(inputs))
 
 
 @pytest.mark.parametrize("path", ["gather", "dense"])
@@ -83,20 +80,20 @@ def test_kernel_equals_the_oracle(case: Case) -> None:
                                      "paged-4d-descending", "locally-dense", "half-kept"])  # fmt: skip
 def test_forced_path_equals_the_oracle(case_id: str, path: str) -> None:
     inputs = inputs_of(_BY_ID[case_id])
-    check(inputs, statistics_of(inputs, path=path))
+    assert_equals_oracle(inputs, statistics_of(inputs, path=path))
 
 
 @pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
 def test_rows_that_nothing_keeps_are_never_multiplied(case: Case) -> None:
     inputs = inputs_of(case, "values", "outside")
-    check(inputs, statistics_of(inputs, path="gather"))
+    assert_equals_oracle(inputs, statistics_of(inputs, path="gather"))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 20, 40, 64])
 @pytest.mark.parametrize("case_id", _SPLIT_IDS)
 def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int) -> None:
     inputs = inputs_of(_BY_ID[case_id])
-    check(inputs, statistics_of(inputs, cores=cores))
+    assert_equals_oracle(inputs, statistics_of(inputs, cores=cores))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 48])
@@ -165,7 +162,7 @@ def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: 
     arguments["actual_seq_lengths"] = torch.tensor(lengths, dtype=dtype)
     result = call(arguments)
     result.run.require_clean()
-    check(inputs, statistics(result))
+    assert_equals_oracle(inputs, statistics(result))
 
 
 @pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
@@ -197,7 +194,7 @@ def test_part_with_an_empty_rest_of_the_row_stays_inside_the_cache() -> None:
 def test_mean_of_v_counts_for_nothing_where_nothing_is_discarded() -> None:
     inputs = inputs_of(_BY_ID["sdc-offline-dense-vmc"])
     arguments = dict(inputs.arguments) | {"value_mean": torch.full_like(inputs.arguments["value_mean"], torch.nan)}
-    check(inputs, statistics(call(arguments)))
+    assert_equals_oracle(inputs, statistics(call(arguments)))
 
 
 @pytest.mark.parametrize("where", ["query", "key"])

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from calls import call, statistics
 from cases import Case
-from helpers import Inputs, make_inputs
-from test_kernel import check
+from helpers import Inputs, assert_equals_oracle, make_inputs
 
 _SOURCES = Path(__file__).resolve().parents[2] / "op_kernel"
 _SYNC_CALL = re.compile(r"\b(SetFlag|WaitFlag|PipeBarrier|SyncAll)<")
@@ -145,7 +144,7 @@ def executed_by(name: str) -> frozenset[str]:
     result = call(inputs_of(name).arguments, trace=False, **probe.options)
     result.run.require_clean()
     if not probe.options.get("partial"):
-        check(inputs_of(name), statistics(result))
+        assert_equals_oracle(inputs_of(name), statistics(result))
     return frozenset(site.name for site in result.run.sync_sites)
 
 
@@ -194,5 +193,5 @@ def test_cores_without_work_meet_the_others(rows: int, heads: int, placement: st
     inputs = make_inputs(Case("idle", dtype="float16", heads=heads, kv_heads=1, lengths=(rows,), placement=placement))
     result = call(inputs.arguments, cores=48)
     result.run.require_clean()
-    check(inputs, statistics(result))
+    assert_equals_oracle(inputs, statistics(result))
     assert [site.count for site in result.run.sync_sites if site.kind == "SyncAll"] == [48] * meetings
