@@ -21,7 +21,9 @@ from .torch_npu import torch_package
 
 VENDOR = "toptheta"
 _SOURCES = Path(__file__).resolve().parent / "package"
-_CANN = Path(__file__).resolve().parents[1] / "cann"
+_EMULATOR = Path(__file__).resolve().parents[1]
+_CANN = _EMULATOR / "cann"
+_INTERFACE = _EMULATOR / "ascendc" / "machine" / "interface.h"
 _KERNEL = REPOSITORY / "op_kernel" / "top_theta_incremental_attention.cpp"
 _DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
 _PYTHON = REPOSITORY / "toptheta_npu"
@@ -81,11 +83,13 @@ def op_library(signature: Mapping[str, Any] | None = None) -> Path:
     def build(folder: Path) -> None:
         generated = folder / "aclnn_operator.cpp"
         generated.write_text(source)
-        options = [f"-I{_SOURCES}", f"-I{_CANN}", *include_options(), f"-L{runtime}", "-lopapi", "-lascendcl"]
+        folders = [f"-I{_SOURCES}", f"-I{_CANN}", *include_options(), f"-I{_EMULATOR}"]
         units = [generated, *(path for path in sources if path.suffix == ".cpp")]
-        link(folder / "libcust_opapi.so", units, [*options, str(operator), "-ldl"])
+        libraries = [f"-L{runtime}", "-lopapi", "-lascendcl", str(operator), "-ldl"]
+        link(folder / "libcust_opapi.so", units, [*folders, *libraries])
 
-    return cached_folder("operator", [source, str(runtime), str(operator), *sources], build) / "libcust_opapi.so"
+    inputs: list[str | Path] = [source, str(runtime), str(operator), _INTERFACE, *sources]
+    return cached_folder("operator", inputs, build) / "libcust_opapi.so"
 
 
 def default_op_package() -> Path:

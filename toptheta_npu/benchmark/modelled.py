@@ -96,23 +96,25 @@ def model(shape: Shape) -> Modelled:
         TopThetaValueError: the kernel does not take the shape.
     """
     check_for_device(shape, "model")
-    module = load_model()
-    step = _step(module, shape)
-    chosen = module.everything(step) if shape.k == shape.n else module.select(step, shape.k / shape.n)
-    everything = module.everything(step)
-    options = {"block_size": shape.block_size} if shape.block_size else {}
-    run = module.paged(step, shape.block_size) if shape.block_size else step
-    return Modelled(shape, module.measure(run, chosen, **options), module.measure(run, everything, **options))
+    module, step, chosen, options = _prepare(shape)
+    kept = module.measure(step, chosen, **options)
+    return Modelled(shape, kept, module.measure(step, module.everything(step), **options))
 
 
 def write_trace(shape: Shape, path: Path, mode: str = "cold") -> None:
     """Write what every core does in the kernel as a Chrome trace, for chrome://tracing or ui.perfetto.dev."""
+    module, step, chosen, options = _prepare(shape)
+    module.run(step, chosen, **options).run.write_trace(path, mode)
+
+
+def _prepare(shape: Shape) -> tuple[Any, Any, Any, dict[str, int]]:
+    """The module of the host model, the step, the thresholds that keep k, and attributes of the operator."""
     module = load_model()
     step = _step(module, shape)
     chosen = module.everything(step) if shape.k == shape.n else module.select(step, shape.k / shape.n)
-    options = {"block_size": shape.block_size} if shape.block_size else {}
-    run = module.paged(step, shape.block_size) if shape.block_size else step
-    module.run(run, chosen, **options).run.write_trace(path, mode)
+    if not shape.block_size:
+        return module, step, chosen, {}
+    return module, module.paged(step, shape.block_size), chosen, {"block_size": shape.block_size}
 
 
 def _step(module: Any, shape: Shape) -> Any:

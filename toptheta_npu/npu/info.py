@@ -180,11 +180,10 @@ def _reachable(package: Package, where: str | None) -> Finding:
 
 def _adapter(package: Package, schemas: dict[str, str]) -> Finding:
     try:
-        loading.check_adapter(package, schemas)
+        built = loading.check_adapter(package, schemas)
     except TopThetaBackendError as error:
         return _as_finding("adapter", str(package.adapter) if package.adapter.exists() else None, error)
-    built = json.loads(package.adapter.with_name("adapter.json").read_text())
-    return Finding("adapter", f"{package.adapter}, for torch {built['torch']}")
+    return Finding("adapter", f"{package.adapter}, for torch {built}")
 
 
 def _as_finding(name: str, found: str | None, error: TopThetaBackendError) -> Finding:

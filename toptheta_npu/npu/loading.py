@@ -86,8 +86,8 @@ def _owner(path: Path) -> int:
     return path.stat().st_uid
 
 
-def check_adapter(package: Package, schemas: dict[str, str]) -> None:
-    """The adapter exists and was built for this torch and this version of the operators."""
+def check_adapter(package: Package, schemas: dict[str, str]) -> str:
+    """The torch that the adapter was built for, if it exists and fits this torch and this version of the operators."""
     rebuild = _REBUILD.format(folder=package.folder)
     if not os.path.isfile(package.adapter):
         raise TopThetaBackendError("adapter", str(package.adapter), "no such file", rebuild)
@@ -102,6 +102,7 @@ def check_adapter(package: Package, schemas: dict[str, str]) -> None:
         raise TopThetaBackendError("adapter", f"one for torch {torch.__version__}", f"one for torch {built}", rebuild)
     if interface != fingerprint(schemas):
         raise TopThetaBackendError("adapter", "one for this version of toptheta_npu", "one for another", rebuild)
+    return built
 
 
 def check_functions(package: Package) -> None:

@@ -14,29 +14,14 @@
 namespace acl_emulator {
 namespace {
 
-// The structs of the machine's C interface, emulator/ascendc/machine/c_api.cpp.
-struct LaunchArgument {
-    const char* name;
-    void* data;
-    uint64_t bytes;
-    int32_t role;
-};
-
-struct LaunchOptions {
-    int64_t blocks;
-    int64_t cores;
-    uint64_t tilingKey;
-    int32_t autoSync;
-    int32_t checks;
-    int32_t trace;
-    int32_t hostThreads;
-    const char* suppress;
-};
+using ascendc_host::CArgument;
+using ascendc_host::COptions;
+using ascendc_host::Role;
 
 // A loaded kernel library.
 struct Machine {
     void* entry;
-    void* (*launch)(void*, const LaunchArgument*, uint64_t, const LaunchOptions*);
+    void* (*launch)(void*, const CArgument*, uint64_t, const COptions*);
     const char* (*error)(const void*);
     const char* (*report)(void*);
     void (*free)(void*);
@@ -69,13 +54,10 @@ const Machine& MachineOf(const char* path, const char* entry) {
 }
 
 std::string Launch(const Machine& machine, const KernelRun& run, std::vector<uint8_t> tiling) {
-    std::vector<LaunchArgument> arguments;
-    for (const GmRange& range : run.arguments) {
-        arguments.push_back({range.name, range.data, range.bytes, static_cast<int32_t>(range.role)});
-    }
-    arguments.push_back({"tiling", tiling.data(), tiling.size(), static_cast<int32_t>(GmRole::kIn)});
+    std::vector<CArgument> arguments = run.arguments;
+    arguments.push_back({"tiling", tiling.data(), tiling.size(), static_cast<int32_t>(Role::kIn)});
     const Settings& settings = GetSettings();
-    LaunchOptions options{};
+    COptions options{};
     options.blocks = run.blocks;
     options.cores = settings.vectorCores;
     options.tilingKey = run.tilingKey;

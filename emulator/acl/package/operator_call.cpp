@@ -17,6 +17,8 @@
 namespace acl_emulator {
 namespace {
 
+using ascendc_host::Role;
+
 constexpr uint32_t kUbBytes = 192 * 1024;
 constexpr uint32_t kSystemWorkspace = 16 << 20;  // the part of every workspace that belongs to CANN
 
@@ -185,14 +187,14 @@ aclOpExecutor::Work OperatorCall::Launch(void* workspace) const {
     }
     run.entry = definition_.kernelName;
     for (size_t i = 0; i < inputs_.size(); ++i) {
-        run.arguments.push_back({definition_.inputs[i].name, inputs_[i].data, inputs_[i].bytes, GmRole::kIn});
+        run.Add(definition_.inputs[i].name, inputs_[i].data, inputs_[i].bytes, Role::kIn);
     }
     for (size_t i = 0; i < outputs_.size(); ++i) {
-        run.arguments.push_back({definition_.outputs[i].name, outputs_[i].data, outputs_[i].bytes, GmRole::kOut});
+        run.Add(definition_.outputs[i].name, outputs_[i].data, outputs_[i].bytes, Role::kOut);
     }
     char* const own = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + kSystemWorkspace;
     const uint64_t ownBytes = tiling_.workspaceBytes > kSystemWorkspace ? tiling_.workspaceBytes - kSystemWorkspace : 0;
-    run.arguments.push_back({"workspace", ownBytes > 0 ? own : nullptr, ownBytes, GmRole::kWorkspace});
+    run.Add("workspace", ownBytes > 0 ? own : nullptr, ownBytes, Role::kWorkspace);
     run.tiling.assign(tiling_.data, tiling_.data + tiling_.dataBytes);
     run.blocks = tiling_.blockDim;
     run.tilingKey = tiling_.key;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "interface.h"
 #include "json.h"
 #include "launch.h"
 #include "text.h"
@@ -12,24 +13,6 @@
 namespace ascendc_host {
 
 namespace {
-
-struct CArgument {
-    const char* name;
-    void* data;
-    uint64_t bytes;
-    int32_t role;
-};
-
-struct COptions {
-    int64_t blocks;
-    int64_t cores;
-    uint64_t tilingKey;
-    int32_t autoSync;
-    int32_t checks;
-    int32_t trace;
-    int32_t hostThreads;
-    const char* suppress;
-};
 
 struct CTimelineOptions {
     int32_t hot;

@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "findings.h"
+#include "interface.h"
 #include "record.h"
 
 namespace ascendc_host {
-
-enum class Role : uint8_t { kIn, kOut, kInOut, kWorkspace };
 
 // One pointer argument of the kernel. Outputs and workspace start as garbage that counts as unwritten; inputs must
 // not be written. A null `data` is passed on as nullptr.
