@@ -21,10 +21,12 @@ from torch import Tensor
 
 from .compensation import add_value_mean, estimate_discarded_mass, score_threshold
 from .layout import KeyValueCache, count_value_rows, head_view, in_layout, query_heads
+from .scores import attention_scores
+from .scratch import scratch
 
 DENSE_ABOVE = 1 / 3
 _BAG = 1024  # survivors summed up at a time
-_UPCAST_ROWS = 2048  # K rows converted to float32 at a time: the buffer stays in the L2 cache
+_MANY = 1 << 14  # scores for which two fast operations beat one slow one
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class _Scored:
     @cached_property
     def total(self) -> Tensor:
         """[B, Hq] R + E, the sum of exp(a - m) over all valid keys."""
-        return (self.scores - self.maximum.unsqueeze(-1)).exp_().sum(-1)
+        masses = scratch("masses", self.scores.shape, self.scores.dtype, self.scores.device)
+        return torch.sub(self.scores, self.maximum.unsqueeze(-1), out=masses).exp_().sum(-1)
 
     @cached_property
     def lse(self) -> Tensor:
@@ -218,7 +221,7 @@ def _select_rows(
     bounds = _valid_bounds(len(heads), cache.capacity, actual_seq_lengths, key_start)
     n = torch.tensor([[end - start] for start, end in bounds], device=query.device)
     scale = 1 / math.sqrt(heads.shape[-1]) if scale_value is None else scale_value
-    scores = _attention_scores(heads.float() * scale, cache, bounds)
+    scores = attention_scores(heads.float() * scale, cache, bounds)
 
     maximum = torch.where(n > 0, scores.amax(-1), 0.0)
     scored = _Scored(cache, input_layout, query.dtype, bounds, n, scores, maximum)
@@ -239,44 +242,9 @@ def _valid_bounds(
     return [(start, min(start + length, capacity)) for start, length in zip(starts, lengths, strict=True)]
 
 
-def _attention_scores(query: Tensor, cache: KeyValueCache, bounds: list[tuple[int, int]]) -> Tensor:
-    """[B, Hq, span] float32 scores of the scaled query [B, Hq, D], -inf outside the bounds."""
-    batch, heads, _ = query.shape
-    kv_heads = cache.num_key_value_heads
-    span = max(1, *(end for _, end in bounds)) if bounds else 1
-    full = all(bound == (0, span) for bound in bounds)
-    shape = (batch, kv_heads, heads // kv_heads, span)
-    scores = query.new_empty(shape) if full else query.new_full(shape, -torch.inf)
-    grouped = query.unflatten(1, (kv_heads, -1))
-    for sequence, (start, end) in enumerate(bounds):
-        if start < end:
-            keys = cache.key_rows(sequence, start, end)
-            _score_sequence(grouped[sequence], keys, scores[sequence, :, :, start:end])
-    return scores.flatten(1, 2)
-
-
-def _score_sequence(query: Tensor, keys: Tensor, out: Tensor) -> None:
-    """out [Hkv, g, n] = query [Hkv, g, D] times keys [Hkv, n, D], in float32 whatever the dtype of the keys.
-
-    A half-precision matmul would round the scores; converting K block by block keeps the conversion in cache. For the
-    heads of a group a long product is faster in blocks, too.
-    """
-    exact = keys.dtype == query.dtype
-    heads, n, head_dim = keys.shape
-    if keys.device.type != "cpu" or (exact and (query.shape[1] == 1 or n < _UPCAST_ROWS)):
-        torch.bmm(query, keys.to(query.dtype).transpose(1, 2), out=out)
-        return
-    block = None if exact else query.new_empty(min(_UPCAST_ROWS, n), head_dim)
-    for head in range(heads):
-        for first in range(0, n, _UPCAST_ROWS):
-            part = keys[head, first : first + _UPCAST_ROWS]
-            rows = part if block is None else block[: len(part)].copy_(part)
-            torch.mm(query[head], rows.t(), out=out[head, :, first : first + len(part)])
-
-
 def _survivors(scores: Tensor, theta: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Flat indices of the kept elements, how many per row, and which rows had to keep their largest instead."""
-    keep = scores > theta.unsqueeze(-1)
+    keep = _passes(scores, theta)
     indices, kept = _indices_and_counts(keep)
     stands_in = (kept == 0) & (n > 0)
     if stands_in.any():
@@ -284,6 +252,15 @@ def _survivors(scores: Tensor, theta: Tensor, n: Tensor) -> tuple[Tensor, Tensor
         keep |= torch.zeros_like(keep).scatter_(-1, largest, stands_in.unsqueeze(-1))
         indices, kept = _indices_and_counts(keep)
     return indices, kept, stands_in
+
+
+def _passes(scores: Tensor, theta: Tensor) -> Tensor:
+    """scores > theta, bool. A CPU compares many of them several times faster into float32 than into bool."""
+    if scores.device.type != "cpu" or scores.numel() < _MANY:
+        return scores > theta.unsqueeze(-1)
+    flags = scratch("flags", scores.shape, scores.dtype, scores.device)
+    keep = scratch("keep", scores.shape, torch.bool, scores.device)
+    return keep.copy_(torch.gt(scores, theta.unsqueeze(-1), out=flags))
 
 
 def _indices_and_counts(keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,14 +297,15 @@ def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: st
     if not dense.any():
         return out
     scored = rows.scored
-    matrix = torch.zeros_like(scored.scores)
+    matrix = scratch("matrix", scored.scores.shape, shares.dtype, shares.device).zero_()
     matrix.view(-1)[rows.survivors] = shares
     group = out.shape[1] // dense.shape[1]
-    for sequence, head in dense.nonzero().tolist():
+    for sequence in dense.any(1).nonzero().view(-1).tolist():
         start, end = scored.bounds[sequence]
-        heads = slice(head * group, (head + 1) * group)
-        values = scored.cache.value_rows(sequence, start, end)[head].float()
-        out[sequence, heads] = matrix[sequence, heads, start:end] @ values
+        values = scored.cache.value_rows(sequence, start, end)
+        for head in dense[sequence].nonzero().view(-1).tolist():
+            heads = slice(head * group, (head + 1) * group)
+            out[sequence, heads] = matrix[sequence, heads, start:end] @ _in_float32(values[head])
     return out
 
 
@@ -360,8 +338,20 @@ def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor) -> Tensor:
     table, index = scored.cache.locate_values(sequence, (row - sequence * heads) // group, position)
     if table.dtype != torch.float32:
         # weights and sums in half precision would lose what the float32 scores bought
-        table, index = F.embedding(index, table).float(), torch.arange(len(index), device=index.device)
+        table, index = _picked_rows(table, index), torch.arange(len(index), device=index.device)
     return _sum_rows(index, table, shares, row, counts).view(batch, heads, -1)
+
+
+def _picked_rows(table: Tensor, index: Tensor) -> Tensor:
+    """These rows of the table in float32."""
+    rows = scratch("V rows", (len(index), table.shape[1]), table.dtype, table.device)
+    return _in_float32(torch.index_select(table, 0, index, out=rows))
+
+
+def _in_float32(rows: Tensor) -> Tensor:
+    if rows.dtype == torch.float32:
+        return rows
+    return scratch("V rows, converted", rows.shape, torch.float32, rows.device).copy_(rows)
 
 
 def _sum_rows(index: Tensor, table: Tensor, shares: Tensor, row: Tensor, counts: Tensor) -> Tensor:

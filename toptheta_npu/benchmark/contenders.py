@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import toptheta_npu
 from toptheta_npu import fallback
-from toptheta_npu.fallback.incremental import _attention_scores
 from toptheta_npu.fallback.layout import KeyValueCache
+from toptheta_npu.fallback.scores import attention_scores
 
 from .clocks import is_emulated
 from .inputs import Inputs
@@ -247,4 +247,4 @@ def _scores(inputs: Inputs) -> Call:
     shape = inputs.shape
     scaled = inputs.query[:, :, 0].float() * shape.head_dim**-0.5
     bounds = [(0, shape.n)] * shape.batch
-    return lambda copy: _attention_scores(scaled, KeyValueCache(*inputs.layers[copy]), bounds)
+    return lambda copy: attention_scores(scaled, KeyValueCache(*inputs.layers[copy]), bounds)
