@@ -41,7 +41,11 @@ _COMPENSATED = (
     f"({_TENSORS}, Tensor? discarded_mass=None, Tensor? value_mean=None, *, {_GEOMETRY}, "
     'str sdc="exact", float sdc_gamma=0.05, str path="auto")'
 )
-#: One schema for all devices. Defaults spare a Python implementation the conversion of what was left out.
+#: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
+_DEFAULTS = {
+    "input_layout": "BNSD", "placement": "pre_softmax", "sdc": "exact", "sdc_gamma": 0.05, "path": "auto",
+}  # fmt: skip
+#: One schema for all devices.
 SCHEMAS = {
     "incremental_attention": f"{_COMPENSATED} -> Tensor",
     "incremental_attention_with_stats": f"{_COMPENSATED} -> (Tensor, Tensor, Tensor, Tensor)",
@@ -263,12 +267,14 @@ def _decode(
         num_key_value_heads, input_layout, scale_value, placement, path,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
-    if query.device.type == NPU:
+    if not query.is_cpu and query.device.type == NPU:
         _check_npu(query, key, value, head_dim, block_size)
+    options = {
+        "input_layout": input_layout, "placement": placement, "sdc": sdc, "sdc_gamma": sdc_gamma, "path": path,
+    }  # fmt: skip
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
-        num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
-        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, path=path,
+        num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **({} if options == _DEFAULTS else options),
     )  # fmt: skip
 
 
