@@ -26,7 +26,6 @@ from .scratch import scratch
 
 DENSE_ABOVE = 1 / 3
 _BAG = 1024  # survivors summed up at a time
-_MANY = 1 << 14  # scores for which two fast operations beat one slow one
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,8 @@ def _valid_bounds(
 
 def _survivors(scores: Tensor, theta: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Flat indices of the kept elements, how many per row, and which rows had to keep their largest instead."""
-    keep = _passes(scores, theta)
+    keep = scratch("keep", scores.shape, torch.bool, scores.device)
+    torch.gt(scores, theta.unsqueeze(-1), out=keep)
     indices, kept = _indices_and_counts(keep)
     stands_in = (kept == 0) & (n > 0)
     if stands_in.any():
@@ -252,15 +252,6 @@ def _survivors(scores: Tensor, theta: Tensor, n: Tensor) -> tuple[Tensor, Tensor
         keep |= torch.zeros_like(keep).scatter_(-1, largest, stands_in.unsqueeze(-1))
         indices, kept = _indices_and_counts(keep)
     return indices, kept, stands_in
-
-
-def _passes(scores: Tensor, theta: Tensor) -> Tensor:
-    """scores > theta, bool. A CPU compares many of them several times faster into float32 than into bool."""
-    if scores.device.type != "cpu" or scores.numel() < _MANY:
-        return scores > theta.unsqueeze(-1)
-    flags = scratch("flags", scores.shape, scores.dtype, scores.device)
-    keep = scratch("keep", scores.shape, torch.bool, scores.device)
-    return keep.copy_(torch.gt(scores, theta.unsqueeze(-1), out=flags))
 
 
 def _indices_and_counts(keep: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,48 +285,54 @@ def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: st
     shares = weights / denominator.view(-1).index_select(0, rows.row_of_survivor)
     dense = _dense_pairs(rows, path)
     out = _gathered_values(rows, shares, dense)
-    if not dense.any():
-        return out
-    scored = rows.scored
-    matrix = scratch("matrix", scored.scores.shape, shares.dtype, shares.device).zero_()
-    matrix.view(-1)[rows.survivors] = shares
-    group = out.shape[1] // dense.shape[1]
-    for sequence in dense.any(1).nonzero().view(-1).tolist():
-        start, end = scored.bounds[sequence]
-        values = scored.cache.value_rows(sequence, start, end)
-        for head in dense[sequence].nonzero().view(-1).tolist():
-            heads = slice(head * group, (head + 1) * group)
-            out[sequence, heads] = matrix[sequence, heads, start:end] @ _in_float32(values[head])
+    if dense:
+        _multiply_densely(rows, shares, dense, out)
     return out
 
 
-def _dense_pairs(rows: _Rows, path: str) -> Tensor:
-    """[B, Hkv] on the host: which pairs multiply all their V rows instead of gathering."""
-    n = rows.scored.n
-    batch, kv_heads = len(n), rows.scored.cache.num_key_value_heads
-    has_keys = (n > 0).expand(batch, kv_heads).cpu()
+def _dense_pairs(rows: _Rows, path: str) -> dict[int, list[int]]:
+    """By sequence the KV heads that multiply all their V rows instead of gathering."""
     if path == "gather":
-        return torch.zeros_like(has_keys)
-    if path == "dense":
-        return has_keys
-    kept = rows.kept.view(batch, kv_heads, -1)
-    return has_keys & (kept.sum(-1) > DENSE_ABOVE * kept.shape[-1] * n).cpu()
+        return {}
+    kv_heads = rows.scored.cache.num_key_value_heads
+    kept = rows.kept.view(len(rows.kept), kv_heads, -1)
+    limit = -1.0 if path == "dense" else DENSE_ABOVE * kept.shape[-1]
+    pairs: dict[int, list[int]] = {}
+    for sequence, (counts, (start, end)) in enumerate(zip(kept.sum(-1).tolist(), rows.scored.bounds, strict=True)):
+        heads = [head for head, count in enumerate(counts) if count > limit * (end - start)]
+        if heads and start < end:
+            pairs[sequence] = heads
+    return pairs
 
 
-def _gathered_values(rows: _Rows, shares: Tensor, dense: Tensor) -> Tensor:
+def _multiply_densely(rows: _Rows, shares: Tensor, dense: dict[int, list[int]], out: Tensor) -> None:
+    """The dense pairs' rows of out [B, Hq, D]."""
+    scored = rows.scored
+    matrix = scratch("matrix", scored.scores.shape, shares.dtype, shares.device).zero_()
+    matrix.view(-1)[rows.survivors] = shares
+    group = out.shape[1] // scored.cache.num_key_value_heads
+    for sequence, kv_heads in dense.items():
+        start, end = scored.bounds[sequence]
+        values = scored.cache.value_rows(sequence, start, end)
+        for head in kv_heads:
+            heads = slice(head * group, (head + 1) * group)
+            out[sequence, heads] = matrix[sequence, heads, start:end] @ _in_float32(values[head])
+
+
+def _gathered_values(rows: _Rows, shares: Tensor, dense: dict[int, list[int]]) -> Tensor:
     """The rows that are not dense, read one survivor at a time; 0 for the others."""
     batch, heads = rows.kept.shape
-    group = heads // dense.shape[1]
     row, scored = rows.row_of_survivor, rows.scored
     survivors, counts = rows.survivors, rows.kept.view(-1)
-    if dense.any():
-        sparse = ~dense.to(row.device).repeat_interleave(group, dim=1).view(-1)
+    if dense:
+        sparse = torch.ones_like(rows.kept, dtype=torch.bool)
+        for sequence, kv_heads in dense.items():
+            sparse.view(batch, scored.cache.num_key_value_heads, -1)[sequence, kv_heads] = False
+        sparse = sparse.view(-1)
         chosen = sparse[row]
         row, survivors, shares = row[chosen], survivors[chosen], shares[chosen]
         counts = counts * sparse
-    sequence = row // heads
-    position = survivors - row * scored.scores.shape[-1]
-    table, index = scored.cache.locate_values(sequence, (row - sequence * heads) // group, position)
+    table, index = scored.cache.locate_values(survivors, row, heads, scored.scores.shape[-1])
     if table.dtype != torch.float32:
         # weights and sums in half precision would lose what the float32 scores bought
         table, index = _picked_rows(table, index), torch.arange(len(index), device=index.device)

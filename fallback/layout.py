@@ -79,21 +79,33 @@ class KeyValueCache:
         blocks = self.block_table[sequence, : -(-end // block_size)].long()
         return cache[blocks].transpose(0, 1).flatten(1, 2)[:, start:end]
 
-    def locate_values(self, sequence: Tensor, head: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """A table [rows, D] and the row numbers in it of V at (sequence, KV head, position) triples.
+    def locate_values(self, element: Tensor, row: Tensor, num_heads: int, span: int) -> tuple[Tensor, Tensor]:
+        """A table [rows, D], and the row numbers in it of V at elements of the scores [B, num_heads, span].
 
-        The table is the cache itself wherever its strides allow it, else a copy of just these rows.
+        ``element`` is a flat index into the scores and ``row`` = element // span. The table is the cache itself
+        wherever its strides allow it, else a copy of just these rows.
         """
-        value = self.value
+        head_dim, strides = self.value.shape[3], self.value.stride()
+        group = num_heads // self.num_key_value_heads
+        in_rows = strides[3] == 1 and not any(stride % head_dim for stride in strides[:3])
+        a, b, c = (stride // head_dim for stride in strides[:3])
+        if in_rows and self.block_table is None:
+            rows = torch.arange(self.value.shape[0] * num_heads, device=row.device)
+            base = rows // num_heads * a + rows % num_heads // group * b - rows * (span * c)
+            return self._value_table((a, b, c)), base.index_select(0, row).add_(element, alpha=c)
+
+        sequence, head, position = row // num_heads, row % num_heads // group, element - row * span
         if self.block_table is not None:
-            block_size = value.shape[2]
+            block_size = self.value.shape[2]
             sequence = self.block_table[sequence, position // block_size].long()
             position = position % block_size
-        head_dim = value.shape[3]
-        strides = value.stride()
-        if strides[3] != 1 or any(stride % head_dim for stride in strides[:3]):
-            picked = value[sequence, head, position]
-            return picked, torch.arange(len(picked), device=picked.device)
-        a, b, c = (stride // head_dim for stride in strides[:3])
-        spanned = 1 + sum((size - 1) * stride for size, stride in zip(value.shape[:3], (a, b, c), strict=True))
-        return value.as_strided((spanned, head_dim), (head_dim, 1)), sequence * a + head * b + position * c
+        if in_rows:
+            return self._value_table((a, b, c)), sequence * a + head * b + position * c
+        picked = self.value[sequence, head, position]
+        return picked, torch.arange(len(picked), device=picked.device)
+
+    def _value_table(self, strides: tuple[int, int, int]) -> Tensor:
+        """V as [rows, D], for strides in rows of D elements."""
+        spanned = 1 + sum((size - 1) * stride for size, stride in zip(self.value.shape[:3], strides, strict=True))
+        head_dim = self.value.shape[3]
+        return self.value.as_strided((spanned, head_dim), (head_dim, 1))
