@@ -260,12 +260,17 @@ def yardstick(inputs: Inputs, dtype: torch.dtype | None = None) -> tuple[Tensor,
     return out, scores.logsumexp(-1)
 
 
-def assert_within_yardstick(out: Tensor, yard: Tensor, expected: Tensor) -> None:
-    """The error against the oracle is at most twice the yardstick's plus 1e-5."""
+def assert_within_yardstick(out: Tensor, yard: Tensor, expected: Tensor, largest_score: float = 0.0) -> None:
+    """The error against the oracle is at most twice the yardstick's plus 1e-5.
+
+    ``largest_score`` adds what four units in the last place of such a score change in an exponential: over a few
+    rows the yardstick may be exact by luck.
+    """
     finite = expected.isfinite()
     assert torch.equal(out.cpu()[~finite].double(), expected[~finite])
     error = (out.cpu().double() - expected)[finite].abs()
     allowed = 2 * float((yard.double() - expected)[finite].abs().max() if finite.any() else 0.0) + 1e-5
+    allowed += 4 * torch.finfo(torch.float32).eps * largest_score
     assert not error.isnan().any(), "NaN in the output"
     assert float(error.max() if len(error) else 0.0) <= allowed, f"error {float(error.max()):.3e} > {allowed:.3e}"
 
@@ -287,8 +292,9 @@ def assert_equals_oracle(inputs: Inputs, result: tuple[Tensor, ...]) -> None:
     assert out.shape == inputs.arguments["query"].shape
     assert torch.equal(kept.long().cpu(), expected.kept)
     assert torch.equal(value_rows.long().cpu(), expected.value_rows)
-    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
-    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
+    largest = float(expected.lse.abs().nan_to_num(posinf=0.0).max())
+    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse, largest)
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out, largest)
 
 
 @functools.cache
