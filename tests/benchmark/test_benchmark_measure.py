@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from toptheta_npu import TopThetaValueError
 from toptheta_npu.benchmark import measure, report
 from toptheta_npu.benchmark.clocks import Timing
 from toptheta_npu.benchmark.contenders import COPY, Contender, list_contenders
+from toptheta_npu.benchmark.environment import container_room, free_bytes
 from toptheta_npu.benchmark.inputs import Inputs, make_inputs, make_traffic
 from toptheta_npu.benchmark.measure import (
     Row,
@@ -192,6 +194,31 @@ def test_large_shapes_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "GiB that are free on the device" in result.skipped
     with pytest.raises(TopThetaValueError, match="shape: expected at most"):
         compare([PAPER], "cpu", rounds=1)
+
+
+_FILES = {
+    "cgroup 2": ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    "cgroup 1": (
+        "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", _FILES)
+def test_memory_limit_of_a_container(version: str, tmp_path: Path) -> None:
+    limit, used, statistics, reclaimable = _FILES[version]
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("1000\n")
+    (tmp_path / used).write_text("700\n")
+    (tmp_path / statistics).write_text(f"anon 5\n{reclaimable} 50\n{reclaimable}_other 7\n")
+    assert container_room(tmp_path) == 350
+    (tmp_path / limit).write_text("max\n")
+    assert container_room(tmp_path) == float("inf")
+
+
+def test_no_container(tmp_path: Path) -> None:
+    assert container_room(tmp_path) == float("inf")
+    assert 0 < free_bytes("cpu") < float("inf")
 
 
 def test_crossover() -> None:

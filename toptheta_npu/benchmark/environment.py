@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -23,6 +24,11 @@ _QUERIES = {
              "--format=csv,noheader"],
     "npu": ["npu-smi", "info", "-t", "common", "-i", "0"],
 }  # fmt: skip
+#: Limit, use, statistics, and the line of them that says what the kernel would give back first: cgroup 2, cgroup 1.
+_CONTAINER_MEMORY = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
 _NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not tell
 
 
@@ -66,15 +72,26 @@ def _check_npu() -> None:
     SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
 
 
-def free_bytes(device: str) -> int:
+def free_bytes(device: str) -> float:
     """Memory that can still be allocated."""
     if device in ("cuda", "npu"):
         accelerator: Any = getattr(torch, device)
         return int(accelerator.mem_get_info()[0])
+    free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable"):
-            return int(line.split()[1]) << 10
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            free = int(line.split()[1]) << 10
+    return min(free, container_room(Path("/sys/fs/cgroup")))
+
+
+def container_room(root: Path) -> float:
+    """Bytes below the memory limit of the container that this process runs in; infinite where there is none."""
+    for limit_file, used_file, statistics, reclaimable in _CONTAINER_MEMORY:
+        limit, used = ("".join(_lines(root / name)).strip() for name in (limit_file, used_file))
+        if limit.isdigit() and used.isdigit():
+            cached = [line.split()[1] for line in _lines(root / statistics) if line.startswith(f"{reclaimable} ")]
+            return max(0, int(limit) - int(used) + sum(map(int, cached)))
+    return math.inf
 
 
 def cache_bytes(device: str) -> int:
@@ -158,7 +175,7 @@ def _cpuinfo(name: str) -> str | None:
     return next(values, None)
 
 
-def _lines(path: str) -> list[str]:
+def _lines(path: str | Path) -> list[str]:
     try:
         return Path(path).read_text().splitlines()
     except OSError:

@@ -95,7 +95,7 @@ def bytes_needed(shape: Shape, copies: int) -> int:
     return (copies + 1) * shape.layer_bytes + 4 * scores + 2 * sequence_in_float32 + 2 * gathered
 
 
-def check_memory(shape: Shape, copies: int, free: int) -> None:
+def check_memory(shape: Shape, copies: int, free: float) -> None:
     """Refuse a shape that does not fit, before anything is allocated.
 
     Raises:

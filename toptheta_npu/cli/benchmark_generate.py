@@ -16,8 +16,6 @@ from toptheta_npu.errors import TopThetaValueError
 if TYPE_CHECKING:
     from toptheta_npu.thresholds import Placement, ThresholdTable
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
 
 def benchmark_generate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or npu.")] = None,
@@ -29,7 +27,7 @@ def benchmark_generate(
     placement: Annotated[str, typer.Option(help="Which of the embedded model's thresholds.")] = "post_softmax",
     prompt: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = 2048,
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
-    dtype: Annotated[str, typer.Option(help="float32, float16 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float32",
     new_tokens: Annotated[tuple[int, int], typer.Option(help="The two numbers of new tokens.")] = (8, 72),
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; in each, every variant runs in turn.")] = 9,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
@@ -38,15 +36,16 @@ def benchmark_generate(
     from toptheta_npu.benchmark import end_to_end
     from toptheta_npu.benchmark.clocks import make_timer
     from toptheta_npu.benchmark.environment import check_device
+    from toptheta_npu.benchmark.shapes import DTYPES
     from toptheta_npu.evaluation.corpus import token_windows
 
     if device == "model":
         raise TopThetaValueError("--device", "cpu, cuda or npu", device, "the host model runs single steps only")
     device = check_device(device)
     make_timer(device)  # refuses an emulated one
-    check_choice("--dtype", dtype, tuple(_DTYPES))
+    check_choice("--dtype", dtype, tuple(DTYPES))
     console = Console()
-    network, tokenizer, table = _load(model, thresholds, placement, _DTYPES[dtype], device)
+    network, tokenizer, table = _load(model, thresholds, placement, DTYPES[dtype], device)
     tokens = token_windows(tokenizer, "evaluation", prompt, batch).to(device)
     rates = end_to_end.compare(
         network, table, k or [int(table.k[len(table.k) // 2])], tokens, new_tokens=new_tokens, rounds=rounds,
