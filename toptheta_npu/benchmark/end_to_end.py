@@ -64,7 +64,7 @@ def compare(
         ...     vocab_size=50, max_position_embeddings=64)).eval()
         >>> texts = torch.randint(50, (4, 40))
         >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
-        >>> [rate.name for rate in compare(model, table, [8], texts[:1, :20], new_tokens=(2, 12), rounds=3)]
+        >>> [rate.name for rate in compare(model, table, [8], texts[:1, :20], new_tokens=(2, 32), rounds=5)]
         ['dense', 'k=8']
     """
     short, long = new_tokens
