@@ -66,10 +66,10 @@ def _compensation(draw: st.DrawFn) -> dict[str, Any]:
     return {"sdc": sdc, "vmc": sdc != "none" and draw(st.booleans()), "shared_theta": draw(st.booleans())}
 
 
-def inputs_or_reject(case: Case, poison: tuple[str, ...]) -> Inputs:
+def inputs_or_reject(case: Case, poison: tuple[str, ...], device: str = "cpu") -> Inputs:
     """The case's tensors; a case whose rows have no gap for a threshold proves nothing."""
     try:
-        return make_inputs(case, poison=poison)
+        return make_inputs(case, device, poison=poison)
     except AssertionError as error:
         if "no inputs with a gap" not in str(error):
             raise

@@ -16,6 +16,8 @@ from helpers import (
     tolerance,
     yardstick,
 )
+from hypothesis import given
+from random_cases import inputs_or_reject, random_cases
 from torch import Tensor
 
 import toptheta_npu
@@ -53,6 +55,12 @@ def test_equals_the_oracle(case: Case) -> None:
     assert_equals_oracle(inputs, result)
     (out,) = on_cpu(incremental_attention(**inputs.arguments))
     torch.testing.assert_close(out, result[0], **tolerance(out.dtype))
+
+
+@given(case=random_cases(for_kernel=True))
+def test_drawn_cases_equal_the_oracle(case: Case) -> None:
+    inputs = inputs_or_reject(case, ("outside",), "npu")
+    assert_equals_oracle(inputs, on_cpu(incremental_attention_with_stats(**inputs.arguments)))
 
 
 def test_the_kernel_ran_and_not_the_fallback() -> None:
@@ -124,8 +132,8 @@ def test_strided_cache_is_read_in_place(offset: int) -> None:
     arguments = dict(inputs.arguments)
     strided = {name: _in_larger(arguments[name], offset, 32 - offset) for name in ("key", "value")}
     peaks = []
-    for given in (arguments, arguments | strided):
-        incremental_attention_with_stats(**given)
+    for chosen in (arguments, arguments | strided):
+        incremental_attention_with_stats(**chosen)
         torch.npu.synchronize()
         torch.npu.reset_peak_memory_stats()
         before = torch.npu.memory_allocated()

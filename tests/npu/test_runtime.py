@@ -89,7 +89,7 @@ def test_events_measure_time() -> None:
     end.record()
     end.synchronize()
     assert begin.query()
-    assert 190 <= begin.elapsed_time(end) < 5000
+    assert 190 <= begin.elapsed_time(end) < 100_000  # milliseconds, however busy the machine
 
 
 def test_memory_is_counted() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from calls import statistics_of
+from dataclasses import replace
+
+from calls import call, part, statistics_of
 from cases import Case
-from helpers import assert_equals_oracle
+from helpers import assert_equals_oracle, assert_within_yardstick, from_layout, largest_score, yardstick
 from hypothesis import given
 from hypothesis import strategies as st
 from random_cases import inputs_or_reject, random_cases
 
+from toptheta_npu import merge_partials
+
+_OF_MERGE = ("sdc", "discarded_mass", "value_mean")  # arguments of the whole row, not of its parts
 
 @given(
     case=random_cases(for_kernel=True),
@@ -19,3 +24,33 @@ def test_kernel_equals_the_oracle(case: Case, cores: int, path: str) -> None:
     poison = ("outside", "values") if path == "gather" else ("outside",)
     inputs = inputs_or_reject(case, poison)
     assert_equals_oracle(inputs, statistics_of(inputs, cores=cores, path=path))
+
+
+@given(
+    case=random_cases(for_kernel=True).filter(lambda case: not case.paged and not case.starts),
+    share=st.floats(0, 1),
+    cores=st.sampled_from([48, 20, 3]),
+)
+def test_parts_of_the_keys_merge_to_the_whole(case: Case, share: float, cores: int) -> None:
+    """Two calls over the two halves of a cut cache, as in context parallelism: views, neither of them a copy."""
+    inputs = inputs_or_reject(replace(case, lengths_as="int32"), ("outside",))
+    rows, post = inputs.rows, case.placement == "post_softmax"
+    axis = 2 if case.layout == "BNSD" else 1
+    capacity = inputs.arguments["key"].shape[axis]
+    cut = min(max(1, round(share * capacity)), capacity - 1)
+    parts, lengths = [], []
+    for first, last in ((0, cut), (cut, capacity)):
+        arguments = {name: value for name, value in inputs.arguments.items() if name not in _OF_MERGE}
+        arguments |= {name: arguments[name].narrow(axis, first, last - first) for name in ("key", "value")}
+        lengths.append((rows.lengths - first).clamp(0, last - first))
+        arguments["actual_seq_lengths"] = lengths[-1].int()
+        result = call(arguments, cores=cores, partial=True, row_lse=inputs.expected.lse.float() if post else None)
+        result.run.require_clean()
+        parts.append(part(result))
+    merged = merge_partials(
+        parts, inputs.arguments["threshold"], lengths, placement=case.placement, sdc=case.sdc,
+        input_layout=case.layout, value_mean=rows.value_mean, discarded_mass=rows.discarded_mass,
+    )  # fmt: skip
+    assert_within_yardstick(
+        from_layout(merged, case.layout, case.heads), yardstick(inputs)[0], inputs.expected.out, largest_score(inputs)
+    )
