@@ -137,7 +137,7 @@ def test_strided_cache_is_read_in_place(offset: int) -> None:
         torch.npu.synchronize()
         torch.npu.reset_peak_memory_stats()
         before = torch.npu.memory_allocated()
-        result = on_cpu(incremental_attention_with_stats(**given))
+        result = on_cpu(incremental_attention_with_stats(**chosen))
         peaks.append(torch.npu.max_memory_allocated() - before)
         assert_equals_oracle(inputs, result)
     # the allocator gives out blocks up to 1 MiB larger than asked for; a copy would cost 2 MiB at least
