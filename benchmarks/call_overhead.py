@@ -3,7 +3,7 @@
     python -m benchmarks.call_overhead
 
 Alone: argument checks and dispatch around an empty implementation, in a tight loop. In place: the operator
-against the fallback it runs, alternating. The second is larger, since the fallback's own 60 or so torch
+against the fallback it runs, alternating. The second is larger, since the fallback's own 90 or so torch
 calls push the code of checks and dispatcher out of the caches between two calls.
 """
 
