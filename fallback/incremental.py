@@ -36,9 +36,26 @@ class _Scored:
     input_layout: str
     dtype: torch.dtype
     bounds: list[tuple[int, int]]  # first and last+1 valid key per sequence
-    n: Tensor  # [B, 1] valid keys
     scores: Tensor  # [B, Hq, span] float32, -inf outside the valid keys
-    maximum: Tensor  # [B, Hq], 0 for a row without keys
+
+    @cached_property
+    def n(self) -> Tensor:
+        """[B, 1] valid keys."""
+        return torch.tensor([[end - start] for start, end in self.bounds], device=self.scores.device)
+
+    @cached_property
+    def empty(self) -> Tensor | None:
+        """[B, 1] rows without keys; None if there are none, as in nearly every step."""
+        return self.n == 0 if any(start == end for start, end in self.bounds) else None
+
+    def unless_empty(self, values: Tensor, otherwise: float) -> Tensor:
+        """values [B, Hq], but ``otherwise`` in rows without keys."""
+        return values if self.empty is None else values.masked_fill(self.empty, otherwise)
+
+    @cached_property
+    def maximum(self) -> Tensor:
+        """[B, Hq], 0 for a row without keys."""
+        return self.unless_empty(self.scores.amax(-1), 0.0)
 
     @cached_property
     def total(self) -> Tensor:
@@ -49,7 +66,7 @@ class _Scored:
     @cached_property
     def lse(self) -> Tensor:
         """[B, Hq], -inf for a row without keys."""
-        return torch.where(self.n > 0, self.maximum + self.total.log(), -torch.inf)
+        return self.unless_empty(self.maximum + self.total.log(), -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -157,10 +174,10 @@ def incremental_attention_partial(
     )  # fmt: skip
     scored = rows.scored
     weights, kept_mass = _kept_masses(rows)
-    out = _weighted_values(rows, weights, torch.where(scored.n > 0, kept_mass, 1.0), path)
+    out = _weighted_values(rows, weights, scored.unless_empty(kept_mass, 1.0), path)
     return (
         in_layout(out, input_layout),
-        torch.where(scored.n > 0, scored.maximum, -torch.inf),
+        scored.unless_empty(scored.maximum, -torch.inf),
         torch.where(rows.stands_in, 0.0, kept_mass),
         torch.where(rows.stands_in, scored.total, _discarded_mass(rows, kept_mass)),
         torch.where(rows.stands_in, 0, rows.kept).int(),
@@ -182,7 +199,7 @@ def _compensated(
         sdc, exact, scored.n, rows.kept, scored.maximum, rows.threshold, sdc_gamma, discarded_mass
     )
     # a row without keys has no mass at all: its output is 0, not 0/0
-    denominator = torch.where(scored.n > 0, kept_mass + estimate, 1.0)
+    denominator = scored.unless_empty(kept_mass + estimate, 1.0)
     out = _weighted_values(rows, weights, denominator, path)
     out = add_value_mean(out, estimate / denominator, value_mean)
     return in_layout(out.to(scored.dtype), scored.input_layout)
@@ -218,16 +235,14 @@ def _select_rows(
     heads = query_heads(query, input_layout, num_heads)
     cache = _cache(key, value, block_table, input_layout, num_key_value_heads)
     bounds = _valid_bounds(len(heads), cache.capacity, actual_seq_lengths, key_start)
-    n = torch.tensor([[end - start] for start, end in bounds], device=query.device)
     scale = 1 / math.sqrt(heads.shape[-1]) if scale_value is None else scale_value
     scores = attention_scores(heads.float() * scale, cache, bounds)
 
-    maximum = torch.where(n > 0, scores.amax(-1), 0.0)
-    scored = _Scored(cache, input_layout, query.dtype, bounds, n, scores, maximum)
+    scored = _Scored(cache, input_layout, query.dtype, bounds, scores)
     if placement == "post_softmax" and row_lse is None:
         row_lse = scored.lse
     theta = score_threshold(threshold.expand(len(heads), num_heads), row_lse, placement)
-    return _Rows(scored, theta, *_survivors(scores, theta, n))
+    return _Rows(scored, theta, *_survivors(scored, theta))
 
 
 def _valid_bounds(
@@ -241,12 +256,13 @@ def _valid_bounds(
     return [(start, min(start + length, capacity)) for start, length in zip(starts, lengths, strict=True)]
 
 
-def _survivors(scores: Tensor, theta: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _survivors(scored: _Scored, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Flat indices of the kept elements, how many per row, and which rows had to keep their largest instead."""
+    scores = scored.scores
     keep = scratch("keep", scores.shape, torch.bool, scores.device)
     torch.gt(scores, theta.unsqueeze(-1), out=keep)
     indices, kept = _indices_and_counts(keep)
-    stands_in = (kept == 0) & (n > 0)
+    stands_in = kept == 0 if scored.empty is None else (kept == 0) & ~scored.empty
     if stands_in.any():
         largest = scores.argmax(-1, keepdim=True)
         keep |= torch.zeros_like(keep).scatter_(-1, largest, stands_in.unsqueeze(-1))
@@ -282,12 +298,11 @@ def _discarded_mass(rows: _Rows, kept_mass: Tensor) -> Tensor:
 
 def _weighted_values(rows: _Rows, weights: Tensor, denominator: Tensor, path: str) -> Tensor:
     """Sum of weights times V rows over the denominator, [B, Hq, D] float32."""
-    shares = weights / denominator.view(-1).index_select(0, rows.row_of_survivor)
     dense = _dense_pairs(rows, path)
-    out = _gathered_values(rows, shares, dense)
+    out = _gathered_values(rows, weights, dense)
     if dense:
-        _multiply_densely(rows, shares, dense, out)
-    return out
+        _multiply_densely(rows, weights, dense, out)
+    return out.div_(denominator.unsqueeze(-1))
 
 
 def _dense_pairs(rows: _Rows, path: str) -> dict[int, list[int]]:
@@ -298,6 +313,8 @@ def _dense_pairs(rows: _Rows, path: str) -> dict[int, list[int]]:
     kept = rows.kept.view(len(rows.kept), kv_heads, -1)
     limit = -1.0 if path == "dense" else DENSE_ABOVE * kept.shape[-1]
     pairs: dict[int, list[int]] = {}
+    if len(rows.survivors) <= limit * min(end - start for start, end in rows.scored.bounds):
+        return pairs  # not even all of them in one place would do
     for sequence, (counts, (start, end)) in enumerate(zip(kept.sum(-1).tolist(), rows.scored.bounds, strict=True)):
         heads = [head for head, count in enumerate(counts) if count > limit * (end - start)]
         if heads and start < end:
@@ -305,11 +322,11 @@ def _dense_pairs(rows: _Rows, path: str) -> dict[int, list[int]]:
     return pairs
 
 
-def _multiply_densely(rows: _Rows, shares: Tensor, dense: dict[int, list[int]], out: Tensor) -> None:
+def _multiply_densely(rows: _Rows, weights: Tensor, dense: dict[int, list[int]], out: Tensor) -> None:
     """The dense pairs' rows of out [B, Hq, D]."""
     scored = rows.scored
-    matrix = scratch("matrix", scored.scores.shape, shares.dtype, shares.device).zero_()
-    matrix.view(-1)[rows.survivors] = shares
+    matrix = scratch("matrix", scored.scores.shape, weights.dtype, weights.device).zero_()
+    matrix.view(-1)[rows.survivors] = weights
     group = out.shape[1] // scored.cache.num_key_value_heads
     for sequence, kv_heads in dense.items():
         start, end = scored.bounds[sequence]
@@ -319,7 +336,7 @@ def _multiply_densely(rows: _Rows, shares: Tensor, dense: dict[int, list[int]], 
             out[sequence, heads] = matrix[sequence, heads, start:end] @ _in_float32(values[head])
 
 
-def _gathered_values(rows: _Rows, shares: Tensor, dense: dict[int, list[int]]) -> Tensor:
+def _gathered_values(rows: _Rows, weights: Tensor, dense: dict[int, list[int]]) -> Tensor:
     """The rows that are not dense, read one survivor at a time; 0 for the others."""
     batch, heads = rows.kept.shape
     row, scored = rows.row_of_survivor, rows.scored
@@ -330,13 +347,13 @@ def _gathered_values(rows: _Rows, shares: Tensor, dense: dict[int, list[int]]) -
             sparse.view(batch, scored.cache.num_key_value_heads, -1)[sequence, kv_heads] = False
         sparse = sparse.view(-1)
         chosen = sparse[row]
-        row, survivors, shares = row[chosen], survivors[chosen], shares[chosen]
+        row, survivors, weights = row[chosen], survivors[chosen], weights[chosen]
         counts = counts * sparse
     table, index = scored.cache.locate_values(survivors, row, heads, scored.scores.shape[-1])
     if table.dtype != torch.float32:
         # weights and sums in half precision would lose what the float32 scores bought
         table, index = _picked_rows(table, index), torch.arange(len(index), device=index.device)
-    return _sum_rows(index, table, shares, row, counts).view(batch, heads, -1)
+    return _sum_rows(index, table, weights, row, counts).view(batch, heads, -1)
 
 
 def _picked_rows(table: Tensor, index: Tensor) -> Tensor:
@@ -351,16 +368,16 @@ def _in_float32(rows: Tensor) -> Tensor:
     return scratch("V rows, converted", rows.shape, torch.float32, rows.device).copy_(rows)
 
 
-def _sum_rows(index: Tensor, table: Tensor, shares: Tensor, row: Tensor, counts: Tensor) -> Tensor:
-    """Per row the sum of shares times the table's rows, [rows, D] float32."""
+def _sum_rows(index: Tensor, table: Tensor, weights: Tensor, row: Tensor, counts: Tensor) -> Tensor:
+    """Per row the sum of weights times the table's rows, [rows, D] float32."""
     if len(row) <= _BAG or int(counts.max()) <= _BAG:
         offsets = counts.cumsum(0) - counts
-        return F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares)
+        return F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=weights)
     # one running float32 sum over a long row would drift: sum it in bags of limited size
     cuts = torch.arange(0, len(row), _BAG, device=row.device)
     begins = row.diff(prepend=row.new_full((1,), -1)).nonzero().view(-1)
     offsets = torch.cat((cuts, begins)).unique()
-    sums = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=shares)
+    sums = F.embedding_bag(index, table, offsets, mode="sum", per_sample_weights=weights)
     return sums.new_zeros((len(counts), table.shape[1])).index_add_(0, row[offsets], sums)
 
 
