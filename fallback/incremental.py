@@ -311,13 +311,14 @@ def _dense_pairs(rows: _Rows, path: str) -> dict[int, list[int]]:
         return {}
     kv_heads = rows.scored.cache.num_key_value_heads
     kept = rows.kept.view(len(rows.kept), kv_heads, -1)
-    limit = -1.0 if path == "dense" else DENSE_ABOVE * kept.shape[-1]
+    # a row with keys keeps at least one of them, a row without none
+    limit = 0.0 if path == "dense" else DENSE_ABOVE * kept.shape[-1]
     pairs: dict[int, list[int]] = {}
     if len(rows.survivors) <= limit * min(end - start for start, end in rows.scored.bounds):
         return pairs  # not even all of them in one place would do
     for sequence, (counts, (start, end)) in enumerate(zip(kept.sum(-1).tolist(), rows.scored.bounds, strict=True)):
         heads = [head for head, count in enumerate(counts) if count > limit * (end - start)]
-        if heads and start < end:
+        if heads:
             pairs[sequence] = heads
     return pairs
 

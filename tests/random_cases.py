@@ -66,11 +66,17 @@ def _compensation(draw: st.DrawFn) -> dict[str, Any]:
     return {"sdc": sdc, "vmc": sdc != "none" and draw(st.booleans()), "shared_theta": draw(st.booleans())}
 
 
-def inputs_or_reject(case: Case, poison: tuple[str, ...], device: str = "cpu") -> Inputs:
-    """The case's tensors; a case whose rows have no gap for a threshold proves nothing."""
+def inputs_or_reject(case: Case, path: str = "auto", device: str = "cpu") -> Inputs:
+    """The case's tensors, poisoned where ``path`` reads nothing. Without a gap for a threshold it proves nothing."""
+    poison = ("outside", "values") if path == "gather" else ("outside",)
     try:
         return make_inputs(case, device, poison=poison)
     except AssertionError as error:
         if "no inputs with a gap" not in str(error):
             raise
         reject()
+
+
+def largest_score(inputs: Inputs) -> float:
+    """About the largest score of any row: what the LSE of the rows comes to."""
+    return float(inputs.expected.lse.abs().nan_to_num(posinf=0.0).max())

@@ -328,8 +328,6 @@ def check_head_dim(head_dim: int) -> None:
 
 def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:
     """The device is one of ``devices`` or an NPU, for which the backend decides what runs."""
-    if query.is_cpu and "cpu" in devices:
-        return
     kind = query.device.type
     if kind not in devices and kind != NPU:
         wanted = " or ".join((*DEVICES[:2], NPU))

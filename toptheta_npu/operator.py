@@ -41,10 +41,6 @@ _COMPENSATED = (
     f"({_TENSORS}, Tensor? discarded_mass=None, Tensor? value_mean=None, *, {_GEOMETRY}, "
     'str sdc="exact", float sdc_gamma=0.05, str path="auto")'
 )
-#: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
-_DEFAULTS = {
-    "input_layout": "BNSD", "placement": "pre_softmax", "sdc": "exact", "sdc_gamma": 0.05, "path": "auto",
-}  # fmt: skip
 #: One schema for all devices.
 SCHEMAS = {
     "incremental_attention": f"{_COMPENSATED} -> Tensor",
@@ -228,8 +224,7 @@ def incremental_attention_partial(
         raise TopThetaValueError("lse", f"{wanted} with placement={placement!r}", "None" if lse is None else "a tensor")
     if lse is not None:
         check_tensor("lse", lse, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
-    if query.device.type == NPU:
-        _check_npu(query, key, value, head_dim, block_size)
+    _check_npu(query, key, value, head_dim, block_size)
     return fallback.Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         query, key, value, threshold, lengths, starts, block_table, lse,
         num_heads=heads, num_key_value_heads=kv_heads, input_layout=input_layout, scale_value=scale,
@@ -267,8 +262,7 @@ def _decode(
         num_key_value_heads, input_layout, scale_value, placement, path,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
-    if not query.is_cpu and query.device.type == NPU:
-        _check_npu(query, key, value, head_dim, block_size)
+    _check_npu(query, key, value, head_dim, block_size)
     options = {
         "input_layout": input_layout, "placement": placement, "sdc": sdc, "sdc_gamma": sdc_gamma, "path": path,
     }  # fmt: skip
@@ -279,11 +273,11 @@ def _decode(
 
 
 def _check_npu(query: Tensor, key: Tensor, value: Tensor, head_dim: int, block_size: int) -> None:
-    """The backend is there, and the arguments are within the kernel's limits where the kernel runs.
+    """On an NPU: the backend is there, and the arguments are within the kernel's limits where the kernel runs.
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
     """
-    if not torch.compiler.is_compiling() and SELECTOR.uses_kernel():
+    if query.device.type == NPU and not torch.compiler.is_compiling() and SELECTOR.uses_kernel():
         check_kernel_limits(query, key, value, head_dim, block_size)
 
 
@@ -407,3 +401,9 @@ def _register() -> torch.library.Library:
 
 
 _LIBRARY = _register()
+#: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
+_DEFAULTS = {
+    argument.name: argument.default_value
+    for argument in torch.ops.toptheta_npu.incremental_attention.default._schema.arguments
+    if argument.kwarg_only and argument.has_default_value()
+}

@@ -26,7 +26,7 @@ _OPERATORS: tuple[Callable[..., Any], ...] = (
 
 def results(operator: Callable[..., Any], seed: int, dtype: str = "float32", path: str = "auto") -> list[Tensor]:
     case = Case("large", dtype, heads=8, head_dim=128, lengths=(6000, 5000), keep=0.1)
-    arguments = dict(make_inputs(case, seed=seed).arguments)
+    arguments = make_inputs(case, seed=seed).arguments
     if operator is toptheta_npu.incremental_attention_partial:
         del arguments["sdc"]
     answer = operator(**arguments, _path=path)

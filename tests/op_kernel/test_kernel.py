@@ -12,6 +12,7 @@ from cases import CASES, Case
 from helpers import (
     Inputs,
     assert_equals_oracle,
+    assert_parts_merge,
     assert_within_yardstick,
     from_layout,
     make_inputs,
@@ -20,7 +21,6 @@ from helpers import (
 )
 
 from fallback import reference
-from toptheta_npu import merge_partials
 
 _KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
 _H, _B = "float16", "bfloat16"
@@ -101,17 +101,11 @@ def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int) -> No
                                      "two-head-blocks", "start-bf16-bsh-post"])  # fmt: skip
 def test_parts_merge_to_the_whole_row(case_id: str, cores: int) -> None:
     inputs = inputs_of(_BY_ID[case_id])
-    case, rows = inputs.case, inputs.rows
-    post = case.placement == "post_softmax"
+    post = inputs.case.placement == "post_softmax"
     arguments = {name: value for name, value in inputs.arguments.items() if name not in ("value_mean", "sdc")}
     result = call(arguments, cores=cores, partial=True, row_lse=inputs.expected.lse.float() if post else None)
     result.run.require_clean()
-    merged = merge_partials(
-        [part(result)], inputs.arguments["threshold"], [rows.lengths], placement=case.placement, sdc=case.sdc,
-        input_layout=case.layout, value_mean=rows.value_mean, discarded_mass=rows.discarded_mass,
-    )  # fmt: skip
-    out = from_layout(merged, case.layout, case.heads)
-    assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out)
+    assert_parts_merge(inputs, [part(result)], [inputs.rows.lengths])
 
 
 def test_part_where_nothing_passes_is_its_largest_element() -> None:
