@@ -156,7 +156,7 @@ def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
     traffic = {name: entry for name, entry in result.run.traffic.items() if entry.bytes_read}
     total = sum(entry.bytes_read for entry in traffic.values())
     cold, hot = result.run.timeline("cold"), result.run.timeline("hot")
-    vector = [block.busy_cycles["V"] for block in cold.blocks]
+    vector = [times.busy_cycles["V"] for times in cold.core_times if times.kind == "vector"]
     return Measurement(
         cold=cold.microseconds,
         hot=hot.microseconds,
@@ -183,7 +183,7 @@ def traffic_bound(count: int, mode: str) -> float:
 
 def trace_of(kernel_run: KernelRun, mode: Mode) -> list[dict[str, Any]]:
     """What the slowest core did, as events of a Chrome trace."""
-    core = max(kernel_run.timeline(mode).blocks, key=lambda block: block.end_us).core
+    core = max(kernel_run.timeline(mode).core_times, key=lambda times: times.end_us).core
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         kernel_run.write_trace(path, mode)

@@ -3,18 +3,23 @@
 #pragma once
 
 #include "argument_checks.h"
+#include "../op_kernel/cube_layout.h"
 
 namespace toptheta {
 
 constexpr uint32_t kMaxCores = 64;
 constexpr uint64_t kSectionBytes = 512;                     // alignment of the parts of the workspace
 constexpr uint64_t kMaxScoreBytes = 256ULL * 1024 * 1024;   // float32 scores that post-softmax may keep
+constexpr uint32_t kCubeHeads = 3;                          // query heads of a block from which on the cube pays
+constexpr uint32_t kCubeHeadsBfloat16 = 2;
 constexpr uint32_t kScheduleAllAtOnce = 1;                  // every block resident, as SyncAll needs
 
 static_assert(EveryLayoutFits(), "a head_dim and head block has no Unified Buffer layout within the budget");
+static_assert(EveryRoundFits(), "a head_dim has no round that fits L1 and a chunk");
 
 struct Platform {
     uint32_t vectorCores = 0;
+    uint32_t cubeCores = 0;
     uint64_t ubBytes = 0;
     uint64_t systemWorkspaceBytes = 0;
 };
@@ -99,6 +104,15 @@ inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
     return !data.hasLengths && !data.hasKeyStart && units % data.cores == 0 && !SumsHeadBlocks(data);
 }
 
+// Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
+// vector unit multiplies as fast as the rows arrive; bfloat16 rows it would have to cast first.
+inline bool UsesCube(const TopThetaIncrementalAttentionTilingData& data, const Platform& platform, bool bfloat16)
+{
+    const uint32_t worthwhile = bfloat16 ? kCubeHeadsBfloat16 : kCubeHeads;
+    return data.headBlock >= worthwhile && data.cores == kPairCores * platform.cubeCores &&
+           data.key.row <= kMostRowStride;
+}
+
 // Scores of post-softmax that neither the Unified Buffer holds nor a given log-sum-exp makes needless.
 inline uint64_t ScoreBytes(const TopThetaIncrementalAttentionTilingData& data, bool bfloat16, bool split)
 {
@@ -146,10 +160,12 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     FillModes(arguments, data);
     FillShapes(arguments, geometry, data);
     data.cores = static_cast<uint8_t>(std::min(platform.vectorCores, kMaxCores));
-    const bool split = !UnitsStayWhole(data);
     const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
+    const bool cube = UsesCube(data, platform, bfloat16);
+    const bool split = cube || !UnitsStayWhole(data);
     const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
-    const LayoutChoice choice = ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases});
+    const LayoutChoice choice = ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases},
+                                             cube ? kCubeChunkRows : kMostChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);
     data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
     const uint64_t scores = ScoreBytes(data, bfloat16, split);
@@ -161,11 +177,12 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     uint64_t end = 0;
     // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it
     const uint64_t slots = 2ULL * data.cores * (twoPhases ? 2 : 1);
-    data.partialOffset = PlaceSection(split ? slots * slot : 0, end);
+    PlaceSection(split ? slots * slot : 0, end);
+    data.ringOffset = PlaceSection(cube ? data.cores * RingBytes(data.headDim, data.headBlock) : 0, end);
     data.valueRowsOffset = PlaceSection(SumsHeadBlocks(data) ? units * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
-    tiling.key = split ? kTilingKeySplit : kTilingKeyWhole;
-    tiling.blockDim = data.cores;
+    tiling.key = cube ? kTilingKeyCube : split ? kTilingKeySplit : kTilingKeyWhole;
+    tiling.blockDim = cube ? data.cores / kPairCores : data.cores;
     tiling.scheduleMode = split ? kScheduleAllAtOnce : 0;
     tiling.workspaceBytes = platform.systemWorkspaceBytes + end;
     return {};

@@ -58,6 +58,7 @@ toptheta::Platform ReadPlatform(const gert::TilingContext& context)
     const platform_ascendc::PlatformAscendC soc(context.GetPlatformInfo());
     toptheta::Platform platform;
     platform.vectorCores = soc.GetCoreNumAiv();
+    platform.cubeCores = soc.GetCoreNumAic();
     soc.GetCoreMemSize(platform_ascendc::CoreMemType::UB, platform.ubBytes);
     platform.systemWorkspaceBytes = soc.GetLibApiWorkSpaceSize();
     return platform;

@@ -77,23 +77,20 @@ private:
     uint32_t issued_ = 0;  // slices below it are on the way
 };
 
-// The rows of one (sequence, KV head) of a cache.
-template <typename T>
-class CacheRows {
+// The place of the rows of one (sequence, KV head) of a cache, in elements. `Table` gives the pages of a sequence.
+template <typename Table>
+class RowAddresses {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, const CacheStrides& strides, GM_ADDR cache,
-                                     GM_ADDR blockTable, uint32_t ring, int32_t event)
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const CacheStrides& strides, const Table& table)
     {
         strides_ = strides;
-        headDim_ = tiling.headDim;
+        table_ = table;
         blockSize_ = tiling.blockSize;
         blockShift_ = 0;
         while (blockSize_ > 0 && (2u << blockShift_) <= blockSize_) {
             blockShift_++;
         }
         isPower_ = (1u << blockShift_) == blockSize_;
-        cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
-        blockTable_.Init(ub, tiling, blockTable, ring, event);
     }
 
     // The rows of one (sequence, KV head), to be read from `row` on; `start` is the first valid row of the sequence,
@@ -104,46 +101,11 @@ public:
         if (blockSize_ == 0) {
             base_ += static_cast<int64_t>(sequence) * strides_.outer;
         } else {
-            blockTable_.Begin(sequence, row / blockSize_, CeilDiv(rows, blockSize_));
+            table_.Begin(sequence, row / blockSize_, CeilDiv(rows, blockSize_));
         }
     }
 
-    TOPTHETA_DEVICE inline void End() { blockTable_.End(); }
-
-    // Copies `rows` rows that follow one another in the sequence; a paged cache takes one command per page.
-    TOPTHETA_DEVICE inline void LoadTile(const LocalTensor<T>& to, uint32_t row, uint32_t rows)
-    {
-        uint32_t done = 0;
-        while (done < rows) {
-            uint32_t count = rows - done;
-            if (blockSize_ > 0) {
-                count = Least(count, blockSize_ - (row + done) % blockSize_);
-            }
-            CopyRows(to[done * headDim_], OffsetOf(row + done), count);
-            done += count;
-        }
-    }
-
-    // Copies row `first` and row `second` with one command where the gap allows it.
-    TOPTHETA_DEVICE inline void LoadPair(const LocalTensor<T>& to, uint32_t first, uint32_t second)
-    {
-        const uint32_t rowBytes = headDim_ * sizeof(T);
-        const int64_t from = OffsetOf(first);
-        const int64_t gap = (OffsetOf(second) - from) * static_cast<int64_t>(sizeof(T)) - rowBytes;
-        if (gap < 0 || gap >= kMaxGap) {
-            CopyRows(to, from, 1);
-            CopyRows(to[headDim_], OffsetOf(second), 1);
-            return;
-        }
-        const AscendC::DataCopyExtParams two(2, rowBytes, static_cast<uint32_t>(gap), 0, 0);
-        AscendC::DataCopyPad(to, cache_[from], two, AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
-    }
-
-    TOPTHETA_DEVICE inline void LoadRow(const LocalTensor<T>& to, uint32_t row) { CopyRows(to, OffsetOf(row), 1); }
-
-private:
-    // The stride field has 32 bits; the toolkit's own kernels stay below 2^31 - 1.
-    static constexpr int64_t kMaxGap = 2147483647;
+    TOPTHETA_DEVICE inline void End() { table_.End(); }
 
     TOPTHETA_DEVICE inline int64_t OffsetOf(uint32_t row)
     {
@@ -152,14 +114,87 @@ private:
         }
         // the scalar unit divides slowly, and block sizes are powers of two as a rule
         const uint32_t index = isPower_ ? row >> blockShift_ : row / blockSize_;
-        const int64_t page = blockTable_.Page(index);
+        const int64_t page = table_.Page(index);
         return base_ + page * strides_.outer + static_cast<int64_t>(row - index * blockSize_) * strides_.row;
     }
+
+    // How many of the `rows` rows from `row` on lie one row stride apart: up to the end of the page.
+    TOPTHETA_DEVICE inline uint32_t RunLength(uint32_t row, uint32_t rows) const
+    {
+        return blockSize_ > 0 ? Least(rows, blockSize_ - row % blockSize_) : rows;
+    }
+
+    TOPTHETA_DEVICE inline int64_t RowStride() const { return strides_.row; }
+
+private:
+    CacheStrides strides_ = {0, 0, 0};
+    Table table_;
+    int64_t base_ = 0;
+    uint32_t blockSize_ = 0;
+    uint32_t blockShift_ = 0;
+    bool isPower_ = false;
+};
+
+// Copies rows of a cache into the Unified Buffer.
+template <typename T>
+class CacheRows {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, const CacheStrides& strides, GM_ADDR cache,
+                                     GM_ADDR blockTable, uint32_t ring, int32_t event)
+    {
+        headDim_ = tiling.headDim;
+        cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
+        BlockTable table;
+        table.Init(ub, tiling, blockTable, ring, event);
+        addresses_.Init(tiling, strides, table);
+    }
+
+    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t kvHead, uint32_t start, uint32_t row, uint32_t rows)
+    {
+        addresses_.Begin(sequence, kvHead, start, row, rows);
+    }
+
+    TOPTHETA_DEVICE inline void End() { addresses_.End(); }
+
+    // Copies `rows` rows that follow one another in the sequence; a paged cache takes one command per page.
+    TOPTHETA_DEVICE inline void LoadTile(const LocalTensor<T>& to, uint32_t row, uint32_t rows)
+    {
+        uint32_t done = 0;
+        while (done < rows) {
+            const uint32_t count = addresses_.RunLength(row + done, rows - done);
+            CopyRows(to[done * headDim_], addresses_.OffsetOf(row + done), count);
+            done += count;
+        }
+    }
+
+    // Copies row `first` and row `second` with one command where the gap allows it.
+    TOPTHETA_DEVICE inline void LoadPair(const LocalTensor<T>& to, uint32_t first, uint32_t second)
+    {
+        const uint32_t rowBytes = headDim_ * sizeof(T);
+        const int64_t from = addresses_.OffsetOf(first);
+        const int64_t gap = (addresses_.OffsetOf(second) - from) * static_cast<int64_t>(sizeof(T)) - rowBytes;
+        if (gap < 0 || gap >= kMaxGap) {
+            CopyRows(to, from, 1);
+            CopyRows(to[headDim_], addresses_.OffsetOf(second), 1);
+            return;
+        }
+        const AscendC::DataCopyExtParams two(2, rowBytes, static_cast<uint32_t>(gap), 0, 0);
+        AscendC::DataCopyPad(to, cache_[from], two, AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+    }
+
+    TOPTHETA_DEVICE inline void LoadRow(const LocalTensor<T>& to, uint32_t row)
+    {
+        CopyRows(to, addresses_.OffsetOf(row), 1);
+    }
+
+private:
+    // The stride field has 32 bits; the toolkit's own kernels stay below 2^31 - 1.
+    static constexpr int64_t kMaxGap = 2147483647;
 
     TOPTHETA_DEVICE inline void CopyRows(const LocalTensor<T>& to, int64_t from, uint32_t rows)
     {
         const uint32_t rowBytes = headDim_ * sizeof(T);
-        const int64_t gap = strides_.row * static_cast<int64_t>(sizeof(T)) - rowBytes;
+        const int64_t gap = addresses_.RowStride() * static_cast<int64_t>(sizeof(T)) - rowBytes;
         const AscendC::DataCopyPadExtParams<T> noPad(false, 0, 0, T());
         if (gap == 0 || rows == 1) {
             AscendC::DataCopyPad(to, cache_[from], AscendC::DataCopyExtParams(1, rows * rowBytes, 0, 0, 0), noPad);
@@ -172,13 +207,8 @@ private:
     }
 
     GlobalTensor<T> cache_;
-    CacheStrides strides_ = {0, 0, 0};
-    BlockTable blockTable_;
-    int64_t base_ = 0;
+    RowAddresses<BlockTable> addresses_;
     uint32_t headDim_ = 0;
-    uint32_t blockSize_ = 0;
-    uint32_t blockShift_ = 0;
-    bool isPower_ = false;
 };
 
 }  // namespace toptheta

@@ -1,42 +1,38 @@
-// The chunks of a segment: scores, threshold test, V rows.
+// The chunks of a segment where the vector unit multiplies the K rows: scores, threshold test, V rows.
 //
 // While the K tiles of a chunk are multiplied, the V rows that the chunk before it keeps are fetched and added.
 #pragma once
 
 #include "query_key_product.h"
-#include "row_stream.h"
-#include "score_store.h"
-#include "value_gather.h"
+#include "value_pipeline.h"
 
 namespace toptheta {
 
 template <typename T>
-class ChunkPipeline {
+class ChunkPipeline : public ValuePipeline<T> {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, CacheRows<T>* keys, CacheRows<T>* values)
+    static constexpr bool kMultipliesKeys = true;
+
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, GM_ADDR key, GM_ADDR blockTable,
+                                     CacheRows<T>* values)
     {
-        ub_ = ub;
-        tiling_ = tiling;
+        keyRows_.Init(*ub, *tiling, tiling->key, key, blockTable, 0, kKeyTableEvent);
+        this->InitValues(ub, tiling, &keyRows_, values);
         product_.Init(ub, tiling->headDim);
-        selection_.Init(ub, tiling);
-        weightedSum_.Init(ub, tiling->headDim);
-        stream_.Init(ub, tiling->headDim, keys, values);
-        gather_.Init(ub, tiling->headDim, values, &weightedSum_);
-        gather_.SetRoom(ub->template ValueRows<T>(tiling->headDim), kValueEvent);
-        SetFlag<HardEvent::V_MTE2>(kValueEvent);
         lastGather_.Init(ub, tiling->headDim, values, &weightedSum_);
     }
 
     TOPTHETA_DEVICE inline void Drain()
     {
-        stream_.Drain();
-        WaitFlag<HardEvent::V_MTE2>(kValueEvent);
+        keyRows_.End();
+        this->DrainValues();
     }
 
-    // Asks for the first K tiles of rows [begin, end).
-    TOPTHETA_DEVICE inline void Start(uint32_t begin, uint32_t end)
+    // Asks for the first K tiles of a segment; `start` is the first valid row of its sequence.
+    TOPTHETA_DEVICE inline void Start(const Segment& segment, uint32_t start)
     {
-        stream_.Begin(begin, end);
+        keyRows_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
+        stream_.Begin(segment.rowBegin, segment.rowEnd);
         PlanChunk();
         stream_.Fill();
     }
@@ -47,11 +43,11 @@ public:
     {
         Chunk chunk = ScoreChunk(0);
         while (stream_.KeysLeft() > 0) {
-            AddRemainingValues();
+            this->AddRemainingValues();
             SelectNext(chunk);
             chunk = ScoreChunk(0);
         }
-        AddRemainingValues();
+        this->AddRemainingValues();
         SelectLast(chunk, next);
         selection_.Finish();
     }
@@ -69,26 +65,6 @@ public:
             store.Store(chunk);
         }
     }
-
-    // Second phase: the threshold is known, the scores are read again.
-    TOPTHETA_DEVICE inline void SelectStored(const Segment& segment, ScoreStore& store)
-    {
-        for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_->Layout().chunkRows) {
-            const Chunk chunk = store.Load(row, Least(ub_->Layout().chunkRows, segment.rowEnd - row));
-            selection_.MakeList(chunk);
-            const RowList list = MakeRowList(chunk);
-            stream_.BeginValues(list);
-            stream_.Fill();
-            selection_.AddChunk(chunk, list, false);
-            AddRemainingValues();
-        }
-        selection_.Finish();
-    }
-
-    // Adds one V row with weight 1 for one head.
-    TOPTHETA_DEVICE inline void AddSingleRow(uint32_t head, uint32_t row) { gather_.AddSingleRow(head, row); }
-
-    TOPTHETA_DEVICE inline ChunkSelection<T>& Selection() { return selection_; }
 
 private:
     // K tiles of a chunk when `left` remain. Chunks are of one size but for the last, which is short: less is left to
@@ -118,7 +94,7 @@ private:
         Chunk chunk = {stream_.FirstRow(stream_.KeysTaken()), 0, scoreRow};
         while (tiles > 0) {
             if (stream_.NextIsValues()) {
-                AddValueTile();
+                this->AddValueTile();
                 stream_.Fill();
                 continue;
             }
@@ -138,30 +114,13 @@ private:
         return chunk;
     }
 
-    TOPTHETA_DEVICE inline void AddValueTile()
-    {
-        const LocalTensor<T> values = stream_.Take(1);
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            weightedSum_.Add(values, head, stream_.List().weightsAt + stream_.ValuesTaken(), stream_.NextValueRows());
-        }
-        stream_.Free(1);
-    }
-
-    TOPTHETA_DEVICE inline void AddRemainingValues()
-    {
-        while (stream_.ValuesLeft()) {
-            stream_.Fill();
-            AddValueTile();
-        }
-    }
-
     TOPTHETA_DEVICE inline void SelectNext(const Chunk& chunk)
     {
         gather_.Finish();
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         selection_.RescaleAccumulators();
-        const RowList list = MakeRowList(chunk);
+        const RowList list = this->MakeRowList(chunk);
         PlanChunk();
         if (gather_.Fits(list)) {
             gather_.Begin(list);
@@ -169,7 +128,7 @@ private:
             stream_.BeginValues(list);
         }
         stream_.Fill();
-        selection_.AddChunk(chunk, list, NeedsTotal());
+        selection_.AddChunk(chunk, list, this->NeedsTotal());
     }
 
     // Nothing hides the copies of the last chunk, so they start before all other work that is left.
@@ -180,7 +139,7 @@ private:
         gather_.FetchAll(stream_.Issued());
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
-        RowList list = MakeRowList(chunk);
+        RowList list = this->MakeRowList(chunk);
         const bool fits = list.count <= ub_->Layout().tileRows;
         if (fits) {
             const uint32_t slot = stream_.LendSlot();
@@ -200,43 +159,26 @@ private:
         } else {
             gather_.Finish();
         }
-        selection_.AddChunk(chunk, list, NeedsTotal());
+        selection_.AddChunk(chunk, list, this->NeedsTotal());
         gather_.Finish();
         selection_.RescaleAccumulators();
         if (fits) {
             lastGather_.Finish();
             stream_.TakeSlotBack();
         } else {
-            AddRemainingValues();
+            this->AddRemainingValues();
         }
-    }
-
-    TOPTHETA_DEVICE inline RowList MakeRowList(const Chunk& chunk)
-    {
-        RowList list;
-        list.chunkBegin = chunk.begin;
-        list.kept = selection_.Count();
-        list.dense = tiling_->path != kPathGather && list.kept > 0 &&
-                     (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
-        list.count = list.dense ? chunk.rows : list.kept;
-        return list;
-    }
-
-    // Whether the mass of all keys is wanted.
-    TOPTHETA_DEVICE inline bool NeedsTotal() const
-    {
-        return tiling_->sdc == kSdcExact || tiling_->withStats || tiling_->partial;
     }
 
     static constexpr uint32_t kShortRows = 256;  // not worth a second chunk
 
-    UbMap* ub_ = nullptr;
-    const TilingData* tiling_ = nullptr;
+    using ValuePipeline<T>::ub_;
+    using ValuePipeline<T>::selection_;
+    using ValuePipeline<T>::weightedSum_;
+    using ValuePipeline<T>::stream_;
+    using ValuePipeline<T>::gather_;
+    CacheRows<T> keyRows_;
     QueryKeyProduct<T> product_;
-    ChunkSelection<T> selection_;
-    WeightedSum<T> weightedSum_;
-    RowStream<T> stream_;
-    ValueGather<T> gather_;
     ValueGather<T> lastGather_;  // its V rows lie in a slot of the ring, which is idle by then
     uint32_t chunkTiles_ = 0;    // K tiles of the chunk to be scored next
 };

@@ -1,28 +1,22 @@
-// Top-Theta decode attention on the vector cores.
+// Top-Theta decode attention, as a vector core works on it.
 //
 // A core takes its share of the rows of all sequences (work_split.h). For each piece of a (sequence, KV head, head
-// block) it streams the K rows, tests the scores of a chunk against the threshold, fetches the V rows that are kept
-// and adds them behind the K tiles of the next chunk. Pieces of a unit that other cores share are combined at the end.
+// block) it streams the K rows, or their scores if a cube core multiplies them, tests the scores of a chunk against the
+// threshold, fetches the V rows that are kept and adds them. Pieces of a unit that other cores share are combined at the
+// end.
 #pragma once
 
 #include "chunk_pipeline.h"
+#include "cube_chunk_pipeline.h"
+#include "kernel_tensors.h"
 #include "partial_exchange.h"
 #include "row_output.h"
 #include "sequence_lengths.h"
 
 namespace toptheta {
 
-struct KernelTensors {
-    GM_ADDR key;
-    GM_ADDR value;
-    GM_ADDR lengths;
-    GM_ADDR starts;
-    GM_ADDR blockTable;
-    ParameterTensors parameters;
-    OutputTensors outputs;
-};
-
-template <typename T>
+// Pipeline: ChunkPipeline or CubeChunkPipeline.
+template <typename T, template <typename> class Pipeline>
 class IncrementalAttentionKernel {
 public:
     TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
@@ -34,11 +28,16 @@ public:
         twoPhases_ = tiling->placement == kPostSoftmax && !tiling->hasRowLse;
         const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, twoPhases_};
         ub_.Init(pipe, PlaceBuffers(shape, {tiling->slots, tiling->chunkRows}), tiling->headBlock);
-        lengths_.Init(ub_, *tiling, tensors.lengths, tensors.starts);
-        keyRows_.Init(ub_, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
+        LengthSlices slices;
+        slices.Init(ub_, *tiling, tensors.lengths, tensors.starts);
+        lengths_.Init(*tiling, slices);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
-        parameters_.Init(&ub_, tiling, tensors.parameters);
-        pipeline_.Init(&ub_, tiling, &keyRows_, &valueRows_);
+        parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<T>::kMultipliesKeys);
+        if constexpr (Pipeline<T>::kMultipliesKeys) {
+            pipeline_.Init(&ub_, tiling, tensors.key, tensors.blockTable, &valueRows_);
+        } else {
+            pipeline_.Init(&ub_, tiling, workspace, core_, &valueRows_);
+        }
         output_.Init(&ub_, tiling, tensors.outputs);
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
@@ -51,8 +50,10 @@ public:
         const uint32_t units = tiling_->numKeyValueHeads * tiling_->headBlocks;
         const WorkTotal total = TotalWork(tiling_->batch, units, lengths_);
         WriteEmptySequences();
-        SegmentIterator<SequenceLengths> segments(total, tiling_->cores, core_, tiling_->numKeyValueHeads,
-                                                  tiling_->headBlocks, lengths_);
+        if constexpr (!Pipeline<T>::kMultipliesKeys) {
+            pipeline_.Ring().Expect(Most(CountRounds(total, core_), CountRounds(total, core_ ^ 1)));
+        }
+        SegmentIterator<SequenceLengths> segments = SegmentsOf(total, core_);
         Segment segment;
         hasNext_ = segments.Next(next_);
         while (hasNext_) {
@@ -66,6 +67,9 @@ public:
                 FirstPhase(segment);
             }
         }
+        if constexpr (!Pipeline<T>::kMultipliesKeys) {
+            pipeline_.Ring().Finish();
+        }
         if constexpr (kSplit) {
             if (AnyCut(total, units * tiling_->batch, tiling_->cores)) {
                 CombineCutUnits();
@@ -75,7 +79,6 @@ public:
                 SumListRows();
             }
         }
-        keyRows_.End();
         valueRows_.End();
         pipeline_.Drain();
         exchange_.Drain();
@@ -91,11 +94,28 @@ public:
         }
         nextStarted_ = true;
         parameters_.Copy(HeadsOf(next_));
-        keyRows_.Begin(next_.batch, next_.kvHead, lengths_.Start(next_.batch), next_.rowBegin, next_.unitRows);
-        pipeline_.Start(next_.rowBegin, next_.rowEnd);
+        pipeline_.Start(next_, lengths_.Start(next_.batch));
     }
 
 private:
+    TOPTHETA_DEVICE inline SegmentIterator<SequenceLengths> SegmentsOf(const WorkTotal& total, uint32_t core)
+    {
+        return SegmentIterator<SequenceLengths>(total, tiling_->cores, core, tiling_->numKeyValueHeads,
+                                                tiling_->headBlocks, lengths_);
+    }
+
+    // Rounds in which the cube core has scores for a core.
+    TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, uint32_t core)
+    {
+        SegmentIterator<SequenceLengths> segments = SegmentsOf(total, core);
+        Segment segment;
+        uint32_t rounds = 0;
+        while (segments.Next(segment)) {
+            rounds += RoundsOf(segment, RoundRowsFor(tiling_->headDim));
+        }
+        return rounds;
+    }
+
     TOPTHETA_DEVICE inline void WriteEmptySequences()
     {
         for (uint32_t b = core_; b < tiling_->batch; b += tiling_->cores) {
@@ -361,10 +381,9 @@ private:
     const TilingData* tiling_ = nullptr;
     UbMap ub_;
     SequenceLengths lengths_;
-    CacheRows<T> keyRows_;
     CacheRows<T> valueRows_;
     UnitParameters<T> parameters_;
-    ChunkPipeline<T> pipeline_;
+    Pipeline<T> pipeline_;
     RowOutput<T> output_;
     PartialExchange exchange_;
     ScoreStore store_;

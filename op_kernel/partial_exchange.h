@@ -21,7 +21,7 @@ public:
         ub_ = ub;
         tiling_ = tiling;
         slotFloats_ = tiling->headBlock * (kHeadFloats + tiling->headDim);
-        slots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->partialOffset));
+        slots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
         SetFlag<HardEvent::MTE3_S>(kEvent);
     }
 

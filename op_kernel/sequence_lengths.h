@@ -1,11 +1,12 @@
-// Valid rows and first row of each sequence, read from device tensors in slices.
+// Valid rows and first row of each sequence, read from device tensors.
 #pragma once
 
 #include "kernel_common.h"
 
 namespace toptheta {
 
-class SequenceLengths {
+// A slice of each tensor at a time, through the Unified Buffer.
+class LengthSlices {
 public:
     TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
     {
@@ -16,19 +17,16 @@ public:
         startSlice_ = ub.At<uint8_t>(ub.Layout().lengths + kLengthSlice, kLengthSlice);
     }
 
-    // Valid rows of a sequence, inside the cache whatever the tensors hold.
-    TOPTHETA_DEVICE inline uint32_t operator()(uint32_t sequence)
+    TOPTHETA_DEVICE inline int64_t Length(uint32_t sequence)
     {
-        const uint32_t room = tiling_->capacity - Start(sequence);
-        return tiling_->hasLengths ? Clamp(Value(lengthSlice_, sequence), room) : room;
+        Load(sequence);
+        return Value(lengthSlice_, sequence);
     }
 
-    TOPTHETA_DEVICE inline uint32_t Start(uint32_t sequence)
+    TOPTHETA_DEVICE inline int64_t Start(uint32_t sequence)
     {
-        if (tiling_->hasLengths || tiling_->hasKeyStart) {
-            Load(sequence);
-        }
-        return tiling_->hasKeyStart ? Clamp(Value(startSlice_, sequence), tiling_->capacity) : 0;
+        Load(sequence);
+        return Value(startSlice_, sequence);
     }
 
 private:
@@ -67,6 +65,68 @@ private:
         return slice.ReinterpretCast<int32_t>().GetValue(index);
     }
 
+    const TilingData* tiling_ = nullptr;
+    GlobalTensor<uint8_t> lengths_;
+    GlobalTensor<uint8_t> starts_;
+    LocalTensor<uint8_t> lengthSlice_;
+    LocalTensor<uint8_t> startSlice_;
+    uint32_t begin_ = 0;
+    bool loaded_ = false;
+};
+
+// A cube core has no Unified Buffer: its scalar unit reads the tensors through the data cache. No core writes them.
+class LengthTensors {
+public:
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
+    {
+        wide_ = tiling.lengthBytes == 8;
+        lengths_ = lengths;
+        starts_ = starts;
+    }
+
+    TOPTHETA_DEVICE inline int64_t Length(uint32_t sequence) { return Value(lengths_, sequence); }
+    TOPTHETA_DEVICE inline int64_t Start(uint32_t sequence) { return Value(starts_, sequence); }
+
+private:
+    TOPTHETA_DEVICE inline int64_t Value(GM_ADDR tensor, uint32_t sequence)
+    {
+        if (wide_) {
+            GlobalTensor<int64_t> values;
+            values.SetGlobalBuffer(reinterpret_cast<__gm__ int64_t*>(tensor));
+            return values.GetValue(sequence);
+        }
+        GlobalTensor<int32_t> values;
+        values.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(tensor));
+        return values.GetValue(sequence);
+    }
+
+    GM_ADDR lengths_ = nullptr;
+    GM_ADDR starts_ = nullptr;
+    bool wide_ = false;
+};
+
+// What the sequences hold, inside the cache whatever the tensors say.
+template <typename Integers>
+class ValidRows {
+public:
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const Integers& integers)
+    {
+        tiling_ = &tiling;
+        integers_ = integers;
+    }
+
+    TOPTHETA_DEVICE inline uint32_t operator()(uint32_t sequence)
+    {
+        const uint32_t room = tiling_->capacity - Start(sequence);
+        return tiling_->hasLengths ? Clamp(integers_.Length(sequence), room) : room;
+    }
+
+    TOPTHETA_DEVICE inline uint32_t Start(uint32_t sequence)
+    {
+        return tiling_->hasKeyStart ? Clamp(integers_.Start(sequence), tiling_->capacity) : 0;
+    }
+
+private:
     TOPTHETA_DEVICE inline uint32_t Clamp(int64_t value, uint32_t most)
     {
         if (value <= 0) {
@@ -76,12 +136,9 @@ private:
     }
 
     const TilingData* tiling_ = nullptr;
-    GlobalTensor<uint8_t> lengths_;
-    GlobalTensor<uint8_t> starts_;
-    LocalTensor<uint8_t> lengthSlice_;
-    LocalTensor<uint8_t> startSlice_;
-    uint32_t begin_ = 0;
-    bool loaded_ = false;
+    Integers integers_;
 };
+
+using SequenceLengths = ValidRows<LengthSlices>;
 
 }  // namespace toptheta

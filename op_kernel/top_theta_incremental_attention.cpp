@@ -1,4 +1,5 @@
 // Entry of the operator TopThetaIncrementalAttention. The build compiles it once for each dtype of the query.
+#include "cube_scores.h"
 #include "incremental_attention_kernel.h"
 
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
@@ -11,13 +12,28 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GET_TILING_DATA_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingData, tiling);
     KERNEL_TASK_TYPE(1, KERNEL_TYPE_AIV_ONLY);
     KERNEL_TASK_TYPE(2, KERNEL_TYPE_MIX_AIV_1_0);
+    KERNEL_TASK_TYPE(3, KERNEL_TYPE_MIX_AIC_1_2);
     const toptheta::KernelTensors tensors = {
         key, value, actual_seq_lengths, key_start, block_table,
         {query, threshold, discarded_mass, value_mean, row_lse},
         {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass}};
+    GM_ADDR userWorkspace = AscendC::GetUserWorkspace(workspace);
     AscendC::TPipe pipe;
-    toptheta::IncrementalAttentionKernel<DTYPE_QUERY> kernel;
-    kernel.Init(&pipe, &tilingData, tensors, AscendC::GetUserWorkspace(workspace));
+    if (TILING_KEY_IS(3)) {
+        if ASCEND_IS_AIC {
+            toptheta::CubeScores<DTYPE_QUERY> kernel;
+            kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
+            kernel.Process();
+        }
+        if ASCEND_IS_AIV {
+            toptheta::IncrementalAttentionKernel<DTYPE_QUERY, toptheta::CubeChunkPipeline> kernel;
+            kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
+            kernel.template Process<true>();
+        }
+        return;
+    }
+    toptheta::IncrementalAttentionKernel<DTYPE_QUERY, toptheta::ChunkPipeline> kernel;
+    kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
     if (TILING_KEY_IS(1)) {
         kernel.template Process<false>();
     } else if (TILING_KEY_IS(2)) {

@@ -10,9 +10,11 @@
 namespace toptheta {
 
 // Tiling keys. `whole`: no (sequence, KV head) is shared by two cores, so no SyncAll and a vector-only launch.
-// `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts.
+// `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. `cube`: the same, with the scores
+// from a cube core for every two vector cores.
 constexpr uint64_t kTilingKeyWhole = 1;
 constexpr uint64_t kTilingKeySplit = 2;
+constexpr uint64_t kTilingKeyCube = 3;
 
 enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1 };
 enum Sdc : uint32_t { kSdcNone = 0, kSdcExact = 1, kSdcExpThreshold = 2, kSdcOffline = 3 };
@@ -29,7 +31,8 @@ struct CacheStrides {
 struct TopThetaIncrementalAttentionTilingData {
     CacheStrides key;
     CacheStrides value;
-    uint64_t partialOffset;    // bytes into the user workspace: two slots for each core and phase
+    // bytes into the user workspace, which begins with the parts of cut units: two slots for each core and phase
+    uint64_t ringOffset;       // bytes: scores on their way from the cube cores, a ring for each vector core
     uint64_t valueRowsOffset;  // bytes: rows read by each (sequence, KV head, head block), 32 bytes apart
     uint64_t scoresOffset;     // bytes: float32 scores [B, Hq, capacity] of post-softmax
     uint32_t batch;
@@ -44,7 +47,7 @@ struct TopThetaIncrementalAttentionTilingData {
     float sdcGamma;
     uint16_t chunkRows;            // keys of a chunk
     uint8_t slots;                 // of the ring of tiles
-    uint8_t cores;
+    uint8_t cores;                 // vector cores
     uint8_t headBlock;             // query heads handled together
     uint8_t lengthBytes;           // 4 or 8: lengths and starts are int32 or int64
     uint8_t hasLengths;            // 0: every sequence ends with the cache

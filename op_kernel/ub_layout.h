@@ -37,6 +37,7 @@ constexpr uint32_t kWideHeadDim = 256;       // above it a head block holds half
 constexpr uint32_t kMinPageRows = 16;
 constexpr uint32_t kPartialBytes = 16 * 1024;
 constexpr uint32_t kPanelColumns = 128;      // bfloat16 K is cast in column panels of at most this width
+constexpr uint32_t kMostChunkRows = 1024;
 constexpr uint32_t kStepRows = 256;          // rows of one score computation: 16 lanes of float32 fill `partials`
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
 constexpr uint32_t kScratchBytes = 1152;      // reductions and their broadcasts
@@ -164,13 +165,13 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
 }
 
 // The first choice that fits: a deep ring keeps the copies busy, a long chunk spreads the cost of a threshold test. The
-// host makes it and hands it to the cores.
-TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape)
+// host makes it and hands it to the cores. In post-softmax, room for scores is worth more than a long chunk.
+TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32_t mostChunkRows = kMostChunkRows)
 {
     constexpr LayoutChoice choices[] = {{4, 1024}, {4, 512}, {3, 1024}, {3, 512}, {2, 1024},
                                         {2, 512},  {3, 256}, {2, 256},  {2, 128}};
     for (const LayoutChoice& choice : choices) {
-        const bool tooLong = shape.postSoftmax && choice.chunkRows > 512;  // room for scores is worth more there
+        const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostChunkRows / 2 : mostChunkRows);
         if (!tooLong && PlaceBuffers(shape, choice).valueRowsPerRound > 0) {
             return choice;
         }
@@ -178,9 +179,9 @@ TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape)
     return {0, 0};
 }
 
-TOPTHETA_DEVICE constexpr UbLayout MakeUbLayout(const UbShape& shape)
+TOPTHETA_DEVICE constexpr UbLayout MakeUbLayout(const UbShape& shape, uint32_t mostChunkRows = kMostChunkRows)
 {
-    return PlaceBuffers(shape, ChooseLayout(shape));
+    return PlaceBuffers(shape, ChooseLayout(shape, mostChunkRows));
 }
 
 // Whether the scores of a whole segment stay in UB between the two phases of post-softmax. Each chunk is padded to 64
@@ -190,6 +191,12 @@ TOPTHETA_DEVICE constexpr bool ScoresStayInUb(uint32_t rows, const UbLayout& lay
     return rows + 64 <= layout.scoreRows;
 }
 
+TOPTHETA_DEVICE constexpr bool LayoutFits(const UbLayout& layout, uint32_t headDim)
+{
+    const bool outputFits = layout.chunkRows * 2 >= headDim;  // rows leave by way of `weights`
+    return layout.valueRowsPerRound > 0 && layout.total <= kUbBudget && outputFits;
+}
+
 // Every variant that tiling can ask for has a layout inside the budget.
 TOPTHETA_DEVICE constexpr bool EveryLayoutFits()
 {
@@ -197,9 +204,7 @@ TOPTHETA_DEVICE constexpr bool EveryLayoutFits()
         for (uint32_t headBlock = 1; headBlock <= HeadBlockFor(kMaxHeadBlock, headDim); headBlock++) {
             for (uint32_t mode = 0; mode < 4; mode++) {
                 const UbShape shape = {headDim, headBlock, (mode & 1) != 0, (mode & 2) != 0};
-                const UbLayout layout = MakeUbLayout(shape);
-                const bool outputFits = layout.chunkRows * 2 >= headDim;  // rows leave by way of `weights`
-                if (layout.valueRowsPerRound == 0 || layout.total > kUbBudget || !outputFits) {
+                if (!LayoutFits(MakeUbLayout(shape), headDim)) {
                     return false;
                 }
             }

@@ -24,10 +24,13 @@ struct ParameterTensors {
 template <typename T>
 class UnitParameters {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const ParameterTensors& tensors)
+    // `withQuery`: whether this core multiplies K rows itself.
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const ParameterTensors& tensors,
+                                     bool withQuery)
     {
         ub_ = ub;
         tiling_ = tiling;
+        withQuery_ = withQuery;
         query_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(tensors.query));
         threshold_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.threshold));
         discardedMass_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.discardedMass));
@@ -43,9 +46,11 @@ public:
         parity_ ^= 1;
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
-        AscendC::DataCopyPad(RawQuery(range.heads), query_[row * D],
-                             AscendC::DataCopyExtParams(1, range.heads * D * sizeof(T), 0, 0, 0),
-                             AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+        if (withQuery_) {
+            AscendC::DataCopyPad(RawQuery(range.heads), query_[row * D],
+                                 AscendC::DataCopyExtParams(1, range.heads * D * sizeof(T), 0, 0, 0),
+                                 AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+        }
         CopyPerHead(0, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead, range.heads);
         if (tiling_->sdc == kSdcOffline) {
             CopyPerHead(1, discardedMass_, row, range.heads);
@@ -68,9 +73,11 @@ public:
         unpackedParity_ = parity_;
         WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
         if constexpr (IsBfloat16<T>::kValue) {
-            const uint32_t count = range.heads * tiling_->headDim;
-            AscendC::Cast(ub_->template Query<float>(count), RawQuery(range.heads), AscendC::RoundMode::CAST_NONE,
-                          count);
+            if (withQuery_) {
+                const uint32_t count = range.heads * tiling_->headDim;
+                AscendC::Cast(ub_->template Query<float>(count), RawQuery(range.heads), AscendC::RoundMode::CAST_NONE,
+                              count);
+            }
         }
         UnpackPerHead(kThreshold, 0);
         if (tiling_->sdc == kSdcOffline) {
@@ -151,6 +158,7 @@ private:
     GlobalTensor<float> discardedMass_;
     GlobalTensor<float> valueMean_;
     GlobalTensor<float> rowLse_;
+    bool withQuery_ = true;
     uint32_t parity_ = 0;          // the mean V row copied last
     uint32_t unpackedParity_ = 0;  // that of the segment at work
 };

@@ -7,12 +7,12 @@ from .arguments import Argument, ArgumentError, Role, sparse_array
 from .build import CompileError, Kernel, build_kernel, sanitizer_environment
 from .results import Finding, KernelError, SyncSite, Traffic
 from .run import KernelRun, LaunchError, Mode, run_kernel
-from .timeline import BlockTimes, Timeline
+from .timeline import CoreTimes, Timeline
 
 __all__ = [
     "Argument",
     "ArgumentError",
-    "BlockTimes",
+    "CoreTimes",
     "CompileError",
     "Finding",
     "Kernel",

@@ -39,6 +39,7 @@ class CCost(ctypes.Structure):
         for name in (
             "gigahertz",
             "vector_head",
+            "cube_head",
             "scalar_issue",
             "scalar_ub",
             "scalar_gm_hit",
@@ -49,10 +50,13 @@ class CCost(ctypes.Structure):
             "write_latency",
             "rate_cold",
             "rate_hot",
+            "cube_rate_cold",
+            "cube_rate_hot",
             "shared_cold",
             "shared_hot",
             "queue_depth",
             "sync_all_microseconds",
+            "cross_core_flag",
         )
     )
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-PIPES = ("S", "V", "MTE2", "MTE3")
+CoreKind = Literal["vector", "cube"]
+#: The pipes of each kind of core.
+PIPES: dict[CoreKind, tuple[str, ...]] = {"vector": ("S", "V", "MTE2", "MTE3"), "cube": ("S", "M", "MTE1", "MTE2", "FIX")}
 _BAR = 40
 
 
 @dataclass(frozen=True)
-class BlockTimes:
-    """One block on its core: begin and end in microseconds, busy cycles by pipe."""
+class CoreTimes:
+    """One core of a block: which of the device it is, begin and end in microseconds, busy cycles by pipe."""
 
     block: int
+    kind: CoreKind
     core: int
     begin_us: float
     end_us: float
@@ -29,48 +32,58 @@ class Timeline:
         bank_conflicts: whether the estimated bank conflicts are in the time.
         microseconds: from the start of the first block to the end of the last; without launch overhead.
         cycles: the same in cycles.
-        blocks: in the order of the block index.
+        core_times: in the order of the block index, the cube core of a block before its vector cores.
     """
 
     mode: str
     bank_conflicts: bool
     microseconds: float
     cycles: float
-    blocks: list[BlockTimes] = field(repr=False)
+    core_times: list[CoreTimes] = field(repr=False)
 
     @property
     def cores(self) -> int:
         """How many cores worked."""
-        return len({block.core for block in self.blocks})
+        return len({times.core for times in self.core_times})
 
-    def busy_cycles(self, pipe: str, core: int | None = None) -> float:
-        """Cycles in which `pipe` works: on `core`, or on the average of all cores that work."""
-        busy = sum(block.busy_cycles[pipe] for block in self.blocks if core is None or block.core == core)
-        return busy if core is not None else busy / self.cores
+    @property
+    def kinds(self) -> list[CoreKind]:
+        """The kinds of cores that worked."""
+        return sorted({times.kind for times in self.core_times})
 
-    def busy_share(self, pipe: str, core: int | None = None) -> float:
+    def busy_cycles(self, pipe: str, core: int | None = None, *, kind: CoreKind = "vector") -> float:
+        """Cycles in which `pipe` works: on `core`, or on the average of all cores of `kind` that work."""
+        if core is not None:
+            return sum(times.busy_cycles[pipe] for times in self.core_times if times.core == core)
+        ours = [times for times in self.core_times if times.kind == kind]
+        return sum(times.busy_cycles[pipe] for times in ours) / max(1, len({times.core for times in ours}))
+
+    def busy_share(self, pipe: str, core: int | None = None, *, kind: CoreKind = "vector") -> float:
         """The same as a share of the whole time, 0 to 1."""
-        return self.busy_cycles(pipe, core) / self.cycles if self.cycles else 0.0
+        return self.busy_cycles(pipe, core, kind=kind) / self.cycles if self.cycles else 0.0
 
     def summary(self) -> str:
         """A few lines of text with a bar per pipe."""
         conflicts = ", with bank conflicts" if self.bank_conflicts else ""
         lines = [
             f"{self.mode}{conflicts}: {self.microseconds:.2f} us, {self.cycles:.0f} cycles, "
-            f"{len(self.blocks)} blocks on {self.cores} cores (modelled, uncalibrated)"
+            f"{len({times.block for times in self.core_times})} blocks on {self.cores} cores (modelled, uncalibrated)"
         ]
-        for pipe in PIPES:
-            share = self.busy_share(pipe)
-            bar = "#" * round(share * _BAR)
-            lines.append(f"  {pipe:<4} |{bar:<{_BAR}}| {share:6.1%}  {self.busy_cycles(pipe):10.0f} cycles per core")
+        for kind in self.kinds:
+            lines += [f"  {kind} cores"] * (len(self.kinds) > 1)
+            for pipe in PIPES[kind]:
+                share = self.busy_share(pipe, kind=kind)
+                bar = "#" * round(share * _BAR)
+                cycles = self.busy_cycles(pipe, kind=kind)
+                lines.append(f"  {pipe:<4} |{bar:<{_BAR}}| {share:6.1%}  {cycles:10.0f} cycles per core")
         return "\n".join(lines)
 
 
 def timeline_from(report: dict[str, Any], mode: str, bank_conflicts: bool, gigahertz: float) -> Timeline:
     """A Timeline from what the machine reports in cycles of a clock of `gigahertz`."""
     per_us = gigahertz * 1e3
-    blocks = [
-        BlockTimes(index, block["core"], block["begin"] / per_us, block["end"] / per_us, block["busy"])
-        for index, block in enumerate(report["blocks"])
+    cores = [
+        CoreTimes(core["block"], core["kind"], core["core"], core["begin"] / per_us, core["end"] / per_us, core["busy"])
+        for core in report["cores"]
     ]
-    return Timeline(mode, bank_conflicts, report["cycles"] / per_us, report["cycles"], blocks)
+    return Timeline(mode, bank_conflicts, report["cycles"] / per_us, report["cycles"], cores)

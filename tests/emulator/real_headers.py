@@ -10,18 +10,21 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-# 910B, vector core, CPU mode: the macros of the toolkit's own tikicpulib CMake targets
+# 910B, CPU mode: the macros of the toolkit's own tikicpulib CMake targets
 _DEFINES = {
     "__CCE_AICORE__": "220",
     "__DAV_C220__": "",
-    "__DAV_C220_VEC__": "",
     "__CCE_KT_TEST__": "1",
     "ASCENDC_CPU_DEBUG": "1",
     "ASCENDC_DEBUG": "1",
 }
+
+Core = Literal["vector", "cube"]
+_CORE_DEFINES: dict[Core, str] = {"vector": "__DAV_C220_VEC__", "cube": "__DAV_C220_CUBE__"}
 
 
 class TypeCheckError(AssertionError):
@@ -45,18 +48,21 @@ needs_toolkit = pytest.mark.skipif(
 )
 
 
-def type_check(source: Path, *, defines: Mapping[str, str] | None = None, extra: Sequence[Path] = ()) -> None:
+def type_check(
+    source: Path, *, core: Core = "vector", defines: Mapping[str, str] | None = None, extra: Sequence[Path] = ()
+) -> None:
     """Compiles `source` against the toolkit's headers without producing anything.
 
     Args:
         source: a kernel that includes "kernel_operator.h".
+        core: which core to compile for; a mixed kernel is compiled for each.
         defines: further macros, name to value.
         extra: further include directories.
 
     Raises:
         TypeCheckError: the headers refuse the source.
     """
-    macros = {**_DEFINES, **(defines or {})}
+    macros = {**_DEFINES, _CORE_DEFINES[core]: "", **(defines or {})}
     command = ["g++", "-std=c++17", "-fsyntax-only", "-w"]
     command += [f"-D{name}={value}" if value else f"-D{name}" for name, value in macros.items()]
     command += [f"-I{path}" for path in (*include_dirs(), *extra)]

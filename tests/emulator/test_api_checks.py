@@ -13,7 +13,14 @@ import pytest
 from emulator.ascendc import Finding, Kernel, KernelRun, run_kernel
 
 KERNELS = Path(__file__).parent / "kernels"
-MARKED = ("api_checks.cpp", "api_parameters.cpp", "api_transfers.cpp", "api_overlap.cpp", "api_queues.cpp")
+MARKED = (
+    "api_checks.cpp",
+    "api_parameters.cpp",
+    "api_transfers.cpp",
+    "api_overlap.cpp",
+    "api_queues.cpp",
+    "api_cube_checks.cpp",
+)
 OPTIONS: dict[str, dict[str, Any]] = {"launch_sync_all": {"blocks": 3}, "launch_block": {"blocks": 3}}
 
 
@@ -58,7 +65,7 @@ def test_the_marked_lines_are_found_and_nothing_else(case: Case) -> None:
 
 def test_every_check_of_the_calls_has_a_kernel() -> None:
     found = {check for case in CASES for check, _ in case.expected}
-    assert found >= {"Alignment", "UbBounds", "Parameter", "Overlap", "Queue", "Leak", "UseAfterFree", "Unsupported"}
+    assert found >= {"Alignment", "LocalBounds", "Parameter", "Overlap", "Queue", "Leak", "UseAfterFree", "Unsupported"}
 
 
 def finding_of(entry: str) -> Finding:

@@ -9,12 +9,19 @@ from real_headers import TypeCheckError, needs_toolkit, type_check
 
 KERNELS = Path(__file__).parent / "kernels"
 SOURCES = sorted(KERNELS.glob("api_*.cpp"))
+CUBE_SOURCES = sorted(KERNELS.glob("api_cube*.cpp"))
 
 
 @needs_toolkit
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 def test_the_kernel_has_the_types_of_the_toolkit(source: Path) -> None:
     type_check(source)
+
+
+@needs_toolkit
+@pytest.mark.parametrize("source", CUBE_SOURCES, ids=lambda source: source.stem)
+def test_the_kernel_has_the_types_of_the_toolkit_on_a_cube_core(source: Path) -> None:
+    type_check(source, core="cube")
 
 
 @needs_toolkit

@@ -42,7 +42,7 @@ def marked_cases(source: Path) -> list[Case]:
 
 CASES = [
     case
-    for name in ("machine_checks.cpp", "machine_order.cpp", "machine_cores.cpp")
+    for name in ("machine_checks.cpp", "machine_order.cpp", "machine_cores.cpp", "machine_mixed.cpp")
     for case in marked_cases(KERNELS / name)
 ]
 
@@ -50,7 +50,7 @@ CASES = [
 def run_case(case: Case, **options: Any) -> KernelRun:
     x = np.arange(BYTES, dtype=np.uint8)
     y = np.zeros(BYTES, dtype=np.uint8)
-    blocks = 2 if case.source.stem == "machine_cores" else 1
+    blocks = 2 if case.source.stem in ("machine_cores", "machine_mixed") else 1
     return run_kernel(
         Kernel(case.source, entry=case.entry),
         [("x", x, "in"), ("y", y, "out"), ("w", BYTES, "workspace")],
@@ -121,7 +121,7 @@ def test_auto_sync_orders_one_core() -> None:
 
 def test_without_checks_bounds_are_still_found_but_no_races() -> None:
     found = {case.entry: run_case(case, checks=False).checks for case in CASES}
-    fatal = {"UbCapacity", "UbBounds", "GmBounds", "WaitWithoutSet", "SyncAllCount", "Unsupported"}
+    fatal = {"LocalCapacity", "LocalBounds", "GmBounds", "WaitWithoutSet", "SyncAllCount", "Unsupported"}
     unchecked = {"ReadAfterWrite", "WriteAfterWrite", "WriteAfterRead", "Uninitialised", "CrossCore"}
     for case in CASES:
         expected = {check for check, _ in case.expected}

@@ -18,6 +18,7 @@ SOURCE = Path(__file__).parent / "kernels" / "machine_timeline.cpp"
 ROUND = {
     "gigahertz": 1.0,
     "vector_head": 20.0,
+    "cube_head": 20.0,
     "scalar_issue": 1.0,
     "scalar_ub": 10.0,
     "scalar_gm_hit": 10.0,
@@ -28,9 +29,12 @@ ROUND = {
     "write_latency": 50.0,
     "rate_cold": 16.0,
     "rate_hot": 64.0,
+    "cube_rate_cold": 32.0,
+    "cube_rate_hot": 128.0,
     "shared_cold": 1e9,
     "shared_hot": 1e9,
     "sync_all_microseconds": 0.5,
+    "cross_core_flag": 30.0,
 }
 
 
@@ -72,7 +76,7 @@ def test_two_cores_share_the_memory_equally() -> None:
 def test_the_longer_copy_gets_the_whole_rate_when_the_other_has_ended() -> None:
     # 8 bytes per cycle each for 100 cycles, then 800 bytes at 16
     result = timeline("unequal_copies", blocks=2, shared_cold=16)
-    assert [block.end_us * 1e3 for block in result.blocks] == pytest.approx([1 + 150 + 100, 1 + 100 + 100])
+    assert ends(result) == pytest.approx([1 + 150 + 100, 1 + 100 + 100])
 
 
 def test_a_full_queue_stalls_the_scalar_unit() -> None:
@@ -85,13 +89,13 @@ def test_a_full_queue_stalls_the_scalar_unit() -> None:
 def test_sync_all_waits_for_the_slowest_core_and_costs_its_parameter() -> None:
     # the slower core has filled at 64 and issues SyncAll until 65; 500 cycles later both go on
     result = timeline("sync_all", blocks=2)
-    assert [block.end_us * 1e3 for block in result.blocks] == pytest.approx([65 + 500 + 1 + 21] * 2)
+    assert ends(result) == pytest.approx([65 + 500 + 1 + 21] * 2)
     assert timeline("sync_all", blocks=2, sync_all_microseconds=0).cycles == pytest.approx(65 + 22)
 
 
 def test_more_blocks_than_cores_run_in_waves() -> None:
     result = timeline("one_fill", blocks=5, cores=2)
-    assert [(block.core, block.begin_us * 1e3) for block in result.blocks] == [
+    assert [(block.core, block.begin_us * 1e3) for block in result.core_times] == [
         (0, 0),
         (1, 0),
         (0, 22),
@@ -101,6 +105,47 @@ def test_more_blocks_than_cores_run_in_waves() -> None:
     assert (result.cycles, result.cores) == (66, 2)
     assert result.busy_cycles("V", core=0) == pytest.approx(3 * 21)
     assert result.busy_share("V", core=1) == pytest.approx(2 * 21 / 66)
+
+
+def ends(result: Timeline) -> list[float]:
+    return [times.end_us * 1e3 for times in result.core_times]
+
+
+def test_vector_cores_wait_for_what_the_cube_core_writes() -> None:
+    # multiply 1..22, copy 22..42, done and flag 92; seen 122, copy 123..143, done 243
+    result = timeline("cube_to_vectors")
+    assert ends(result) == pytest.approx([92, 243, 243])
+    assert [times.kind for times in result.core_times] == ["cube", "vector", "vector"]
+    assert ends(timeline("cube_to_vectors", cross_core_flag=0)) == pytest.approx([92, 213, 213])
+
+
+def test_the_cube_core_waits_for_the_slower_of_its_vector_cores() -> None:
+    # three fills until 64; seen 94, multiply 95..116
+    assert ends(timeline("vectors_to_cube")) == pytest.approx([116, 22, 64])
+
+
+def test_a_cube_core_reads_at_its_own_rate() -> None:
+    assert ends(timeline("cube_and_vector_copies"))[:2] == pytest.approx([1 + 50 + 100, 1 + 100 + 100])
+    assert ends(timeline("cube_and_vector_copies", "hot"))[:2] == pytest.approx([1 + 20 + 40, 1 + 25 + 40])
+
+
+def test_cores_share_the_memory_in_proportion_to_their_rates() -> None:
+    # 16 and 8 bytes per cycle for 100 cycles, then the vector core reads its other half at 16
+    result = timeline("cube_and_vector_copies", shared_cold=24)
+    assert ends(result)[:2] == pytest.approx([1 + 100 + 100, 1 + 150 + 100])
+
+
+def test_mixed_blocks_take_a_cube_core_and_two_vector_cores_each() -> None:
+    result = timeline("one_fill_in_each_core", blocks=3, cores=4)
+    begins = [(times.block, times.core, times.begin_us * 1e3) for times in result.core_times if times.kind == "cube"]
+    assert begins == [(0, 0, 0), (1, 3, 0), (2, 0, 22)]
+    assert (result.cycles, result.cores) == (44, 6)
+    assert result.busy_cycles("M", kind="cube") == pytest.approx(3 * 21 / 2)
+    assert result.busy_cycles("V") == pytest.approx(6 * 21 / 4)
+
+
+def test_a_copy_takes_at_least_what_its_command_says() -> None:
+    assert timeline("slow_copy").cycles == pytest.approx(1 + 77 + 100)
 
 
 def test_copies_follow_each_other_without_waiting_for_the_latency() -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, run_operator
 
+#: The tiling key under which cube cores multiply the K rows.
+CUBE_KEY = 3
 _STATISTICS = ("attention_out", "lse", "kept", "value_rows")
 _PART = ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "kept")
 
@@ -24,11 +26,19 @@ def for_kernel(case: Case) -> Case | None:
     return replace(case, dtype="float16") if case.dtype == "float32" else case
 
 
+def uses_cube(case: Case) -> bool:
+    """Whether tiling gives the K rows of the case to the cube cores."""
+    return case.heads // case.kv_heads >= (2 if case.dtype == "bfloat16" else 3)
+
+
 def call(
-    arguments: dict[str, Any], *, cores: int = 48, path: str = "auto", with_stats: bool = True, partial: bool = False,
-    row_lse: Tensor | None = None, **launch: Any,
+    arguments: dict[str, Any], *, cores: int = 48, cube: bool = True, path: str = "auto", with_stats: bool = True,
+    partial: bool = False, row_lse: Tensor | None = None, **launch: Any,
 ) -> OperatorRun:  # fmt: skip
-    """Run the operator as the adapter will: with statistics, or as a part of a longer row."""
+    """Run the operator as the adapter will: with statistics, or as a part of a longer row.
+
+    ``cube``: whether the SoC has a cube core for every two of its vector cores, so that tiling may use them.
+    """
     tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
     if isinstance(arguments.get("actual_seq_lengths"), list):
         tensors["actual_seq_lengths"] = torch.tensor(arguments["actual_seq_lengths"], dtype=torch.int32)
@@ -46,7 +56,8 @@ def call(
         "path": path, "block_size": arguments.get("block_size", 0), "with_stats": with_stats and not partial,
         "partial": partial,
     }  # fmt: skip
-    return run_operator(tensors, attributes, platform=Platform(vector_cores=cores), **launch)
+    platform = Platform(vector_cores=cores, cube_cores=cores // 2 if cube else 0)
+    return run_operator(tensors, attributes, platform=platform, **launch)
 
 
 def statistics(result: OperatorRun) -> tuple[Tensor, ...]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from calls import call, for_kernel, part, statistics, statistics_of
+from calls import CUBE_KEY, call, for_kernel, part, statistics, statistics_of, uses_cube
 from cases import CASES, Case
 from helpers import (
     Inputs,
@@ -75,6 +75,17 @@ def test_kernel_equals_the_oracle(case: Case) -> None:
     assert_equals_oracle(inputs, statistics_of(inputs))
 
 
+@pytest.mark.parametrize("case", [case for case in _ALL if uses_cube(case)], ids=lambda case: case.id)
+def test_groups_on_the_vector_unit_equal_the_oracle(case: Case) -> None:
+    inputs = inputs_of(case)
+    assert_equals_oracle(inputs, statistics_of(inputs, cube=False))
+
+
+def test_the_cube_multiplies_for_groups_and_the_vector_unit_for_single_heads() -> None:
+    keys = {case_id: call(inputs_of(_BY_ID[case_id]).arguments).tiling.key for case_id in ("g4-128-float16", "g2-128-float16", "n1000-bfloat16")}
+    assert keys == {"g4-128-float16": CUBE_KEY, "g2-128-float16": 2, "n1000-bfloat16": 2}
+
+
 @pytest.mark.parametrize("path", ["gather", "dense"])
 @pytest.mark.parametrize("case_id", ["g4-128-float16", "ragged-f16-bsh", "mixed", "post-bf16-mixed", "d192-float16",
                                      "paged-4d-descending", "locally-dense", "half-kept"])  # fmt: skip
@@ -89,11 +100,12 @@ def test_rows_that_nothing_keeps_are_never_multiplied(case: Case) -> None:
     assert_equals_oracle(inputs, statistics_of(inputs, path="gather"))
 
 
-@pytest.mark.parametrize("cores", [1, 2, 3, 20, 40, 64])
+@pytest.mark.parametrize("cube", [True, False])
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 20, 40, 64])
 @pytest.mark.parametrize("case_id", _SPLIT_IDS)
-def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int) -> None:
+def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int, cube: bool) -> None:
     inputs = inputs_of(_BY_ID[case_id])
-    assert_equals_oracle(inputs, statistics_of(inputs, cores=cores))
+    assert_equals_oracle(inputs, statistics_of(inputs, cores=cores, cube=cube))
 
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 48])
@@ -193,12 +205,12 @@ def test_mean_of_v_counts_for_nothing_where_nothing_is_discarded() -> None:
 
 @pytest.mark.parametrize("where", ["query", "key"])
 @pytest.mark.parametrize("case_id", ["ragged", "g7", "nothing", "post-bf16-mixed", "paged-4d-f16", "two-head-blocks"])
-@pytest.mark.parametrize("cores", [1, 48])
-def test_nan_scores_never_lead_outside_the_cache(case_id: str, where: str, cores: int) -> None:
+@pytest.mark.parametrize(("cores", "cube"), [(1, False), (2, True), (48, True), (48, False)])
+def test_nan_scores_never_lead_outside_the_cache(case_id: str, where: str, cores: int, cube: bool) -> None:
     inputs = inputs_of(_BY_ID[case_id])
     arguments = dict(inputs.arguments)
     arguments[where] = torch.full_like(arguments[where], torch.nan)
-    result = call(arguments, cores=cores)
+    result = call(arguments, cores=cores, cube=cube)
     result.run.require_clean()
     assert result.run.completed
 

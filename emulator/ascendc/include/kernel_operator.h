@@ -1,17 +1,23 @@
 // The header that an Ascend C kernel includes, for the host model: the same names, templates and arguments as the
-// toolkit's header, for the vector core of the 910B class. Every call runs on the machine of emulator/ascendc/machine,
-// which checks it and records it for the modelled timeline.
+// toolkit's header, for the vector and the cube core of the 910B class. Every call runs on the machine of
+// emulator/ascendc/machine, which checks it and records it for the modelled timeline.
 #pragma once
 
+#include "ascendc/buffer.h"
 #include "ascendc/cast.h"
 #include "ascendc/compare.h"
 #include "ascendc/constants.h"
+#include "ascendc/cube_params.h"
 #include "ascendc/data_copy.h"
+#include "ascendc/data_copy_nd2nz.h"
 #include "ascendc/duplicate.h"
 #include "ascendc/enums.h"
+#include "ascendc/fixpipe.h"
 #include "ascendc/gather.h"
 #include "ascendc/gather_mask.h"
 #include "ascendc/half.h"
+#include "ascendc/load_data.h"
+#include "ascendc/mmad.h"
 #include "ascendc/pipe.h"
 #include "ascendc/qualifiers.h"
 #include "ascendc/queue.h"

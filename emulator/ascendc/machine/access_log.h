@@ -19,6 +19,9 @@ struct GmAccess {
     uint64_t end;
     const char* call;
     Where where;
+    int slot;        // the instruction on its core
+    uint32_t seq;
+    uint32_t knows;  // what the core knew of the others of its block: an index into its knowledge
 };
 
 // Bytes that the scalar unit wrote into its data cache in one epoch and cleaned out in a later one, or never.
@@ -46,22 +49,25 @@ struct CachedLine {
 
 class AccessLog {
 public:
-    void Read(int buffer, uint64_t begin, uint64_t end, const char* call, Where where);
-    void Write(int buffer, uint64_t begin, uint64_t end, const char* call, Where where);
-    void NextEpoch() { ++epoch_; }
+    // exact: whether accesses of different instructions are kept apart, as flags between cores demand
+    explicit AccessLog(bool exact) : exact_(exact) {}
+
+    void Add(const GmAccess& access);
+    void NextEpoch(uint32_t knows) {
+        ++epoch_;
+        knewAtSyncAll.push_back(knows);
+    }
+    void AdvanceTo(uint32_t epoch) { epoch_ = epoch > epoch_ ? epoch : epoch_; }
     uint32_t Epoch() const { return epoch_; }
 
     std::vector<GmAccess> accesses;
     std::vector<CachedWrite> cachedWrites;
     std::vector<CachedLine> cachedLines;
+    std::vector<uint32_t> knewAtSyncAll;  // by number of the SyncAll, an index into the core's knowledge
 
 private:
-    void Append(const GmAccess& access);
-
+    const bool exact_;
     uint32_t epoch_ = 0;
 };
-
-// logs[block]: reports races between cores and stale or shared cache lines.
-void CheckBetweenCores(const std::vector<const AccessLog*>& logs, const GmMemory& memory, FindingLog& findings);
 
 }  // namespace ascendc_host

@@ -1,4 +1,4 @@
-// Happens-before by vector clocks over the four pipes that a vector core has.
+// Happens-before by vector clocks over the pipes of a core.
 #pragma once
 
 #include <algorithm>
@@ -9,18 +9,26 @@
 
 namespace ascendc_host {
 
-constexpr int kSlots = 4;  // S, V, MTE2, MTE3
+constexpr int kSlots = 5;
 constexpr int kNoSlot = -1;
-constexpr std::array<Pipe, kSlots> kSlotPipes = {Pipe::kS, Pipe::kV, Pipe::kMte2, Pipe::kMte3};
+// A core has either vector or cube pipes, so that V and M, MTE3 and FIX share a slot. Pipe::kCount: none.
+constexpr std::array<Pipe, kSlots> kVectorPipes = {Pipe::kS, Pipe::kV, Pipe::kMte2, Pipe::kMte3, Pipe::kCount};
+constexpr std::array<Pipe, kSlots> kCubePipes = {Pipe::kS, Pipe::kM, Pipe::kMte2, Pipe::kFix, Pipe::kMte1};
 
-constexpr int SlotOf(Pipe pipe) {
+constexpr Pipe PipeAt(CoreKind kind, int slot) {
+    return (kind == CoreKind::kVector ? kVectorPipes : kCubePipes)[slot];
+}
+
+// kNoSlot where this kind of core has no such pipe.
+constexpr int SlotOf(CoreKind kind, Pipe pipe) {
     for (int slot = 0; slot < kSlots; ++slot) {
-        if (kSlotPipes[slot] == pipe) return slot;
+        if (pipe != Pipe::kCount && PipeAt(kind, slot) == pipe) return slot;
     }
     return kNoSlot;
 }
 
-constexpr int kScalar = SlotOf(Pipe::kS);
+constexpr int kScalar = 0;   // in every core
+constexpr int kCompute = 1;  // V or M
 
 // clock[slot] = the newest instruction of that pipe (numbered from 1) that is known to have finished.
 struct Clock {

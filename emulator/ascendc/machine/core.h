@@ -1,4 +1,4 @@
-// One AI vector core as the API headers see it: memory, the instruction protocol, flags, barriers.
+// One core, vector or cube, as the API headers see it: memory, the instruction protocol, flags, barriers.
 //
 // The kernel runs once, in program order, on one host thread per core. Every API call becomes an Instruction that
 // declares what it reads and writes before it computes; the core checks bounds, alignment, initialisation and the
@@ -12,14 +12,15 @@
 
 #include "clock.h"
 #include "findings.h"
+#include "local_shadow.h"
 #include "types.h"
-#include "ub_shadow.h"
 
 namespace ascendc_host {
 
-// A piece of a local tensor: bytes [offset, offset + size) of the Unified Buffer, inside one InitBuffer allocation.
+// A piece of a local tensor: bytes [offset, offset + size) of the core's local memories, which lie behind one another
+// (local_memory.h), inside one InitBuffer allocation.
 // `generation` goes up each time a queue hands the buffer out again, so that a stale tensor is recognised.
-struct UbView {
+struct LocalView {
     uint32_t offset = 0;
     uint32_t size = 0;
     uint32_t buffer = 0;
@@ -47,22 +48,28 @@ public:
     static Core& Current();  // the core that runs on this thread
 
     // launch
-    int64_t BlockIdx() const;
+    CoreKind Kind() const;
+    int64_t BlockIdx() const;     // of vector cores in a mixed kernel: block * 2 + sub-block
     int64_t BlockNum() const;
+    int64_t SubBlockIdx() const;  // 0 or 1 for the vector cores of a block
+    int64_t TaskRation() const;   // of a vector core: how many the block has; 1 for a cube core
     uint64_t TilingKey() const;
     bool AutoSync() const;  // false: what the kernel's own flags and barriers order is all that is ordered
     void DeclareKernelType(KernelType type, Where where);                      // KERNEL_TASK_TYPE_DEFAULT
     void DeclareKernelType(uint64_t tilingKey, KernelType type, Where where);  // wins over the default for its key
 
-    // Unified Buffer
-    uint8_t* Ub(uint32_t offset);
-    uint32_t AllocateUb(uint32_t bytes, const char* name, Where where);  // -> buffer id; throws KernelFault when full
-    UbView WholeBuffer(uint32_t buffer) const;
+    // local memories
+    uint8_t* Local(uint32_t offset);
+    Memory MemoryOf(const LocalView& view) const;
+    bool Initialised(uint32_t offset) const;  // whether any byte of the 32-byte block has been written
+    // -> buffer id; throws KernelFault when full, or when this kind of core has no such memory
+    uint32_t AllocateLocal(Memory memory, uint32_t bytes, const char* name, Where where);
+    LocalView WholeBuffer(uint32_t buffer) const;
     // A new buffer is kAllocated. kFree -> kAllocated starts a new generation of unwritten bytes; kEnqueued ->
     // kAllocated (DeQue) keeps the contents.
     void SetBufferState(uint32_t buffer, BufferState state);
     BufferState GetBufferState(uint32_t buffer) const;
-    void ResetUb();  // TPipe::Reset / Destroy: gives all buffers back
+    void ResetLocal();  // TPipe::Reset / Destroy: gives all buffers back
 
     // flags and barriers
     void SetFlag(Pipe from, Pipe to, int eventId, Where where);
@@ -71,6 +78,9 @@ public:
     void SyncAll(bool hardware, Where where);
     int AllocateEventId(Pipe from, Pipe to, Where where);  // what a TQue takes; ids 0..7
     void ReleaseEventId(Pipe from, Pipe to, int eventId);
+    // flags between the cores of a block; the set follows everything on `pipe`, the wait holds up the scalar unit
+    void CrossCoreSet(int mode, Pipe pipe, int flagId, Where where);
+    void CrossCoreWait(int flagId, Where where);
 
     // registers that a vector instruction writes and the scalar unit reads (GatherMask count, accumulator)
     void WriteRegister(Register reg, uint64_t value);       // inside a vector Instruction
@@ -91,9 +101,9 @@ public:
     [[noreturn]] void Fault(Check check, Where where, const char* call, const std::string& what,
                             const std::string& remedy);  // Report, then leave the kernel
 
-    // "TBuf x + 64" and "key + 4096", for messages
-    std::string Describe(const UbView& view, uint64_t offset) const;
-    std::string DescribeUb(uint32_t ubOffset) const;
+    // "VECIN + 64" and "key + 4096", for messages
+    std::string Describe(const LocalView& view, uint64_t offset) const;
+    std::string DescribeLocal(uint32_t offset) const;
     std::string DescribeGm(const void* address) const;
 
     CoreImpl& Impl() { return *impl_; }
@@ -116,18 +126,18 @@ public:
 
     // `offset` is relative to the view. Bounds are those of the view. A view of a freed or enqueued buffer is
     // reported. Return the host address of the first byte.
-    const uint8_t* Read(const UbView& view, uint64_t offset, uint64_t bytes);
-    uint8_t* Write(const UbView& view, uint64_t offset, uint64_t bytes);
+    const uint8_t* Read(const LocalView& view, uint64_t offset, uint64_t bytes);
+    uint8_t* Write(const LocalView& view, uint64_t offset, uint64_t bytes);
 
     // Checks bytes [first, end) of a strided access against the view once, so that the per-block calls below may be
     // cheap. Returns the UB offset of the view's first byte.
-    uint32_t CheckSpan(const UbView& view, uint64_t first, uint64_t end, const char* operand);
-    void ReadBlock(uint32_t ubOffset, uint32_t bytes);   // within one 32-byte block, bounds already checked
-    void WriteBlock(uint32_t ubOffset, uint32_t bytes);
+    uint32_t CheckSpan(const LocalView& view, uint64_t first, uint64_t end, const char* operand);
+    void ReadBlock(uint32_t offset, uint32_t bytes);   // within one 32-byte block, bounds already checked
+    void WriteBlock(uint32_t offset, uint32_t bytes);
 
     // Bytes that the instruction may overwrite with anything (padding, the rest of a block): a write for the order of
     // the pipes, after which they count as uninitialised.
-    void WriteUndefined(const UbView& view, uint64_t offset, uint64_t bytes);
+    void WriteUndefined(const LocalView& view, uint64_t offset, uint64_t bytes);
 
     // Global memory: the access must lie inside one registered GM buffer and inside [base, base + size) of the tensor.
     const uint8_t* ReadGm(const void* address, uint64_t bytes);
@@ -135,25 +145,25 @@ public:
     const uint8_t* ReadGm(const GmView& view, uint64_t offset, uint64_t bytes);
     uint8_t* WriteGm(const GmView& view, uint64_t offset, uint64_t bytes);
 
-    void CheckAligned(const UbView& view, uint32_t alignment, const char* operand);
+    void CheckAligned(const LocalView& view, uint32_t alignment, const char* operand);
 
     // cost for the timeline
-    void VectorCost(double repeats, double cyclesPerRepeat);
+    void ComputeCost(double repeats, double cyclesPerRepeat);  // V, M, MTE1
     void VectorConflicts(double extraCycles);  // bank conflicts: counted apart, in the pessimistic time only
-    void DmaCost(uint64_t gmBytes, uint32_t commands = 1);
+    void DmaCost(uint64_t gmBytes, uint32_t commands = 1, double minimumCycles = 0);  // MTE2, MTE3, FIX
     void ScalarCost(ScalarAccess access);  // for an access to GM the core itself decides between hit and miss
 
 private:
     friend class CoreImpl;
 
-    void CheckLive(const UbView& view);
-    void CheckReadOrder(uint32_t ubOffset, uint32_t bytes);   // the slow paths of ReadBlock and WriteBlock
-    void CheckWriteOrder(uint32_t ubOffset, uint32_t bytes);
+    void CheckLive(const LocalView& view);
+    void CheckReadOrder(uint32_t offset, uint32_t bytes);   // the slow paths of ReadBlock and WriteBlock
+    void CheckWriteOrder(uint32_t offset, uint32_t bytes);
     void CheckGmView(const GmView& view, uint64_t offset, uint64_t bytes, const char* access);
-    bool Own(const UbBlock& block) const { return block.writeSeq == seq_ && block.writeSlot == slot_; }
+    bool Own(const ShadowBlock& block) const { return block.writeSeq == seq_ && block.writeSlot == slot_; }
 
     CoreImpl& core_;
-    UbShadow* shadow_;  // null when checks are off
+    LocalShadow* shadow_;  // null when checks are off
     Clock finished_;    // what is known to have finished when this instruction starts
     Clock drained_;     // the same, and everything on its own pipe: a pipe reads in order before it writes
     int slot_;
@@ -165,6 +175,7 @@ private:
         float repeats = 0;
         float cyclesPerRepeat = 0;
         float conflicts = 0;
+        float minimumCycles = 0;
         uint32_t commands = 0;
         uint64_t gmBytes = 0;
         int16_t gmBuffer = -1;
@@ -172,26 +183,26 @@ private:
     } recorded_;
 };
 
-inline void Instruction::ReadBlock(uint32_t ubOffset, uint32_t bytes) {
+inline void Instruction::ReadBlock(uint32_t offset, uint32_t bytes) {
     if (shadow_ == nullptr) return;
-    UbBlock& block = shadow_->Block(ubOffset);
-    const uint32_t mask = UbShadow::Mask(ubOffset, bytes);
+    ShadowBlock& block = shadow_->Block(offset);
+    const uint32_t mask = LocalShadow::Mask(offset, bytes);
     const bool unwritten = (mask & ~block.initialised) != 0;
     const bool unordered = (mask & block.written) != 0 && block.writeSeq > finished_[block.writeSlot];
-    if (unwritten || unordered || block.older != UbBlock::kNoOlder) CheckReadOrder(ubOffset, bytes);
+    if (unwritten || unordered || block.older != ShadowBlock::kNoOlder) CheckReadOrder(offset, bytes);
     block.read[slot_] |= mask;
     block.readSeq[slot_] = seq_;
 }
 
-inline void Instruction::WriteBlock(uint32_t ubOffset, uint32_t bytes) {
+inline void Instruction::WriteBlock(uint32_t offset, uint32_t bytes) {
     if (shadow_ == nullptr) return;
-    UbBlock& block = shadow_->Block(ubOffset);
-    const uint32_t mask = UbShadow::Mask(ubOffset, bytes);
+    ShadowBlock& block = shadow_->Block(offset);
+    const uint32_t mask = LocalShadow::Mask(offset, bytes);
     bool unordered = (mask & block.written) != 0 && block.writeSeq > finished_[block.writeSlot];
     for (int slot = 0; slot < kSlots; ++slot) {
         unordered |= (mask & block.read[slot]) != 0 && block.readSeq[slot] > drained_[slot];
     }
-    if (unordered || block.older != UbBlock::kNoOlder) CheckWriteOrder(ubOffset, bytes);
+    if (unordered || block.older != ShadowBlock::kNoOlder) CheckWriteOrder(offset, bytes);
     for (int slot = 0; slot < kSlots; ++slot) block.read[slot] &= ~mask;
     if (Own(block)) {
         block.written |= mask;
@@ -201,7 +212,7 @@ inline void Instruction::WriteBlock(uint32_t ubOffset, uint32_t bytes) {
         block.writeSeq = seq_;
         block.writeSlot = slot_;
     }
-    if (block.older != UbBlock::kNoOlder) shadow_->TrimOlder(block, mask);
+    if (block.older != ShadowBlock::kNoOlder) shadow_->TrimOlder(block, mask);
     block.initialised |= mask;
 }
 

@@ -16,27 +16,46 @@ const char* HazardText(Check check) {
     }
 }
 
-std::string RemedyFor(int earlier, int later) {
-    const std::string from = PipeName(kSlotPipes[earlier]);
-    const std::string to = PipeName(kSlotPipes[later]);
+std::string RemedyFor(CoreKind kind, int earlier, int later) {
+    const std::string from = PipeName(PipeAt(kind, earlier));
+    const std::string to = PipeName(PipeAt(kind, later));
     if (earlier == later) return "PipeBarrier<PIPE_" + from + ">() between the two";
     return "SetFlag and WaitFlag<HardEvent::" + from + "_" + to + "> between the two (a TQue does both)";
 }
 
 }  // namespace
 
-CoreImpl::CoreImpl(const Machine& shared, int64_t blockIndex)
+CoreImpl::CoreImpl(const Machine& shared, const CoreSeat& place, CrossCoreFlags& blockFlags)
     : machine(shared),
-      block(blockIndex),
+      seat(place),
       checking(shared.options.checks),
-      ub(kUbBytes, kGarbage),
-      shadow(kUbBytes),
+      local(LocalBytes(place.kind), kGarbage),
+      shadow(LocalBytes(place.kind)),
+      flagsOfBlock(blockFlags),
+      knowledge(1),
       gmOrder(shared.memory.Size()),
+      log(shared.layout.Mixed()),
       traffic(shared.memory.Size()) {
     for (int buffer = 0; buffer < shared.memory.Size(); ++buffer) traffic[buffer].buffer = shared.memory[buffer].name;
 }
 
+std::string CoreImpl::Name() const {
+    const std::string name = "block " + std::to_string(seat.block);
+    if (!machine.layout.Mixed()) return name;
+    return name + (seat.kind == CoreKind::kCube ? " (AIC)" : " (AIV " + std::to_string(seat.subBlock) + ")");
+}
+
+void CoreImpl::RequireShape(Where where) {
+    if (shapeKnown || !typeDeclared) return;
+    shapeKnown = true;
+    if (ShapeOf(kernelType) == machine.layout.Shape()) return;
+    wrongShape = true;
+    Fault(Check::kUnsupported, where, "KERNEL_TASK_TYPE", "the kernel declares one type and then another",
+          "declare the type of a tiling key once, before anything else");
+}
+
 uint32_t CoreImpl::IssueOn(int slot, const char* call, Where where) {
+    RequireShape(where);
     if (checking || machine.options.trace) trace.issues[slot].push_back({call, where});
     return ++issued[slot];
 }
@@ -69,7 +88,7 @@ void CoreImpl::Report(Check check, Where where, const char* call, const std::str
     finding.call = call;
     finding.what = what;
     finding.remedy = remedy;
-    finding.block = block;
+    finding.block = seat.block;
     findings.Add(std::move(finding));
 }
 
@@ -79,16 +98,18 @@ void CoreImpl::Fault(Check check, Where where, const char* call, const std::stri
     throw KernelFault();
 }
 
-std::string CoreImpl::DescribeUb(uint32_t ubOffset) const {
-    for (auto buffer = ubBuffers.rbegin(); buffer != ubBuffers.rend(); ++buffer) {
-        if (ubOffset >= buffer->offset && ubOffset - buffer->offset < buffer->bytes) {
-            return buffer->name + " + " + std::to_string(ubOffset - buffer->offset);
+std::string CoreImpl::DescribeLocal(uint32_t offset) const {
+    for (auto buffer = localBuffers.rbegin(); buffer != localBuffers.rend(); ++buffer) {
+        if (offset >= buffer->offset && offset - buffer->offset < buffer->bytes) {
+            return buffer->name + " + " + std::to_string(offset - buffer->offset);
         }
     }
-    return "UB + " + std::to_string(ubOffset);
+    const LocalRegion& region = RegionAt(seat.kind, offset);
+    return std::string(region.name) + " + " + std::to_string(offset - region.begin);
 }
 
 bool CoreImpl::EnterSync(const char* kind, Where where) {
+    RequireShape(where);
     syncLog.Count(where, kind);
     return !machine.suppression.Covers(where, kind);
 }
@@ -110,25 +131,26 @@ void CoreImpl::ReportOrder(Check check, const Instruction& instruction, const st
     const bool earlierRead = check == Check::kWriteAfterRead;
     const int later = instruction.slot_;
     Report(check, instruction.where_, instruction.call_,
-           std::string(instruction.call_) + " (pipe " + PipeName(kSlotPipes[later]) + ") " + HazardText(check) + " " +
+           std::string(instruction.call_) + " (pipe " + PipeName(PipeAt(seat.kind, later)) + ") " + HazardText(check) + " " +
                place + " while " + earlier.call + " at " + Place(earlier.where) + " (pipe " +
-               PipeName(kSlotPipes[slot]) + ") may still be " + (earlierRead ? "reading" : "writing") + " it",
-           RemedyFor(slot, later));
+               PipeName(PipeAt(seat.kind, slot)) + ") may still be " + (earlierRead ? "reading" : "writing") + " it",
+           RemedyFor(seat.kind, slot, later));
 }
 
-void CoreImpl::ReleaseUb() {
-    ub = {};
-    shadow = UbShadow(0);
+void CoreImpl::ReleaseLocal() {
+    local = {};
+    shadow = LocalShadow(0);
 }
 
 void CoreImpl::FinishKernel() {
+    RequireShape(Where{});
     for (int from = 0; from < kSlots; ++from) {
         for (int to = 0; to < kSlots; ++to) {
             for (int id = 0; id < kEventIds; ++id) {
                 const Flag& flag = FlagOf(from, to, id);
                 if (!flag.set || !checking) continue;
                 Report(Check::kFlagNeverWaited, flag.setAt, "SetFlag",
-                       std::string("flag ") + PipeName(kSlotPipes[from]) + "_" + PipeName(kSlotPipes[to]) +
+                       std::string("flag ") + PipeName(PipeAt(seat.kind, from)) + "_" + PipeName(PipeAt(seat.kind, to)) +
                            " with event id " + std::to_string(id) + " is still set at the end of the kernel",
                        "WaitFlag it before the kernel ends; it would end a wait of the next kernel");
             }

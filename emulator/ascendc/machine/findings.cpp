@@ -10,7 +10,7 @@ namespace ascendc_host {
 namespace {
 
 constexpr std::array<const char*, static_cast<size_t>(Check::kCount)> kNames = {
-    "UbCapacity",      "UbBounds",         "Uninitialised",     "Alignment",      "GmBounds",
+    "LocalCapacity",      "LocalBounds",         "Uninitialised",     "Alignment",      "GmBounds",
     "GmUninitialised", "GmReadOnly",       "ReadAfterWrite",    "WriteAfterWrite", "WriteAfterRead",
     "StaleRegister",   "EventId",          "FlagSetTwice",      "WaitWithoutSet", "FlagNeverWaited",
     "CrossCore",       "SyncAllCount",     "SyncAllKernelType", "SyncAllBlocks",  "StaleCache",

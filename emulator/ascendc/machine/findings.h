@@ -8,8 +8,8 @@ namespace ascendc_host {
 
 enum class Check : uint8_t {
     // Unified Buffer
-    kUbCapacity,     // more than the bytes that a kernel may use
-    kUbBounds,       // an access outside its local tensor; fatal
+    kLocalCapacity,     // more than the bytes that a kernel may use
+    kLocalBounds,       // an access outside its local tensor; fatal
     kUninitialised,  // a read of UB bytes that nothing has written
     kAlignment,      // an operand that is not aligned as its instruction needs
     // global memory
@@ -48,7 +48,7 @@ enum class Check : uint8_t {
     kCount,
 };
 
-// The name that reports and tests use: "UbCapacity" for kUbCapacity.
+// The name that reports and tests use: "LocalCapacity" for kLocalCapacity.
 const char* CheckName(Check check);
 
 struct Finding {

@@ -20,6 +20,11 @@ int CoreImpl::RequireGm(const void* address, uint64_t bytes, const Instruction& 
     return lastGmBuffer = buffer;
 }
 
+void CoreImpl::LogAccess(const Instruction& instruction, int buffer, bool write, uint64_t begin, uint64_t end) {
+    log.Add({buffer, log.Epoch(), write, begin, end, instruction.call_, instruction.where_, instruction.slot_,
+             instruction.seq_, static_cast<uint32_t>(knowledge.size() - 1)});
+}
+
 void CoreImpl::GmReadByDma(const Instruction& instruction, int index, uint64_t begin, uint64_t end) {
     GmBuffer& buffer = machine.memory[index];
     traffic[index].bytesRead += end - begin;
@@ -27,7 +32,7 @@ void CoreImpl::GmReadByDma(const Instruction& instruction, int index, uint64_t b
     CheckGmInitialised(instruction, index, begin, end);
     const GmOrder::Access access = {begin, end, instruction.slot_, instruction.seq_};
     ReportGmOrder(instruction, index, gmOrder.Read(index, access, instruction.finished_));
-    log.Read(index, begin, end, instruction.call_, instruction.where_);
+    LogAccess(instruction, index, false, begin, end);
     cache.ForEach(index, begin, end, [&](uint64_t lineBegin, const DataCache::Line& line) {
         if ((line.dirty & LineMask(lineBegin, begin, end)) == 0) return;
         Report(Check::kUnflushedWrite, line.where, "SetValue",
@@ -45,7 +50,7 @@ void CoreImpl::GmWriteByDma(const Instruction& instruction, int index, uint64_t 
     CheckGmWritable(instruction, index, begin);
     const GmOrder::Access access = {begin, end, instruction.slot_, instruction.seq_};
     ReportGmOrder(instruction, index, gmOrder.Write(index, access, instruction.finished_));
-    log.Write(index, begin, end, instruction.call_, instruction.where_);
+    LogAccess(instruction, index, true, begin, end);
     cache.ForEach(index, begin, end, [&](uint64_t lineBegin, DataCache::Line& line) {
         line.stale |= LineMask(lineBegin, begin, end);
         if (line.dirty == 0) return;
@@ -87,7 +92,7 @@ bool CoreImpl::GmReadByScalar(const Instruction& instruction, int index, uint64_
                    "wait for the DMA with HardEvent::MTE3_S and call DataCacheCleanAndInvalid before the read");
         }
     }
-    if (checking && buffer.writable) log.Read(index, begin, end, instruction.call_, instruction.where_);
+    if (checking && buffer.writable) LogAccess(instruction, index, false, begin, end);
     return hit;
 }
 
@@ -175,7 +180,8 @@ void CoreImpl::WriteBack(const Instruction& instruction, int buffer, uint64_t li
         const CachedWrite& write = log.cachedWrites[i];
         const GmOrder::Access access = {write.begin, write.end, kScalar, instruction.seq_};
         ReportGmOrder(instruction, buffer, gmOrder.Write(buffer, access, instruction.finished_));
-        log.Write(buffer, write.begin, write.end, "SetValue", line.where);
+        log.Add({buffer, log.Epoch(), true, write.begin, write.end, "SetValue", line.where, kScalar, instruction.seq_,
+                 static_cast<uint32_t>(knowledge.size() - 1)});
     }
 }
 
@@ -184,7 +190,8 @@ void Core::CacheClean(const void* gm, uint64_t bytes, Where where) {
     const int index = impl_->RequireGm(gm, 1, instruction, "cleans");
     const GmBuffer& buffer = impl_->machine.memory[index];
     const auto begin = static_cast<uint64_t>(static_cast<const uint8_t*>(gm) - buffer.base);
-    impl_->CleanBytes(instruction, index, begin, begin + std::min(bytes, buffer.bytes - begin));
+    const uint64_t end = (begin + std::max<uint64_t>(bytes, 1) - 1) / kCacheLineBytes * kCacheLineBytes + kCacheLineBytes;
+    impl_->CleanBytes(instruction, index, begin, std::min(end, buffer.bytes));
 }
 
 void Core::CacheCleanAll(Where where) {

@@ -102,4 +102,8 @@ std::string GmMemory::Describe(const void* address) const {
     return nearest;
 }
 
+std::string GmMemory::Range(int buffer, uint64_t begin, uint64_t end) const {
+    return buffers_[static_cast<size_t>(buffer)].name + " + " + std::to_string(begin) + ".." + std::to_string(end - 1);
+}
+
 }  // namespace ascendc_host

@@ -49,6 +49,7 @@ public:
     const GmBuffer& operator[](int buffer) const { return buffers_[buffer]; }
     int Size() const { return static_cast<int>(buffers_.size()); }
     std::string Describe(const void* address) const;  // "key + 4096", "128 bytes after key"
+    std::string Range(int buffer, uint64_t begin, uint64_t end) const;  // "key + 0..63"
 
 private:
     std::vector<GmBuffer> buffers_;  // in the order of the arguments

@@ -14,12 +14,29 @@ constexpr uint32_t kAlways = ~0u;
 bool EndsInside(uint64_t first, uint64_t end, uint64_t size) { return first <= end && end <= size; }
 
 int RequireSlot(CoreImpl& core, Pipe pipe, const char* call, Where where) {
-    const int slot = SlotOf(pipe);
+    const int slot = SlotOf(core.seat.kind, pipe);
     if (slot == kNoSlot) {
-        core.Fault(Check::kUnsupported, where, call, std::string("a vector core has no pipe ") + PipeName(pipe),
-                   "use instructions of the vector core");
+        const bool cube = core.seat.kind == CoreKind::kCube;
+        core.Fault(Check::kUnsupported, where, call,
+                   std::string("a ") + (cube ? "cube" : "vector") + " core has no pipe " + PipeName(pipe),
+                   std::string("use instructions of the ") + (cube ? "cube" : "vector") + " core");
     }
     return slot;
+}
+
+RecordKind KindOf(Pipe pipe) {
+    switch (pipe) {
+        case Pipe::kS: return RecordKind::kScalar;
+        case Pipe::kV:
+        case Pipe::kM:
+        case Pipe::kMte1: return RecordKind::kCompute;
+        default: return RecordKind::kDma;
+    }
+}
+
+bool InsideOneMemory(CoreKind kind, const LocalView& view) {
+    const LocalRegion& region = RegionAt(kind, view.offset);
+    return view.offset <= region.begin + region.bytes && view.size <= region.begin + region.bytes - view.offset;
 }
 
 }  // namespace
@@ -37,20 +54,21 @@ Instruction::Instruction(Pipe pipe, const char* call, Where where)
 }
 
 Instruction::~Instruction() {
-    const Pipe pipe = kSlotPipes[slot_];
+    const Pipe pipe = PipeAt(core_.seat.kind, slot_);
     if (recorded_.gmBuffer >= 0) {
         Traffic& traffic = core_.traffic[recorded_.gmBuffer];
         if (pipe == Pipe::kMte2) traffic.readCommands += recorded_.commands;
-        if (pipe == Pipe::kMte3) traffic.writeCommands += recorded_.commands;
+        if (pipe == Pipe::kMte3 || pipe == Pipe::kFix) traffic.writeCommands += recorded_.commands;
     }
     if (!core_.machine.options.trace) return;
     Record record;
-    record.kind = pipe == Pipe::kS ? RecordKind::kScalar : pipe == Pipe::kV ? RecordKind::kVector : RecordKind::kDma;
+    record.kind = KindOf(pipe);
     record.slot = static_cast<uint8_t>(slot_);
     record.scalar = recorded_.scalar;
     record.gmBuffer = recorded_.gmBuffer;
     record.seq = seq_;
     record.commands = recorded_.commands;
+    record.minimumCycles = recorded_.minimumCycles;
     record.repeats = recorded_.repeats;
     record.cyclesPerRepeat = recorded_.cyclesPerRepeat;
     record.conflicts = recorded_.conflicts;
@@ -58,52 +76,52 @@ Instruction::~Instruction() {
     core_.trace.records.push_back(record);
 }
 
-// ---- Unified Buffer ------------------------------------------------------------------------------------------------
+// ---- local memories ------------------------------------------------------------------------------------------------
 
-const uint8_t* Instruction::Read(const UbView& view, uint64_t offset, uint64_t bytes) {
+const uint8_t* Instruction::Read(const LocalView& view, uint64_t offset, uint64_t bytes) {
     const uint32_t begin = CheckSpan(view, offset, offset + bytes, "source") + static_cast<uint32_t>(offset);
     const uint32_t end = begin + static_cast<uint32_t>(bytes);
     for (uint32_t at = begin; at < end;) {
-        const uint32_t part = std::min(kUbBlockBytes - at % kUbBlockBytes, end - at);
+        const uint32_t part = std::min(kShadowBlockBytes - at % kShadowBlockBytes, end - at);
         ReadBlock(at, part);
         at += part;
     }
-    return core_.ub.data() + begin;
+    return core_.local.data() + begin;
 }
 
-uint8_t* Instruction::Write(const UbView& view, uint64_t offset, uint64_t bytes) {
+uint8_t* Instruction::Write(const LocalView& view, uint64_t offset, uint64_t bytes) {
     const uint32_t begin = CheckSpan(view, offset, offset + bytes, "destination") + static_cast<uint32_t>(offset);
     const uint32_t end = begin + static_cast<uint32_t>(bytes);
     for (uint32_t at = begin; at < end;) {
-        const uint32_t part = std::min(kUbBlockBytes - at % kUbBlockBytes, end - at);
+        const uint32_t part = std::min(kShadowBlockBytes - at % kShadowBlockBytes, end - at);
         WriteBlock(at, part);
         at += part;
     }
-    return core_.ub.data() + begin;
+    return core_.local.data() + begin;
 }
 
-void Instruction::WriteUndefined(const UbView& view, uint64_t offset, uint64_t bytes) {
+void Instruction::WriteUndefined(const LocalView& view, uint64_t offset, uint64_t bytes) {
     std::memset(Write(view, offset, bytes), 0xff, bytes);  // NaN in every floating-point type
     if (shadow_ != nullptr) {
         shadow_->ForgetContents(view.offset + static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
     }
 }
 
-uint32_t Instruction::CheckSpan(const UbView& view, uint64_t first, uint64_t end, const char* operand) {
-    if (!EndsInside(first, end, view.size) || view.offset > kUbBytes || view.size > kUbBytes - view.offset) {
-        core_.Fault(Check::kUbBounds, where_, call_,
+uint32_t Instruction::CheckSpan(const LocalView& view, uint64_t first, uint64_t end, const char* operand) {
+    if (!EndsInside(first, end, view.size) || !InsideOneMemory(core_.seat.kind, view)) {
+        core_.Fault(Check::kLocalBounds, where_, call_,
                     std::string(operand) + " bytes " + std::to_string(first) + ".." + std::to_string(end) +
                         " are not inside the local tensor of " + std::to_string(view.size) + " bytes at " +
-                        core_.DescribeUb(view.offset),
+                        core_.DescribeLocal(view.offset),
                     "make the tensor larger, or lower the count, repeats or strides");
     }
     CheckLive(view);
     return view.offset;
 }
 
-void Instruction::CheckLive(const UbView& view) {
-    if (!core_.checking || view.buffer >= core_.ubBuffers.size()) return;
-    const UbBuffer& buffer = core_.ubBuffers[view.buffer];
+void Instruction::CheckLive(const LocalView& view) {
+    if (!core_.checking || view.buffer >= core_.localBuffers.size()) return;
+    const LocalBuffer& buffer = core_.localBuffers[view.buffer];
     if (buffer.state == BufferState::kFree || buffer.generation != view.generation) {
         core_.Report(Check::kUseAfterFree, where_, call_,
                      "the tensor of " + buffer.name + " has been freed" +
@@ -115,39 +133,39 @@ void Instruction::CheckLive(const UbView& view) {
     }
 }
 
-void Instruction::CheckReadOrder(uint32_t ubOffset, uint32_t bytes) {
-    const UbBlock& block = shadow_->Block(ubOffset);
-    const uint32_t mask = UbShadow::Mask(ubOffset, bytes);
+void Instruction::CheckReadOrder(uint32_t offset, uint32_t bytes) {
+    const ShadowBlock& block = shadow_->Block(offset);
+    const uint32_t mask = LocalShadow::Mask(offset, bytes);
     if ((mask & ~block.initialised) != 0 && !core_.findings.CountAgain(Check::kUninitialised, where_)) {
-        const uint32_t first = ubOffset / kUbBlockBytes * kUbBlockBytes +
+        const uint32_t first = offset / kShadowBlockBytes * kShadowBlockBytes +
                                static_cast<uint32_t>(__builtin_ctz(mask & ~block.initialised));
         core_.Report(Check::kUninitialised, where_, call_,
-                     std::string(call_) + " reads " + core_.DescribeUb(first) + ", which nothing has written",
+                     std::string(call_) + " reads " + core_.DescribeLocal(first) + ", which nothing has written",
                      "write the bytes first (Duplicate, DataCopyPad with padding), or lower the count");
     }
     if ((mask & block.written) != 0 && block.writeSeq > finished_[block.writeSlot] && !Own(block)) {
-        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeUb(ubOffset),
+        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeLocal(offset),
                           block.writeSlot, block.writeSeq);
     }
-    for (uint32_t i = block.older; i != UbBlock::kNoOlder; i = shadow_->Older(i).next) {
-        const UbShadow::OlderWrite& older = shadow_->Older(i);
+    for (uint32_t i = block.older; i != ShadowBlock::kNoOlder; i = shadow_->Older(i).next) {
+        const LocalShadow::OlderWrite& older = shadow_->Older(i);
         const bool own = older.slot == slot_ && older.seq == seq_;
         if ((mask & older.bytes) == 0 || own || older.seq <= finished_[older.slot]) continue;
-        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeUb(ubOffset), older.slot,
+        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeLocal(offset), older.slot,
                           older.seq);
     }
 }
 
-void Instruction::CheckWriteOrder(uint32_t ubOffset, uint32_t bytes) {
-    const UbBlock& block = shadow_->Block(ubOffset);
-    const uint32_t mask = UbShadow::Mask(ubOffset, bytes);
+void Instruction::CheckWriteOrder(uint32_t offset, uint32_t bytes) {
+    const ShadowBlock& block = shadow_->Block(offset);
+    const uint32_t mask = LocalShadow::Mask(offset, bytes);
     const auto check = [&](Check kind, uint32_t touched, int slot, uint32_t seq) {
         if ((mask & touched) == 0 || seq <= finished_[slot]) return;
-        core_.ReportOrder(kind, *this, core_.DescribeUb(ubOffset), slot, seq);
+        core_.ReportOrder(kind, *this, core_.DescribeLocal(offset), slot, seq);
     };
     if (!Own(block)) check(Check::kWriteAfterWrite, block.written, block.writeSlot, block.writeSeq);
-    for (uint32_t i = block.older; i != UbBlock::kNoOlder; i = shadow_->Older(i).next) {
-        const UbShadow::OlderWrite& older = shadow_->Older(i);
+    for (uint32_t i = block.older; i != ShadowBlock::kNoOlder; i = shadow_->Older(i).next) {
+        const LocalShadow::OlderWrite& older = shadow_->Older(i);
         if (older.slot == slot_ && older.seq == seq_) continue;
         check(Check::kWriteAfterWrite, older.bytes, older.slot, older.seq);
     }
@@ -157,11 +175,12 @@ void Instruction::CheckWriteOrder(uint32_t ubOffset, uint32_t bytes) {
     }
 }
 
-void Instruction::CheckAligned(const UbView& view, uint32_t alignment, const char* operand) {
+void Instruction::CheckAligned(const LocalView& view, uint32_t alignment, const char* operand) {
     if (view.offset % alignment == 0) return;
     core_.Report(Check::kAlignment, where_, call_,
-                 std::string(operand) + " at " + core_.DescribeUb(view.offset) + " (UB address " +
-                     std::to_string(view.offset) + ") is not aligned to " + std::to_string(alignment) + " bytes",
+                 std::string(operand) + " at " + core_.DescribeLocal(view.offset) + " (address " +
+                     std::to_string(view.offset - RegionAt(core_.seat.kind, view.offset).begin) +
+                     " of its memory) is not aligned to " + std::to_string(alignment) + " bytes",
                  "start the tensor at a multiple of " + std::to_string(alignment) + " bytes");
 }
 
@@ -172,7 +191,7 @@ const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes) {
     const auto* first = static_cast<const uint8_t*>(address);
     const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
     recorded_.gmBuffer = static_cast<int16_t>(buffer);
-    if (kSlotPipes[slot_] == Pipe::kS) {
+    if (slot_ == kScalar) {
         const bool hit = core_.GmReadByScalar(*this, buffer, begin, begin + bytes);
         recorded_.scalar = hit ? ScalarAccess::kGmHit : ScalarAccess::kGmMiss;
     } else {
@@ -186,7 +205,7 @@ uint8_t* Instruction::WriteGm(void* address, uint64_t bytes) {
     auto* first = static_cast<uint8_t*>(address);
     const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
     recorded_.gmBuffer = static_cast<int16_t>(buffer);
-    if (kSlotPipes[slot_] == Pipe::kS) {
+    if (slot_ == kScalar) {
         const bool hit = core_.GmWriteByScalar(*this, buffer, begin, begin + bytes);
         recorded_.scalar = hit ? ScalarAccess::kGmHit : ScalarAccess::kGmMiss;
     } else {
@@ -217,16 +236,17 @@ void Instruction::CheckGmView(const GmView& view, uint64_t offset, uint64_t byte
 
 // ---- cost ----------------------------------------------------------------------------------------------------------
 
-void Instruction::VectorCost(double repeats, double cyclesPerRepeat) {
+void Instruction::ComputeCost(double repeats, double cyclesPerRepeat) {
     recorded_.repeats = static_cast<float>(repeats);
     recorded_.cyclesPerRepeat = static_cast<float>(cyclesPerRepeat);
 }
 
 void Instruction::VectorConflicts(double extraCycles) { recorded_.conflicts = static_cast<float>(extraCycles); }
 
-void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands) {
+void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands, double minimumCycles) {
     recorded_.gmBytes = gmBytes;
     recorded_.commands = commands;
+    recorded_.minimumCycles = static_cast<float>(minimumCycles);
 }
 
 void Instruction::ScalarCost(ScalarAccess access) {

@@ -4,10 +4,12 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "between_cores.h"
 #include "core_impl.h"
 
 namespace ascendc_host {
@@ -62,28 +64,70 @@ void CheckLaunch(const void* entry, const std::vector<GmArgument>& arguments, co
 // The cores of one launch.
 class Device {
 public:
-    Device(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options)
+    Device(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options, BlockShape shape)
         : entry_(entry),
           arguments_(arguments.size()),
           options_(options),
+          layout_(shape, options.blocks),
           memory_(arguments),
           suppression_(options.suppress),
-          cores_(options.blocks),
-          scheduler_(options.blocks, HostThreads(options), [this](int64_t block) { return RunBlock(block); }) {
+          cores_(layout_.Cores()),
+          flags_(options.blocks),
+          scheduler_(
+              layout_.Cores(), HostThreads(options), [this](int64_t core) { return RunCore(core); },
+              [this](int64_t core) { return layout_.Seat(core).kind == CoreKind::kVector; }) {
         for (size_t i = 0; i < arguments.size(); ++i) pointers_[i] = static_cast<uint8_t*>(arguments[i].data);
     }
 
-    RunResult Run() {
-        scheduler_.RunAll();
-        return Collect();
+    void Run() { scheduler_.RunAll(); }
+
+    // The cores that the kernel's type asks for, where they are others than these.
+    std::optional<BlockShape> WantedShape() const {
+        for (const auto& core : cores_) {
+            if (core->Impl().wrongShape) return ShapeOf(core->Impl().kernelType);
+        }
+        return std::nullopt;
+    }
+
+    RunResult Collect() {
+        RunResult result;
+        result.cores = options_.cores;
+        result.completed = true;
+        FindingLog findings;
+        std::vector<CoreLog> logs;
+        std::map<SyncLog::Key, uint64_t> sites;
+        for (int buffer = 0; buffer < memory_.Size(); ++buffer) {
+            result.traffic.emplace_back();
+            result.traffic.back().buffer = memory_[buffer].name;
+        }
+        for (auto& core : cores_) {
+            CoreImpl& impl = core->Impl();
+            for (const Finding& finding : impl.findings.List()) findings.Add(finding);
+            logs.push_back({&impl.log, &impl.knowledge, impl.seat, impl.Name()});
+            result.completed = result.completed && !impl.faulted;
+            impl.syncLog.AddTo(sites);
+            for (int buffer = 0; buffer < memory_.Size(); ++buffer) Add(result.traffic[buffer], impl.traffic[buffer]);
+            impl.trace.seat = impl.seat;
+            if (options_.trace) result.traces.push_back(std::move(impl.trace));
+        }
+        if (options_.checks) {
+            CheckLeftFlags(findings);
+            CheckBetweenCores(logs, layout_.Mixed(), memory_, findings);
+        }
+        result.findings = findings.List();
+        for (const auto& [key, count] : sites) {
+            result.syncSites.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), count});
+        }
+        return result;
     }
 
 private:
-    bool RunBlock(int64_t block) {
-        const Machine shared = {options_, memory_, scheduler_, suppression_};
-        cores_[block].reset(new Core(std::make_unique<CoreImpl>(shared, block)));
-        CoreImpl& impl = cores_[block]->Impl();
-        SetCurrentCore(cores_[block].get());
+    bool RunCore(int64_t core) {
+        const Machine shared = {options_, layout_, memory_, scheduler_, suppression_};
+        const CoreSeat seat = layout_.Seat(core);
+        cores_[core].reset(new Core(std::make_unique<CoreImpl>(shared, seat, flags_[seat.block])));
+        CoreImpl& impl = cores_[core]->Impl();
+        SetCurrentCore(cores_[core].get());
         try {
             kCallers[arguments_](entry_, pointers_);
         } catch (const KernelFault&) {
@@ -93,38 +137,26 @@ private:
             impl.Report(Check::kException, Where{}, "", std::string("the kernel threw: ") + error.what(),
                         "a kernel cannot throw; look at the library call that does");
         }
-        if (!impl.faulted) impl.FinishKernel();
+        Finish(impl);
         SetCurrentCore(nullptr);
-        impl.ReleaseUb();
+        impl.ReleaseLocal();
         return !impl.faulted || impl.abandoned;
     }
 
-    RunResult Collect() {
-        RunResult result;
-        result.cores = options_.cores;
-        result.completed = true;
-        FindingLog findings;
-        std::vector<const AccessLog*> logs;
-        std::map<SyncLog::Key, uint64_t> sites;
-        for (int buffer = 0; buffer < memory_.Size(); ++buffer) {
-            result.traffic.emplace_back();
-            result.traffic.back().buffer = memory_[buffer].name;
+    static void Finish(CoreImpl& impl) {
+        try {
+            if (!impl.faulted) impl.FinishKernel();
+        } catch (const KernelFault&) {
+            impl.faulted = true;
         }
-        for (auto& core : cores_) {
+    }
+
+    void CheckLeftFlags(FindingLog& findings) {
+        for (const auto& core : cores_) {
             CoreImpl& impl = core->Impl();
-            for (const Finding& finding : impl.findings.List()) findings.Add(finding);
-            logs.push_back(&impl.log);
-            result.completed = result.completed && !impl.faulted;
-            impl.syncLog.AddTo(sites);
-            for (int buffer = 0; buffer < memory_.Size(); ++buffer) Add(result.traffic[buffer], impl.traffic[buffer]);
-            if (options_.trace) result.blocks.push_back(std::move(impl.trace));
+            if (impl.faulted) return;  // the others may have been left before they could wait
         }
-        if (options_.checks) CheckBetweenCores(logs, memory_, findings);
-        result.findings = findings.List();
-        for (const auto& [key, count] : sites) {
-            result.syncSites.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), count});
-        }
-        return result;
+        for (const auto& core : cores_) core->Impl().CheckUnwaitedCrossCoreFlags(findings);
     }
 
     static void Add(Traffic& total, const Traffic& part) {
@@ -140,15 +172,26 @@ private:
     const size_t arguments_;
     Pointers pointers_ = {};
     const LaunchOptions options_;
+    const CoreLayout layout_;
     GmMemory memory_;
     const Suppression suppression_;
     std::vector<std::unique_ptr<Core>> cores_;
-    BlockScheduler scheduler_;
+    std::vector<CrossCoreFlags> flags_;  // by block
+    CoreScheduler scheduler_;
 };
 
 RunResult Launch(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options) {
     CheckLaunch(entry, arguments, options);
-    return Device(entry, arguments, options).Run();
+    BlockShape shape = ShapeOf(KernelType::kAivOnly);
+    // the kernel itself says which cores it wants, in its first statements; then it starts again on these
+    for (bool again : {true, false}) {
+        Device device(entry, arguments, options, shape);
+        device.Run();
+        const std::optional<BlockShape> wanted = device.WantedShape();
+        if (!again || !wanted) return device.Collect();
+        shape = *wanted;
+    }
+    throw std::logic_error("a launch ends in its second attempt");
 }
 
 }  // namespace ascendc_host

@@ -23,7 +23,7 @@ struct GmArgument {
 
 struct LaunchOptions {
     int64_t blocks = 1;
-    int64_t cores = 48;  // physical vector cores; blocks beyond them run in waves
+    int64_t cores = 48;  // physical vector cores, two for each cube core; blocks beyond them run in waves
     uint64_t tilingKey = 0;
     bool autoSync = false;  // true: as if the compiler inserted the flags and barriers inside a core
     bool checks = true;     // false: order and initialisation of memory accesses are not checked
@@ -35,7 +35,7 @@ struct LaunchOptions {
 struct SyncSite {
     std::string file;
     int line = 0;
-    std::string kind;  // SetFlag, WaitFlag, PipeBarrier, SyncAll
+    std::string kind;  // SetFlag, WaitFlag, PipeBarrier, SyncAll, CrossCoreSetFlag, CrossCoreWaitFlag
     uint64_t count = 0;
 };
 
@@ -53,7 +53,7 @@ struct RunResult {
     std::vector<Finding> findings;
     std::vector<SyncSite> syncSites;
     std::vector<Traffic> traffic;
-    std::vector<BlockTrace> blocks;
+    std::vector<CoreTrace> traces;  // by core
     int64_t cores = 0;
     bool completed = false;  // every block reached the end of the kernel
 };

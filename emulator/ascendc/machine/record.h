@@ -1,4 +1,4 @@
-// What a run leaves behind for the timeline: per block, the instructions in the order in which they were issued.
+// What a run leaves behind for the timeline: per core, the instructions in the order in which they were issued.
 #pragma once
 
 #include <array>
@@ -6,21 +6,34 @@
 #include <vector>
 
 #include "clock.h"
+#include "core_layout.h"
 #include "types.h"
 
 namespace ascendc_host {
 
-enum class RecordKind : uint8_t { kScalar, kVector, kDma, kSetFlag, kWaitFlag, kBarrier, kBarrierAll, kSyncAll };
+enum class RecordKind : uint8_t {
+    kScalar,
+    kCompute,  // V, M, MTE1
+    kDma,
+    kSetFlag,
+    kWaitFlag,
+    kBarrier,
+    kBarrierAll,
+    kSyncAll,
+    kCrossCoreSet,
+    kCrossCoreWait,
+};
 
 struct Record {
     RecordKind kind = RecordKind::kScalar;
     uint8_t slot = kScalar;    // the pipe that executes it
     uint8_t other = kScalar;   // flags: the other pipe
-    uint8_t eventId = 0;
+    uint8_t eventId = 0;       // or the cross-core flag
     ScalarAccess scalar = ScalarAccess::kIssueOnly;
     int16_t gmBuffer = -1;     // DMA: which argument
     uint32_t seq = 0;          // instructions: the number on their pipe, from 1
     uint32_t commands = 0;
+    float minimumCycles = 0;   // DMA: what it takes at least, whatever the rate
     float repeats = 0;
     float cyclesPerRepeat = 0;
     float conflicts = 0;
@@ -32,7 +45,8 @@ struct Issue {
     Where where;
 };
 
-struct BlockTrace {
+struct CoreTrace {
+    CoreSeat seat = {};
     std::vector<Record> records;
     std::array<std::vector<Issue>, kSlots> issues;  // [slot][seq - 1]
 

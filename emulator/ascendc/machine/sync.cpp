@@ -10,11 +10,18 @@ std::string FlagName(Pipe from, Pipe to, int eventId) {
     return std::string(PipeName(from)) + "_" + PipeName(to) + " with event id " + std::to_string(eventId);
 }
 
-// False when the flag is of a pipe that a vector core does not have.
+std::string PipesOf(CoreKind kind) {
+    return kind == CoreKind::kCube ? "S, M, MTE1, MTE2 and FIX" : "S, V, MTE2 and MTE3";
+}
+
+const char* CoreName(CoreKind kind) { return kind == CoreKind::kCube ? "a cube core" : "a vector core"; }
+
+// False when the flag is of a pipe that the core does not have.
 bool RequireFlag(CoreImpl& core, const char* call, Pipe from, Pipe to, int eventId, Where where) {
-    if (SlotOf(from) == kNoSlot || SlotOf(to) == kNoSlot) {
-        core.Report(Check::kUnsupported, where, call, "a vector core has no flag " + FlagName(from, to, eventId),
-                    "use flags of the pipes S, V, MTE2 and MTE3");
+    const CoreKind kind = core.seat.kind;
+    if (SlotOf(kind, from) == kNoSlot || SlotOf(kind, to) == kNoSlot) {
+        core.Report(Check::kUnsupported, where, call, std::string(CoreName(kind)) + " has no flag " + FlagName(from, to, eventId),
+                    "use flags of the pipes " + PipesOf(kind));
         return false;
     }
     if (eventId < 0 || eventId >= kEventIds) {
@@ -29,8 +36,8 @@ bool RequireFlag(CoreImpl& core, const char* call, Pipe from, Pipe to, int event
 void Core::SetFlag(Pipe from, Pipe to, int eventId, Where where) {
     if (Faulted() || !RequireFlag(*impl_, "SetFlag", from, to, eventId, where)) return;
     if (!impl_->EnterSync("SetFlag", where)) return;
-    const int source = SlotOf(from);
-    const int target = SlotOf(to);
+    const int source = SlotOf(Kind(), from);
+    const int target = SlotOf(Kind(), to);
     const bool taken = (impl_->takenEventIds[source * kSlots + target] >> eventId & 1) != 0;
     if (impl_->checking && eventId >= kEventIdsByHand && !taken) {
         Report(Check::kEventId, where, "SetFlag", "event ids 6 and 7 belong to the system, but the kernel sets flag " +
@@ -53,8 +60,8 @@ void Core::SetFlag(Pipe from, Pipe to, int eventId, Where where) {
 void Core::WaitFlag(Pipe from, Pipe to, int eventId, Where where) {
     if (Faulted() || !RequireFlag(*impl_, "WaitFlag", from, to, eventId, where)) return;
     if (!impl_->EnterSync("WaitFlag", where)) return;
-    const int source = SlotOf(from);
-    const int target = SlotOf(to);
+    const int source = SlotOf(Kind(), from);
+    const int target = SlotOf(Kind(), to);
     Flag& flag = impl_->FlagOf(source, target, eventId);
     if (!flag.set) {
         Fault(Check::kWaitWithoutSet, where, "WaitFlag",
@@ -77,7 +84,7 @@ void Core::Barrier(Pipe pipe, Where where) {
         impl_->RecordSync(RecordKind::kBarrierAll, kScalar);
         return;
     }
-    const int slot = SlotOf(pipe);
+    const int slot = SlotOf(Kind(), pipe);
     if (slot == kNoSlot) return;  // a pipe without instructions has nothing to wait for
     impl_->DrainPipe(slot);
     impl_->RecordSync(RecordKind::kBarrier, slot);
@@ -86,6 +93,10 @@ void Core::Barrier(Pipe pipe, Where where) {
 void Core::SyncAll(bool hardware, Where where) {
     if (Faulted() || !impl_->EnterSync("SyncAll", where)) return;
     const LaunchOptions& options = impl_->machine.options;
+    if (Kind() == CoreKind::kCube) {
+        Fault(Check::kUnsupported, where, "SyncAll", "a cube core takes part, but in this model vector cores alone do",
+              "call it under ASCEND_IS_AIV, and order the cores of a block by CrossCoreSetFlag and CrossCoreWaitFlag");
+    }
     if (hardware && impl_->kernelType == KernelType::kAivOnly) {
         Report(Check::kSyncAllKernelType, where, "SyncAll",
                impl_->typeDeclared ? "the kernel type is KERNEL_TYPE_AIV_ONLY, which does not start what SyncAll needs"
@@ -93,23 +104,24 @@ void Core::SyncAll(bool hardware, Where where) {
                                      "which does not start what SyncAll needs",
                "declare KERNEL_TYPE_MIX_AIV_1_0");
     }
-    if (options.blocks > options.cores) {
+    const int64_t wanted = impl_->machine.layout.VectorCores();
+    if (wanted > options.cores) {
         Report(Check::kSyncAllBlocks, where, "SyncAll",
-               std::to_string(options.blocks) + " blocks on " + std::to_string(options.cores) +
-                   " cores: the blocks that have no core yet never arrive",
-               "launch at most as many blocks as there are vector cores");
+               std::to_string(options.blocks) + " blocks want " + std::to_string(wanted) + " vector cores of " +
+                   std::to_string(options.cores) + ": the blocks that have no core yet never arrive",
+               "launch at most as many blocks as there are cores");
     }
     impl_->DrainAll();
     ++impl_->syncAllCalls;
     impl_->RecordSync(RecordKind::kSyncAll, kScalar);
-    const BlockScheduler::Meeting meeting = impl_->machine.scheduler.SyncAll(impl_->block);
-    impl_->log.NextEpoch();
-    if (meeting == BlockScheduler::Meeting::kAllArrived) return;
+    const CoreScheduler::Meeting meeting = impl_->machine.scheduler.SyncAll(impl_->seat.index);
+    impl_->log.NextEpoch(static_cast<uint32_t>(impl_->knowledge.size() - 1));
+    if (meeting == CoreScheduler::Meeting::kAllArrived) return;
     impl_->faulted = true;
     impl_->abandoned = true;
-    if (meeting == BlockScheduler::Meeting::kSomeEnded) {
+    if (meeting == CoreScheduler::Meeting::kSomeEnded) {
         Report(Check::kSyncAllCount, where, "SyncAll",
-               "block " + std::to_string(impl_->block) + " waits in its SyncAll number " +
+               impl_->Name() + " waits in its SyncAll number " +
                    std::to_string(impl_->syncAllCalls) + ", but another block has ended the kernel without calling it",
                "let every block reach every SyncAll, also blocks without work");
     }
@@ -117,11 +129,11 @@ void Core::SyncAll(bool hardware, Where where) {
 }
 
 int Core::AllocateEventId(Pipe from, Pipe to, Where where) {
-    const int source = SlotOf(from);
-    const int target = SlotOf(to);
+    const int source = SlotOf(Kind(), from);
+    const int target = SlotOf(Kind(), to);
     if (source == kNoSlot || target == kNoSlot) {
-        Fault(Check::kUnsupported, where, "AllocEventID", "a vector core has no event " + FlagName(from, to, 0),
-              "use events of the pipes S, V, MTE2 and MTE3");
+        Fault(Check::kUnsupported, where, "AllocEventID", std::string(CoreName(Kind())) + " has no event " + FlagName(from, to, 0),
+              "use events of the pipes " + PipesOf(Kind()));
     }
     uint8_t& taken = impl_->takenEventIds[source * kSlots + target];
     for (int id = 0; id < kEventIds; ++id) {
@@ -136,8 +148,8 @@ int Core::AllocateEventId(Pipe from, Pipe to, Where where) {
 }
 
 void Core::ReleaseEventId(Pipe from, Pipe to, int eventId) {
-    const int source = SlotOf(from);
-    const int target = SlotOf(to);
+    const int source = SlotOf(Kind(), from);
+    const int target = SlotOf(Kind(), to);
     if (source == kNoSlot || target == kNoSlot || eventId < 0 || eventId >= kEventIds) return;
     uint8_t& taken = impl_->takenEventIds[source * kSlots + target];
     taken = static_cast<uint8_t>(taken & ~(1u << eventId));

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <deque>
 #include <memory>
+#include <optional>
+#include <queue>
+#include <set>
 #include <stdexcept>
 #include <string>
 
-#include "block_timing.h"
+#include "core_timing.h"
+#include "cross_core_flags.h"
 #include "shared_bandwidth.h"
 
 namespace ascendc_host {
@@ -20,12 +25,23 @@ struct Event {
     double time;
     uint64_t number;  // ties: in the order in which they became known
     Kind kind;
-    int64_t block;
+    int64_t index;  // of the trace, or of the block
     double bytes;
     int slot;
     bool operator>(const Event& other) const {
         return time != other.time ? time > other.time : number > other.number;
     }
+};
+
+// Cross-core flags of one block: when each was set, by sender, oldest first.
+class FlagTimes {
+public:
+    std::deque<double>& From(int sender, int receiver, int flagId) {
+        return times_[(sender * kMaxBlockCores + receiver) * kCrossCoreFlags + flagId];
+    }
+
+private:
+    std::array<std::deque<double>, kMaxBlockCores * kMaxBlockCores * kCrossCoreFlags> times_;
 };
 
 class Simulator {
@@ -36,54 +52,110 @@ public:
           onSpan_(onSpan),
           memory_(options.hot ? options.cost.rateHot : options.cost.rateCold,
                   options.hot ? options.cost.sharedHot : options.cost.sharedCold),
-          blocks_(run.blocks.size()),
-          ended_(run.blocks.size(), false) {
-        timeline_.blocks.resize(run.blocks.size());
+          coresOfBlock_(CoresOfBlock(run)),
+          blocks_(run.traces.size() / coresOfBlock_),
+          cores_(run.traces.size()),
+          ended_(run.traces.size(), false),
+          flags_(blocks_) {
+        timeline_.cores.resize(run.traces.size());
+        for (const CoreTrace& trace : run.traces) meeting_ += trace.seat.kind == CoreKind::kVector ? 1 : 0;
     }
 
     Timeline Run() {
-        const auto cores = static_cast<size_t>(std::max(run_.cores, SyncAllNeeds()));
-        for (size_t core = 0; core < cores && started_ < blocks_.size(); ++core) StartNext(core, 0);
+        const size_t places = Places();
+        for (size_t place = 0; place < places && started_ < blocks_; ++place) StartNext(place, 0);
         while (Step()) {
         }
         if (std::find(ended_.begin(), ended_.end(), false) != ended_.end()) {
             throw std::logic_error("the timeline stopped before the end of the kernel");
         }
-        for (const BlockTimes& block : timeline_.blocks) timeline_.cycles = std::max(timeline_.cycles, block.end);
+        for (const CoreTimes& core : timeline_.cores) timeline_.cycles = std::max(timeline_.cycles, core.end);
         return std::move(timeline_);
     }
 
 private:
-    // Blocks that meet run at the same time; with more blocks than cores the run has reported that already.
-    int64_t SyncAllNeeds() const {
+    static size_t CoresOfBlock(const RunResult& run) {
+        const auto ofFirst = [](const CoreTrace& trace) { return trace.seat.block == 0; };
+        return static_cast<size_t>(std::count_if(run.traces.begin(), run.traces.end(), ofFirst));
+    }
+
+    // Blocks that run at the same time. Those that meet do, even if there are too many, which the run has reported.
+    size_t Places() const {
         const auto meets = [](const Record& record) { return record.kind == RecordKind::kSyncAll; };
-        const std::vector<Record>& first = run_.blocks.front().records;
-        const bool any = std::any_of(first.begin(), first.end(), meets);
-        return any ? static_cast<int64_t>(run_.blocks.size()) : 0;
+        const std::vector<Record>& last = run_.traces[coresOfBlock_ - 1].records;
+        if (std::any_of(last.begin(), last.end(), meets)) return blocks_;
+        // a device has two vector cores for each cube core
+        const bool cube = run_.traces.front().seat.kind == CoreKind::kCube;
+        return static_cast<size_t>(std::max<int64_t>(1, cube ? run_.cores / 2 : run_.cores));
     }
 
-    void StartNext(int64_t core, double time) {
-        const auto block = static_cast<int64_t>(started_++);
-        timeline_.blocks[block].core = core;
-        timeline_.blocks[block].begin = time;
-        blocks_[block] =
-            std::make_unique<BlockTiming>(run_.blocks[block], options_, DmaStarter(block), SpanSink(block));
-        blocks_[block]->Begin(time);
-        Follow(block);
+    void StartNext(size_t place, double time) {
+        const size_t first = started_++ * coresOfBlock_;
+        for (size_t i = 0; i < coresOfBlock_; ++i) {
+            CoreTimes& times = timeline_.cores[first + i];
+            times.seat = run_.traces[first + i].seat;
+            times.core = static_cast<int64_t>(place * coresOfBlock_ + i);
+            times.begin = time;
+            cores_[first + i] =
+                std::make_unique<CoreTiming>(run_.traces[first + i], options_, SurroundingsOf(first + i));
+        }
+        for (size_t i = 0; i < coresOfBlock_; ++i) {
+            cores_[first + i]->Begin(time);
+            Follow(first + i);
+        }
     }
 
-    BlockTiming::StartDma DmaStarter(int64_t block) {
-        return [this, block](double time, double bytes, int slot) {
-            Post({time, 0, Event::Kind::kDmaStart, block, bytes, slot});
+    CoreTiming::Surroundings SurroundingsOf(size_t trace) {
+        CoreTiming::Surroundings surroundings;
+        surroundings.startDma = [this, trace](double time, double bytes, int slot) {
+            Post({time, 0, Event::Kind::kDmaStart, static_cast<int64_t>(trace), bytes, slot});
         };
+        surroundings.setFlag = [this, trace](int flagId, double time) { SetFlag(trace, flagId, time); };
+        surroundings.takeFlag = [this, trace](int flagId) { return TakeFlag(trace, flagId); };
+        if (onSpan_) {
+            surroundings.onSpan = [this, trace](const Record& record, double begin, double end, double done) {
+                onSpan_({static_cast<int64_t>(trace), timeline_.cores[trace].core, begin, end, done, &record});
+            };
+        }
+        return surroundings;
     }
 
-    std::function<void(const Record&, double, double, double)> SpanSink(int64_t block) {
-        if (!onSpan_) return nullptr;
-        return [this, block](const Record& record, double begin, double end, double done) {
-            onSpan_({block, timeline_.blocks[block].core, begin, end, done, &record});
-        };
+    // ---- flags between the cores of a block ----
+
+    template <typename Visit>
+    void ForEachPartner(size_t trace, Visit visit) {
+        const size_t first = trace - run_.traces[trace].seat.inBlock;
+        for (size_t other = first; other < first + coresOfBlock_; ++other) {
+            if (run_.traces[other].seat.kind != run_.traces[trace].seat.kind) visit(other);
+        }
     }
+
+    std::deque<double>& FlagOf(size_t sender, size_t receiver, int flagId) {
+        const CoreSeat& seat = run_.traces[sender].seat;
+        return flags_[seat.block].From(seat.inBlock, run_.traces[receiver].seat.inBlock, flagId);
+    }
+
+    void SetFlag(size_t trace, int flagId, double time) {
+        ForEachPartner(trace, [&](size_t other) {
+            FlagOf(trace, other, flagId).push_back(time);
+            toWake_.push_back(other);
+        });
+    }
+
+    std::optional<double> TakeFlag(size_t trace, int flagId) {
+        double latest = 0;
+        bool known = true;
+        ForEachPartner(trace, [&](size_t other) {
+            const std::deque<double>& times = FlagOf(other, trace, flagId);
+            known = known && !times.empty();
+            if (known) latest = std::max(latest, times.front());
+        });
+        if (!known) return std::nullopt;
+        ForEachPartner(trace, [&](size_t other) { FlagOf(other, trace, flagId).pop_front(); });
+        return latest;
+    }
+
+    // ---- events ----
 
     void Post(Event event) {
         event.number = posted_++;
@@ -98,53 +170,84 @@ private:
         if (nextEnd <= nextEvent) {
             memory_.AdvanceTo(nextEnd);
             const SharedBandwidth::Flow flow = memory_.TakeEnded();
-            blocks_[flow.block]->DmaEnded(flow.slot, nextEnd);
-            Follow(flow.block);
+            cores_[flow.core]->DmaEnded(flow.slot, nextEnd);
+            Follow(flow.core);
             return true;
         }
         const Event event = events_.top();
         events_.pop();
         memory_.AdvanceTo(event.time);
         if (event.kind == Event::Kind::kDmaStart) {
-            memory_.Start(event.bytes, event.block, event.slot);
-        } else if (started_ < blocks_.size()) {
-            StartNext(timeline_.blocks[event.block].core, event.time);
+            memory_.Start(event.bytes, ShareOf(event.index), event.index, event.slot);
+        } else if (started_ < blocks_) {
+            const int64_t freed = timeline_.cores[event.index * coresOfBlock_].core;
+            StartNext(static_cast<size_t>(freed) / coresOfBlock_, event.time);
         }
         return true;
     }
 
-    // After a block has gone on: is it at a SyncAll, or at its end?
-    void Follow(int64_t block) {
-        BlockTiming& timing = *blocks_[block];
-        if (timing.AtSyncAll()) Arrive(timing.Now());
-        if (!timing.Ended() || ended_[block]) return;
-        ended_[block] = true;
-        BlockTimes& times = timeline_.blocks[block];
-        times.end = timing.Now();
-        for (int slot = 0; slot < kSlots; ++slot) times.busy[slot] = timing.Busy(slot);
-        Post({timing.Now(), 0, Event::Kind::kBlockEnd, block, 0, 0});
+    double ShareOf(int64_t trace) const {
+        const Cost& cost = options_.cost;
+        if (run_.traces[trace].seat.kind == CoreKind::kVector) return 1;
+        return options_.hot ? cost.cubeRateHot / cost.rateHot : cost.cubeRateCold / cost.rateCold;
     }
 
-    void Arrive(double time) {
+    // After a core has gone on: is it at a SyncAll, or at its end? And who waited for its flags?
+    void Follow(size_t trace) {
+        CoreTiming& timing = *cores_[trace];
+        if (timing.AtSyncAll() && !atSyncAll_.count(trace)) Arrive(trace, timing.Now());
+        if (timing.Ended() && !ended_[trace]) End(trace);
+        while (!toWake_.empty()) {
+            const size_t woken = toWake_.back();
+            toWake_.pop_back();
+            if (cores_[woken] == nullptr) continue;  // its block has just begun: it starts with the flag set
+            cores_[woken]->FlagSet();
+            Follow(woken);
+        }
+    }
+
+    void End(size_t trace) {
+        const CoreTiming& timing = *cores_[trace];
+        ended_[trace] = true;
+        CoreTimes& times = timeline_.cores[trace];
+        times.end = timing.Now();
+        for (int slot = 0; slot < kSlots; ++slot) times.busy[slot] = timing.Busy(slot);
+        const size_t first = trace - run_.traces[trace].seat.inBlock;
+        double blockEnd = 0;
+        for (size_t other = first; other < first + coresOfBlock_; ++other) {
+            if (!ended_[other]) return;
+            blockEnd = std::max(blockEnd, timeline_.cores[other].end);
+        }
+        Post({blockEnd, 0, Event::Kind::kBlockEnd, run_.traces[trace].seat.block, 0, 0});
+    }
+
+    void Arrive(size_t trace, double time) {
         lastArrival_ = std::max(lastArrival_, time);
-        if (++arrived_ < blocks_.size()) return;
+        atSyncAll_.insert(trace);
+        if (atSyncAll_.size() < meeting_) return;
         const double release = lastArrival_ + options_.cost.syncAllMicroseconds * options_.cost.gigahertz * 1e3;
-        arrived_ = 0;
+        const std::set<size_t> met = std::move(atSyncAll_);
+        atSyncAll_.clear();
         lastArrival_ = 0;
-        for (size_t block = 0; block < blocks_.size(); ++block) blocks_[block]->SyncAllEnded(release);
-        for (size_t block = 0; block < blocks_.size(); ++block) Follow(static_cast<int64_t>(block));
+        for (size_t core : met) cores_[core]->SyncAllEnded(release);
+        for (size_t core : met) Follow(core);
     }
 
     const RunResult& run_;
     const TimelineOptions& options_;
     const std::function<void(const Span&)>& onSpan_;
     SharedBandwidth memory_;
-    std::vector<std::unique_ptr<BlockTiming>> blocks_;
+    const size_t coresOfBlock_;
+    const size_t blocks_;
+    std::vector<std::unique_ptr<CoreTiming>> cores_;  // by trace
     std::vector<bool> ended_;
+    std::vector<FlagTimes> flags_;  // by block
+    std::vector<size_t> toWake_;
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
     Timeline timeline_;
-    size_t started_ = 0;
-    size_t arrived_ = 0;
+    size_t started_ = 0;  // blocks
+    size_t meeting_ = 0;  // cores that take part in SyncAll
+    std::set<size_t> atSyncAll_;
     double lastArrival_ = 0;
     uint64_t posted_ = 0;
 };
@@ -158,6 +261,8 @@ void CheckCost(const Cost& cost) {
     require(cost.queueDepth >= 1, "queue_depth", "at least 1", cost.queueDepth);
     require(cost.rateCold > 0, "rate_cold", "a positive number", cost.rateCold);
     require(cost.rateHot > 0, "rate_hot", "a positive number", cost.rateHot);
+    require(cost.cubeRateCold > 0, "cube_rate_cold", "a positive number", cost.cubeRateCold);
+    require(cost.cubeRateHot > 0, "cube_rate_hot", "a positive number", cost.cubeRateHot);
     require(cost.sharedCold > 0, "shared_cold", "a positive number", cost.sharedCold);
     require(cost.sharedHot > 0, "shared_hot", "a positive number", cost.sharedHot);
 }
@@ -169,7 +274,7 @@ Timeline Simulate(const RunResult& run, const TimelineOptions& options,
     if (!run.completed) {
         throw std::invalid_argument("the kernel did not reach its end, so it has no timeline; see the findings");
     }
-    if (run.blocks.empty()) throw std::invalid_argument("the run was made with trace off, so it has no timeline");
+    if (run.traces.empty()) throw std::invalid_argument("the run was made with trace off, so it has no timeline");
     CheckCost(options.cost);
     return Simulator(run, options, onSpan).Run();
 }

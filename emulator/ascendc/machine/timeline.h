@@ -19,16 +19,18 @@ struct TimelineOptions {
 
 // One instruction in the time of a pipe, in cycles. `done` is when its result is there.
 struct Span {
-    int64_t block;
-    int64_t core;
+    int64_t trace;  // of RunResult::traces
+    int64_t core;   // of the device
     double begin;
     double end;
     double done;
     const Record* record;
 };
 
-struct BlockTimes {
-    int64_t core = 0;
+// One core of a block.
+struct CoreTimes {
+    CoreSeat seat = {};  // in the launch
+    int64_t core = 0;    // of the device
     double begin = 0;
     double end = 0;
     std::array<double, kSlots> busy = {};
@@ -36,7 +38,7 @@ struct BlockTimes {
 
 struct Timeline {
     double cycles = 0;  // from the start of the first block to the end of the last
-    std::vector<BlockTimes> blocks;
+    std::vector<CoreTimes> cores;
 };
 
 // Throws std::invalid_argument when the run has no complete record (trace off, or a kernel that did not finish) or a

@@ -42,7 +42,7 @@ private:
     bool first_ = true;
 };
 
-void NameCore(TraceFile& file, int64_t core) {
+void NameCore(TraceFile& file, int64_t core, CoreKind kind) {
     const auto name = [&](const char* what, int64_t thread, const std::string& value) {
         JsonWriter event;
         event.Open('{').Key("name").Value(std::string(what)).Key("ph").Value(std::string("M"));
@@ -50,24 +50,28 @@ void NameCore(TraceFile& file, int64_t core) {
         event.Key("args").Open('{').Key("name").Value(value).Close('}').Close('}');
         file.Event(event);
     };
-    name("process_name", 0, "core " + std::to_string(core) + " (modelled, uncalibrated)");
-    for (int slot = 0; slot < kSlots; ++slot) name("thread_name", slot, PipeName(kSlotPipes[slot]));
+    name("process_name", 0,
+         std::string(kind == CoreKind::kCube ? "cube" : "vector") + " core " + std::to_string(core) +
+             " (modelled, uncalibrated)");
+    for (int slot = 0; slot < kSlots; ++slot) {
+        if (PipeAt(kind, slot) != Pipe::kCount) name("thread_name", slot, PipeName(PipeAt(kind, slot)));
+    }
 }
 
 void WriteSpan(TraceFile& file, const RunResult& run, const Span& span, double cyclesPerMicrosecond) {
     const Record& record = *span.record;
-    const Issue& issue = run.blocks[span.block].IssueOf(record.slot, record.seq);
+    const Issue& issue = run.traces[span.trace].IssueOf(record.slot, record.seq);
     JsonWriter event;
     event.Open('{').Key("name").Value(std::string(issue.call)).Key("ph").Value(std::string("X"));
     event.Key("pid").Value(span.core).Key("tid").Value(static_cast<int64_t>(record.slot));
     event.Key("ts").Value(span.begin / cyclesPerMicrosecond);
     event.Key("dur").Value((span.end - span.begin) / cyclesPerMicrosecond);
-    event.Key("args").Open('{').Key("at").Value(Place(issue.where)).Key("block").Value(span.block);
+    event.Key("args").Open('{').Key("at").Value(Place(issue.where)).Key("block").Value(run.traces[span.trace].seat.block);
     if (record.kind == RecordKind::kDma) {
         event.Key("bytes").Value(record.gmBytes).Key("done").Value(span.done / cyclesPerMicrosecond);
         if (record.gmBuffer >= 0) event.Key("buffer").Value(run.traffic[record.gmBuffer].buffer);
     }
-    if (record.kind == RecordKind::kVector) {
+    if (record.kind == RecordKind::kCompute) {
         event.Key("repeats").Value(static_cast<double>(record.repeats));
         event.Key("conflict cycles").Value(static_cast<double>(record.conflicts));
     }
@@ -82,7 +86,7 @@ void WriteChromeTrace(const RunResult& run, const TimelineOptions& options, cons
     std::set<int64_t> named;
     const double cyclesPerMicrosecond = options.cost.gigahertz * 1e3;
     Simulate(run, options, [&](const Span& span) {
-        if (named.insert(span.core).second) NameCore(file, span.core);
+        if (named.insert(span.core).second) NameCore(file, span.core, run.traces[span.trace].seat.kind);
         WriteSpan(file, run, span, cyclesPerMicrosecond);
     });
     file.Finish();

@@ -16,6 +16,12 @@ struct Where {
 
 enum class Pipe : uint8_t { kS, kV, kM, kMte1, kMte2, kMte3, kFix, kCount, kAll };
 
+// A vector core (AIV) or a cube core (AIC).
+enum class CoreKind : uint8_t { kVector, kCube };
+
+// Local memories: the Unified Buffer of a vector core, the others of a cube core.
+enum class Memory : uint8_t { kUb, kL1, kL0A, kL0B, kL0C };
+
 enum class Register : uint8_t { kGatherMaskCount, kAccumulator, kReduceMaxMin, kCount };
 
 enum class ScalarAccess : uint8_t { kUbRead, kUbWrite, kGmHit, kGmMiss, kIssueOnly };

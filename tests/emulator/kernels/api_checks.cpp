@@ -115,12 +115,12 @@ void aligned_gather_offset(GM_ADDR, GM_ADDR)
 void bounds_count(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Add(t.d, t.a, t.b[8], kFloats);  // finds UbBounds
+    Add(t.d, t.a, t.b[8], kFloats);  // finds LocalBounds
 }
 void bounds_strides(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Add(t.d, t.a, t.b, 64, 9, BinaryRepeatParams(1, 1, 1, 8, 16, 8));  // finds UbBounds
+    Add(t.d, t.a, t.b, 64, 9, BinaryRepeatParams(1, 1, 1, 8, 16, 8));  // finds LocalBounds
 }
 void bounds_strides_clean(GM_ADDR, GM_ADDR)
 {
@@ -136,7 +136,7 @@ void bounds_of_active_lanes_only(GM_ADDR, GM_ADDR)
 void bounds_block_stride(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Exp(t.d, t.a[512], 64, 1, UnaryRepeatParams(1, 10, 8, 8));  // finds UbBounds
+    Exp(t.d, t.a[512], 64, 1, UnaryRepeatParams(1, 10, 8, 8));  // finds LocalBounds
 }
 // the last repeat has few lanes and ends earlier than the one before it
 void bounds_of_a_repeat_before_the_last(GM_ADDR, GM_ADDR)
@@ -144,63 +144,63 @@ void bounds_of_a_repeat_before_the_last(GM_ADDR, GM_ADDR)
     Floats t;
     SetMaskCount();
     SetVectorMask<float, MaskMode::COUNTER>(0, 72);
-    Muls<float, false>(t.d, t.a[512], 1.0f, MASK_PLACEHOLDER, 1, UnaryRepeatParams(1, 10, 8, 1));  // finds UbBounds
+    Muls<float, false>(t.d, t.a[512], 1.0f, MASK_PLACEHOLDER, 1, UnaryRepeatParams(1, 10, 8, 1));  // finds LocalBounds
 }
 void bounds_copy(GM_ADDR x, GM_ADDR)
 {
     Floats t;
     GlobalTensor<float> source;
     source.SetGlobalBuffer((__gm__ float*)x, 1024);
-    DataCopy(t.d[1016], source, 16);  // finds UbBounds
+    DataCopy(t.d[1016], source, 16);  // finds LocalBounds
 }
 void bounds_padding(GM_ADDR x, GM_ADDR)
 {
     Floats t;
     GlobalTensor<float> source;
     source.SetGlobalBuffer((__gm__ float*)x, 1024);
-    DataCopyPad(t.d[1016], source, {1, 28, 0, 0, 0}, {true, 2, 0, 0});  // finds UbBounds
+    DataCopyPad(t.d[1016], source, {1, 28, 0, 0, 0}, {true, 2, 0, 0});  // finds LocalBounds
 }
 void bounds_compare_result(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    CompareScalar(t.bits[4064], t.a, 1.0f, CMPMODE::GT, 512);  // finds UbBounds
+    CompareScalar(t.bits[4064], t.a, 1.0f, CMPMODE::GT, 512);  // finds LocalBounds
 }
 void bounds_gather_result(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d[1016], t.a, kAll, true, 16, kGather, t.count);  // finds UbBounds
+    GatherMask(t.d[1016], t.a, kAll, true, 16, kGather, t.count);  // finds LocalBounds
 }
 void bounds_gather_pattern(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    GatherMask(t.d, t.a, t.words[1016], true, 320, kGather, t.count);  // finds UbBounds
+    GatherMask(t.d, t.a, t.words[1016], true, 320, kGather, t.count);  // finds LocalBounds
 }
 void bounds_reduce_result(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    BlockReduceSum(t.d[1016], t.a, 2, 64, 1, 1, 8);  // finds UbBounds
+    BlockReduceSum(t.d[1016], t.a, 2, 64, 1, 1, 8);  // finds LocalBounds
 }
 void bounds_brcb(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Brcb(t.d[960], t.a, 1, BrcbRepeatParams(2, 8));  // finds UbBounds
+    Brcb(t.d[960], t.a, 1, BrcbRepeatParams(2, 8));  // finds LocalBounds
 }
 void bounds_gather_source(GM_ADDR, GM_ADDR)
 {
     Floats t;
     Duplicate(t.ints, 4096, 64);
     PipeBarrier<PIPE_V>();
-    Gather(t.d, t.a, t.words, 0, 64);  // finds UbBounds
+    Gather(t.d, t.a, t.words, 0, 64);  // finds LocalBounds
 }
 void bounds_index_operator(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    Exp(t.d, t.a[1025], 8);  // finds UbBounds
+    Exp(t.d, t.a[1025], 8);  // finds LocalBounds
 }
 void bounds_scalar(GM_ADDR, GM_ADDR)
 {
     Floats t;
-    t.d.SetValue(1024, 1.0f);  // finds UbBounds
+    t.d.SetValue(1024, 1.0f);  // finds LocalBounds
 }
 void bounds_global_index_operator(GM_ADDR x, GM_ADDR)
 {
@@ -221,7 +221,7 @@ void bounds_part_of_a_buffer(GM_ADDR, GM_ADDR)
     TPipe pipe;
     TBuf<TPosition::VECCALC> buffer;
     pipe.InitBuffer(buffer, 256);
-    LocalTensor<float> tensor = buffer.Get<float>(65);  // finds UbBounds
+    LocalTensor<float> tensor = buffer.Get<float>(65);  // finds LocalBounds
     tensor.SetValue(0, 1.0f);
 }
 void bounds_part_of_a_buffer_with_offset(GM_ADDR, GM_ADDR)
@@ -229,7 +229,7 @@ void bounds_part_of_a_buffer_with_offset(GM_ADDR, GM_ADDR)
     TPipe pipe;
     TBuf<TPosition::VECCALC> buffer;
     pipe.InitBuffer(buffer, 256);
-    LocalTensor<float> tensor = buffer.GetWithOffset<float>(8, 232);  // finds UbBounds
+    LocalTensor<float> tensor = buffer.GetWithOffset<float>(8, 232);  // finds LocalBounds
     tensor.SetValue(0, 1.0f);
 }
 void bounds_of_a_new_size(GM_ADDR, GM_ADDR)
@@ -238,7 +238,7 @@ void bounds_of_a_new_size(GM_ADDR, GM_ADDR)
     TBuf<TPosition::VECCALC> buffer;
     pipe.InitBuffer(buffer, 256);
     LocalTensor<float> tensor = buffer.Get<float>()[8];
-    tensor.SetSize(57);  // finds UbBounds
+    tensor.SetSize(57);  // finds LocalBounds
 }
 void bounds_of_a_new_size_clean(GM_ADDR, GM_ADDR)
 {
@@ -252,7 +252,7 @@ void bounds_of_a_new_size_clean(GM_ADDR, GM_ADDR)
 void bounds_no_buffer(GM_ADDR, GM_ADDR)
 {
     TBuf<TPosition::VECCALC> buffer;
-    LocalTensor<float> tensor = buffer.Get<float>();  // finds UbBounds
+    LocalTensor<float> tensor = buffer.Get<float>();  // finds LocalBounds
     tensor.SetValue(0, 1.0f);
 }
 }

@@ -287,7 +287,7 @@ void pipe_capacity(GM_ADDR, GM_ADDR)
 {
     TPipe pipe;
     TBuf<TPosition::VECCALC> buffer;
-    pipe.InitBuffer(buffer, 184 * 1024);  // finds UbCapacity
+    pipe.InitBuffer(buffer, 184 * 1024);  // finds LocalCapacity
 }
 void pipe_event_ids(GM_ADDR, GM_ADDR)
 {

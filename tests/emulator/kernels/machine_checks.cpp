@@ -1,5 +1,6 @@
 // Kernels with one error each, and beside each its clean neighbour. A comment "finds X" marks the line at which the
 // check X has to report; a kernel without such a comment has to be clean. x is an input, y an output, w workspace.
+#include "machine/local_memory.h"
 #include "machine_steps.h"
 
 extern "C" {
@@ -8,7 +9,7 @@ extern "C" {
 
 void ub_capacity(uint8_t*, uint8_t*, uint8_t*) {
     Buffer(kUbUserBytes);
-    Buffer(1);  // finds UbCapacity
+    Buffer(1);  // finds LocalCapacity
 }
 void ub_capacity_clean(uint8_t*, uint8_t*, uint8_t*) {
     Buffer(kUbUserBytes - 32);
@@ -16,44 +17,44 @@ void ub_capacity_clean(uint8_t*, uint8_t*, uint8_t*) {
 }
 
 void ub_bounds(uint8_t* x, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Buffer();
-    CopyIn(tile, x, kTile + 32);  // finds UbBounds
+    CopyIn(tile, x, kTile + 32);  // finds LocalBounds
 }
 void ub_bounds_of_a_part(uint8_t*, uint8_t*, uint8_t*) {
-    UbView part = Buffer();
+    LocalView part = Buffer();
     part.size = 64;
-    Fill(part, 33, 32);  // finds UbBounds
+    Fill(part, 33, 32);  // finds LocalBounds
 }
 void ub_bounds_clean(uint8_t*, uint8_t*, uint8_t*) {
-    UbView part = Buffer();
+    LocalView part = Buffer();
     part.size = 64;
     Fill(part, 32, 32);
 }
 
 void uninitialised(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile, 0, kTile - 4);
     Barrier(Pipe::kV);
     Increment(tile, tile);  // finds Uninitialised
 }
 void uninitialised_clean(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile, 0, kTile - 4);
     Barrier(Pipe::kV);
     Increment(tile, tile, kTile - 4);
 }
 void uninitialised_in_the_next_generation(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView old = Buffer();
+    const LocalView old = Buffer();
     Fill(old);
     Barrier(Pipe::kV);
     TheCore().SetBufferState(old.buffer, BufferState::kFree);
     TheCore().SetBufferState(old.buffer, BufferState::kAllocated);
-    const UbView tile = TheCore().WholeBuffer(old.buffer);
+    const LocalView tile = TheCore().WholeBuffer(old.buffer);
     Increment(tile, tile);  // finds Uninitialised
 }
 void uninitialised_padding(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Barrier(Pipe::kV);
     {
@@ -66,7 +67,7 @@ void uninitialised_padding(uint8_t*, uint8_t*, uint8_t*) {
     Increment(tile, tile, kTile - 7);  // finds Uninitialised
 }
 void initialised_after_dequeue_clean(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Barrier(Pipe::kV);
     TheCore().SetBufferState(tile.buffer, BufferState::kEnqueued);
@@ -75,14 +76,14 @@ void initialised_after_dequeue_clean(uint8_t*, uint8_t*, uint8_t*) {
 }
 
 void alignment(uint8_t*, uint8_t*, uint8_t*) {
-    UbView part = Buffer();
+    LocalView part = Buffer();
     part.offset += 4;
     part.size -= 4;
     Instruction fill(Pipe::kV, "Fill", Where::Here());  // finds Alignment
     fill.CheckAligned(part, 32, "destination");
 }
 void alignment_clean(uint8_t*, uint8_t*, uint8_t*) {
-    UbView part = Buffer();
+    LocalView part = Buffer();
     part.offset += 32;
     part.size -= 32;
     Instruction fill(Pipe::kV, "Fill", Where::Here());
@@ -111,7 +112,7 @@ void gm_bounds_clean(uint8_t* x, uint8_t*, uint8_t*) {
 }
 
 void gm_uninitialised(uint8_t*, uint8_t*, uint8_t* w) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(w, tile, 128);
@@ -119,7 +120,7 @@ void gm_uninitialised(uint8_t*, uint8_t*, uint8_t* w) {
     CopyIn(tile, w + 64, 65);  // finds GmUninitialised
 }
 void gm_uninitialised_clean(uint8_t*, uint8_t*, uint8_t* w) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(w, tile, 128);
@@ -128,7 +129,7 @@ void gm_uninitialised_clean(uint8_t*, uint8_t*, uint8_t* w) {
 }
 
 void gm_read_only(uint8_t* x, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(x, tile);  // finds GmReadOnly
@@ -138,7 +139,7 @@ void gm_read_only_by_scalar(uint8_t* x, uint8_t*, uint8_t*) {
     Clean(x);
 }
 void gm_read_only_clean(uint8_t*, uint8_t* y, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile);
@@ -147,37 +148,37 @@ void gm_read_only_clean(uint8_t*, uint8_t* y, uint8_t*) {
 // ---- tensors and queues --------------------------------------------------------------------------------------------
 
 void use_after_free(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     TheCore().SetBufferState(tile.buffer, BufferState::kFree);
     Fill(tile);  // finds UseAfterFree
 }
 void use_of_an_older_generation(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     TheCore().SetBufferState(tile.buffer, BufferState::kFree);
     TheCore().SetBufferState(tile.buffer, BufferState::kAllocated);
     Fill(tile);  // finds UseAfterFree
 }
 void use_after_reset(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
-    TheCore().ResetUb();
+    const LocalView tile = Buffer();
+    TheCore().ResetLocal();
     Fill(tile);  // finds UseAfterFree
 }
 void use_of_the_new_generation_clean(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     TheCore().SetBufferState(tile.buffer, BufferState::kFree);
     TheCore().SetBufferState(tile.buffer, BufferState::kAllocated);
     Fill(TheCore().WholeBuffer(tile.buffer));
-    TheCore().ResetUb();
+    TheCore().ResetLocal();
     Buffer(kUbUserBytes);
 }
 
 void queue(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     TheCore().SetBufferState(tile.buffer, BufferState::kEnqueued);
     Fill(tile);  // finds Queue
 }
 void queue_clean(uint8_t*, uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     TheCore().SetBufferState(tile.buffer, BufferState::kEnqueued);
     TheCore().SetBufferState(tile.buffer, BufferState::kAllocated);
     Fill(tile);

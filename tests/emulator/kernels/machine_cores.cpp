@@ -4,8 +4,8 @@
 
 namespace {
 
-UbView Filled() {
-    const UbView tile = Buffer();
+LocalView Filled() {
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     return tile;
@@ -24,7 +24,7 @@ void two_cores_write_clean(uint8_t*, uint8_t* y, uint8_t*) {
     CopyOut(y + 64 * BlockIdx(), Filled(), 64);
 }
 void one_core_reads_what_another_writes(uint8_t*, uint8_t*, uint8_t* w) {
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     Mixed();
     CopyOut(w + 64 * BlockIdx(), tile, 64);
     SyncAll();
@@ -32,7 +32,7 @@ void one_core_reads_what_another_writes(uint8_t*, uint8_t*, uint8_t* w) {
     if (BlockIdx() == 1) CopyIn(Buffer(), w, 128);  // finds CrossCore
 }
 void one_core_reads_what_another_wrote_clean(uint8_t*, uint8_t*, uint8_t* w) {
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     Mixed();
     CopyOut(w + 64 * BlockIdx(), tile, 64);
     SyncAll();
@@ -41,7 +41,7 @@ void one_core_reads_what_another_wrote_clean(uint8_t*, uint8_t*, uint8_t* w) {
     if (BlockIdx() == 0) CopyOut(w + 64, tile, 64);
 }
 void sync_all_orders_the_core_itself_clean(uint8_t*, uint8_t*, uint8_t* w) {
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     Mixed();
     CopyOut(w + 64 * BlockIdx(), tile, 64);
     SyncAll();
@@ -91,7 +91,7 @@ void sync_all_blocks(uint8_t*, uint8_t*, uint8_t*) {
 
 void stale_cache_after_own_dma(uint8_t*, uint8_t*, uint8_t* w) {
     uint8_t* mine = w + 64 * BlockIdx();
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     CopyOut(mine, tile, 64);
     Order(Pipe::kMte3, Pipe::kS);
     GetGm(mine);
@@ -106,7 +106,7 @@ void stale_cache_before_the_dma_has_ended(uint8_t*, uint8_t*, uint8_t* w) {
 }
 void stale_cache_clean(uint8_t*, uint8_t*, uint8_t* w) {
     uint8_t* mine = w + 64 * BlockIdx();
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     CopyOut(mine, tile, 64);
     Order(Pipe::kMte3, Pipe::kS);
     GetGm(mine);
@@ -117,7 +117,7 @@ void stale_cache_clean(uint8_t*, uint8_t*, uint8_t* w) {
 }
 void stale_cache_after_another_core(uint8_t*, uint8_t*, uint8_t* w) {
     Mixed();
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     if (BlockIdx() == 0) CopyOut(w, tile, 64);
     SyncAll();
     if (BlockIdx() == 1) GetGm(w);
@@ -128,7 +128,7 @@ void stale_cache_after_another_core(uint8_t*, uint8_t*, uint8_t* w) {
 }
 void stale_cache_after_another_core_clean(uint8_t*, uint8_t*, uint8_t* w) {
     Mixed();
-    const UbView tile = Filled();
+    const LocalView tile = Filled();
     if (BlockIdx() == 0) CopyOut(w, tile, 64);
     SyncAll();
     if (BlockIdx() == 1) GetGm(w);

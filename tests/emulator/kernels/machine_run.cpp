@@ -6,8 +6,8 @@
 
 namespace {
 
-UbView Copied(const uint8_t* from, uint32_t bytes) {
-    const UbView tile = Buffer(bytes);
+LocalView Copied(const uint8_t* from, uint32_t bytes) {
+    const LocalView tile = Buffer(bytes);
     CopyIn(tile, from, bytes);
     Order(Pipe::kMte2, Pipe::kMte3);
     return tile;
@@ -32,7 +32,7 @@ void copy_strided(uint8_t* x, uint8_t* y, uint8_t* tiling) {
     const auto stride = ReadAs<int32_t>(tiling + 4);
     const auto count = ReadAs<int32_t>(tiling + 8);
     for (int32_t i = 0; i < count; ++i) {
-        const UbView element = Copied(x + i * stride * width, static_cast<uint32_t>(width));
+        const LocalView element = Copied(x + i * stride * width, static_cast<uint32_t>(width));
         CopyOut(y + i * width, element, static_cast<uint32_t>(width));
     }
 }
@@ -40,7 +40,7 @@ void copy_strided(uint8_t* x, uint8_t* y, uint8_t* tiling) {
 // y[0] = block count, y[1] = tiling key, y[2] = 1 if z is nullptr, y[3] = sum of the block indices; int32 each
 void describe(uint8_t* y, uint8_t* z) {
     if (BlockIdx() != 0) return;
-    const UbView tile = Buffer(16);
+    const LocalView tile = Buffer(16);
     SetValue(tile, 0, static_cast<uint32_t>(TheCore().BlockNum()));
     SetValue(tile, 4, static_cast<uint32_t>(TheCore().TilingKey()));
     SetValue(tile, 8, z == nullptr ? 1 : 0);
@@ -50,7 +50,7 @@ void describe(uint8_t* y, uint8_t* z) {
 
 // every block writes its index
 void block_indices(uint8_t* y) {
-    const UbView tile = Buffer(32);
+    const LocalView tile = Buffer(32);
     SetValue(tile, 0, static_cast<uint32_t>(BlockIdx()));
     Order(Pipe::kS, Pipe::kMte3);
     CopyOut(y + 4 * BlockIdx(), tile, 4);
@@ -66,7 +66,7 @@ void far_rows(uint8_t* x, uint8_t* y, uint8_t* tiling) {
 // writes the last 64 bytes of the workspace and reads them back, then reads from 32 bytes before what it wrote
 void far_workspace(uint8_t* w, uint8_t* tiling) {
     uint8_t* end = w + ReadAs<int64_t>(tiling) - 64;
-    const UbView tile = Buffer(64);
+    const LocalView tile = Buffer(64);
     Fill(tile, 0, 64);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(end, tile, 64);
@@ -79,7 +79,7 @@ void far_workspace(uint8_t* w, uint8_t* tiling) {
 void uninitialised_bytes(uint8_t* w, uint8_t* y) { CopyOut(y, Copied(w, 64), 64); }
 
 void add_one_in_place(uint8_t* x) {
-    const UbView tile = Buffer(64);
+    const LocalView tile = Buffer(64);
     CopyIn(tile, x, 64);
     Order(Pipe::kMte2, Pipe::kV);
     Increment(tile, tile, 64);
@@ -90,7 +90,7 @@ void add_one_in_place(uint8_t* x) {
 void throws(uint8_t*) { throw std::runtime_error("no such thing"); }
 
 void flags_on_one_line(uint8_t* x, uint8_t* y) {
-    const UbView tile = Buffer(64);
+    const LocalView tile = Buffer(64);
     CopyIn(tile, x, 64);
     Set(Pipe::kMte2, Pipe::kV); Wait(Pipe::kMte2, Pipe::kV);
     Increment(tile, tile, 64);
@@ -111,8 +111,8 @@ void forty(uint8_t* a0, uint8_t* a1, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uin
 void multiply_adds(uint8_t* x, uint8_t* y) {
     constexpr uint32_t kRow = 256;
     constexpr uint32_t kRows = 200;
-    const UbView rows = Buffer(kRows * kRow);
-    const UbView sum = Buffer(kRow);
+    const LocalView rows = Buffer(kRows * kRow);
+    const LocalView sum = Buffer(kRow);
     CopyIn(rows, x, kRows * kRow);
     {
         Instruction clear(Pipe::kV, "Clear", Where::Here());
@@ -125,16 +125,16 @@ void multiply_adds(uint8_t* x, uint8_t* y) {
         const uint32_t source = multiply.CheckSpan(rows, 0, kRows * kRow, "source");
         const uint32_t target = multiply.CheckSpan(sum, 0, kRow, "destination");
         for (uint32_t row = 0; row < kRows; ++row) {
-            for (uint32_t block = 0; block < kRow; block += kUbBlockBytes) {
-                multiply.ReadBlock(source + row * kRow + block, kUbBlockBytes);
-                multiply.ReadBlock(target + block, kUbBlockBytes);
-                multiply.WriteBlock(target + block, kUbBlockBytes);
-                const auto* a = reinterpret_cast<const float*>(TheCore().Ub(source + row * kRow + block));
-                auto* d = reinterpret_cast<float*>(TheCore().Ub(target + block));
+            for (uint32_t block = 0; block < kRow; block += kShadowBlockBytes) {
+                multiply.ReadBlock(source + row * kRow + block, kShadowBlockBytes);
+                multiply.ReadBlock(target + block, kShadowBlockBytes);
+                multiply.WriteBlock(target + block, kShadowBlockBytes);
+                const auto* a = reinterpret_cast<const float*>(TheCore().Local(source + row * kRow + block));
+                auto* d = reinterpret_cast<float*>(TheCore().Local(target + block));
                 for (int lane = 0; lane < 8; ++lane) d[lane] += a[lane] * 0.5f;
             }
         }
-        multiply.VectorCost(kRows, 1);
+        multiply.ComputeCost(kRows, 1);
     }
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(y, sum, kRow);

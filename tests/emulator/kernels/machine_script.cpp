@@ -14,7 +14,7 @@ struct Step {
     int32_t operation, pipe, other, offset, bytes, extra;
 };
 
-void Touch(const Step& step, const UbView& ub, uint8_t* gm, Where where) {
+void Touch(const Step& step, const LocalView& ub, uint8_t* gm, Where where) {
     Instruction instruction(kPipes[step.pipe], "Touch", where);
     const auto offset = static_cast<uint64_t>(step.offset);
     const auto bytes = static_cast<uint64_t>(step.bytes);
@@ -24,7 +24,7 @@ void Touch(const Step& step, const UbView& ub, uint8_t* gm, Where where) {
         case kGmRead: instruction.ReadGm(gm + offset, bytes); break;
         default: instruction.WriteGm(gm + offset, bytes); break;
     }
-    if (kPipes[step.pipe] == Pipe::kV) instruction.VectorCost(step.extra, 1);
+    if (kPipes[step.pipe] == Pipe::kV) instruction.ComputeCost(step.extra, 1);
     else if (kPipes[step.pipe] != Pipe::kS) instruction.DmaCost(static_cast<uint64_t>(step.extra));
     else instruction.ScalarCost(ScalarAccess::kUbRead);
 }
@@ -34,7 +34,7 @@ void Touch(const Step& step, const UbView& ub, uint8_t* gm, Where where) {
 extern "C" void machine_script(uint8_t* script, uint8_t* gm) {
     const auto* words = reinterpret_cast<const int32_t*>(script);
     const auto* steps = reinterpret_cast<const Step*>(words + 1);
-    const UbView ub = Buffer(1024);
+    const LocalView ub = Buffer(1024);
     for (int32_t i = 0; i < words[0]; ++i) {
         const Step& step = steps[i];
         const Where where = {"script", i};

@@ -11,18 +11,22 @@ constexpr uint32_t kTile = 256;  // bytes
 
 inline Core& TheCore() { return Core::Current(); }
 
-inline UbView Buffer(uint32_t bytes = kTile, const char* name = "tile", Where where = Where::Here()) {
-    return TheCore().WholeBuffer(TheCore().AllocateUb(bytes, name, where));
+inline LocalView Buffer(uint32_t bytes = kTile, const char* name = "tile", Where where = Where::Here()) {
+    return TheCore().WholeBuffer(TheCore().AllocateLocal(Memory::kUb, bytes, name, where));
 }
 
-inline void CopyIn(const UbView& to, const uint8_t* from, uint32_t bytes = kTile, Where where = Where::Here()) {
+inline LocalView BufferIn(Memory memory, uint32_t bytes = kTile, Where where = Where::Here()) {
+    return TheCore().WholeBuffer(TheCore().AllocateLocal(memory, bytes, "tile", where));
+}
+
+inline void CopyIn(const LocalView& to, const uint8_t* from, uint32_t bytes = kTile, Where where = Where::Here()) {
     Instruction copy(Pipe::kMte2, "CopyIn", where);
     const uint8_t* source = copy.ReadGm(from, bytes);
     std::memcpy(copy.Write(to, 0, bytes), source, bytes);
     copy.DmaCost(bytes);
 }
 
-inline void CopyOut(uint8_t* to, const UbView& from, uint32_t bytes = kTile, Where where = Where::Here()) {
+inline void CopyOut(uint8_t* to, const LocalView& from, uint32_t bytes = kTile, Where where = Where::Here()) {
     Instruction copy(Pipe::kMte3, "CopyOut", where);
     const uint8_t* source = copy.Read(from, 0, bytes);
     std::memcpy(copy.WriteGm(to, bytes), source, bytes);
@@ -30,21 +34,35 @@ inline void CopyOut(uint8_t* to, const UbView& from, uint32_t bytes = kTile, Whe
 }
 
 // to[i] = from[i] + 1 on the vector pipe
-inline void Increment(const UbView& to, const UbView& from, uint32_t bytes = kTile, Where where = Where::Here()) {
+inline void Increment(const LocalView& to, const LocalView& from, uint32_t bytes = kTile, Where where = Where::Here()) {
     Instruction add(Pipe::kV, "Increment", where);
     const uint8_t* source = add.Read(from, 0, bytes);
     uint8_t* target = add.Write(to, 0, bytes);
     for (uint32_t i = 0; i < bytes; ++i) target[i] = static_cast<uint8_t>(source[i] + 1);
-    add.VectorCost(bytes / 256.0, 1);
+    add.ComputeCost(bytes / 256.0, 1);
 }
 
-inline void Fill(const UbView& to, uint32_t offset = 0, uint32_t bytes = kTile, Where where = Where::Here()) {
+inline void Fill(const LocalView& to, uint32_t offset = 0, uint32_t bytes = kTile, Where where = Where::Here()) {
     Instruction fill(Pipe::kV, "Fill", where);
     std::memset(fill.Write(to, offset, bytes), 1, bytes);
-    fill.VectorCost(bytes / 256.0, 1);
+    fill.ComputeCost(bytes / 256.0, 1);
 }
 
-inline uint32_t GetValue(const UbView& from, uint32_t offset = 0, Where where = Where::Here()) {
+// The cube's pipes: M writes an L0C buffer, FIX copies it out.
+inline void Multiply(const LocalView& to, uint32_t bytes = kTile, Where where = Where::Here()) {
+    Instruction multiply(Pipe::kM, "Multiply", where);
+    std::memset(multiply.Write(to, 0, bytes), 1, bytes);
+    multiply.ComputeCost(bytes / 256.0, 1);
+}
+
+inline void FixOut(uint8_t* to, const LocalView& from, uint32_t bytes = kTile, Where where = Where::Here()) {
+    Instruction copy(Pipe::kFix, "FixOut", where);
+    const uint8_t* source = copy.Read(from, 0, bytes);
+    std::memcpy(copy.WriteGm(to, bytes), source, bytes);
+    copy.DmaCost(bytes);
+}
+
+inline uint32_t GetValue(const LocalView& from, uint32_t offset = 0, Where where = Where::Here()) {
     Instruction read(Pipe::kS, "GetValue", where);
     uint32_t value;
     std::memcpy(&value, read.Read(from, offset, sizeof value), sizeof value);
@@ -52,7 +70,7 @@ inline uint32_t GetValue(const UbView& from, uint32_t offset = 0, Where where = 
     return value;
 }
 
-inline void SetValue(const UbView& to, uint32_t offset, uint32_t value, Where where = Where::Here()) {
+inline void SetValue(const LocalView& to, uint32_t offset, uint32_t value, Where where = Where::Here()) {
     Instruction write(Pipe::kS, "SetValue", where);
     std::memcpy(write.Write(to, offset, sizeof value), &value, sizeof value);
     write.ScalarCost(ScalarAccess::kUbWrite);
@@ -85,3 +103,10 @@ inline void Clean(const uint8_t* gm, uint64_t bytes = 4, Where where = Where::He
 }
 inline void Mixed(Where where = Where::Here()) { TheCore().DeclareKernelType(KernelType::kMixAiv10, where); }
 inline int64_t BlockIdx() { return TheCore().BlockIdx(); }
+inline void OneCubeTwoVectors(Where where = Where::Here()) {
+    TheCore().DeclareKernelType(KernelType::kMixAic12, where);
+}
+inline bool IsCube() { return TheCore().Kind() == CoreKind::kCube; }
+inline int64_t SubBlock() { return TheCore().SubBlockIdx(); }
+inline void Signal(Pipe pipe, int flag, Where where = Where::Here()) { TheCore().CrossCoreSet(2, pipe, flag, where); }
+inline void Await(int flag, Where where = Where::Here()) { TheCore().CrossCoreWait(flag, where); }

@@ -6,7 +6,7 @@ namespace {
 constexpr uint32_t kLargeTile = 4096;
 
 void TilesThrough(uint32_t buffers, uint8_t* x) {
-    UbView tiles[2];
+    LocalView tiles[2];
     for (uint32_t i = 0; i < buffers; ++i) tiles[i] = Buffer(kLargeTile);
     for (uint32_t i = 0; i < 4; ++i) {
         const auto slot = static_cast<int>(i % buffers);
@@ -27,14 +27,14 @@ void Fills(int count) {
 extern "C" {
 
 void copy_then_vector(uint8_t* x, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kV);
     Increment(tile, tile);
 }
 
 void vector_then_copy_out(uint8_t*, uint8_t* y) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile);
@@ -78,7 +78,7 @@ void barrier_of_all_pipes(uint8_t* x, uint8_t*) {
 }
 
 void scalar_waits(uint8_t*, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kS);
     GetValue(tile, 0);
@@ -94,15 +94,61 @@ void scalar_gm(uint8_t* x, uint8_t*) {
 
 void bank_conflicts(uint8_t*, uint8_t*) {
     Instruction add(Pipe::kV, "Add", Where::Here());
-    add.VectorCost(10, 2);
+    add.ComputeCost(10, 2);
     add.VectorConflicts(7);
 }
 
 void many_commands(uint8_t* x, uint8_t*) {
-    const UbView tile = Buffer();
+    const LocalView tile = Buffer();
     Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
     std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);
     copy.DmaCost(64, 5);
+}
+
+// ---- blocks of a cube core and two vector cores --------------------------------------------------------------------
+
+void cube_to_vectors(uint8_t*, uint8_t* y) {
+    OneCubeTwoVectors();
+    if (IsCube()) {
+        const LocalView tile = BufferIn(Memory::kL0C);
+        Multiply(tile);
+        Order(Pipe::kM, Pipe::kFix);
+        FixOut(y, tile);
+        return Signal(Pipe::kFix, 0);
+    }
+    const LocalView tile = Buffer();
+    Await(0);
+    CopyIn(tile, y);
+}
+
+void vectors_to_cube(uint8_t*, uint8_t*) {
+    OneCubeTwoVectors();
+    if (!IsCube()) {
+        Fills(SubBlock() == 0 ? 1 : 3);
+        return Signal(Pipe::kV, 0);
+    }
+    const LocalView tile = BufferIn(Memory::kL0C);
+    Await(0);
+    Multiply(tile);
+}
+
+void cube_and_vector_copies(uint8_t* x, uint8_t*) {
+    OneCubeTwoVectors();
+    if (IsCube()) CopyIn(BufferIn(Memory::kL1, 1600), x, 1600);
+    if (!IsCube() && SubBlock() == 0) CopyIn(Buffer(1600), x, 1600);
+}
+
+void one_fill_in_each_core(uint8_t*, uint8_t*) {
+    OneCubeTwoVectors();
+    if (IsCube()) return Multiply(BufferIn(Memory::kL0C));
+    Fills(1);
+}
+
+void slow_copy(uint8_t* x, uint8_t*) {
+    const LocalView tile = Buffer();
+    Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
+    std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);
+    copy.DmaCost(64, 1, 77);
 }
 
 void faulty(uint8_t*, uint8_t*) { Wait(Pipe::kV, Pipe::kS); }

@@ -74,7 +74,7 @@ void RunCompareInstruction(const CallSite& site, AscendC::CMPMODE mode, const Op
                              [&](uint32_t r, uint32_t lane) { return LoadLanes<T, 1>(other.At(r, lane))[0]; });
         }
     }
-    instruction.VectorCost(repeats, lanes / RateOf<VectorOp::kCompare, sizeof(T), 1>());
+    instruction.ComputeCost(repeats, lanes / RateOf<VectorOp::kCompare, sizeof(T), 1>());
     instruction.VectorConflicts(right.tensor == nullptr ? BankConflictCycles(shape, to, left)
                                                         : BankConflictCycles(shape, to, left, *right.tensor));
 }

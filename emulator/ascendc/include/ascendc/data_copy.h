@@ -1,4 +1,5 @@
-// DataCopy and DataCopyPad between global memory and the Unified Buffer, and inside the buffer.
+// DataCopy and DataCopyPad between global memory and the Unified Buffer, inside the buffer, and from global memory to
+// L1.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "library_calls.h"
+#include "operand_checks.h"
 #include "repeat_params.h"
 #include "tensor.h"
 #include "vector_shape.h"
@@ -36,7 +38,7 @@ struct Padding {
     uint64_t value = 0;
 };
 
-inline void WritePadding(Instruction& instruction, const UbView& view, uint64_t offset, uint64_t bytes,
+inline void WritePadding(Instruction& instruction, const LocalView& view, uint64_t offset, uint64_t bytes,
                          const Padding& padding) {
     if (bytes == 0) return;
     if (!padding.defined) {
@@ -49,8 +51,9 @@ inline void WritePadding(Instruction& instruction, const UbView& view, uint64_t 
     }
 }
 
-inline void CopyIn(const CallSite& site, const UbView& dst, const GmView& src, const BlockCopy& copy,
+inline void CopyIn(const CallSite& site, const LocalView& dst, const GmView& src, const BlockCopy& copy,
                    const Padding& padding) {
+    if (!RequireMemory(site, dst, "dstLocal", {Memory::kUb, Memory::kL1})) return;
     Instruction instruction(Pipe::kMte2, site.call, site.where);
     instruction.CheckAligned(dst, kBlockBytes, "dstLocal");
     for (uint64_t i = 0; i < copy.count; ++i) {
@@ -63,7 +66,7 @@ inline void CopyIn(const CallSite& site, const UbView& dst, const GmView& src, c
     instruction.DmaCost(copy.count * copy.bytes);
 }
 
-inline void CopyOut(const CallSite& site, const GmView& dst, const UbView& src, const BlockCopy& copy) {
+inline void CopyOut(const CallSite& site, const GmView& dst, const LocalView& src, const BlockCopy& copy) {
     Instruction instruction(Pipe::kMte3, site.call, site.where);
     instruction.CheckAligned(src, kBlockBytes, "srcLocal");
     for (uint64_t i = 0; i < copy.count; ++i) {
@@ -74,7 +77,7 @@ inline void CopyOut(const CallSite& site, const GmView& dst, const UbView& src, 
 }
 
 // UB to UB runs on the vector pipe, 256 bytes in a cycle.
-inline void CopyInside(const CallSite& site, const UbView& dst, const UbView& src, const BlockCopy& copy) {
+inline void CopyInside(const CallSite& site, const LocalView& dst, const LocalView& src, const BlockCopy& copy) {
     Instruction instruction(Pipe::kV, site.call, site.where);
     instruction.CheckAligned(dst, kBlockBytes, "dstLocal");
     instruction.CheckAligned(src, kBlockBytes, "srcLocal");
@@ -90,7 +93,7 @@ inline void CopyInside(const CallSite& site, const UbView& dst, const UbView& sr
     }
     RequireDisjoint(site, to, {0, (copy.count - 1) * copy.targetStep + copy.bytes}, from,
                     {0, (copy.count - 1) * copy.sourceStep + copy.bytes});
-    instruction.VectorCost(static_cast<double>((copy.count * copy.bytes + kRepeatBytes - 1) / kRepeatBytes), 1);
+    instruction.ComputeCost(static_cast<double>((copy.count * copy.bytes + kRepeatBytes - 1) / kRepeatBytes), 1);
 }
 
 // A copy of a number of elements; nothing for 0.
@@ -170,6 +173,7 @@ template <typename T>
 void RunPadIn(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::GlobalTensor<T>& src,
               const AscendC::DataCopyExtParams& params, bool isPad, uint8_t left, uint8_t right, uint64_t value,
               uint64_t maxBytes) {
+    if (!RequireMemory(site, dst.View(), "dstLocal", {Memory::kUb})) return;
     if (!CheckPadBlocks<T>(site, params, params.srcStride, maxBytes)) return;
     const Padding padding = PaddingOf<T>(site, params, isPad, left, right, value);
     BlockCopy copy;

@@ -60,7 +60,7 @@ void RunBrcb(const CallSite& site, const AscendC::LocalTensor<T>& dst, const Asc
         uint8_t* target = cursor.At(block / kBlocksPerRepeat, block % kBlocksPerRepeat * (kBlockBytes / sizeof(T)));
         std::memcpy(target, filled.data(), sizeof(filled));
     }
-    instruction.VectorCost(repeats, kLanesOf<T> / RateOf<VectorOp::kBrcb, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(repeats, kLanesOf<T> / RateOf<VectorOp::kBrcb, sizeof(T), sizeof(T)>());
     instruction.VectorConflicts(BankConflictCycles(shape, to));
 }
 

@@ -56,7 +56,7 @@ void RunGather(const CallSite& site, const std::optional<VectorShape>& shape, co
             std::memcpy(cursor.At(repeat, lane), &gathered[next++], sizeof(T));
         }
     }
-    instruction.VectorCost(shape->repeats, shape->lanes / RateOf<VectorOp::kGather, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(shape->repeats, shape->lanes / RateOf<VectorOp::kGather, sizeof(T), sizeof(T)>());
 }
 
 }  // namespace ascendc_host

@@ -89,7 +89,7 @@ template <typename T, typename Keeps>
 uint64_t Pack(Instruction& instruction, const Operand<T>& to, const Operand<T>& from, const GatherRange& range,
               Keeps keeps) {
     std::vector<T> kept;
-    const uint8_t* source = Core::Current().Ub(from.view.offset);
+    const uint8_t* source = Core::Current().Local(from.view.offset);
     for (uint32_t repeat = 0; repeat < range.repeats; ++repeat) {
         for (uint64_t element = 0; element < range.perRepeat; ++element) {
             if (!keeps(repeat, element)) continue;
@@ -108,7 +108,7 @@ template <typename T>
 uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32_t mask, uint64_t kept) {
     constexpr uint32_t lanes = kRepeatBytes / sizeof(T);
     const uint64_t steps = range.repeats * ((range.perRepeat + lanes - 1) / lanes);
-    instruction.VectorCost(static_cast<double>(steps), lanes / RateOf<VectorOp::kGatherMask, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(static_cast<double>(steps), lanes / RateOf<VectorOp::kGatherMask, sizeof(T), sizeof(T)>());
     Core::Current().WriteRegister(Register::kGatherMaskCount, kept);
     CurrentMask() = MaskRegister{false, 0, mask};
     return Core::Current().AutoSync() ? kept : kUnfinishedCount;

@@ -1,4 +1,4 @@
-// TPipe: hands out the Unified Buffer and the event ids.
+// TPipe: hands out the local memories and the event ids.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "buffer.h"
 #include "machine/core.h"
-#include "registers.h"
+#include "positions.h"
 #include "queue.h"
+#include "registers.h"
 
 namespace AscendC {
 
@@ -23,11 +25,6 @@ constexpr uint32_t kMaxBuffers = 64;  // asc-devkit docs, TPipe::InitBuffer: all
 inline AscendC::TPipe*& CurrentTPipe() {
     static thread_local AscendC::TPipe* pipe = nullptr;
     return pipe;
-}
-
-constexpr const char* PositionName(AscendC::TPosition position) {
-    if (position == AscendC::TPosition::VECIN) return "VECIN";
-    return position == AscendC::TPosition::VECOUT ? "VECOUT" : "VECCALC";
 }
 
 }  // namespace ascendc_host
@@ -73,14 +70,14 @@ public:
 
     template <HardEvent event>
     TEventID AllocEventID(Where where = Where::Here()) {
-        static_assert(ascendc_host::IsVectorCoreEvent(event), "AllocEventID: a vector core has no such event");
+        static_assert(ascendc_host::IsEvent(event), "AllocEventID: no core has such an event");
         constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
         return static_cast<TEventID>(ascendc_host::Core::Current().AllocateEventId(pipes.from, pipes.to, where));
     }
 
     template <HardEvent event>
     void ReleaseEventID(TEventID id) {
-        static_assert(ascendc_host::IsVectorCoreEvent(event), "ReleaseEventID: a vector core has no such event");
+        static_assert(ascendc_host::IsEvent(event), "ReleaseEventID: no core has such an event");
         constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
         ascendc_host::Core::Current().ReleaseEventId(pipes.from, pipes.to, id);
     }
@@ -89,9 +86,9 @@ public:
     TEventID FetchEventID(HardEvent event, Where where = Where::Here()) {
         const ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
         ascendc_host::Core& core = ascendc_host::Core::Current();
-        if (pipes.from == ascendc_host::Pipe::kCount) {
-            core.Fault(ascendc_host::Check::kUnsupported, where, "FetchEventID", "a vector core has no such event",
-                       "use an event between S, V, MTE2 and MTE3");
+        if (!ascendc_host::IsEvent(event)) {
+            core.Fault(ascendc_host::Check::kUnsupported, where, "FetchEventID", "no core has such an event",
+                       "use an event between two pipes of the same core");
         }
         const int id = core.AllocateEventId(pipes.from, pipes.to, where);
         core.ReleaseEventId(pipes.from, pipes.to, id);
@@ -105,7 +102,7 @@ public:
 
     void Reset() {
         Drain();
-        ascendc_host::Core::Current().ResetUb();
+        ascendc_host::Core::Current().ResetLocal();
         Init();
     }
 
@@ -114,7 +111,7 @@ public:
         Drain();
         ascendc_host::Core& core = ascendc_host::Core::Current();
         core.Barrier(ascendc_host::Pipe::kAll, kEndOfPipe);
-        core.ResetUb();
+        core.ResetLocal();
         if (ascendc_host::CurrentTPipe() == this) ascendc_host::CurrentTPipe() = nullptr;
     }
 
@@ -140,7 +137,8 @@ private:
 
     static uint32_t Allocate(uint32_t bytes, TPosition position, Where where) {
         const uint32_t rounded = AlignUp(bytes, ONE_BLK_SIZE);
-        return ascendc_host::Core::Current().AllocateUb(rounded, ascendc_host::PositionName(position), where);
+        return ascendc_host::Core::Current().AllocateLocal(ascendc_host::MemoryOf(position), rounded,
+                                                           ascendc_host::PositionName(position), where);
     }
 
     std::vector<std::shared_ptr<ascendc_host::QueueBuffers>> queues_;

@@ -1,4 +1,4 @@
-// TBuf and TQue: who owns a piece of the Unified Buffer, and the flags that hand it from pipe to pipe.
+// TQue: who owns a piece of local memory, and the flags that hand it from pipe to pipe.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "enums.h"
 #include "machine/core.h"
+#include "positions.h"
 #include "tensor.h"
 
 namespace AscendC {
@@ -18,15 +19,6 @@ class TPipe;
 namespace ascendc_host {
 
 constexpr int kNoEvent = -1;
-
-// The event of a flag that hands a buffer over, from a queue's positions.
-constexpr PipePair QueueEvent(AscendC::TPosition from, AscendC::TPosition to, bool forward) {
-    const bool fromGm = from == AscendC::TPosition::GM;
-    const bool toGm = to == AscendC::TPosition::GM;
-    const Pipe producer = fromGm ? Pipe::kMte2 : toGm ? Pipe::kV : Pipe::kMte2;
-    const Pipe consumer = toGm ? Pipe::kMte3 : fromGm ? Pipe::kV : Pipe::kMte3;
-    return forward ? PipePair{producer, consumer} : PipePair{consumer, producer};
-}
 
 struct QueueBuffer {
     uint32_t id = 0;
@@ -61,7 +53,7 @@ class Queue {
 public:
     void Init(std::shared_ptr<QueueBuffers> buffers) { buffers_ = std::move(buffers); }
 
-    UbView Alloc(Where where) {
+    LocalView Alloc(Where where) {
         Core& core = Core::Current();
         for (size_t tried = 0; tried < Count(); ++tried) {
             QueueBuffer& buffer = (*buffers_)[cursor_];
@@ -87,7 +79,7 @@ public:
                                 : "free a tensor of this queue first, or give InitBuffer more buffers");
     }
 
-    void EnQue(const UbView& view, PipePair pipes, int32_t depth, Where where) {
+    void EnQue(const LocalView& view, PipePair pipes, int32_t depth, Where where) {
         Core& core = Core::Current();
         QueueBuffer& buffer = Find(view, "EnQue", where);
         if (core.GetBufferState(buffer.id) != BufferState::kAllocated) {
@@ -108,7 +100,7 @@ public:
         waiting_.push_back(&buffer);
     }
 
-    UbView DeQue(PipePair pipes, Where where) {
+    LocalView DeQue(PipePair pipes, Where where) {
         Core& core = Core::Current();
         if (waiting_.empty()) {
             core.Fault(Check::kQueue, where, "DeQue", "no tensor is enqueued; the core would wait for ever",
@@ -131,7 +123,7 @@ public:
         return core.WholeBuffer(buffer.id);
     }
 
-    void Free(const UbView& view, PipePair pipes, Where where) {
+    void Free(const LocalView& view, PipePair pipes, Where where) {
         Core& core = Core::Current();
         QueueBuffer& buffer = Find(view, "FreeTensor", where);
         if (core.GetBufferState(buffer.id) != BufferState::kAllocated) {
@@ -154,7 +146,7 @@ public:
 private:
     size_t Count() const { return buffers_ == nullptr ? 0 : buffers_->size(); }
 
-    QueueBuffer& Find(const UbView& view, const char* call, Where where) {
+    QueueBuffer& Find(const LocalView& view, const char* call, Where where) {
         Core& core = Core::Current();
         for (size_t i = 0; i < Count(); ++i) {
             QueueBuffer& buffer = (*buffers_)[i];
@@ -183,20 +175,22 @@ using TEventID = int8_t;
 
 constexpr TPosition GetBufferLogicPos(TPosition pos, bool isSrc) {
     switch (pos) {
+        case TPosition::A1: return isSrc ? TPosition::GM : TPosition::A1;
+        case TPosition::B1: return isSrc ? TPosition::GM : TPosition::B1;
+        case TPosition::A2: return isSrc ? TPosition::A1 : TPosition::A2;
+        case TPosition::B2: return isSrc ? TPosition::B1 : TPosition::B2;
+        case TPosition::CO1: return isSrc ? TPosition::CO1 : TPosition::CO2;
         case TPosition::VECIN: return isSrc ? TPosition::GM : TPosition::VECIN;
         case TPosition::VECOUT: return isSrc ? TPosition::VECOUT : TPosition::GM;
         default: return TPosition::MAX;
     }
 }
 
-constexpr bool IsUbOrGm(TPosition pos) {
-    return pos == TPosition::GM || pos == TPosition::VECIN || pos == TPosition::VECOUT || pos == TPosition::VECCALC;
-}
-
 template <TPosition src, TPosition dst, int32_t depth, auto mask = 0>
 class TQueBind {
-    static_assert(IsUbOrGm(src) && IsUbOrGm(dst) && !(src == TPosition::GM && dst == TPosition::GM),
-                  "a queue of a vector core lies between GM, VECIN, VECOUT and VECCALC (TQue: VECIN or VECOUT)");
+    static_assert(ascendc_host::IsQueuePath(src, dst),
+                  "a queue lies between GM, VECIN, VECOUT and VECCALC on a vector core (TQue: VECIN or VECOUT), in A1, "
+                  "B1, A2, B2 or CO1 on a cube core");
 
 public:
     template <typename T>
@@ -217,7 +211,8 @@ public:
 
     template <TPosition srcUserPos, TPosition dstUserPos, typename T>
     bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here()) {
-        static_assert(IsUbOrGm(srcUserPos) && IsUbOrGm(dstUserPos), "EnQue: positions are GM, VECIN, VECOUT, VECCALC");
+        static_assert(ascendc_host::IsUbOrGm(srcUserPos) && ascendc_host::IsUbOrGm(dstUserPos),
+                      "EnQue: positions are GM, VECIN, VECOUT, VECCALC");
         queue_.EnQue(tensor.View(), ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), depth, where);
         return true;
     }
@@ -229,7 +224,8 @@ public:
 
     template <TPosition srcUserPos, TPosition dstUserPos, typename T>
     LocalTensor<T> DeQue(Where where = Where::Here()) {
-        static_assert(IsUbOrGm(srcUserPos) && IsUbOrGm(dstUserPos), "DeQue: positions are GM, VECIN, VECOUT, VECCALC");
+        static_assert(ascendc_host::IsUbOrGm(srcUserPos) && ascendc_host::IsUbOrGm(dstUserPos),
+                      "DeQue: positions are GM, VECIN, VECOUT, VECCALC");
         return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), where));
     }
 
@@ -240,65 +236,11 @@ public:
 
 private:
     friend class TPipe;
-    static constexpr TPosition position = src == TPosition::GM ? dst : src;
+    static constexpr TPosition position = ascendc_host::BufferPosition(src, dst);
     ascendc_host::Queue queue_;
 };
 
 template <TPosition pos, int32_t depth, auto mask = 0>
 class TQue : public TQueBind<GetBufferLogicPos(pos, true), GetBufferLogicPos(pos, false), depth, mask> {};
-
-template <TPosition pos = TPosition::LCM>
-class TBuf {
-    static_assert(pos == TPosition::VECIN || pos == TPosition::VECOUT || pos == TPosition::VECCALC,
-                  "a TBuf of a vector core lies in VECIN, VECOUT or VECCALC");
-
-public:
-    template <typename T>
-    LocalTensor<T> Get(Where where = Where::Here()) {
-        return Part<T>(0, Whole().size / sizeof(T), "TBuf::Get", where);
-    }
-
-    template <typename T>
-    LocalTensor<T> Get(uint32_t len, Where where = Where::Here()) {
-        return Part<T>(0, len, "TBuf::Get", where);
-    }
-
-    // `size` in elements, `bufOffset` in bytes.
-    template <typename T>
-    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset, Where where = Where::Here()) {
-        return Part<T>(bufOffset, size, "TBuf::GetWithOffset", where);
-    }
-
-private:
-    friend class TPipe;
-
-    ascendc_host::UbView Whole() const {
-        return initialised_ ? ascendc_host::Core::Current().WholeBuffer(buffer_) : ascendc_host::UbView{};
-    }
-
-    template <typename T>
-    LocalTensor<T> Part(uint32_t offset, uint32_t count, const char* call, Where where) {
-        ascendc_host::UbView view = Whole();
-        const uint64_t bytes = static_cast<uint64_t>(count) * sizeof(T);
-        if (bytes == 0 || offset + bytes > view.size) {
-            ascendc_host::Core::Current().Fault(
-                ascendc_host::Check::kUbBounds, where, call,
-                "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) + " of a buffer of " +
-                    std::to_string(view.size) + " bytes",
-                "ask for at least one element inside the buffer, and call TPipe::InitBuffer first");
-        }
-        if (offset % ONE_BLK_SIZE != 0) {
-            ascendc_host::Core::Current().Report(ascendc_host::Check::kAlignment, where, call,
-                                                 "the offset is " + std::to_string(offset) + " bytes",
-                                                 "give an offset that is a multiple of 32 bytes");
-        }
-        view.offset += offset;
-        view.size = static_cast<uint32_t>(bytes);
-        return LocalTensor<T>(view);
-    }
-
-    uint32_t buffer_ = 0;
-    bool initialised_ = false;
-};
 
 }  // namespace AscendC

@@ -51,7 +51,7 @@ void RunReduceSumCount(const CallSite& site, const AscendC::LocalTensor<T>& dst,
         uint64_t bits = 0;
         std::memcpy(&bits, &sum, sizeof(T));
         Core::Current().WriteRegister(Register::kAccumulator, bits);
-        instruction.VectorCost(shape->repeats,
+        instruction.ComputeCost(shape->repeats,
                                kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
     }
     SetAndWait(Pipe::kV, Pipe::kS);
@@ -65,7 +65,7 @@ void ReduceStepInWork(const CallSite& site, const AscendC::LocalTensor<T>& work,
     Instruction instruction(Pipe::kV, site.call, site.where);
     instruction.Read(work.View(), 0, bytes);
     const double repeats = static_cast<double>((bytes + kRepeatBytes - 1) / kRepeatBytes);
-    instruction.VectorCost(repeats, kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(repeats, kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
 }
 
 // The first step: one result of `resultsPerRepeat` elements for each repeat into workLocal.
@@ -89,7 +89,7 @@ std::vector<Reduced<T>> ReduceRepeats(const CallSite& site, const AscendC::Local
         one.lane += repeat * static_cast<uint32_t>(srcRepStride) * (kBlockBytes / sizeof(T));
         reduced.push_back(one);
     }
-    instruction.VectorCost(shape.repeats, kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(shape.repeats, kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
     return reduced;
 }
 

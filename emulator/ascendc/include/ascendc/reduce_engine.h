@@ -122,7 +122,7 @@ void RunReduce(const CallSite& site, const VectorShape& shape, const Operand<T>&
     instruction.CheckAligned(target.operand.view, target.alignment, target.operand.name);
     const uint32_t base = instruction.CheckSpan(target.operand.view, 0, end, target.operand.name);
     RequireDisjoint(site, target.operand, {0, end}, from, SpanOf(from, shape));
-    uint8_t* memory = Core::Current().Ub(base);
+    uint8_t* memory = Core::Current().Local(base);
     for (uint32_t repeat = 0; repeat < shape.repeats; ++repeat) {
         const LaneBits& bits = shape.BitsOf(repeat);
         for (uint32_t slot = 0; slot < shape.lanes / target.lanesPerSlot; ++slot) {
@@ -132,7 +132,7 @@ void RunReduce(const CallSite& site, const VectorShape& shape, const Operand<T>&
             result(bits, repeat, slot, memory + offset);
         }
     }
-    instruction.VectorCost(shape.repeats, shape.lanes / RateOf<op, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(shape.repeats, shape.lanes / RateOf<op, sizeof(T), sizeof(T)>());
     instruction.VectorConflicts(SourceConflictCycles(shape, from));
 }
 

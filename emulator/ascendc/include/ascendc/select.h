@@ -24,7 +24,7 @@ inline void ChargeSelectSetup(const CallSite& site, AscendC::SELMODE mode) {
     const int instructions = mode == AscendC::SELMODE::VSEL_CMPMASK_SPR ? 1 : 2;
     for (int i = 0; i < instructions; ++i) {
         Instruction instruction(Pipe::kV, site.call, site.where);
-        instruction.VectorCost(1, 1);
+        instruction.ComputeCost(1, 1);
     }
 }
 
@@ -77,7 +77,7 @@ void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, As
     OverlapCheck(site, to, first, *shape).Run();
     if (second.tensor != nullptr) OverlapCheck(site, to, *second.tensor, *shape).Run();
     SelectLanes(*shape, mode, bits, to, first, second);
-    instruction.VectorCost(shape->repeats, shape->lanes / RateOf<VectorOp::kSelect, sizeof(T), sizeof(T)>());
+    instruction.ComputeCost(shape->repeats, shape->lanes / RateOf<VectorOp::kSelect, sizeof(T), sizeof(T)>());
     instruction.VectorConflicts(second.tensor == nullptr ? BankConflictCycles(*shape, to, first)
                                                          : BankConflictCycles(*shape, to, first, *second.tensor));
 }

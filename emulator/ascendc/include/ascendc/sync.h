@@ -9,16 +9,18 @@ namespace AscendC {
 
 template <HardEvent event>
 void SetFlag(int32_t eventID, Where where = Where::Here()) {
-    static_assert(ascendc_host::IsVectorCoreEvent(event),
-                  "SetFlag: a vector core has no such event; use one between S, V, MTE2 and MTE3");
+    static_assert(ascendc_host::IsEvent(event),
+                  "SetFlag: no core has such an event; use one between S, V, MTE2 and MTE3 on a vector core, between "
+                  "S, M, MTE1, MTE2 and FIX on a cube core");
     constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
     ascendc_host::Core::Current().SetFlag(pipes.from, pipes.to, eventID, where);
 }
 
 template <HardEvent event>
 void WaitFlag(int32_t eventID, Where where = Where::Here()) {
-    static_assert(ascendc_host::IsVectorCoreEvent(event),
-                  "WaitFlag: a vector core has no such event; use one between S, V, MTE2 and MTE3");
+    static_assert(ascendc_host::IsEvent(event),
+                  "WaitFlag: no core has such an event; use one between S, V, MTE2 and MTE3 on a vector core, between "
+                  "S, M, MTE1, MTE2 and FIX on a cube core");
     constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
     ascendc_host::Core::Current().WaitFlag(pipes.from, pipes.to, eventID, where);
 }
@@ -26,8 +28,9 @@ void WaitFlag(int32_t eventID, Where where = Where::Here()) {
 template <pipe_t pipe>
 void PipeBarrier(Where where = Where::Here()) {
     static_assert(pipe != PIPE_S, "PipeBarrier<PIPE_S> is not allowed: the scalar unit runs in program order");
-    static_assert(pipe == PIPE_V || pipe == PIPE_MTE2 || pipe == PIPE_MTE3 || pipe == PIPE_ALL,
-                  "PipeBarrier: a vector core has the pipes V, MTE2 and MTE3, and PIPE_ALL");
+    static_assert(pipe == PIPE_ALL || ascendc_host::IsPipeOfACore(pipe),
+                  "PipeBarrier: a vector core has the pipes V, MTE2 and MTE3, a cube core M, MTE1, MTE2 and FIX, and "
+                  "both PIPE_ALL");
     ascendc_host::Core::Current().Barrier(ascendc_host::PipeOf(pipe), where);
 }
 
@@ -35,6 +38,21 @@ void PipeBarrier(Where where = Where::Here()) {
 template <bool isAIVOnly = true>
 void SyncAll(Where where = Where::Here()) {
     ascendc_host::Core::Current().SyncAll(true, where);
+}
+
+// Between the cores of a block, or of the launch: mode 0 all cores of one kind, 1 the vector cores of a block, 2 the
+// cube core of a block and its vector cores.
+template <uint8_t modeId, pipe_t pipe>
+void CrossCoreSetFlag(uint16_t flagId, Where where = Where::Here()) {
+    static_assert(pipe != PIPE_S && ascendc_host::IsPipeOfACore(pipe),
+                  "CrossCoreSetFlag: pipe is V, MTE2 or MTE3 on a vector core, M, MTE1, MTE2 or FIX on a cube core");
+    ascendc_host::Core::Current().CrossCoreSet(modeId, ascendc_host::PipeOf(pipe), flagId, where);
+}
+
+// On the 910B the template arguments have no effect: the scalar unit waits, and with it everything behind.
+template <uint8_t modeId = 0, pipe_t pipe = PIPE_S>
+void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::Here()) {
+    ascendc_host::Core::Current().CrossCoreWait(flagId, where);
 }
 
 // SINGLE_CACHE_LINE cleans the 64-byte line of the tensor's first element, ENTIRE_DATA_CACHE every line.

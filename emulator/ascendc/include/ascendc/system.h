@@ -7,11 +7,12 @@
 #include "machine/core.h"
 #include "qualifiers.h"
 
-// The model has vector cores only.
-#define ASCEND_IS_AIV constexpr(true)
-#define ASCEND_IS_AIC constexpr(false)
-#define ASCEND_IS_NOT_AIV constexpr(false)
-#define ASCEND_IS_NOT_AIC constexpr(true)
+// The condition of an `if` without parentheses: `if ASCEND_IS_AIC { ... }`. Known at run time, as in the toolkit's CPU
+// mode; on the device the compiler decides.
+#define ASCEND_IS_AIV (ascendc_host::Core::Current().Kind() == ascendc_host::CoreKind::kVector)
+#define ASCEND_IS_AIC (ascendc_host::Core::Current().Kind() == ascendc_host::CoreKind::kCube)
+#define ASCEND_IS_NOT_AIV (!ASCEND_IS_AIV)
+#define ASCEND_IS_NOT_AIC (!ASCEND_IS_AIC)
 
 namespace AscendC {
 
@@ -23,16 +24,18 @@ inline int64_t GetBlockNum() {
     return ascendc_host::Core::Current().BlockNum();
 }
 
+// Which of its block's vector cores this is; 0 on a cube core.
 inline int64_t GetSubBlockIdx() {
-    return 0;
+    return ascendc_host::Core::Current().SubBlockIdx();
+}
+
+// How many cores of this kind a block has: 1 on a cube core.
+inline int64_t GetTaskRation() {
+    return ascendc_host::Core::Current().TaskRation();
 }
 
 inline int64_t GetSubBlockNum() {
-    return 1;
-}
-
-inline int64_t GetTaskRation() {
-    return 1;
+    return GetTaskRation();
 }
 
 // The launcher hands over the user's part of the workspace, as the CPU mode of the toolkit does.

@@ -1,4 +1,4 @@
-// LocalTensor and GlobalTensor: checked views of the Unified Buffer and of global memory.
+// LocalTensor and GlobalTensor: checked views of the local memories and of global memory.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,8 @@
 #include "constants.h"
 #include "enums.h"
 #include "machine/core.h"
+#include "machine/local_memory.h"
+#include "operand_checks.h"
 #include "qualifiers.h"
 
 namespace ascendc_host {
@@ -22,7 +24,8 @@ struct Index {
 };
 
 template <typename T>
-T ScalarRead(const UbView& view, uint64_t index, const char* call, Where where) {
+T ScalarRead(const LocalView& view, uint64_t index, const char* call, Where where) {
+    if (!RequireMemory(CallSite{call, where}, view, "the tensor", {Memory::kUb})) return T{};
     Instruction instruction(Pipe::kS, call, where);
     T value;
     std::memcpy(&value, instruction.Read(view, index * sizeof(T), sizeof(T)), sizeof(T));
@@ -31,7 +34,8 @@ T ScalarRead(const UbView& view, uint64_t index, const char* call, Where where) 
 }
 
 template <typename T>
-void ScalarWrite(const UbView& view, uint64_t index, const T& value, const char* call, Where where) {
+void ScalarWrite(const LocalView& view, uint64_t index, const T& value, const char* call, Where where) {
+    if (!RequireMemory(CallSite{call, where}, view, "the tensor", {Memory::kUb})) return;
     Instruction instruction(Pipe::kS, call, where);
     std::memcpy(instruction.Write(view, index * sizeof(T), sizeof(T)), &value, sizeof(T));
     instruction.ScalarCost(ScalarAccess::kUbWrite);
@@ -83,12 +87,12 @@ public:
     using PrimType = T;
 
     LocalTensor() = default;
-    explicit LocalTensor(const ascendc_host::UbView& view) : view_(view) {}
+    explicit LocalTensor(const ascendc_host::LocalView& view) : view_(view) {}
 
     LocalTensor operator[](ascendc_host::Index offset) const {
         const uint64_t bytes = offset.value * sizeof(T);
         if (bytes > view_.size) FaultOutside(offset);
-        ascendc_host::UbView view = view_;
+        ascendc_host::LocalView view = view_;
         view.offset += static_cast<uint32_t>(bytes);
         view.size -= static_cast<uint32_t>(bytes);
         return LocalTensor(view);
@@ -103,7 +107,7 @@ public:
         ascendc_host::ScalarWrite<T>(view_, index, static_cast<T>(value), "SetValue", where);
     }
 
-    ascendc_host::ScalarReference<T, ascendc_host::UbView> operator()(const uint32_t index,
+    ascendc_host::ScalarReference<T, ascendc_host::LocalView> operator()(const uint32_t index,
                                                                       Where where = Where::Here()) const {
         return {view_, index, where};
     }
@@ -113,38 +117,40 @@ public:
         return LocalTensor<U>(view_);
     }
 
-    // The byte address in the Unified Buffer, as on the device; it is no host pointer.
-    uint64_t GetPhyAddr() const { return view_.offset; }
-    uint64_t GetPhyAddr(const uint32_t offset) const { return view_.offset + offset * sizeof(T); }
+    // The byte address in its memory, as on the device; it is no host pointer.
+    uint64_t GetPhyAddr() const {
+        return view_.offset - ascendc_host::RegionOf(ascendc_host::Core::Current().MemoryOf(view_)).begin;
+    }
+    uint64_t GetPhyAddr(const uint32_t offset) const { return GetPhyAddr() + offset * sizeof(T); }
 
     uint32_t GetSize() const { return view_.size / sizeof(T); }
     uint32_t GetLength() const { return view_.size; }
     void SetSize(const uint32_t size, Where where = Where::Here()) {
-        const ascendc_host::UbView whole = ascendc_host::Core::Current().WholeBuffer(view_.buffer);
+        const ascendc_host::LocalView whole = ascendc_host::Core::Current().WholeBuffer(view_.buffer);
         const uint64_t bytes = static_cast<uint64_t>(size) * sizeof(T);
         if (view_.offset + bytes > whole.offset + whole.size) FaultSize(bytes, whole.size, where);
         view_.size = static_cast<uint32_t>(bytes);
     }
 
-    const ascendc_host::UbView& View() const { return view_; }
+    const ascendc_host::LocalView& View() const { return view_; }
 
 private:
     [[noreturn]] void FaultOutside(const ascendc_host::Index& offset) const {
         ascendc_host::Core::Current().Fault(
-            ascendc_host::Check::kUbBounds, offset.where, "LocalTensor::operator[]",
+            ascendc_host::Check::kLocalBounds, offset.where, "LocalTensor::operator[]",
             "offset " + std::to_string(offset.value) + " lies behind the " + std::to_string(GetSize()) +
                 " elements of the tensor",
             "index inside the tensor, or make its buffer larger");
     }
 
     [[noreturn]] static void FaultSize(uint64_t bytes, uint32_t buffer, Where where) {
-        ascendc_host::Core::Current().Fault(ascendc_host::Check::kUbBounds, where, "SetSize",
+        ascendc_host::Core::Current().Fault(ascendc_host::Check::kLocalBounds, where, "SetSize",
                                             std::to_string(bytes) + " bytes do not fit the buffer of " +
                                                 std::to_string(buffer) + " bytes at the tensor's offset",
                                             "give the tensor at most the elements that its buffer holds");
     }
 
-    ascendc_host::UbView view_;
+    ascendc_host::LocalView view_;
 };
 
 template <typename T>

@@ -26,7 +26,7 @@ constexpr uint32_t kLanesOf = std::min<uint32_t>(128, kRepeatBytes / std::max({s
 template <typename T>
 struct LaneCursor {
     explicit LaneCursor(const Operand<T>& operand)
-        : base(Core::Current().Ub(operand.view.offset)),
+        : base(Core::Current().Local(operand.view.offset)),
           blockStride(operand.blockStride * kBlockBytes),
           repeatStride(operand.repeatStride * kBlockBytes) {}
 
@@ -98,7 +98,7 @@ void RunElementwise(const CallSite& site, const VectorShape& shape, F f, const O
     CheckOperand<Access::kWrite>(instruction, destination, shape);
     (OverlapCheck(site, destination, sources, shape).Run(), ...);
     ComputeLanes(shape, f, LaneCursor<D>(destination), LaneCursor<S>(sources)...);
-    instruction.VectorCost(shape.repeats, shape.lanes / RateOf<op, sourceBytes, sizeof(D)>());
+    instruction.ComputeCost(shape.repeats, shape.lanes / RateOf<op, sourceBytes, sizeof(D)>());
     instruction.VectorConflicts(BankConflictCycles(shape, destination, sources...));
 }
 
@@ -115,7 +115,7 @@ void RunAccumulate(const CallSite& site, const VectorShape& shape, F f, const Op
     OverlapCheck(site, destination, destination, shape).Run();
     (OverlapCheck(site, destination, sources, shape).Run(), ...);
     ComputeLanes(shape, f, LaneCursor<D>(destination), LaneCursor<D>(destination), LaneCursor<S>(sources)...);
-    instruction.VectorCost(shape.repeats, shape.lanes / RateOf<op, sourceBytes, sizeof(D)>());
+    instruction.ComputeCost(shape.repeats, shape.lanes / RateOf<op, sourceBytes, sizeof(D)>());
     instruction.VectorConflicts(BankConflictCycles(shape, destination, sources...));
 }
 

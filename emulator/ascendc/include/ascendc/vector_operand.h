@@ -15,7 +15,7 @@ namespace ascendc_host {
 // Strides are in blocks of 32 bytes, from start to start.
 struct VectorOperand {
     const char* name = "";
-    UbView view;
+    LocalView view;
     uint32_t elementBytes = 0;
     uint32_t blockStride = 1;
     uint32_t repeatStride = kBlocksPerRepeat;

@@ -1,39 +1,39 @@
-#include "block_timing.h"
+#include "core_timing.h"
 
 #include <algorithm>
 
 namespace ascendc_host {
 
-BlockTiming::BlockTiming(const BlockTrace& trace, const TimelineOptions& options, StartDma startDma,
-                         std::function<void(const Record&, double, double, double)> onSpan)
-    : trace_(trace), options_(options), startDma_(std::move(startDma)), onSpan_(std::move(onSpan)) {}
+CoreTiming::CoreTiming(const CoreTrace& trace, const TimelineOptions& options, Surroundings surroundings)
+    : trace_(trace), options_(options), surroundings_(std::move(surroundings)) {}
 
-void BlockTiming::Begin(double time) {
+void CoreTiming::Begin(double time) {
     scalar_ = time;
     Advance();
 }
 
-void BlockTiming::SyncAllEnded(double time) {
+void CoreTiming::SyncAllEnded(double time) {
     scalar_ = time;
     state_ = State::kRunning;
     Advance();
 }
 
-void BlockTiming::DmaEnded(int slot, double time) {
+void CoreTiming::DmaEnded(int slot, double time) {
     Pipe& pipe = pipes_[slot];
     const Record& record = *pipe.dma;
     pipe.dma = nullptr;
     const Cost& cost = options_.cost;
-    const bool read = kSlotPipes[slot] == ascendc_host::Pipe::kMte2;
+    const bool read = PipeAt(trace_.seat.kind, slot) == ascendc_host::Pipe::kMte2;
     const double latency = !read ? cost.writeLatency : options_.hot ? cost.readLatencyHot : cost.readLatencyCold;
-    pipe.free = std::max(time, pipe.dmaBegin + cost.dmaCommand * record.commands);
+    const double least = std::max<double>(cost.dmaCommand * record.commands, record.minimumCycles);
+    pipe.free = std::max(time, pipe.dmaBegin + least);
     pipe.busy += pipe.free - pipe.dmaBegin;
     pipe.allDone = std::max(pipe.allDone, pipe.free + latency);
-    if (onSpan_) onSpan_(record, pipe.dmaBegin, pipe.free, pipe.free + latency);
+    if (surroundings_.onSpan) surroundings_.onSpan(record, pipe.dmaBegin, pipe.free, pipe.free + latency);
     Advance();
 }
 
-void BlockTiming::Advance() {
+void CoreTiming::Advance() {
     for (bool moved = true; moved;) {
         moved = AdvanceScalar();
         for (int slot = 0; slot < kSlots; ++slot) moved = AdvancePipe(slot) || moved;
@@ -42,7 +42,7 @@ void BlockTiming::Advance() {
 
 // ---- the scalar unit -----------------------------------------------------------------------------------------------
 
-bool BlockTiming::AdvanceScalar() {
+bool CoreTiming::AdvanceScalar() {
     const size_t before = next_;
     while (state_ == State::kRunning && next_ < trace_.records.size()) {
         const Record& record = trace_.records[next_];
@@ -51,6 +51,8 @@ bool BlockTiming::AdvanceScalar() {
             scalar_ += options_.cost.scalarIssue;
             pipes_[kScalar].busy += options_.cost.scalarIssue;
             if (record.kind == RecordKind::kSyncAll) state_ = State::kSyncAll;
+        } else if (record.kind == RecordKind::kCrossCoreWait) {
+            if (!WaitForOtherCores(record)) break;
         } else if (record.slot != kScalar) {
             if (!IssueToPipe(record)) break;
         } else if (record.kind == RecordKind::kWaitFlag) {
@@ -64,7 +66,7 @@ bool BlockTiming::AdvanceScalar() {
     return next_ != before;
 }
 
-bool BlockTiming::IssueToPipe(const Record& record) {
+bool CoreTiming::IssueToPipe(const Record& record) {
     Pipe& pipe = pipes_[record.slot];
     const auto depth = static_cast<size_t>(options_.cost.queueDepth);
     if (pipe.queue.size() >= depth) return false;  // nobody knows yet when an entry will leave
@@ -79,7 +81,7 @@ bool BlockTiming::IssueToPipe(const Record& record) {
     return true;
 }
 
-bool BlockTiming::WaitOnScalar(const Record& record) {
+bool CoreTiming::WaitOnScalar(const Record& record) {
     std::deque<double>& times = FlagTimes(record);
     if (times.empty()) return false;
     scalar_ = std::max(scalar_ + options_.cost.scalarIssue, times.front());
@@ -88,7 +90,15 @@ bool BlockTiming::WaitOnScalar(const Record& record) {
     return true;
 }
 
-void BlockTiming::ScalarInstruction(const Record& record) {
+bool CoreTiming::WaitForOtherCores(const Record& record) {
+    const std::optional<double> set = surroundings_.takeFlag(record.eventId);
+    if (!set) return false;
+    scalar_ = std::max(scalar_ + options_.cost.scalarIssue, *set + options_.cost.crossCoreFlag);
+    pipes_[kScalar].busy += options_.cost.scalarIssue;
+    return true;
+}
+
+void CoreTiming::ScalarInstruction(const Record& record) {
     const Cost& cost = options_.cost;
     double cycles = cost.scalarIssue;
     if (record.kind == RecordKind::kScalar) {
@@ -99,15 +109,16 @@ void BlockTiming::ScalarInstruction(const Record& record) {
             case ScalarAccess::kGmMiss: cycles = cost.scalarGmMiss; break;
             case ScalarAccess::kIssueOnly: break;
         }
-        if (onSpan_) onSpan_(record, scalar_, scalar_ + cycles, scalar_ + cycles);
+        if (surroundings_.onSpan) surroundings_.onSpan(record, scalar_, scalar_ + cycles, scalar_ + cycles);
     }
     scalar_ += cycles;
     pipes_[kScalar].busy += cycles;
     if (record.kind == RecordKind::kSetFlag) FlagTimes(record).push_back(scalar_);
+    if (record.kind == RecordKind::kCrossCoreSet) surroundings_.setFlag(record.eventId, scalar_);
 }
 
 // Whether all queues are empty and all ends known; moves the scalar unit to the last of them.
-bool BlockTiming::Drained() {
+bool CoreTiming::Drained() {
     for (const Pipe& pipe : pipes_) {
         if (!pipe.queue.empty() || pipe.dma != nullptr) return false;
     }
@@ -117,7 +128,7 @@ bool BlockTiming::Drained() {
 
 // ---- the other pipes -----------------------------------------------------------------------------------------------
 
-bool BlockTiming::AdvancePipe(int slot) {
+bool CoreTiming::AdvancePipe(int slot) {
     Pipe& pipe = pipes_[slot];
     const size_t depth = static_cast<size_t>(options_.cost.queueDepth);
     bool moved = false;
@@ -130,7 +141,7 @@ bool BlockTiming::AdvancePipe(int slot) {
 }
 
 // Takes the entry out of the queue at the time at which it starts; false when that is not known yet.
-bool BlockTiming::Start(Pipe& pipe, const Entry& entry) {
+bool CoreTiming::Start(Pipe& pipe, const Entry& entry) {
     const Record& record = *entry.record;
     double begin = std::max(entry.issued, pipe.free);
     switch (record.kind) {
@@ -147,15 +158,18 @@ bool BlockTiming::Start(Pipe& pipe, const Entry& entry) {
         case RecordKind::kBarrier:
             begin = std::max(begin, pipe.allDone);
             break;
-        case RecordKind::kVector:
-            StartVector(pipe, record, begin);
+        case RecordKind::kCrossCoreSet:
+            surroundings_.setFlag(record.eventId, std::max(begin, pipe.allDone));
+            break;
+        case RecordKind::kCompute:
+            StartCompute(pipe, record, begin);
             pipe.left.push_back(begin);
             return true;
         default:
             pipe.dma = &record;
             pipe.dmaBegin = begin;
             pipe.left.push_back(begin);
-            startDma_(begin, static_cast<double>(record.gmBytes), record.slot);
+            surroundings_.startDma(begin, static_cast<double>(record.gmBytes), record.slot);
             return true;
     }
     pipe.free = begin;
@@ -163,16 +177,17 @@ bool BlockTiming::Start(Pipe& pipe, const Entry& entry) {
     return true;
 }
 
-void BlockTiming::StartVector(Pipe& pipe, const Record& record, double begin) {
-    double cycles = options_.cost.vectorHead + static_cast<double>(record.repeats) * record.cyclesPerRepeat;
+void CoreTiming::StartCompute(Pipe& pipe, const Record& record, double begin) {
+    const bool cube = trace_.seat.kind == CoreKind::kCube;
+    double cycles = (cube ? options_.cost.cubeHead : options_.cost.vectorHead) + static_cast<double>(record.repeats) * record.cyclesPerRepeat;
     if (options_.bankConflicts) cycles += record.conflicts;
     pipe.free = begin + cycles;
     pipe.busy += cycles;
     pipe.allDone = std::max(pipe.allDone, pipe.free);
-    if (onSpan_) onSpan_(record, begin, pipe.free, pipe.free);
+    if (surroundings_.onSpan) surroundings_.onSpan(record, begin, pipe.free, pipe.free);
 }
 
-std::deque<double>& BlockTiming::FlagTimes(const Record& record) {
+std::deque<double>& CoreTiming::FlagTimes(const Record& record) {
     const bool set = record.kind == RecordKind::kSetFlag;
     const int from = set ? record.slot : record.other;
     const int to = set ? record.other : record.slot;

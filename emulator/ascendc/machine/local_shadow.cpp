@@ -1,21 +1,21 @@
-#include "ub_shadow.h"
+#include "local_shadow.h"
 
 #include <algorithm>
 
 namespace ascendc_host {
 
-void UbShadow::ForgetContents(uint32_t ubOffset, uint32_t bytes) {
-    const uint32_t end = ubOffset + bytes;
-    while (ubOffset < end) {
-        const uint32_t part = std::min(kUbBlockBytes - ubOffset % kUbBlockBytes, end - ubOffset);
-        Block(ubOffset).initialised &= ~Mask(ubOffset, part);
-        ubOffset += part;
+void LocalShadow::ForgetContents(uint32_t offset, uint32_t bytes) {
+    const uint32_t end = offset + bytes;
+    while (offset < end) {
+        const uint32_t part = std::min(kShadowBlockBytes - offset % kShadowBlockBytes, end - offset);
+        Block(offset).initialised &= ~Mask(offset, part);
+        offset += part;
     }
 }
 
-void UbShadow::KeepOlder(UbBlock& block, uint32_t overwritten) {
+void LocalShadow::KeepOlder(ShadowBlock& block, uint32_t overwritten) {
     const OlderWrite kept = {block.written & ~overwritten, block.writeSeq, block.writeSlot, block.older};
-    if (freeOlder_ == UbBlock::kNoOlder) {
+    if (freeOlder_ == ShadowBlock::kNoOlder) {
         block.older = static_cast<uint32_t>(older_.size());
         older_.push_back(kept);
         return;
@@ -25,9 +25,9 @@ void UbShadow::KeepOlder(UbBlock& block, uint32_t overwritten) {
     older_[block.older] = kept;
 }
 
-void UbShadow::TrimOlder(UbBlock& block, uint32_t overwritten) {
+void LocalShadow::TrimOlder(ShadowBlock& block, uint32_t overwritten) {
     uint32_t* link = &block.older;
-    while (*link != UbBlock::kNoOlder) {
+    while (*link != ShadowBlock::kNoOlder) {
         OlderWrite& write = older_[*link];
         write.bytes &= ~overwritten;
         if (write.bytes != 0) {

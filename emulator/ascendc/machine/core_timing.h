@@ -1,4 +1,4 @@
-// The time of one block: its scalar unit issues the recorded instructions into the queues of the pipes.
+// The time of one core: its scalar unit issues the recorded instructions into the queues of the pipes.
 //
 // Each part runs ahead as far as its times are known. What is unknown is only when a DMA ends, because all cores
 // share the memory: the simulator calls DmaEnded for that, and then the parts that waited go on. A part that waits
@@ -8,21 +8,28 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <optional>
 
 #include "timeline.h"
 
 namespace ascendc_host {
 
-class BlockTiming {
+class CoreTiming {
 public:
-    using StartDma = std::function<void(double time, double bytes, int slot)>;
+    // What a core needs of the others.
+    struct Surroundings {
+        std::function<void(double time, double bytes, int slot)> startDma;
+        std::function<void(int flagId, double time)> setFlag;       // for the other cores of the block
+        std::function<std::optional<double>(int flagId)> takeFlag;  // when all of them have set it; empty: not known yet
+        std::function<void(const Record&, double begin, double end, double done)> onSpan;  // may be empty
+    };
 
-    BlockTiming(const BlockTrace& trace, const TimelineOptions& options, StartDma startDma,
-                std::function<void(const Record&, double begin, double end, double done)> onSpan);
+    CoreTiming(const CoreTrace& trace, const TimelineOptions& options, Surroundings surroundings);
 
     void Begin(double time);
     void DmaEnded(int slot, double time);
     void SyncAllEnded(double time);
+    void FlagSet() { Advance(); }  // another core of the block has set a flag
 
     bool AtSyncAll() const { return state_ == State::kSyncAll; }
     bool Ended() const { return state_ == State::kEnded; }
@@ -52,16 +59,16 @@ private:
     bool AdvancePipe(int slot);
     bool IssueToPipe(const Record& record);
     bool WaitOnScalar(const Record& record);
+    bool WaitForOtherCores(const Record& record);
     bool Drained();
     bool Start(Pipe& pipe, const Entry& entry);
-    void StartVector(Pipe& pipe, const Record& record, double begin);
+    void StartCompute(Pipe& pipe, const Record& record, double begin);
     void ScalarInstruction(const Record& record);
     std::deque<double>& FlagTimes(const Record& record);
 
-    const BlockTrace& trace_;
+    const CoreTrace& trace_;
     const TimelineOptions& options_;
-    const StartDma startDma_;
-    const std::function<void(const Record&, double, double, double)> onSpan_;
+    const Surroundings surroundings_;
 
     State state_ = State::kRunning;
     size_t next_ = 0;  // record

@@ -1,0 +1,80 @@
+// Fixpipe from L0C to global memory: float as it is, fractals (NZ) to rows (ND).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "cube_params.h"
+#include "library_calls.h"
+#include "mmad.h"
+#include "operand_checks.h"
+#include "tensor.h"
+#include "vector_shape.h"
+
+namespace ascendc_host {
+
+inline bool CheckFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220& params) {
+    bool fits = RequireRange(site, "nSize", params.nSize, 0, 4095);
+    fits &= RequireRange(site, "mSize", params.mSize, 0, 8192);
+    fits &= RequireRange(site, "srcStride", params.srcStride, 0, 65535);
+    fits &= RequireRange(site, "dstStride", params.dstStride, 1, UINT32_MAX);
+    fits &= RequireRange(site, "ndNum", params.ndNum, 0, 65535);
+    if (params.mSize > 1 && params.dstStride < params.nSize) {
+        site.Report(Check::kOverlap,
+                    "rows of nSize = " + std::to_string(params.nSize) + " elements go to places dstStride = " +
+                        std::to_string(params.dstStride) + " elements apart",
+                    "make dstStride at least nSize");
+    }
+    return fits;
+}
+
+inline bool IsPlainFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220& params) {
+    const char* extra = params.quantPre != NoQuant ? "quantPre"
+                        : params.reluEn            ? "reluEn"
+                        : params.unitFlag != 0     ? "unitFlag"
+                        : params.isChannelSplit    ? "isChannelSplit"
+                        : params.ndNum > 1         ? "ndNum above 1"
+                                                   : nullptr;
+    if (extra == nullptr) return true;
+    site.Report(Check::kUnsupported, std::string(extra) + " is set, which this model does not have",
+                "move one matrix of float as it is, ordered by flags, and convert it on a vector core");
+    return false;
+}
+
+inline void RunFixpipe(const CallSite& site, const GmView& dst, const LocalView& src,
+                       const AscendC::FixpipeParamsV220& params) {
+    if (!RequireMemory(site, src, "srcLocal", {Memory::kL0C})) return;
+    if (!CheckFixpipe(site, params) || !IsPlainFixpipe(site, params)) return;
+    if (params.nSize == 0 || params.mSize == 0 || params.ndNum == 0) return;
+    Core::Current().Barrier(Pipe::kFix, kInsideLibrary);  // as in the public header
+    Instruction instruction(Pipe::kFix, site.call, site.where);
+    instruction.CheckAligned(src, kResultRowBytes, "srcLocal");
+    const uint64_t rowBytes = params.nSize * sizeof(float);
+    for (uint64_t row = 0; row < params.mSize; ++row) {
+        uint8_t* target = instruction.WriteGm(dst, row * params.dstStride * sizeof(float), rowBytes);
+        for (uint64_t at = 0, block = 0; at < rowBytes; at += kResultRowBytes, ++block) {
+            const uint64_t bytes = std::min<uint64_t>(kResultRowBytes, rowBytes - at);
+            const uint64_t from = (block * params.srcStride + row) * kResultRowBytes;
+            std::memcpy(target + at, instruction.Read(src, from, bytes), bytes);
+        }
+    }
+    instruction.DmaCost(params.mSize * rowBytes);
+}
+
+}  // namespace ascendc_host
+
+namespace AscendC {
+
+template <typename DstT, typename SrcT, const FixpipeConfig& config = CFG_ROW_MAJOR>
+void Fixpipe(const GlobalTensor<DstT>& dstGlobal, const LocalTensor<SrcT>& srcLocal,
+             const FixpipeParamsV220& intriParams, Where where = Where::Here()) {
+    static_assert(std::is_same_v<DstT, float> && std::is_same_v<SrcT, float>,
+                  "Fixpipe: this model moves float to float");
+    static_assert(config.format == CO2Layout::ROW_MAJOR, "Fixpipe: this model moves with CFG_ROW_MAJOR");
+    ascendc_host::RunFixpipe(ascendc_host::CallSite{"Fixpipe", where}, dstGlobal.View(), srcLocal.View(), intriParams);
+}
+
+}  // namespace AscendC

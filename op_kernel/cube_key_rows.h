@@ -1,0 +1,76 @@
+// K rows of a cache on their way to L1, in the order of fractals that the cube reads.
+#pragma once
+
+#include "cache_rows.h"
+#include "cube_layout.h"
+
+namespace toptheta {
+
+// Page numbers of one sequence, read by the scalar unit through the data cache: a cube core has no Unified Buffer.
+class ScalarBlockTable {
+public:
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR blockTable)
+    {
+        width_ = tiling.blockTableWidth;
+        table_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(blockTable));
+    }
+
+    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t, uint32_t)
+    {
+        row_ = static_cast<uint64_t>(sequence) * width_;
+    }
+
+    TOPTHETA_DEVICE inline int64_t Page(uint32_t page) { return table_.GetValue(row_ + page); }
+
+    TOPTHETA_DEVICE inline void End() {}
+
+private:
+    GlobalTensor<int32_t> table_;
+    uint64_t row_ = 0;
+    uint32_t width_ = 0;
+};
+
+template <typename T>
+class CubeKeyRows {
+public:
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR key, GM_ADDR blockTable)
+    {
+        headDim_ = tiling.headDim;
+        cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(key));
+        ScalarBlockTable table;
+        table.Init(tiling, blockTable);
+        addresses_.Init(tiling, tiling.key, table);
+    }
+
+    // `start` is the first valid row of the segment's sequence.
+    TOPTHETA_DEVICE inline void Begin(const Segment& segment, uint32_t start)
+    {
+        addresses_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
+    }
+
+    // Columns in blocks of 16, one behind the other, each with all rows; a paged cache takes one command per page.
+    TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, uint32_t row, uint32_t rows)
+    {
+        AscendC::Nd2NzParams copy;
+        copy.ndNum = 1;
+        copy.dValue = static_cast<uint16_t>(headDim_);
+        copy.srcNdMatrixStride = 0;
+        copy.srcDValue = static_cast<uint16_t>(addresses_.RowStride());  // tiling has checked its range
+        copy.dstNzC0Stride = static_cast<uint16_t>(AlignUp(rows, kFractal));
+        copy.dstNzNStride = 1;
+        copy.dstNzMatrixStride = 0;
+        for (uint32_t done = 0; done < rows;) {
+            const uint32_t count = addresses_.RunLength(row + done, rows - done);
+            copy.nValue = static_cast<uint16_t>(count);
+            AscendC::DataCopy(to[done * kFractal], cache_[addresses_.OffsetOf(row + done)], copy);
+            done += count;
+        }
+    }
+
+private:
+    GlobalTensor<T> cache_;
+    RowAddresses<ScalarBlockTable> addresses_;
+    uint32_t headDim_ = 0;
+};
+
+}  // namespace toptheta

@@ -1,0 +1,64 @@
+// How a cube core works on scores: sizes of its buffers, and the ring in global memory through which the scores go.
+//
+// | buffer | bytes                  | holds                                                    |
+// |--------|------------------------|----------------------------------------------------------|
+// | L1     | 4 * 64 KiB             | K rows of two rounds for each of the two vector cores    |
+// | L1     | 4 * 16 * D * 2         | queries of two segments for each of them                 |
+// | L0A    | 4 * 16 * D * 2         | the same                                                 |
+// | L0B    | 2 * 32 KiB             | K rows of half a round                                   |
+// | L0C    | 4 * 16 KiB             | scores of two rounds for each of them, 16 heads          |
+#pragma once
+
+#include "ub_layout.h"
+
+namespace toptheta {
+
+constexpr uint32_t kFractal = 16;             // rows and columns of the smallest matrix that the cube multiplies
+constexpr uint32_t kPairCores = 2;            // vector cores for each cube core
+constexpr uint32_t kRoundBytes = 64 * 1024;   // K rows of a round
+constexpr uint32_t kMostRoundRows = 256;
+constexpr uint32_t kRingRounds = 4;           // that the cube core may be ahead
+constexpr int64_t kMostRowStride = 65535;     // elements between two rows, as the copy to L1 can skip them
+
+// K rows of one round of a vector core.
+TOPTHETA_DEVICE constexpr uint32_t RoundRowsFor(uint32_t headDim)
+{
+    const uint32_t rows = kRoundBytes / 2 / 2 / headDim / kFractal * kFractal * 2;
+    return rows < kMostRoundRows ? rows : kMostRoundRows;
+}
+
+// float32 scores of one round
+TOPTHETA_DEVICE constexpr uint32_t RoundScores(uint32_t headDim, uint32_t headBlock)
+{
+    return headBlock * RoundRowsFor(headDim);
+}
+
+TOPTHETA_DEVICE constexpr uint64_t RingBytes(uint32_t headDim, uint32_t headBlock)
+{
+    return static_cast<uint64_t>(kRingRounds) * RoundScores(headDim, headBlock) * sizeof(float);
+}
+
+// Shorter chunks than where the core multiplies K rows itself: the sooner a chunk is full, the less is left to do when
+// the cube core has finished.
+constexpr uint32_t kCubeChunkRows = 512;
+
+// Whether the K rows of a round fit their place in L1, and its scores a chunk.
+TOPTHETA_DEVICE constexpr bool EveryRoundFits()
+{
+    for (uint32_t headDim = kFractal; headDim <= kMaxHeadDim; headDim += kFractal) {
+        const uint32_t rows = RoundRowsFor(headDim);
+        if (rows == 0 || rows % (2 * kFractal) != 0 || rows * headDim * 2 > kRoundBytes) {
+            return false;
+        }
+        for (uint32_t mode = 0; mode < 4; mode++) {
+            const UbShape shape = {headDim, HeadBlockFor(kMaxHeadBlock, headDim), (mode & 1) != 0, (mode & 2) != 0};
+            const UbLayout layout = MakeUbLayout(shape, kCubeChunkRows);
+            if (!LayoutFits(layout, headDim) || layout.chunkRows < rows) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+}  // namespace toptheta

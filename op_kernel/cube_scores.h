@@ -1,0 +1,323 @@
+// Query times K rows on a cube core, for the two vector cores of its block.
+//
+// The cube core walks through the segments of both vector cores in rounds of some hundred rows (cube_layout.h). The K
+// rows of a round arrive while those of the round before are multiplied; the scores leave for the rings of the vector
+// cores (score_ring.h), which may be some rounds behind.
+#pragma once
+
+#include "cube_key_rows.h"
+#include "kernel_tensors.h"
+#include "score_ring.h"
+#include "sequence_lengths.h"
+
+namespace toptheta {
+
+// The rounds of one vector core.
+class RoundIterator {
+public:
+    using Segments = SegmentIterator<ValidRows<LengthTensors>>;
+
+    TOPTHETA_DEVICE inline RoundIterator(const Segments& segments, uint32_t roundRows)
+        : segments_(segments), roundRows_(roundRows)
+    {
+    }
+
+    struct Round {
+        Segment segment;
+        uint32_t row = 0;
+        uint32_t rows = 0;         // 0: this core has no more
+        uint32_t segmentNumber = 0;
+        bool first = false;        // of its segment
+        bool last = false;
+    };
+
+    TOPTHETA_DEVICE inline void Next(Round& round)
+    {
+        round.first = row_ == segment_.rowEnd;
+        if (round.first) {
+            if (!segments_.Next(segment_)) {
+                round.rows = 0;
+                return;
+            }
+            row_ = segment_.rowBegin;
+            number_++;
+        }
+        round.segment = segment_;
+        round.segmentNumber = number_;
+        round.row = row_;
+        round.rows = Least(roundRows_, segment_.rowEnd - row_);
+        row_ += round.rows;
+        round.last = row_ == segment_.rowEnd;
+    }
+
+private:
+    Segments segments_;
+    Segment segment_ = {};
+    uint32_t roundRows_;
+    uint32_t row_ = 0;
+    uint32_t number_ = 0;
+};
+
+template <typename T>
+class CubeScores {
+public:
+    TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
+                                     GM_ADDR workspace)
+    {
+        tiling_ = tiling;
+        headDim_ = tiling->headDim;
+        roundRows_ = RoundRowsFor(headDim_);
+        pair_ = static_cast<uint32_t>(AscendC::GetBlockIdx()) * kPairCores;
+        LengthTensors integers;
+        integers.Init(*tiling, tensors.lengths, tensors.starts);
+        lengths_.Init(*tiling, integers);
+        for (uint32_t core = 0; core < kPairCores; core++) {
+            keyRows_[core].Init(*tiling, tensors.key, tensors.blockTable);
+        }
+        query_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(tensors.parameters.query));
+        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->ringOffset));
+        pipe->InitBuffer(keys_, kPlaces * kRoundBytes);
+        pipe->InitBuffer(queries_, kPlaces * QueryElements() * sizeof(T));
+        pipe->InitBuffer(left_, kPlaces * QueryElements() * sizeof(T));
+        pipe->InitBuffer(right_, kHalves * kRoundBytes / 2);
+        pipe->InitBuffer(products_, kPlaces * kProductFloats * sizeof(float));
+    }
+
+    TOPTHETA_DEVICE inline void Process()
+    {
+        const WorkTotal total = TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks, lengths_);
+        RoundIterator first(SegmentsOf(total, 0), roundRows_);
+        RoundIterator second(SegmentsOf(total, 1), roundRows_);
+        SetFreeFlags();
+        Load(first, second, 0);
+        uint32_t round = 0;
+        for (; AnyRows(round); round++) {
+            Load(first, second, round + 1);
+            if (round >= kRingRounds) {
+                AscendC::CrossCoreWaitFlag(kPlaceFree);
+            }
+            for (uint32_t core = 0; core < kPairCores; core++) {
+                Multiply(core, round);
+            }
+            AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kScoresReady);
+        }
+        for (uint32_t left = Least(round, kRingRounds); left > 0; left--) {
+            AscendC::CrossCoreWaitFlag(kPlaceFree);
+        }
+        WaitForFreeFlags();
+    }
+
+private:
+    using Round = RoundIterator::Round;
+
+    // places in L1, L0A and L0C: two rounds or segments of each of the two vector cores
+    static constexpr uint32_t kPlaces = 2 * kPairCores;
+    static constexpr uint32_t kHalves = 2;  // of a round, one after the other in L0B
+    static constexpr uint32_t kProductFloats = kFractal * kMostRoundRows;
+    // M_MTE1: 0 and 1 the halves in L0B, then the queries in L0A
+    static constexpr int32_t kQueryEvent = kHalves;
+
+    TOPTHETA_DEVICE inline uint32_t QueryElements() const { return kFractal * headDim_; }
+    TOPTHETA_DEVICE static inline uint32_t PlaceOf(uint32_t core, uint32_t number)
+    {
+        return number % 2 * kPairCores + core;
+    }
+
+    TOPTHETA_DEVICE inline RoundIterator::Segments SegmentsOf(const WorkTotal& total, uint32_t core)
+    {
+        return RoundIterator::Segments(total, tiling_->cores, pair_ + core, tiling_->numKeyValueHeads,
+                                       tiling_->headBlocks, lengths_);
+    }
+
+    TOPTHETA_DEVICE inline void SetFreeFlags()
+    {
+        for (uint32_t place = 0; place < kPlaces; place++) {
+            SetFlag<HardEvent::MTE1_MTE2>(place);
+            SetFlag<HardEvent::FIX_M>(place);
+            SetFlag<HardEvent::M_MTE1>(kQueryEvent + place);
+        }
+        for (uint32_t half = 0; half < kHalves; half++) {
+            SetFlag<HardEvent::M_MTE1>(half);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void WaitForFreeFlags()
+    {
+        for (uint32_t place = 0; place < kPlaces; place++) {
+            WaitFlag<HardEvent::MTE1_MTE2>(place);
+            WaitFlag<HardEvent::FIX_M>(place);
+            WaitFlag<HardEvent::M_MTE1>(kQueryEvent + place);
+        }
+        for (uint32_t half = 0; half < kHalves; half++) {
+            WaitFlag<HardEvent::M_MTE1>(half);
+        }
+    }
+
+    TOPTHETA_DEVICE inline bool AnyRows(uint32_t round) const
+    {
+        return rounds_[PlaceOf(0, round)].rows > 0 || rounds_[PlaceOf(1, round)].rows > 0;
+    }
+
+    // ---- K rows and queries to L1 ----
+
+    TOPTHETA_DEVICE inline void Load(RoundIterator& first, RoundIterator& second, uint32_t round)
+    {
+        first.Next(rounds_[PlaceOf(0, round)]);
+        second.Next(rounds_[PlaceOf(1, round)]);
+        for (uint32_t core = 0; core < kPairCores; core++) {
+            const Round& wanted = rounds_[PlaceOf(core, round)];
+            if (wanted.rows > 0) {
+                LoadRound(core, PlaceOf(core, round), wanted);
+            }
+        }
+    }
+
+    TOPTHETA_DEVICE inline void LoadRound(uint32_t core, uint32_t place, const Round& round)
+    {
+        const Segment& segment = round.segment;
+        WaitFlag<HardEvent::MTE1_MTE2>(place);
+        if (round.first) {
+            keyRows_[core].Begin(segment, lengths_.Start(segment.batch));
+            LoadQuery(segment, PlaceOf(core, round.segmentNumber));
+        }
+        for (uint32_t done = 0; done < round.rows; done += HalfRows()) {
+            keyRows_[core].Load(KeyTile(place, done), round.row + done, Least(HalfRows(), round.rows - done));
+        }
+        SetFlag<HardEvent::MTE2_MTE1>(place);
+    }
+
+    TOPTHETA_DEVICE inline void LoadQuery(const Segment& segment, uint32_t place)
+    {
+        const uint32_t heads = HeadsOf(segment);
+        const uint32_t group = tiling_->numHeads / tiling_->numKeyValueHeads;
+        const uint64_t row = static_cast<uint64_t>(segment.batch) * tiling_->numHeads + segment.kvHead * group +
+                             segment.headBlock * tiling_->headBlock;
+        AscendC::Nd2NzParams copy;
+        // the cube would take a single row for a vector and expect another order of its elements
+        copy.ndNum = heads == 1 ? 2 : 1;
+        copy.nValue = static_cast<uint16_t>(heads);
+        copy.dValue = static_cast<uint16_t>(headDim_);
+        copy.srcNdMatrixStride = 0;
+        copy.srcDValue = static_cast<uint16_t>(headDim_);
+        copy.dstNzC0Stride = kFractal;
+        copy.dstNzNStride = 1;
+        copy.dstNzMatrixStride = kFractal;
+        AscendC::DataCopy(queries_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T)),
+                          query_[row * headDim_], copy);
+    }
+
+    // ---- products ----
+
+    TOPTHETA_DEVICE inline void Multiply(uint32_t core, uint32_t number)
+    {
+        const uint32_t place = PlaceOf(core, number);
+        const Round& round = rounds_[place];
+        if (round.rows == 0) {
+            return;
+        }
+        const uint32_t query = PlaceOf(core, round.segmentNumber);
+        WaitFlag<HardEvent::MTE2_MTE1>(place);
+        if (round.first) {
+            WaitFlag<HardEvent::M_MTE1>(kQueryEvent + query);
+            MoveFractals(Left(query), queries_.template GetWithOffset<T>(
+                                          QueryElements(), query * QueryElements() * sizeof(T)), headDim_ / kFractal);
+        }
+        WaitFlag<HardEvent::FIX_M>(place);
+        for (uint32_t done = 0; done < round.rows; done += HalfRows()) {
+            MultiplyHalf(place, query, round, done);
+        }
+        if (round.last) {
+            SetFlag<HardEvent::M_MTE1>(kQueryEvent + query);
+        }
+        SetFlag<HardEvent::M_FIX>(place);
+        WaitFlag<HardEvent::M_FIX>(place);
+        WriteScores(core, place, number, round);
+        SetFlag<HardEvent::FIX_M>(place);
+    }
+
+    TOPTHETA_DEVICE inline void MultiplyHalf(uint32_t place, uint32_t query, const Round& round, uint32_t done)
+    {
+        const uint32_t rows = Least(HalfRows(), round.rows - done);
+        const uint32_t fractals = CeilDiv(rows, kFractal) * (headDim_ / kFractal);
+        const int32_t half = half_;
+        half_ = 1 - half_;
+        LocalTensor<T> right = right_.template GetWithOffset<T>(kRoundBytes / 2 / sizeof(T), half * kRoundBytes / 2);
+        WaitFlag<HardEvent::M_MTE1>(half);
+        MoveFractals(right, KeyTile(place, done), fractals);
+        if (done + rows == round.rows) {
+            SetFlag<HardEvent::MTE1_MTE2>(place);
+        }
+        SetFlag<HardEvent::MTE1_M>(half);
+        WaitFlag<HardEvent::MTE1_M>(half);
+        AscendC::MmadParams product;
+        product.m = static_cast<uint16_t>(Most(HeadsOf(round.segment), 2));
+        product.n = static_cast<uint16_t>(rows);
+        product.k = static_cast<uint16_t>(headDim_);
+        AscendC::Mmad(Products(place)[done * kFractal], Left(query), right, product);
+        SetFlag<HardEvent::M_MTE1>(half);
+    }
+
+    // The order of the fractals in L1 is the one that the cube wants.
+    TOPTHETA_DEVICE inline void MoveFractals(const LocalTensor<T>& to, const LocalTensor<T>& from, uint32_t fractals)
+    {
+        AscendC::LoadData2DParams move;
+        move.repeatTimes = static_cast<uint8_t>(fractals);
+        move.srcStride = 1;
+        AscendC::LoadData(to, from, move);
+    }
+
+    // [head][row] into this round's place in the ring of the vector core
+    TOPTHETA_DEVICE inline void WriteScores(uint32_t core, uint32_t place, uint32_t number, const Round& round)
+    {
+        const uint32_t heads = HeadsOf(round.segment);
+        const uint64_t ring = static_cast<uint64_t>(pair_ + core) * kRingRounds + number % kRingRounds;
+        AscendC::FixpipeParamsV220 copy;
+        copy.nSize = static_cast<uint16_t>(round.rows);
+        copy.mSize = static_cast<uint16_t>(heads);
+        copy.srcStride = kFractal;
+        copy.dstStride = roundRows_;
+        copy.ndNum = 1;
+        AscendC::Fixpipe<float, float, AscendC::CFG_ROW_MAJOR>(
+            scores_[ring * RoundScores(headDim_, tiling_->headBlock)], Products(place), copy);
+    }
+
+    TOPTHETA_DEVICE inline uint32_t HeadsOf(const Segment& segment) const
+    {
+        const uint32_t group = tiling_->numHeads / tiling_->numKeyValueHeads;
+        return Least(tiling_->headBlock, group - segment.headBlock * tiling_->headBlock);
+    }
+
+    TOPTHETA_DEVICE inline uint32_t HalfRows() const { return roundRows_ / kHalves; }
+    // `row` is a multiple of HalfRows
+    TOPTHETA_DEVICE inline LocalTensor<T> KeyTile(uint32_t place, uint32_t row)
+    {
+        return keys_.template GetWithOffset<T>(HalfRows() * headDim_,
+                                               place * kRoundBytes + row * headDim_ * sizeof(T));
+    }
+    TOPTHETA_DEVICE inline LocalTensor<T> Left(uint32_t place)
+    {
+        return left_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T));
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> Products(uint32_t place)
+    {
+        return products_.template GetWithOffset<float>(kProductFloats, place * kProductFloats * sizeof(float));
+    }
+
+    const TilingData* tiling_ = nullptr;
+    ValidRows<LengthTensors> lengths_;
+    CubeKeyRows<T> keyRows_[kPairCores];
+    GlobalTensor<T> query_;
+    GlobalTensor<float> scores_;
+    AscendC::TBuf<AscendC::TPosition::B1> keys_;
+    AscendC::TBuf<AscendC::TPosition::A1> queries_;
+    AscendC::TBuf<AscendC::TPosition::A2> left_;
+    AscendC::TBuf<AscendC::TPosition::B2> right_;
+    AscendC::TBuf<AscendC::TPosition::CO1> products_;
+    Round rounds_[kPlaces];
+    uint32_t headDim_ = 0;
+    uint32_t roundRows_ = 0;
+    uint32_t pair_ = 0;   // the first of the two vector cores
+    int32_t half_ = 0;    // of L0B, to be filled next
+};
+
+}  // namespace toptheta

@@ -1,0 +1,96 @@
+// From scores to sums of V rows, whoever multiplied the K rows: what the pipelines share.
+#pragma once
+
+#include "row_stream.h"
+#include "score_store.h"
+#include "value_gather.h"
+
+namespace toptheta {
+
+template <typename T>
+class ValuePipeline {
+public:
+    // Second phase of post-softmax: the threshold is known, the scores are read again.
+    TOPTHETA_DEVICE inline void SelectStored(const Segment& segment, ScoreStore& store)
+    {
+        for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_->Layout().chunkRows) {
+            const Chunk chunk = store.Load(row, Least(ub_->Layout().chunkRows, segment.rowEnd - row));
+            selection_.MakeList(chunk);
+            const RowList list = MakeRowList(chunk);
+            stream_.BeginValues(list);
+            stream_.Fill();
+            selection_.AddChunk(chunk, list, false);
+            AddRemainingValues();
+        }
+        selection_.Finish();
+    }
+
+    // Adds one V row with weight 1 for one head.
+    TOPTHETA_DEVICE inline void AddSingleRow(uint32_t head, uint32_t row) { gather_.AddSingleRow(head, row); }
+
+    TOPTHETA_DEVICE inline ChunkSelection<T>& Selection() { return selection_; }
+
+protected:
+    // `keys`: null where no K rows go through the ring of tiles.
+    TOPTHETA_DEVICE inline void InitValues(UbMap* ub, const TilingData* tiling, CacheRows<T>* keys,
+                                           CacheRows<T>* values)
+    {
+        ub_ = ub;
+        tiling_ = tiling;
+        selection_.Init(ub, tiling);
+        weightedSum_.Init(ub, tiling->headDim);
+        stream_.Init(ub, tiling->headDim, keys, values);
+        gather_.Init(ub, tiling->headDim, values, &weightedSum_);
+        gather_.SetRoom(ub->template ValueRows<T>(tiling->headDim), kValueEvent);
+        SetFlag<HardEvent::V_MTE2>(kValueEvent);
+    }
+
+    TOPTHETA_DEVICE inline void DrainValues()
+    {
+        stream_.Drain();
+        WaitFlag<HardEvent::V_MTE2>(kValueEvent);
+    }
+
+    TOPTHETA_DEVICE inline void AddValueTile()
+    {
+        const LocalTensor<T> values = stream_.Take(1);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            weightedSum_.Add(values, head, stream_.List().weightsAt + stream_.ValuesTaken(), stream_.NextValueRows());
+        }
+        stream_.Free(1);
+    }
+
+    TOPTHETA_DEVICE inline void AddRemainingValues()
+    {
+        while (stream_.ValuesLeft()) {
+            stream_.Fill();
+            AddValueTile();
+        }
+    }
+
+    TOPTHETA_DEVICE inline RowList MakeRowList(const Chunk& chunk)
+    {
+        RowList list;
+        list.chunkBegin = chunk.begin;
+        list.kept = selection_.Count();
+        list.dense = tiling_->path != kPathGather && list.kept > 0 &&
+                     (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
+        list.count = list.dense ? chunk.rows : list.kept;
+        return list;
+    }
+
+    // Whether the mass of all keys is wanted.
+    TOPTHETA_DEVICE inline bool NeedsTotal() const
+    {
+        return tiling_->sdc == kSdcExact || tiling_->withStats || tiling_->partial;
+    }
+
+    UbMap* ub_ = nullptr;
+    const TilingData* tiling_ = nullptr;
+    ChunkSelection<T> selection_;
+    WeightedSum<T> weightedSum_;
+    RowStream<T> stream_;
+    ValueGather<T> gather_;
+};
+
+}  // namespace toptheta
