@@ -162,7 +162,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     data.cores = static_cast<uint8_t>(std::min(platform.vectorCores, kMaxCores));
     const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
     const bool cube = UsesCube(data, platform, bfloat16);
-    const bool split = cube || !UnitsStayWhole(data);
+    const bool split = !UnitsStayWhole(data);
     const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
     const LayoutChoice choice = ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases},
                                              cube ? kCubeChunkRows : kMostChunkRows);

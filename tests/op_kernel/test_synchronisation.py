@@ -20,7 +20,7 @@ from cases import Case
 from helpers import Inputs, assert_equals_oracle, make_inputs
 
 _SOURCES = Path(__file__).resolve().parents[2] / "op_kernel"
-_SYNC_CALL = re.compile(r"\b(SetFlag|WaitFlag|PipeBarrier|SyncAll)<")
+_SYNC_CALL = re.compile(r"\b((?:CrossCore)?(?:Set|Wait)Flag|PipeBarrier|SyncAll)[<(]")
 _FUNCTION = re.compile(r"\bTOPTHETA_DEVICE\b.*?(\w+)\(")
 #: Misuse of flags, whatever the flags are for.
 _FLAG_CHECKS = {"WaitWithoutSet", "FlagSetTwice", "FlagNeverWaited"}
@@ -35,7 +35,7 @@ class Probe:
 
 
 def _probe(name: str, heads: int, head_dim: int, lengths: tuple[int, ...], cores: int, **more: Any) -> Probe:
-    options = {option: more.pop(option) for option in ("partial", "path") if option in more}
+    options = {"cube": False} | {option: more.pop(option) for option in ("partial", "path", "cube") if option in more}
     shape: dict[str, Any] = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "lengths": lengths}
     return Probe(Case(name, **({"dtype": "float16"} | shape | more)), {"cores": cores, **options})
 
@@ -63,6 +63,12 @@ _PROBES = (
     _probe("post-two-cores", 2, 16, (9000,), 2, **_POST),
     _probe("post-scores-in-workspace", 8, 16, (6000, 300), 1, **_POST),
     _probe("more-parts-than-fit", 4, 480, (28 * 256,), 28, dtype="bfloat16", keep=0.02),
+    _probe("cube-many-rounds", 4, 128, (2300, 900), 2, cube=True),
+    _probe("cube-many-segments", 3, 16, (300, 40) * 4, 2, cube=True),
+    _probe("cube-short-segments", 3, 16, (100,) * 12 + (1500,), 2, cube=True),
+    _probe("cube-unequal-cores", 9, 64, (1900, 300), 4, cube=True, theta="mixed"),
+    _probe("cube-post", 4, 64, (3000, 100), 2, cube=True, **_POST),
+    _probe("cube-paged", 4, 16, (3000,) * 3, 2, cube=True, theta="nothing", **_PAGED),
 )  # fmt: skip
 _BY_ID = {probe.case.id: probe for probe in _PROBES}
 
@@ -70,9 +76,18 @@ _LAST_WAIT = "takes the last flag away at the end of the kernel, where nothing f
 _SYNCED_BEFORE = "what it orders is ordered by then, by barriers or flags that every way to it passes"
 #: Sync calls whose loss nothing shows, by their place, and why that is so.
 WAIVERS = {
-    ("chunk_pipeline.h", "Drain", "stream_.Drain();", "WaitFlag<HardEvent::V_MTE2>(kValueEvent);"): _LAST_WAIT,
+    ("value_pipeline.h", "DrainValues", "stream_.Drain();", "WaitFlag<HardEvent::V_MTE2>(kValueEvent);"): _LAST_WAIT,
     ("row_stream.h", "Drain", "for (uint32_t slot = 0; slot < Slots(); slot++) {",
      "WaitFlag<HardEvent::V_MTE2>(slot);"): _LAST_WAIT,
+    ("cube_scores.h", "Process", "for (uint32_t left = Least(round, kRingRounds); left > 0; left--) {",
+     "AscendC::CrossCoreWaitFlag(kPlaceFree);"): _LAST_WAIT,
+    **{("cube_scores.h", "WaitForFreeFlags", f"for (uint32_t {one} = 0; {one} < {all_}; {one}++) {{",
+        f"WaitFlag<HardEvent::{event}>({place});"): _LAST_WAIT
+       for one, all_, event, place in (("place", "kPlaces", "MTE1_MTE2", "place"), ("place", "kPlaces", "FIX_M", "place"),
+                                       ("place", "kPlaces", "M_MTE1", "kQueryEvent + place"),
+                                       ("half", "kHalves", "M_MTE1", "half"))},
+    ("score_ring.h", "Finish", "while (round_ < rounds_) {", "AscendC::CrossCoreWaitFlag(kScoresReady);"):
+        "takes away the flags of rounds in which this core reads nothing",
     ("partial_exchange.h", "Drain", "",
      "TOPTHETA_DEVICE inline void Drain() { WaitFlag<HardEvent::MTE3_S>(kEvent); }"): _LAST_WAIT,
     ("score_store.h", "Drain", "",
@@ -151,7 +166,7 @@ def executed_by(name: str) -> frozenset[str]:
 def is_missed(name: str, site: Site) -> bool:
     """Whether a run without this sync call shows what it is for."""
     run = call(inputs_of(name).arguments, trace=False, suppress=[site.name], **_BY_ID[name].options).run
-    return bool(set(run.checks) - (_FLAG_CHECKS if site.kind == "WaitFlag" else set()))
+    return bool(set(run.checks) - (_FLAG_CHECKS if site.kind.endswith("WaitFlag") else set()))
 
 
 def test_probes_make_every_sync_call_of_the_sources() -> None:
