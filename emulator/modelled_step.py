@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ascendc import KernelRun, Mode, build_kernel
+from .ascendc import KernelRun, Mode, Timeline, build_kernel
 from .ascendc.library import load
 from .cann import Platform
 from .incremental_attention import OperatorRun, kernel_for, run_operator
 
 PIPES = ("MTE2", "V", "S", "MTE3")
+#: The copies of a cube core, which are K rows, among the busy shares.
+CUBE_COPIES = "cube MTE2"
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ class Measurement:
     Attributes:
         cold, hot: data in HBM, in the L2.
         cold_conflicts, hot_conflicts: the same with the estimated bank conflicts.
-        cold_bound, hot_bound: what reading all bytes at the full rate would take.
-        cold_busy, hot_busy: share of the time in which each pipe works.
+        cold_bound, hot_bound: what reading all bytes of the inputs at the full rate would take.
+        cold_busy, hot_busy: share of the time in which each pipe of a vector core works, and the copies of a cube core.
         bytes_read, read_commands: by tensor, all cores together.
         rows_needed, rows_read, of_rows: V rows that a head keeps; that were read; that are valid.
         most_vector_work: of one core, over the average.
@@ -134,13 +136,16 @@ def everything(step: Step) -> Selection:
     return Selection(torch.full(step.query.shape[:2], -math.inf), rows, rows)
 
 
-def run(step: Step, selection: Selection, *, cores: int = 48, **attributes: Any) -> OperatorRun:
-    """One call of the operator, with all checks of the host model on."""
+def run(
+    step: Step, selection: Selection, *, cores: int = 48, cube: bool = True, **attributes: Any
+) -> OperatorRun:  # fmt: skip
+    """One call of the operator, with all checks of the host model on; ``cube`` False: on the vector cores alone."""
     tensors = {"query": step.query, "key": step.key, "value": step.value, "threshold": selection.threshold}
     tensors.update(step.extra)
     if step.lengths is not None:
         tensors["actual_seq_lengths"] = step.lengths
-    result = run_operator(tensors, step.attributes | attributes, platform=Platform(vector_cores=cores))
+    platform = Platform(vector_cores=cores, cube_cores=cores // 2 if cube else 0)
+    result = run_operator(tensors, step.attributes | attributes, platform=platform)
     result.run.require_clean()
     return result
 
@@ -154,7 +159,7 @@ def constants() -> dict[str, float]:
 def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
     result = run(step, selection, **options)
     traffic = {name: entry for name, entry in result.run.traffic.items() if entry.bytes_read}
-    total = sum(entry.bytes_read for entry in traffic.values())
+    total = sum(entry.bytes_read for name, entry in traffic.items() if name != "workspace")
     cold, hot = result.run.timeline("cold"), result.run.timeline("hot")
     vector = [times.busy_cycles["V"] for times in cold.core_times if times.kind == "vector"]
     return Measurement(
@@ -164,8 +169,8 @@ def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
         hot_conflicts=result.run.timeline("hot", bank_conflicts=True).microseconds,
         cold_bound=traffic_bound(total, "cold"),
         hot_bound=traffic_bound(total, "hot"),
-        cold_busy={pipe: cold.busy_share(pipe) for pipe in PIPES},
-        hot_busy={pipe: hot.busy_share(pipe) for pipe in PIPES},
+        cold_busy=_busy(cold),
+        hot_busy=_busy(hot),
         bytes_read={name: entry.bytes_read for name, entry in traffic.items()},
         read_commands={name: entry.read_commands for name, entry in traffic.items()},
         rows_needed=selection.rows,
@@ -173,6 +178,11 @@ def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
         of_rows=selection.of_rows,
         most_vector_work=max(vector) / (sum(vector) / len(vector)),
     )
+
+
+def _busy(timeline: Timeline) -> dict[str, float]:
+    shares = {pipe: timeline.busy_share(pipe) for pipe in PIPES}
+    return shares | {CUBE_COPIES: timeline.busy_share("MTE2", kind="cube")}
 
 
 def traffic_bound(count: int, mode: str) -> float:

@@ -12,8 +12,8 @@ from .timeline import CoreTimes, Timeline
 __all__ = [
     "Argument",
     "ArgumentError",
-    "CoreTimes",
     "CompileError",
+    "CoreTimes",
     "Finding",
     "Kernel",
     "KernelError",

@@ -41,7 +41,8 @@ class SyncSite:
 
     Attributes:
         file, line: the place.
-        kind: SetFlag, WaitFlag, PipeBarrier, SyncAll, CrossCoreSetFlag or CrossCoreWaitFlag; EnQue, DeQue and the like show as the flags that they use.
+        kind: SetFlag, WaitFlag, PipeBarrier, SyncAll, CrossCoreSetFlag or CrossCoreWaitFlag; EnQue, DeQue and the like
+            show as the flags that they use.
         count: executions over all blocks.
     """
 

@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 CoreKind = Literal["vector", "cube"]
 #: The pipes of each kind of core.
-PIPES: dict[CoreKind, tuple[str, ...]] = {"vector": ("S", "V", "MTE2", "MTE3"), "cube": ("S", "M", "MTE1", "MTE2", "FIX")}
+PIPES: dict[CoreKind, tuple[str, ...]] = {
+    "vector": ("S", "V", "MTE2", "MTE3"),
+    "cube": ("S", "M", "MTE1", "MTE2", "FIX"),
+}
 _BAR = 40
 
 

@@ -17,7 +17,7 @@ from emulator.cann import OperatorError, Platform, TensorSpec, build_library, ti
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM = 16 * 1024 * 1024
-_WHOLE, _SPLIT = 1, 2
+_WHOLE, _SPLIT, _CUBE = 1, 2, 3
 _MOST_SCORES = 256 * 1024 * 1024
 
 
@@ -61,7 +61,8 @@ def calls(draw: st.DrawFn) -> tuple[Shape, Call]:
     if kind != "part":
         call = _with_compensation(draw, shape, call, placement)
     cores = draw(st.sampled_from((1, 20, 24, 40, 48, 64, 70)))
-    return shape, replace(call, platform=Platform(vector_cores=cores))
+    cube_cores = draw(st.sampled_from((cores // 2, cores // 2, 0, cores)))
+    return shape, replace(call, platform=Platform(vector_cores=cores, cube_cores=cube_cores))
 
 
 def _with_compensation(draw: st.DrawFn, shape: Shape, call: Call, placement: str) -> Call:
@@ -82,27 +83,37 @@ def head_blocks_of(shape: Shape) -> tuple[int, int]:
     return block, -(-shape.group // block)
 
 
-def score_bytes_of(shape: Shape, call: Call, key: int) -> int:
+def score_bytes_of(shape: Shape, call: Call) -> int:
     """What post-softmax has to keep in the workspace."""
     if call.attrs["placement"] == "pre_softmax" or "row_lse" in call.inputs:
         return 0
     in_ub = _library().ScoreRowsOf(shape.group, shape.head_dim, shape.dtype == "bfloat16")
-    if key == _WHOLE and shape.capacity + 64 <= in_ub:
+    if units_stay_whole(shape, call) and shape.capacity + 64 <= in_ub:
         return 0
     return shape.batch * shape.heads * shape.capacity * 4
 
 
-def key_of(shape: Shape, call: Call) -> int:
+def units_stay_whole(shape: Shape, call: Call) -> bool:
     """The rule in the words of the documentation."""
     cores = min(call.platform.vector_cores, 64)
     _, blocks = head_blocks_of(shape)
     even = shape.batch * shape.kv_heads * blocks % cores == 0
     same_rows = "actual_seq_lengths" not in call.inputs and "key_start" not in call.inputs
-    return _WHOLE if even and same_rows and not (call.attrs["with_stats"] and blocks > 1) else _SPLIT
+    return even and same_rows and not (call.attrs["with_stats"] and blocks > 1)
+
+
+def uses_cube(shape: Shape, call: Call) -> bool:
+    """Three or more heads for each K row, two in bfloat16, and a cube core for every two vector cores."""
+    enough = head_blocks_of(shape)[0] >= (2 if shape.dtype == "bfloat16" else 3)
+    return enough and min(call.platform.vector_cores, 64) == 2 * call.platform.cube_cores
+
+
+def key_of(shape: Shape, call: Call) -> int:
+    return _CUBE if uses_cube(shape, call) else _WHOLE if units_stay_whole(shape, call) else _SPLIT
 
 
 def fits(shape: Shape, call: Call) -> bool:
-    return score_bytes_of(shape, call, key_of(shape, call)) <= _MOST_SCORES
+    return score_bytes_of(shape, call) <= _MOST_SCORES
 
 
 @given(calls())
@@ -127,11 +138,12 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "hasValueMean": "value_mean" in inputs, "hasRowLse": "row_lse" in inputs, "withStats": attrs["with_stats"],
         "partial": attrs["partial"], "scaleValue": 0.125, "sdcGamma": ctypes.c_float(0.05).value,
     }  # fmt: skip
-    chosen = ("partialOffset", "valueRowsOffset", "scoresOffset", "slots", "chunkRows")
+    chosen = ("ringOffset", "valueRowsOffset", "scoresOffset", "slots", "chunkRows")
     assert {name: value for name, value in fields.items() if name not in chosen} == expected
     two_phases = attrs["placement"] == "post_softmax" and "row_lse" not in inputs
     layout = (ctypes.c_uint32 * 2)()
-    _library().ChoiceOf(shape.head_dim, block, shape.dtype == "bfloat16", two_phases, layout)
+    most_chunk_rows = 512 if uses_cube(shape, call) else 1024
+    _library().ChoiceOf(shape.head_dim, block, shape.dtype == "bfloat16", two_phases, most_chunk_rows, layout)
     assert (fields["slots"], fields["chunkRows"]) == tuple(layout)
 
 
@@ -140,18 +152,29 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
     [
         (Shape(batch=6, kv_heads=8), {}, _WHOLE),
         (Shape(batch=6, kv_heads=8), {"with_stats": True}, _WHOLE),
-        (Shape(batch=24, kv_heads=1, group=12), {}, _WHOLE),
-        (Shape(batch=24, kv_heads=1, group=12), {"with_stats": True}, _SPLIT),
+        (Shape(batch=48, kv_heads=1, group=2), {}, _WHOLE),
+        (Shape(batch=48, kv_heads=1, group=3), {}, _CUBE),
+        (Shape(batch=48, kv_heads=1, group=2, dtype="bfloat16"), {}, _CUBE),
+        (Shape(batch=24, kv_heads=1, group=12), {}, _CUBE),
+        (Shape(batch=1, kv_heads=2, group=4, head_dim=512, layout="BSND"), {"key_strides": [16, 512, 65536]}, _SPLIT),
+        (Shape(batch=1, kv_heads=2, group=4, head_dim=512, layout="BSND"), {"key_strides": [16, 512, 65520]}, _CUBE),
         (Shape(batch=6, kv_heads=8), {"lengths": "int32"}, _SPLIT),
         (Shape(batch=6, kv_heads=8), {"starts": "int32"}, _SPLIT),
         (Shape(batch=5, kv_heads=8), {}, _SPLIT),
         (Shape(batch=6, kv_heads=8, paged="4d", block_size=16, rows=4), {}, _SPLIT),
     ],
-    ids=["even", "statistics", "two-head-blocks", "rows-of-two-head-blocks", "lengths", "starts", "uneven", "paged"],
-)
+    ids=["even", "statistics", "pairs", "triples", "bfloat16-pairs", "two-head-blocks", "rows-too-far-apart",
+         "rows-far-apart", "lengths", "starts", "uneven", "paged"],
+)  # fmt: skip
 def test_key_of(shape: Shape, options: dict[str, Any], key: int) -> None:
-    """Units stay whole only where all are equal, divide evenly among 48 cores, and no two cores add up V rows."""
+    """Units stay whole only where all are equal and divide evenly among 48 cores; the cube takes groups."""
     assert shape.call(**options).run().key == key
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_head_blocks_stay_whole_unless_cores_add_up_their_rows(statistics: bool) -> None:
+    call = replace(Shape(batch=24, kv_heads=1, group=12).call(with_stats=statistics), platform=Platform(cube_cores=0))
+    assert call.run().key == (_SPLIT if statistics else _WHOLE)
 
 
 @given(calls())
@@ -160,15 +183,16 @@ def test_key_and_launch(drawn: tuple[Shape, Call]) -> None:
     assume(fits(shape, call))
     result = call.run()
     assert result.key == key_of(shape, call)
-    assert result.block_dim == min(call.platform.vector_cores, 64)
-    assert result.schedule_mode == (1 if result.key == _SPLIT else 0)
+    cores = min(call.platform.vector_cores, 64)
+    assert result.block_dim == (cores // 2 if result.key == _CUBE else cores)
+    assert result.schedule_mode == (0 if units_stay_whole(shape, call) else 1)
 
 
 @given(calls())
 def test_no_unit_is_cut_where_the_key_says_whole(drawn: tuple[Shape, Call]) -> None:
     shape, call = drawn
     units = shape.kv_heads * head_blocks_of(shape)[1]
-    call = replace(call, platform=Platform(vector_cores=units if units <= 64 else 1))
+    call = replace(call, platform=Platform(vector_cores=units if units <= 64 else 1, cube_cores=0))
     call = replace(call, inputs={name: spec for name, spec in call.inputs.items() if name != "key_start"})
     assume(key_of(shape, call) == _WHOLE and fits(shape, call))
     result = call.run()
@@ -185,15 +209,19 @@ def test_workspace_holds_what_the_kernel_exchanges(drawn: tuple[Shape, Call]) ->
     result = call.run()
     fields = tiling_fields(result.tiling)
     block, blocks = head_blocks_of(shape)
-    split = result.key == _SPLIT
+    split = not units_stay_whole(shape, call)
     units = shape.batch * shape.kv_heads * blocks
     # two slots for each core, and two more in post-softmax, whose cores meet once to find the log-sum-exp
     meets_twice = call.attrs["placement"] == "post_softmax" and "row_lse" not in call.inputs
     slots = (4 if meets_twice else 2) * fields["cores"]
+    parts = slots * block * (4 * 32 + 4 * shape.head_dim) if split else 0
+    round_rows = min(256, 65536 // 4 // shape.head_dim // 16 * 32)
+    ring = 4 * block * round_rows * 4 * fields["cores"]  # four rounds of float32 scores for each vector core
     sections = [
-        (fields["partialOffset"], slots * block * (4 * 32 + 4 * shape.head_dim) if split else 0),
+        (0, parts),
+        (fields["ringOffset"], ring if result.key == _CUBE else 0),
         (fields["valueRowsOffset"], units * 32 if call.attrs["with_stats"] and blocks > 1 else 0),
-        (fields["scoresOffset"], score_bytes_of(shape, call, result.key)),
+        (fields["scoresOffset"], score_bytes_of(shape, call)),
     ]
     end = 0
     for offset, size in sections:
@@ -280,7 +308,10 @@ def test_scores_of_whole_units_stay_in_ub_up_to_its_room(dtype: str, group: int,
     # a chunk is padded to 64 lanes from wherever it begins
     room = _library().ScoreRowsOf(group, head_dim, dtype == "bfloat16") - 64
     shape = Shape(batch=48, kv_heads=1, group=group, head_dim=head_dim, dtype=dtype)
-    inside, outside = (replace(shape, rows=rows).call(placement="post_softmax").run() for rows in (room, room + 1))
+    inside, outside = (
+        replace(replace(shape, rows=rows).call(placement="post_softmax"), platform=Platform(cube_cores=0)).run()
+        for rows in (room, room + 1)
+    )
     assert (inside.key, inside.workspace) == (_WHOLE, _SYSTEM)
     size = shape.batch * shape.heads * (room + 1) * 4
     assert (outside.key, outside.workspace) == (_WHOLE, _SYSTEM + -(-size // 512) * 512)

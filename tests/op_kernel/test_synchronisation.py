@@ -83,7 +83,8 @@ WAIVERS = {
      "AscendC::CrossCoreWaitFlag(kPlaceFree);"): _LAST_WAIT,
     **{("cube_scores.h", "WaitForFreeFlags", f"for (uint32_t {one} = 0; {one} < {all_}; {one}++) {{",
         f"WaitFlag<HardEvent::{event}>({place});"): _LAST_WAIT
-       for one, all_, event, place in (("place", "kPlaces", "MTE1_MTE2", "place"), ("place", "kPlaces", "FIX_M", "place"),
+       for one, all_, event, place in (("place", "kPlaces", "MTE1_MTE2", "place"),
+                                       ("place", "kPlaces", "FIX_M", "place"),
                                        ("place", "kPlaces", "M_MTE1", "kQueryEvent + place"),
                                        ("half", "kHalves", "M_MTE1", "half"))},
     ("score_ring.h", "Finish", "while (round_ < rounds_) {", "AscendC::CrossCoreWaitFlag(kScoresReady);"):

@@ -44,9 +44,11 @@ uint32_t ScoreRowsOf(uint32_t group, uint32_t headDim, uint32_t bfloat16)
     return toptheta::MakeUbLayout({headDim, toptheta::HeadBlockFor(group, headDim), bfloat16 != 0, true}).scoreRows;
 }
 
-void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t twoPhases, uint32_t* choice)
+void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t twoPhases, uint32_t mostChunkRows,
+              uint32_t* choice)
 {
-    const toptheta::LayoutChoice chosen = toptheta::ChooseLayout({headDim, headBlock, bfloat16 != 0, twoPhases != 0});
+    const toptheta::LayoutChoice chosen =
+        toptheta::ChooseLayout({headDim, headBlock, bfloat16 != 0, twoPhases != 0}, mostChunkRows);
     choice[0] = chosen.slots;
     choice[1] = chosen.chunkRows;
 }
@@ -69,7 +71,7 @@ uint32_t CutSegments(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint
 // The kind of error of four calls: a valid one, a wrong value, a wrong dtype, a shape that is not supported.
 void ErrorKinds(uint32_t kinds[4])
 {
-    const toptheta::Platform platform = {48, 192 * 1024, 0};
+    const toptheta::Platform platform = {48, 24, 192 * 1024, 0};
     const toptheta::Arguments valid = ValidArguments();
     toptheta::Arguments value = valid;
     value.numHeads = 3;
