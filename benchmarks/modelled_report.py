@@ -187,8 +187,8 @@ def uneven_table(rows: Sequence[Results]) -> Table:
 
 
 def grouped_table(rows: Sequence[Results], ragged: Results) -> Table:
-    columns = ("n", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy", "cube copies busy",
-               "without cube, µs", "dense traffic, µs", "hot, µs", "gain")  # fmt: skip
+    columns = ("n", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy",
+               "cube copies busy", "without cube, µs", "dense traffic, µs", "hot, µs", "gain")  # fmt: skip
     named = [*((str(row["n"]), row) for row in rows), ("16 ragged", ragged)]
     return Table("8 KV heads, k = n/16", columns, [
         [n, _group(row), f"{row['kept']['rows_needed'] / row['kept']['of_rows']:.1%}", f"{row['kept']['cold']:.1f}",

@@ -123,7 +123,7 @@ def run_kernel(
             start as NaN and -1 and count as unwritten. Outputs are written in place.
         blocks: GetBlockNum().
         tiling_key: selects the branches of TILING_KEY_IS.
-        cores: vector cores of the device; more blocks run in waves.
+        cores: vector cores of the device, two for each cube core; more blocks run in waves.
         auto_sync: as if the compiler inserted the flags and barriers inside a core.
         checks: False does not check the initialisation and the order of memory accesses, and is faster.
         trace: False keeps no timeline.

@@ -16,12 +16,14 @@ _OF_MERGE = ("sdc", "discarded_mass", "value_mean")  # arguments of the whole ro
 
 @given(
     case=random_cases(for_kernel=True),
-    cores=st.sampled_from([48, 48, 40, 20, 7, 1]),
+    cores=st.sampled_from([48, 48, 40, 20, 7, 2, 1]),
+    cube=st.sampled_from([True, True, False]),
     path=st.sampled_from(["auto", "auto", "gather", "dense"]),
 )
-def test_kernel_equals_the_oracle(case: Case, cores: int, path: str) -> None:
+def test_kernel_equals_the_oracle(case: Case, cores: int, cube: bool, path: str) -> None:
     inputs = inputs_or_reject(case, path)
-    assert_equals_oracle(inputs, statistics_of(inputs, cores=cores, path=path), largest_score(inputs))
+    results = statistics_of(inputs, cores=cores, cube=cube, path=path)
+    assert_equals_oracle(inputs, results, largest_score(inputs))
 
 
 @given(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_headers import TypeCheckError, needs_toolkit, type_check
+from real_headers import Core, TypeCheckError, needs_toolkit, type_check
 
 from emulator.cann import describe_operator
 from emulator.incremental_attention import KERNEL_SOURCE
@@ -121,11 +121,12 @@ static uint64_t tilingKey = 1;
 
 
 @needs_toolkit
+@pytest.mark.parametrize("core", ["vector", "cube"])
 @pytest.mark.parametrize("dtype", ["half", "bfloat16_t"])
-def test_kernel_type_checks_against_a_toolkit(dtype: str, tmp_path: Path) -> None:
+def test_kernel_type_checks_against_a_toolkit(dtype: str, core: Core, tmp_path: Path) -> None:
     source = tmp_path / "kernel.cpp"
     source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\n')
-    type_check(source, defines={"DTYPE_QUERY": dtype})
+    type_check(source, core=core, defines={"DTYPE_QUERY": dtype})
 
 
 @needs_toolkit
