@@ -57,7 +57,7 @@ def many_calls() -> None:
     for call, result in enumerate(results):
         if call < 10:
             _expect(result, inputs[call], call)
-        assert torch.equal(result.cpu(), first[call % 10]), f"{call}: off by something from the call with the same inputs"
+        assert torch.equal(result.cpu(), first[call % 10]), f"{call}: off by something from an equal call"
     assert (live_executors(), live_descriptors()) == (0, 0)
 
 

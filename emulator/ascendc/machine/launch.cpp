@@ -182,16 +182,14 @@ private:
 
 RunResult Launch(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options) {
     CheckLaunch(entry, arguments, options);
-    BlockShape shape = ShapeOf(KernelType::kAivOnly);
-    // the kernel itself says which cores it wants, in its first statements; then it starts again on these
-    for (bool again : {true, false}) {
-        Device device(entry, arguments, options, shape);
-        device.Run();
-        const std::optional<BlockShape> wanted = device.WantedShape();
-        if (!again || !wanted) return device.Collect();
-        shape = *wanted;
+    // the kernel itself says which cores it wants, in its first statements; on others it starts again
+    auto device = std::make_unique<Device>(entry, arguments, options, ShapeOf(KernelType::kAivOnly));
+    device->Run();
+    if (const std::optional<BlockShape> wanted = device->WantedShape()) {
+        device = std::make_unique<Device>(entry, arguments, options, *wanted);
+        device->Run();
     }
-    throw std::logic_error("a launch ends in its second attempt");
+    return device->Collect();
 }
 
 }  // namespace ascendc_host
