@@ -28,7 +28,6 @@ public:
         uint32_t rows = 0;         // 0: this core has no more
         uint32_t segmentNumber = 0;
         bool first = false;        // of its segment
-        bool last = false;
     };
 
     TOPTHETA_DEVICE inline void Next(Round& round)
@@ -47,7 +46,6 @@ public:
         round.row = row_;
         round.rows = Least(roundRows_, segment_.rowEnd - row_);
         row_ += round.rows;
-        round.last = row_ == segment_.rowEnd;
     }
 
 private:
@@ -94,7 +92,7 @@ public:
         for (; AnyRows(round); round++) {
             Load(first, second, round + 1);
             if (round >= kRingRounds) {
-                AscendC::CrossCoreWaitFlag(kPlaceFree);
+                AscendC::CrossCoreWaitFlag(PlaceFree(round));
             }
             for (uint32_t core = 0; core < kPairCores; core++) {
                 Multiply(core, round);
@@ -102,7 +100,7 @@ public:
             AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kScoresReady);
         }
         for (uint32_t left = Least(round, kRingRounds); left > 0; left--) {
-            AscendC::CrossCoreWaitFlag(kPlaceFree);
+            AscendC::CrossCoreWaitFlag(PlaceFree(round - left));
         }
         WaitForFreeFlags();
     }
@@ -114,8 +112,8 @@ private:
     static constexpr uint32_t kPlaces = 2 * kPairCores;
     static constexpr uint32_t kHalves = 2;  // of a round, one after the other in L0B
     static constexpr uint32_t kProductFloats = kFractal * kMostRoundRows;
-    // M_MTE1: 0 and 1 the halves in L0B, then the queries in L0A
-    static constexpr int32_t kQueryEvent = kHalves;
+    // M_MTE1: a TPipe on a cube core takes 0 to 2 for itself
+    static constexpr int32_t kHalfEvent = 3;
 
     TOPTHETA_DEVICE inline uint32_t QueryElements() const { return kFractal * headDim_; }
     TOPTHETA_DEVICE static inline uint32_t PlaceOf(uint32_t core, uint32_t number)
@@ -134,10 +132,9 @@ private:
         for (uint32_t place = 0; place < kPlaces; place++) {
             SetFlag<HardEvent::MTE1_MTE2>(place);
             SetFlag<HardEvent::FIX_M>(place);
-            SetFlag<HardEvent::M_MTE1>(kQueryEvent + place);
         }
         for (uint32_t half = 0; half < kHalves; half++) {
-            SetFlag<HardEvent::M_MTE1>(half);
+            SetFlag<HardEvent::M_MTE1>(kHalfEvent + half);
         }
     }
 
@@ -146,10 +143,9 @@ private:
         for (uint32_t place = 0; place < kPlaces; place++) {
             WaitFlag<HardEvent::MTE1_MTE2>(place);
             WaitFlag<HardEvent::FIX_M>(place);
-            WaitFlag<HardEvent::M_MTE1>(kQueryEvent + place);
         }
         for (uint32_t half = 0; half < kHalves; half++) {
-            WaitFlag<HardEvent::M_MTE1>(half);
+            WaitFlag<HardEvent::M_MTE1>(kHalfEvent + half);
         }
     }
 
@@ -202,8 +198,7 @@ private:
         copy.dstNzC0Stride = kFractal;
         copy.dstNzNStride = 1;
         copy.dstNzMatrixStride = kFractal;
-        AscendC::DataCopy(queries_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T)),
-                          query_[row * headDim_], copy);
+        AscendC::DataCopy(LoadedQuery(place), query_[row * headDim_], copy);
     }
 
     // ---- products ----
@@ -217,17 +212,9 @@ private:
         }
         const uint32_t query = PlaceOf(core, round.segmentNumber);
         WaitFlag<HardEvent::MTE2_MTE1>(place);
-        if (round.first) {
-            WaitFlag<HardEvent::M_MTE1>(kQueryEvent + query);
-            MoveFractals(Left(query), queries_.template GetWithOffset<T>(
-                                          QueryElements(), query * QueryElements() * sizeof(T)), headDim_ / kFractal);
-        }
         WaitFlag<HardEvent::FIX_M>(place);
         for (uint32_t done = 0; done < round.rows; done += HalfRows()) {
             MultiplyHalf(place, query, round, done);
-        }
-        if (round.last) {
-            SetFlag<HardEvent::M_MTE1>(kQueryEvent + query);
         }
         SetFlag<HardEvent::M_FIX>(place);
         WaitFlag<HardEvent::M_FIX>(place);
@@ -242,7 +229,12 @@ private:
         const int32_t half = half_;
         half_ = 1 - half_;
         LocalTensor<T> right = right_.template GetWithOffset<T>(kRoundBytes / 2 / sizeof(T), half * kRoundBytes / 2);
-        WaitFlag<HardEvent::M_MTE1>(half);
+        WaitFlag<HardEvent::M_MTE1>(kHalfEvent + half);
+        if (round.first && done == 0) {
+            // the place of the query is free: the product before the last one has ended, and the segment in between
+            // had at least one, so that all of the segment before that have
+            MoveFractals(Left(query), LoadedQuery(query), headDim_ / kFractal);
+        }
         MoveFractals(right, KeyTile(place, done), fractals);
         if (done + rows == round.rows) {
             SetFlag<HardEvent::MTE1_MTE2>(place);
@@ -254,7 +246,7 @@ private:
         product.n = static_cast<uint16_t>(rows);
         product.k = static_cast<uint16_t>(headDim_);
         AscendC::Mmad(Products(place)[done * kFractal], Left(query), right, product);
-        SetFlag<HardEvent::M_MTE1>(half);
+        SetFlag<HardEvent::M_MTE1>(kHalfEvent + half);
     }
 
     // The order of the fractals in L1 is the one that the cube wants.
@@ -293,6 +285,10 @@ private:
     {
         return keys_.template GetWithOffset<T>(HalfRows() * headDim_,
                                                place * kRoundBytes + row * headDim_ * sizeof(T));
+    }
+    TOPTHETA_DEVICE inline LocalTensor<T> LoadedQuery(uint32_t place)
+    {
+        return queries_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T));
     }
     TOPTHETA_DEVICE inline LocalTensor<T> Left(uint32_t place)
     {

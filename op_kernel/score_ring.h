@@ -10,9 +10,10 @@
 
 namespace toptheta {
 
-// Flags between the cores of a block.
+// Flags between the cores of a block: 0 for scores, 1 and more for free places of the rings. A place has a flag of its own,
+// since one vector core may be ahead of the other: how a flag counts that one of them sets twice is not documented.
 constexpr uint16_t kScoresReady = 0;
-constexpr uint16_t kPlaceFree = 1;
+TOPTHETA_DEVICE inline uint16_t PlaceFree(uint32_t round) { return static_cast<uint16_t>(1 + round % kRingRounds); }
 
 TOPTHETA_DEVICE inline uint32_t RoundsOf(const Segment& segment, uint32_t roundRows)
 {
@@ -93,7 +94,7 @@ private:
 
     TOPTHETA_DEVICE inline void FreePlace()
     {
-        AscendC::CrossCoreSetFlag<2, PIPE_MTE2>(kPlaceFree);
+        AscendC::CrossCoreSetFlag<2, PIPE_MTE2>(PlaceFree(round_));
         round_++;
     }
 

@@ -1,6 +1,8 @@
 // Entry of the operator TopThetaIncrementalAttention. The build compiles it once for each dtype of the query.
 #include "cube_scores.h"
 #include "incremental_attention_kernel.h"
+// for the wrapper that the operator build writes around a kernel with cube cores
+#include "lib/matmul_intf.h"
 
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR query, GM_ADDR key, GM_ADDR value, GM_ADDR threshold, GM_ADDR actual_seq_lengths, GM_ADDR key_start,
@@ -32,11 +34,13 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
         }
         return;
     }
-    toptheta::IncrementalAttentionKernel<DTYPE_QUERY, toptheta::ChunkPipeline> kernel;
-    kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
-    if (TILING_KEY_IS(1)) {
-        kernel.template Process<false>();
-    } else if (TILING_KEY_IS(2)) {
-        kernel.template Process<true>();
+    if ASCEND_IS_AIV {
+        toptheta::IncrementalAttentionKernel<DTYPE_QUERY, toptheta::ChunkPipeline> kernel;
+        kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
+        if (TILING_KEY_IS(1)) {
+            kernel.template Process<false>();
+        } else if (TILING_KEY_IS(2)) {
+            kernel.template Process<true>();
+        }
     }
 }

@@ -18,10 +18,10 @@ _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
 _FORBIDDEN = (r"\bstd\s*::", r"\bdouble\b", r"\bnew\b", r"\bdelete\b", r"\bvirtual\b", r"\btry\b", r"\bcatch\b",
               r"\bthrow\b", r"\bdynamic_cast\b", r"\btypeid\b", r"\bgoto\b")  # fmt: skip
 _DOUBLE_LITERAL = r"(?<![\w.])(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?(?![\w.])"
-_INCLUDES = {"<cstdint>", '"kernel_operator.h"', *(f'"{path.name}"' for path in _HEADERS)}
+_INCLUDES = {"<cstdint>", '"kernel_operator.h"', '"lib/matmul_intf.h"', *(f'"{path.name}"' for path in _HEADERS)}
 _MOST_EVENT = 5  # 6 and 7 belong to the system
 #: Evaluated by the compiler alone, in a static_assert.
-_COMPILE_TIME = {"EveryLayoutFits"}
+_COMPILE_TIME = {"EveryLayoutFits", "EveryRoundFits"}
 _NOT_FUNCTIONS = re.compile(r"(if|else|for|while|do|switch|return|struct|class|enum|union|namespace)\b")
 
 
@@ -118,6 +118,8 @@ _BUILD_PREAMBLE = """
 static uint64_t tilingKey = 1;
 #define TILING_KEY_VAR tilingKey
 """
+#: What it writes behind it, for a kernel with cube cores.
+_BUILD_WRAPPER = "void Wrapper(GM_ADDR workspace) { matmul::clearWorkspace(workspace); }\n"
 
 
 @needs_toolkit
@@ -125,7 +127,7 @@ static uint64_t tilingKey = 1;
 @pytest.mark.parametrize("dtype", ["half", "bfloat16_t"])
 def test_kernel_type_checks_against_a_toolkit(dtype: str, core: Core, tmp_path: Path) -> None:
     source = tmp_path / "kernel.cpp"
-    source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\n')
+    source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\n{_BUILD_WRAPPER}')
     type_check(source, core=core, defines={"DTYPE_QUERY": dtype})
 
 

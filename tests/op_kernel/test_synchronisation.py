@@ -80,13 +80,12 @@ WAIVERS = {
     ("row_stream.h", "Drain", "for (uint32_t slot = 0; slot < Slots(); slot++) {",
      "WaitFlag<HardEvent::V_MTE2>(slot);"): _LAST_WAIT,
     ("cube_scores.h", "Process", "for (uint32_t left = Least(round, kRingRounds); left > 0; left--) {",
-     "AscendC::CrossCoreWaitFlag(kPlaceFree);"): _LAST_WAIT,
+     "AscendC::CrossCoreWaitFlag(PlaceFree(round - left));"): _LAST_WAIT,
     **{("cube_scores.h", "WaitForFreeFlags", f"for (uint32_t {one} = 0; {one} < {all_}; {one}++) {{",
         f"WaitFlag<HardEvent::{event}>({place});"): _LAST_WAIT
        for one, all_, event, place in (("place", "kPlaces", "MTE1_MTE2", "place"),
                                        ("place", "kPlaces", "FIX_M", "place"),
-                                       ("place", "kPlaces", "M_MTE1", "kQueryEvent + place"),
-                                       ("half", "kHalves", "M_MTE1", "half"))},
+                                       ("half", "kHalves", "M_MTE1", "kHalfEvent + half"))},
     ("score_ring.h", "Finish", "while (round_ < rounds_) {", "AscendC::CrossCoreWaitFlag(kScoresReady);"):
         "takes away the flags of rounds in which this core reads nothing",
     ("partial_exchange.h", "Drain", "",

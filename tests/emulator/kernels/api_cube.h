@@ -94,14 +94,14 @@ private:
         CopyIn(column, width);
         SetFlag<HardEvent::MTE2_MTE1>(0);
         WaitFlag<HardEvent::MTE2_MTE1>(0);  // L1 full
-        if (!first) WaitFlag<HardEvent::M_MTE1>(0);  // L0 free
+        if (!first) WaitFlag<HardEvent::M_MTE1>(3);  // L0 free; a TPipe takes 0 to 2
         Split(width);
         if (!last) SetFlag<HardEvent::MTE1_MTE2>(0);
         SetFlag<HardEvent::MTE1_M>(0);
         WaitFlag<HardEvent::MTE1_M>(0);  // L0 full
         if (!first) WaitFlag<HardEvent::FIX_M>(0);  // L0C free
         Multiply(width);
-        if (!last) SetFlag<HardEvent::M_MTE1>(0);
+        if (!last) SetFlag<HardEvent::M_MTE1>(3);
         SetFlag<HardEvent::M_FIX>(0);
         WaitFlag<HardEvent::M_FIX>(0);  // L0C full
         CopyOut(column, width);

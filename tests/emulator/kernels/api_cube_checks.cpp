@@ -334,4 +334,15 @@ void flag_of_a_cube_core(GM_ADDR, GM_ADDR)
 {
     SetFlag<HardEvent::M_FIX>(0);  // finds Unsupported
 }
+void flag_that_a_tpipe_holds(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    SetFlag<HardEvent::M_MTE1>(2);  // finds FlagSetTwice
+}
+void flag_that_a_tpipe_leaves_clean(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    SetFlag<HardEvent::M_MTE1>(3);
+    WaitFlag<HardEvent::M_MTE1>(3);
+}
 }

@@ -45,6 +45,7 @@ public:
         ascendc_host::CurrentPad() = ascendc_host::PadRegister{};
         ascendc_host::CurrentTPipe() = this;
         destroyed_ = false;
+        TakeCubeEvents();
     }
 
     template <typename Queue>
@@ -102,6 +103,7 @@ public:
 
     void Reset() {
         Drain();
+        GiveCubeEventsBack();
         ascendc_host::Core::Current().ResetLocal();
         Init();
     }
@@ -109,18 +111,40 @@ public:
     void Destroy() {
         destroyed_ = true;
         Drain();
+        GiveCubeEventsBack();
         ascendc_host::Core& core = ascendc_host::Core::Current();
-        core.Barrier(ascendc_host::Pipe::kAll, kEndOfPipe);
+        core.Barrier(ascendc_host::Pipe::kAll, kInsideTPipe);
         core.ResetLocal();
         if (ascendc_host::CurrentTPipe() == this) ascendc_host::CurrentTPipe() = nullptr;
     }
 
 private:
-    // The waits at the end of a TPipe stand on no line of the kernel.
-    static constexpr Where kEndOfPipe{"TPipe", 0};
+    // What a TPipe does by itself stands on no line of the kernel.
+    static constexpr Where kInsideTPipe{"TPipe", 0};
+
+    // On a cube core a TPipe sets M_MTE1 0 to 2 for as long as it lives (public header of CANN 8.1).
+    static constexpr int kCubeEvents = 3;
+
+    static bool OnCube() { return ascendc_host::Core::Current().Kind() == ascendc_host::CoreKind::kCube; }
+
+    void TakeCubeEvents() {
+        ascendc_host::Core& core = ascendc_host::Core::Current();
+        for (int i = 0; OnCube() && i < kCubeEvents; ++i) {
+            const int id = core.AllocateEventId(ascendc_host::Pipe::kM, ascendc_host::Pipe::kMte1, kInsideTPipe);
+            core.SetFlag(ascendc_host::Pipe::kM, ascendc_host::Pipe::kMte1, id, kInsideTPipe);
+        }
+    }
+
+    void GiveCubeEventsBack() {
+        ascendc_host::Core& core = ascendc_host::Core::Current();
+        for (int id = 0; OnCube() && id < kCubeEvents; ++id) {
+            core.WaitFlag(ascendc_host::Pipe::kM, ascendc_host::Pipe::kMte1, id, kInsideTPipe);
+            core.ReleaseEventId(ascendc_host::Pipe::kM, ascendc_host::Pipe::kMte1, id);
+        }
+    }
 
     void Drain() {
-        for (const auto& buffers : queues_) ascendc_host::DrainQueue(*buffers, kEndOfPipe);
+        for (const auto& buffers : queues_) ascendc_host::DrainQueue(*buffers, kInsideTPipe);
         queues_.clear();
         bufferCount_ = 0;
     }
