@@ -108,6 +108,13 @@ def test_entry_takes_the_definition_s_tensors_in_order() -> None:
     assert re.findall(r"GM_ADDR (\w+)", head) == expected
 
 
+def test_entry_includes_what_the_wrapper_of_a_mixed_kernel_calls() -> None:
+    """`matmul::clearWorkspace`, which kernel_operator.h does not bring; asc-devkit, compile_op.py."""
+    code = code_of(KERNEL_SOURCE.read_text())
+    assert "KERNEL_TYPE_MIX_AIC_1_2" in code
+    assert '#include "lib/matmul_intf.h"' in code
+
+
 #: What the operator build writes in front of a kernel's source.
 _BUILD_PREAMBLE = """
 #include "kernel_operator.h"
