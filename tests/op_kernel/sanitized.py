@@ -9,6 +9,6 @@ from emulator.incremental_attention import kernel_for
 if __name__ == "__main__":
     for case in _CASES:
         kernel = kernel_for(case.torch_dtype, sanitize=True, flags=("-O1",))  # -O2 takes minutes to compile
-        result = call(make_inputs(case).arguments, cores=3, kernel=kernel)
-        result.run.require_clean()
+        for cube in (True, False):
+            call(make_inputs(case).arguments, cores=4, cube=cube, kernel=kernel).run.require_clean()
         print(case.id)

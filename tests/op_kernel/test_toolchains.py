@@ -22,6 +22,7 @@ _POST = {"placement": "post_softmax"}
 _CASES = (
     Case("split", dtype="float16", heads=2, kv_heads=1, head_dim=128, lengths=(1100, 0, 40), vmc=True),
     Case("head-blocks", dtype="bfloat16", heads=9, kv_heads=1, lengths=(300,), theta="mixed"),
+    Case("cube", dtype="float16", heads=4, kv_heads=1, head_dim=64, lengths=(1300, 0, 90), vmc=True),
     Case("post", dtype="float16", heads=2, kv_heads=2, lengths=(1900,), **_POST),
     Case("paged", dtype="bfloat16", paged="3d", block_size=16, lengths=(700, 33)),
 )
