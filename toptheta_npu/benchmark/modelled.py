@@ -36,7 +36,7 @@ CAPTION = (
     "faster.\nThe queries of a group select independently of each other, which is the worst case."
 )
 _BAR = 20
-_PIPES = {"MTE2": "reads", "V": "vector", "S": "scalar", "MTE3": "writes", "cube MTE2": "K rows"}
+_PIPES = {"MTE2": "reads", "V": "vector", "S": "scalar", "cube MTE2": "K rows"}
 
 
 @dataclass(frozen=True)
