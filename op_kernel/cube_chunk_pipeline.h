@@ -29,14 +29,15 @@ public:
         stream_.Begin(0, 0);
     }
 
-    // The whole of a segment in one pass. While the V rows of a chunk are added, the scores of the next one arrive.
+    // The whole of a segment in one pass. Rounds of the next chunk are asked for while the V rows of this one are added.
     template <typename Next>
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
-        Chunk asked = Ask(0);
+        uint32_t row = ring_.Row();
+        ring_.BeginChunk(0);
+        AskRounds();
         for (bool more = true; more;) {
-            const Chunk chunk = asked;
-            Take(chunk);
+            const Chunk chunk = TakeChunk(row, 0);
             selection_.MakeList(chunk);
             selection_.UpdateMaximum(chunk);
             selection_.RescaleAccumulators();
@@ -45,10 +46,11 @@ public:
             stream_.Fill();
             selection_.AddChunk(chunk, list, this->NeedsTotal());
             more = ring_.RowsLeft() > 0;
+            row = ring_.Row();
             if (more) {
-                asked = Ask(0);
+                ring_.BeginChunk(0);
             }
-            this->AddRemainingValues();
+            AddValuesAndAskRounds();
         }
         selection_.Finish();
         next.StartNext();
@@ -58,8 +60,11 @@ public:
     TOPTHETA_DEVICE inline void StreamScores(ScoreStore& store)
     {
         while (ring_.RowsLeft() > 0) {
-            const Chunk chunk = Ask(store.BeginChunk(ring_.Row()));
-            Take(chunk);
+            const uint32_t row = ring_.Row();
+            const uint32_t scoreRow = store.BeginChunk(row);
+            ring_.BeginChunk(scoreRow);
+            AskRounds();
+            const Chunk chunk = TakeChunk(row, scoreRow);
             selection_.UpdateMaximum(chunk);
             selection_.AddTotal(chunk);
             store.Store(chunk);
@@ -67,16 +72,30 @@ public:
     }
 
 private:
-    TOPTHETA_DEVICE inline Chunk Ask(uint32_t scoreRow)
+    TOPTHETA_DEVICE inline void AskRounds()
     {
-        const uint32_t begin = ring_.Row();
-        return {begin, ring_.Ask(scoreRow), scoreRow};
+        while (ring_.RoundsLeft()) {
+            ring_.AskRound();
+        }
     }
 
-    TOPTHETA_DEVICE inline void Take(const Chunk& chunk)
+    // The first tile fills the wait where the cube core is behind; the others hide the copies of the rounds where it is
+    // ahead.
+    TOPTHETA_DEVICE inline void AddValuesAndAskRounds()
     {
-        ring_.Wait();
+        if (stream_.ValuesLeft()) {
+            stream_.Fill();
+            this->AddValueTile();
+        }
+        AskRounds();
+        this->AddRemainingValues();
+    }
+
+    TOPTHETA_DEVICE inline Chunk TakeChunk(uint32_t row, uint32_t scoreRow)
+    {
+        const Chunk chunk = {row, ring_.TakeChunk(), scoreRow};
         selection_.ScaleScores(chunk);
+        return chunk;
     }
 
     using ValuePipeline<T>::selection_;

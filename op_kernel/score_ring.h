@@ -43,25 +43,39 @@ public:
     TOPTHETA_DEVICE inline uint32_t Row() const { return row_; }
     TOPTHETA_DEVICE inline uint32_t RowsLeft() const { return end_ - row_; }
 
-    // Starts the copies of a chunk, whose scores lie from `scoreRow` on; returns its rows.
-    TOPTHETA_DEVICE inline uint32_t Ask(uint32_t scoreRow)
+    // Begins a chunk of whole rounds, as many as fit, whose scores lie from `scoreRow` on: V has read what lay there.
+    TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
     {
-        uint32_t rows = 0;
+        scoreRow_ = scoreRow;
+        chunkRows_ = 0;
+        chunkRounds_ = Least(CeilDiv(RowsLeft(), roundRows_), ub_->Layout().chunkRows / roundRows_);
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
-        for (uint32_t rounds = ChunkRounds(); rounds > 0; rounds--) {
-            const uint32_t count = Least(roundRows_, RowsLeft());
-            AscendC::CrossCoreWaitFlag(kScoresReady);
-            CopyRound(scoreRow + rows, count);
-            FreePlace();
-            rows += count;
-            row_ += count;
-        }
-        SetFlag<HardEvent::MTE2_V>(kValueEvent);
-        return rows;
     }
 
-    TOPTHETA_DEVICE inline void Wait() { WaitFlag<HardEvent::MTE2_V>(kValueEvent); }
+    TOPTHETA_DEVICE inline bool RoundsLeft() const { return chunkRounds_ > 0; }
+
+    // Waits until the cube core has the next round of the chunk and starts its copy.
+    TOPTHETA_DEVICE inline void AskRound()
+    {
+        const uint32_t count = Least(roundRows_, RowsLeft());
+        AscendC::CrossCoreWaitFlag(kScoresReady);
+        CopyRound(scoreRow_ + chunkRows_, count);
+        FreePlace();
+        chunkRows_ += count;
+        row_ += count;
+        chunkRounds_--;
+        if (chunkRounds_ == 0) {
+            SetFlag<HardEvent::MTE2_V>(kValueEvent);
+        }
+    }
+
+    // Waits for the copies of the chunk; returns its rows.
+    TOPTHETA_DEVICE inline uint32_t TakeChunk()
+    {
+        WaitFlag<HardEvent::MTE2_V>(kValueEvent);
+        return chunkRows_;
+    }
 
     // The rounds that only the other vector core has rows in.
     TOPTHETA_DEVICE inline void Finish()
@@ -73,12 +87,6 @@ public:
     }
 
 private:
-    // Whole rounds, as many as fit.
-    TOPTHETA_DEVICE inline uint32_t ChunkRounds() const
-    {
-        return Least(CeilDiv(RowsLeft(), roundRows_), ub_->Layout().chunkRows / roundRows_);
-    }
-
     TOPTHETA_DEVICE inline void CopyRound(uint32_t scoreRow, uint32_t rows)
     {
         const uint32_t bytes = rows * sizeof(float);
@@ -106,6 +114,9 @@ private:
     uint32_t round_ = 0;
     uint32_t row_ = 0;    // of the segment, to be asked for next
     uint32_t end_ = 0;
+    uint32_t scoreRow_ = 0;     // of the chunk
+    uint32_t chunkRows_ = 0;    // asked for so far
+    uint32_t chunkRounds_ = 0;  // still to be asked for
 };
 
 }  // namespace toptheta
