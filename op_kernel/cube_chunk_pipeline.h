@@ -79,11 +79,11 @@ private:
         }
     }
 
-    // The first tile fills the wait where the cube core is behind; the others hide the copies of the rounds where it is
-    // ahead.
+    // With few heads the cube core is behind, and a tile fills the wait; with many it is ahead, and the tiles hide the
+    // copies of the rounds.
     TOPTHETA_DEVICE inline void AddValuesAndAskRounds()
     {
-        if (stream_.ValuesLeft()) {
+        if (stream_.ValuesLeft() && ub_->Heads() <= kFewHeads) {
             stream_.Fill();
             this->AddValueTile();
         }
@@ -98,6 +98,9 @@ private:
         return chunk;
     }
 
+    static constexpr uint32_t kFewHeads = 4;
+
+    using ValuePipeline<T>::ub_;
     using ValuePipeline<T>::selection_;
     using ValuePipeline<T>::stream_;
     ScoreRing ring_;
