@@ -13,14 +13,18 @@ class ChunkPipeline : public ValuePipeline<T> {
 public:
     static constexpr bool kMultipliesKeys = true;
 
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, GM_ADDR key, GM_ADDR blockTable,
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors& tensors, GM_ADDR,
                                      CacheRows<T>* values)
     {
-        keyRows_.Init(*ub, *tiling, tiling->key, key, blockTable, 0, kKeyTableEvent);
+        keyRows_.Init(*ub, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
         this->InitValues(ub, tiling, &keyRows_, values);
         product_.Init(ub, tiling->headDim);
         lastGather_.Init(ub, tiling->headDim, values, &weightedSum_);
     }
+
+    // Around all segments of a core.
+    TOPTHETA_DEVICE inline void BeginWork(const WorkTotal&, SequenceLengths&) {}
+    TOPTHETA_DEVICE inline void EndWork() {}
 
     TOPTHETA_DEVICE inline void Drain()
     {

@@ -12,14 +12,21 @@ class CubeChunkPipeline : public ValuePipeline<T> {
 public:
     static constexpr bool kMultipliesKeys = false;
 
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, GM_ADDR workspace, uint32_t core,
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors&, GM_ADDR workspace,
                                      CacheRows<T>* values)
     {
         this->InitValues(ub, tiling, nullptr, values);
-        ring_.Init(ub, tiling, workspace, core);
+        core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
+        ring_.Init(ub, tiling, workspace, core_);
     }
 
-    TOPTHETA_DEVICE inline ScoreRing& Ring() { return ring_; }
+    // Both vector cores of a block take part in as many rounds as the one that has more of them.
+    TOPTHETA_DEVICE inline void BeginWork(const WorkTotal& total, SequenceLengths& lengths)
+    {
+        ring_.Expect(Most(CountRounds(total, lengths, core_), CountRounds(total, lengths, core_ ^ 1)));
+    }
+
+    TOPTHETA_DEVICE inline void EndWork() { ring_.Finish(); }
 
     TOPTHETA_DEVICE inline void Drain() { this->DrainValues(); }
 
@@ -29,7 +36,7 @@ public:
         stream_.Begin(0, 0);
     }
 
-    // The whole of a segment in one pass. Rounds of the next chunk are asked for while the V rows of this one are added.
+    // The whole of a segment in one pass. Rounds of the next chunk are asked for while V rows of this one are added.
     template <typename Next>
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
@@ -72,6 +79,17 @@ public:
     }
 
 private:
+    TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, SequenceLengths& lengths, uint32_t core)
+    {
+        SegmentIterator<SequenceLengths> segments = lengths.SegmentsOf(total, core);
+        Segment segment;
+        uint32_t rounds = 0;
+        while (segments.Next(segment)) {
+            rounds += CeilDiv(segment.rowEnd - segment.rowBegin, ring_.RoundRows());
+        }
+        return rounds;
+    }
+
     TOPTHETA_DEVICE inline void AskRounds()
     {
         while (ring_.RoundsLeft()) {
@@ -104,6 +122,7 @@ private:
     using ValuePipeline<T>::selection_;
     using ValuePipeline<T>::stream_;
     ScoreRing ring_;
+    uint32_t core_ = 0;
 };
 
 }  // namespace toptheta

@@ -83,9 +83,9 @@ public:
 
     TOPTHETA_DEVICE inline void Process()
     {
-        const WorkTotal total = TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks, lengths_);
-        RoundIterator first(SegmentsOf(total, 0), roundRows_);
-        RoundIterator second(SegmentsOf(total, 1), roundRows_);
+        const WorkTotal total = lengths_.Total();
+        RoundIterator first(lengths_.SegmentsOf(total, pair_), roundRows_);
+        RoundIterator second(lengths_.SegmentsOf(total, pair_ + 1), roundRows_);
         SetFreeFlags();
         Load(first, second, 0);
         uint32_t round = 0;
@@ -119,12 +119,6 @@ private:
     TOPTHETA_DEVICE static inline uint32_t PlaceOf(uint32_t core, uint32_t number)
     {
         return number % 2 * kPairCores + core;
-    }
-
-    TOPTHETA_DEVICE inline RoundIterator::Segments SegmentsOf(const WorkTotal& total, uint32_t core)
-    {
-        return RoundIterator::Segments(total, tiling_->cores, pair_ + core, tiling_->numKeyValueHeads,
-                                       tiling_->headBlocks, lengths_);
     }
 
     TOPTHETA_DEVICE inline void SetFreeFlags()
@@ -184,21 +178,18 @@ private:
 
     TOPTHETA_DEVICE inline void LoadQuery(const Segment& segment, uint32_t place)
     {
-        const uint32_t heads = HeadsOf(segment);
-        const uint32_t group = tiling_->numHeads / tiling_->numKeyValueHeads;
-        const uint64_t row = static_cast<uint64_t>(segment.batch) * tiling_->numHeads + segment.kvHead * group +
-                             segment.headBlock * tiling_->headBlock;
+        const HeadRange range = HeadsOf(*tiling_, segment);
         AscendC::Nd2NzParams copy;
         // the cube would take a single row for a vector and expect another order of its elements
-        copy.ndNum = heads == 1 ? 2 : 1;
-        copy.nValue = static_cast<uint16_t>(heads);
+        copy.ndNum = range.heads == 1 ? 2 : 1;
+        copy.nValue = static_cast<uint16_t>(range.heads);
         copy.dValue = static_cast<uint16_t>(headDim_);
         copy.srcNdMatrixStride = 0;
         copy.srcDValue = static_cast<uint16_t>(headDim_);
         copy.dstNzC0Stride = kFractal;
         copy.dstNzNStride = 1;
         copy.dstNzMatrixStride = kFractal;
-        AscendC::DataCopy(LoadedQuery(place), query_[row * headDim_], copy);
+        AscendC::DataCopy(LoadedQuery(place), query_[FirstRow(*tiling_, range) * headDim_], copy);
     }
 
     // ---- products ----
@@ -242,7 +233,7 @@ private:
         SetFlag<HardEvent::MTE1_M>(half);
         WaitFlag<HardEvent::MTE1_M>(half);
         AscendC::MmadParams product;
-        product.m = static_cast<uint16_t>(Most(HeadsOf(round.segment), 2));
+        product.m = static_cast<uint16_t>(Most(HeadsOf(*tiling_, round.segment).heads, 2));
         product.n = static_cast<uint16_t>(rows);
         product.k = static_cast<uint16_t>(headDim_);
         AscendC::Mmad(Products(place)[done * kFractal], Left(query), right, product);
@@ -261,22 +252,15 @@ private:
     // [head][row] into this round's place in the ring of the vector core
     TOPTHETA_DEVICE inline void WriteScores(uint32_t core, uint32_t place, uint32_t number, const Round& round)
     {
-        const uint32_t heads = HeadsOf(round.segment);
         const uint64_t ring = static_cast<uint64_t>(pair_ + core) * kRingRounds + number % kRingRounds;
         AscendC::FixpipeParamsV220 copy;
         copy.nSize = static_cast<uint16_t>(round.rows);
-        copy.mSize = static_cast<uint16_t>(heads);
+        copy.mSize = static_cast<uint16_t>(HeadsOf(*tiling_, round.segment).heads);
         copy.srcStride = kFractal;
         copy.dstStride = roundRows_;
         copy.ndNum = 1;
         AscendC::Fixpipe<float, float, AscendC::CFG_ROW_MAJOR>(
             scores_[ring * RoundScores(headDim_, tiling_->headBlock)], Products(place), copy);
-    }
-
-    TOPTHETA_DEVICE inline uint32_t HeadsOf(const Segment& segment) const
-    {
-        const uint32_t group = tiling_->numHeads / tiling_->numKeyValueHeads;
-        return Least(tiling_->headBlock, group - segment.headBlock * tiling_->headBlock);
     }
 
     TOPTHETA_DEVICE inline uint32_t HalfRows() const { return roundRows_ / kHalves; }

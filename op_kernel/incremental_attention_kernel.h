@@ -2,8 +2,8 @@
 //
 // A core takes its share of the rows of all sequences (work_split.h). For each piece of a (sequence, KV head, head
 // block) it streams the K rows, or their scores if a cube core multiplies them, tests the scores of a chunk against the
-// threshold, fetches the V rows that are kept and adds them. Pieces of a unit that other cores share are combined at the
-// end.
+// threshold, fetches the V rows that are kept and adds them. Pieces of a unit that other cores share are combined at
+// the end.
 #pragma once
 
 #include "chunk_pipeline.h"
@@ -33,11 +33,7 @@ public:
         lengths_.Init(*tiling, slices);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
         parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<T>::kMultipliesKeys);
-        if constexpr (Pipeline<T>::kMultipliesKeys) {
-            pipeline_.Init(&ub_, tiling, tensors.key, tensors.blockTable, &valueRows_);
-        } else {
-            pipeline_.Init(&ub_, tiling, workspace, core_, &valueRows_);
-        }
+        pipeline_.Init(&ub_, tiling, tensors, workspace, &valueRows_);
         output_.Init(&ub_, tiling, tensors.outputs);
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
@@ -48,12 +44,10 @@ public:
     TOPTHETA_DEVICE inline void Process()
     {
         const uint32_t units = tiling_->numKeyValueHeads * tiling_->headBlocks;
-        const WorkTotal total = TotalWork(tiling_->batch, units, lengths_);
+        const WorkTotal total = lengths_.Total();
         WriteEmptySequences();
-        if constexpr (!Pipeline<T>::kMultipliesKeys) {
-            pipeline_.Ring().Expect(Most(CountRounds(total, core_), CountRounds(total, core_ ^ 1)));
-        }
-        SegmentIterator<SequenceLengths> segments = SegmentsOf(total, core_);
+        pipeline_.BeginWork(total, lengths_);
+        SegmentIterator<SequenceLengths> segments = lengths_.SegmentsOf(total, core_);
         Segment segment;
         hasNext_ = segments.Next(next_);
         while (hasNext_) {
@@ -67,9 +61,7 @@ public:
                 FirstPhase(segment);
             }
         }
-        if constexpr (!Pipeline<T>::kMultipliesKeys) {
-            pipeline_.Ring().Finish();
-        }
+        pipeline_.EndWork();
         if constexpr (kSplit) {
             if (AnyCut(total, units * tiling_->batch, tiling_->cores)) {
                 CombineCutUnits();
@@ -93,29 +85,11 @@ public:
             return;
         }
         nextStarted_ = true;
-        parameters_.Copy(HeadsOf(next_));
+        parameters_.Copy(HeadsOf(*tiling_, next_));
         pipeline_.Start(next_, lengths_.Start(next_.batch));
     }
 
 private:
-    TOPTHETA_DEVICE inline SegmentIterator<SequenceLengths> SegmentsOf(const WorkTotal& total, uint32_t core)
-    {
-        return SegmentIterator<SequenceLengths>(total, tiling_->cores, core, tiling_->numKeyValueHeads,
-                                                tiling_->headBlocks, lengths_);
-    }
-
-    // Rounds in which the cube core has scores for a core.
-    TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, uint32_t core)
-    {
-        SegmentIterator<SequenceLengths> segments = SegmentsOf(total, core);
-        Segment segment;
-        uint32_t rounds = 0;
-        while (segments.Next(segment)) {
-            rounds += RoundsOf(segment, RoundRowsFor(tiling_->headDim));
-        }
-        return rounds;
-    }
-
     TOPTHETA_DEVICE inline void WriteEmptySequences()
     {
         for (uint32_t b = core_; b < tiling_->batch; b += tiling_->cores) {
@@ -123,14 +97,6 @@ private:
                 output_.WriteEmpty(b);
             }
         }
-    }
-
-    TOPTHETA_DEVICE inline HeadRange HeadsOf(const Segment& segment) const
-    {
-        const uint32_t group = tiling_->numHeads / tiling_->numKeyValueHeads;
-        const uint32_t first = segment.headBlock * tiling_->headBlock;
-        return {segment.batch, segment.kvHead, segment.kvHead * group + first,
-                Least(tiling_->headBlock, group - first)};
     }
 
     TOPTHETA_DEVICE inline void WholeUnit(const Segment& segment)
@@ -161,7 +127,7 @@ private:
 
     TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(segment);
+        const HeadRange range = HeadsOf(*tiling_, segment);
         nextStarted_ = false;
         ub_.SetHeads(range.heads);
         output_.WaitForCopies();
@@ -223,7 +189,7 @@ private:
 
     TOPTHETA_DEVICE inline void WriteUnit(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(segment);
+        const HeadRange range = HeadsOf(*tiling_, segment);
         uint32_t kept[kMaxHeadBlock];
         uint32_t listRows = pipeline_.Selection().ListRows();
         StandIns standIns;
@@ -305,7 +271,7 @@ private:
     // Second phase of post-softmax for a part: the other parts' masses give the log-sum-exp of the row.
     TOPTHETA_DEVICE inline void SecondPhase(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(segment);
+        const HeadRange range = HeadsOf(*tiling_, segment);
         parameters_.Copy(range);
         exchange_.CopyMasses(segment, range.heads);
         BeginSegment(segment);
@@ -318,7 +284,7 @@ private:
     // The heads of a cut unit go round its cores; statistics of a unit need all of them in one place.
     TOPTHETA_DEVICE inline void CombineUnit(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(segment);
+        const HeadRange range = HeadsOf(*tiling_, segment);
         const uint32_t parts = segment.lastCore - segment.firstCore + 1;
         const uint32_t part = core_ - segment.firstCore;
         const bool together = tiling_->withStats;

@@ -212,7 +212,7 @@ private:
     TOPTHETA_DEVICE inline void WriteRows(const HeadRange& range)
     {
         const uint32_t count = range.heads * tiling_->headDim;
-        const uint64_t offset = FirstRow(range) * tiling_->headDim;
+        const uint64_t offset = FirstRow(*tiling_, range) * tiling_->headDim;
         LocalTensor<float> rows = ub_->At<float>(ub_->Layout().accumulator, count);
         LocalTensor<T> narrow = ub_->At<T>(ub_->Layout().weights, count);
         if (!tiling_->partial) {
@@ -231,7 +231,7 @@ private:
     TOPTHETA_DEVICE inline void WriteStatistics(const HeadRange& range, const uint32_t* kept)
     {
         const int32_t count = range.heads * kBlockFloats;
-        const uint64_t row = FirstRow(range);
+        const uint64_t row = FirstRow(*tiling_, range);
         LocalTensor<float> keptBlocks = ub_->State(kKeptCount);
         for (uint32_t head = 0; head < range.heads; head++) {
             AscendC::Duplicate(keptBlocks[head * kBlockFloats], static_cast<float>(kept[head]),
@@ -266,11 +266,6 @@ private:
     {
         AscendC::WholeReduceMax(Staged(slot), blocks, 1, static_cast<int32_t>(heads), 1, 1, 1,
                                 AscendC::ReduceOrder::ORDER_ONLY_VALUE);
-    }
-
-    TOPTHETA_DEVICE inline uint64_t FirstRow(const HeadRange& range) const
-    {
-        return static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
     }
 
     template <typename U>

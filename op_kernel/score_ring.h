@@ -1,8 +1,8 @@
 // Scores from the cube core, as a vector core takes them out of its ring.
 //
 // The cube core works in rounds: it leaves the products of up to RoundRowsFor(D) K rows in the rings of both its
-// vector cores and sets a flag for the two. Its wait for free places needs a flag of both, so each of them takes part in
-// every round, also when it has no rows in it.
+// vector cores and sets a flag for the two. Its wait for free places needs a flag of both, so each of them takes part
+// in every round, also when it has no rows in it.
 #pragma once
 
 #include "cube_layout.h"
@@ -10,15 +10,10 @@
 
 namespace toptheta {
 
-// Flags between the cores of a block: 0 for scores, 1 and more for free places of the rings. A place has a flag of its own,
-// since one vector core may be ahead of the other: how a flag counts that one of them sets twice is not documented.
+// Flags between the cores of a block: 0 for scores, 1 and more for free places of the rings. A place has a flag of its
+// own, since one vector core may be ahead of the other: how a flag counts two sets of one core is not documented.
 constexpr uint16_t kScoresReady = 0;
 TOPTHETA_DEVICE inline uint16_t PlaceFree(uint32_t round) { return static_cast<uint16_t>(1 + round % kRingRounds); }
-
-TOPTHETA_DEVICE inline uint32_t RoundsOf(const Segment& segment, uint32_t roundRows)
-{
-    return CeilDiv(segment.rowEnd - segment.rowBegin, roundRows);
-}
 
 class ScoreRing {
 public:
@@ -40,6 +35,7 @@ public:
         end_ = end;
     }
 
+    TOPTHETA_DEVICE inline uint32_t RoundRows() const { return roundRows_; }
     TOPTHETA_DEVICE inline uint32_t Row() const { return row_; }
     TOPTHETA_DEVICE inline uint32_t RowsLeft() const { return end_ - row_; }
 
@@ -94,8 +90,8 @@ private:
         const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(ub_->Heads()), bytes,
                                               (roundRows_ - rows) * sizeof(float),
                                               (pitch - AlignUp(bytes, kBlockBytes)) / kBlockBytes, 0);
-        LocalTensor<float> to = ub_->At<float>(ub_->Layout().scores + scoreRow * sizeof(float),
-                                               (ub_->Heads() - 1) * ub_->Layout().scoreRows + AlignUp(rows, kBlockFloats));
+        const uint32_t span = (ub_->Heads() - 1) * ub_->Layout().scoreRows + AlignUp(rows, kBlockFloats);
+        LocalTensor<float> to = ub_->At<float>(ub_->Layout().scores + scoreRow * sizeof(float), span);
         AscendC::DataCopyPad(to, scores_[round_ % kRingRounds * roundScores_], copy,
                              AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
     }

@@ -23,7 +23,7 @@ public:
     {
         rowBegin_ = segment.rowBegin;
         rowEnd_ = segment.rowEnd;
-        firstRow_ = static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
+        firstRow_ = FirstRow(*tiling_, range);
         inUb_ = !cut && ScoresStayInUb(segment.rowEnd - segment.rowBegin, ub_->Layout());
     }
 

@@ -126,6 +126,18 @@ public:
         return tiling_->hasKeyStart ? Clamp(integers_.Start(sequence), tiling_->capacity) : 0;
     }
 
+    // The work of all cores, and the share of one of them (work_split.h).
+    TOPTHETA_DEVICE inline WorkTotal Total()
+    {
+        return TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks, *this);
+    }
+
+    TOPTHETA_DEVICE inline SegmentIterator<ValidRows> SegmentsOf(const WorkTotal& total, uint32_t core)
+    {
+        return SegmentIterator<ValidRows>(total, tiling_->cores, core, tiling_->numKeyValueHeads, tiling_->headBlocks,
+                                          *this);
+    }
+
 private:
     TOPTHETA_DEVICE inline uint32_t Clamp(int64_t value, uint32_t most)
     {

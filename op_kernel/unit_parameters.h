@@ -13,6 +13,19 @@ struct HeadRange {
     uint32_t heads;
 };
 
+TOPTHETA_DEVICE inline HeadRange HeadsOf(const TilingData& tiling, const Segment& segment)
+{
+    const uint32_t group = tiling.numHeads / tiling.numKeyValueHeads;
+    const uint32_t first = segment.headBlock * tiling.headBlock;
+    return {segment.batch, segment.kvHead, segment.kvHead * group + first, Least(tiling.headBlock, group - first)};
+}
+
+// The first of them among the rows [B, Hq] of query, thresholds and outputs.
+TOPTHETA_DEVICE inline uint64_t FirstRow(const TilingData& tiling, const HeadRange& range)
+{
+    return static_cast<uint64_t>(range.batch) * tiling.numHeads + range.firstHead;
+}
+
 struct ParameterTensors {
     GM_ADDR query;
     GM_ADDR threshold;
@@ -42,7 +55,7 @@ public:
     TOPTHETA_DEVICE inline void Copy(const HeadRange& range)
     {
         const uint32_t D = tiling_->headDim;
-        const uint64_t row = static_cast<uint64_t>(range.batch) * tiling_->numHeads + range.firstHead;
+        const uint64_t row = FirstRow(*tiling_, range);
         parity_ ^= 1;
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);

@@ -1,8 +1,10 @@
 // From scores to sums of V rows, whoever multiplied the K rows: what the pipelines share.
 #pragma once
 
+#include "kernel_tensors.h"
 #include "row_stream.h"
 #include "score_store.h"
+#include "sequence_lengths.h"
 #include "value_gather.h"
 
 namespace toptheta {

@@ -68,8 +68,8 @@ void CheckSharedLine(const CachedLine& line, const CoreLog& core, const Cores& c
         if (use == nullptr) continue;
         findings.Add(CacheFinding(Check::kSharedCacheLine, line, core, "SetValue",
                                   core.name + " writes back the whole cache line " +
-                                      memory.Range(line.buffer, begin, begin + kCacheLineBytes) + ", which " + other.name +
-                                      " uses too (" + Place(*use) + ")"));
+                                      memory.Range(line.buffer, begin, begin + kCacheLineBytes) + ", which " +
+                                      other.name + " uses too (" + Place(*use) + ")"));
         return;
     }
 }

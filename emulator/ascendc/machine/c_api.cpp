@@ -57,14 +57,12 @@ std::string ReportJson(const RunResult& run) {
     return json.Close(']').Close('}').Take();
 }
 
-std::string CoreKindName(CoreKind kind) { return kind == CoreKind::kCube ? "cube" : "vector"; }
-
 std::string TimelineJson(const RunResult& run, const TimelineOptions& options) {
     const Timeline timeline = Simulate(run, options);
     JsonWriter json;
     json.Open('{').Key("cycles").Value(timeline.cycles).Key("cores").Open('[');
     for (const CoreTimes& core : timeline.cores) {
-        json.Open('{').Key("block").Value(core.seat.block).Key("kind").Value(CoreKindName(core.seat.kind));
+        json.Open('{').Key("block").Value(core.seat.block).Key("kind").Value(std::string(CoreKindName(core.seat.kind)));
         json.Key("core").Value(core.core).Key("begin").Value(core.begin).Key("end").Value(core.end);
         json.Key("busy").Open('{');
         for (int slot = 0; slot < kSlots; ++slot) {

@@ -102,7 +102,7 @@ uint32_t Core::AllocateLocal(Memory memory, uint32_t bytes, const char* name, Wh
     if (region.core != Kind()) {
         Fault(Check::kUnsupported, where, "InitBuffer",
               std::string(name) + " lies in the " + region.name + ", which a " +
-                  (Kind() == CoreKind::kCube ? "cube" : "vector") + " core does not have",
+                  CoreKindName(Kind()) + " core does not have",
               "initialise it under ASCEND_IS_AIC or ASCEND_IS_AIV");
     }
     uint32_t& used = impl_->used[static_cast<size_t>(memory)];

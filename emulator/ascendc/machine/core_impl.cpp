@@ -131,7 +131,8 @@ void CoreImpl::ReportOrder(Check check, const Instruction& instruction, const st
     const bool earlierRead = check == Check::kWriteAfterRead;
     const int later = instruction.slot_;
     Report(check, instruction.where_, instruction.call_,
-           std::string(instruction.call_) + " (pipe " + PipeName(PipeAt(seat.kind, later)) + ") " + HazardText(check) + " " +
+           std::string(instruction.call_) + " (pipe " + PipeName(PipeAt(seat.kind, later)) + ") " +
+               HazardText(check) + " " +
                place + " while " + earlier.call + " at " + Place(earlier.where) + " (pipe " +
                PipeName(PipeAt(seat.kind, slot)) + ") may still be " + (earlierRead ? "reading" : "writing") + " it",
            RemedyFor(seat.kind, slot, later));
@@ -150,7 +151,8 @@ void CoreImpl::FinishKernel() {
                 const Flag& flag = FlagOf(from, to, id);
                 if (!flag.set || !checking) continue;
                 Report(Check::kFlagNeverWaited, flag.setAt, "SetFlag",
-                       std::string("flag ") + PipeName(PipeAt(seat.kind, from)) + "_" + PipeName(PipeAt(seat.kind, to)) +
+                       std::string("flag ") + PipeName(PipeAt(seat.kind, from)) + "_" +
+                           PipeName(PipeAt(seat.kind, to)) +
                            " with event id " + std::to_string(id) + " is still set at the end of the kernel",
                        "WaitFlag it before the kernel ends; it would end a wait of the next kernel");
             }

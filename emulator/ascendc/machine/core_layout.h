@@ -12,7 +12,6 @@ struct BlockShape {
     int vectors;
 
     bool operator==(const BlockShape& other) const { return cubes == other.cubes && vectors == other.vectors; }
-    bool operator!=(const BlockShape& other) const { return !(*this == other); }
     int Cores() const { return cubes + vectors; }
 };
 
@@ -43,7 +42,6 @@ public:
 
     const BlockShape& Shape() const { return shape_; }
     bool Mixed() const { return shape_.cubes > 0 && shape_.vectors > 0; }
-    int64_t Blocks() const { return blocks_; }
     int64_t Cores() const { return blocks_ * shape_.Cores(); }
     int64_t VectorCores() const { return blocks_ * shape_.vectors; }
 

@@ -179,7 +179,8 @@ bool CoreTiming::Start(Pipe& pipe, const Entry& entry) {
 
 void CoreTiming::StartCompute(Pipe& pipe, const Record& record, double begin) {
     const bool cube = trace_.seat.kind == CoreKind::kCube;
-    double cycles = (cube ? options_.cost.cubeHead : options_.cost.vectorHead) + static_cast<double>(record.repeats) * record.cyclesPerRepeat;
+    const double head = cube ? options_.cost.cubeHead : options_.cost.vectorHead;
+    double cycles = head + static_cast<double>(record.repeats) * record.cyclesPerRepeat;
     if (options_.bankConflicts) cycles += record.conflicts;
     pipe.free = begin + cycles;
     pipe.busy += cycles;

@@ -20,7 +20,7 @@ public:
     struct Surroundings {
         std::function<void(double time, double bytes, int slot)> startDma;
         std::function<void(int flagId, double time)> setFlag;       // for the other cores of the block
-        std::function<std::optional<double>(int flagId)> takeFlag;  // when all of them have set it; empty: not known yet
+        std::function<std::optional<double>(int flagId)> takeFlag;  // when all have set it; empty: not known yet
         std::function<void(const Record&, double begin, double end, double done)> onSpan;  // may be empty
     };
 

@@ -20,7 +20,8 @@ void RequireFlagId(CoreImpl& core, const char* call, int flagId, Where where) {
 void RequireMixed(CoreImpl& core, const char* call, Where where) {
     core.RequireShape(where);
     if (core.machine.layout.Mixed()) return;
-    core.Fault(Check::kUnsupported, where, call, "the blocks of this kernel have one core each, which is alone with its flag",
+    core.Fault(Check::kUnsupported, where, call,
+               "the blocks of this kernel have one core each, which is alone with its flag",
                "declare a kernel type with both kinds of cores, such as KERNEL_TYPE_MIX_AIC_1_2");
 }
 
@@ -29,7 +30,8 @@ template <typename Visit>
 void ForEachPartner(const CoreImpl& core, Visit visit) {
     const BlockShape& shape = core.machine.layout.Shape();
     const bool cube = core.seat.kind == CoreKind::kCube;
-    for (int partner = cube ? shape.cubes : 0; partner < (cube ? shape.Cores() : shape.cubes); ++partner) visit(partner);
+    const int end = cube ? shape.Cores() : shape.cubes;
+    for (int partner = cube ? shape.cubes : 0; partner < end; ++partner) visit(partner);
 }
 
 }  // namespace
@@ -74,7 +76,7 @@ void Core::CrossCoreWait(int flagId, Where where) {
     RequireFlagId(*impl_, "CrossCoreWaitFlag", flagId, where);
     if (!impl_->EnterSync("CrossCoreWaitFlag", where)) return;
     BlockKnowledge known = impl_->knowledge.back();
-    const auto incoming = [&](int partner) -> std::deque<CrossCoreFlags::Set>& {
+    const auto incoming = [&](int partner) -> std::deque<FlagSetting>& {
         return impl_->flagsOfBlock.From(partner, impl_->seat.inBlock, flagId);
     };
     const auto ready = [&] {
@@ -104,7 +106,7 @@ void Core::CrossCoreWait(int flagId, Where where) {
 void CoreImpl::CheckUnwaitedCrossCoreFlags(FindingLog& all) const {
     for (int receiver = 0; receiver < kMaxBlockCores; ++receiver) {
         for (int id = 0; id < kCrossCoreFlags; ++id) {
-            for (const CrossCoreFlags::Set& set : flagsOfBlock.From(seat.inBlock, receiver, id)) {
+            for (const FlagSetting& set : flagsOfBlock.From(seat.inBlock, receiver, id)) {
                 Finding finding;
                 finding.check = Check::kFlagNeverWaited;
                 finding.file = set.where.file;

@@ -33,21 +33,23 @@ struct BlockKnowledge {
     }
 };
 
-// A flag of one receiver counts the sets of one sender. A cube core sets it for all vector cores of its block, and
-// waits until all of them have set it (mode 2).
-class CrossCoreFlags {
+// The sets of a block's flags that nothing has waited for, oldest first. A flag of one receiver counts the sets of one
+// sender: a cube core sets it for all vector cores of its block, and waits until all of them have set it (mode 2).
+template <typename Setting>
+class PendingSets {
 public:
-    struct Set {
-        BlockKnowledge known;
-        Where where;
-    };
-
-    std::deque<Set>& From(int sender, int receiver, int flagId) {
+    std::deque<Setting>& From(int sender, int receiver, int flagId) {
         return sets_[(sender * kMaxBlockCores + receiver) * kCrossCoreFlags + flagId];
     }
 
 private:
-    std::array<std::deque<Set>, kMaxBlockCores * kMaxBlockCores * kCrossCoreFlags> sets_;
+    std::array<std::deque<Setting>, kMaxBlockCores * kMaxBlockCores * kCrossCoreFlags> sets_;
 };
+
+struct FlagSetting {
+    BlockKnowledge known;
+    Where where;
+};
+using CrossCoreFlags = PendingSets<FlagSetting>;
 
 }  // namespace ascendc_host

@@ -190,7 +190,7 @@ void Core::CacheClean(const void* gm, uint64_t bytes, Where where) {
     const int index = impl_->RequireGm(gm, 1, instruction, "cleans");
     const GmBuffer& buffer = impl_->machine.memory[index];
     const auto begin = static_cast<uint64_t>(static_cast<const uint8_t*>(gm) - buffer.base);
-    const uint64_t end = (begin + std::max<uint64_t>(bytes, 1) - 1) / kCacheLineBytes * kCacheLineBytes + kCacheLineBytes;
+    const uint64_t end = (begin + bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
     impl_->CleanBytes(instruction, index, begin, std::min(end, buffer.bytes));
 }
 

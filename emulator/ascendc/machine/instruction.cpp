@@ -16,10 +16,9 @@ bool EndsInside(uint64_t first, uint64_t end, uint64_t size) { return first <= e
 int RequireSlot(CoreImpl& core, Pipe pipe, const char* call, Where where) {
     const int slot = SlotOf(core.seat.kind, pipe);
     if (slot == kNoSlot) {
-        const bool cube = core.seat.kind == CoreKind::kCube;
-        core.Fault(Check::kUnsupported, where, call,
-                   std::string("a ") + (cube ? "cube" : "vector") + " core has no pipe " + PipeName(pipe),
-                   std::string("use instructions of the ") + (cube ? "cube" : "vector") + " core");
+        const std::string kind = CoreKindName(core.seat.kind);
+        core.Fault(Check::kUnsupported, where, call, "a " + kind + " core has no pipe " + PipeName(pipe),
+                   "use instructions of the " + kind + " core");
     }
     return slot;
 }

@@ -1,4 +1,5 @@
-// What is known about every byte of a core's local memories: whether it was written, by which instruction, who reads it.
+// What is known about every byte of a core's local memories: whether it was written, by which instruction, who reads
+// it.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +43,8 @@ public:
     }
 
     void ForgetContents(uint32_t offset, uint32_t bytes);     // the bytes count as unwritten from here on
-    void KeepOlder(ShadowBlock& block, uint32_t overwritten);       // before a write: remember the rest of the newest one
-    void TrimOlder(ShadowBlock& block, uint32_t overwritten);       // drop what the write hides
+    void KeepOlder(ShadowBlock& block, uint32_t overwritten);  // before a write: remember the rest of the newest
+    void TrimOlder(ShadowBlock& block, uint32_t overwritten);  // drop what the write hides
 
 private:
     std::vector<ShadowBlock> blocks_;

@@ -82,7 +82,9 @@ void SweepOneEpoch(const Accesses& sorted, const GmMemory& memory, FindingLog& f
 void CheckEpochs(const std::vector<CoreLog>& cores, const GmMemory& memory, FindingLog& findings) {
     std::map<std::pair<int, uint32_t>, Accesses> groups;
     for (const CoreLog& core : cores) {
-        for (const GmAccess& access : core.log->accesses) groups[{access.buffer, access.epoch}].push_back({access, &core});
+        for (const GmAccess& access : core.log->accesses) {
+            groups[{access.buffer, access.epoch}].push_back({access, &core});
+        }
     }
     for (auto& [key, group] : groups) {
         SortByBegin(group);
@@ -108,7 +110,7 @@ private:
         return access.access.seq <= finished[access.access.slot];
     }
 
-    // The epoch at whose end, a SyncAll, all vector cores learn of the access; a cube core's through those of its block.
+    // The epoch at whose end, a SyncAll, all vector cores learn of the access; of a cube core's through its block.
     uint32_t PublishedIn(const CoreAccess& access) const {
         if (access.core->seat.kind == CoreKind::kVector) return access.access.epoch;
         uint32_t earliest = CachedWrite::kNever;

@@ -14,13 +14,13 @@ std::string PipesOf(CoreKind kind) {
     return kind == CoreKind::kCube ? "S, M, MTE1, MTE2 and FIX" : "S, V, MTE2 and MTE3";
 }
 
-const char* CoreName(CoreKind kind) { return kind == CoreKind::kCube ? "a cube core" : "a vector core"; }
+std::string CoreName(CoreKind kind) { return std::string("a ") + CoreKindName(kind) + " core"; }
 
 // False when the flag is of a pipe that the core does not have.
 bool RequireFlag(CoreImpl& core, const char* call, Pipe from, Pipe to, int eventId, Where where) {
     const CoreKind kind = core.seat.kind;
     if (SlotOf(kind, from) == kNoSlot || SlotOf(kind, to) == kNoSlot) {
-        core.Report(Check::kUnsupported, where, call, std::string(CoreName(kind)) + " has no flag " + FlagName(from, to, eventId),
+        core.Report(Check::kUnsupported, where, call, CoreName(kind) + " has no flag " + FlagName(from, to, eventId),
                     "use flags of the pipes " + PipesOf(kind));
         return false;
     }
@@ -132,7 +132,7 @@ int Core::AllocateEventId(Pipe from, Pipe to, Where where) {
     const int source = SlotOf(Kind(), from);
     const int target = SlotOf(Kind(), to);
     if (source == kNoSlot || target == kNoSlot) {
-        Fault(Check::kUnsupported, where, "AllocEventID", std::string(CoreName(Kind())) + " has no event " + FlagName(from, to, 0),
+        Fault(Check::kUnsupported, where, "AllocEventID", CoreName(Kind()) + " has no event " + FlagName(from, to, 0),
               "use events of the pipes " + PipesOf(Kind()));
     }
     uint8_t& taken = impl_->takenEventIds[source * kSlots + target];

@@ -15,6 +15,8 @@ inline const char* BaseName(const char* path) {
 
 inline std::string Place(Where where) { return std::string(BaseName(where.file)) + ":" + std::to_string(where.line); }
 
+constexpr const char* CoreKindName(CoreKind kind) { return kind == CoreKind::kCube ? "cube" : "vector"; }
+
 constexpr const char* PipeName(Pipe pipe) {
     switch (pipe) {
         case Pipe::kS: return "S";

@@ -33,17 +33,6 @@ struct Event {
     }
 };
 
-// Cross-core flags of one block: when each was set, by sender, oldest first.
-class FlagTimes {
-public:
-    std::deque<double>& From(int sender, int receiver, int flagId) {
-        return times_[(sender * kMaxBlockCores + receiver) * kCrossCoreFlags + flagId];
-    }
-
-private:
-    std::array<std::deque<double>, kMaxBlockCores * kMaxBlockCores * kCrossCoreFlags> times_;
-};
-
 class Simulator {
 public:
     Simulator(const RunResult& run, const TimelineOptions& options, const std::function<void(const Span&)>& onSpan)
@@ -241,7 +230,7 @@ private:
     const size_t blocks_;
     std::vector<std::unique_ptr<CoreTiming>> cores_;  // by trace
     std::vector<bool> ended_;
-    std::vector<FlagTimes> flags_;  // by block
+    std::vector<PendingSets<double>> flags_;  // by block: when each was set
     std::vector<size_t> toWake_;
     std::priority_queue<Event, std::vector<Event>, std::greater<Event>> events_;
     Timeline timeline_;

@@ -51,7 +51,7 @@ void NameCore(TraceFile& file, int64_t core, CoreKind kind) {
         file.Event(event);
     };
     name("process_name", 0,
-         std::string(kind == CoreKind::kCube ? "cube" : "vector") + " core " + std::to_string(core) +
+         std::string(CoreKindName(kind)) + " core " + std::to_string(core) +
              " (modelled, uncalibrated)");
     for (int slot = 0; slot < kSlots; ++slot) {
         if (PipeAt(kind, slot) != Pipe::kCount) name("thread_name", slot, PipeName(PipeAt(kind, slot)));
@@ -66,7 +66,8 @@ void WriteSpan(TraceFile& file, const RunResult& run, const Span& span, double c
     event.Key("pid").Value(span.core).Key("tid").Value(static_cast<int64_t>(record.slot));
     event.Key("ts").Value(span.begin / cyclesPerMicrosecond);
     event.Key("dur").Value((span.end - span.begin) / cyclesPerMicrosecond);
-    event.Key("args").Open('{').Key("at").Value(Place(issue.where)).Key("block").Value(run.traces[span.trace].seat.block);
+    event.Key("args").Open('{').Key("at").Value(Place(issue.where));
+    event.Key("block").Value(run.traces[span.trace].seat.block);
     if (record.kind == RecordKind::kDma) {
         event.Key("bytes").Value(record.gmBytes).Key("done").Value(span.done / cyclesPerMicrosecond);
         if (record.gmBuffer >= 0) event.Key("buffer").Value(run.traffic[record.gmBuffer].buffer);
