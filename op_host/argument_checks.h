@@ -29,11 +29,14 @@ inline ArgumentError CheckThreshold(const Arguments& arguments, const Geometry& 
 {
     const bool perHead = arguments.Dims(InputIndex::kThreshold).size() == 1;
     if (perHead) {
-        return CheckPresentTensor(arguments, {InputIndex::kThreshold, "threshold", {geometry.numHeads}, " [Hq]",
-                                              {ElementType::kFloat32}});
+        return CheckPresentTensor(
+            arguments, {InputIndex::kThreshold, "threshold", {geometry.numHeads}, " [Hq]", {ElementType::kFloat32}});
     }
-    return CheckPresentTensor(arguments, {InputIndex::kThreshold, "threshold", {geometry.batch, geometry.numHeads},
-                                          " [B, Hq]", {ElementType::kFloat32}});
+    return CheckPresentTensor(arguments, {InputIndex::kThreshold,
+                                          "threshold",
+                                          {geometry.batch, geometry.numHeads},
+                                          " [B, Hq]",
+                                          {ElementType::kFloat32}});
 }
 
 inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& geometry)
@@ -45,8 +48,8 @@ inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& ge
     }
     const bool both = arguments.Has(InputIndex::kActualSeqLengths);
     const std::vector<ElementType> like = {arguments.inputs[InputIndex::kActualSeqLengths].type};
-    return CheckPresentTensor(
-        arguments, {InputIndex::kKeyStart, "key_start", {geometry.batch}, " [B]", both ? like : integers});
+    return CheckPresentTensor(arguments,
+                              {InputIndex::kKeyStart, "key_start", {geometry.batch}, " [B]", both ? like : integers});
 }
 
 inline ArgumentError CheckFinite(const std::string& name, float value, bool atLeastZero)
@@ -114,8 +117,8 @@ inline ArgumentError CheckCompensationTensors(const Arguments& arguments, const 
         return error;
     }
     const std::vector<int64_t> means = {geometry.batch, geometry.numKeyValueHeads, geometry.headDim};
-    if (const ArgumentError error = CheckPresentTensor(
-            arguments, {InputIndex::kValueMean, "value_mean", means, " [B, Hkv, D]", float32})) {
+    if (const ArgumentError error =
+            CheckPresentTensor(arguments, {InputIndex::kValueMean, "value_mean", means, " [B, Hkv, D]", float32})) {
         return error;
     }
     return CheckPresentTensor(arguments, {InputIndex::kRowLse, "row_lse", perHead, " [B, Hq]", float32});
@@ -166,8 +169,7 @@ inline ArgumentError CheckAttributes(const Arguments& arguments)
     if (const ArgumentError error = CheckFinite("scale_value", arguments.scaleValue, false)) {
         return error;
     }
-    if (const ArgumentError error =
-            CheckChoice("sdc", arguments.sdc, {"none", "exact", "exp_threshold", "offline"})) {
+    if (const ArgumentError error = CheckChoice("sdc", arguments.sdc, {"none", "exact", "exp_threshold", "offline"})) {
         return error;
     }
     return CheckFinite("sdc_gamma", arguments.sdcGamma, true);

@@ -37,8 +37,8 @@ inline ArgumentError TypeError(const std::string& argument, const std::string& e
     return MakeError(ErrorKind::kType, argument, expected, got, remedy);
 }
 
-inline ArgumentError NotSupportedError(const std::string& argument, const std::string& expected,
-                                       const std::string& got, const std::string& remedy = "")
+inline ArgumentError NotSupportedError(const std::string& argument, const std::string& expected, const std::string& got,
+                                       const std::string& remedy = "")
 {
     return MakeError(ErrorKind::kNotSupported, argument, expected, got, remedy);
 }

@@ -9,12 +9,18 @@ namespace toptheta {
 inline ElementType ElementTypeOf(ge::DataType type)
 {
     switch (type) {
-        case ge::DT_FLOAT16: return ElementType::kFloat16;
-        case ge::DT_BF16: return ElementType::kBfloat16;
-        case ge::DT_FLOAT: return ElementType::kFloat32;
-        case ge::DT_INT32: return ElementType::kInt32;
-        case ge::DT_INT64: return ElementType::kInt64;
-        default: return ElementType::kOther;
+        case ge::DT_FLOAT16:
+            return ElementType::kFloat16;
+        case ge::DT_BF16:
+            return ElementType::kBfloat16;
+        case ge::DT_FLOAT:
+            return ElementType::kFloat32;
+        case ge::DT_INT32:
+            return ElementType::kInt32;
+        case ge::DT_INT64:
+            return ElementType::kInt64;
+        default:
+            return ElementType::kOther;
     }
 }
 

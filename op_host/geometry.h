@@ -35,12 +35,18 @@ struct Geometry {
 inline const char* TypeName(ElementType type)
 {
     switch (type) {
-        case ElementType::kFloat16: return "float16";
-        case ElementType::kBfloat16: return "bfloat16";
-        case ElementType::kFloat32: return "float32";
-        case ElementType::kInt32: return "int32";
-        case ElementType::kInt64: return "int64";
-        default: return "another dtype";
+        case ElementType::kFloat16:
+            return "float16";
+        case ElementType::kBfloat16:
+            return "bfloat16";
+        case ElementType::kFloat32:
+            return "float32";
+        case ElementType::kInt32:
+            return "int32";
+        case ElementType::kInt64:
+            return "int64";
+        default:
+            return "another dtype";
     }
 }
 
@@ -159,8 +165,9 @@ inline ArgumentError ResolveKeyValueHeads(const Arguments& arguments, Geometry& 
                           ListText(key));
     }
     if (given < 1 || geometry.numHeads % given != 0) {
-        return ValueError("num_key_value_heads", "a divisor of the " + std::to_string(geometry.numHeads) +
-                          " query heads", std::to_string(given), "check the KV cache's layout");
+        return ValueError("num_key_value_heads",
+                          "a divisor of the " + std::to_string(geometry.numHeads) + " query heads",
+                          std::to_string(given), "check the KV cache's layout");
     }
     geometry.numKeyValueHeads = given;
     return {};
@@ -171,8 +178,8 @@ inline ArgumentError CheckPaging(const Arguments& arguments, Geometry& geometry)
     const int64_t rows = arguments.blockSize;
     if (!arguments.Paged()) {
         return rows == 0 ? ArgumentError()
-                         : ValueError("block_table", "a table, since block_size=" + std::to_string(rows) +
-                                      " says paged", "None");
+                         : ValueError("block_table",
+                                      "a table, since block_size=" + std::to_string(rows) + " says paged", "None");
     }
     const TensorDescription& table = arguments.inputs[InputIndex::kBlockTable];
     if (const ArgumentError error = CheckType("block_table", table, {ElementType::kInt32})) {
@@ -234,8 +241,8 @@ inline CacheForm MakeCacheForm(const Arguments& arguments, const Geometry& geome
     return form;
 }
 
-inline ArgumentError ResolveStrides(const std::string& tensor, const std::vector<int64_t>& given,
-                                    const CacheForm& form, int64_t headDim, CacheStrides& strides)
+inline ArgumentError ResolveStrides(const std::string& tensor, const std::vector<int64_t>& given, const CacheForm& form,
+                                    int64_t headDim, CacheStrides& strides)
 {
     strides = form.contiguous;
     if (given.empty()) {
@@ -259,8 +266,9 @@ inline ArgumentError ResolveStrides(const std::string& tensor, const std::vector
     }
     const int64_t most = headDim + kMaxRowGapBytes / 2;
     if (strides.row < headDim || strides.row > most) {
-        return ValueError(name, "rows from " + std::to_string(headDim) + " to " + std::to_string(most) +
-                          " elements apart", std::to_string(strides.row), remedy);
+        return ValueError(name,
+                          "rows from " + std::to_string(headDim) + " to " + std::to_string(most) + " elements apart",
+                          std::to_string(strides.row), remedy);
     }
     return {};
 }
@@ -275,13 +283,14 @@ inline ArgumentError ResolveCapacity(const Arguments& arguments, const CacheForm
         geometry.capacity = form.sizes[2];
         return geometry.capacity <= kMaxCapacity
                    ? ArgumentError()
-                   : ValueError("key", "at most " + std::to_string(kMaxCapacity) + " keys per sequence",
-                                ListText(key));
+                   : ValueError("key", "at most " + std::to_string(kMaxCapacity) + " keys per sequence", ListText(key));
     }
     const int64_t most = kMaxCapacity / arguments.blockSize;
     if (geometry.tableWidth < 1 || geometry.tableWidth > most) {
-        return ValueError("block_table", "1 to " + std::to_string(most) + " blocks per sequence with block_size=" +
-                          std::to_string(arguments.blockSize), std::to_string(geometry.tableWidth));
+        return ValueError("block_table",
+                          "1 to " + std::to_string(most) +
+                              " blocks per sequence with block_size=" + std::to_string(arguments.blockSize),
+                          std::to_string(geometry.tableWidth));
     }
     geometry.capacity = geometry.tableWidth * arguments.blockSize;
     return {};
@@ -308,8 +317,7 @@ inline ArgumentError ResolveCache(const Arguments& arguments, Geometry& geometry
     if (const ArgumentError error = ResolveCapacity(arguments, form, geometry)) {
         return error;
     }
-    if (const ArgumentError error =
-            ResolveStrides("key", arguments.keyStrides, form, geometry.headDim, geometry.key)) {
+    if (const ArgumentError error = ResolveStrides("key", arguments.keyStrides, form, geometry.headDim, geometry.key)) {
         return error;
     }
     return ResolveStrides("value", arguments.valueStrides, form, geometry.headDim, geometry.value);

@@ -164,8 +164,8 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     const bool cube = UsesCube(data, platform, bfloat16);
     const bool split = !UnitsStayWhole(data);
     const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
-    const LayoutChoice choice = ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases},
-                                             cube ? kCubeChunkRows : kMostChunkRows);
+    const LayoutChoice choice =
+        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases}, cube ? kCubeChunkRows : kMostChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);
     data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
     const uint64_t scores = ScoreBytes(data, bfloat16, split);

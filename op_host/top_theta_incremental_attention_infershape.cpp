@@ -48,14 +48,9 @@ ge::graphStatus InferShapeForTopThetaIncrementalAttention(gert::InferShapeContex
     const bool stats = arguments.withStats;
     const bool partial = arguments.partial;
     gert::Shape shapes[OutputIndex::kCount] = {
-        partial ? Empty() : *query,
-        stats ? perHead : Empty(),
-        stats || partial ? perHead : Empty(),
-        stats ? perKeyValueHead : Empty(),
-        partial ? *query : Empty(),
-        partial ? perHead : Empty(),
-        partial ? perHead : Empty(),
-        partial ? perHead : Empty(),
+        partial ? Empty() : *query,        stats ? perHead : Empty(),   stats || partial ? perHead : Empty(),
+        stats ? perKeyValueHead : Empty(), partial ? *query : Empty(),  partial ? perHead : Empty(),
+        partial ? perHead : Empty(),       partial ? perHead : Empty(),
     };
     for (uint32_t i = 0; i < OutputIndex::kCount; i++) {
         gert::Shape* output = context->GetOutputShape(i);

@@ -200,10 +200,9 @@ private:
             AscendC::DataCopyPad(to, cache_[from], AscendC::DataCopyExtParams(1, rows * rowBytes, 0, 0, 0), noPad);
             return;
         }
-        AscendC::DataCopyPad(to, cache_[from],
-                             AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), rowBytes,
-                                                        static_cast<uint32_t>(gap), 0, 0),
-                             noPad);
+        AscendC::DataCopyPad(
+            to, cache_[from],
+            AscendC::DataCopyExtParams(static_cast<uint16_t>(rows), rowBytes, static_cast<uint32_t>(gap), 0, 0), noPad);
     }
 
     GlobalTensor<T> cache_;

@@ -218,10 +218,7 @@ private:
     {
         return ub_->Scores(head, chunk.scoreRow, AlignUp(chunk.rows, kLanes));
     }
-    TOPTHETA_DEVICE inline LocalTensor<uint8_t> AnyMask()
-    {
-        return ub_->Mask(ub_->Heads() > 1 ? ub_->Heads() : 0);
-    }
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> AnyMask() { return ub_->Mask(ub_->Heads() > 1 ? ub_->Heads() : 0); }
     TOPTHETA_DEVICE inline LocalTensor<uint8_t> WorkMask() { return ub_->Mask(ub_->Heads() + 1); }
 
     // Numbers of the rows whose mask bit is set.

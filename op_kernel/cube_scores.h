@@ -19,8 +19,7 @@ public:
 
     TOPTHETA_DEVICE inline RoundIterator(const Segments& segments, uint32_t roundRows)
         : segments_(segments), roundRows_(roundRows)
-    {
-    }
+    {}
 
     struct Round {
         Segment segment;
@@ -267,8 +266,7 @@ private:
     // `row` is a multiple of HalfRows
     TOPTHETA_DEVICE inline LocalTensor<T> KeyTile(uint32_t place, uint32_t row)
     {
-        return keys_.template GetWithOffset<T>(HalfRows() * headDim_,
-                                               place * kRoundBytes + row * headDim_ * sizeof(T));
+        return keys_.template GetWithOffset<T>(HalfRows() * headDim_, place * kRoundBytes + row * headDim_ * sizeof(T));
     }
     TOPTHETA_DEVICE inline LocalTensor<T> LoadedQuery(uint32_t place)
     {

@@ -213,8 +213,8 @@ private:
         const uint32_t bytes = floats * sizeof(float);
         uint32_t done = 0;
         if (first == 0) {
-            AscendC::DataCopyPad(to, slots_[PartAt(segment, 0) + offset],
-                                 AscendC::DataCopyExtParams(1, bytes, 0, 0, 0), NoPad());
+            AscendC::DataCopyPad(to, slots_[PartAt(segment, 0) + offset], AscendC::DataCopyExtParams(1, bytes, 0, 0, 0),
+                                 NoPad());
             done = 1;
         }
         if (done < count) {

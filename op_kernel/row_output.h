@@ -100,8 +100,8 @@ public:
         if (tiling_->withStats) {
             Fill(lse_, row, Infinities(), heads, kInfinities);
             Fill(kept_, row, zeros, heads, kPartialBytes / 4);
-            Fill(valueRows_, static_cast<uint64_t>(batch) * tiling_->numKeyValueHeads, zeros,
-                 tiling_->numKeyValueHeads, kPartialBytes / 4);
+            Fill(valueRows_, static_cast<uint64_t>(batch) * tiling_->numKeyValueHeads, zeros, tiling_->numKeyValueHeads,
+                 kPartialBytes / 4);
         }
         CopiesIssued();
     }
@@ -112,10 +112,7 @@ private:
     // staging blocks in the scratch space
     enum Staging : uint32_t { kStagedFloat, kStagedKept, kStagedKeptInt, kStagedValueRows, kStagedMass, kStagedRest };
 
-    TOPTHETA_DEVICE inline LocalTensor<float> Staged(Staging slot)
-    {
-        return ub_->ReduceFirst()[slot * kBlockFloats];
-    }
+    TOPTHETA_DEVICE inline LocalTensor<float> Staged(Staging slot) { return ub_->ReduceFirst()[slot * kBlockFloats]; }
 
     TOPTHETA_DEVICE inline LocalTensor<float> Infinities()
     {

@@ -22,8 +22,8 @@ public:
         ub_ = ub;
         roundRows_ = RoundRowsFor(tiling->headDim);
         roundScores_ = RoundScores(tiling->headDim, tiling->headBlock);
-        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(
-            workspace + tiling->ringOffset + core * RingBytes(tiling->headDim, tiling->headBlock)));
+        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->ringOffset +
+                                                                core * RingBytes(tiling->headDim, tiling->headBlock)));
     }
 
     // Rounds of the block in all: those of the vector core that has more of them.

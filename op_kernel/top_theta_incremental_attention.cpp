@@ -16,7 +16,11 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     KERNEL_TASK_TYPE(2, KERNEL_TYPE_MIX_AIV_1_0);
     KERNEL_TASK_TYPE(3, KERNEL_TYPE_MIX_AIC_1_2);
     const toptheta::KernelTensors tensors = {
-        key, value, actual_seq_lengths, key_start, block_table,
+        key,
+        value,
+        actual_seq_lengths,
+        key_start,
+        block_table,
         {query, threshold, discarded_mass, value_mean, row_lse},
         {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass}};
     GM_ADDR userWorkspace = AscendC::GetUserWorkspace(workspace);

@@ -129,10 +129,7 @@ public:
         return ub_->State(kLimit).GetValue(head * kBlockFloats);
     }
 
-    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean()
-    {
-        return ub_->ValueMean(tiling_->headDim, unpackedParity_);
-    }
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
 
 private:
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
@@ -149,10 +146,10 @@ private:
     TOPTHETA_DEVICE inline void CopyPerHead(uint32_t slot, const GlobalTensor<float>& from, uint64_t offset,
                                             uint32_t heads)
     {
-        AscendC::DataCopyPad(ub_->Parameters()[slot * kBlockFloats], from[offset],
-                             AscendC::DataCopyExtParams(1, heads * sizeof(float), 0, 0, 0),
-                             AscendC::DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(kBlockFloats - heads),
-                                                                  0.0f));
+        AscendC::DataCopyPad(
+            ub_->Parameters()[slot * kBlockFloats], from[offset],
+            AscendC::DataCopyExtParams(1, heads * sizeof(float), 0, 0, 0),
+            AscendC::DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(kBlockFloats - heads), 0.0f));
     }
 
     TOPTHETA_DEVICE inline void UnpackPerHead(StateQuantity quantity, uint32_t slot)

@@ -118,7 +118,7 @@ private:
     RowList list_;
     int32_t event_ = 0;
     uint32_t headDim_ = 0;
-    uint32_t fetched_ = 0;     // rows whose copies are handed out
+    uint32_t fetched_ = 0;  // rows whose copies are handed out
     uint32_t readyAfter_ = 0;  // tiles that were asked for before the last copy
 };
 

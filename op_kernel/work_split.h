@@ -76,8 +76,8 @@ struct Segment {
     uint32_t headBlock;
     uint32_t rowBegin;
     uint32_t rowEnd;
-    uint32_t unitRows;    // valid rows of the sequence
-    uint32_t firstCore;   // the cores that share the unit; equal when it is whole
+    uint32_t unitRows;  // valid rows of the sequence
+    uint32_t firstCore;  // the cores that share the unit; equal when it is whole
     uint32_t lastCore;
 };
 
@@ -89,11 +89,14 @@ class SegmentIterator {
 public:
     TOPTHETA_DEVICE inline SegmentIterator(const WorkTotal& total, uint32_t cores, uint32_t core, uint32_t kvHeads,
                                            uint32_t headBlocks, RowsOf& rowsOf)
-        : rowsOf_(rowsOf), granules_(total.granules), activeCores_(ActiveCores(total.granules, cores)),
-          kvHeads_(kvHeads), headBlocks_(headBlocks), next_(FirstGranule(total.granules, activeCores_, core)),
+        : rowsOf_(rowsOf),
+          granules_(total.granules),
+          activeCores_(ActiveCores(total.granules, cores)),
+          kvHeads_(kvHeads),
+          headBlocks_(headBlocks),
+          next_(FirstGranule(total.granules, activeCores_, core)),
           end_(FirstGranule(total.granules, activeCores_, core + 1))
-    {
-    }
+    {}
 
     TOPTHETA_DEVICE inline bool Next(Segment& segment)
     {

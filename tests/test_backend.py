@@ -177,9 +177,7 @@ def _given_to(owner: int, user: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("owner", "user"), [(0, 0), (0, 1000), (1000, 1000)])
-def test_package_of_the_user_or_of_root(
-    owner: int, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_package_of_the_user_or_of_root(owner: int, user: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _given_to(owner, user, monkeypatch)
     check_all(make_package(tmp_path))
 

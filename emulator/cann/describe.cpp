@@ -30,22 +30,32 @@ std::string List(const Items& items, const Text& text)
 std::string OptionName(ops::Option option)
 {
     switch (option) {
-        case ops::OPTIONAL: return "optional";
-        case ops::REQUIRED: return "required";
-        case ops::DYNAMIC: return "dynamic";
-        default: return "ignore";
+        case ops::OPTIONAL:
+            return "optional";
+        case ops::REQUIRED:
+            return "required";
+        case ops::DYNAMIC:
+            return "dynamic";
+        default:
+            return "ignore";
     }
 }
 
 std::string TypeName(ge::DataType type)
 {
     switch (type) {
-        case ge::DT_FLOAT: return "float32";
-        case ge::DT_FLOAT16: return "float16";
-        case ge::DT_BF16: return "bfloat16";
-        case ge::DT_INT32: return "int32";
-        case ge::DT_INT64: return "int64";
-        default: return "ge::DataType(" + std::to_string(type) + ")";
+        case ge::DT_FLOAT:
+            return "float32";
+        case ge::DT_FLOAT16:
+            return "float16";
+        case ge::DT_BF16:
+            return "bfloat16";
+        case ge::DT_INT32:
+            return "int32";
+        case ge::DT_INT64:
+            return "int64";
+        default:
+            return "ge::DataType(" + std::to_string(type) + ")";
     }
 }
 
@@ -87,12 +97,18 @@ std::string AttributeTypeName(ops::OpAttrDef::Type type)
 {
     using Type = ops::OpAttrDef::Type;
     switch (type) {
-        case Type::kInt: return "int";
-        case Type::kFloat: return "float";
-        case Type::kBool: return "bool";
-        case Type::kString: return "string";
-        case Type::kListInt: return "list_int";
-        default: return "none";
+        case Type::kInt:
+            return "int";
+        case Type::kFloat:
+            return "float";
+        case Type::kBool:
+            return "bool";
+        case Type::kString:
+            return "string";
+        case Type::kListInt:
+            return "list_int";
+        default:
+            return "none";
     }
 }
 

@@ -41,14 +41,19 @@ gert::AttributeValue MakeValue(const ops::OpAttrDef& definition, const CannAttri
         return definition.defaultValue;
     }
     switch (definition.type) {
-        case Type::kInt: return attribute.integer;
-        case Type::kFloat: return static_cast<float>(attribute.number);
-        case Type::kBool: return attribute.integer != 0;
-        case Type::kString: return std::string(attribute.text);
+        case Type::kInt:
+            return attribute.integer;
+        case Type::kFloat:
+            return static_cast<float>(attribute.number);
+        case Type::kBool:
+            return attribute.integer != 0;
+        case Type::kString:
+            return std::string(attribute.text);
         case Type::kListInt:
             return gert::TypedContinuousVector<int64_t>(
                 std::vector<int64_t>(attribute.list, attribute.list + attribute.count));
-        default: return {};
+        default:
+            return {};
     }
 }
 

@@ -87,12 +87,18 @@ std::string RecentError()
 int AclType(const at::Tensor& tensor, const char* name)
 {
     switch (tensor.scalar_type()) {
-        case at::kFloat: return kFloat32;
-        case at::kHalf: return 1;
-        case at::kInt: return kInt32;
-        case at::kLong: return 9;
-        case at::kBFloat16: return 27;
-        default: TORCH_CHECK_TYPE(false, name, ": expected a dtype of the operator, got ", tensor.scalar_type());
+        case at::kFloat:
+            return kFloat32;
+        case at::kHalf:
+            return 1;
+        case at::kInt:
+            return kInt32;
+        case at::kLong:
+            return 9;
+        case at::kBFloat16:
+            return 27;
+        default:
+            TORCH_CHECK_TYPE(false, name, ": expected a dtype of the operator, got ", tensor.scalar_type());
     }
 }
 
@@ -299,11 +305,11 @@ Launch PlanLaunch(const Arguments& a, const Outputs& out, bool withStats, bool p
         input(a.lengths, "actual_seq_lengths"), input(StartLikeLengths(a), "key_start"), input(a.table, "block_table"),
         input(a.mass, "discarded_mass"), input(a.mean, "value_mean"), input(a.rowLse, "lse"), a.heads, a.keyValueHeads,
         a.scale, r.Add(a.layout), r.Add(a.placement), r.Add(a.sdc), a.sdcGamma, r.Add(a.path), a.BlockSize(),
-        r.Add(keyStrides), r.Add(valueStrides), withStats, partial,
-        r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32),
-        r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32),
-        r.AddOutput(out.partMaximum, kFloat32), r.AddOutput(out.partKeptMass, kFloat32),
-        r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes, r.NewExecutor());
+        r.Add(keyStrides), r.Add(valueStrides), withStats, partial, r.AddOutput(out.out, AclType(a.query, "query")),
+        r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32), r.AddOutput(out.valueRows, kInt32),
+        r.AddOutput(out.partOut, kFloat32), r.AddOutput(out.partMaximum, kFloat32),
+        r.AddOutput(out.partKeptMass, kFloat32), r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes,
+        r.NewExecutor());
     if (status != 0) {
         r.TakeExecutor();  // is not ours: a first phase that fails ends what it began
     }
@@ -317,8 +323,8 @@ void Run(const Arguments& arguments, const Outputs& outputs, bool withStats, boo
     const Launch launch = PlanLaunch(arguments, outputs, withStats, partial);
     at::Tensor workspace;
     if (launch.workspaceBytes > 0) {
-        workspace = at::empty({static_cast<int64_t>(launch.workspaceBytes)},
-                              arguments.query.options().dtype(at::kByte));
+        workspace =
+            at::empty({static_cast<int64_t>(launch.workspaceBytes)}, arguments.query.options().dtype(at::kByte));
     }
     void* const memory = workspace.defined() ? workspace.data_ptr() : nullptr;
     void* const stream = GetAclStream();
@@ -346,15 +352,16 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
     Outputs outputs;
     outputs.out = NewOutput(query);
     Run({query, key, value, threshold, lengths, start, table, mass, mean, std::nullopt, heads, keyValueHeads, scale,
-         layout, placement, sdc, sdcGamma, path}, outputs, false, false);
+         layout, placement, sdc, sdcGamma, path},
+        outputs, false, false);
     return outputs.out;
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& threshold,
-    const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table,
-    const OptionalTensor& mass, const OptionalTensor& mean, int64_t heads, int64_t keyValueHeads, double scale,
-    c10::string_view layout, c10::string_view placement, c10::string_view sdc, double sdcGamma, c10::string_view path)
+    const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table, const OptionalTensor& mass,
+    const OptionalTensor& mean, int64_t heads, int64_t keyValueHeads, double scale, c10::string_view layout,
+    c10::string_view placement, c10::string_view sdc, double sdcGamma, c10::string_view path)
 {
     Outputs outputs;
     outputs.out = NewOutput(query);
@@ -362,7 +369,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(
     outputs.kept = NewPerHead(query, heads, at::kInt);
     outputs.valueRows = NewPerHead(query, keyValueHeads, at::kInt);
     Run({query, key, value, threshold, lengths, start, table, mass, mean, std::nullopt, heads, keyValueHeads, scale,
-         layout, placement, sdc, sdcGamma, path}, outputs, true, false);
+         layout, placement, sdc, sdcGamma, path},
+        outputs, true, false);
     return {outputs.out, outputs.lse, outputs.kept, outputs.valueRows};
 }
 
@@ -379,7 +387,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> Attention
     outputs.partDiscardedMass = NewPerHead(query, heads, at::kFloat);
     outputs.kept = NewPerHead(query, heads, at::kInt);
     Run({query, key, value, threshold, lengths, start, table, std::nullopt, std::nullopt, lse, heads, keyValueHeads,
-         scale, layout, placement, "exact", 0.0, path}, outputs, false, true);
+         scale, layout, placement, "exact", 0.0, path},
+        outputs, false, true);
     return {outputs.partOut, outputs.partMaximum, outputs.partKeptMass, outputs.partDiscardedMass, outputs.kept};
 }
 

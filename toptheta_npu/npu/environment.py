@@ -85,9 +85,7 @@ def has_emulated_devices() -> bool:
 
 def searched_places() -> str:
     """Where `find_package` looks, in words."""
-    return (
-        f"an entry of {CUSTOM_PATH} that ends in /{VENDOR}, {prefix_folder()}, or ${OPP_PATH}/vendors/{VENDOR}"
-    )
+    return f"an entry of {CUSTOM_PATH} that ends in /{VENDOR}, {prefix_folder()}, or ${OPP_PATH}/vendors/{VENDOR}"
 
 
 def prepare(environment: MutableMapping[str, str]) -> Prepared:

@@ -16,9 +16,7 @@ from types import ModuleType
 class TorchNpuFinder(MetaPathFinder):
     """Finds torch_npu as usual, and sends aten's operators to the CPU when it has been imported."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == "torch_npu" else None
         if spec is None or spec.loader is None:
             return None

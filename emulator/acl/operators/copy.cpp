@@ -20,12 +20,11 @@ struct View {
     void* data;
 };
 
-View ViewOf(const aclTensor& tensor) {
-    return {tensor.dims, tensor.strides, tensor.offset, tensor.type, tensor.data};
-}
+View ViewOf(const aclTensor& tensor) { return {tensor.dims, tensor.strides, tensor.offset, tensor.type, tensor.data}; }
 
 // The source of a copy as it looks in the shape of the target; false if it cannot be broadcast to it.
-bool Broadcast(View& source, const std::vector<int64_t>& dims) {
+bool Broadcast(View& source, const std::vector<int64_t>& dims)
+{
     if (source.dims.size() > dims.size()) return false;
     const size_t missing = dims.size() - source.dims.size();
     std::vector<int64_t> strides(dims.size(), 0);
@@ -39,7 +38,8 @@ bool Broadcast(View& source, const std::vector<int64_t>& dims) {
     return true;
 }
 
-int64_t Position(const View& view, int64_t element) {
+int64_t Position(const View& view, int64_t element)
+{
     int64_t position = view.offset;
     for (size_t d = view.dims.size(); d-- > 0;) {
         position += element % view.dims[d] * view.strides[d];
@@ -48,7 +48,8 @@ int64_t Position(const View& view, int64_t element) {
     return position;
 }
 
-void Copy(const View& target, const View& source) {
+void Copy(const View& target, const View& source)
+{
     int64_t elements = 1;
     for (const int64_t size : target.dims) elements *= size;
     const size_t bytes = ItemSize(target.type);
@@ -65,7 +66,8 @@ void Copy(const View& target, const View& source) {
 }
 
 aclnnStatus PlanCopy(const char* name, const aclTensor* target, const aclTensor* source, uint64_t* workspaceSize,
-                     aclOpExecutor** executor) {
+                     aclOpExecutor** executor)
+{
     if (target == nullptr || source == nullptr) {
         return Fail(kNullPointer, std::string(name) + ": expected two tensors, got null");
     }
@@ -93,20 +95,24 @@ aclnnStatus PlanCopy(const char* name, const aclTensor* target, const aclTensor*
 extern "C" {
 
 aclnnStatus aclnnInplaceCopyGetWorkspaceSize(aclTensor* self, const aclTensor* source, uint64_t* workspaceSize,
-                                             aclOpExecutor** executor) {
+                                             aclOpExecutor** executor)
+{
     return PlanCopy("aclnnInplaceCopy", self, source, workspaceSize, executor);
 }
 
-aclnnStatus aclnnInplaceCopy(void* workspace, uint64_t bytes, aclOpExecutor* executor, aclrtStream stream) {
+aclnnStatus aclnnInplaceCopy(void* workspace, uint64_t bytes, aclOpExecutor* executor, aclrtStream stream)
+{
     return RunExecutor("aclnnInplaceCopy", workspace, bytes, executor, stream);
 }
 
 aclnnStatus aclnnCastGetWorkspaceSize(const aclTensor* self, aclDataType, aclTensor* out, uint64_t* workspaceSize,
-                                      aclOpExecutor** executor) {
+                                      aclOpExecutor** executor)
+{
     return PlanCopy("aclnnCast", out, self, workspaceSize, executor);
 }
 
-aclnnStatus aclnnCast(void* workspace, uint64_t bytes, aclOpExecutor* executor, aclrtStream stream) {
+aclnnStatus aclnnCast(void* workspace, uint64_t bytes, aclOpExecutor* executor, aclrtStream stream)
+{
     return RunExecutor("aclnnCast", workspace, bytes, executor, stream);
 }
 

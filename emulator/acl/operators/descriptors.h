@@ -25,7 +25,8 @@ class Sizes {
 public:
     static constexpr size_t kCapacity = 16;
 
-    void Assign(const int64_t* values, size_t count) {
+    void Assign(const int64_t* values, size_t count)
+    {
         std::copy(values, values + count, values_);
         count_ = count;
     }
@@ -103,7 +104,6 @@ size_t ItemSize(aclDataType type);
 aclOpExecutor* NewExecutor(std::function<aclOpExecutor::Work(void*, uint64_t, aclnnStatus&)> prepare);
 
 // Phase two of every operator: puts the prepared work on the stream and ends the executor.
-aclnnStatus RunExecutor(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor,
-                        aclrtStream stream);
+aclnnStatus RunExecutor(const char* name, void* workspace, uint64_t bytes, aclOpExecutor* executor, aclrtStream stream);
 
 }  // namespace acl_emulator

@@ -9,21 +9,31 @@
 namespace acl_emulator {
 namespace {
 
-std::string TypeText(aclDataType type) {
+std::string TypeText(aclDataType type)
+{
     switch (type) {
-        case ACL_FLOAT: return "float32";
-        case ACL_FLOAT16: return "float16";
-        case ACL_BF16: return "bfloat16";
-        case ACL_INT8: return "int8";
-        case ACL_INT32: return "int32";
-        case ACL_INT64: return "int64";
-        case ACL_DOUBLE: return "float64";
-        default: return "aclDataType " + std::to_string(type);
+        case ACL_FLOAT:
+            return "float32";
+        case ACL_FLOAT16:
+            return "float16";
+        case ACL_BF16:
+            return "bfloat16";
+        case ACL_INT8:
+            return "int8";
+        case ACL_INT32:
+            return "int32";
+        case ACL_INT64:
+            return "int64";
+        case ACL_DOUBLE:
+            return "float64";
+        default:
+            return "aclDataType " + std::to_string(type);
     }
 }
 
 // Keeps the combinations that have the argument's type; fails if there is none.
-aclnnStatus Narrow(const TensorDefinition& definition, aclDataType type, Combinations& combinations) {
+aclnnStatus Narrow(const TensorDefinition& definition, aclDataType type, Combinations& combinations)
+{
     Combinations narrowed = combinations;
     std::string allowed;
     for (size_t i = 0; i < combinations.size(); ++i) {
@@ -41,14 +51,16 @@ aclnnStatus Narrow(const TensorDefinition& definition, aclDataType type, Combina
 }
 
 // Formats that hold elements in the order of their strides.
-bool IsBaseFormat(aclFormat format) {
-    constexpr std::array<int, 7> kBase = {ACL_FORMAT_UNDEFINED, ACL_FORMAT_NCHW, ACL_FORMAT_NHWC, ACL_FORMAT_ND,
-                                          27, ACL_FORMAT_NCDHW, 47};
+bool IsBaseFormat(aclFormat format)
+{
+    constexpr std::array<int, 7> kBase = {
+        ACL_FORMAT_UNDEFINED, ACL_FORMAT_NCHW, ACL_FORMAT_NHWC, ACL_FORMAT_ND, 27, ACL_FORMAT_NCDHW, 47};
     return std::find(kBase.begin(), kBase.end(), static_cast<int>(format)) != kBase.end();
 }
 
 // Bytes from the first element to the end of the storage, or of the tensor if it is contiguous.
-uint64_t ReachableBytes(const aclTensor& tensor, bool anyStrides) {
+uint64_t ReachableBytes(const aclTensor& tensor, bool anyStrides)
+{
     if (tensor.Elements() == 0) return 0;
     const int64_t elements = anyStrides ? tensor.StorageElements() - tensor.offset : tensor.Elements();
     return static_cast<uint64_t>(std::max<int64_t>(elements, 0)) * ItemSize(tensor.type);
@@ -56,13 +68,15 @@ uint64_t ReachableBytes(const aclTensor& tensor, bool anyStrides) {
 
 }  // namespace
 
-std::string ShapeText(const std::vector<int64_t>& dims) {
+std::string ShapeText(const std::vector<int64_t>& dims)
+{
     std::string text;
     for (const int64_t size : dims) text += (text.empty() ? "" : ", ") + std::to_string(size);
     return "[" + text + "]";
 }
 
-aclnnStatus CheckTensor(const TensorDefinition& definition, TensorArgument& argument, Combinations& combinations) {
+aclnnStatus CheckTensor(const TensorDefinition& definition, TensorArgument& argument, Combinations& combinations)
+{
     const aclTensor* tensor = argument.descriptor;
     const std::string name = definition.name;
     if (tensor == nullptr) {
@@ -90,7 +104,8 @@ aclnnStatus CheckTensor(const TensorDefinition& definition, TensorArgument& argu
     return ACL_SUCCESS;
 }
 
-aclnnStatus CheckDevice(const char* name, const void* data, uint64_t bytes, int device) {
+aclnnStatus CheckDevice(const char* name, const void* data, uint64_t bytes, int device)
+{
     if (bytes == 0 || DeviceMemory::Get().DeviceOf(data, bytes) == device) return ACL_SUCCESS;
     return Fail(kInvalidParameter, std::string(name) + ": expected " + std::to_string(bytes) +
                                        " bytes of one allocation on device " + std::to_string(device) +

@@ -10,14 +10,16 @@ class Reader {
 public:
     explicit Reader(std::string_view text) : text_(text) {}
 
-    bool Accept(char expected) {
+    bool Accept(char expected)
+    {
         if (text_.empty() || text_.front() != expected) return false;
         text_.remove_prefix(1);
         return true;
     }
 
     // A string without its quotes, or a number as it stands.
-    std::string Value() {
+    std::string Value()
+    {
         std::string value;
         if (!Accept('"')) {
             while (!text_.empty() && text_.front() != ',' && text_.front() != '}') value += Next();
@@ -29,13 +31,15 @@ public:
     }
 
 private:
-    char Next() {
+    char Next()
+    {
         const char c = text_.front();
         text_.remove_prefix(1);
         return c;
     }
 
-    char Character() {
+    char Character()
+    {
         if (text_.front() != '\\' || text_.size() < 2) return Next();
         Next();
         if (text_.front() != 'u' || text_.size() < 5) return Next();
@@ -50,7 +54,8 @@ private:
 struct Finding {
     std::string check, file, line, call, what, remedy, count;
 
-    std::string* Member(std::string_view name) {
+    std::string* Member(std::string_view name)
+    {
         if (name == "check") return &check;
         if (name == "file") return &file;
         if (name == "line") return &line;
@@ -60,15 +65,16 @@ struct Finding {
         return name == "count" ? &count : nullptr;
     }
 
-    std::string Text() const {
-        const std::string place =
-            file.empty() ? "kernel" : file.substr(file.rfind('/') + 1) + ":" + line + ": " + call;
+    std::string Text() const
+    {
+        const std::string place = file.empty() ? "kernel" : file.substr(file.rfind('/') + 1) + ":" + line + ": " + call;
         const std::string times = count == "1" ? "" : " (" + count + " times)";
         return place + ": [" + check + "] " + what + times + ". Remedy: " + remedy + ".";
     }
 };
 
-Finding ReadFinding(Reader& reader) {
+Finding ReadFinding(Reader& reader)
+{
     Finding finding;
     do {
         const std::string name = reader.Value();
@@ -82,7 +88,8 @@ Finding ReadFinding(Reader& reader) {
 
 }  // namespace
 
-std::string FindingsText(std::string_view report) {
+std::string FindingsText(std::string_view report)
+{
     constexpr std::string_view kKey = "\"findings\":[";
     std::string text;
     const size_t begin = report.find(kKey);

@@ -28,12 +28,14 @@ struct Machine {
 };
 
 template <typename Function>
-void Find(void* library, const char* name, Function& function) {
+void Find(void* library, const char* name, Function& function)
+{
     function = reinterpret_cast<Function>(dlsym(library, name));
     if (function == nullptr) throw std::runtime_error(std::string(name) + " is not in the kernel library");
 }
 
-Machine LoadMachine(const char* path, const char* entry) {
+Machine LoadMachine(const char* path, const char* entry)
+{
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     Machine machine{};
@@ -45,7 +47,8 @@ Machine LoadMachine(const char* path, const char* entry) {
     return machine;
 }
 
-const Machine& MachineOf(const char* path, const char* entry) {
+const Machine& MachineOf(const char* path, const char* entry)
+{
     static std::mutex mutex;
     static auto* machines = new std::map<std::string, Machine>;
     const std::lock_guard lock(mutex);
@@ -53,7 +56,8 @@ const Machine& MachineOf(const char* path, const char* entry) {
     return found != machines->end() ? found->second : machines->emplace(path, LoadMachine(path, entry)).first->second;
 }
 
-std::string Launch(const Machine& machine, const KernelRun& run, std::vector<uint8_t> tiling) {
+std::string Launch(const Machine& machine, const KernelRun& run, std::vector<uint8_t> tiling)
+{
     std::vector<CArgument> arguments = run.arguments;
     arguments.push_back({"tiling", tiling.data(), tiling.size(), static_cast<int32_t>(Role::kIn)});
     const Settings& settings = GetSettings();
@@ -71,7 +75,8 @@ std::string Launch(const Machine& machine, const KernelRun& run, std::vector<uin
 
 }  // namespace
 
-std::string KernelRun::operator()() const {
+std::string KernelRun::operator()() const
+{
     Trace("%s: %lld blocks, tiling key %llu", name, static_cast<long long>(blocks),
           static_cast<unsigned long long>(tilingKey));
     std::string text;

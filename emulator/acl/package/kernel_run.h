@@ -19,7 +19,8 @@ struct KernelRun {
     int64_t blocks = 0;
     uint64_t tilingKey = 0;
 
-    void Add(const char* argument, void* data, uint64_t bytes, ascendc_host::Role role) {
+    void Add(const char* argument, void* data, uint64_t bytes, ascendc_host::Role role)
+    {
         arguments.push_back({argument, data, bytes, static_cast<int32_t>(role)});
     }
 

@@ -22,7 +22,8 @@ using ascendc_host::Role;
 constexpr uint32_t kUbBytes = 192 * 1024;
 constexpr uint32_t kSystemWorkspace = 16 << 20;  // the part of every workspace that belongs to CANN
 
-std::vector<CannTensor> Describe(const std::vector<TensorArgument>& arguments) {
+std::vector<CannTensor> Describe(const std::vector<TensorArgument>& arguments)
+{
     std::vector<CannTensor> tensors(arguments.size());
     for (size_t i = 0; i < arguments.size(); ++i) {
         const aclTensor* tensor = arguments[i].descriptor;
@@ -36,7 +37,8 @@ std::vector<CannTensor> Describe(const std::vector<TensorArgument>& arguments) {
 }
 
 // Reads memory that may have been freed and unmapped.
-bool SameBytes(const char* pointer, const std::string& expected) {
+bool SameBytes(const char* pointer, const std::string& expected)
+{
     const size_t bytes = expected.size() + 1;
     std::vector<char> now(bytes);
     const iovec local = {now.data(), bytes};
@@ -52,26 +54,31 @@ OperatorCall::OperatorCall(const OperatorDefinition& definition)
     : definition_(definition),
       inputs_(definition.inputs.size()),
       outputs_(definition.outputs.size()),
-      attributes_(definition.attributes.size()) {}
+      attributes_(definition.attributes.size())
+{}
 
-void OperatorCall::Attribute(size_t index, int64_t value) {
+void OperatorCall::Attribute(size_t index, int64_t value)
+{
     attributes_[index].given = 1;
     attributes_[index].integer = value;
 }
 
-void OperatorCall::Attribute(size_t index, double value) {
+void OperatorCall::Attribute(size_t index, double value)
+{
     attributes_[index].given = 1;
     attributes_[index].number = value;
 }
 
-void OperatorCall::Attribute(size_t index, const char* text) {
+void OperatorCall::Attribute(size_t index, const char* text)
+{
     if (text == nullptr) return;
     attributes_[index].given = 1;
     attributes_[index].text = text;
     texts_.push_back({index, text, text});
 }
 
-void OperatorCall::Attribute(size_t index, const aclIntArray* array) {
+void OperatorCall::Attribute(size_t index, const aclIntArray* array)
+{
     if (array == nullptr) return;
     attributes_[index].given = 1;
     attributes_[index].list = array->values.data();
@@ -79,7 +86,8 @@ void OperatorCall::Attribute(size_t index, const aclIntArray* array) {
     arrays_.push_back({index, array});
 }
 
-aclnnStatus OperatorCall::Plan(uint64_t* workspaceSize, aclOpExecutor** executor) {
+aclnnStatus OperatorCall::Plan(uint64_t* workspaceSize, aclOpExecutor** executor)
+{
     if (workspaceSize == nullptr || executor == nullptr) {
         return Fail(kNullPointer, "workspaceSize, executor: expected the addresses of two variables, got null");
     }
@@ -96,7 +104,8 @@ aclnnStatus OperatorCall::Plan(uint64_t* workspaceSize, aclOpExecutor** executor
     return ACL_SUCCESS;
 }
 
-aclnnStatus OperatorCall::CheckTensors() {
+aclnnStatus OperatorCall::CheckTensors()
+{
     Combinations combinations(definition_.inputs[0].types.size(), true);
     for (size_t i = 0; i < inputs_.size(); ++i) {
         const aclnnStatus status = CheckTensor(definition_.inputs[i], inputs_[i], combinations);
@@ -109,7 +118,8 @@ aclnnStatus OperatorCall::CheckTensors() {
     return ACL_SUCCESS;
 }
 
-aclnnStatus OperatorCall::RunTiling() {
+aclnnStatus OperatorCall::RunTiling()
+{
     const std::vector<CannTensor> inputs = Describe(inputs_);
     const std::vector<CannTensor> outputs = Describe(outputs_);
     std::vector<CannTensor> inferred(outputs_.size());
@@ -125,7 +135,8 @@ aclnnStatus OperatorCall::RunTiling() {
     return ACL_SUCCESS;
 }
 
-aclnnStatus OperatorCall::CheckOutputs(const std::vector<CannTensor>& inferred) const {
+aclnnStatus OperatorCall::CheckOutputs(const std::vector<CannTensor>& inferred) const
+{
     for (size_t i = 0; i < outputs_.size(); ++i) {
         const std::vector<int64_t> expected(inferred[i].dims, inferred[i].dims + inferred[i].rank);
         const std::vector<int64_t>& dims = outputs_[i].descriptor->dims;
@@ -138,10 +149,11 @@ aclnnStatus OperatorCall::CheckOutputs(const std::vector<CannTensor>& inferred) 
     return ACL_SUCCESS;
 }
 
-aclnnStatus OperatorCall::CheckAlive() const {
+aclnnStatus OperatorCall::CheckAlive() const
+{
     const auto gone = [](const std::string& name, const char* what) {
-        return Fail(kInvalidParameter, name + ": its " + what +
-                                           " has been destroyed; keep it until the second phase has returned");
+        return Fail(kInvalidParameter,
+                    name + ": its " + what + " has been destroyed; keep it until the second phase has returned");
     };
     for (size_t i = 0; i < inputs_.size(); ++i) {
         const aclTensor* tensor = inputs_[i].descriptor;
@@ -160,7 +172,8 @@ aclnnStatus OperatorCall::CheckAlive() const {
     return ACL_SUCCESS;
 }
 
-aclnnStatus OperatorCall::CheckMemory(void* workspace, uint64_t bytes) {
+aclnnStatus OperatorCall::CheckMemory(void* workspace, uint64_t bytes)
+{
     const int device = CurrentDeviceOrFirst();
     if (bytes < tiling_.workspaceBytes) {
         return Fail(kInvalidParameter, "workspace: expected the " + std::to_string(tiling_.workspaceBytes) +
@@ -179,7 +192,8 @@ aclnnStatus OperatorCall::CheckMemory(void* workspace, uint64_t bytes) {
 }
 
 // The task keeps addresses only: the caller may destroy its descriptors when the second phase has returned.
-aclOpExecutor::Work OperatorCall::Launch(void* workspace) const {
+aclOpExecutor::Work OperatorCall::Launch(void* workspace) const
+{
     KernelRun run;
     run.name = definition_.aclnnName;
     for (const KernelDefinition& kernel : definition_.kernels) {

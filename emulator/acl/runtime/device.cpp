@@ -16,7 +16,8 @@ constexpr int64_t kL2Bytes = int64_t{192} << 20;
 thread_local int t_device = -1;
 
 // A context is the address of its device's element.
-std::array<int, kMaxDevices>& Contexts() {
+std::array<int, kMaxDevices>& Contexts()
+{
     static std::array<int, kMaxDevices> contexts = [] {
         std::array<int, kMaxDevices> all{};
         for (uint32_t i = 0; i < kMaxDevices; ++i) all[i] = static_cast<int>(i);
@@ -37,12 +38,14 @@ using namespace acl_emulator;
 
 extern "C" {
 
-aclError aclrtGetDeviceCount(uint32_t* count) {
+aclError aclrtGetDeviceCount(uint32_t* count)
+{
     *count = GetSettings().devices;
     return ACL_SUCCESS;
 }
 
-aclError aclrtSetDevice(int32_t device) {
+aclError aclrtSetDevice(int32_t device)
+{
     if (device < 0 || static_cast<uint32_t>(device) >= GetSettings().devices) {
         return Fail(ACL_ERROR_RT_INVALID_DEVICEID,
                     "aclrtSetDevice: expected a device below " + std::to_string(GetSettings().devices) + ", got " +
@@ -52,7 +55,8 @@ aclError aclrtSetDevice(int32_t device) {
     return ACL_SUCCESS;
 }
 
-aclError aclrtGetDevice(int32_t* device) {
+aclError aclrtGetDevice(int32_t* device)
+{
     if (t_device < 0) return Fail(ACL_ERROR_RT_CONTEXT_NULL, "aclrtGetDevice: this thread has chosen no device");
     *device = t_device;
     return ACL_SUCCESS;
@@ -60,7 +64,8 @@ aclError aclrtGetDevice(int32_t* device) {
 
 aclError aclrtResetDevice(int32_t) { return ACL_SUCCESS; }
 
-aclError aclrtGetCurrentContext(aclrtContext* context) {
+aclError aclrtGetCurrentContext(aclrtContext* context)
+{
     if (t_device < 0) {
         return Fail(ACL_ERROR_RT_CONTEXT_NULL, "aclrtGetCurrentContext: this thread has chosen no device");
     }
@@ -68,40 +73,51 @@ aclError aclrtGetCurrentContext(aclrtContext* context) {
     return ACL_SUCCESS;
 }
 
-aclError aclrtSetCurrentContext(aclrtContext context) {
+aclError aclrtSetCurrentContext(aclrtContext context)
+{
     if (context == nullptr) return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtSetCurrentContext: expected a context");
     SetCurrentDevice(*static_cast<const int*>(context));
     return ACL_SUCCESS;
 }
 
-aclError aclrtGetPrimaryCtxState(int32_t device, uint32_t* flags, int32_t* active) {
+aclError aclrtGetPrimaryCtxState(int32_t device, uint32_t* flags, int32_t* active)
+{
     if (flags != nullptr) *flags = 0;
     *active = t_device == device;
     return ACL_SUCCESS;
 }
 
-aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo kind, int64_t* value) {
+aclError aclGetDeviceCapability(uint32_t, aclDeviceInfo kind, int64_t* value)
+{
     switch (kind) {
-        case ACL_DEVICE_INFO_AI_CORE_NUM: *value = GetSettings().cubeCores; break;
-        case ACL_DEVICE_INFO_VECTOR_CORE_NUM: *value = GetSettings().vectorCores; break;
-        default: *value = kL2Bytes;
+        case ACL_DEVICE_INFO_AI_CORE_NUM:
+            *value = GetSettings().cubeCores;
+            break;
+        case ACL_DEVICE_INFO_VECTOR_CORE_NUM:
+            *value = GetSettings().vectorCores;
+            break;
+        default:
+            *value = kL2Bytes;
     }
     return ACL_SUCCESS;
 }
 
-aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t, int32_t) {
+aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t, int32_t)
+{
     *can = 1;
     return ACL_SUCCESS;
 }
 
 aclError aclrtDeviceEnablePeerAccess(int32_t, uint32_t) { return ACL_SUCCESS; }
 
-aclError aclrtDeviceGetBareTgid(int32_t* process) {
+aclError aclrtDeviceGetBareTgid(int32_t* process)
+{
     *process = getpid();
     return ACL_SUCCESS;
 }
 
-aclError aclrtGetDeviceUtilizationRate(int32_t, aclrtUtilizationInfo* rates) {
+aclError aclrtGetDeviceUtilizationRate(int32_t, aclrtUtilizationInfo* rates)
+{
     rates->cubeUtilization = rates->vectorUtilization = rates->aicpuUtilization = rates->memoryUtilization = 0;
     return ACL_SUCCESS;
 }
@@ -117,7 +133,8 @@ aclError aclrtSetDeviceSatMode(aclrtFloatOverflowMode) { return ACL_SUCCESS; }
 aclError aclrtSetOpWaitTimeout(uint32_t) { return ACL_SUCCESS; }
 aclError aclrtSetOpExecuteTimeOut(uint32_t) { return ACL_SUCCESS; }
 
-aclError aclrtSetOpExecuteTimeOutV2(uint64_t timeout, uint64_t* actual) {
+aclError aclrtSetOpExecuteTimeOutV2(uint64_t timeout, uint64_t* actual)
+{
     if (actual != nullptr) *actual = timeout;
     return ACL_SUCCESS;
 }
@@ -125,7 +142,8 @@ aclError aclrtSetOpExecuteTimeOutV2(uint64_t timeout, uint64_t* actual) {
 aclError aclrtSetSysParamOpt(aclSysParamOpt, int64_t) { return ACL_SUCCESS; }
 aclError aclrtCtxSetSysParamOpt(aclSysParamOpt, int64_t) { return ACL_SUCCESS; }
 
-aclError aclrtGetSysParamOpt(aclSysParamOpt, int64_t* value) {
+aclError aclrtGetSysParamOpt(aclSysParamOpt, int64_t* value)
+{
     *value = 0;
     return ACL_SUCCESS;
 }

@@ -28,13 +28,15 @@ using Handle = std::shared_ptr<Event>;
 
 const Handle& EventOf(aclrtEvent event) { return *static_cast<Handle*>(event); }
 
-bool Complete(aclrtEvent handle) {
+bool Complete(aclrtEvent handle)
+{
     Event& event = *EventOf(handle);
     const std::lock_guard lock(event.mutex);
     return event.reached >= event.recorded;
 }
 
-Clock::time_point TimeOf(aclrtEvent handle) {
+Clock::time_point TimeOf(aclrtEvent handle)
+{
     Event& event = *EventOf(handle);
     const std::lock_guard lock(event.mutex);
     return event.time;
@@ -44,19 +46,22 @@ Clock::time_point TimeOf(aclrtEvent handle) {
 
 extern "C" {
 
-aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t) {
+aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t)
+{
     *event = new Handle(std::make_shared<Event>());
     return ACL_SUCCESS;
 }
 
 aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flag) { return aclrtCreateEventExWithFlag(event, flag); }
 
-aclError aclrtDestroyEvent(aclrtEvent event) {
+aclError aclrtDestroyEvent(aclrtEvent event)
+{
     delete &EventOf(event);
     return ACL_SUCCESS;
 }
 
-aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream) {
+aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream)
+{
     Handle event = EventOf(handle);
     uint64_t number = 0;
     {
@@ -75,7 +80,8 @@ aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream) {
     });
 }
 
-aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent handle) {
+aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent handle)
+{
     Handle event = EventOf(handle);
     uint64_t number = 0;
     {
@@ -94,7 +100,8 @@ aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent handle) {
     });
 }
 
-aclError aclrtSynchronizeEvent(aclrtEvent handle) {
+aclError aclrtSynchronizeEvent(aclrtEvent handle)
+{
     Handle event = EventOf(handle);
     std::unique_lock lock(event->mutex);
     event->changed.wait(lock, [&] { return event->reached >= event->recorded; });
@@ -103,22 +110,26 @@ aclError aclrtSynchronizeEvent(aclrtEvent handle) {
 
 aclError aclrtResetEvent(aclrtEvent, aclrtStream) { return ACL_SUCCESS; }
 
-aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status) {
+aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus* status)
+{
     *status = Complete(event) ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
     return ACL_SUCCESS;
 }
 
-aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status) {
+aclError aclrtQueryEventWaitStatus(aclrtEvent event, aclrtEventWaitStatus* status)
+{
     *status = Complete(event) ? ACL_EVENT_WAIT_STATUS_COMPLETE : ACL_EVENT_WAIT_STATUS_NOT_READY;
     return ACL_SUCCESS;
 }
 
-aclError aclrtEventElapsedTime(float* milliseconds, aclrtEvent begin, aclrtEvent end) {
+aclError aclrtEventElapsedTime(float* milliseconds, aclrtEvent begin, aclrtEvent end)
+{
     *milliseconds = std::chrono::duration<float, std::milli>(TimeOf(end) - TimeOf(begin)).count();
     return ACL_SUCCESS;
 }
 
-aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* microseconds) {
+aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* microseconds)
+{
     const auto sinceStart = TimeOf(event).time_since_epoch();
     *microseconds = std::chrono::duration_cast<std::chrono::microseconds>(sinceStart).count();
     return ACL_SUCCESS;

@@ -14,25 +14,29 @@ namespace {
 // All graphs by their handle, which is the same during the capture and after it.
 class Graphs {
 public:
-    static Graphs& Get() {
+    static Graphs& Get()
+    {
         static Graphs* graphs = new Graphs;
         return *graphs;
     }
 
-    std::shared_ptr<Graph> Add() {
+    std::shared_ptr<Graph> Add()
+    {
         const std::lock_guard lock(mutex_);
         auto graph = std::make_shared<Graph>();
         graphs_[graph.get()] = graph;
         return graph;
     }
 
-    std::shared_ptr<Graph> Find(aclmdlRI model) {
+    std::shared_ptr<Graph> Find(aclmdlRI model)
+    {
         const std::lock_guard lock(mutex_);
         const auto found = graphs_.find(model);
         return found == graphs_.end() ? nullptr : found->second;
     }
 
-    void Remove(aclmdlRI model) {
+    void Remove(aclmdlRI model)
+    {
         const std::lock_guard lock(mutex_);
         graphs_.erase(model);
     }
@@ -46,7 +50,8 @@ private:
 
 extern "C" {
 
-aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode) {
+aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode)
+{
     Stream& stream = StreamOf(handle);
     if (stream.Capture() != nullptr) {
         return Fail(ACL_ERROR_RT_STREAM_CAPTURED, "aclmdlRICaptureBegin: the stream is captured already");
@@ -55,7 +60,8 @@ aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode) {
     return ACL_SUCCESS;
 }
 
-aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model) {
+aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model)
+{
     const std::shared_ptr<Graph> graph = StreamOf(handle).Capture();
     if (graph == nullptr) {
         return Fail(ACL_ERROR_RT_STREAM_NOT_CAPTURED, "aclmdlRICaptureEnd: the stream is not captured");
@@ -66,7 +72,8 @@ aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model) {
     return ACL_SUCCESS;
 }
 
-aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* status, aclmdlRI* model) {
+aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* status, aclmdlRI* model)
+{
     const std::shared_ptr<Graph> graph = StreamOf(stream).Capture();
     *status = graph != nullptr ? ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE : ACL_MODEL_RI_CAPTURE_STATUS_NONE;
     if (model != nullptr) *model = graph.get();
@@ -75,7 +82,8 @@ aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* statu
 
 aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode*) { return ACL_SUCCESS; }
 
-aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
+aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream)
+{
     const std::shared_ptr<Graph> graph = Graphs::Get().Find(model);
     if (graph == nullptr) {
         return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclmdlRIExecuteAsync: expected a graph, got one that is gone");
@@ -89,7 +97,8 @@ aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
     });
 }
 
-aclError aclmdlRIDestroy(aclmdlRI model) {
+aclError aclmdlRIDestroy(aclmdlRI model)
+{
     Graphs::Get().Remove(model);
     return ACL_SUCCESS;
 }

@@ -36,7 +36,8 @@ const Buffer& Of(const aclDataBuffer* buffer) { return *reinterpret_cast<const B
 
 extern "C" {
 
-aclTensorDesc* aclCreateTensorDesc(aclDataType type, int rank, const int64_t* dims, aclFormat format) {
+aclTensorDesc* aclCreateTensorDesc(aclDataType type, int rank, const int64_t* dims, aclFormat format)
+{
     return reinterpret_cast<aclTensorDesc*>(new Description{type, format, {dims, dims + rank}, {}});
 }
 
@@ -48,10 +49,11 @@ aclDataType aclGetTensorDescType(const aclTensorDesc* desc) { return Of(desc).ty
 
 size_t aclGetTensorDescNumDims(const aclTensorDesc* desc) { return Of(desc).dims.size(); }
 
-aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* size) {
+aclError aclGetTensorDescDimV2(const aclTensorDesc* desc, size_t index, int64_t* size)
+{
     if (index >= Of(desc).dims.size()) {
-        return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclGetTensorDescDimV2: expected an index below the rank, got " +
-                                                    std::to_string(index));
+        return Fail(ACL_ERROR_RT_PARAM_INVALID,
+                    "aclGetTensorDescDimV2: expected an index below the rank, got " + std::to_string(index));
     }
     *size = Of(desc).dims[index];
     return ACL_SUCCESS;
@@ -65,11 +67,13 @@ aclError aclSetTensorShape(aclTensorDesc*, int, const int64_t*) { return ACL_SUC
 
 aclError aclSetTensorPlaceMent(aclTensorDesc*, aclMemType) { return ACL_SUCCESS; }
 
-aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes) {
+aclDataBuffer* aclCreateDataBuffer(void* data, size_t bytes)
+{
     return reinterpret_cast<aclDataBuffer*>(new Buffer{data, bytes});
 }
 
-aclError aclDestroyDataBuffer(const aclDataBuffer* buffer) {
+aclError aclDestroyDataBuffer(const aclDataBuffer* buffer)
+{
     delete &Of(buffer);
     return ACL_SUCCESS;
 }
@@ -81,7 +85,8 @@ void aclopDestroyAttr(const aclopAttr* attributes) { delete reinterpret_cast<con
 aclError aclopCompileAndExecute(const char* type, int inputs, const aclTensorDesc* const[],
                                 const aclDataBuffer* const in[], int outputs, const aclTensorDesc* const[],
                                 aclDataBuffer* const out[], const aclopAttr*, aclopEngineType, aclopCompileType,
-                                const char*, aclrtStream stream) {
+                                const char*, aclrtStream stream)
+{
     if (std::strcmp(type, "Identity") != 0 || inputs != 1 || outputs != 1) {
         return Fail(ACL_ERROR_RT_FEATURE_NOT_SUPPORT,
                     std::string("aclopCompileAndExecute: the emulator has no operator ") + type);
@@ -99,7 +104,8 @@ aclError aclSetCompileopt(aclCompileOpt, const char*) { return ACL_SUCCESS; }
 
 size_t aclGetCompileoptSize(aclCompileOpt) { return 1; }
 
-aclError aclGetCompileopt(aclCompileOpt, char* value, size_t size) {
+aclError aclGetCompileopt(aclCompileOpt, char* value, size_t size)
+{
     if (size > 0) *value = '\0';
     return ACL_SUCCESS;
 }

@@ -20,24 +20,27 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 }  // namespace
 
-DeviceMemory& DeviceMemory::Get() {
+DeviceMemory& DeviceMemory::Get()
+{
     static DeviceMemory* memory = new DeviceMemory;
     return *memory;
 }
 
-aclError DeviceMemory::TakeLocked(int device, size_t bytes) {
+aclError DeviceMemory::TakeLocked(int device, size_t bytes)
+{
     const size_t limit = GetSettings().memoryBytes;
     if (bytes > limit - used_[device]) {
         return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION,
                     "out of device memory: " + std::to_string(bytes) + " bytes wanted, " +
-                        std::to_string(limit - used_[device]) + " free of " + std::to_string(limit) +
-                        " on device " + std::to_string(device) + "; TOPTHETA_EMULATOR_MEMORY_MB sets the limit");
+                        std::to_string(limit - used_[device]) + " free of " + std::to_string(limit) + " on device " +
+                        std::to_string(device) + "; TOPTHETA_EMULATOR_MEMORY_MB sets the limit");
     }
     used_[device] += bytes;
     return ACL_SUCCESS;
 }
 
-aclError DeviceMemory::Allocate(int device, size_t bytes, void** address) {
+aclError DeviceMemory::Allocate(int device, size_t bytes, void** address)
+{
     const std::lock_guard lock(mutex_);
     const size_t rounded = RoundUp(bytes + kSlack, kAlignment);
     if (const aclError error = TakeLocked(device, rounded); error != ACL_SUCCESS) return error;
@@ -53,7 +56,8 @@ aclError DeviceMemory::Allocate(int device, size_t bytes, void** address) {
     return ACL_SUCCESS;
 }
 
-aclError DeviceMemory::Free(void* address) {
+aclError DeviceMemory::Free(void* address)
+{
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uintptr_t>(address));
     if (found == blocks_.end() || found->second.reserved) {
@@ -66,7 +70,8 @@ aclError DeviceMemory::Free(void* address) {
     return ACL_SUCCESS;
 }
 
-std::optional<int> DeviceMemory::DeviceOf(const void* address, size_t bytes) {
+std::optional<int> DeviceMemory::DeviceOf(const void* address, size_t bytes)
+{
     const std::lock_guard lock(mutex_);
     const auto begin = reinterpret_cast<uintptr_t>(address);
     auto next = blocks_.upper_bound(begin);
@@ -77,12 +82,14 @@ std::optional<int> DeviceMemory::DeviceOf(const void* address, size_t bytes) {
     return block.device;
 }
 
-size_t DeviceMemory::Used(int device) {
+size_t DeviceMemory::Used(int device)
+{
     const std::lock_guard lock(mutex_);
     return used_[device];
 }
 
-aclError DeviceMemory::Reserve(int device, size_t bytes, void** address) {
+aclError DeviceMemory::Reserve(int device, size_t bytes, void** address)
+{
     void* range = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) {
         return Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "no address range of " + std::to_string(bytes) + " bytes");
@@ -93,7 +100,8 @@ aclError DeviceMemory::Reserve(int device, size_t bytes, void** address) {
     return ACL_SUCCESS;
 }
 
-aclError DeviceMemory::Release(void* address) {
+aclError DeviceMemory::Release(void* address)
+{
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uintptr_t>(address));
     if (found == blocks_.end() || !found->second.reserved) {
@@ -104,12 +112,14 @@ aclError DeviceMemory::Release(void* address) {
     return ACL_SUCCESS;
 }
 
-aclError DeviceMemory::Take(int device, size_t bytes) {
+aclError DeviceMemory::Take(int device, size_t bytes)
+{
     const std::lock_guard lock(mutex_);
     return TakeLocked(device, bytes);
 }
 
-void DeviceMemory::GiveBack(int device, size_t bytes) {
+void DeviceMemory::GiveBack(int device, size_t bytes)
+{
     const std::lock_guard lock(mutex_);
     used_[device] -= bytes;
 }
@@ -129,43 +139,51 @@ struct PhysicalMemory {
 
 extern "C" {
 
-aclError aclrtMalloc(void** address, size_t bytes, aclrtMemMallocPolicy) {
+aclError aclrtMalloc(void** address, size_t bytes, aclrtMemMallocPolicy)
+{
     if (address == nullptr || bytes == 0) return Fail(ACL_ERROR_RT_PARAM_INVALID, "aclrtMalloc: expected bytes > 0");
     return DeviceMemory::Get().Allocate(CurrentDeviceOrFirst(), bytes, address);
 }
 
-aclError aclrtMallocAlign32(void** address, size_t bytes, aclrtMemMallocPolicy policy) {
+aclError aclrtMallocAlign32(void** address, size_t bytes, aclrtMemMallocPolicy policy)
+{
     return aclrtMalloc(address, bytes, policy);
 }
 
-aclError aclrtFree(void* address) {
+aclError aclrtFree(void* address)
+{
     const std::optional<int> device = DeviceMemory::Get().DeviceOf(address, 1);
     // as on a device: memory is given back only when nothing that was launched can still use it
     if (device) SynchronizeDevice(*device);
     return DeviceMemory::Get().Free(address);
 }
 
-aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total) {
+aclError aclrtGetMemInfo(aclrtMemAttr, size_t* free, size_t* total)
+{
     *total = GetSettings().memoryBytes;
     *free = *total - DeviceMemory::Get().Used(CurrentDeviceOrFirst());
     return ACL_SUCCESS;
 }
 
-aclError aclrtMallocHost(void** address, size_t bytes) {
+aclError aclrtMallocHost(void** address, size_t bytes)
+{
     *address = std::aligned_alloc(4096, RoundUp(bytes, 4096));
     return *address != nullptr ? ACL_SUCCESS : Fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of host memory");
 }
 
-aclError aclrtMallocHostWithCfg(void** address, uint64_t bytes, aclrtMallocConfig*) {
+aclError aclrtMallocHostWithCfg(void** address, uint64_t bytes, aclrtMallocConfig*)
+{
     return aclrtMallocHost(address, bytes);
 }
 
-aclError aclrtFreeHost(void* address) {
+aclError aclrtFreeHost(void* address)
+{
     std::free(address);
     return ACL_SUCCESS;
 }
 
-aclError aclrtPointerGetAttributes(const void* address, aclrtPtrAttributes* attributes) {
+aclError aclrtPointerGetAttributes(const void* address, aclrtPtrAttributes* attributes)
+{
     const std::optional<int> device = DeviceMemory::Get().DeviceOf(address, 1);
     *attributes = {};
     attributes->location.id = static_cast<uint32_t>(device.value_or(0));
@@ -173,20 +191,23 @@ aclError aclrtPointerGetAttributes(const void* address, aclrtPtrAttributes* attr
     return ACL_SUCCESS;
 }
 
-aclError aclrtReserveMemAddress(void** address, size_t bytes, size_t, void*, uint64_t) {
+aclError aclrtReserveMemAddress(void** address, size_t bytes, size_t, void*, uint64_t)
+{
     return DeviceMemory::Get().Reserve(CurrentDeviceOrFirst(), bytes, address);
 }
 
 aclError aclrtReleaseMemAddress(void* address) { return DeviceMemory::Get().Release(address); }
 
-aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t bytes, const aclrtPhysicalMemProp*, uint64_t) {
+aclError aclrtMallocPhysical(aclrtDrvMemHandle* handle, size_t bytes, const aclrtPhysicalMemProp*, uint64_t)
+{
     const int device = CurrentDeviceOrFirst();
     if (const aclError error = DeviceMemory::Get().Take(device, bytes); error != ACL_SUCCESS) return error;
     *handle = reinterpret_cast<aclrtDrvMemHandle>(new PhysicalMemory{device, bytes});
     return ACL_SUCCESS;
 }
 
-aclError aclrtFreePhysical(aclrtDrvMemHandle handle) {
+aclError aclrtFreePhysical(aclrtDrvMemHandle handle)
+{
     const auto* memory = reinterpret_cast<const PhysicalMemory*>(handle);
     DeviceMemory::Get().GiveBack(memory->device, memory->bytes);
     delete memory;

@@ -16,14 +16,16 @@ using namespace acl_emulator;
 
 extern "C" {
 
-aclError aclInit(const char*) {
+aclError aclInit(const char*)
+{
     const std::string& error = GetSettings().error;
     return error.empty() ? ACL_SUCCESS : Fail(ACL_ERROR_RT_PARAM_INVALID, error);
 }
 
 aclError aclFinalize() { return ACL_SUCCESS; }
 
-void aclAppLog(aclLogLevel level, const char* function, const char*, uint32_t, const char* format, ...) {
+void aclAppLog(aclLogLevel level, const char* function, const char*, uint32_t, const char* format, ...)
+{
     if (!GetSettings().trace || level < ACL_WARNING) return;
     char text[1024];
     va_list arguments;

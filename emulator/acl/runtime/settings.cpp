@@ -10,7 +10,8 @@ constexpr const char* kPrefix = "TOPTHETA_EMULATOR_";
 
 // Sets `value` if the variable is there; a value outside [low, high] is kept as the error.
 template <typename T>
-void Read(const char* name, long low, long high, T& value, std::string& error) {
+void Read(const char* name, long low, long high, T& value, std::string& error)
+{
     const std::string variable = std::string(kPrefix) + name;
     const char* text = std::getenv(variable.c_str());
     if (text == nullptr || *text == '\0') return;
@@ -25,13 +26,15 @@ void Read(const char* name, long low, long high, T& value, std::string& error) {
 }
 
 // Vector cores; a device has half as many cube cores (CANN, platform_config/Ascend910B*.ini).
-uint32_t VectorCores(std::string_view soc) {
+uint32_t VectorCores(std::string_view soc)
+{
     const bool small = soc.rfind("Ascend910B3", 0) == 0 || soc.rfind("Ascend910B4", 0) == 0 ||
                        soc.rfind("Ascend910_9362", 0) == 0 || soc.rfind("Ascend910_9372", 0) == 0;
     return small ? 40 : 48;
 }
 
-Settings FromEnvironment() {
+Settings FromEnvironment()
+{
     Settings settings;
     if (const char* soc = std::getenv("TOPTHETA_EMULATOR_SOC"); soc != nullptr && *soc != '\0') settings.soc = soc;
     settings.vectorCores = VectorCores(settings.soc);
@@ -50,7 +53,8 @@ Settings FromEnvironment() {
 
 }  // namespace
 
-const Settings& GetSettings() {
+const Settings& GetSettings()
+{
     static const Settings settings = FromEnvironment();
     return settings;
 }

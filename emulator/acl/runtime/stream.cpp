@@ -17,12 +17,14 @@ struct Registry {
 };
 
 // Never destroyed, because worker threads may outlive main.
-Registry& AllStreams() {
+Registry& AllStreams()
+{
     static Registry* registry = new Registry;
     return *registry;
 }
 
-Stream* CreateLocked(Registry& registry, int device) {
+Stream* CreateLocked(Registry& registry, int device)
+{
     auto stream = std::make_unique<Stream>(registry.nextId++, device);
     Stream* handle = stream.get();
     registry.streams[handle] = std::move(stream);
@@ -30,7 +32,8 @@ Stream* CreateLocked(Registry& registry, int device) {
 }
 
 template <typename Action>
-void ForEachStream(Action action) {
+void ForEachStream(Action action)
+{
     Registry& registry = AllStreams();
     std::vector<Stream*> streams;
     {
@@ -42,11 +45,13 @@ void ForEachStream(Action action) {
 
 }  // namespace
 
-Stream::Stream(int id, int device) : id_(id), device_(device) {
+Stream::Stream(int id, int device) : id_(id), device_(device)
+{
     if (GetSettings().async) worker_ = std::thread([this] { Work(); });
 }
 
-Stream::~Stream() {
+Stream::~Stream()
+{
     if (!worker_.joinable()) return;
     {
         const std::lock_guard lock(mutex_);
@@ -56,7 +61,8 @@ Stream::~Stream() {
     worker_.join();
 }
 
-void Stream::Work() {
+void Stream::Work()
+{
     SetCurrentDevice(device_);
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -75,7 +81,8 @@ void Stream::Work() {
     }
 }
 
-aclError Stream::Enqueue(Task task) {
+aclError Stream::Enqueue(Task task)
+{
     if (const std::shared_ptr<Graph> graph = Capture()) {
         graph->tasks.push_back(std::move(task));
         return ACL_SUCCESS;
@@ -92,7 +99,8 @@ aclError Stream::Enqueue(Task task) {
     return ACL_SUCCESS;
 }
 
-aclError Stream::Synchronize() {
+aclError Stream::Synchronize()
+{
     if (Capture() != nullptr) {
         return Fail(ACL_ERROR_RT_STREAM_CAPTURED, "a stream cannot be waited for while it is captured");
     }
@@ -104,22 +112,26 @@ aclError Stream::Synchronize() {
     return Fail(ACL_ERROR_RT_VECTOR_CORE_EXCEPTION, failure);
 }
 
-bool Stream::Idle() {
+bool Stream::Idle()
+{
     const std::lock_guard lock(mutex_);
     return tasks_.empty() && !busy_;
 }
 
-std::shared_ptr<Graph> Stream::Capture() {
+std::shared_ptr<Graph> Stream::Capture()
+{
     const std::lock_guard lock(mutex_);
     return capture_;
 }
 
-void Stream::SetCapture(std::shared_ptr<Graph> graph) {
+void Stream::SetCapture(std::shared_ptr<Graph> graph)
+{
     const std::lock_guard lock(mutex_);
     capture_ = std::move(graph);
 }
 
-Stream& StreamOf(aclrtStream handle) {
+Stream& StreamOf(aclrtStream handle)
+{
     if (handle != nullptr) return *static_cast<Stream*>(handle);
     Registry& registry = AllStreams();
     const std::lock_guard lock(registry.mutex);
@@ -128,7 +140,8 @@ Stream& StreamOf(aclrtStream handle) {
     return *stream;
 }
 
-aclError CheckStream(const char* function, aclrtStream handle) {
+aclError CheckStream(const char* function, aclrtStream handle)
+{
     if (handle == nullptr) return ACL_SUCCESS;
     Registry& registry = AllStreams();
     const std::lock_guard lock(registry.mutex);
@@ -145,7 +158,8 @@ aclError CheckStream(const char* function, aclrtStream handle) {
 
 aclError Enqueue(aclrtStream handle, Task task) { return StreamOf(handle).Enqueue(std::move(task)); }
 
-aclError SynchronizeDevice(int device) {
+aclError SynchronizeDevice(int device)
+{
     aclError result = ACL_SUCCESS;
     ForEachStream([&](Stream& stream) {
         if (stream.Device() != device || stream.Capture() != nullptr) return;
@@ -154,7 +168,8 @@ aclError SynchronizeDevice(int device) {
     return result;
 }
 
-void EndCapture(const std::shared_ptr<Graph>& graph) {
+void EndCapture(const std::shared_ptr<Graph>& graph)
+{
     ForEachStream([&](Stream& stream) {
         if (stream.Capture() == graph) stream.SetCapture(nullptr);
     });
@@ -166,7 +181,8 @@ using namespace acl_emulator;
 
 extern "C" {
 
-aclError aclrtCreateStream(aclrtStream* stream) {
+aclError aclrtCreateStream(aclrtStream* stream)
+{
     Registry& registry = AllStreams();
     const std::lock_guard lock(registry.mutex);
     *stream = CreateLocked(registry, CurrentDeviceOrFirst());
@@ -175,7 +191,8 @@ aclError aclrtCreateStream(aclrtStream* stream) {
 
 aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) { return aclrtCreateStream(stream); }
 
-aclError aclrtDestroyStream(aclrtStream stream) {
+aclError aclrtDestroyStream(aclrtStream stream)
+{
     Registry& registry = AllStreams();
     std::unique_ptr<Stream> ended;  // declared before the lock: the worker is joined after the registry is unlocked
     const std::lock_guard lock(registry.mutex);
@@ -194,24 +211,28 @@ aclError aclrtSynchronizeStream(aclrtStream stream) { return StreamOf(stream).Sy
 
 aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t) { return StreamOf(stream).Synchronize(); }
 
-aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
+aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status)
+{
     *status = StreamOf(stream).Idle() ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
     return ACL_SUCCESS;
 }
 
-aclError aclrtStreamGetId(aclrtStream stream, int32_t* id) {
+aclError aclrtStreamGetId(aclrtStream stream, int32_t* id)
+{
     *id = StreamOf(stream).Id();
     return ACL_SUCCESS;
 }
 
-aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function, void* argument) {
+aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function, void* argument)
+{
     return Enqueue(stream, [=] {
         function(argument);
         return std::string();
     });
 }
 
-aclError aclrtLaunchCallback(aclrtCallback function, void* argument, aclrtCallbackBlockType, aclrtStream stream) {
+aclError aclrtLaunchCallback(aclrtCallback function, void* argument, aclrtCallbackBlockType, aclrtStream stream)
+{
     return aclrtLaunchHostFunc(stream, function, argument);
 }
 
@@ -224,7 +245,8 @@ aclError aclrtSetStreamFailureMode(aclrtStream, uint64_t) { return ACL_SUCCESS; 
 aclError aclrtSetStreamAttribute(aclrtStream, aclrtStreamAttr, aclrtStreamAttrValue*) { return ACL_SUCCESS; }
 aclError aclrtSetStreamOverflowSwitch(aclrtStream, uint32_t) { return ACL_SUCCESS; }
 
-aclError aclrtGetStreamOverflowSwitch(aclrtStream, uint32_t* on) {
+aclError aclrtGetStreamOverflowSwitch(aclrtStream, uint32_t* on)
+{
     *on = 0;
     return ACL_SUCCESS;
 }

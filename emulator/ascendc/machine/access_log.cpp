@@ -4,7 +4,8 @@
 
 namespace ascendc_host {
 
-void AccessLog::Add(const GmAccess& access) {
+void AccessLog::Add(const GmAccess& access)
+{
     if (!accesses.empty()) {
         GmAccess& last = accesses.back();
         const bool same = last.buffer == access.buffer && last.epoch == access.epoch && last.write == access.write &&

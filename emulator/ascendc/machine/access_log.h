@@ -53,7 +53,8 @@ public:
     explicit AccessLog(bool exact) : exact_(exact) {}
 
     void Add(const GmAccess& access);
-    void NextEpoch(uint32_t knows) {
+    void NextEpoch(uint32_t knows)
+    {
         ++epoch_;
         knewAtSyncAll.push_back(knows);
     }

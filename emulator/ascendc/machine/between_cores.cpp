@@ -10,7 +10,8 @@ namespace {
 
 using Cores = std::vector<CoreLog>;
 
-Finding CacheFinding(Check check, const CachedLine& line, const CoreLog& core, const char* call, std::string what) {
+Finding CacheFinding(Check check, const CachedLine& line, const CoreLog& core, const char* call, std::string what)
+{
     Finding finding;
     finding.check = check;
     finding.file = line.where.file;
@@ -24,7 +25,8 @@ Finding CacheFinding(Check check, const CachedLine& line, const CoreLog& core, c
 
 // A line cached in one epoch and read again in a later one, while another core wrote it in between.
 void CheckStaleLine(const CachedLine& line, const CoreLog& core, const Cores& cores, const GmMemory& memory,
-                    FindingLog& findings) {
+                    FindingLog& findings)
+{
     if (line.readBytes == 0) return;
     const uint64_t begin = line.line * kCacheLineBytes;
     for (const CoreLog& other : cores) {
@@ -44,7 +46,8 @@ void CheckStaleLine(const CachedLine& line, const CoreLog& core, const Cores& co
 }
 
 // Where another core holds the line in its own cache, or writes into it by DMA, while this core's copy is live.
-const Where* OtherUse(const CachedLine& line, const AccessLog& other) {
+const Where* OtherUse(const CachedLine& line, const AccessLog& other)
+{
     for (const CachedLine& theirs : other.cachedLines) {
         const bool sameLine = theirs.buffer == line.buffer && theirs.line == line.line;
         if (sameLine && theirs.filledIn <= line.removedIn && theirs.removedIn >= line.filledIn) return &theirs.where;
@@ -60,7 +63,8 @@ const Where* OtherUse(const CachedLine& line, const AccessLog& other) {
 
 // A dirty line goes back to memory as a whole, so nobody else may use it meanwhile.
 void CheckSharedLine(const CachedLine& line, const CoreLog& core, const Cores& cores, const GmMemory& memory,
-                     FindingLog& findings) {
+                     FindingLog& findings)
+{
     if (!line.dirty) return;
     const uint64_t begin = line.line * kCacheLineBytes;
     for (const CoreLog& other : cores) {
@@ -76,7 +80,8 @@ void CheckSharedLine(const CachedLine& line, const CoreLog& core, const Cores& c
 
 // Another core reads what is still only in this core's cache.
 void CheckLateWrite(const CachedWrite& write, const CoreLog& core, const Cores& cores, const GmMemory& memory,
-                    FindingLog& findings) {
+                    FindingLog& findings)
+{
     for (const CoreLog& other : cores) {
         if (&other == &core) continue;
         for (const GmAccess& access : other.log->accesses) {
@@ -89,9 +94,8 @@ void CheckLateWrite(const CachedWrite& write, const CoreLog& core, const Cores& 
             finding.line = write.where.line;
             finding.call = "SetValue";
             finding.block = core.seat.block;
-            finding.what = other.name + " reads " +
-                           memory.Range(write.buffer, write.begin, write.end) + " at " + Place(access.where) +
-                           " while the value is only in the data cache of " + core.name;
+            finding.what = other.name + " reads " + memory.Range(write.buffer, write.begin, write.end) + " at " +
+                           Place(access.where) + " while the value is only in the data cache of " + core.name;
             finding.remedy = "call DataCacheCleanAndInvalid on the line before SyncAll";
             findings.Add(finding);
             return;
@@ -101,7 +105,8 @@ void CheckLateWrite(const CachedWrite& write, const CoreLog& core, const Cores& 
 
 }  // namespace
 
-void CheckBetweenCores(const Cores& cores, bool mixed, const GmMemory& memory, FindingLog& findings) {
+void CheckBetweenCores(const Cores& cores, bool mixed, const GmMemory& memory, FindingLog& findings)
+{
     CheckRaces(cores, mixed, memory, findings);
     for (const CoreLog& core : cores) {
         for (const CachedLine& line : core.log->cachedLines) {

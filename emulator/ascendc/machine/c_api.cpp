@@ -26,7 +26,8 @@ struct RunHandle {
     std::string error;
 };
 
-void WriteFindings(JsonWriter& json, const std::vector<Finding>& findings) {
+void WriteFindings(JsonWriter& json, const std::vector<Finding>& findings)
+{
     json.Key("findings").Open('[');
     for (const Finding& finding : findings) {
         json.Open('{').Key("check").Value(std::string(CheckName(finding.check)));
@@ -37,7 +38,8 @@ void WriteFindings(JsonWriter& json, const std::vector<Finding>& findings) {
     json.Close(']');
 }
 
-std::string ReportJson(const RunResult& run) {
+std::string ReportJson(const RunResult& run)
+{
     JsonWriter json;
     json.Open('{').Key("completed").Value(run.completed);
     WriteFindings(json, run.findings);
@@ -57,7 +59,8 @@ std::string ReportJson(const RunResult& run) {
     return json.Close(']').Close('}').Take();
 }
 
-std::string TimelineJson(const RunResult& run, const TimelineOptions& options) {
+std::string TimelineJson(const RunResult& run, const TimelineOptions& options)
+{
     const Timeline timeline = Simulate(run, options);
     JsonWriter json;
     json.Open('{').Key("cycles").Value(timeline.cycles).Key("cores").Open('[');
@@ -74,13 +77,15 @@ std::string TimelineJson(const RunResult& run, const TimelineOptions& options) {
     return json.Close(']').Close('}').Take();
 }
 
-TimelineOptions FromC(const CTimelineOptions& options) {
+TimelineOptions FromC(const CTimelineOptions& options)
+{
     return {options.hot != 0, options.bankConflicts != 0, options.cost};
 }
 
 // Runs `body`, keeping the text of an exception for ascendc_host_error; returns what `body` does, or `onError`.
 template <typename Body>
-auto Guarded(RunHandle* run, Body body, decltype(body()) onError) {
+auto Guarded(RunHandle* run, Body body, decltype(body()) onError)
+{
     run->error.clear();
     try {
         return body();
@@ -94,42 +99,55 @@ auto Guarded(RunHandle* run, Body body, decltype(body()) onError) {
 
 extern "C" {
 
-RunHandle* ascendc_host_launch(void* entry, const CArgument* arguments, uint64_t count, const COptions* options) {
+RunHandle* ascendc_host_launch(void* entry, const CArgument* arguments, uint64_t count, const COptions* options)
+{
     auto* run = new RunHandle;
-    Guarded(run, [&] {
-        std::vector<GmArgument> list;
-        for (uint64_t i = 0; i < count; ++i) {
-            const CArgument& argument = arguments[i];
-            list.push_back({argument.name, argument.data, argument.bytes, static_cast<Role>(argument.role)});
-        }
-        const LaunchOptions launch = {options->blocks,        options->cores,       options->tilingKey,
-                                      options->autoSync != 0, options->checks != 0, options->trace != 0,
-                                      options->hostThreads,   options->suppress};
-        run->result = Launch(entry, list, launch);
-        return true;
-    }, false);
+    Guarded(
+        run,
+        [&] {
+            std::vector<GmArgument> list;
+            for (uint64_t i = 0; i < count; ++i) {
+                const CArgument& argument = arguments[i];
+                list.push_back({argument.name, argument.data, argument.bytes, static_cast<Role>(argument.role)});
+            }
+            const LaunchOptions launch = {options->blocks,        options->cores,       options->tilingKey,
+                                          options->autoSync != 0, options->checks != 0, options->trace != 0,
+                                          options->hostThreads,   options->suppress};
+            run->result = Launch(entry, list, launch);
+            return true;
+        },
+        false);
     return run;
 }
 
 const char* ascendc_host_error(const RunHandle* run) { return run->error.c_str(); }
 
-const char* ascendc_host_report(RunHandle* run) {
+const char* ascendc_host_report(RunHandle* run)
+{
     run->answer = ReportJson(run->result);
     return run->answer.c_str();
 }
 
-const char* ascendc_host_timeline(RunHandle* run, const CTimelineOptions* options) {
-    return Guarded(run, [&]() -> const char* {
-        run->answer = TimelineJson(run->result, FromC(*options));
-        return run->answer.c_str();
-    }, nullptr);
+const char* ascendc_host_timeline(RunHandle* run, const CTimelineOptions* options)
+{
+    return Guarded(
+        run,
+        [&]() -> const char* {
+            run->answer = TimelineJson(run->result, FromC(*options));
+            return run->answer.c_str();
+        },
+        nullptr);
 }
 
-int ascendc_host_write_trace(RunHandle* run, const CTimelineOptions* options, const char* path) {
-    return Guarded(run, [&] {
-        WriteChromeTrace(run->result, FromC(*options), path);
-        return 1;
-    }, 0);
+int ascendc_host_write_trace(RunHandle* run, const CTimelineOptions* options, const char* path)
+{
+    return Guarded(
+        run,
+        [&] {
+            WriteChromeTrace(run->result, FromC(*options), path);
+            return 1;
+        },
+        0);
 }
 
 // The defaults of the cost model, so that other languages need not repeat them.

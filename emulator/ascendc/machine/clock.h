@@ -15,12 +15,11 @@ constexpr int kNoSlot = -1;
 constexpr std::array<Pipe, kSlots> kVectorPipes = {Pipe::kS, Pipe::kV, Pipe::kMte2, Pipe::kMte3, Pipe::kCount};
 constexpr std::array<Pipe, kSlots> kCubePipes = {Pipe::kS, Pipe::kM, Pipe::kMte2, Pipe::kFix, Pipe::kMte1};
 
-constexpr Pipe PipeAt(CoreKind kind, int slot) {
-    return (kind == CoreKind::kVector ? kVectorPipes : kCubePipes)[slot];
-}
+constexpr Pipe PipeAt(CoreKind kind, int slot) { return (kind == CoreKind::kVector ? kVectorPipes : kCubePipes)[slot]; }
 
 // kNoSlot where this kind of core has no such pipe.
-constexpr int SlotOf(CoreKind kind, Pipe pipe) {
+constexpr int SlotOf(CoreKind kind, Pipe pipe)
+{
     for (int slot = 0; slot < kSlots; ++slot) {
         if (pipe != Pipe::kCount && PipeAt(kind, slot) == pipe) return slot;
     }
@@ -37,7 +36,8 @@ struct Clock {
     uint32_t operator[](int slot) const { return seq[slot]; }
     uint32_t& operator[](int slot) { return seq[slot]; }
 
-    void Join(const Clock& other) {
+    void Join(const Clock& other)
+    {
         for (int slot = 0; slot < kSlots; ++slot) seq[slot] = std::max(seq[slot], other.seq[slot]);
     }
 };

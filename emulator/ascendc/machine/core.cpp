@@ -21,17 +21,20 @@ Core& Core::Current() { return *currentCore; }
 
 CoreKind Core::Kind() const { return impl_->seat.kind; }
 
-int64_t Core::BlockIdx() const {
+int64_t Core::BlockIdx() const
+{
     const bool cube = impl_->seat.kind == CoreKind::kCube;
     return cube ? impl_->seat.block : impl_->seat.block * TaskRation() + impl_->seat.subBlock;
 }
 
 int64_t Core::SubBlockIdx() const { return impl_->seat.subBlock; }
-int64_t Core::TaskRation() const {
+int64_t Core::TaskRation() const
+{
     return impl_->seat.kind == CoreKind::kCube ? 1 : impl_->machine.layout.Shape().vectors;
 }
 
-bool Core::Initialised(uint32_t offset) const {
+bool Core::Initialised(uint32_t offset) const
+{
     return !impl_->checking || impl_->shadow.Block(offset).initialised != 0;
 }
 
@@ -40,13 +43,15 @@ uint64_t Core::TilingKey() const { return impl_->machine.options.tilingKey; }
 bool Core::AutoSync() const { return impl_->machine.options.autoSync; }
 bool Core::Faulted() const { return impl_->faulted; }
 
-void Core::DeclareKernelType(KernelType type, Where) {
+void Core::DeclareKernelType(KernelType type, Where)
+{
     if (!impl_->typeDeclaredForKey) impl_->kernelType = type;
     impl_->typeDeclared = true;
     impl_->shapeKnown = false;
 }
 
-void Core::DeclareKernelType(uint64_t tilingKey, KernelType type, Where) {
+void Core::DeclareKernelType(uint64_t tilingKey, KernelType type, Where)
+{
     if (tilingKey != TilingKey()) return;
     impl_->kernelType = type;
     impl_->typeDeclared = true;
@@ -56,15 +61,18 @@ void Core::DeclareKernelType(uint64_t tilingKey, KernelType type, Where) {
 
 bool Core::Suppressed(Where where) const { return impl_->machine.suppression.Covers(where, nullptr); }
 
-void Core::Report(Check check, Where where, const char* call, const std::string& what, const std::string& remedy) {
+void Core::Report(Check check, Where where, const char* call, const std::string& what, const std::string& remedy)
+{
     impl_->Report(check, where, call, what, remedy);
 }
 
-void Core::Fault(Check check, Where where, const char* call, const std::string& what, const std::string& remedy) {
+void Core::Fault(Check check, Where where, const char* call, const std::string& what, const std::string& remedy)
+{
     impl_->Fault(check, where, call, what, remedy);
 }
 
-std::string Core::Describe(const LocalView& view, uint64_t offset) const {
+std::string Core::Describe(const LocalView& view, uint64_t offset) const
+{
     return impl_->DescribeLocal(static_cast<uint32_t>(view.offset + offset));
 }
 std::string Core::DescribeLocal(uint32_t offset) const { return impl_->DescribeLocal(offset); }
@@ -72,11 +80,13 @@ std::string Core::DescribeGm(const void* address) const { return impl_->machine.
 
 // ---- registers -----------------------------------------------------------------------------------------------------
 
-void Core::WriteRegister(Register reg, uint64_t value) {
+void Core::WriteRegister(Register reg, uint64_t value)
+{
     impl_->registers[static_cast<size_t>(reg)] = {value, impl_->issued[kCompute]};
 }
 
-uint64_t Core::ReadRegister(Register reg, Where where) {
+uint64_t Core::ReadRegister(Register reg, Where where)
+{
     Instruction instruction(Pipe::kS, "ReadRegister", where);
     const RegisterState& state = impl_->registers[static_cast<size_t>(reg)];
     const bool finished = impl_->FinishedBefore(kScalar)[kCompute] >= state.writtenBy;
@@ -96,13 +106,14 @@ uint8_t* Core::Local(uint32_t offset) { return impl_->local.data() + offset; }
 
 Memory Core::MemoryOf(const LocalView& view) const { return RegionAt(impl_->seat.kind, view.offset).memory; }
 
-uint32_t Core::AllocateLocal(Memory memory, uint32_t bytes, const char* name, Where where) {
+uint32_t Core::AllocateLocal(Memory memory, uint32_t bytes, const char* name, Where where)
+{
     impl_->RequireShape(where);
     const LocalRegion& region = RegionOf(memory);
     if (region.core != Kind()) {
         Fault(Check::kUnsupported, where, "InitBuffer",
-              std::string(name) + " lies in the " + region.name + ", which a " +
-                  CoreKindName(Kind()) + " core does not have",
+              std::string(name) + " lies in the " + region.name + ", which a " + CoreKindName(Kind()) +
+                  " core does not have",
               "initialise it under ASCEND_IS_AIC or ASCEND_IS_AIV");
     }
     uint32_t& used = impl_->used[static_cast<size_t>(memory)];
@@ -118,12 +129,14 @@ uint32_t Core::AllocateLocal(Memory memory, uint32_t bytes, const char* name, Wh
     return static_cast<uint32_t>(impl_->localBuffers.size() - 1);
 }
 
-LocalView Core::WholeBuffer(uint32_t buffer) const {
+LocalView Core::WholeBuffer(uint32_t buffer) const
+{
     const LocalBuffer& whole = impl_->localBuffers[buffer];
     return {whole.offset, whole.bytes, buffer, whole.generation};
 }
 
-void Core::SetBufferState(uint32_t buffer, BufferState state) {
+void Core::SetBufferState(uint32_t buffer, BufferState state)
+{
     LocalBuffer& changed = impl_->localBuffers[buffer];
     if (changed.state == BufferState::kFree && state == BufferState::kAllocated) {
         ++changed.generation;
@@ -134,7 +147,8 @@ void Core::SetBufferState(uint32_t buffer, BufferState state) {
 
 BufferState Core::GetBufferState(uint32_t buffer) const { return impl_->localBuffers[buffer].state; }
 
-void Core::ResetLocal() {
+void Core::ResetLocal()
+{
     for (LocalBuffer& buffer : impl_->localBuffers) buffer.state = BufferState::kFree;
     impl_->shadow.ForgetContents(0, LocalBytes(impl_->seat.kind));
     impl_->used = {};

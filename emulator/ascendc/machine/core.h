@@ -132,7 +132,7 @@ public:
     // Checks bytes [first, end) of a strided access against the view once, so that the per-block calls below may be
     // cheap. Returns the UB offset of the view's first byte.
     uint32_t CheckSpan(const LocalView& view, uint64_t first, uint64_t end, const char* operand);
-    void ReadBlock(uint32_t offset, uint32_t bytes);   // within one 32-byte block, bounds already checked
+    void ReadBlock(uint32_t offset, uint32_t bytes);  // within one 32-byte block, bounds already checked
     void WriteBlock(uint32_t offset, uint32_t bytes);
 
     // Bytes that the instruction may overwrite with anything (padding, the rest of a block): a write for the order of
@@ -157,15 +157,15 @@ private:
     friend class CoreImpl;
 
     void CheckLive(const LocalView& view);
-    void CheckReadOrder(uint32_t offset, uint32_t bytes);   // the slow paths of ReadBlock and WriteBlock
+    void CheckReadOrder(uint32_t offset, uint32_t bytes);  // the slow paths of ReadBlock and WriteBlock
     void CheckWriteOrder(uint32_t offset, uint32_t bytes);
     void CheckGmView(const GmView& view, uint64_t offset, uint64_t bytes, const char* access);
     bool Own(const ShadowBlock& block) const { return block.writeSeq == seq_ && block.writeSlot == slot_; }
 
     CoreImpl& core_;
     LocalShadow* shadow_;  // null when checks are off
-    Clock finished_;    // what is known to have finished when this instruction starts
-    Clock drained_;     // the same, and everything on its own pipe: a pipe reads in order before it writes
+    Clock finished_;  // what is known to have finished when this instruction starts
+    Clock drained_;  // the same, and everything on its own pipe: a pipe reads in order before it writes
     int slot_;
     uint32_t seq_;
     const char* call_;
@@ -183,7 +183,8 @@ private:
     } recorded_;
 };
 
-inline void Instruction::ReadBlock(uint32_t offset, uint32_t bytes) {
+inline void Instruction::ReadBlock(uint32_t offset, uint32_t bytes)
+{
     if (shadow_ == nullptr) return;
     ShadowBlock& block = shadow_->Block(offset);
     const uint32_t mask = LocalShadow::Mask(offset, bytes);
@@ -194,7 +195,8 @@ inline void Instruction::ReadBlock(uint32_t offset, uint32_t bytes) {
     block.readSeq[slot_] = seq_;
 }
 
-inline void Instruction::WriteBlock(uint32_t offset, uint32_t bytes) {
+inline void Instruction::WriteBlock(uint32_t offset, uint32_t bytes)
+{
     if (shadow_ == nullptr) return;
     ShadowBlock& block = shadow_->Block(offset);
     const uint32_t mask = LocalShadow::Mask(offset, bytes);

@@ -17,13 +17,18 @@ struct BlockShape {
 
 constexpr int kMaxBlockCores = 3;
 
-constexpr BlockShape ShapeOf(KernelType type) {
+constexpr BlockShape ShapeOf(KernelType type)
+{
     switch (type) {
         case KernelType::kAicOnly:
-        case KernelType::kMixAic10: return {1, 0};
-        case KernelType::kMixAic11: return {1, 1};
-        case KernelType::kMixAic12: return {1, 2};
-        default: return {0, 1};
+        case KernelType::kMixAic10:
+            return {1, 0};
+        case KernelType::kMixAic11:
+            return {1, 1};
+        case KernelType::kMixAic12:
+            return {1, 2};
+        default:
+            return {0, 1};
     }
 }
 
@@ -45,7 +50,8 @@ public:
     int64_t Cores() const { return blocks_ * shape_.Cores(); }
     int64_t VectorCores() const { return blocks_ * shape_.vectors; }
 
-    CoreSeat Seat(int64_t core) const {
+    CoreSeat Seat(int64_t core) const
+    {
         const int64_t block = core / shape_.Cores();
         const int inBlock = static_cast<int>(core % shape_.Cores());
         const bool cube = inBlock < shape_.cubes;

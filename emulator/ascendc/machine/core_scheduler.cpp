@@ -7,11 +7,13 @@ namespace ascendc_host {
 
 CoreScheduler::CoreScheduler(int64_t cores, int atATime, std::function<bool(int64_t)> run,
                              std::function<bool(int64_t)> meets)
-    : cores_(cores), atATime_(atATime), run_(std::move(run)), meets_(std::move(meets)) {
+    : cores_(cores), atATime_(atATime), run_(std::move(run)), meets_(std::move(meets))
+{
     for (int64_t core = 0; core < cores; ++core) parties_ += meets_(core) ? 1 : 0;
 }
 
-void CoreScheduler::RunAll() {
+void CoreScheduler::RunAll()
+{
     std::vector<std::thread> threads;
     {
         std::unique_lock<std::mutex> lock(mutex_);
@@ -26,7 +28,8 @@ void CoreScheduler::RunAll() {
     for (std::thread& thread : threads) thread.join();
 }
 
-void CoreScheduler::Work(int64_t core) {
+void CoreScheduler::Work(int64_t core)
+{
     for (bool more = true; more;) {
         const bool sound = run_(core);
         std::lock_guard<std::mutex> lock(mutex_);
@@ -43,7 +46,8 @@ void CoreScheduler::Work(int64_t core) {
     }
 }
 
-CoreScheduler::Meeting CoreScheduler::SyncAll(int64_t core) {
+CoreScheduler::Meeting CoreScheduler::SyncAll(int64_t core)
+{
     std::unique_lock<std::mutex> lock(mutex_);
     if (partiesEnded_ > 0) return Broken();
     const uint64_t meeting = meetings_;
@@ -65,14 +69,16 @@ CoreScheduler::Meeting CoreScheduler::SyncAll(int64_t core) {
     return met ? Meeting::kAllArrived : Broken();
 }
 
-void CoreScheduler::Change(const std::function<void()>& change) {
+void CoreScheduler::Change(const std::function<void()>& change)
+{
     std::lock_guard<std::mutex> lock(mutex_);
     change();
     for (Waiter* waiter : waiters_) waiter->mayGo = waiter->mayGo || (*waiter->ready)();
     changed_.notify_all();
 }
 
-bool CoreScheduler::Await(const std::function<bool()>& ready, const std::function<void()>& take) {
+bool CoreScheduler::Await(const std::function<bool()>& ready, const std::function<void()>& take)
+{
     std::unique_lock<std::mutex> lock(mutex_);
     if (!ready()) {
         Waiter self{&ready};
@@ -88,14 +94,16 @@ bool CoreScheduler::Await(const std::function<bool()>& ready, const std::functio
     return true;
 }
 
-void CoreScheduler::StopRunning() {
+void CoreScheduler::StopRunning()
+{
     --running_;
     FailIfStuck();
     changed_.notify_all();
 }
 
 // No core runs, none is left to start and none may go on: what the others wait for never comes.
-void CoreScheduler::FailIfStuck() {
+void CoreScheduler::FailIfStuck()
+{
     const bool broken = arrived_ > 0 && partiesEnded_ > 0;  // cores at a SyncAll that go on to report it
     if (running_ > 0 || next_ < cores_ || !toResume_.empty() || broken) return;
     for (const Waiter* waiter : waiters_) {

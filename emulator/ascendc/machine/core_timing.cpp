@@ -5,20 +5,24 @@
 namespace ascendc_host {
 
 CoreTiming::CoreTiming(const CoreTrace& trace, const TimelineOptions& options, Surroundings surroundings)
-    : trace_(trace), options_(options), surroundings_(std::move(surroundings)) {}
+    : trace_(trace), options_(options), surroundings_(std::move(surroundings))
+{}
 
-void CoreTiming::Begin(double time) {
+void CoreTiming::Begin(double time)
+{
     scalar_ = time;
     Advance();
 }
 
-void CoreTiming::SyncAllEnded(double time) {
+void CoreTiming::SyncAllEnded(double time)
+{
     scalar_ = time;
     state_ = State::kRunning;
     Advance();
 }
 
-void CoreTiming::DmaEnded(int slot, double time) {
+void CoreTiming::DmaEnded(int slot, double time)
+{
     Pipe& pipe = pipes_[slot];
     const Record& record = *pipe.dma;
     pipe.dma = nullptr;
@@ -33,7 +37,8 @@ void CoreTiming::DmaEnded(int slot, double time) {
     Advance();
 }
 
-void CoreTiming::Advance() {
+void CoreTiming::Advance()
+{
     for (bool moved = true; moved;) {
         moved = AdvanceScalar();
         for (int slot = 0; slot < kSlots; ++slot) moved = AdvancePipe(slot) || moved;
@@ -42,7 +47,8 @@ void CoreTiming::Advance() {
 
 // ---- the scalar unit -----------------------------------------------------------------------------------------------
 
-bool CoreTiming::AdvanceScalar() {
+bool CoreTiming::AdvanceScalar()
+{
     const size_t before = next_;
     while (state_ == State::kRunning && next_ < trace_.records.size()) {
         const Record& record = trace_.records[next_];
@@ -66,7 +72,8 @@ bool CoreTiming::AdvanceScalar() {
     return next_ != before;
 }
 
-bool CoreTiming::IssueToPipe(const Record& record) {
+bool CoreTiming::IssueToPipe(const Record& record)
+{
     Pipe& pipe = pipes_[record.slot];
     const auto depth = static_cast<size_t>(options_.cost.queueDepth);
     if (pipe.queue.size() >= depth) return false;  // nobody knows yet when an entry will leave
@@ -81,7 +88,8 @@ bool CoreTiming::IssueToPipe(const Record& record) {
     return true;
 }
 
-bool CoreTiming::WaitOnScalar(const Record& record) {
+bool CoreTiming::WaitOnScalar(const Record& record)
+{
     std::deque<double>& times = FlagTimes(record);
     if (times.empty()) return false;
     scalar_ = std::max(scalar_ + options_.cost.scalarIssue, times.front());
@@ -90,7 +98,8 @@ bool CoreTiming::WaitOnScalar(const Record& record) {
     return true;
 }
 
-bool CoreTiming::WaitForOtherCores(const Record& record) {
+bool CoreTiming::WaitForOtherCores(const Record& record)
+{
     const std::optional<double> set = surroundings_.takeFlag(record.eventId);
     if (!set) return false;
     scalar_ = std::max(scalar_ + options_.cost.scalarIssue, *set + options_.cost.crossCoreFlag);
@@ -98,16 +107,24 @@ bool CoreTiming::WaitForOtherCores(const Record& record) {
     return true;
 }
 
-void CoreTiming::ScalarInstruction(const Record& record) {
+void CoreTiming::ScalarInstruction(const Record& record)
+{
     const Cost& cost = options_.cost;
     double cycles = cost.scalarIssue;
     if (record.kind == RecordKind::kScalar) {
         switch (record.scalar) {
             case ScalarAccess::kUbRead:
-            case ScalarAccess::kUbWrite: cycles = cost.scalarUb; break;
-            case ScalarAccess::kGmHit: cycles = cost.scalarGmHit; break;
-            case ScalarAccess::kGmMiss: cycles = cost.scalarGmMiss; break;
-            case ScalarAccess::kIssueOnly: break;
+            case ScalarAccess::kUbWrite:
+                cycles = cost.scalarUb;
+                break;
+            case ScalarAccess::kGmHit:
+                cycles = cost.scalarGmHit;
+                break;
+            case ScalarAccess::kGmMiss:
+                cycles = cost.scalarGmMiss;
+                break;
+            case ScalarAccess::kIssueOnly:
+                break;
         }
         if (surroundings_.onSpan) surroundings_.onSpan(record, scalar_, scalar_ + cycles, scalar_ + cycles);
     }
@@ -118,7 +135,8 @@ void CoreTiming::ScalarInstruction(const Record& record) {
 }
 
 // Whether all queues are empty and all ends known; moves the scalar unit to the last of them.
-bool CoreTiming::Drained() {
+bool CoreTiming::Drained()
+{
     for (const Pipe& pipe : pipes_) {
         if (!pipe.queue.empty() || pipe.dma != nullptr) return false;
     }
@@ -128,7 +146,8 @@ bool CoreTiming::Drained() {
 
 // ---- the other pipes -----------------------------------------------------------------------------------------------
 
-bool CoreTiming::AdvancePipe(int slot) {
+bool CoreTiming::AdvancePipe(int slot)
+{
     Pipe& pipe = pipes_[slot];
     const size_t depth = static_cast<size_t>(options_.cost.queueDepth);
     bool moved = false;
@@ -141,7 +160,8 @@ bool CoreTiming::AdvancePipe(int slot) {
 }
 
 // Takes the entry out of the queue at the time at which it starts; false when that is not known yet.
-bool CoreTiming::Start(Pipe& pipe, const Entry& entry) {
+bool CoreTiming::Start(Pipe& pipe, const Entry& entry)
+{
     const Record& record = *entry.record;
     double begin = std::max(entry.issued, pipe.free);
     switch (record.kind) {
@@ -177,7 +197,8 @@ bool CoreTiming::Start(Pipe& pipe, const Entry& entry) {
     return true;
 }
 
-void CoreTiming::StartCompute(Pipe& pipe, const Record& record, double begin) {
+void CoreTiming::StartCompute(Pipe& pipe, const Record& record, double begin)
+{
     const bool cube = trace_.seat.kind == CoreKind::kCube;
     const double head = cube ? options_.cost.cubeHead : options_.cost.vectorHead;
     double cycles = head + static_cast<double>(record.repeats) * record.cyclesPerRepeat;
@@ -188,7 +209,8 @@ void CoreTiming::StartCompute(Pipe& pipe, const Record& record, double begin) {
     if (surroundings_.onSpan) surroundings_.onSpan(record, begin, pipe.free, pipe.free);
 }
 
-std::deque<double>& CoreTiming::FlagTimes(const Record& record) {
+std::deque<double>& CoreTiming::FlagTimes(const Record& record)
+{
     const bool set = record.kind == RecordKind::kSetFlag;
     const int from = set ? record.slot : record.other;
     const int to = set ? record.other : record.slot;

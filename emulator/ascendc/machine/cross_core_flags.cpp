@@ -11,13 +11,15 @@ constexpr int kInsideBlock = 2;  // mode: a cube core and the vector cores of it
 
 std::string FlagText(int flagId) { return "cross-core flag " + std::to_string(flagId); }
 
-void RequireFlagId(CoreImpl& core, const char* call, int flagId, Where where) {
+void RequireFlagId(CoreImpl& core, const char* call, int flagId, Where where)
+{
     if (flagId >= 0 && flagId < kCrossCoreFlags) return;
     core.Fault(Check::kEventId, where, call, "there is no " + FlagText(flagId) + " for a kernel",
                "use the flag ids 0 to " + std::to_string(kCrossCoreFlags - 1));
 }
 
-void RequireMixed(CoreImpl& core, const char* call, Where where) {
+void RequireMixed(CoreImpl& core, const char* call, Where where)
+{
     core.RequireShape(where);
     if (core.machine.layout.Mixed()) return;
     core.Fault(Check::kUnsupported, where, call,
@@ -27,7 +29,8 @@ void RequireMixed(CoreImpl& core, const char* call, Where where) {
 
 // The cores of the block at the other end of a flag: the vector cores for a cube core, and the reverse.
 template <typename Visit>
-void ForEachPartner(const CoreImpl& core, Visit visit) {
+void ForEachPartner(const CoreImpl& core, Visit visit)
+{
     const BlockShape& shape = core.machine.layout.Shape();
     const bool cube = core.seat.kind == CoreKind::kCube;
     const int end = cube ? shape.Cores() : shape.cubes;
@@ -36,7 +39,8 @@ void ForEachPartner(const CoreImpl& core, Visit visit) {
 
 }  // namespace
 
-void Core::CrossCoreSet(int mode, Pipe pipe, int flagId, Where where) {
+void Core::CrossCoreSet(int mode, Pipe pipe, int flagId, Where where)
+{
     if (Faulted()) return;
     RequireMixed(*impl_, "CrossCoreSetFlag", where);
     RequireFlagId(*impl_, "CrossCoreSetFlag", flagId, where);
@@ -70,7 +74,8 @@ void Core::CrossCoreSet(int mode, Pipe pipe, int flagId, Where where) {
     impl_->RecordSync(RecordKind::kCrossCoreSet, slot, kScalar, flagId);
 }
 
-void Core::CrossCoreWait(int flagId, Where where) {
+void Core::CrossCoreWait(int flagId, Where where)
+{
     if (Faulted()) return;
     RequireMixed(*impl_, "CrossCoreWaitFlag", where);
     RequireFlagId(*impl_, "CrossCoreWaitFlag", flagId, where);
@@ -103,7 +108,8 @@ void Core::CrossCoreWait(int flagId, Where where) {
     impl_->RecordSync(RecordKind::kCrossCoreWait, kScalar, kScalar, flagId);
 }
 
-void CoreImpl::CheckUnwaitedCrossCoreFlags(FindingLog& all) const {
+void CoreImpl::CheckUnwaitedCrossCoreFlags(FindingLog& all) const
+{
     for (int receiver = 0; receiver < kMaxBlockCores; ++receiver) {
         for (int id = 0; id < kCrossCoreFlags; ++id) {
             for (const FlagSetting& set : flagsOfBlock.From(seat.inBlock, receiver, id)) {

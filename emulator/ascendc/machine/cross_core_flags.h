@@ -22,7 +22,8 @@ struct BlockKnowledge {
     std::array<Counts, kMaxBlockCores> waits = {};  // for each flag
     uint32_t epoch = 0;                             // SyncAll that are over
 
-    void Join(const BlockKnowledge& other) {
+    void Join(const BlockKnowledge& other)
+    {
         for (int core = 0; core < kMaxBlockCores; ++core) {
             finished[core].Join(other.finished[core]);
             for (int id = 0; id < kCrossCoreFlags; ++id) {
@@ -38,7 +39,8 @@ struct BlockKnowledge {
 template <typename Setting>
 class PendingSets {
 public:
-    std::deque<Setting>& From(int sender, int receiver, int flagId) {
+    std::deque<Setting>& From(int sender, int receiver, int flagId)
+    {
         return sets_[(sender * kMaxBlockCores + receiver) * kCrossCoreFlags + flagId];
     }
 

@@ -37,7 +37,8 @@ public:
 
     // visit(offset of the line, Line&) for the cached lines that [begin, end) touches
     template <typename Visit>
-    void ForEach(int buffer, uint64_t begin, uint64_t end, Visit visit) {
+    void ForEach(int buffer, uint64_t begin, uint64_t end, Visit visit)
+    {
         for (uint64_t line = begin / kCacheLineBytes; line * kCacheLineBytes < end; ++line) {
             auto found = lines_.find(Key(buffer, line));
             if (found != lines_.end()) visit(line * kCacheLineBytes, found->second);
@@ -46,7 +47,8 @@ public:
 
     // visit(buffer, offset of the line, Line&) for all of them, in order of buffer and offset
     template <typename Visit>
-    void ForEachLine(Visit visit) {
+    void ForEachLine(Visit visit)
+    {
         for (uint64_t key : SortedKeys()) {
             visit(static_cast<int>(key >> kLineBits), (key & kLineMask) * kCacheLineBytes, lines_.at(key));
         }

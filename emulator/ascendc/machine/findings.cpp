@@ -10,16 +10,16 @@ namespace ascendc_host {
 namespace {
 
 constexpr std::array<const char*, static_cast<size_t>(Check::kCount)> kNames = {
-    "LocalCapacity",      "LocalBounds",         "Uninitialised",     "Alignment",      "GmBounds",
-    "GmUninitialised", "GmReadOnly",       "ReadAfterWrite",    "WriteAfterWrite", "WriteAfterRead",
-    "StaleRegister",   "EventId",          "FlagSetTwice",      "WaitWithoutSet", "FlagNeverWaited",
-    "CrossCore",       "SyncAllCount",     "SyncAllKernelType", "SyncAllBlocks",  "StaleCache",
-    "UnflushedWrite",  "SharedCacheLine",  "UseAfterFree",      "Queue",          "Leak",
-    "Parameter",       "Overlap",          "Unsupported",       "Exception",
+    "LocalCapacity", "LocalBounds",    "Uninitialised",   "Alignment",       "GmBounds",      "GmUninitialised",
+    "GmReadOnly",    "ReadAfterWrite", "WriteAfterWrite", "WriteAfterRead",  "StaleRegister", "EventId",
+    "FlagSetTwice",  "WaitWithoutSet", "FlagNeverWaited", "CrossCore",       "SyncAllCount",  "SyncAllKernelType",
+    "SyncAllBlocks", "StaleCache",     "UnflushedWrite",  "SharedCacheLine", "UseAfterFree",  "Queue",
+    "Leak",          "Parameter",      "Overlap",         "Unsupported",     "Exception",
 };
 static_assert(kNames.back() != nullptr, "every Check needs a name");
 
-bool SamePlace(const Finding& a, const Finding& b) {
+bool SamePlace(const Finding& a, const Finding& b)
+{
     return a.check == b.check && a.line == b.line && a.file == b.file;
 }
 
@@ -27,7 +27,8 @@ bool SamePlace(const Finding& a, const Finding& b) {
 
 const char* CheckName(Check check) { return kNames.at(static_cast<size_t>(check)); }
 
-void FindingLog::Add(Finding finding) {
+void FindingLog::Add(Finding finding)
+{
     // the last one first: a faulty loop reports the same place again and again
     auto known = std::find_if(list_.rbegin(), list_.rend(), [&](const Finding& f) { return SamePlace(f, finding); });
     if (known == list_.rend()) {
@@ -37,7 +38,8 @@ void FindingLog::Add(Finding finding) {
     known->count += finding.count;
 }
 
-bool FindingLog::CountAgain(Check check, Where where) {
+bool FindingLog::CountAgain(Check check, Where where)
+{
     for (auto known = list_.rbegin(); known != list_.rend(); ++known) {
         if (known->check == check && known->line == where.line && known->file == where.file) {
             ++known->count;

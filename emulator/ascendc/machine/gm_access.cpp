@@ -6,7 +6,8 @@
 
 namespace ascendc_host {
 
-int CoreImpl::RequireGm(const void* address, uint64_t bytes, const Instruction& instruction, const char* access) {
+int CoreImpl::RequireGm(const void* address, uint64_t bytes, const Instruction& instruction, const char* access)
+{
     const GmMemory& memory = machine.memory;
     const auto* first = static_cast<const uint8_t*>(address);
     if (lastGmBuffer < memory.Size() && memory[lastGmBuffer].Contains(first, bytes)) return lastGmBuffer;
@@ -20,12 +21,14 @@ int CoreImpl::RequireGm(const void* address, uint64_t bytes, const Instruction& 
     return lastGmBuffer = buffer;
 }
 
-void CoreImpl::LogAccess(const Instruction& instruction, int buffer, bool write, uint64_t begin, uint64_t end) {
+void CoreImpl::LogAccess(const Instruction& instruction, int buffer, bool write, uint64_t begin, uint64_t end)
+{
     log.Add({buffer, log.Epoch(), write, begin, end, instruction.call_, instruction.where_, instruction.slot_,
              instruction.seq_, static_cast<uint32_t>(knowledge.size() - 1)});
 }
 
-void CoreImpl::GmReadByDma(const Instruction& instruction, int index, uint64_t begin, uint64_t end) {
+void CoreImpl::GmReadByDma(const Instruction& instruction, int index, uint64_t begin, uint64_t end)
+{
     GmBuffer& buffer = machine.memory[index];
     traffic[index].bytesRead += end - begin;
     if (!checking || !buffer.writable) return;
@@ -42,7 +45,8 @@ void CoreImpl::GmReadByDma(const Instruction& instruction, int index, uint64_t b
     });
 }
 
-void CoreImpl::GmWriteByDma(const Instruction& instruction, int index, uint64_t begin, uint64_t end) {
+void CoreImpl::GmWriteByDma(const Instruction& instruction, int index, uint64_t begin, uint64_t end)
+{
     GmBuffer& buffer = machine.memory[index];
     traffic[index].bytesWritten += end - begin;
     if (buffer.written) buffer.written->Mark(begin, end);
@@ -63,14 +67,16 @@ void CoreImpl::GmWriteByDma(const Instruction& instruction, int index, uint64_t 
 }
 
 void CoreImpl::ReportGmOrder(const Instruction& instruction, int buffer,
-                             const std::vector<GmOrder::Conflict>& conflicts) {
+                             const std::vector<GmOrder::Conflict>& conflicts)
+{
     for (const GmOrder::Conflict& conflict : conflicts) {
         const uint8_t* place = machine.memory[buffer].base + conflict.at;
         ReportOrder(conflict.check, instruction, machine.memory.Describe(place), conflict.slot, conflict.seq);
     }
 }
 
-bool CoreImpl::GmReadByScalar(const Instruction& instruction, int index, uint64_t begin, uint64_t end) {
+bool CoreImpl::GmReadByScalar(const Instruction& instruction, int index, uint64_t begin, uint64_t end)
+{
     GmBuffer& buffer = machine.memory[index];
     ++traffic[index].scalarReads;
     CheckGmInitialised(instruction, index, begin, end);
@@ -96,7 +102,8 @@ bool CoreImpl::GmReadByScalar(const Instruction& instruction, int index, uint64_
     return hit;
 }
 
-DataCache::Lookup CoreImpl::FillLine(const Instruction& instruction, int index, uint64_t number) {
+DataCache::Lookup CoreImpl::FillLine(const Instruction& instruction, int index, uint64_t number)
+{
     DataCache::Lookup found = cache.Touch(index, number, log.Epoch());
     if (found.hit || !checking || !machine.memory[index].writable) return found;
     const uint64_t lineBegin = number * kCacheLineBytes;
@@ -107,7 +114,8 @@ DataCache::Lookup CoreImpl::FillLine(const Instruction& instruction, int index, 
     return found;
 }
 
-bool CoreImpl::GmWriteByScalar(const Instruction& instruction, int index, uint64_t begin, uint64_t end) {
+bool CoreImpl::GmWriteByScalar(const Instruction& instruction, int index, uint64_t begin, uint64_t end)
+{
     GmBuffer& buffer = machine.memory[index];
     ++traffic[index].scalarWrites;
     if (buffer.written) buffer.written->Mark(begin, end);
@@ -125,7 +133,8 @@ bool CoreImpl::GmWriteByScalar(const Instruction& instruction, int index, uint64
     return hit;
 }
 
-void CoreImpl::CheckGmInitialised(const Instruction& instruction, int index, uint64_t begin, uint64_t end) {
+void CoreImpl::CheckGmInitialised(const Instruction& instruction, int index, uint64_t begin, uint64_t end)
+{
     const GmBuffer& buffer = machine.memory[index];
     if (!checking || !buffer.written) return;
     const uint64_t unset = buffer.written->FirstUnset(begin, end);
@@ -136,7 +145,8 @@ void CoreImpl::CheckGmInitialised(const Instruction& instruction, int index, uin
            "write the bytes first; outputs and workspace start as garbage");
 }
 
-void CoreImpl::CheckGmWritable(const Instruction& instruction, int index, uint64_t begin) {
+void CoreImpl::CheckGmWritable(const Instruction& instruction, int index, uint64_t begin)
+{
     const GmBuffer& buffer = machine.memory[index];
     if (!checking || buffer.writable) return;
     Report(Check::kGmReadOnly, instruction.where_, instruction.call_,
@@ -147,7 +157,8 @@ void CoreImpl::CheckGmWritable(const Instruction& instruction, int index, uint64
 
 // ---- DataCacheCleanAndInvalid --------------------------------------------------------------------------------------
 
-void CoreImpl::LogLine(int buffer, uint64_t lineBegin, const DataCache::Line& line, uint32_t removedIn) {
+void CoreImpl::LogLine(int buffer, uint64_t lineBegin, const DataCache::Line& line, uint32_t removedIn)
+{
     if (!checking || !machine.memory[buffer].writable) return;
     log.cachedLines.push_back({buffer, lineBegin / kCacheLineBytes, line.filledIn, removedIn, line.readLater,
                                line.lastRead, line.dirty != 0, line.where});
@@ -162,7 +173,8 @@ void CoreImpl::LogLine(int buffer, uint64_t lineBegin, const DataCache::Line& li
     }
 }
 
-void CoreImpl::CleanBytes(const Instruction& instruction, int buffer, uint64_t begin, uint64_t end) {
+void CoreImpl::CleanBytes(const Instruction& instruction, int buffer, uint64_t begin, uint64_t end)
+{
     cache.ForEach(buffer, begin, end, [&](uint64_t lineBegin, DataCache::Line& line) {
         const uint64_t mask = LineMask(lineBegin, begin, end);
         DataCache::Line cleaned = line;
@@ -173,7 +185,8 @@ void CoreImpl::CleanBytes(const Instruction& instruction, int buffer, uint64_t b
     for (uint64_t line = begin / kCacheLineBytes; line * kCacheLineBytes < end; ++line) cache.RemoveClean(buffer, line);
 }
 
-void CoreImpl::WriteBack(const Instruction& instruction, int buffer, uint64_t lineBegin, const DataCache::Line& line) {
+void CoreImpl::WriteBack(const Instruction& instruction, int buffer, uint64_t lineBegin, const DataCache::Line& line)
+{
     const size_t before = log.cachedWrites.size();
     LogLine(buffer, lineBegin, line, log.Epoch());
     for (size_t i = before; i < log.cachedWrites.size(); ++i) {
@@ -185,7 +198,8 @@ void CoreImpl::WriteBack(const Instruction& instruction, int buffer, uint64_t li
     }
 }
 
-void Core::CacheClean(const void* gm, uint64_t bytes, Where where) {
+void Core::CacheClean(const void* gm, uint64_t bytes, Where where)
+{
     Instruction instruction(Pipe::kS, "DataCacheCleanAndInvalid", where);
     const int index = impl_->RequireGm(gm, 1, instruction, "cleans");
     const GmBuffer& buffer = impl_->machine.memory[index];
@@ -194,7 +208,8 @@ void Core::CacheClean(const void* gm, uint64_t bytes, Where where) {
     impl_->CleanBytes(instruction, index, begin, std::min(end, buffer.bytes));
 }
 
-void Core::CacheCleanAll(Where where) {
+void Core::CacheCleanAll(Where where)
+{
     Instruction instruction(Pipe::kS, "DataCacheCleanAndInvalid", where);
     impl_->cache.ForEachLine([&](int buffer, uint64_t lineBegin, const DataCache::Line& line) {
         impl_->WriteBack(instruction, buffer, lineBegin, line);

@@ -14,7 +14,8 @@ namespace {
 constexpr uint64_t kGarbageLimit = 256ull << 20;
 constexpr int kGarbage = 0xFF;  // NaN in every floating point type, -1 in every integer type
 
-void Absorb(GmBuffer& buffer, const GmBuffer& other) {
+void Absorb(GmBuffer& buffer, const GmBuffer& other)
+{
     buffer.name += "|" + other.name;
     buffer.bytes = std::max(buffer.bytes, static_cast<uint64_t>(other.base - buffer.base) + other.bytes);
     buffer.writable = buffer.writable || other.writable;
@@ -22,7 +23,8 @@ void Absorb(GmBuffer& buffer, const GmBuffer& other) {
     buffer.argument = std::min(buffer.argument, other.argument);
 }
 
-std::vector<GmBuffer> ByAddress(const std::vector<GmArgument>& arguments) {
+std::vector<GmBuffer> ByAddress(const std::vector<GmArgument>& arguments)
+{
     std::vector<GmBuffer> buffers;
     for (size_t i = 0; i < arguments.size(); ++i) {
         const GmArgument& argument = arguments[i];
@@ -45,7 +47,8 @@ std::vector<GmBuffer> ByAddress(const std::vector<GmArgument>& arguments) {
 
 }  // namespace
 
-InitMap::InitMap(uint64_t bytes) : bytes_(bytes) {
+InitMap::InitMap(uint64_t bytes) : bytes_(bytes)
+{
     constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
     if (pages == MAP_FAILED) throw std::bad_alloc();
@@ -56,12 +59,14 @@ InitMap::~InitMap() { munmap(flags_, bytes_); }
 
 void InitMap::Mark(uint64_t begin, uint64_t end) { std::memset(flags_ + begin, 1, end - begin); }
 
-uint64_t InitMap::FirstUnset(uint64_t begin, uint64_t end) const {
+uint64_t InitMap::FirstUnset(uint64_t begin, uint64_t end) const
+{
     const void* unset = std::memchr(flags_ + begin, 0, end - begin);
     return unset == nullptr ? end : static_cast<uint64_t>(static_cast<const uint8_t*>(unset) - flags_);
 }
 
-GmMemory::GmMemory(const std::vector<GmArgument>& arguments) {
+GmMemory::GmMemory(const std::vector<GmArgument>& arguments)
+{
     std::vector<GmBuffer> byAddress = ByAddress(arguments);
     for (GmBuffer& buffer : byAddress) {
         if (!buffers_.empty() && buffer.base < buffers_.back().base + buffers_.back().bytes) {
@@ -77,7 +82,8 @@ GmMemory::GmMemory(const std::vector<GmArgument>& arguments) {
     }
 }
 
-int GmMemory::Find(const void* address, uint64_t size) const {
+int GmMemory::Find(const void* address, uint64_t size) const
+{
     const auto* byte = static_cast<const uint8_t*>(address);
     for (int i = 0; i < Size(); ++i) {
         if (buffers_[i].Contains(byte, size)) return i;
@@ -85,7 +91,8 @@ int GmMemory::Find(const void* address, uint64_t size) const {
     return -1;
 }
 
-std::string GmMemory::Describe(const void* address) const {
+std::string GmMemory::Describe(const void* address) const
+{
     if (address == nullptr) return "nullptr";
     const auto* byte = static_cast<const uint8_t*>(address);
     std::string nearest = "an unknown address";
@@ -102,7 +109,8 @@ std::string GmMemory::Describe(const void* address) const {
     return nearest;
 }
 
-std::string GmMemory::Range(int buffer, uint64_t begin, uint64_t end) const {
+std::string GmMemory::Range(int buffer, uint64_t begin, uint64_t end) const
+{
     return buffers_[static_cast<size_t>(buffer)].name + " + " + std::to_string(begin) + ".." + std::to_string(end - 1);
 }
 

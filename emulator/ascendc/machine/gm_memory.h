@@ -34,7 +34,8 @@ struct GmBuffer {
     bool writable = false;
     std::unique_ptr<InitMap> written;  // null: everything is initialised from the start
 
-    bool Contains(const uint8_t* address, uint64_t size) const {
+    bool Contains(const uint8_t* address, uint64_t size) const
+    {
         return address >= base && size <= bytes && static_cast<uint64_t>(address - base) <= bytes - size;
     }
 };

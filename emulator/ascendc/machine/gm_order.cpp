@@ -3,7 +3,8 @@
 namespace ascendc_host {
 
 void GmOrder::FindUnorderedWrite(const Buffer& buffer, Check check, const Access& access, const Clock& finished,
-                                 std::vector<Conflict>& conflicts) {
+                                 std::vector<Conflict>& conflicts)
+{
     const size_t before = conflicts.size();
     buffer.writes.ForEach(access.begin, access.end, [&](uint64_t from, uint64_t, const Writer& writer) {
         const bool own = writer.slot == access.slot && writer.seq == access.seq;
@@ -12,7 +13,8 @@ void GmOrder::FindUnorderedWrite(const Buffer& buffer, Check check, const Access
     });
 }
 
-std::vector<GmOrder::Conflict> GmOrder::Read(int index, const Access& access, const Clock& finished) {
+std::vector<GmOrder::Conflict> GmOrder::Read(int index, const Access& access, const Clock& finished)
+{
     Buffer& buffer = buffers_[index];
     std::vector<Conflict> conflicts;
     FindUnorderedWrite(buffer, Check::kReadAfterWrite, access, finished, conflicts);
@@ -20,7 +22,8 @@ std::vector<GmOrder::Conflict> GmOrder::Read(int index, const Access& access, co
     return conflicts;
 }
 
-std::vector<GmOrder::Conflict> GmOrder::Write(int index, const Access& access, const Clock& finished) {
+std::vector<GmOrder::Conflict> GmOrder::Write(int index, const Access& access, const Clock& finished)
+{
     Buffer& buffer = buffers_[index];
     std::vector<Conflict> conflicts;
     FindUnorderedWrite(buffer, Check::kWriteAfterWrite, access, finished, conflicts);
@@ -36,7 +39,8 @@ std::vector<GmOrder::Conflict> GmOrder::Write(int index, const Access& access, c
     return conflicts;
 }
 
-void GmOrder::Settle() {
+void GmOrder::Settle()
+{
     for (Buffer& buffer : buffers_) {
         buffer.writes.Clear();
         for (auto& reads : buffer.reads) reads.Clear();

@@ -35,7 +35,8 @@ public:
 
     // visit(begin, end) for bytes whose newest write may still be under way
     template <typename Visit>
-    void ForEachUnfinishedWrite(int buffer, uint64_t begin, uint64_t end, const Clock& finished, Visit visit) const {
+    void ForEachUnfinishedWrite(int buffer, uint64_t begin, uint64_t end, const Clock& finished, Visit visit) const
+    {
         buffers_[buffer].writes.ForEach(begin, end, [&](uint64_t from, uint64_t to, const Writer& writer) {
             if (writer.seq > finished[writer.slot]) visit(from, to);
         });

@@ -13,7 +13,8 @@ constexpr uint32_t kAlways = ~0u;
 
 bool EndsInside(uint64_t first, uint64_t end, uint64_t size) { return first <= end && end <= size; }
 
-int RequireSlot(CoreImpl& core, Pipe pipe, const char* call, Where where) {
+int RequireSlot(CoreImpl& core, Pipe pipe, const char* call, Where where)
+{
     const int slot = SlotOf(core.seat.kind, pipe);
     if (slot == kNoSlot) {
         const std::string kind = CoreKindName(core.seat.kind);
@@ -23,17 +24,22 @@ int RequireSlot(CoreImpl& core, Pipe pipe, const char* call, Where where) {
     return slot;
 }
 
-RecordKind KindOf(Pipe pipe) {
+RecordKind KindOf(Pipe pipe)
+{
     switch (pipe) {
-        case Pipe::kS: return RecordKind::kScalar;
+        case Pipe::kS:
+            return RecordKind::kScalar;
         case Pipe::kV:
         case Pipe::kM:
-        case Pipe::kMte1: return RecordKind::kCompute;
-        default: return RecordKind::kDma;
+        case Pipe::kMte1:
+            return RecordKind::kCompute;
+        default:
+            return RecordKind::kDma;
     }
 }
 
-bool InsideOneMemory(CoreKind kind, const LocalView& view) {
+bool InsideOneMemory(CoreKind kind, const LocalView& view)
+{
     const LocalRegion& region = RegionAt(kind, view.offset);
     return view.offset <= region.begin + region.bytes && view.size <= region.begin + region.bytes - view.offset;
 }
@@ -46,13 +52,15 @@ Instruction::Instruction(Pipe pipe, const char* call, Where where)
       slot_(RequireSlot(core_, pipe, call, where)),
       seq_(core_.IssueOn(slot_, call, where)),
       call_(call),
-      where_(where) {
+      where_(where)
+{
     finished_ = core_.FinishedBefore(slot_);
     drained_ = finished_;
     drained_[slot_] = kAlways;
 }
 
-Instruction::~Instruction() {
+Instruction::~Instruction()
+{
     const Pipe pipe = PipeAt(core_.seat.kind, slot_);
     if (recorded_.gmBuffer >= 0) {
         Traffic& traffic = core_.traffic[recorded_.gmBuffer];
@@ -77,7 +85,8 @@ Instruction::~Instruction() {
 
 // ---- local memories ------------------------------------------------------------------------------------------------
 
-const uint8_t* Instruction::Read(const LocalView& view, uint64_t offset, uint64_t bytes) {
+const uint8_t* Instruction::Read(const LocalView& view, uint64_t offset, uint64_t bytes)
+{
     const uint32_t begin = CheckSpan(view, offset, offset + bytes, "source") + static_cast<uint32_t>(offset);
     const uint32_t end = begin + static_cast<uint32_t>(bytes);
     for (uint32_t at = begin; at < end;) {
@@ -88,7 +97,8 @@ const uint8_t* Instruction::Read(const LocalView& view, uint64_t offset, uint64_
     return core_.local.data() + begin;
 }
 
-uint8_t* Instruction::Write(const LocalView& view, uint64_t offset, uint64_t bytes) {
+uint8_t* Instruction::Write(const LocalView& view, uint64_t offset, uint64_t bytes)
+{
     const uint32_t begin = CheckSpan(view, offset, offset + bytes, "destination") + static_cast<uint32_t>(offset);
     const uint32_t end = begin + static_cast<uint32_t>(bytes);
     for (uint32_t at = begin; at < end;) {
@@ -99,14 +109,16 @@ uint8_t* Instruction::Write(const LocalView& view, uint64_t offset, uint64_t byt
     return core_.local.data() + begin;
 }
 
-void Instruction::WriteUndefined(const LocalView& view, uint64_t offset, uint64_t bytes) {
+void Instruction::WriteUndefined(const LocalView& view, uint64_t offset, uint64_t bytes)
+{
     std::memset(Write(view, offset, bytes), 0xff, bytes);  // NaN in every floating-point type
     if (shadow_ != nullptr) {
         shadow_->ForgetContents(view.offset + static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes));
     }
 }
 
-uint32_t Instruction::CheckSpan(const LocalView& view, uint64_t first, uint64_t end, const char* operand) {
+uint32_t Instruction::CheckSpan(const LocalView& view, uint64_t first, uint64_t end, const char* operand)
+{
     if (!EndsInside(first, end, view.size) || !InsideOneMemory(core_.seat.kind, view)) {
         core_.Fault(Check::kLocalBounds, where_, call_,
                     std::string(operand) + " bytes " + std::to_string(first) + ".." + std::to_string(end) +
@@ -118,7 +130,8 @@ uint32_t Instruction::CheckSpan(const LocalView& view, uint64_t first, uint64_t 
     return view.offset;
 }
 
-void Instruction::CheckLive(const LocalView& view) {
+void Instruction::CheckLive(const LocalView& view)
+{
     if (!core_.checking || view.buffer >= core_.localBuffers.size()) return;
     const LocalBuffer& buffer = core_.localBuffers[view.buffer];
     if (buffer.state == BufferState::kFree || buffer.generation != view.generation) {
@@ -132,7 +145,8 @@ void Instruction::CheckLive(const LocalView& view) {
     }
 }
 
-void Instruction::CheckReadOrder(uint32_t offset, uint32_t bytes) {
+void Instruction::CheckReadOrder(uint32_t offset, uint32_t bytes)
+{
     const ShadowBlock& block = shadow_->Block(offset);
     const uint32_t mask = LocalShadow::Mask(offset, bytes);
     if ((mask & ~block.initialised) != 0 && !core_.findings.CountAgain(Check::kUninitialised, where_)) {
@@ -143,19 +157,18 @@ void Instruction::CheckReadOrder(uint32_t offset, uint32_t bytes) {
                      "write the bytes first (Duplicate, DataCopyPad with padding), or lower the count");
     }
     if ((mask & block.written) != 0 && block.writeSeq > finished_[block.writeSlot] && !Own(block)) {
-        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeLocal(offset),
-                          block.writeSlot, block.writeSeq);
+        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeLocal(offset), block.writeSlot, block.writeSeq);
     }
     for (uint32_t i = block.older; i != ShadowBlock::kNoOlder; i = shadow_->Older(i).next) {
         const LocalShadow::OlderWrite& older = shadow_->Older(i);
         const bool own = older.slot == slot_ && older.seq == seq_;
         if ((mask & older.bytes) == 0 || own || older.seq <= finished_[older.slot]) continue;
-        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeLocal(offset), older.slot,
-                          older.seq);
+        core_.ReportOrder(Check::kReadAfterWrite, *this, core_.DescribeLocal(offset), older.slot, older.seq);
     }
 }
 
-void Instruction::CheckWriteOrder(uint32_t offset, uint32_t bytes) {
+void Instruction::CheckWriteOrder(uint32_t offset, uint32_t bytes)
+{
     const ShadowBlock& block = shadow_->Block(offset);
     const uint32_t mask = LocalShadow::Mask(offset, bytes);
     const auto check = [&](Check kind, uint32_t touched, int slot, uint32_t seq) {
@@ -174,7 +187,8 @@ void Instruction::CheckWriteOrder(uint32_t offset, uint32_t bytes) {
     }
 }
 
-void Instruction::CheckAligned(const LocalView& view, uint32_t alignment, const char* operand) {
+void Instruction::CheckAligned(const LocalView& view, uint32_t alignment, const char* operand)
+{
     if (view.offset % alignment == 0) return;
     core_.Report(Check::kAlignment, where_, call_,
                  std::string(operand) + " at " + core_.DescribeLocal(view.offset) + " (address " +
@@ -185,7 +199,8 @@ void Instruction::CheckAligned(const LocalView& view, uint32_t alignment, const 
 
 // ---- global memory -------------------------------------------------------------------------------------------------
 
-const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes) {
+const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes)
+{
     const int buffer = core_.RequireGm(address, bytes, *this, "reads");
     const auto* first = static_cast<const uint8_t*>(address);
     const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
@@ -199,7 +214,8 @@ const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes) {
     return first;
 }
 
-uint8_t* Instruction::WriteGm(void* address, uint64_t bytes) {
+uint8_t* Instruction::WriteGm(void* address, uint64_t bytes)
+{
     const int buffer = core_.RequireGm(address, bytes, *this, "writes");
     auto* first = static_cast<uint8_t*>(address);
     const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
@@ -213,17 +229,20 @@ uint8_t* Instruction::WriteGm(void* address, uint64_t bytes) {
     return first;
 }
 
-const uint8_t* Instruction::ReadGm(const GmView& view, uint64_t offset, uint64_t bytes) {
+const uint8_t* Instruction::ReadGm(const GmView& view, uint64_t offset, uint64_t bytes)
+{
     CheckGmView(view, offset, bytes, "reads");
     return ReadGm(static_cast<const uint8_t*>(view.base) + offset, bytes);
 }
 
-uint8_t* Instruction::WriteGm(const GmView& view, uint64_t offset, uint64_t bytes) {
+uint8_t* Instruction::WriteGm(const GmView& view, uint64_t offset, uint64_t bytes)
+{
     CheckGmView(view, offset, bytes, "writes");
     return WriteGm(const_cast<uint8_t*>(static_cast<const uint8_t*>(view.base)) + offset, bytes);
 }
 
-void Instruction::CheckGmView(const GmView& view, uint64_t offset, uint64_t bytes, const char* access) {
+void Instruction::CheckGmView(const GmView& view, uint64_t offset, uint64_t bytes, const char* access)
+{
     if (view.bytes == GmView::kUnknownSize) return;
     if (bytes <= view.bytes && offset <= view.bytes - bytes) return;
     core_.Fault(Check::kGmBounds, where_, call_,
@@ -235,20 +254,23 @@ void Instruction::CheckGmView(const GmView& view, uint64_t offset, uint64_t byte
 
 // ---- cost ----------------------------------------------------------------------------------------------------------
 
-void Instruction::ComputeCost(double repeats, double cyclesPerRepeat) {
+void Instruction::ComputeCost(double repeats, double cyclesPerRepeat)
+{
     recorded_.repeats = static_cast<float>(repeats);
     recorded_.cyclesPerRepeat = static_cast<float>(cyclesPerRepeat);
 }
 
 void Instruction::VectorConflicts(double extraCycles) { recorded_.conflicts = static_cast<float>(extraCycles); }
 
-void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands, double minimumCycles) {
+void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands, double minimumCycles)
+{
     recorded_.gmBytes = gmBytes;
     recorded_.commands = commands;
     recorded_.minimumCycles = static_cast<float>(minimumCycles);
 }
 
-void Instruction::ScalarCost(ScalarAccess access) {
+void Instruction::ScalarCost(ScalarAccess access)
+{
     if (recorded_.gmBuffer < 0) recorded_.scalar = access;
 }
 

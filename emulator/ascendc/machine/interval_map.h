@@ -14,7 +14,8 @@ public:
     bool Empty() const { return ranges_.empty(); }
     void Clear() { ranges_.clear(); }
 
-    void Assign(uint64_t begin, uint64_t end, const Value& value) {
+    void Assign(uint64_t begin, uint64_t end, const Value& value)
+    {
         SplitAt(begin);
         SplitAt(end);
         ranges_.erase(ranges_.lower_bound(begin), ranges_.lower_bound(end));
@@ -23,7 +24,8 @@ public:
 
     // visit(begin, end, value) for every part of [begin, end) that has a value, in order
     template <typename Visit>
-    void ForEach(uint64_t begin, uint64_t end, Visit visit) const {
+    void ForEach(uint64_t begin, uint64_t end, Visit visit) const
+    {
         auto it = ranges_.upper_bound(begin);
         if (it != ranges_.begin()) --it;
         for (; it != ranges_.end() && it->first < end; ++it) {
@@ -39,7 +41,8 @@ private:
         Value value;
     };
 
-    void SplitAt(uint64_t at) {
+    void SplitAt(uint64_t at)
+    {
         auto it = ranges_.lower_bound(at);
         if (it == ranges_.begin()) return;
         it = std::prev(it);

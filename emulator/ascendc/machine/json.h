@@ -10,30 +10,35 @@ namespace ascendc_host {
 // Values are appended in order; the caller opens and closes objects and arrays, commas come by themselves.
 class JsonWriter {
 public:
-    JsonWriter& Key(const char* name) {
+    JsonWriter& Key(const char* name)
+    {
         Separate();
         Quote(name);
         text_ += ':';
         fresh_ = true;
         return *this;
     }
-    JsonWriter& Open(char bracket) {
+    JsonWriter& Open(char bracket)
+    {
         Separate();
         text_ += bracket;
         fresh_ = true;
         return *this;
     }
-    JsonWriter& Close(char bracket) {
+    JsonWriter& Close(char bracket)
+    {
         text_ += bracket;
         fresh_ = false;
         return *this;
     }
-    JsonWriter& Value(const std::string& value) {
+    JsonWriter& Value(const std::string& value)
+    {
         Separate();
         Quote(value);
         return *this;
     }
-    JsonWriter& Value(double value) {
+    JsonWriter& Value(double value)
+    {
         char digits[32];
         std::snprintf(digits, sizeof digits, "%.17g", value);
         return Raw(digits);
@@ -45,18 +50,21 @@ public:
     std::string Take() { return std::move(text_); }
 
 private:
-    JsonWriter& Raw(const std::string& token) {
+    JsonWriter& Raw(const std::string& token)
+    {
         Separate();
         text_ += token;
         return *this;
     }
 
-    void Separate() {
+    void Separate()
+    {
         if (!fresh_) text_ += ',';
         fresh_ = false;
     }
 
-    void Quote(const std::string& value) {
+    void Quote(const std::string& value)
+    {
         text_ += '"';
         for (const char c : value) {
             if (c == '"' || c == '\\') {

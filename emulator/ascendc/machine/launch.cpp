@@ -22,30 +22,35 @@ template <size_t>
 using PointerFor = uint8_t*;
 
 template <size_t... I>
-void CallWith(void* entry, const Pointers& pointers, std::index_sequence<I...>) {
+void CallWith(void* entry, const Pointers& pointers, std::index_sequence<I...>)
+{
     reinterpret_cast<void (*)(PointerFor<I>...)>(entry)(pointers[I]...);
 }
 
 template <size_t Count>
-void CallWithCount(void* entry, const Pointers& pointers) {
+void CallWithCount(void* entry, const Pointers& pointers)
+{
     CallWith(entry, pointers, std::make_index_sequence<Count>());
 }
 
 using Caller = void (*)(void*, const Pointers&);
 
 template <size_t... Counts>
-constexpr std::array<Caller, sizeof...(Counts)> MakeCallers(std::index_sequence<Counts...>) {
+constexpr std::array<Caller, sizeof...(Counts)> MakeCallers(std::index_sequence<Counts...>)
+{
     return {CallWithCount<Counts>...};
 }
 
 constexpr auto kCallers = MakeCallers(std::make_index_sequence<kMaxKernelArguments + 1>());
 
-int HostThreads(const LaunchOptions& options) {
+int HostThreads(const LaunchOptions& options)
+{
     if (options.hostThreads > 0) return options.hostThreads;
     return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u));
 }
 
-void CheckLaunch(const void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options) {
+void CheckLaunch(const void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options)
+{
     if (entry == nullptr) throw std::invalid_argument("entry: expected the kernel's address, got nullptr");
     if (options.blocks < 1) {
         throw std::invalid_argument("blocks: expected at least 1, got " + std::to_string(options.blocks));
@@ -75,21 +80,24 @@ public:
           flags_(options.blocks),
           scheduler_(
               layout_.Cores(), HostThreads(options), [this](int64_t core) { return RunCore(core); },
-              [this](int64_t core) { return layout_.Seat(core).kind == CoreKind::kVector; }) {
+              [this](int64_t core) { return layout_.Seat(core).kind == CoreKind::kVector; })
+    {
         for (size_t i = 0; i < arguments.size(); ++i) pointers_[i] = static_cast<uint8_t*>(arguments[i].data);
     }
 
     void Run() { scheduler_.RunAll(); }
 
     // The cores that the kernel's type asks for, where they are others than these.
-    std::optional<BlockShape> WantedShape() const {
+    std::optional<BlockShape> WantedShape() const
+    {
         for (const auto& core : cores_) {
             if (core->Impl().wrongShape) return ShapeOf(core->Impl().kernelType);
         }
         return std::nullopt;
     }
 
-    RunResult Collect() {
+    RunResult Collect()
+    {
         RunResult result;
         result.cores = options_.cores;
         result.completed = true;
@@ -122,7 +130,8 @@ public:
     }
 
 private:
-    bool RunCore(int64_t core) {
+    bool RunCore(int64_t core)
+    {
         const Machine shared = {options_, layout_, memory_, scheduler_, suppression_};
         const CoreSeat seat = layout_.Seat(core);
         cores_[core].reset(new Core(std::make_unique<CoreImpl>(shared, seat, flags_[seat.block])));
@@ -143,7 +152,8 @@ private:
         return !impl.faulted || impl.abandoned;
     }
 
-    static void Finish(CoreImpl& impl) {
+    static void Finish(CoreImpl& impl)
+    {
         try {
             if (!impl.faulted) impl.FinishKernel();
         } catch (const KernelFault&) {
@@ -151,7 +161,8 @@ private:
         }
     }
 
-    void CheckLeftFlags(FindingLog& findings) {
+    void CheckLeftFlags(FindingLog& findings)
+    {
         for (const auto& core : cores_) {
             CoreImpl& impl = core->Impl();
             if (impl.faulted) return;  // the others may have been left before they could wait
@@ -159,7 +170,8 @@ private:
         for (const auto& core : cores_) core->Impl().CheckUnwaitedCrossCoreFlags(findings);
     }
 
-    static void Add(Traffic& total, const Traffic& part) {
+    static void Add(Traffic& total, const Traffic& part)
+    {
         total.bytesRead += part.bytesRead;
         total.bytesWritten += part.bytesWritten;
         total.readCommands += part.readCommands;
@@ -180,7 +192,8 @@ private:
     CoreScheduler scheduler_;
 };
 
-RunResult Launch(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options) {
+RunResult Launch(void* entry, const std::vector<GmArgument>& arguments, const LaunchOptions& options)
+{
     CheckLaunch(entry, arguments, options);
     // the kernel itself says which cores it wants, in its first statements; on others it starts again
     auto device = std::make_unique<Device>(entry, arguments, options, ShapeOf(KernelType::kAivOnly));

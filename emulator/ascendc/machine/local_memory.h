@@ -34,7 +34,8 @@ constexpr std::array<LocalRegion, 5> kLocalRegions = {{
 
 constexpr const LocalRegion& RegionOf(Memory memory) { return kLocalRegions[static_cast<size_t>(memory)]; }
 
-constexpr const LocalRegion& RegionAt(CoreKind core, uint32_t offset) {
+constexpr const LocalRegion& RegionAt(CoreKind core, uint32_t offset)
+{
     const LocalRegion* found = &kLocalRegions[0];
     for (const LocalRegion& region : kLocalRegions) {
         if (region.core == core && offset >= region.begin) found = &region;
@@ -42,7 +43,8 @@ constexpr const LocalRegion& RegionAt(CoreKind core, uint32_t offset) {
     return *found;
 }
 
-constexpr uint32_t LocalBytes(CoreKind core) {
+constexpr uint32_t LocalBytes(CoreKind core)
+{
     uint32_t end = 0;
     for (const LocalRegion& region : kLocalRegions) {
         if (region.core == core) end = region.begin + region.bytes;

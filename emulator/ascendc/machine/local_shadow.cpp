@@ -4,7 +4,8 @@
 
 namespace ascendc_host {
 
-void LocalShadow::ForgetContents(uint32_t offset, uint32_t bytes) {
+void LocalShadow::ForgetContents(uint32_t offset, uint32_t bytes)
+{
     const uint32_t end = offset + bytes;
     while (offset < end) {
         const uint32_t part = std::min(kShadowBlockBytes - offset % kShadowBlockBytes, end - offset);
@@ -13,7 +14,8 @@ void LocalShadow::ForgetContents(uint32_t offset, uint32_t bytes) {
     }
 }
 
-void LocalShadow::KeepOlder(ShadowBlock& block, uint32_t overwritten) {
+void LocalShadow::KeepOlder(ShadowBlock& block, uint32_t overwritten)
+{
     const OlderWrite kept = {block.written & ~overwritten, block.writeSeq, block.writeSlot, block.older};
     if (freeOlder_ == ShadowBlock::kNoOlder) {
         block.older = static_cast<uint32_t>(older_.size());
@@ -25,7 +27,8 @@ void LocalShadow::KeepOlder(ShadowBlock& block, uint32_t overwritten) {
     older_[block.older] = kept;
 }
 
-void LocalShadow::TrimOlder(ShadowBlock& block, uint32_t overwritten) {
+void LocalShadow::TrimOlder(ShadowBlock& block, uint32_t overwritten)
+{
     uint32_t* link = &block.older;
     while (*link != ShadowBlock::kNoOlder) {
         OlderWrite& write = older_[*link];

@@ -38,7 +38,8 @@ public:
     ShadowBlock& Block(uint32_t offset) { return blocks_[offset / kShadowBlockBytes]; }
     const OlderWrite& Older(uint32_t index) const { return older_[index]; }
 
-    static uint32_t Mask(uint32_t offset, uint32_t bytes) {
+    static uint32_t Mask(uint32_t offset, uint32_t bytes)
+    {
         return (bytes >= kShadowBlockBytes ? ~0u : (1u << bytes) - 1) << (offset % kShadowBlockBytes);
     }
 

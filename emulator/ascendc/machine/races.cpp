@@ -17,7 +17,8 @@ struct CoreAccess {
 // The two accesses that reach furthest, of two different cores: enough to find a partner for any later access.
 class Furthest {
 public:
-    void Add(const CoreAccess& candidate) {
+    void Add(const CoreAccess& candidate)
+    {
         if (first_ == nullptr || candidate.access.end > first_->access.end) {
             if (first_ != nullptr && first_->core != candidate.core) second_ = first_;
             first_ = &candidate;
@@ -27,7 +28,8 @@ public:
         }
     }
 
-    const CoreAccess* OverlapOfAnotherCore(const CoreAccess& with) const {
+    const CoreAccess* OverlapOfAnotherCore(const CoreAccess& with) const
+    {
         for (const CoreAccess* other : {first_, second_}) {
             if (other != nullptr && other->core != with.core && other->access.end > with.access.begin) return other;
         }
@@ -39,7 +41,8 @@ private:
     const CoreAccess* second_ = nullptr;
 };
 
-Finding RaceFinding(const CoreAccess& a, const CoreAccess& b, bool mixed, const GmMemory& memory) {
+Finding RaceFinding(const CoreAccess& a, const CoreAccess& b, bool mixed, const GmMemory& memory)
+{
     const CoreAccess& writer = a.access.write ? a : b;
     const CoreAccess& other = a.access.write ? b : a;
     const uint64_t begin = std::max(a.access.begin, b.access.begin);
@@ -61,14 +64,16 @@ Finding RaceFinding(const CoreAccess& a, const CoreAccess& b, bool mixed, const 
 
 using Accesses = std::vector<CoreAccess>;
 
-void SortByBegin(Accesses& accesses) {
+void SortByBegin(Accesses& accesses)
+{
     std::stable_sort(accesses.begin(), accesses.end(),
                      [](const CoreAccess& a, const CoreAccess& b) { return a.access.begin < b.access.begin; });
 }
 
 // ---- vector cores: nothing but SyncAll orders them -----------------------------------------------------------------
 
-void SweepOneEpoch(const Accesses& sorted, const GmMemory& memory, FindingLog& findings) {
+void SweepOneEpoch(const Accesses& sorted, const GmMemory& memory, FindingLog& findings)
+{
     Furthest writes;
     Furthest reads;
     for (const CoreAccess& current : sorted) {
@@ -79,7 +84,8 @@ void SweepOneEpoch(const Accesses& sorted, const GmMemory& memory, FindingLog& f
     }
 }
 
-void CheckEpochs(const std::vector<CoreLog>& cores, const GmMemory& memory, FindingLog& findings) {
+void CheckEpochs(const std::vector<CoreLog>& cores, const GmMemory& memory, FindingLog& findings)
+{
     std::map<std::pair<int, uint32_t>, Accesses> groups;
     for (const CoreLog& core : cores) {
         for (const GmAccess& access : core.log->accesses) {
@@ -98,20 +104,23 @@ class Order {
 public:
     explicit Order(const std::vector<CoreLog>& cores) : cores_(cores) {}
 
-    bool Before(const CoreAccess& first, const CoreAccess& second) const {
+    bool Before(const CoreAccess& first, const CoreAccess& second) const
+    {
         const CoreSeat& from = first.core->seat;
         if (from.block == second.core->seat.block && Knows(*second.core, second.access.knows, first)) return true;
         return PublishedIn(first) < second.access.epoch;
     }
 
 private:
-    static bool Knows(const CoreLog& core, uint32_t version, const CoreAccess& access) {
+    static bool Knows(const CoreLog& core, uint32_t version, const CoreAccess& access)
+    {
         const Clock& finished = (*core.knowledge)[version].finished[access.core->seat.inBlock];
         return access.access.seq <= finished[access.access.slot];
     }
 
     // The epoch at whose end, a SyncAll, all vector cores learn of the access; of a cube core's through its block.
-    uint32_t PublishedIn(const CoreAccess& access) const {
+    uint32_t PublishedIn(const CoreAccess& access) const
+    {
         if (access.core->seat.kind == CoreKind::kVector) return access.access.epoch;
         uint32_t earliest = CachedWrite::kNever;
         for (const CoreLog& core : cores_) {
@@ -127,7 +136,8 @@ private:
     const std::vector<CoreLog>& cores_;
 };
 
-void SweepWithFlags(const Accesses& sorted, const Order& order, const GmMemory& memory, FindingLog& findings) {
+void SweepWithFlags(const Accesses& sorted, const Order& order, const GmMemory& memory, FindingLog& findings)
+{
     std::vector<const CoreAccess*> open;  // those that reach as far as the current one
     for (const CoreAccess& current : sorted) {
         const auto behind = [&](const CoreAccess* other) { return other->access.end <= current.access.begin; };
@@ -141,7 +151,8 @@ void SweepWithFlags(const Accesses& sorted, const Order& order, const GmMemory& 
     }
 }
 
-void CheckMixed(const std::vector<CoreLog>& cores, const GmMemory& memory, FindingLog& findings) {
+void CheckMixed(const std::vector<CoreLog>& cores, const GmMemory& memory, FindingLog& findings)
+{
     std::map<int, Accesses> byBuffer;
     for (const CoreLog& core : cores) {
         for (const GmAccess& access : core.log->accesses) byBuffer[access.buffer].push_back({access, &core});
@@ -155,7 +166,8 @@ void CheckMixed(const std::vector<CoreLog>& cores, const GmMemory& memory, Findi
 
 }  // namespace
 
-void CheckRaces(const std::vector<CoreLog>& cores, bool mixed, const GmMemory& memory, FindingLog& findings) {
+void CheckRaces(const std::vector<CoreLog>& cores, bool mixed, const GmMemory& memory, FindingLog& findings)
+{
     if (mixed) {
         CheckMixed(cores, memory, findings);
     } else {

@@ -24,15 +24,18 @@ public:
     bool Idle() const { return flows_.empty(); }
     double NextEnd() const { return now_ + std::max(0.0, flows_.top().doneAt - moved_) / Rate(); }
 
-    void AdvanceTo(double time) {
+    void AdvanceTo(double time)
+    {
         if (!Idle()) moved_ += (time - now_) * Rate();
         now_ = time;
     }
-    void Start(double bytes, double share, int64_t core, int slot) {
+    void Start(double bytes, double share, int64_t core, int slot)
+    {
         flows_.push({moved_ + bytes / share, share, core, slot});
         shares_ += share;
     }
-    Flow TakeEnded() {
+    Flow TakeEnded()
+    {
         Flow flow = flows_.top();
         flows_.pop();
         shares_ = flows_.empty() ? 0 : shares_ - flow.share;

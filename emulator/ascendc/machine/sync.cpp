@@ -6,18 +6,21 @@ namespace ascendc_host {
 
 namespace {
 
-std::string FlagName(Pipe from, Pipe to, int eventId) {
+std::string FlagName(Pipe from, Pipe to, int eventId)
+{
     return std::string(PipeName(from)) + "_" + PipeName(to) + " with event id " + std::to_string(eventId);
 }
 
-std::string PipesOf(CoreKind kind) {
+std::string PipesOf(CoreKind kind)
+{
     return kind == CoreKind::kCube ? "S, M, MTE1, MTE2 and FIX" : "S, V, MTE2 and MTE3";
 }
 
 std::string CoreName(CoreKind kind) { return std::string("a ") + CoreKindName(kind) + " core"; }
 
 // False when the flag is of a pipe that the core does not have.
-bool RequireFlag(CoreImpl& core, const char* call, Pipe from, Pipe to, int eventId, Where where) {
+bool RequireFlag(CoreImpl& core, const char* call, Pipe from, Pipe to, int eventId, Where where)
+{
     const CoreKind kind = core.seat.kind;
     if (SlotOf(kind, from) == kNoSlot || SlotOf(kind, to) == kNoSlot) {
         core.Report(Check::kUnsupported, where, call, CoreName(kind) + " has no flag " + FlagName(from, to, eventId),
@@ -33,15 +36,17 @@ bool RequireFlag(CoreImpl& core, const char* call, Pipe from, Pipe to, int event
 
 }  // namespace
 
-void Core::SetFlag(Pipe from, Pipe to, int eventId, Where where) {
+void Core::SetFlag(Pipe from, Pipe to, int eventId, Where where)
+{
     if (Faulted() || !RequireFlag(*impl_, "SetFlag", from, to, eventId, where)) return;
     if (!impl_->EnterSync("SetFlag", where)) return;
     const int source = SlotOf(Kind(), from);
     const int target = SlotOf(Kind(), to);
     const bool taken = (impl_->takenEventIds[source * kSlots + target] >> eventId & 1) != 0;
     if (impl_->checking && eventId >= kEventIdsByHand && !taken) {
-        Report(Check::kEventId, where, "SetFlag", "event ids 6 and 7 belong to the system, but the kernel sets flag " +
-               FlagName(from, to, eventId), "use the event ids 0 to 5, or take one with AllocEventID");
+        Report(Check::kEventId, where, "SetFlag",
+               "event ids 6 and 7 belong to the system, but the kernel sets flag " + FlagName(from, to, eventId),
+               "use the event ids 0 to 5, or take one with AllocEventID");
     }
     Flag& flag = impl_->FlagOf(source, target, eventId);
     if (impl_->checking && flag.set) {
@@ -57,7 +62,8 @@ void Core::SetFlag(Pipe from, Pipe to, int eventId, Where where) {
     impl_->RecordSync(RecordKind::kSetFlag, source, target, eventId);
 }
 
-void Core::WaitFlag(Pipe from, Pipe to, int eventId, Where where) {
+void Core::WaitFlag(Pipe from, Pipe to, int eventId, Where where)
+{
     if (Faulted() || !RequireFlag(*impl_, "WaitFlag", from, to, eventId, where)) return;
     if (!impl_->EnterSync("WaitFlag", where)) return;
     const int source = SlotOf(Kind(), from);
@@ -77,7 +83,8 @@ void Core::WaitFlag(Pipe from, Pipe to, int eventId, Where where) {
     impl_->RecordSync(RecordKind::kWaitFlag, target, source, eventId);
 }
 
-void Core::Barrier(Pipe pipe, Where where) {
+void Core::Barrier(Pipe pipe, Where where)
+{
     if (Faulted() || !impl_->EnterSync("PipeBarrier", where)) return;
     if (pipe == Pipe::kAll) {
         impl_->DrainAll();
@@ -90,7 +97,8 @@ void Core::Barrier(Pipe pipe, Where where) {
     impl_->RecordSync(RecordKind::kBarrier, slot);
 }
 
-void Core::SyncAll(bool hardware, Where where) {
+void Core::SyncAll(bool hardware, Where where)
+{
     if (Faulted() || !impl_->EnterSync("SyncAll", where)) return;
     const LaunchOptions& options = impl_->machine.options;
     if (Kind() == CoreKind::kCube) {
@@ -121,14 +129,15 @@ void Core::SyncAll(bool hardware, Where where) {
     impl_->abandoned = true;
     if (meeting == CoreScheduler::Meeting::kSomeEnded) {
         Report(Check::kSyncAllCount, where, "SyncAll",
-               impl_->Name() + " waits in its SyncAll number " +
-                   std::to_string(impl_->syncAllCalls) + ", but another block has ended the kernel without calling it",
+               impl_->Name() + " waits in its SyncAll number " + std::to_string(impl_->syncAllCalls) +
+                   ", but another block has ended the kernel without calling it",
                "let every block reach every SyncAll, also blocks without work");
     }
     throw KernelFault();
 }
 
-int Core::AllocateEventId(Pipe from, Pipe to, Where where) {
+int Core::AllocateEventId(Pipe from, Pipe to, Where where)
+{
     const int source = SlotOf(Kind(), from);
     const int target = SlotOf(Kind(), to);
     if (source == kNoSlot || target == kNoSlot) {
@@ -147,7 +156,8 @@ int Core::AllocateEventId(Pipe from, Pipe to, Where where) {
           "release event ids, or use queues of less depth");
 }
 
-void Core::ReleaseEventId(Pipe from, Pipe to, int eventId) {
+void Core::ReleaseEventId(Pipe from, Pipe to, int eventId)
+{
     const int source = SlotOf(Kind(), from);
     const int target = SlotOf(Kind(), to);
     if (source == kNoSlot || target == kNoSlot || eventId < 0 || eventId >= kEventIds) return;

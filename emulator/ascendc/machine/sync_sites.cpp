@@ -9,19 +9,22 @@ namespace ascendc_host {
 
 namespace {
 
-bool EndsWithPath(const std::string& path, const std::string& end) {
+bool EndsWithPath(const std::string& path, const std::string& end)
+{
     if (path.size() < end.size() || path.compare(path.size() - end.size(), end.size(), end) != 0) return false;
     return path.size() == end.size() || path[path.size() - end.size() - 1] == '/';
 }
 
-[[noreturn]] void Refuse(const std::string& entry) {
+[[noreturn]] void Refuse(const std::string& entry)
+{
     throw std::invalid_argument("suppress: expected FILE:LINE or FILE:LINE:KIND, got '" + entry +
                                 "'; take the sites from the sync_sites of a run");
 }
 
 }  // namespace
 
-Suppression::Suppression(const std::string& text) {
+Suppression::Suppression(const std::string& text)
+{
     std::istringstream entries(text);
     for (std::string entry; std::getline(entries, entry, ',');) {
         std::istringstream parts(entry);
@@ -35,7 +38,8 @@ Suppression::Suppression(const std::string& text) {
     }
 }
 
-bool Suppression::Covers(Where where, const char* kind) const {
+bool Suppression::Covers(Where where, const char* kind) const
+{
     for (const Entry& entry : entries_) {
         const bool kindFits = kind == nullptr || entry.kind.empty() || entry.kind == kind;
         if (entry.line == where.line && kindFits && EndsWithPath(where.file, entry.file)) return true;
@@ -43,7 +47,8 @@ bool Suppression::Covers(Where where, const char* kind) const {
     return false;
 }
 
-void SyncLog::Count(Where where, const char* kind) {
+void SyncLog::Count(Where where, const char* kind)
+{
     for (Site& site : sites_) {
         if (site.where.line == where.line && site.kind == kind && site.where.file == where.file) {
             ++site.count;
@@ -53,7 +58,8 @@ void SyncLog::Count(Where where, const char* kind) {
     sites_.push_back({where, kind, 1});
 }
 
-void SyncLog::AddTo(std::map<Key, uint64_t>& total) const {
+void SyncLog::AddTo(std::map<Key, uint64_t>& total) const
+{
     for (const Site& site : sites_) total[{site.where.file, site.where.line, site.kind}] += site.count;
 }
 

@@ -28,9 +28,7 @@ struct Event {
     int64_t index;  // of the trace, or of the block
     double bytes;
     int slot;
-    bool operator>(const Event& other) const {
-        return time != other.time ? time > other.time : number > other.number;
-    }
+    bool operator>(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
 };
 
 class Simulator {
@@ -45,12 +43,14 @@ public:
           blocks_(run.traces.size() / coresOfBlock_),
           cores_(run.traces.size()),
           ended_(run.traces.size(), false),
-          flags_(blocks_) {
+          flags_(blocks_)
+    {
         timeline_.cores.resize(run.traces.size());
         for (const CoreTrace& trace : run.traces) meeting_ += trace.seat.kind == CoreKind::kVector ? 1 : 0;
     }
 
-    Timeline Run() {
+    Timeline Run()
+    {
         const size_t places = Places();
         for (size_t place = 0; place < places && started_ < blocks_; ++place) StartNext(place, 0);
         while (Step()) {
@@ -63,13 +63,15 @@ public:
     }
 
 private:
-    static size_t CoresOfBlock(const RunResult& run) {
+    static size_t CoresOfBlock(const RunResult& run)
+    {
         const auto ofFirst = [](const CoreTrace& trace) { return trace.seat.block == 0; };
         return static_cast<size_t>(std::count_if(run.traces.begin(), run.traces.end(), ofFirst));
     }
 
     // Blocks that run at the same time. Those that meet do, even if there are too many, which the run has reported.
-    size_t Places() const {
+    size_t Places() const
+    {
         const auto meets = [](const Record& record) { return record.kind == RecordKind::kSyncAll; };
         const std::vector<Record>& last = run_.traces[coresOfBlock_ - 1].records;
         if (std::any_of(last.begin(), last.end(), meets)) return blocks_;
@@ -78,7 +80,8 @@ private:
         return static_cast<size_t>(std::max<int64_t>(1, cube ? run_.cores / 2 : run_.cores));
     }
 
-    void StartNext(size_t place, double time) {
+    void StartNext(size_t place, double time)
+    {
         const size_t first = started_++ * coresOfBlock_;
         for (size_t i = 0; i < coresOfBlock_; ++i) {
             CoreTimes& times = timeline_.cores[first + i];
@@ -94,7 +97,8 @@ private:
         }
     }
 
-    CoreTiming::Surroundings SurroundingsOf(size_t trace) {
+    CoreTiming::Surroundings SurroundingsOf(size_t trace)
+    {
         CoreTiming::Surroundings surroundings;
         surroundings.startDma = [this, trace](double time, double bytes, int slot) {
             Post({time, 0, Event::Kind::kDmaStart, static_cast<int64_t>(trace), bytes, slot});
@@ -112,26 +116,30 @@ private:
     // ---- flags between the cores of a block ----
 
     template <typename Visit>
-    void ForEachPartner(size_t trace, Visit visit) {
+    void ForEachPartner(size_t trace, Visit visit)
+    {
         const size_t first = trace - run_.traces[trace].seat.inBlock;
         for (size_t other = first; other < first + coresOfBlock_; ++other) {
             if (run_.traces[other].seat.kind != run_.traces[trace].seat.kind) visit(other);
         }
     }
 
-    std::deque<double>& FlagOf(size_t sender, size_t receiver, int flagId) {
+    std::deque<double>& FlagOf(size_t sender, size_t receiver, int flagId)
+    {
         const CoreSeat& seat = run_.traces[sender].seat;
         return flags_[seat.block].From(seat.inBlock, run_.traces[receiver].seat.inBlock, flagId);
     }
 
-    void SetFlag(size_t trace, int flagId, double time) {
+    void SetFlag(size_t trace, int flagId, double time)
+    {
         ForEachPartner(trace, [&](size_t other) {
             FlagOf(trace, other, flagId).push_back(time);
             toWake_.push_back(other);
         });
     }
 
-    std::optional<double> TakeFlag(size_t trace, int flagId) {
+    std::optional<double> TakeFlag(size_t trace, int flagId)
+    {
         double latest = 0;
         bool known = true;
         ForEachPartner(trace, [&](size_t other) {
@@ -146,13 +154,15 @@ private:
 
     // ---- events ----
 
-    void Post(Event event) {
+    void Post(Event event)
+    {
         event.number = posted_++;
         events_.push(event);
     }
 
     // The next thing that happens, over all cores.
-    bool Step() {
+    bool Step()
+    {
         const double nextEvent = events_.empty() ? kNever : events_.top().time;
         const double nextEnd = memory_.Idle() ? kNever : memory_.NextEnd();
         if (nextEvent == kNever && nextEnd == kNever) return false;
@@ -175,14 +185,16 @@ private:
         return true;
     }
 
-    double ShareOf(int64_t trace) const {
+    double ShareOf(int64_t trace) const
+    {
         const Cost& cost = options_.cost;
         if (run_.traces[trace].seat.kind == CoreKind::kVector) return 1;
         return options_.hot ? cost.cubeRateHot / cost.rateHot : cost.cubeRateCold / cost.rateCold;
     }
 
     // After a core has gone on: is it at a SyncAll, or at its end? And who waited for its flags?
-    void Follow(size_t trace) {
+    void Follow(size_t trace)
+    {
         CoreTiming& timing = *cores_[trace];
         if (timing.AtSyncAll() && !atSyncAll_.count(trace)) Arrive(trace, timing.Now());
         if (timing.Ended() && !ended_[trace]) End(trace);
@@ -195,7 +207,8 @@ private:
         }
     }
 
-    void End(size_t trace) {
+    void End(size_t trace)
+    {
         const CoreTiming& timing = *cores_[trace];
         ended_[trace] = true;
         CoreTimes& times = timeline_.cores[trace];
@@ -210,7 +223,8 @@ private:
         Post({blockEnd, 0, Event::Kind::kBlockEnd, run_.traces[trace].seat.block, 0, 0});
     }
 
-    void Arrive(size_t trace, double time) {
+    void Arrive(size_t trace, double time)
+    {
         lastArrival_ = std::max(lastArrival_, time);
         atSyncAll_.insert(trace);
         if (atSyncAll_.size() < meeting_) return;
@@ -241,7 +255,8 @@ private:
     uint64_t posted_ = 0;
 };
 
-void CheckCost(const Cost& cost) {
+void CheckCost(const Cost& cost)
+{
     const auto require = [](bool holds, const char* name, const char* expected, double value) {
         if (holds) return;
         throw std::invalid_argument(std::string(name) + ": expected " + expected + ", got " + std::to_string(value));
@@ -258,8 +273,8 @@ void CheckCost(const Cost& cost) {
 
 }  // namespace
 
-Timeline Simulate(const RunResult& run, const TimelineOptions& options,
-                  const std::function<void(const Span&)>& onSpan) {
+Timeline Simulate(const RunResult& run, const TimelineOptions& options, const std::function<void(const Span&)>& onSpan)
+{
     if (!run.completed) {
         throw std::invalid_argument("the kernel did not reach its end, so it has no timeline; see the findings");
     }

@@ -18,18 +18,21 @@ struct CloseFile {
 
 class TraceFile {
 public:
-    explicit TraceFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w")) {
+    explicit TraceFile(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "w"))
+    {
         if (!file_) throw std::runtime_error("cannot write the trace to " + path);
         Print("{\"otherData\":{\"times\":\"modelled, uncalibrated\"},\"traceEvents\":[\n");
     }
 
-    void Event(JsonWriter& event) {
+    void Event(JsonWriter& event)
+    {
         if (!first_) Print(",\n");
         first_ = false;
         Print(event.Take());
     }
 
-    void Finish() {
+    void Finish()
+    {
         Print("\n]}\n");
         if (std::fflush(file_.get()) != 0) throw std::runtime_error("cannot write the trace to " + path_);
     }
@@ -42,7 +45,8 @@ private:
     bool first_ = true;
 };
 
-void NameCore(TraceFile& file, int64_t core, CoreKind kind) {
+void NameCore(TraceFile& file, int64_t core, CoreKind kind)
+{
     const auto name = [&](const char* what, int64_t thread, const std::string& value) {
         JsonWriter event;
         event.Open('{').Key("name").Value(std::string(what)).Key("ph").Value(std::string("M"));
@@ -51,14 +55,14 @@ void NameCore(TraceFile& file, int64_t core, CoreKind kind) {
         file.Event(event);
     };
     name("process_name", 0,
-         std::string(CoreKindName(kind)) + " core " + std::to_string(core) +
-             " (modelled, uncalibrated)");
+         std::string(CoreKindName(kind)) + " core " + std::to_string(core) + " (modelled, uncalibrated)");
     for (int slot = 0; slot < kSlots; ++slot) {
         if (PipeAt(kind, slot) != Pipe::kCount) name("thread_name", slot, PipeName(PipeAt(kind, slot)));
     }
 }
 
-void WriteSpan(TraceFile& file, const RunResult& run, const Span& span, double cyclesPerMicrosecond) {
+void WriteSpan(TraceFile& file, const RunResult& run, const Span& span, double cyclesPerMicrosecond)
+{
     const Record& record = *span.record;
     const Issue& issue = run.traces[span.trace].IssueOf(record.slot, record.seq);
     JsonWriter event;
@@ -82,7 +86,8 @@ void WriteSpan(TraceFile& file, const RunResult& run, const Span& span, double c
 
 }  // namespace
 
-void WriteChromeTrace(const RunResult& run, const TimelineOptions& options, const std::string& path) {
+void WriteChromeTrace(const RunResult& run, const TimelineOptions& options, const std::string& path)
+{
     TraceFile file(path);
     std::set<int64_t> named;
     const double cyclesPerMicrosecond = options.cost.gigahertz * 1e3;

@@ -9,7 +9,8 @@ namespace ascendc_host {
 struct Where {
     const char* file = "";
     int line = 0;
-    static constexpr Where Here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    static constexpr Where Here(const char* file = __builtin_FILE(), int line = __builtin_LINE())
+    {
         return {file, line};
     }
 };

@@ -36,9 +36,9 @@ __aicore__ inline void CastModes(GM_ADDR x, GM_ADDR z, GM_ADDR size, RoundMode f
     }
 }
 
-#define CAST_KERNEL(name, D, S, first, last)                                     \
-    __global__ __aicore__ void name(GM_ADDR x, GM_ADDR z, GM_ADDR size)          \
-    {                                                                            \
+#define CAST_KERNEL(name, D, S, first, last)                                          \
+    __global__ __aicore__ void name(GM_ADDR x, GM_ADDR z, GM_ADDR size)               \
+    {                                                                                 \
         CastModes<D, S>(x, z, size, RoundMode::CAST_##first, RoundMode::CAST_##last); \
     }
 

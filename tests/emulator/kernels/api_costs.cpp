@@ -69,9 +69,8 @@ COST_KERNEL(conflict_sources, Add(d, x, x[1024], 64, 64, BinaryRepeatParams(1, 1
 COST_KERNEL(conflict_destination, Adds(x[2048], x, 1.0f, 2048))
 COST_KERNEL(conflict_blocks_8, Adds(d, x, 1.0f, 64, 16, UnaryRepeatParams(1, 8, 8, 1)))
 COST_KERNEL(conflict_blocks_16, Adds(d, x, 1.0f, 64, 16, UnaryRepeatParams(1, 16, 8, 1)))
-COST_KERNEL(conflict_three_banks_of_a_group,
-            Add(At<float>(b, 144)[64], At<float>(b, 62), At<float>(b, 128), 64, 1,
-                BinaryRepeatParams(1, 16, 0, 8, 8, 8)))
+COST_KERNEL(conflict_three_banks_of_a_group, Add(At<float>(b, 144)[64], At<float>(b, 62), At<float>(b, 128), 64, 1,
+                                                 BinaryRepeatParams(1, 16, 0, 8, 8, 8)))
 COST_KERNEL(conflict_row_layout, MulAddDst(d, hx, hy, 64, 16, BinaryRepeatParams(1, 0, 8, 8, 0, 32)))
 COST_KERNEL(no_conflict_broadcast, Mul(d, x, y, 64, 64, BinaryRepeatParams(1, 1, 0, 8, 8, 1)))
 COST_KERNEL(no_conflict_in_place, Adds(x, x, 1.0f, 4096))

@@ -152,10 +152,10 @@ __global__ __aicore__ void copies_into_l1(GM_ADDR x, GM_ADDR identity, GM_ADDR r
     unit.SetGlobalBuffer((__gm__ half*)identity, 256);
     to.SetGlobalBuffer((__gm__ float*)result, 5 * 256);
     LocalTensor<half> local = l1.Get<half>();
-    DataCopy(local, from, Nd2NzParams(2, 8, 23, 400, 32, 16, 1, 128));               // matrix below matrix, 23 columns
-    DataCopy(local[2 * kFractal], from, Nd2NzParams(2, 8, 16, 8, 32, 16, 2, 16));    // rows in turn
-    DataCopy(local[3 * kFractal], from[64], 256);                                    // as it is
-    DataCopy(local[4 * kFractal], from, DataCopyParams(2, 8, 4, 0));                 // in two pieces
+    DataCopy(local, from, Nd2NzParams(2, 8, 23, 400, 32, 16, 1, 128));  // matrix below matrix, 23 columns
+    DataCopy(local[2 * kFractal], from, Nd2NzParams(2, 8, 16, 8, 32, 16, 2, 16));  // rows in turn
+    DataCopy(local[3 * kFractal], from[64], 256);  // as it is
+    DataCopy(local[4 * kFractal], from, DataCopyParams(2, 8, 4, 0));  // in two pieces
     DataCopy(local[5 * kFractal], unit, 256);
     PipeBarrier<PIPE_ALL>();
     LoadFractals(l0a.Get<half>(), local, 5, 1);

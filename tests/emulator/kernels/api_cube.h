@@ -31,10 +31,7 @@ __aicore__ inline T ReadFields(GM_ADDR from)
     return fields;
 }
 
-__aicore__ inline uint32_t Blocks(uint32_t length)
-{
-    return (length + kEdge - 1) / kEdge;
-}
+__aicore__ inline uint32_t Blocks(uint32_t length) { return (length + kEdge - 1) / kEdge; }
 
 // Rows of a matrix into L1, as fractals column by column.
 template <typename T>

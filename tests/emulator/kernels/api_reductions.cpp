@@ -39,16 +39,13 @@ __aicore__ inline void WholeRows(GM_ADDR x, GM_ADDR z)
     Row<T>(bench, z, 1, [&](LocalTensor<T>& d) { WholeReduceSum(d, a, lanes - 7, 3, 5, 1, 11); });
     Row<T>(bench, z, 2, [&](LocalTensor<T>& d) { RepeatReduceSum(d, a, 3, lanes, 0, 1, 1, 8); });
     Row<T>(bench, z, 3, [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8); });
-    Row<T>(bench, z, 4, [&](LocalTensor<T>& d) {
-        WholeReduceMin(d, a, lanes, 3, 2, 1, 8, ReduceOrder::ORDER_INDEX_VALUE);
-    });
-    Row<T>(bench, z, 5, [&](LocalTensor<T>& d) {
-        WholeReduceMax(d, a, lanes, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE);
-    });
+    Row<T>(bench, z, 4,
+           [&](LocalTensor<T>& d) { WholeReduceMin(d, a, lanes, 3, 2, 1, 8, ReduceOrder::ORDER_INDEX_VALUE); });
+    Row<T>(bench, z, 5,
+           [&](LocalTensor<T>& d) { WholeReduceMax(d, a, lanes, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE); });
     uint64_t mask[2] = {0xff00ff0, 0};
-    Row<T>(bench, z, 6, [&](LocalTensor<T>& d) {
-        WholeReduceMin(d, a, mask, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_INDEX);
-    });
+    Row<T>(bench, z, 6,
+           [&](LocalTensor<T>& d) { WholeReduceMin(d, a, mask, 3, 1, 1, 8, ReduceOrder::ORDER_ONLY_INDEX); });
 }
 
 // value, index and the accumulator of each call

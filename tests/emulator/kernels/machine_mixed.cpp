@@ -10,7 +10,8 @@ constexpr int kFree = 1;
 uint8_t* Mine(uint8_t* w) { return w + 1024 * (TheCore().BlockIdx() / (IsCube() ? 1 : 2)); }
 
 // An L0C tile that M has written.
-LocalView Product() {
+LocalView Product()
+{
     const LocalView tile = BufferIn(Memory::kL0C);
     Multiply(tile);
     Order(Pipe::kM, Pipe::kFix);
@@ -18,13 +19,15 @@ LocalView Product() {
 }
 
 // The cube core leaves a tile for each vector core of its block.
-void Produce(const LocalView& tile, uint8_t* w) {
+void Produce(const LocalView& tile, uint8_t* w)
+{
     FixOut(Mine(w), tile);
     FixOut(Mine(w) + kTile, tile);
 }
 
 // Bytes that are read too early are not unwritten as well.
-void Initialise(const LocalView& tile, uint8_t* w) {
+void Initialise(const LocalView& tile, uint8_t* w)
+{
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(Mine(w) + SubBlock() * kTile, tile);
@@ -37,7 +40,8 @@ extern "C" {
 
 // ---- flags between the cores of a block ----------------------------------------------------------------------------
 
-void no_flag(uint8_t*, uint8_t*, uint8_t* w) {
+void no_flag(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) return FixOut(Mine(w), Product());
     const LocalView tile = Buffer();
@@ -45,7 +49,8 @@ void no_flag(uint8_t*, uint8_t*, uint8_t* w) {
     Order(Pipe::kV, Pipe::kMte3);
     if (SubBlock() == 0) CopyOut(Mine(w), tile);  // finds CrossCore
 }
-void flag_clean(uint8_t*, uint8_t* y, uint8_t* w) {
+void flag_clean(uint8_t*, uint8_t* y, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         Produce(Product(), w);
@@ -57,7 +62,8 @@ void flag_clean(uint8_t*, uint8_t* y, uint8_t* w) {
     Order(Pipe::kMte2, Pipe::kMte3);
     CopyOut(y + TheCore().BlockIdx() * kTile, tile);
 }
-void cross_core_flag_of_another_pipe(uint8_t*, uint8_t*, uint8_t* w) {
+void cross_core_flag_of_another_pipe(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         Produce(Product(), w);
@@ -66,7 +72,8 @@ void cross_core_flag_of_another_pipe(uint8_t*, uint8_t*, uint8_t* w) {
     Await(kReady);
     CopyIn(Buffer(), Mine(w) + SubBlock() * kTile);  // finds CrossCore
 }
-void read_before_the_wait(uint8_t*, uint8_t*, uint8_t* w) {
+void read_before_the_wait(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         const LocalView product = Product();
@@ -85,7 +92,8 @@ void read_before_the_wait(uint8_t*, uint8_t*, uint8_t* w) {
 }
 
 // A place of a ring is written again.
-void place_taken_too_early(uint8_t*, uint8_t*, uint8_t* w) {
+void place_taken_too_early(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     for (int round = 0; round < 2; ++round) {
         if (IsCube()) {
@@ -97,7 +105,8 @@ void place_taken_too_early(uint8_t*, uint8_t*, uint8_t* w) {
         }
     }
 }
-void place_freed_clean(uint8_t*, uint8_t*, uint8_t* w) {
+void place_freed_clean(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     for (int round = 0; round < 3; ++round) {
         if (IsCube()) {
@@ -111,7 +120,8 @@ void place_freed_clean(uint8_t*, uint8_t*, uint8_t* w) {
         }
     }
 }
-void place_freed_by_another_pipe(uint8_t*, uint8_t*, uint8_t* w) {
+void place_freed_by_another_pipe(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     for (int round = 0; round < 2; ++round) {
         if (IsCube()) {
@@ -125,7 +135,8 @@ void place_freed_by_another_pipe(uint8_t*, uint8_t*, uint8_t* w) {
         }
     }
 }
-void one_vector_core_through_the_cube_to_the_other_clean(uint8_t*, uint8_t*, uint8_t* w) {
+void one_vector_core_through_the_cube_to_the_other_clean(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         Await(kFree);
@@ -142,7 +153,8 @@ void one_vector_core_through_the_cube_to_the_other_clean(uint8_t*, uint8_t*, uin
 
 // ---- together with SyncAll -----------------------------------------------------------------------------------------
 
-void cube_and_sync_all_clean(uint8_t*, uint8_t*, uint8_t* w) {
+void cube_and_sync_all_clean(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         Produce(Product(), w);
@@ -153,7 +165,8 @@ void cube_and_sync_all_clean(uint8_t*, uint8_t*, uint8_t* w) {
     CopyIn(Buffer(), w);
     CopyIn(Buffer(), w + 1024);
 }
-void cube_past_sync_all(uint8_t*, uint8_t*, uint8_t* w) {
+void cube_past_sync_all(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         Await(kFree);
@@ -166,7 +179,8 @@ void cube_past_sync_all(uint8_t*, uint8_t*, uint8_t* w) {
     CopyIn(Buffer(), w);         // finds CrossCore
     CopyIn(Buffer(), w + 1024);  // finds CrossCore
 }
-void vector_cores_still_race(uint8_t*, uint8_t*, uint8_t* w) {
+void vector_cores_still_race(uint8_t*, uint8_t*, uint8_t* w)
+{
     OneCubeTwoVectors();
     if (IsCube()) return;
     const LocalView tile = Buffer();
@@ -176,27 +190,32 @@ void vector_cores_still_race(uint8_t*, uint8_t*, uint8_t* w) {
     CopyOut(w + 2048, tile);  // finds CrossCore
 }
 
-void cube_calls_sync_all(uint8_t*, uint8_t*, uint8_t*) {
+void cube_calls_sync_all(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) SyncAll();  // finds Unsupported
 }
 
 // ---- misuse of the flags -------------------------------------------------------------------------------------------
 
-void flag_never_set(uint8_t*, uint8_t*, uint8_t*) {
+void flag_never_set(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (!IsCube()) Await(kReady);  // finds WaitWithoutSet
 }
-void flag_set_by_one_of_two(uint8_t*, uint8_t*, uint8_t*) {
+void flag_set_by_one_of_two(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) return Await(kFree);  // finds WaitWithoutSet
     if (SubBlock() == 0) Signal(Pipe::kV, kFree);
 }
-void flag_never_waited(uint8_t*, uint8_t*, uint8_t*) {
+void flag_never_waited(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) Signal(Pipe::kFix, kReady);  // finds FlagNeverWaited
 }
-void flag_set_too_often(uint8_t*, uint8_t*, uint8_t*) {
+void flag_set_too_often(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     for (int i = 0; i < 16; ++i) {
         if (IsCube()) Signal(Pipe::kFix, kReady);  // finds FlagSetTwice
@@ -205,7 +224,8 @@ void flag_set_too_often(uint8_t*, uint8_t*, uint8_t*) {
     Signal(Pipe::kV, kFree);
     for (int i = 0; i < 16; ++i) Await(kReady);
 }
-void flag_set_often_clean(uint8_t*, uint8_t*, uint8_t*) {
+void flag_set_often_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     for (int i = 0; i < 15; ++i) {
         if (IsCube()) Signal(Pipe::kFix, kReady);
@@ -214,59 +234,71 @@ void flag_set_often_clean(uint8_t*, uint8_t*, uint8_t*) {
     Signal(Pipe::kV, kFree);
     for (int i = 0; i < 15; ++i) Await(kReady);
 }
-void flag_id(uint8_t*, uint8_t*, uint8_t*) {
+void flag_id(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) Signal(Pipe::kFix, 11);  // finds EventId
 }
-void flag_mode(uint8_t*, uint8_t*, uint8_t*) {
+void flag_mode(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) TheCore().CrossCoreSet(0, Pipe::kFix, kReady, Where::Here());  // finds Unsupported
 }
-void flag_of_a_foreign_pipe(uint8_t*, uint8_t*, uint8_t*) {
+void flag_of_a_foreign_pipe(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) Signal(Pipe::kV, kReady);  // finds Unsupported
 }
-void flag_without_a_cube(uint8_t*, uint8_t*, uint8_t*) {
+void flag_without_a_cube(uint8_t*, uint8_t*, uint8_t*)
+{
     Signal(Pipe::kMte3, kReady);  // finds Unsupported
 }
 
 // ---- what the two kinds of cores have ------------------------------------------------------------------------------
 
-void unified_buffer_of_a_cube(uint8_t*, uint8_t*, uint8_t*) {
+void unified_buffer_of_a_cube(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) Buffer();  // finds Unsupported
 }
-void l1_of_a_vector_core(uint8_t*, uint8_t*, uint8_t*) {
+void l1_of_a_vector_core(uint8_t*, uint8_t*, uint8_t*)
+{
     BufferIn(Memory::kL1);  // finds Unsupported
 }
-void l0c_capacity(uint8_t*, uint8_t*, uint8_t*) {
+void l0c_capacity(uint8_t*, uint8_t*, uint8_t*)
+{
     TheCore().DeclareKernelType(KernelType::kAicOnly, Where::Here());
     BufferIn(Memory::kL0A, 64 * 1024);
     BufferIn(Memory::kL0C, 128 * 1024);
     BufferIn(Memory::kL0C, 32);  // finds LocalCapacity
 }
-void vector_pipe_of_a_cube(uint8_t*, uint8_t*, uint8_t*) {
+void vector_pipe_of_a_cube(uint8_t*, uint8_t*, uint8_t*)
+{
     TheCore().DeclareKernelType(KernelType::kAicOnly, Where::Here());
     const LocalView tile = BufferIn(Memory::kL0C);
     Multiply(tile);
     Barrier(Pipe::kM);
     Fill(tile);  // finds Unsupported
 }
-void vector_flag_of_a_cube(uint8_t*, uint8_t*, uint8_t*) {
+void vector_flag_of_a_cube(uint8_t*, uint8_t*, uint8_t*)
+{
     TheCore().DeclareKernelType(KernelType::kAicOnly, Where::Here());
     Set(Pipe::kV, Pipe::kMte2);  // finds Unsupported
 }
-void cube_pipes_without_a_flag(uint8_t*, uint8_t* y, uint8_t*) {
+void cube_pipes_without_a_flag(uint8_t*, uint8_t* y, uint8_t*)
+{
     TheCore().DeclareKernelType(KernelType::kAicOnly, Where::Here());
     const LocalView tile = BufferIn(Memory::kL0C);
     Multiply(tile);
     FixOut(y + TheCore().BlockIdx() * kTile, tile);  // finds ReadAfterWrite
 }
-void cube_pipes_with_a_flag_clean(uint8_t*, uint8_t* y, uint8_t*) {
+void cube_pipes_with_a_flag_clean(uint8_t*, uint8_t* y, uint8_t*)
+{
     TheCore().DeclareKernelType(KernelType::kAicOnly, Where::Here());
     FixOut(y + TheCore().BlockIdx() * kTile, Product());
 }
-void type_of_the_key_wins_clean(uint8_t*, uint8_t*, uint8_t*) {
+void type_of_the_key_wins_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     TheCore().DeclareKernelType(0, KernelType::kAivOnly, Where::Here());
     Fill(Buffer());

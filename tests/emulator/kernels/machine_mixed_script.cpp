@@ -12,22 +12,27 @@ struct Step {
     int32_t operation, pipe, offset, bytes, flag;
 };
 
-Pipe PipeOf(const Step& step) {
+Pipe PipeOf(const Step& step)
+{
     if (step.pipe == 0) return Pipe::kMte2;
     return IsCube() ? Pipe::kFix : Pipe::kMte3;
 }
 
-void Touch(const Step& step, uint8_t* gm, Where where) {
+void Touch(const Step& step, uint8_t* gm, Where where)
+{
     Instruction instruction(PipeOf(step), "Touch", where);
     const auto bytes = static_cast<uint64_t>(step.bytes);
-    if (step.operation == kGmRead) instruction.ReadGm(gm + step.offset, bytes);
-    else instruction.WriteGm(gm + step.offset, bytes);
+    if (step.operation == kGmRead)
+        instruction.ReadGm(gm + step.offset, bytes);
+    else
+        instruction.WriteGm(gm + step.offset, bytes);
     instruction.DmaCost(bytes);
 }
 
 }  // namespace
 
-extern "C" void machine_mixed_script(uint8_t* script, uint8_t* gm) {
+extern "C" void machine_mixed_script(uint8_t* script, uint8_t* gm)
+{
     OneCubeTwoVectors();
     const auto* words = reinterpret_cast<const int32_t*>(script);
     const auto core = static_cast<int32_t>(IsCube() ? 0 : 1 + SubBlock());
@@ -36,9 +41,13 @@ extern "C" void machine_mixed_script(uint8_t* script, uint8_t* gm) {
     for (int32_t i = 0; i < words[core]; ++i) {
         const Step& step = steps[i];
         const Where where = {"script", 1000 * core + i};
-        if (step.operation == kSetFlag) Signal(PipeOf(step), step.flag, where);
-        else if (step.operation == kWaitFlag) Await(step.flag, where);
-        else if (step.operation == kBarrier) Barrier(Pipe::kAll, where);
-        else Touch(step, gm, where);
+        if (step.operation == kSetFlag)
+            Signal(PipeOf(step), step.flag, where);
+        else if (step.operation == kWaitFlag)
+            Await(step.flag, where);
+        else if (step.operation == kBarrier)
+            Barrier(Pipe::kAll, where);
+        else
+            Touch(step, gm, where);
     }
 }

@@ -6,20 +6,23 @@ extern "C" {
 
 // ---- Unified Buffer ------------------------------------------------------------------------------------------------
 
-void read_after_write(uint8_t* x, uint8_t*, uint8_t*) {
+void read_after_write(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     CopyIn(tile, x);
     Increment(result, tile);  // finds ReadAfterWrite
 }
-void read_after_write_clean(uint8_t* x, uint8_t*, uint8_t*) {
+void read_after_write_clean(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kV);
     Increment(result, tile);
 }
-void flag_before_the_write(uint8_t* x, uint8_t*, uint8_t*) {
+void flag_before_the_write(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     Set(Pipe::kMte2, Pipe::kV);
@@ -27,13 +30,15 @@ void flag_before_the_write(uint8_t* x, uint8_t*, uint8_t*) {
     Wait(Pipe::kMte2, Pipe::kV);
     Increment(result, tile);  // finds ReadAfterWrite
 }
-void flag_of_another_pipe(uint8_t* x, uint8_t* y, uint8_t*) {
+void flag_of_another_pipe(uint8_t* x, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kV);
     CopyOut(y, tile);  // finds ReadAfterWrite
 }
-void order_passed_on_by_a_pipe_clean(uint8_t* x, uint8_t* y, uint8_t*) {
+void order_passed_on_by_a_pipe_clean(uint8_t* x, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kV);
@@ -41,25 +46,29 @@ void order_passed_on_by_a_pipe_clean(uint8_t* x, uint8_t* y, uint8_t*) {
     CopyOut(y, tile);
 }
 
-void read_after_write_in_one_pipe(uint8_t*, uint8_t*, uint8_t*) {
+void read_after_write_in_one_pipe(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Increment(tile, tile);  // finds ReadAfterWrite WriteAfterWrite
 }
-void read_after_write_in_one_pipe_clean(uint8_t*, uint8_t*, uint8_t*) {
+void read_after_write_in_one_pipe_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Barrier(Pipe::kV);
     Increment(tile, tile);
 }
-void barrier_of_another_pipe(uint8_t*, uint8_t*, uint8_t*) {
+void barrier_of_another_pipe(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     Fill(tile);
     Barrier(Pipe::kMte2);
     Increment(result, tile);  // finds ReadAfterWrite
 }
-void barrier_of_all_pipes_clean(uint8_t* x, uint8_t* y, uint8_t*) {
+void barrier_of_all_pipes_clean(uint8_t* x, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Barrier(Pipe::kAll);
@@ -68,17 +77,20 @@ void barrier_of_all_pipes_clean(uint8_t* x, uint8_t* y, uint8_t*) {
     CopyOut(y, tile);
 }
 
-void write_after_write(uint8_t* x, uint8_t*, uint8_t*) {
+void write_after_write(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Fill(tile);  // finds WriteAfterWrite
 }
-void write_after_write_in_one_pipe(uint8_t* x, uint8_t*, uint8_t*) {
+void write_after_write_in_one_pipe(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     CopyIn(tile, x + kTile);  // finds WriteAfterWrite
 }
-void write_after_write_clean(uint8_t* x, uint8_t*, uint8_t*) {
+void write_after_write_clean(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Barrier(Pipe::kMte2);
@@ -87,7 +99,8 @@ void write_after_write_clean(uint8_t* x, uint8_t*, uint8_t*) {
     Fill(tile);
 }
 
-void write_after_read(uint8_t* x, uint8_t*, uint8_t*) {
+void write_after_read(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     CopyIn(tile, x);
@@ -95,7 +108,8 @@ void write_after_read(uint8_t* x, uint8_t*, uint8_t*) {
     Increment(result, tile);
     CopyIn(tile, x + kTile);  // finds WriteAfterRead WriteAfterWrite
 }
-void write_after_read_clean(uint8_t* x, uint8_t*, uint8_t*) {
+void write_after_read_clean(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     CopyIn(tile, x);
@@ -104,7 +118,8 @@ void write_after_read_clean(uint8_t* x, uint8_t*, uint8_t*) {
     Order(Pipe::kV, Pipe::kMte2);
     CopyIn(tile, x + kTile);
 }
-void write_after_read_in_one_pipe_clean(uint8_t*, uint8_t*, uint8_t*) {
+void write_after_read_in_one_pipe_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     Fill(tile);
@@ -115,7 +130,8 @@ void write_after_read_in_one_pipe_clean(uint8_t*, uint8_t*, uint8_t*) {
 
 // ---- parts of a block ----------------------------------------------------------------------------------------------
 
-void older_write_in_a_block(uint8_t*, uint8_t* y, uint8_t*) {
+void older_write_in_a_block(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile, 0, 8);
     Set(Pipe::kV, Pipe::kMte3);
@@ -123,7 +139,8 @@ void older_write_in_a_block(uint8_t*, uint8_t* y, uint8_t*) {
     Wait(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile, 16);  // finds ReadAfterWrite
 }
-void older_write_in_a_block_clean(uint8_t*, uint8_t* y, uint8_t*) {
+void older_write_in_a_block_clean(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile, 0, 8);
     Set(Pipe::kV, Pipe::kMte3);
@@ -131,7 +148,8 @@ void older_write_in_a_block_clean(uint8_t*, uint8_t* y, uint8_t*) {
     Wait(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile, 8);
 }
-void newest_write_hides_the_older_clean(uint8_t*, uint8_t* y, uint8_t*) {
+void newest_write_hides_the_older_clean(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     for (uint32_t lane = 0; lane < 8; ++lane) Fill(tile, 4 * lane, 4);
     Barrier(Pipe::kV);
@@ -139,7 +157,8 @@ void newest_write_hides_the_older_clean(uint8_t*, uint8_t* y, uint8_t*) {
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile, 32);
 }
-void older_write_is_still_seen(uint8_t*, uint8_t* y, uint8_t*) {
+void older_write_is_still_seen(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     for (uint32_t lane = 0; lane < 8; ++lane) Fill(tile, 4 * lane, 4);
     CopyOut(y, tile, 4);  // finds ReadAfterWrite
@@ -147,43 +166,50 @@ void older_write_is_still_seen(uint8_t*, uint8_t* y, uint8_t*) {
 
 // ---- the scalar unit -----------------------------------------------------------------------------------------------
 
-void scalar_read_after_vector(uint8_t*, uint8_t*, uint8_t*) {
+void scalar_read_after_vector(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     GetValue(tile);  // finds ReadAfterWrite
 }
-void scalar_read_after_copy(uint8_t* x, uint8_t*, uint8_t*) {
+void scalar_read_after_copy(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kV);
     GetValue(tile);  // finds ReadAfterWrite
 }
-void scalar_read_clean(uint8_t* x, uint8_t*, uint8_t*) {
+void scalar_read_clean(uint8_t* x, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kS);
     GetValue(tile);
 }
-void scalar_write_before_vector(uint8_t*, uint8_t*, uint8_t*) {
+void scalar_write_before_vector(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     SetValue(tile, 0, 1);
     Increment(tile, tile, 4);  // finds ReadAfterWrite WriteAfterWrite
 }
-void scalar_write_before_vector_clean(uint8_t*, uint8_t*, uint8_t*) {
+void scalar_write_before_vector_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     SetValue(tile, 0, 1);
     GetValue(tile, 0);
     Order(Pipe::kS, Pipe::kV);
     Increment(tile, tile, 4);
 }
-void scalar_read_before_vector_write(uint8_t*, uint8_t*, uint8_t*) {
+void scalar_read_before_vector_write(uint8_t*, uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kS);
     GetValue(tile);
     Fill(tile);  // finds WriteAfterRead
 }
-void scalar_passes_order_on_clean(uint8_t* x, uint8_t* y, uint8_t*) {
+void scalar_passes_order_on_clean(uint8_t* x, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     const LocalView result = Buffer();
     CopyIn(tile, x);
@@ -191,21 +217,24 @@ void scalar_passes_order_on_clean(uint8_t* x, uint8_t* y, uint8_t*) {
     CopyOut(y, tile);
     Increment(result, tile);
 }
-void scalar_does_not_pass_its_own_writes_on(uint8_t*, uint8_t* y, uint8_t*) {
+void scalar_does_not_pass_its_own_writes_on(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     SetValue(tile, 0, 1);
     Order(Pipe::kMte2, Pipe::kS);
     CopyOut(y, tile, 4);  // finds ReadAfterWrite
 }
 
-void stale_register(uint8_t*, uint8_t*, uint8_t*) {
+void stale_register(uint8_t*, uint8_t*, uint8_t*)
+{
     {
         Instruction gather(Pipe::kV, "GatherMask", Where::Here());
         TheCore().WriteRegister(Register::kGatherMaskCount, 7);
     }
     TheCore().ReadRegister(Register::kGatherMaskCount, Where::Here());  // finds StaleRegister
 }
-void stale_register_after_a_second_write(uint8_t*, uint8_t*, uint8_t*) {
+void stale_register_after_a_second_write(uint8_t*, uint8_t*, uint8_t*)
+{
     for (int i = 0; i < 2; ++i) {
         Instruction gather(Pipe::kV, "GatherMask", Where::Here());
         TheCore().WriteRegister(Register::kGatherMaskCount, 7);
@@ -214,7 +243,8 @@ void stale_register_after_a_second_write(uint8_t*, uint8_t*, uint8_t*) {
     Wait(Pipe::kV, Pipe::kS);
     TheCore().ReadRegister(Register::kGatherMaskCount, Where::Here());  // finds StaleRegister
 }
-void stale_register_clean(uint8_t*, uint8_t*, uint8_t*) {
+void stale_register_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     {
         Instruction gather(Pipe::kV, "GatherMask", Where::Here());
         TheCore().WriteRegister(Register::kGatherMaskCount, 7);
@@ -225,7 +255,8 @@ void stale_register_clean(uint8_t*, uint8_t*, uint8_t*) {
 
 // ---- global memory -------------------------------------------------------------------------------------------------
 
-void gm_read_after_write(uint8_t*, uint8_t*, uint8_t* w) {
+void gm_read_after_write(uint8_t*, uint8_t*, uint8_t* w)
+{
     const LocalView tile = Buffer();
     const LocalView other = Buffer();
     Fill(tile);
@@ -233,7 +264,8 @@ void gm_read_after_write(uint8_t*, uint8_t*, uint8_t* w) {
     CopyOut(w, tile, 100);
     CopyIn(other, w + 99, 1);  // finds ReadAfterWrite
 }
-void gm_read_after_write_clean(uint8_t*, uint8_t*, uint8_t* w) {
+void gm_read_after_write_clean(uint8_t*, uint8_t*, uint8_t* w)
+{
     const LocalView tile = Buffer();
     const LocalView other = Buffer();
     Fill(tile);
@@ -242,21 +274,24 @@ void gm_read_after_write_clean(uint8_t*, uint8_t*, uint8_t* w) {
     Order(Pipe::kMte3, Pipe::kMte2);
     CopyIn(other, w + 99, 1);
 }
-void gm_neighbours_in_a_block_clean(uint8_t*, uint8_t* y, uint8_t*) {
+void gm_neighbours_in_a_block_clean(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile, 5);
     CopyOut(y + 5, tile, 5);
 }
-void gm_write_after_write(uint8_t*, uint8_t* y, uint8_t*) {
+void gm_write_after_write(uint8_t*, uint8_t* y, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
     CopyOut(y, tile, 5);
     CopyOut(y + 4, tile, 5);  // finds WriteAfterWrite
 }
-void gm_write_after_read(uint8_t*, uint8_t*, uint8_t* w) {
+void gm_write_after_read(uint8_t*, uint8_t*, uint8_t* w)
+{
     const LocalView tile = Buffer();
     const LocalView other = Buffer();
     Fill(tile);
@@ -266,7 +301,8 @@ void gm_write_after_read(uint8_t*, uint8_t*, uint8_t* w) {
     CopyIn(other, w);
     CopyOut(w, tile);  // finds WriteAfterRead WriteAfterWrite
 }
-void gm_write_after_read_clean(uint8_t*, uint8_t*, uint8_t* w) {
+void gm_write_after_read_clean(uint8_t*, uint8_t*, uint8_t* w)
+{
     const LocalView tile = Buffer();
     const LocalView other = Buffer();
     Fill(tile);
@@ -280,16 +316,20 @@ void gm_write_after_read_clean(uint8_t*, uint8_t*, uint8_t* w) {
 
 // ---- flags ---------------------------------------------------------------------------------------------------------
 
-void event_id_of_the_system(uint8_t*, uint8_t*, uint8_t*) {
+void event_id_of_the_system(uint8_t*, uint8_t*, uint8_t*)
+{
     Order(Pipe::kMte2, Pipe::kV, 6);  // finds EventId
 }
-void event_id_out_of_range(uint8_t*, uint8_t*, uint8_t*) {
+void event_id_out_of_range(uint8_t*, uint8_t*, uint8_t*)
+{
     Set(Pipe::kMte2, Pipe::kV, 8);  // finds EventId
 }
-void event_ids_used_up(uint8_t*, uint8_t*, uint8_t*) {
+void event_ids_used_up(uint8_t*, uint8_t*, uint8_t*)
+{
     for (int i = 0; i < 9; ++i) TheCore().AllocateEventId(Pipe::kMte2, Pipe::kV, Where::Here());  // finds EventId
 }
-void event_id_clean(uint8_t*, uint8_t*, uint8_t*) {
+void event_id_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     for (int i = 0; i < 20; ++i) {
         const int id = TheCore().AllocateEventId(Pipe::kMte2, Pipe::kV, Where::Here());
         TheCore().ReleaseEventId(Pipe::kMte2, Pipe::kV, id);
@@ -300,12 +340,14 @@ void event_id_clean(uint8_t*, uint8_t*, uint8_t*) {
     }
     Order(Pipe::kV, Pipe::kMte3, 5);
 }
-void flag_set_twice(uint8_t*, uint8_t*, uint8_t*) {
+void flag_set_twice(uint8_t*, uint8_t*, uint8_t*)
+{
     Set(Pipe::kMte2, Pipe::kV, 1);
     Set(Pipe::kMte2, Pipe::kV, 1);  // finds FlagSetTwice
     Wait(Pipe::kMte2, Pipe::kV, 1);
 }
-void flag_set_twice_clean(uint8_t*, uint8_t*, uint8_t*) {
+void flag_set_twice_clean(uint8_t*, uint8_t*, uint8_t*)
+{
     Set(Pipe::kMte2, Pipe::kV, 1);
     Set(Pipe::kMte2, Pipe::kV, 2);
     Set(Pipe::kMte2, Pipe::kMte3, 1);
@@ -313,12 +355,14 @@ void flag_set_twice_clean(uint8_t*, uint8_t*, uint8_t*) {
     Wait(Pipe::kMte2, Pipe::kV, 2);
     Wait(Pipe::kMte2, Pipe::kMte3, 1);
 }
-void wait_without_set(uint8_t*, uint8_t*, uint8_t*) {
+void wait_without_set(uint8_t*, uint8_t*, uint8_t*)
+{
     Set(Pipe::kMte2, Pipe::kV, 1);
     Wait(Pipe::kMte2, Pipe::kV, 0);  // finds WaitWithoutSet
     GetValue(Buffer());              // is not reached
 }
-void flag_never_waited(uint8_t*, uint8_t*, uint8_t*) {
+void flag_never_waited(uint8_t*, uint8_t*, uint8_t*)
+{
     Set(Pipe::kMte2, Pipe::kV);  // finds FlagNeverWaited
 }
 

@@ -6,7 +6,8 @@
 
 namespace {
 
-LocalView Copied(const uint8_t* from, uint32_t bytes) {
+LocalView Copied(const uint8_t* from, uint32_t bytes)
+{
     const LocalView tile = Buffer(bytes);
     CopyIn(tile, from, bytes);
     Order(Pipe::kMte2, Pipe::kMte3);
@@ -14,7 +15,8 @@ LocalView Copied(const uint8_t* from, uint32_t bytes) {
 }
 
 template <typename Value>
-Value ReadAs(const uint8_t* from) {
+Value ReadAs(const uint8_t* from)
+{
     Value value;
     std::memcpy(&value, from, sizeof value);
     return value;
@@ -27,7 +29,8 @@ extern "C" {
 void copy_64_bytes(uint8_t* x, uint8_t* y) { CopyOut(y, Copied(x, 64), 64); }
 
 // y[i] = x[i * stride], elements of `width` bytes; the tiling data is three int32: width, stride, count
-void copy_strided(uint8_t* x, uint8_t* y, uint8_t* tiling) {
+void copy_strided(uint8_t* x, uint8_t* y, uint8_t* tiling)
+{
     const auto width = ReadAs<int32_t>(tiling);
     const auto stride = ReadAs<int32_t>(tiling + 4);
     const auto count = ReadAs<int32_t>(tiling + 8);
@@ -38,7 +41,8 @@ void copy_strided(uint8_t* x, uint8_t* y, uint8_t* tiling) {
 }
 
 // y[0] = block count, y[1] = tiling key, y[2] = 1 if z is nullptr, y[3] = sum of the block indices; int32 each
-void describe(uint8_t* y, uint8_t* z) {
+void describe(uint8_t* y, uint8_t* z)
+{
     if (BlockIdx() != 0) return;
     const LocalView tile = Buffer(16);
     SetValue(tile, 0, static_cast<uint32_t>(TheCore().BlockNum()));
@@ -49,7 +53,8 @@ void describe(uint8_t* y, uint8_t* z) {
 }
 
 // every block writes its index
-void block_indices(uint8_t* y) {
+void block_indices(uint8_t* y)
+{
     const LocalView tile = Buffer(32);
     SetValue(tile, 0, static_cast<uint32_t>(BlockIdx()));
     Order(Pipe::kS, Pipe::kMte3);
@@ -57,14 +62,16 @@ void block_indices(uint8_t* y) {
 }
 
 // x[rows 0 and 1] of 64 bytes that lie `gap` bytes apart
-void far_rows(uint8_t* x, uint8_t* y, uint8_t* tiling) {
+void far_rows(uint8_t* x, uint8_t* y, uint8_t* tiling)
+{
     const auto gap = ReadAs<int64_t>(tiling);
     CopyOut(y, Copied(x, 64), 64);
     CopyOut(y + 64, Copied(x + gap, 64), 64);
 }
 
 // writes the last 64 bytes of the workspace and reads them back, then reads from 32 bytes before what it wrote
-void far_workspace(uint8_t* w, uint8_t* tiling) {
+void far_workspace(uint8_t* w, uint8_t* tiling)
+{
     uint8_t* end = w + ReadAs<int64_t>(tiling) - 64;
     const LocalView tile = Buffer(64);
     Fill(tile, 0, 64);
@@ -78,7 +85,8 @@ void far_workspace(uint8_t* w, uint8_t* tiling) {
 // reads before it writes, and so shows what outputs and workspace start with
 void uninitialised_bytes(uint8_t* w, uint8_t* y) { CopyOut(y, Copied(w, 64), 64); }
 
-void add_one_in_place(uint8_t* x) {
+void add_one_in_place(uint8_t* x)
+{
     const LocalView tile = Buffer(64);
     CopyIn(tile, x, 64);
     Order(Pipe::kMte2, Pipe::kV);
@@ -89,10 +97,12 @@ void add_one_in_place(uint8_t* x) {
 
 void throws(uint8_t*) { throw std::runtime_error("no such thing"); }
 
-void flags_on_one_line(uint8_t* x, uint8_t* y) {
+void flags_on_one_line(uint8_t* x, uint8_t* y)
+{
     const LocalView tile = Buffer(64);
     CopyIn(tile, x, 64);
-    Set(Pipe::kMte2, Pipe::kV); Wait(Pipe::kMte2, Pipe::kV);
+    Set(Pipe::kMte2, Pipe::kV);
+    Wait(Pipe::kMte2, Pipe::kV);
     Increment(tile, tile, 64);
     Barrier(Pipe::kV);
     Order(Pipe::kV, Pipe::kMte3);
@@ -100,15 +110,17 @@ void flags_on_one_line(uint8_t* x, uint8_t* y) {
 }
 
 void forty(uint8_t* a0, uint8_t* a1, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*,
-           uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*,
-           uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*,
-           uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t* a39) {
+           uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*,
+           uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*,
+           uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t*, uint8_t* a39)
+{
     CopyOut(a1, Copied(a0, 32), 32);
     CopyOut(a39, Copied(a0, 32), 32);
 }
 
 // 12.8 million multiply-adds with every check: 200000 repeats of 64 float lanes, accumulator and two sources
-void multiply_adds(uint8_t* x, uint8_t* y) {
+void multiply_adds(uint8_t* x, uint8_t* y)
+{
     constexpr uint32_t kRow = 256;
     constexpr uint32_t kRows = 200;
     const LocalView rows = Buffer(kRows * kRow);

@@ -14,24 +14,37 @@ struct Step {
     int32_t operation, pipe, other, offset, bytes, extra;
 };
 
-void Touch(const Step& step, const LocalView& ub, uint8_t* gm, Where where) {
+void Touch(const Step& step, const LocalView& ub, uint8_t* gm, Where where)
+{
     Instruction instruction(kPipes[step.pipe], "Touch", where);
     const auto offset = static_cast<uint64_t>(step.offset);
     const auto bytes = static_cast<uint64_t>(step.bytes);
     switch (step.operation) {
-        case kUbRead: instruction.Read(ub, offset, bytes); break;
-        case kUbWrite: instruction.Write(ub, offset, bytes); break;
-        case kGmRead: instruction.ReadGm(gm + offset, bytes); break;
-        default: instruction.WriteGm(gm + offset, bytes); break;
+        case kUbRead:
+            instruction.Read(ub, offset, bytes);
+            break;
+        case kUbWrite:
+            instruction.Write(ub, offset, bytes);
+            break;
+        case kGmRead:
+            instruction.ReadGm(gm + offset, bytes);
+            break;
+        default:
+            instruction.WriteGm(gm + offset, bytes);
+            break;
     }
-    if (kPipes[step.pipe] == Pipe::kV) instruction.ComputeCost(step.extra, 1);
-    else if (kPipes[step.pipe] != Pipe::kS) instruction.DmaCost(static_cast<uint64_t>(step.extra));
-    else instruction.ScalarCost(ScalarAccess::kUbRead);
+    if (kPipes[step.pipe] == Pipe::kV)
+        instruction.ComputeCost(step.extra, 1);
+    else if (kPipes[step.pipe] != Pipe::kS)
+        instruction.DmaCost(static_cast<uint64_t>(step.extra));
+    else
+        instruction.ScalarCost(ScalarAccess::kUbRead);
 }
 
 }  // namespace
 
-extern "C" void machine_script(uint8_t* script, uint8_t* gm) {
+extern "C" void machine_script(uint8_t* script, uint8_t* gm)
+{
     const auto* words = reinterpret_cast<const int32_t*>(script);
     const auto* steps = reinterpret_cast<const Step*>(words + 1);
     const LocalView ub = Buffer(1024);
@@ -39,9 +52,13 @@ extern "C" void machine_script(uint8_t* script, uint8_t* gm) {
         const Step& step = steps[i];
         const Where where = {"script", i};
         const Pipe pipe = kPipes[step.pipe];
-        if (step.operation == kSetFlag) Set(pipe, kPipes[step.other], step.extra, where);
-        else if (step.operation == kWaitFlag) Wait(pipe, kPipes[step.other], step.extra, where);
-        else if (step.operation == kBarrier) Barrier(step.extra == 1 ? Pipe::kAll : pipe, where);
-        else Touch(step, ub, gm, where);
+        if (step.operation == kSetFlag)
+            Set(pipe, kPipes[step.other], step.extra, where);
+        else if (step.operation == kWaitFlag)
+            Wait(pipe, kPipes[step.other], step.extra, where);
+        else if (step.operation == kBarrier)
+            Barrier(step.extra == 1 ? Pipe::kAll : pipe, where);
+        else
+            Touch(step, ub, gm, where);
     }
 }

@@ -5,7 +5,8 @@ namespace {
 
 constexpr uint32_t kLargeTile = 4096;
 
-void TilesThrough(uint32_t buffers, uint8_t* x) {
+void TilesThrough(uint32_t buffers, uint8_t* x)
+{
     LocalView tiles[2];
     for (uint32_t i = 0; i < buffers; ++i) tiles[i] = Buffer(kLargeTile);
     for (uint32_t i = 0; i < 4; ++i) {
@@ -18,7 +19,8 @@ void TilesThrough(uint32_t buffers, uint8_t* x) {
     }
 }
 
-void Fills(int count) {
+void Fills(int count)
+{
     for (int i = 0; i < count; ++i) Fill(Buffer());
 }
 
@@ -26,14 +28,16 @@ void Fills(int count) {
 
 extern "C" {
 
-void copy_then_vector(uint8_t* x, uint8_t*) {
+void copy_then_vector(uint8_t* x, uint8_t*)
+{
     const LocalView tile = Buffer();
     CopyIn(tile, x);
     Order(Pipe::kMte2, Pipe::kV);
     Increment(tile, tile);
 }
 
-void vector_then_copy_out(uint8_t*, uint8_t* y) {
+void vector_then_copy_out(uint8_t*, uint8_t* y)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kMte3);
@@ -46,12 +50,14 @@ void double_buffer(uint8_t* x, uint8_t*) { TilesThrough(2, x); }
 void equal_copies(uint8_t* x, uint8_t*) { CopyIn(Buffer(1600), x, 1600); }
 void unequal_copies(uint8_t* x, uint8_t*) { CopyIn(Buffer(1600), x, BlockIdx() == 0 ? 1600 : 800); }
 
-void fills_then_copy(uint8_t* x, uint8_t*) {
+void fills_then_copy(uint8_t* x, uint8_t*)
+{
     Fills(5);
     CopyIn(Buffer(), x);
 }
 
-void sync_all(uint8_t*, uint8_t*) {
+void sync_all(uint8_t*, uint8_t*)
+{
     Mixed();
     Fills(BlockIdx() == 0 ? 1 : 3);
     SyncAll();
@@ -60,24 +66,28 @@ void sync_all(uint8_t*, uint8_t*) {
 
 void one_fill(uint8_t*, uint8_t*) { Fills(1); }
 
-void two_copies(uint8_t* x, uint8_t*) {
+void two_copies(uint8_t* x, uint8_t*)
+{
     CopyIn(Buffer(), x);
     CopyIn(Buffer(), x);
 }
 
-void two_copies_with_barrier(uint8_t* x, uint8_t*) {
+void two_copies_with_barrier(uint8_t* x, uint8_t*)
+{
     CopyIn(Buffer(), x);
     Barrier(Pipe::kMte2);
     CopyIn(Buffer(), x);
 }
 
-void barrier_of_all_pipes(uint8_t* x, uint8_t*) {
+void barrier_of_all_pipes(uint8_t* x, uint8_t*)
+{
     CopyIn(Buffer(), x);
     Barrier(Pipe::kAll);
     Fills(1);
 }
 
-void scalar_waits(uint8_t*, uint8_t*) {
+void scalar_waits(uint8_t*, uint8_t*)
+{
     const LocalView tile = Buffer();
     Fill(tile);
     Order(Pipe::kV, Pipe::kS);
@@ -86,19 +96,22 @@ void scalar_waits(uint8_t*, uint8_t*) {
     Fills(1);
 }
 
-void scalar_gm(uint8_t* x, uint8_t*) {
+void scalar_gm(uint8_t* x, uint8_t*)
+{
     GetGm(x);
     GetGm(x + 60);
     GetGm(x + 64);
 }
 
-void bank_conflicts(uint8_t*, uint8_t*) {
+void bank_conflicts(uint8_t*, uint8_t*)
+{
     Instruction add(Pipe::kV, "Add", Where::Here());
     add.ComputeCost(10, 2);
     add.VectorConflicts(7);
 }
 
-void many_commands(uint8_t* x, uint8_t*) {
+void many_commands(uint8_t* x, uint8_t*)
+{
     const LocalView tile = Buffer();
     Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
     std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);
@@ -107,7 +120,8 @@ void many_commands(uint8_t* x, uint8_t*) {
 
 // ---- blocks of a cube core and two vector cores --------------------------------------------------------------------
 
-void cube_to_vectors(uint8_t*, uint8_t* y) {
+void cube_to_vectors(uint8_t*, uint8_t* y)
+{
     OneCubeTwoVectors();
     if (IsCube()) {
         const LocalView tile = BufferIn(Memory::kL0C);
@@ -121,7 +135,8 @@ void cube_to_vectors(uint8_t*, uint8_t* y) {
     CopyIn(tile, y);
 }
 
-void vectors_to_cube(uint8_t*, uint8_t*) {
+void vectors_to_cube(uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (!IsCube()) {
         Fills(SubBlock() == 0 ? 1 : 3);
@@ -132,19 +147,22 @@ void vectors_to_cube(uint8_t*, uint8_t*) {
     Multiply(tile);
 }
 
-void cube_and_vector_copies(uint8_t* x, uint8_t*) {
+void cube_and_vector_copies(uint8_t* x, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) CopyIn(BufferIn(Memory::kL1, 1600), x, 1600);
     if (!IsCube() && SubBlock() == 0) CopyIn(Buffer(1600), x, 1600);
 }
 
-void one_fill_in_each_core(uint8_t*, uint8_t*) {
+void one_fill_in_each_core(uint8_t*, uint8_t*)
+{
     OneCubeTwoVectors();
     if (IsCube()) return Multiply(BufferIn(Memory::kL0C));
     Fills(1);
 }
 
-void slow_copy(uint8_t* x, uint8_t*) {
+void slow_copy(uint8_t* x, uint8_t*)
+{
     const LocalView tile = Buffer();
     Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
     std::memcpy(copy.Write(tile, 0, 64), copy.ReadGm(x, 64), 64);

@@ -18,8 +18,8 @@ uint32_t HeadBlockOf(uint32_t group, uint32_t headDim) { return toptheta::HeadBl
 uint32_t Budget() { return toptheta::kUbBudget; }
 
 // The sizes are those of the uses, not the distances between the offsets.
-void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t postSoftmax,
-              toptheta::UbLayout* layout, Buffer* buffers)
+void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t postSoftmax, toptheta::UbLayout* layout,
+              Buffer* buffers)
 {
     using namespace toptheta;
     const UbLayout at = MakeUbLayout({headDim, headBlock, bfloat16 != 0, postSoftmax != 0});

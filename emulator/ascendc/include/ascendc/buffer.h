@@ -19,30 +19,35 @@ class TBuf {
 
 public:
     template <typename T>
-    LocalTensor<T> Get(Where where = Where::Here()) {
+    LocalTensor<T> Get(Where where = Where::Here())
+    {
         return Part<T>(0, Whole().size / sizeof(T), "TBuf::Get", where);
     }
 
     template <typename T>
-    LocalTensor<T> Get(uint32_t len, Where where = Where::Here()) {
+    LocalTensor<T> Get(uint32_t len, Where where = Where::Here())
+    {
         return Part<T>(0, len, "TBuf::Get", where);
     }
 
     // `size` in elements, `bufOffset` in bytes.
     template <typename T>
-    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset, Where where = Where::Here()) {
+    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset, Where where = Where::Here())
+    {
         return Part<T>(bufOffset, size, "TBuf::GetWithOffset", where);
     }
 
 private:
     friend class TPipe;
 
-    ascendc_host::LocalView Whole() const {
+    ascendc_host::LocalView Whole() const
+    {
         return initialised_ ? ascendc_host::Core::Current().WholeBuffer(buffer_) : ascendc_host::LocalView{};
     }
 
     template <typename T>
-    LocalTensor<T> Part(uint32_t offset, uint32_t count, const char* call, Where where) {
+    LocalTensor<T> Part(uint32_t offset, uint32_t count, const char* call, Where where)
+    {
         ascendc_host::LocalView view = Whole();
         const uint64_t bytes = static_cast<uint64_t>(count) * sizeof(T);
         if (bytes == 0 || offset + bytes > view.size) {

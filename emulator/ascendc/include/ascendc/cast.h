@@ -17,7 +17,8 @@ struct CastLane {
 
 // The modes of a pair as bits: bit i allows RoundMode i. 0: no such conversion (asc-devkit docs, Cast, A2 series).
 template <typename D, typename S>
-constexpr uint32_t CastModes() {
+constexpr uint32_t CastModes()
+{
     constexpr uint32_t none = 1u << static_cast<uint32_t>(RoundMode::CAST_NONE);
     constexpr uint32_t five = 0x3e;  // RINT FLOOR CEIL ROUND TRUNC
     constexpr uint32_t odd = 1u << static_cast<uint32_t>(RoundMode::CAST_ODD);
@@ -47,44 +48,56 @@ constexpr uint32_t CastModes() {
 }
 
 template <typename D, typename S>
-constexpr void CheckCastTypes() {
+constexpr void CheckCastTypes()
+{
     static_assert(!(std::is_same_v<D, half> && std::is_same_v<S, int32_t>),
                   "Cast: int32_t to half goes through SetDeqScale, which the model does not have; cast to float first");
     static_assert(CastModes<D, S>() != 0, "Cast: the 910B has no conversion between these types");
 }
 
 template <typename D, typename S, RoundMode mode>
-void RunCastMode(const CallSite& site, const VectorShape& shape, const Operand<D>& to, const Operand<S>& from) {
+void RunCastMode(const CallSite& site, const VectorShape& shape, const Operand<D>& to, const Operand<S>& from)
+{
     if constexpr ((CastModes<D, S>() >> static_cast<uint32_t>(mode) & 1) != 0) {
         RunElementwise<VectorOp::kCast>(site, shape, CastLane<D, S, mode>(), to, from);
     } else {
-        site.Report(Check::kParameter, "RoundMode " + std::to_string(static_cast<uint32_t>(mode)) +
-                    " does not exist for this pair of types",
-                    "use CAST_NONE where no rounding is needed, and CAST_RINT, FLOOR, CEIL, ROUND or TRUNC elsewhere");
+        site.Report(
+            Check::kParameter,
+            "RoundMode " + std::to_string(static_cast<uint32_t>(mode)) + " does not exist for this pair of types",
+            "use CAST_NONE where no rounding is needed, and CAST_RINT, FLOOR, CEIL, ROUND or TRUNC elsewhere");
     }
 }
 
 template <typename D, typename S>
 void RunCast(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<D>& dst,
-             const AscendC::LocalTensor<S>& src, RoundMode mode, const AscendC::UnaryRepeatParams& strides) {
+             const AscendC::LocalTensor<S>& src, RoundMode mode, const AscendC::UnaryRepeatParams& strides)
+{
     if (!shape) return;
     const Operand<D> to("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride);
     Operand<S> from("srcLocal", src, strides.srcBlkStride, strides.srcRepStride);
     from.mayNarrow = sizeof(D) < sizeof(S);
     switch (mode) {
-        case RoundMode::CAST_NONE: return RunCastMode<D, S, RoundMode::CAST_NONE>(site, *shape, to, from);
-        case RoundMode::CAST_RINT: return RunCastMode<D, S, RoundMode::CAST_RINT>(site, *shape, to, from);
-        case RoundMode::CAST_FLOOR: return RunCastMode<D, S, RoundMode::CAST_FLOOR>(site, *shape, to, from);
-        case RoundMode::CAST_CEIL: return RunCastMode<D, S, RoundMode::CAST_CEIL>(site, *shape, to, from);
-        case RoundMode::CAST_ROUND: return RunCastMode<D, S, RoundMode::CAST_ROUND>(site, *shape, to, from);
-        case RoundMode::CAST_TRUNC: return RunCastMode<D, S, RoundMode::CAST_TRUNC>(site, *shape, to, from);
-        case RoundMode::CAST_ODD: return RunCastMode<D, S, RoundMode::CAST_ODD>(site, *shape, to, from);
+        case RoundMode::CAST_NONE:
+            return RunCastMode<D, S, RoundMode::CAST_NONE>(site, *shape, to, from);
+        case RoundMode::CAST_RINT:
+            return RunCastMode<D, S, RoundMode::CAST_RINT>(site, *shape, to, from);
+        case RoundMode::CAST_FLOOR:
+            return RunCastMode<D, S, RoundMode::CAST_FLOOR>(site, *shape, to, from);
+        case RoundMode::CAST_CEIL:
+            return RunCastMode<D, S, RoundMode::CAST_CEIL>(site, *shape, to, from);
+        case RoundMode::CAST_ROUND:
+            return RunCastMode<D, S, RoundMode::CAST_ROUND>(site, *shape, to, from);
+        case RoundMode::CAST_TRUNC:
+            return RunCastMode<D, S, RoundMode::CAST_TRUNC>(site, *shape, to, from);
+        case RoundMode::CAST_ODD:
+            return RunCastMode<D, S, RoundMode::CAST_ODD>(site, *shape, to, from);
     }
 }
 
 // Adjacent repeats: 8 blocks of the wider type, fewer of the narrower one.
 template <typename D, typename S>
-AscendC::UnaryRepeatParams DenseCastStrides() {
+AscendC::UnaryRepeatParams DenseCastStrides()
+{
     constexpr uint32_t lanes = kLanesOf<D, S>;
     return {1, 1, lanes * sizeof(D) / kBlockBytes, lanes * sizeof(S) / kBlockBytes};
 }
@@ -96,28 +109,29 @@ namespace AscendC {
 template <typename T1, typename T2, bool isSetMask = true>
 void Cast(const LocalTensor<T1>& dstLocal, const LocalTensor<T2>& srcLocal, const RoundMode& round_mode,
           const uint64_t mask[], const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
-          Where where = Where::Here()) {
+          Where where = Where::Here())
+{
     ascendc_host::CheckCastTypes<T1, T2>();
     const ascendc_host::CallSite site{"Cast", where};
-    const auto shape =
-        ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T1, T2>, mask, repeatTimes);
+    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T1, T2>, mask, repeatTimes);
     ascendc_host::RunCast(site, shape, dstLocal, srcLocal, round_mode, repeatParams);
 }
 
 template <typename T1, typename T2, bool isSetMask = true>
 void Cast(const LocalTensor<T1>& dstLocal, const LocalTensor<T2>& srcLocal, const RoundMode& round_mode,
           const uint64_t mask, const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,
-          Where where = Where::Here()) {
+          Where where = Where::Here())
+{
     ascendc_host::CheckCastTypes<T1, T2>();
     const ascendc_host::CallSite site{"Cast", where};
-    const auto shape =
-        ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T1, T2>, mask, repeatTimes);
+    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T1, T2>, mask, repeatTimes);
     ascendc_host::RunCast(site, shape, dstLocal, srcLocal, round_mode, repeatParams);
 }
 
 template <typename T1, typename T2>
 void Cast(const LocalTensor<T1>& dstLocal, const LocalTensor<T2>& srcLocal, const RoundMode& round_mode,
-          const uint32_t calCount, Where where = Where::Here()) {
+          const uint32_t calCount, Where where = Where::Here())
+{
     ascendc_host::CheckCastTypes<T1, T2>();
     const ascendc_host::CallSite site{"Cast", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T1, T2>, calCount);

@@ -17,20 +17,28 @@ namespace ascendc_host {
 constexpr uint32_t kCompareChunk = 252;  // repeats; the toolkit splits longer calls there
 
 template <typename T>
-bool Holds(AscendC::CMPMODE mode, T a, T b) {
+bool Holds(AscendC::CMPMODE mode, T a, T b)
+{
     switch (mode) {
-        case AscendC::CMPMODE::LT: return a < b;
-        case AscendC::CMPMODE::GT: return a > b;
-        case AscendC::CMPMODE::EQ: return a == b;
-        case AscendC::CMPMODE::LE: return a <= b;
-        case AscendC::CMPMODE::GE: return a >= b;
-        default: return a != b;
+        case AscendC::CMPMODE::LT:
+            return a < b;
+        case AscendC::CMPMODE::GT:
+            return a > b;
+        case AscendC::CMPMODE::EQ:
+            return a == b;
+        case AscendC::CMPMODE::LE:
+            return a <= b;
+        case AscendC::CMPMODE::GE:
+            return a >= b;
+        default:
+            return a != b;
     }
 }
 
 // The result bits of one repeat. `other` gives the right-hand side of a lane.
 template <typename T, typename Other>
-void CompareRepeat(AscendC::CMPMODE mode, uint8_t* bits, const LaneCursor<T>& left, uint32_t repeat, Other other) {
+void CompareRepeat(AscendC::CMPMODE mode, uint8_t* bits, const LaneCursor<T>& left, uint32_t repeat, Other other)
+{
     constexpr uint32_t lanes = kLanesOf<T>;
     for (uint32_t byte = 0; byte < lanes / 8; ++byte) {
         uint32_t value = 0;
@@ -52,7 +60,8 @@ struct CompareRight {
 // Repeats [0, repeats) of one instruction; bounds and contents are checked before anything is computed.
 template <typename T, typename U>
 void RunCompareInstruction(const CallSite& site, AscendC::CMPMODE mode, const Operand<U>& to, const Operand<T>& left,
-                           const CompareRight<T>& right, uint32_t repeats) {
+                           const CompareRight<T>& right, uint32_t repeats)
+{
     constexpr uint32_t lanes = kLanesOf<T>;
     const VectorShape shape = CountShape(lanes, static_cast<uint64_t>(lanes) * repeats);
     const Span written{0, static_cast<uint64_t>(repeats) * lanes / 8};
@@ -80,7 +89,8 @@ void RunCompareInstruction(const CallSite& site, AscendC::CMPMODE mode, const Op
 }
 
 template <typename T>
-void CheckCompareMode(const CallSite& site, AscendC::CMPMODE mode) {
+void CheckCompareMode(const CallSite& site, AscendC::CMPMODE mode)
+{
     if (!std::is_same_v<T, int32_t> || mode == AscendC::CMPMODE::EQ) return;
     site.Report(Check::kParameter, "int32_t with a mode other than CMPMODE::EQ",
                 "the 910B compares int32_t for equality only: cast to float, or subtract and test the sign");
@@ -88,8 +98,8 @@ void CheckCompareMode(const CallSite& site, AscendC::CMPMODE mode) {
 
 template <typename T, typename U>
 void RunCompareCount(const CallSite& site, AscendC::CMPMODE mode, const AscendC::LocalTensor<U>& dst,
-                     const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>* src1, T scalar,
-                     uint32_t count) {
+                     const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>* src1, T scalar, uint32_t count)
+{
     CheckCompareMode<T>(site, mode);
     if (count * sizeof(T) % kRepeatBytes != 0) {
         site.Report(Check::kParameter,
@@ -113,7 +123,8 @@ void RunCompareCount(const CallSite& site, AscendC::CMPMODE mode, const AscendC:
     }
 }
 
-inline bool CheckCompareRepeats(const CallSite& site, uint8_t repeats) {
+inline bool CheckCompareRepeats(const CallSite& site, uint8_t repeats)
+{
     if (repeats != 0) return true;
     site.Report(Check::kParameter, "the number of repeats is 0 (a uint8_t wraps at 256)",
                 "give 1 to 255 repeats, and split longer work into several calls");
@@ -123,7 +134,8 @@ inline bool CheckCompareRepeats(const CallSite& site, uint8_t repeats) {
 template <typename T, typename U>
 void RunCompareRepeats(const CallSite& site, AscendC::CMPMODE mode, const AscendC::LocalTensor<U>& dst,
                        const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>& src1, uint8_t repeats,
-                       const AscendC::BinaryRepeatParams& strides) {
+                       const AscendC::BinaryRepeatParams& strides)
+{
     CheckCompareMode<T>(site, mode);
     if (!CheckCompareRepeats(site, repeats)) return;
     const Operand<T> right("src1Local", src1, strides.src1BlkStride, strides.src1RepStride);
@@ -135,7 +147,8 @@ void RunCompareRepeats(const CallSite& site, AscendC::CMPMODE mode, const Ascend
 template <typename T, typename U>
 void RunCompareScalarRepeats(const CallSite& site, AscendC::CMPMODE mode, const AscendC::LocalTensor<U>& dst,
                              const AscendC::LocalTensor<T>& src0, T scalar, uint8_t repeats,
-                             const AscendC::UnaryRepeatParams& strides) {
+                             const AscendC::UnaryRepeatParams& strides)
+{
     CheckCompareMode<T>(site, mode);
     if (!CheckCompareRepeats(site, repeats)) return;
     RunCompareInstruction(site, mode, Operand<U>("dstLocal", dst, 1, 1),
@@ -144,7 +157,8 @@ void RunCompareScalarRepeats(const CallSite& site, AscendC::CMPMODE mode, const 
 }
 
 template <typename T, typename U>
-constexpr void CheckCompareTypes() {
+constexpr void CheckCompareTypes()
+{
     static_assert(kIsOneOf<T, half, float, int32_t>, "Compare: the 910B supports half, float and (EQ only) int32_t");
     static_assert(kIsOneOf<U, int8_t, uint8_t>, "Compare: the result is a tensor of int8_t or uint8_t");
 }
@@ -156,7 +170,8 @@ namespace AscendC {
 template <typename T, typename U, bool isSetMask = true>
 void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,
              CMPMODE cmpMode, const uint64_t[], uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-             Where where = Where::Here()) {
+             Where where = Where::Here())
+{
     ascendc_host::CheckCompareTypes<T, U>();
     ascendc_host::RunCompareRepeats(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local, src1Local,
                                     repeatTimes, repeatParams);
@@ -165,7 +180,8 @@ void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, co
 template <typename T, typename U, bool isSetMask = true>
 void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,
              CMPMODE cmpMode, const uint64_t, uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-             Where where = Where::Here()) {
+             Where where = Where::Here())
+{
     ascendc_host::CheckCompareTypes<T, U>();
     ascendc_host::RunCompareRepeats(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local, src1Local,
                                     repeatTimes, repeatParams);
@@ -173,10 +189,11 @@ void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, co
 
 template <typename T, typename U>
 void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<T>& src1Local,
-             CMPMODE cmpMode, uint32_t calCount, Where where = Where::Here()) {
+             CMPMODE cmpMode, uint32_t calCount, Where where = Where::Here())
+{
     ascendc_host::CheckCompareTypes<T, U>();
-    ascendc_host::RunCompareCount<T>(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local,
-                                     &src1Local, T{}, calCount);
+    ascendc_host::RunCompareCount<T>(ascendc_host::CallSite{"Compare", where}, cmpMode, dstLocal, src0Local, &src1Local,
+                                     T{}, calCount);
 }
 
 // The two names of one instruction. A macro, because a template cannot make function names.
@@ -184,22 +201,24 @@ void Compare(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, co
     template <typename T, typename U, bool isSetMask = true>                                                           \
     void Name(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,    \
               const uint64_t[], uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,                            \
-              Where where = Where::Here()) {                                                                           \
+              Where where = Where::Here())                                                                             \
+    {                                                                                                                  \
         ascendc_host::CheckCompareTypes<T, U>();                                                                       \
         ascendc_host::RunCompareScalarRepeats(ascendc_host::CallSite{#Name, where}, cmpMode, dstLocal, src0Local,      \
                                               src1Scalar, repeatTimes, repeatParams);                                  \
     }                                                                                                                  \
     template <typename T, typename U, bool isSetMask = true>                                                           \
     void Name(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,    \
-              const uint64_t, uint8_t repeatTimes, const UnaryRepeatParams& repeatParams,                              \
-              Where where = Where::Here()) {                                                                           \
+              const uint64_t, uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) \
+    {                                                                                                                  \
         ascendc_host::CheckCompareTypes<T, U>();                                                                       \
         ascendc_host::RunCompareScalarRepeats(ascendc_host::CallSite{#Name, where}, cmpMode, dstLocal, src0Local,      \
                                               src1Scalar, repeatTimes, repeatParams);                                  \
     }                                                                                                                  \
     template <typename T, typename U>                                                                                  \
     void Name(const LocalTensor<U>& dstLocal, const LocalTensor<T>& src0Local, const T src1Scalar, CMPMODE cmpMode,    \
-              uint32_t calCount, Where where = Where::Here()) {                                                        \
+              uint32_t calCount, Where where = Where::Here())                                                          \
+    {                                                                                                                  \
         ascendc_host::CheckCompareTypes<T, U>();                                                                       \
         ascendc_host::RunCompareCount<T>(ascendc_host::CallSite{#Name, where}, cmpMode, dstLocal, src0Local, nullptr,  \
                                          src1Scalar, calCount);                                                        \

@@ -53,28 +53,16 @@ struct IsSameType<T, T> {
     static constexpr bool value = true;
 };
 
-inline uint32_t DivCeil(uint32_t a, uint32_t b) {
-    return (a + b - 1) / b;
-}
+inline uint32_t DivCeil(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-inline uint32_t AlignUp(uint32_t a, uint32_t b) {
-    return DivCeil(a, b) * b;
-}
+inline uint32_t AlignUp(uint32_t a, uint32_t b) { return DivCeil(a, b) * b; }
 
-constexpr uint32_t ConstCeil(uint32_t a, uint32_t b) {
-    return (a + b - 1) / b;
-}
+constexpr uint32_t ConstCeil(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-inline uint32_t Ceil(uint32_t a, uint32_t b) {
-    return (a + b - 1) / b;
-}
+inline uint32_t Ceil(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
-inline int32_t CeilDivision(int32_t a, int32_t b) {
-    return b == 0 ? 0 : (a + b - 1) / b;
-}
+inline int32_t CeilDivision(int32_t a, int32_t b) { return b == 0 ? 0 : (a + b - 1) / b; }
 
-constexpr int16_t GetDataBlockSizeInBytes() {
-    return ONE_BLK_SIZE;
-}
+constexpr int16_t GetDataBlockSizeInBytes() { return ONE_BLK_SIZE; }
 
 }  // namespace AscendC

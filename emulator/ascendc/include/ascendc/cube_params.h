@@ -33,7 +33,8 @@ struct Nd2NzParams {
           srcDValue(srcDValueIn),
           dstNzC0Stride(dstNzC0StrideIn),
           dstNzNStride(dstNzNStrideIn),
-          dstNzMatrixStride(dstNzMatrixStrideIn) {}
+          dstNzMatrixStride(dstNzMatrixStrideIn)
+    {}
 
     uint32_t ndNum = 0;
     uint32_t nValue = 0;
@@ -55,7 +56,8 @@ struct LoadData2DParams {
           ifTranspose(ifTransposeIn),
           repeatTimes(repeatTimesIn),
           sid(sidIn),
-          addrMode(addrModeIn) {}
+          addrMode(addrModeIn)
+    {}
 
     uint32_t startIndex = 0;
     uint32_t dstGap = 0;
@@ -71,12 +73,8 @@ struct MmadParams {
     MmadParams() = default;
     MmadParams(const uint32_t mIn, const uint32_t nIn, const uint32_t kIn, const uint8_t unitFlagIn,
                const bool cmatrixSourceIn, const bool cmatrixInitValIn)
-        : m(mIn),
-          n(nIn),
-          k(kIn),
-          unitFlag(unitFlagIn),
-          cmatrixSource(cmatrixSourceIn),
-          cmatrixInitVal(cmatrixInitValIn) {}
+        : m(mIn), n(nIn), k(kIn), unitFlag(unitFlagIn), cmatrixSource(cmatrixSourceIn), cmatrixInitVal(cmatrixInitValIn)
+    {}
     MmadParams(const uint32_t mIn, const uint32_t nIn, const uint32_t kIn, const bool isBiasIn,
                const int32_t fmOffsetIn, const bool enSsparseIn, const bool enWinogradAIn, const bool enWinogradBIn)
         : m(mIn),
@@ -86,7 +84,8 @@ struct MmadParams {
           fmOffset(fmOffsetIn),
           enSsparse(enSsparseIn),
           enWinogradA(enWinogradAIn),
-          enWinogradB(enWinogradBIn) {}
+          enWinogradB(enWinogradBIn)
+    {}
 
     uint32_t m = 0;
     uint32_t n = 0;
@@ -116,7 +115,8 @@ struct FixpipeParamsV220 {
     FixpipeParamsV220() = default;
     FixpipeParamsV220(const uint32_t nSizeIn, const uint32_t mSizeIn, const uint32_t srcStrideIn,
                       const uint32_t dstStrideIn, const bool reluEnIn)
-        : nSize(nSizeIn), mSize(mSizeIn), srcStride(srcStrideIn), dstStride(dstStrideIn), reluEn(reluEnIn) {}
+        : nSize(nSizeIn), mSize(mSizeIn), srcStride(srcStrideIn), dstStride(dstStrideIn), reluEn(reluEnIn)
+    {}
     FixpipeParamsV220(const uint32_t nSizeIn, const uint32_t mSizeIn, const uint32_t srcStrideIn,
                       const uint32_t dstStrideIn, const bool reluEnIn, const QuantMode_t quantPreIn,
                       const int64_t deqScalarIn, const uint32_t ndNumIn, const uint32_t srcNdStrideIn,
@@ -132,7 +132,8 @@ struct FixpipeParamsV220 {
           dstNdStride(dstNdStrideIn),
           reluEn(reluEnIn),
           unitFlag(unitFlagIn),
-          isChannelSplit(isChannelSplitIn) {}
+          isChannelSplit(isChannelSplitIn)
+    {}
 
     uint32_t nSize = 0;
     uint32_t mSize = 0;

@@ -39,7 +39,8 @@ struct Padding {
 };
 
 inline void WritePadding(Instruction& instruction, const LocalView& view, uint64_t offset, uint64_t bytes,
-                         const Padding& padding) {
+                         const Padding& padding)
+{
     if (bytes == 0) return;
     if (!padding.defined) {
         instruction.WriteUndefined(view, offset, bytes);
@@ -52,7 +53,8 @@ inline void WritePadding(Instruction& instruction, const LocalView& view, uint64
 }
 
 inline void CopyIn(const CallSite& site, const LocalView& dst, const GmView& src, const BlockCopy& copy,
-                   const Padding& padding) {
+                   const Padding& padding)
+{
     if (!RequireMemory(site, dst, "dstLocal", {Memory::kUb, Memory::kL1})) return;
     Instruction instruction(Pipe::kMte2, site.call, site.where);
     instruction.CheckAligned(dst, kBlockBytes, "dstLocal");
@@ -66,7 +68,8 @@ inline void CopyIn(const CallSite& site, const LocalView& dst, const GmView& src
     instruction.DmaCost(copy.count * copy.bytes);
 }
 
-inline void CopyOut(const CallSite& site, const GmView& dst, const LocalView& src, const BlockCopy& copy) {
+inline void CopyOut(const CallSite& site, const GmView& dst, const LocalView& src, const BlockCopy& copy)
+{
     Instruction instruction(Pipe::kMte3, site.call, site.where);
     instruction.CheckAligned(src, kBlockBytes, "srcLocal");
     for (uint64_t i = 0; i < copy.count; ++i) {
@@ -77,7 +80,8 @@ inline void CopyOut(const CallSite& site, const GmView& dst, const LocalView& sr
 }
 
 // UB to UB runs on the vector pipe, 256 bytes in a cycle.
-inline void CopyInside(const CallSite& site, const LocalView& dst, const LocalView& src, const BlockCopy& copy) {
+inline void CopyInside(const CallSite& site, const LocalView& dst, const LocalView& src, const BlockCopy& copy)
+{
     Instruction instruction(Pipe::kV, site.call, site.where);
     instruction.CheckAligned(dst, kBlockBytes, "dstLocal");
     instruction.CheckAligned(src, kBlockBytes, "srcLocal");
@@ -98,11 +102,14 @@ inline void CopyInside(const CallSite& site, const LocalView& dst, const LocalVi
 
 // A copy of a number of elements; nothing for 0.
 template <typename T>
-std::optional<BlockCopy> CountCopy(const CallSite& site, uint64_t count) {
+std::optional<BlockCopy> CountCopy(const CallSite& site, uint64_t count)
+{
     const uint64_t bytes = count * sizeof(T);
     if (bytes % kBlockBytes != 0) {
-        site.Report(Check::kParameter, "count is " + std::to_string(count) + ", that is " + std::to_string(bytes) +
-                    " bytes, no multiple of 32", "use DataCopyPad, or round the count to whole blocks of 32 bytes");
+        site.Report(
+            Check::kParameter,
+            "count is " + std::to_string(count) + ", that is " + std::to_string(bytes) + " bytes, no multiple of 32",
+            "use DataCopyPad, or round the count to whole blocks of 32 bytes");
     }
     BlockCopy copy;
     copy.bytes = bytes / kBlockBytes * kBlockBytes;
@@ -110,7 +117,8 @@ std::optional<BlockCopy> CountCopy(const CallSite& site, uint64_t count) {
     return copy;
 }
 
-inline bool CheckBlocks(const CallSite& site, uint64_t count, uint64_t length, uint64_t maxLength, const char* unit) {
+inline bool CheckBlocks(const CallSite& site, uint64_t count, uint64_t length, uint64_t maxLength, const char* unit)
+{
     if (count >= 1 && count <= kMaxPadBlockCount && length >= 1 && length <= maxLength) return true;
     site.Report(Check::kParameter,
                 "blockCount is " + std::to_string(count) + " and blockLen is " + std::to_string(length) + " " + unit,
@@ -119,7 +127,8 @@ inline bool CheckBlocks(const CallSite& site, uint64_t count, uint64_t length, u
 }
 
 // Lengths and gaps are in blocks of 32 bytes on both sides.
-inline std::optional<BlockCopy> StridedCopy(const CallSite& site, const AscendC::DataCopyParams& params) {
+inline std::optional<BlockCopy> StridedCopy(const CallSite& site, const AscendC::DataCopyParams& params)
+{
     if (!CheckBlocks(site, params.blockCount, params.blockLen, kMaxBlockLength, "blocks of 32 bytes")) {
         return std::nullopt;
     }
@@ -133,11 +142,13 @@ inline std::optional<BlockCopy> StridedCopy(const CallSite& site, const AscendC:
 
 template <typename T>
 bool CheckPadBlocks(const CallSite& site, const AscendC::DataCopyExtParams& params, uint64_t gmStride,
-                    uint64_t maxBytes) {
+                    uint64_t maxBytes)
+{
     if (!CheckBlocks(site, params.blockCount, params.blockLen, maxBytes, "bytes")) return false;
     if (params.blockLen % sizeof(T) != 0) {
-        site.Report(Check::kParameter, "blockLen is " + std::to_string(params.blockLen) +
-                    " bytes, no multiple of the element's " + std::to_string(sizeof(T)),
+        site.Report(Check::kParameter,
+                    "blockLen is " + std::to_string(params.blockLen) + " bytes, no multiple of the element's " +
+                        std::to_string(sizeof(T)),
                     "copy whole elements, or as uint8_t");
     }
     if (params.blockCount > 1 && gmStride >= kGmStrideLimit) {
@@ -149,14 +160,17 @@ bool CheckPadBlocks(const CallSite& site, const AscendC::DataCopyExtParams& para
 
 template <typename T>
 Padding PaddingOf(const CallSite& site, const AscendC::DataCopyExtParams& params, bool isPad, uint8_t left,
-                  uint8_t right, uint64_t value) {
+                  uint8_t right, uint64_t value)
+{
     Padding padding;
     padding.elementBytes = sizeof(T);
     padding.left = left * sizeof(T);
     padding.right = right * sizeof(T);
     if (padding.left > kBlockBytes || padding.right > kBlockBytes) {
-        site.Report(Check::kParameter, "the padding is " + std::to_string(padding.left) + " bytes left and " +
-                    std::to_string(padding.right) + " bytes right", "pad by at most 32 bytes on each side");
+        site.Report(Check::kParameter,
+                    "the padding is " + std::to_string(padding.left) + " bytes left and " +
+                        std::to_string(padding.right) + " bytes right",
+                    "pad by at most 32 bytes on each side");
     }
     if (sizeof(T) == 8 && isPad && value != 0) {
         site.Report(Check::kParameter, "a paddingValue other than 0 for a 64-bit type", "pad 64-bit types with 0 only");
@@ -172,7 +186,8 @@ Padding PaddingOf(const CallSite& site, const AscendC::DataCopyExtParams& params
 template <typename T>
 void RunPadIn(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::GlobalTensor<T>& src,
               const AscendC::DataCopyExtParams& params, bool isPad, uint8_t left, uint8_t right, uint64_t value,
-              uint64_t maxBytes) {
+              uint64_t maxBytes)
+{
     if (!RequireMemory(site, dst.View(), "dstLocal", {Memory::kUb})) return;
     if (!CheckPadBlocks<T>(site, params, params.srcStride, maxBytes)) return;
     const Padding padding = PaddingOf<T>(site, params, isPad, left, right, value);
@@ -187,7 +202,8 @@ void RunPadIn(const CallSite& site, const AscendC::LocalTensor<T>& dst, const As
 
 template <typename T>
 void RunPadOut(const CallSite& site, const AscendC::GlobalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
-               const AscendC::DataCopyExtParams& params, uint64_t maxBytes) {
+               const AscendC::DataCopyExtParams& params, uint64_t maxBytes)
+{
     if (!CheckPadBlocks<T>(site, params, params.dstStride, maxBytes)) return;
     BlockCopy copy;
     copy.count = params.blockCount;
@@ -199,13 +215,15 @@ void RunPadOut(const CallSite& site, const AscendC::GlobalTensor<T>& dst, const 
 }
 
 template <typename T>
-uint64_t ValueBits(const T& value) {
+uint64_t ValueBits(const T& value)
+{
     uint64_t bits = 0;
     std::memcpy(&bits, &value, sizeof(T));
     return bits;
 }
 
-inline AscendC::DataCopyExtParams Extended(const AscendC::DataCopyParams& params) {
+inline AscendC::DataCopyExtParams Extended(const AscendC::DataCopyParams& params)
+{
     return {params.blockCount, params.blockLen, params.srcStride, params.dstStride, 0};
 }
 
@@ -215,7 +233,8 @@ namespace AscendC {
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, const uint32_t calCount,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     const ascendc_host::CallSite site{"DataCopy", where};
     const auto copy = ascendc_host::CountCopy<T>(site, calCount);
     if (copy) ascendc_host::CopyIn(site, dstLocal.View(), srcGlobal.View(), *copy, ascendc_host::Padding{});
@@ -223,7 +242,8 @@ void DataCopy(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, 
 
 template <typename T>
 void DataCopy(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal, const uint32_t calCount,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     const ascendc_host::CallSite site{"DataCopy", where};
     const auto copy = ascendc_host::CountCopy<T>(site, calCount);
     if (copy) ascendc_host::CopyOut(site, dstGlobal.View(), srcLocal.View(), *copy);
@@ -231,7 +251,8 @@ void DataCopy(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal, 
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const uint32_t calCount,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     const ascendc_host::CallSite site{"DataCopy", where};
     const auto copy = ascendc_host::CountCopy<T>(site, calCount);
     if (copy) ascendc_host::CopyInside(site, dstLocal.View(), srcLocal.View(), *copy);
@@ -239,7 +260,8 @@ void DataCopy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, co
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, const DataCopyParams& repeatParams,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     const ascendc_host::CallSite site{"DataCopy", where};
     const auto copy = ascendc_host::StridedCopy(site, repeatParams);
     if (copy) ascendc_host::CopyIn(site, dstLocal.View(), srcGlobal.View(), *copy, ascendc_host::Padding{});
@@ -247,7 +269,8 @@ void DataCopy(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, 
 
 template <typename T>
 void DataCopy(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal, const DataCopyParams& repeatParams,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     const ascendc_host::CallSite site{"DataCopy", where};
     const auto copy = ascendc_host::StridedCopy(site, repeatParams);
     if (copy) ascendc_host::CopyOut(site, dstGlobal.View(), srcLocal.View(), *copy);
@@ -255,24 +278,26 @@ void DataCopy(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal, 
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const DataCopyParams& repeatParams,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     const ascendc_host::CallSite site{"DataCopy", where};
     const auto copy = ascendc_host::StridedCopy(site, repeatParams);
     if (copy) ascendc_host::CopyInside(site, dstLocal.View(), srcLocal.View(), *copy);
 }
 
 template <typename T>
-void DataCopyPad(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal,
-                 const DataCopyParams& dataCopyParams, const DataCopyPadParams& padParams,
-                 Where where = Where::Here()) {
+void DataCopyPad(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, const DataCopyParams& dataCopyParams,
+                 const DataCopyPadParams& padParams, Where where = Where::Here())
+{
     ascendc_host::RunPadIn(ascendc_host::CallSite{"DataCopyPad", where}, dstLocal, srcGlobal,
                            ascendc_host::Extended(dataCopyParams), padParams.isPad, padParams.leftPadding,
                            padParams.rightPadding, padParams.paddingValue, ascendc_host::kMaxBlockLength);
 }
 
 template <typename T>
-void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal,
-                 const DataCopyParams& dataCopyParams, Where where = Where::Here()) {
+void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal, const DataCopyParams& dataCopyParams,
+                 Where where = Where::Here())
+{
     ascendc_host::RunPadOut(ascendc_host::CallSite{"DataCopyPad", where}, dstGlobal, srcLocal,
                             ascendc_host::Extended(dataCopyParams), ascendc_host::kMaxBlockLength);
 }
@@ -280,7 +305,8 @@ void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLoca
 template <typename T>
 void DataCopyPad(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal,
                  const DataCopyExtParams& dataCopyParams, const DataCopyPadExtParams<T>& padParams,
-                 Where where = Where::Here()) {
+                 Where where = Where::Here())
+{
     ascendc_host::RunPadIn(ascendc_host::CallSite{"DataCopyPad", where}, dstLocal, srcGlobal, dataCopyParams,
                            padParams.isPad, padParams.leftPadding, padParams.rightPadding,
                            ascendc_host::ValueBits(padParams.paddingValue), ascendc_host::kMaxPadBlockBytes);
@@ -288,7 +314,8 @@ void DataCopyPad(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGloba
 
 template <typename T>
 void DataCopyPad(const GlobalTensor<T>& dstGlobal, const LocalTensor<T>& srcLocal,
-                 const DataCopyExtParams& dataCopyParams, Where where = Where::Here()) {
+                 const DataCopyExtParams& dataCopyParams, Where where = Where::Here())
+{
     ascendc_host::RunPadOut(ascendc_host::CallSite{"DataCopyPad", where}, dstGlobal, srcLocal, dataCopyParams,
                             ascendc_host::kMaxPadBlockBytes);
 }

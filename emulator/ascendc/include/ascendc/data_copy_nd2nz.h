@@ -21,7 +21,8 @@ namespace ascendc_host {
 constexpr double kNd2NzRowCycles = 1.33;
 constexpr double kNd2NzBytesPerCycle = 32;
 
-inline bool CheckNd2Nz(const CallSite& site, const AscendC::Nd2NzParams& params) {
+inline bool CheckNd2Nz(const CallSite& site, const AscendC::Nd2NzParams& params)
+{
     bool fits = RequireRange(site, "ndNum", params.ndNum, 0, 4095);
     fits &= RequireRange(site, "nValue", params.nValue, 0, 16384);
     fits &= RequireRange(site, "dValue", params.dValue, 0, 65535);
@@ -36,14 +37,16 @@ inline bool CheckNd2Nz(const CallSite& site, const AscendC::Nd2NzParams& params)
 // Where the pieces of one copy land; no two may meet.
 class LandingBlocks {
 public:
-    void Mark(uint64_t offset) {
+    void Mark(uint64_t offset)
+    {
         const uint64_t block = offset / kBlockBytes;
         if (block >= taken_.size()) taken_.resize(block + 1);
         meet_ = meet_ || taken_[block];
         taken_[block] = true;
     }
 
-    void Report(const CallSite& site) const {
+    void Report(const CallSite& site) const
+    {
         if (!meet_) return;
         site.Report(Check::kOverlap, "several rows or matrices of the copy land on the same bytes of dstLocal",
                     "make dstNzC0Stride at least nValue * dstNzNStride, and dstNzMatrixStride at least a matrix");
@@ -56,7 +59,8 @@ private:
 
 // One row: its pieces of 32 bytes, the last one filled up with zeros.
 inline void SpreadRow(Instruction& instruction, const LocalView& dst, uint64_t offset, uint64_t step,
-                      const uint8_t* row, uint64_t bytes, LandingBlocks& landing) {
+                      const uint8_t* row, uint64_t bytes, LandingBlocks& landing)
+{
     for (uint64_t at = 0; at < bytes; at += kBlockBytes, offset += step) {
         const uint64_t piece = std::min<uint64_t>(kBlockBytes, bytes - at);
         uint8_t* target = instruction.Write(dst, offset, kBlockBytes);
@@ -66,8 +70,9 @@ inline void SpreadRow(Instruction& instruction, const LocalView& dst, uint64_t o
     }
 }
 
-inline void CopyNd2Nz(const CallSite& site, const LocalView& dst, const GmView& src,
-                      const AscendC::Nd2NzParams& params, uint64_t elementBytes) {
+inline void CopyNd2Nz(const CallSite& site, const LocalView& dst, const GmView& src, const AscendC::Nd2NzParams& params,
+                      uint64_t elementBytes)
+{
     if (!RequireMemory(site, dst, "dstLocal", {Memory::kL1}) || !CheckNd2Nz(site, params)) return;
     const uint64_t rows = static_cast<uint64_t>(params.ndNum) * params.nValue;
     const uint64_t rowBytes = params.dValue * elementBytes;
@@ -79,15 +84,14 @@ inline void CopyNd2Nz(const CallSite& site, const LocalView& dst, const GmView& 
     for (uint64_t matrix = 0; matrix < params.ndNum; ++matrix) {
         for (uint64_t row = 0; row < params.nValue; ++row) {
             const uint64_t from = (matrix * params.srcNdMatrixStride + row * params.srcDValue) * elementBytes;
-            const uint64_t to = matrix * params.dstNzMatrixStride * elementBytes +
-                                row * params.dstNzNStride * kBlockBytes;
+            const uint64_t to =
+                matrix * params.dstNzMatrixStride * elementBytes + row * params.dstNzNStride * kBlockBytes;
             SpreadRow(instruction, dst, to, step, instruction.ReadGm(src, from, rowBytes), rowBytes, landing);
         }
     }
     landing.Report(site);
     const double bytes = static_cast<double>(rows * rowBytes);
-    instruction.DmaCost(rows * rowBytes, 1,
-                        bytes / kNd2NzBytesPerCycle + kNd2NzRowCycles * static_cast<double>(rows));
+    instruction.DmaCost(rows * rowBytes, 1, bytes / kNd2NzBytesPerCycle + kNd2NzRowCycles * static_cast<double>(rows));
 }
 
 }  // namespace ascendc_host
@@ -96,7 +100,8 @@ namespace AscendC {
 
 template <typename T>
 void DataCopy(const LocalTensor<T>& dstLocal, const GlobalTensor<T>& srcGlobal, const Nd2NzParams& intriParams,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     static_assert(sizeof(T) <= 4, "DataCopy with Nd2NzParams: the 910B supports types of 8, 16 and 32 bits");
     ascendc_host::CopyNd2Nz(ascendc_host::CallSite{"DataCopy", where}, dstLocal.View(), srcGlobal.View(), intriParams,
                             sizeof(T));

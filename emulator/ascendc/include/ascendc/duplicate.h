@@ -20,14 +20,16 @@ struct ConstantLane {
 
 struct IdentityLane {
     template <typename T>
-    T operator()(T value) const {
+    T operator()(T value) const
+    {
         return value;
     }
 };
 
 template <typename T>
 void RunDuplicate(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<T>& dst,
-                  const T& value, uint32_t blockStride, uint32_t repeatStride) {
+                  const T& value, uint32_t blockStride, uint32_t repeatStride)
+{
     if (!shape) return;
     RunElementwise<VectorOp::kDuplicate>(site, *shape, ConstantLane<T>{value},
                                          Operand<T>("dstLocal", dst, blockStride, repeatStride));
@@ -36,7 +38,8 @@ void RunDuplicate(const CallSite& site, const std::optional<VectorShape>& shape,
 // Every element of the source, 8 of them in a repeat, fills one block of the destination.
 template <typename T>
 void RunBrcb(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
-             uint8_t repeats, const AscendC::BrcbRepeatParams& strides) {
+             uint8_t repeats, const AscendC::BrcbRepeatParams& strides)
+{
     CurrentMask() = MaskRegister{CurrentMask().counter, ~0ull, ~0ull};
     if (repeats == 0) {
         site.Report(Check::kParameter, "the number of repeats is 0 (a uint8_t wraps at 256)",
@@ -66,7 +69,8 @@ void RunBrcb(const CallSite& site, const AscendC::LocalTensor<T>& dst, const Asc
 
 template <typename T>
 void RunCopy(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<T>& dst,
-             const AscendC::LocalTensor<T>& src, const AscendC::CopyRepeatParams& strides) {
+             const AscendC::LocalTensor<T>& src, const AscendC::CopyRepeatParams& strides)
+{
     if (!shape) return;
     RunElementwise<VectorOp::kCopy>(site, *shape, IdentityLane(),
                                     Operand<T>("dstLocal", dst, strides.dstStride, strides.dstRepeatSize),
@@ -79,7 +83,8 @@ namespace AscendC {
 
 template <typename T, bool isSetMask = true>
 void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, uint64_t mask, const uint8_t repeatTimes,
-               const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::Here()) {
+               const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Duplicate: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Duplicate", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
@@ -88,7 +93,8 @@ void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, uint64_t ma
 
 template <typename T, bool isSetMask = true>
 void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, uint64_t mask[], const uint8_t repeatTimes,
-               const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::Here()) {
+               const uint16_t dstBlockStride, const uint8_t dstRepeatStride, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Duplicate: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Duplicate", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,
@@ -98,7 +104,8 @@ void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, uint64_t ma
 
 template <typename T>
 void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, const int32_t& calCount,
-               Where where = Where::Here()) {
+               Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Duplicate: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Duplicate", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);
@@ -107,14 +114,16 @@ void Duplicate(const LocalTensor<T>& dstLocal, const T& scalarValue, const int32
 
 template <typename T>
 void Brcb(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const uint8_t repeatTimes,
-          const BrcbRepeatParams& repeatParams, Where where = Where::Here()) {
+          const BrcbRepeatParams& repeatParams, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Brcb: the 910B supports types of 16 and 32 bits");
     ascendc_host::RunBrcb(ascendc_host::CallSite{"Brcb", where}, dstLocal, src0Local, repeatTimes, repeatParams);
 }
 
 template <typename T, bool isSetMask = true>
 void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const uint64_t mask[],
-          const uint8_t repeatTimes, const CopyRepeatParams& repeatParams, Where where = Where::Here()) {
+          const uint8_t repeatTimes, const CopyRepeatParams& repeatParams, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Copy: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Copy", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
@@ -123,7 +132,8 @@ void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const 
 
 template <typename T, bool isSetMask = true>
 void Copy(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const uint64_t mask,
-          const uint8_t repeatTimes, const CopyRepeatParams& repeatParams, Where where = Where::Here()) {
+          const uint8_t repeatTimes, const CopyRepeatParams& repeatParams, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Copy: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Copy", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);

@@ -133,17 +133,27 @@ constexpr int32_t AIV = 2;
 
 namespace ascendc_host {
 
-constexpr Pipe PipeOf(pipe_t pipe) {
+constexpr Pipe PipeOf(pipe_t pipe)
+{
     switch (pipe) {
-        case PIPE_S: return Pipe::kS;
-        case PIPE_V: return Pipe::kV;
-        case PIPE_M: return Pipe::kM;
-        case PIPE_MTE1: return Pipe::kMte1;
-        case PIPE_MTE2: return Pipe::kMte2;
-        case PIPE_MTE3: return Pipe::kMte3;
-        case PIPE_FIX: return Pipe::kFix;
-        case PIPE_ALL: return Pipe::kAll;
-        default: return Pipe::kCount;
+        case PIPE_S:
+            return Pipe::kS;
+        case PIPE_V:
+            return Pipe::kV;
+        case PIPE_M:
+            return Pipe::kM;
+        case PIPE_MTE1:
+            return Pipe::kMte1;
+        case PIPE_MTE2:
+            return Pipe::kMte2;
+        case PIPE_MTE3:
+            return Pipe::kMte3;
+        case PIPE_FIX:
+            return Pipe::kFix;
+        case PIPE_ALL:
+            return Pipe::kAll;
+        default:
+            return Pipe::kCount;
     }
 }
 
@@ -152,58 +162,95 @@ struct PipePair {
     Pipe to = Pipe::kCount;
 };
 
-constexpr PipePair PipesOf(AscendC::HardEvent event) {
+constexpr PipePair PipesOf(AscendC::HardEvent event)
+{
     using AscendC::HardEvent;
     switch (event) {
-        case HardEvent::MTE2_MTE1: return {Pipe::kMte2, Pipe::kMte1};
-        case HardEvent::MTE1_MTE2: return {Pipe::kMte1, Pipe::kMte2};
-        case HardEvent::MTE1_M: return {Pipe::kMte1, Pipe::kM};
-        case HardEvent::M_MTE1: return {Pipe::kM, Pipe::kMte1};
-        case HardEvent::MTE2_V: return {Pipe::kMte2, Pipe::kV};
-        case HardEvent::V_MTE2: return {Pipe::kV, Pipe::kMte2};
-        case HardEvent::MTE3_V: return {Pipe::kMte3, Pipe::kV};
-        case HardEvent::V_MTE3: return {Pipe::kV, Pipe::kMte3};
-        case HardEvent::M_V: return {Pipe::kM, Pipe::kV};
-        case HardEvent::V_M: return {Pipe::kV, Pipe::kM};
-        case HardEvent::V_V: return {Pipe::kV, Pipe::kV};
-        case HardEvent::MTE3_MTE1: return {Pipe::kMte3, Pipe::kMte1};
-        case HardEvent::MTE1_MTE3: return {Pipe::kMte1, Pipe::kMte3};
-        case HardEvent::MTE1_V: return {Pipe::kMte1, Pipe::kV};
-        case HardEvent::MTE2_M: return {Pipe::kMte2, Pipe::kM};
-        case HardEvent::M_MTE2: return {Pipe::kM, Pipe::kMte2};
-        case HardEvent::V_MTE1: return {Pipe::kV, Pipe::kMte1};
-        case HardEvent::M_FIX: return {Pipe::kM, Pipe::kFix};
-        case HardEvent::FIX_M: return {Pipe::kFix, Pipe::kM};
-        case HardEvent::MTE3_MTE2: return {Pipe::kMte3, Pipe::kMte2};
-        case HardEvent::MTE2_MTE3: return {Pipe::kMte2, Pipe::kMte3};
-        case HardEvent::S_V: return {Pipe::kS, Pipe::kV};
-        case HardEvent::V_S: return {Pipe::kV, Pipe::kS};
-        case HardEvent::S_MTE2: return {Pipe::kS, Pipe::kMte2};
-        case HardEvent::MTE2_S: return {Pipe::kMte2, Pipe::kS};
-        case HardEvent::S_MTE3: return {Pipe::kS, Pipe::kMte3};
-        case HardEvent::MTE3_S: return {Pipe::kMte3, Pipe::kS};
-        case HardEvent::MTE2_FIX: return {Pipe::kMte2, Pipe::kFix};
-        case HardEvent::FIX_MTE2: return {Pipe::kFix, Pipe::kMte2};
-        case HardEvent::FIX_S: return {Pipe::kFix, Pipe::kS};
-        case HardEvent::M_S: return {Pipe::kM, Pipe::kS};
-        case HardEvent::FIX_MTE3: return {Pipe::kFix, Pipe::kMte3};
-        case HardEvent::MTE1_FIX: return {Pipe::kMte1, Pipe::kFix};
-        case HardEvent::FIX_MTE1: return {Pipe::kFix, Pipe::kMte1};
-        case HardEvent::FIX_FIX: return {Pipe::kFix, Pipe::kFix};
-        default: return {};
+        case HardEvent::MTE2_MTE1:
+            return {Pipe::kMte2, Pipe::kMte1};
+        case HardEvent::MTE1_MTE2:
+            return {Pipe::kMte1, Pipe::kMte2};
+        case HardEvent::MTE1_M:
+            return {Pipe::kMte1, Pipe::kM};
+        case HardEvent::M_MTE1:
+            return {Pipe::kM, Pipe::kMte1};
+        case HardEvent::MTE2_V:
+            return {Pipe::kMte2, Pipe::kV};
+        case HardEvent::V_MTE2:
+            return {Pipe::kV, Pipe::kMte2};
+        case HardEvent::MTE3_V:
+            return {Pipe::kMte3, Pipe::kV};
+        case HardEvent::V_MTE3:
+            return {Pipe::kV, Pipe::kMte3};
+        case HardEvent::M_V:
+            return {Pipe::kM, Pipe::kV};
+        case HardEvent::V_M:
+            return {Pipe::kV, Pipe::kM};
+        case HardEvent::V_V:
+            return {Pipe::kV, Pipe::kV};
+        case HardEvent::MTE3_MTE1:
+            return {Pipe::kMte3, Pipe::kMte1};
+        case HardEvent::MTE1_MTE3:
+            return {Pipe::kMte1, Pipe::kMte3};
+        case HardEvent::MTE1_V:
+            return {Pipe::kMte1, Pipe::kV};
+        case HardEvent::MTE2_M:
+            return {Pipe::kMte2, Pipe::kM};
+        case HardEvent::M_MTE2:
+            return {Pipe::kM, Pipe::kMte2};
+        case HardEvent::V_MTE1:
+            return {Pipe::kV, Pipe::kMte1};
+        case HardEvent::M_FIX:
+            return {Pipe::kM, Pipe::kFix};
+        case HardEvent::FIX_M:
+            return {Pipe::kFix, Pipe::kM};
+        case HardEvent::MTE3_MTE2:
+            return {Pipe::kMte3, Pipe::kMte2};
+        case HardEvent::MTE2_MTE3:
+            return {Pipe::kMte2, Pipe::kMte3};
+        case HardEvent::S_V:
+            return {Pipe::kS, Pipe::kV};
+        case HardEvent::V_S:
+            return {Pipe::kV, Pipe::kS};
+        case HardEvent::S_MTE2:
+            return {Pipe::kS, Pipe::kMte2};
+        case HardEvent::MTE2_S:
+            return {Pipe::kMte2, Pipe::kS};
+        case HardEvent::S_MTE3:
+            return {Pipe::kS, Pipe::kMte3};
+        case HardEvent::MTE3_S:
+            return {Pipe::kMte3, Pipe::kS};
+        case HardEvent::MTE2_FIX:
+            return {Pipe::kMte2, Pipe::kFix};
+        case HardEvent::FIX_MTE2:
+            return {Pipe::kFix, Pipe::kMte2};
+        case HardEvent::FIX_S:
+            return {Pipe::kFix, Pipe::kS};
+        case HardEvent::M_S:
+            return {Pipe::kM, Pipe::kS};
+        case HardEvent::FIX_MTE3:
+            return {Pipe::kFix, Pipe::kMte3};
+        case HardEvent::MTE1_FIX:
+            return {Pipe::kMte1, Pipe::kFix};
+        case HardEvent::FIX_MTE1:
+            return {Pipe::kFix, Pipe::kMte1};
+        case HardEvent::FIX_FIX:
+            return {Pipe::kFix, Pipe::kFix};
+        default:
+            return {};
     }
 }
 
-constexpr bool HasPipe(CoreKind kind, Pipe pipe) {
-    return SlotOf(kind, pipe) != kNoSlot;
-}
+constexpr bool HasPipe(CoreKind kind, Pipe pipe) { return SlotOf(kind, pipe) != kNoSlot; }
 
-constexpr bool IsPipeOfACore(pipe_t pipe) {
+constexpr bool IsPipeOfACore(pipe_t pipe)
+{
     return HasPipe(CoreKind::kVector, PipeOf(pipe)) || HasPipe(CoreKind::kCube, PipeOf(pipe));
 }
 
 // Whether there is a core that has both pipes; which core the kernel runs on is known at run time only.
-constexpr bool IsEvent(AscendC::HardEvent event) {
+constexpr bool IsEvent(AscendC::HardEvent event)
+{
     const PipePair pipes = PipesOf(event);
     for (const CoreKind kind : {CoreKind::kVector, CoreKind::kCube}) {
         if (HasPipe(kind, pipes.from) && HasPipe(kind, pipes.to)) return true;

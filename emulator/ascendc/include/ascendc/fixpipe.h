@@ -16,7 +16,8 @@
 
 namespace ascendc_host {
 
-inline bool CheckFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220& params) {
+inline bool CheckFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220& params)
+{
     bool fits = RequireRange(site, "nSize", params.nSize, 0, 4095);
     fits &= RequireRange(site, "mSize", params.mSize, 0, 8192);
     fits &= RequireRange(site, "srcStride", params.srcStride, 0, 65535);
@@ -24,14 +25,15 @@ inline bool CheckFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220&
     fits &= RequireRange(site, "ndNum", params.ndNum, 0, 65535);
     if (params.mSize > 1 && params.dstStride < params.nSize) {
         site.Report(Check::kOverlap,
-                    "rows of nSize = " + std::to_string(params.nSize) + " elements go to places dstStride = " +
-                        std::to_string(params.dstStride) + " elements apart",
+                    "rows of nSize = " + std::to_string(params.nSize) +
+                        " elements go to places dstStride = " + std::to_string(params.dstStride) + " elements apart",
                     "make dstStride at least nSize");
     }
     return fits;
 }
 
-inline bool IsPlainFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220& params) {
+inline bool IsPlainFixpipe(const CallSite& site, const AscendC::FixpipeParamsV220& params)
+{
     const char* extra = params.quantPre != NoQuant ? "quantPre"
                         : params.reluEn            ? "reluEn"
                         : params.unitFlag != 0     ? "unitFlag"
@@ -45,7 +47,8 @@ inline bool IsPlainFixpipe(const CallSite& site, const AscendC::FixpipeParamsV22
 }
 
 inline void RunFixpipe(const CallSite& site, const GmView& dst, const LocalView& src,
-                       const AscendC::FixpipeParamsV220& params) {
+                       const AscendC::FixpipeParamsV220& params)
+{
     if (!RequireMemory(site, src, "srcLocal", {Memory::kL0C})) return;
     if (!CheckFixpipe(site, params) || !IsPlainFixpipe(site, params)) return;
     if (params.nSize == 0 || params.mSize == 0 || params.ndNum == 0) return;
@@ -70,7 +73,8 @@ namespace AscendC {
 
 template <typename DstT, typename SrcT, const FixpipeConfig& config = CFG_ROW_MAJOR>
 void Fixpipe(const GlobalTensor<DstT>& dstGlobal, const LocalTensor<SrcT>& srcLocal,
-             const FixpipeParamsV220& intriParams, Where where = Where::Here()) {
+             const FixpipeParamsV220& intriParams, Where where = Where::Here())
+{
     static_assert(std::is_same_v<DstT, float> && std::is_same_v<SrcT, float>,
                   "Fixpipe: this model moves float to float");
     static_assert(config.format == CO2Layout::ROW_MAJOR, "Fixpipe: this model moves with CFG_ROW_MAJOR");

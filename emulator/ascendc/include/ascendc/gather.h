@@ -13,7 +13,8 @@ namespace ascendc_host {
 
 // Reads the offsets of the active lanes; an offset that is no multiple of the element is reported.
 inline uint32_t GatherOffset(const CallSite& site, const uint8_t* offsets, uint64_t index, uint32_t base,
-                             uint32_t elementBytes) {
+                             uint32_t elementBytes)
+{
     const uint32_t offset = LoadLanes<uint32_t, 1>(offsets + index * sizeof(uint32_t))[0] + base;
     if (offset % elementBytes != 0) {
         site.Report(Check::kAlignment, "byte offset " + std::to_string(offset) + " of element " + std::to_string(index),
@@ -26,16 +27,17 @@ inline uint32_t GatherOffset(const CallSite& site, const uint8_t* offsets, uint6
 template <typename T>
 void RunGather(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<T>& dst,
                const AscendC::LocalTensor<T>& src, const AscendC::LocalTensor<uint32_t>& offsets, uint32_t base,
-               uint32_t dstRepStride) {
+               uint32_t dstRepStride)
+{
     if (!shape) return;
     const Operand<T> to("dstLocal", dst, 1, dstRepStride);
     const Operand<T> from("srcLocal", src, 1, 1);
     const Operand<uint32_t> index("srcOffsetLocal", offsets, 1, shape->lanes * sizeof(uint32_t) / kBlockBytes);
     Instruction instruction(Pipe::kV, site.call, site.where);
     instruction.CheckAligned(index.view, kBlockBytes, index.name);
-    const uint64_t indexBytes = (shape->elements != 0 ? shape->elements
-                                                      : static_cast<uint64_t>(shape->repeats) * shape->lanes) *
-                                sizeof(uint32_t);
+    const uint64_t indexBytes =
+        (shape->elements != 0 ? shape->elements : static_cast<uint64_t>(shape->repeats) * shape->lanes) *
+        sizeof(uint32_t);
     const uint8_t* positions = instruction.Read(index.view, 0, indexBytes);
     std::vector<T> gathered;
     for (uint32_t repeat = 0; repeat < shape->repeats; ++repeat) {
@@ -66,7 +68,8 @@ namespace AscendC {
 template <typename T>
 void Gather(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const LocalTensor<uint32_t>& srcOffsetLocal,
             const uint32_t srcBaseAddr, const uint64_t mask, const uint8_t repeatTimes, const uint16_t dstRepStride,
-            Where where = Where::Here()) {
+            Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Gather: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Gather", where};
     const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
@@ -76,7 +79,8 @@ void Gather(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, cons
 template <typename T>
 void Gather(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const LocalTensor<uint32_t>& srcOffsetLocal,
             const uint32_t srcBaseAddr, const uint64_t mask[], const uint8_t repeatTimes, const uint16_t dstRepStride,
-            Where where = Where::Here()) {
+            Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Gather: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Gather", where};
     const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
@@ -85,7 +89,8 @@ void Gather(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, cons
 
 template <typename T>
 void Gather(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const LocalTensor<uint32_t>& srcOffsetLocal,
-            const uint32_t srcBaseAddr, const uint32_t count, Where where = Where::Here()) {
+            const uint32_t srcBaseAddr, const uint32_t count, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "Gather: the 910B supports types of 16 and 32 bits");
     const ascendc_host::CallSite site{"Gather", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, count);

@@ -25,7 +25,8 @@ struct GatherRange {
     uint32_t blockStride;
     uint32_t repeatStride;
 
-    uint64_t Offset(uint32_t repeat, uint64_t element, uint32_t elementBytes) const {
+    uint64_t Offset(uint32_t repeat, uint64_t element, uint32_t elementBytes) const
+    {
         const uint32_t perBlock = kBlockBytes / elementBytes;
         return (static_cast<uint64_t>(repeat) * repeatStride + element / perBlock * blockStride) * kBlockBytes +
                element % perBlock * elementBytes;
@@ -37,7 +38,8 @@ struct GatherRange {
 constexpr uint32_t kFixedPatterns[] = {0x0, 0x5, 0xa, 0x1, 0x2, 0x4, 0x8, 0xf};
 
 inline std::optional<GatherRange> GatherRangeOf(const CallSite& site, uint32_t elementBytes, bool reduceMode,
-                                                uint32_t mask, const AscendC::GatherMaskParams& params) {
+                                                uint32_t mask, const AscendC::GatherMaskParams& params)
+{
     const uint32_t wholeRepeat = kRepeatBytes / elementBytes;
     const GatherRange range{reduceMode ? mask : wholeRepeat, params.repeatTimes, params.src0BlockStride,
                             params.src0RepeatStride};
@@ -48,15 +50,16 @@ inline std::optional<GatherRange> GatherRangeOf(const CallSite& site, uint32_t e
         return std::nullopt;
     }
     if (range.blockStride != 1 && range.perRepeat > wholeRepeat) {
-        site.Report(Check::kUnsupported,
-                    "counter mode over more than 256 bytes with src0BlockStride " +
-                        std::to_string(params.src0BlockStride),
-                    "use src0BlockStride 1; the documents leave this case open");
+        site.Report(
+            Check::kUnsupported,
+            "counter mode over more than 256 bytes with src0BlockStride " + std::to_string(params.src0BlockStride),
+            "use src0BlockStride 1; the documents leave this case open");
     }
     return range;
 }
 
-inline void ReadGatherSource(Instruction& instruction, const VectorOperand& source, const GatherRange& range) {
+inline void ReadGatherSource(Instruction& instruction, const VectorOperand& source, const GatherRange& range)
+{
     instruction.CheckAligned(source.view, kBlockBytes, source.name);
     const uint32_t bytes = source.elementBytes;
     const uint64_t end = range.Offset(range.repeats - 1, range.perRepeat - 1, bytes) + bytes;
@@ -72,13 +75,15 @@ inline void ReadGatherSource(Instruction& instruction, const VectorOperand& sour
 }
 
 // The bytes that the destination may need.
-inline uint64_t AtMost(const VectorOperand& to, const GatherRange& range) {
+inline uint64_t AtMost(const VectorOperand& to, const GatherRange& range)
+{
     return std::min<uint64_t>(range.perRepeat * range.repeats * to.elementBytes, to.view.size);
 }
 
 // Packing in place is allowed: the result never overtakes what is still to be read.
 inline void CheckGatherOverlap(const CallSite& site, const VectorOperand& to, const VectorOperand& from,
-                               const GatherRange& range) {
+                               const GatherRange& range)
+{
     if (to.view.offset == from.view.offset) return;
     const uint64_t end = range.Offset(range.repeats - 1, range.perRepeat - 1, from.elementBytes) + from.elementBytes;
     RequireDisjoint(site, to, {0, AtMost(to, range)}, from, {0, end});
@@ -87,7 +92,8 @@ inline void CheckGatherOverlap(const CallSite& site, const VectorOperand& to, co
 // Packs the elements that keeps(repeat, element) chooses. Returns how many.
 template <typename T, typename Keeps>
 uint64_t Pack(Instruction& instruction, const Operand<T>& to, const Operand<T>& from, const GatherRange& range,
-              Keeps keeps) {
+              Keeps keeps)
+{
     std::vector<T> kept;
     const uint8_t* source = Core::Current().Local(from.view.offset);
     for (uint32_t repeat = 0; repeat < range.repeats; ++repeat) {
@@ -105,7 +111,8 @@ uint64_t Pack(Instruction& instruction, const Operand<T>& to, const Operand<T>& 
 }
 
 template <typename T>
-uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32_t mask, uint64_t kept) {
+uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32_t mask, uint64_t kept)
+{
     constexpr uint32_t lanes = kRepeatBytes / sizeof(T);
     const uint64_t steps = range.repeats * ((range.perRepeat + lanes - 1) / lanes);
     instruction.ComputeCost(static_cast<double>(steps), lanes / RateOf<VectorOp::kGatherMask, sizeof(T), sizeof(T)>());
@@ -117,7 +124,8 @@ uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32
 template <typename T, typename U>
 void RunGatherUser(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
                    const AscendC::LocalTensor<U>& pattern, bool reduceMode, uint32_t mask,
-                   const AscendC::GatherMaskParams& params, uint64_t& rsvdCnt) {
+                   const AscendC::GatherMaskParams& params, uint64_t& rsvdCnt)
+{
     const auto range = GatherRangeOf(site, sizeof(T), reduceMode, mask, params);
     if (!range) return;
     const Operand<T> to("dstLocal", dst, 1, 1);
@@ -144,7 +152,8 @@ void RunGatherUser(const CallSite& site, const AscendC::LocalTensor<T>& dst, con
 template <typename T>
 void RunGatherFixed(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
                     uint8_t pattern, bool reduceMode, uint32_t mask, const AscendC::GatherMaskParams& params,
-                    uint64_t& rsvdCnt) {
+                    uint64_t& rsvdCnt)
+{
     if (pattern < 1 || pattern > 7) {
         site.Report(Check::kParameter, "the fixed pattern is " + std::to_string(pattern),
                     "use 1 (even elements), 2 (odd), 3 to 6 (every fourth) or 7 (all)");
@@ -169,8 +178,9 @@ namespace AscendC {
 
 template <typename T, typename U, GatherMaskMode mode = defaultGatherMaskMode>
 void GatherMask(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const LocalTensor<U>& src1Pattern,
-                const bool reduceMode, const uint32_t mask, const GatherMaskParams& gatherMaskParams,
-                uint64_t& rsvdCnt, Where where = Where::Here()) {
+                const bool reduceMode, const uint32_t mask, const GatherMaskParams& gatherMaskParams, uint64_t& rsvdCnt,
+                Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "GatherMask: the 910B supports types of 16 and 32 bits");
     static_assert(sizeof(T) == 2 ? std::is_same_v<U, uint16_t> : std::is_same_v<U, uint32_t>,
                   "GatherMask: the pattern is uint16_t for 16-bit elements and uint32_t for 32-bit elements");
@@ -180,15 +190,17 @@ void GatherMask(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local,
 
 template <typename T, GatherMaskMode mode = defaultGatherMaskMode>
 void GatherMask(const LocalTensor<T>& dstLocal, const LocalTensor<T>& src0Local, const uint8_t src1Pattern,
-                const bool reduceMode, const uint32_t mask, const GatherMaskParams& gatherMaskParams,
-                uint64_t& rsvdCnt, Where where = Where::Here()) {
+                const bool reduceMode, const uint32_t mask, const GatherMaskParams& gatherMaskParams, uint64_t& rsvdCnt,
+                Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsPlain16Or32<T>, "GatherMask: the 910B supports types of 16 and 32 bits");
     ascendc_host::RunGatherFixed(ascendc_host::CallSite{"GatherMask", where}, dstLocal, src0Local, src1Pattern,
                                  reduceMode, mask, gatherMaskParams, rsvdCnt);
 }
 
 // How many elements the last GatherMask kept; needs a V_S flag since then.
-inline int64_t GetGatherMaskRemainCount(Where where = Where::Here()) {
+inline int64_t GetGatherMaskRemainCount(Where where = Where::Here())
+{
     return static_cast<int64_t>(
         ascendc_host::Core::Current().ReadRegister(ascendc_host::Register::kGatherMaskCount, where));
 }

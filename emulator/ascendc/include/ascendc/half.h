@@ -10,19 +10,22 @@
 
 namespace ascendc_host {
 
-inline uint32_t FloatBits(float value) {
+inline uint32_t FloatBits(float value)
+{
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof(bits));
     return bits;
 }
 
-inline float FloatFromBits(uint32_t bits) {
+inline float FloatFromBits(uint32_t bits)
+{
     float value;
     std::memcpy(&value, &bits, sizeof(value));
     return value;
 }
 
-inline float HalfBitsToFloat(uint16_t bits) {
+inline float HalfBitsToFloat(uint16_t bits)
+{
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t magnitude = bits & 0x7fffu;
     // Multiplying by 2^112 moves the exponent bias from 15 to 127 and normalises subnormal numbers.
@@ -31,7 +34,8 @@ inline float HalfBitsToFloat(uint16_t bits) {
     return FloatFromBits(sign | (magnitude >= 0x7c00u ? special : FloatBits(finite)));
 }
 
-inline uint16_t FloatToHalfBits(float value) {
+inline uint16_t FloatToHalfBits(float value)
+{
     const uint32_t bits = FloatBits(value);
     const uint32_t sign = bits & 0x80000000u;
     const uint32_t magnitude = bits ^ sign;
@@ -44,11 +48,10 @@ inline uint16_t FloatToHalfBits(float value) {
     return static_cast<uint16_t>((magnitude >= (143u << 23) ? special : finite) | (sign >> 16));
 }
 
-inline float Bfloat16BitsToFloat(uint16_t bits) {
-    return FloatFromBits(static_cast<uint32_t>(bits) << 16);
-}
+inline float Bfloat16BitsToFloat(uint16_t bits) { return FloatFromBits(static_cast<uint32_t>(bits) << 16); }
 
-inline uint16_t FloatToBfloat16Bits(float value) {
+inline uint16_t FloatToBfloat16Bits(float value)
+{
     const uint32_t bits = FloatBits(value);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const bool isNan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -62,10 +65,12 @@ struct half {
 
     half() = default;
     template <typename T, std::enable_if_t<std::is_arithmetic_v<T>, bool> = true>
-    half(T value) : bits(ascendc_host::FloatToHalfBits(static_cast<float>(value))) {}
+    half(T value) : bits(ascendc_host::FloatToHalfBits(static_cast<float>(value)))
+    {}
     operator float() const { return ascendc_host::HalfBitsToFloat(bits); }
 
-    static half FromBits(uint16_t bits) {
+    static half FromBits(uint16_t bits)
+    {
         half value;
         value.bits = bits;
         return value;
@@ -78,9 +83,11 @@ struct bfloat16_t {
 
     bfloat16_t() = default;
     template <typename T, std::enable_if_t<std::is_arithmetic_v<T>, bool> = true>
-    bfloat16_t(T value) : bits(ascendc_host::FloatToBfloat16Bits(static_cast<float>(value))) {}
+    bfloat16_t(T value) : bits(ascendc_host::FloatToBfloat16Bits(static_cast<float>(value)))
+    {}
 
-    static bfloat16_t FromBits(uint16_t bits) {
+    static bfloat16_t FromBits(uint16_t bits)
+    {
         bfloat16_t value;
         value.bits = bits;
         return value;
@@ -92,12 +99,8 @@ static_assert(sizeof(bfloat16_t) == 2 && std::is_trivially_copyable_v<bfloat16_t
 
 namespace AscendC {
 
-inline float ToFloat(const bfloat16_t& value) {
-    return ascendc_host::Bfloat16BitsToFloat(value.bits);
-}
+inline float ToFloat(const bfloat16_t& value) { return ascendc_host::Bfloat16BitsToFloat(value.bits); }
 
-inline bfloat16_t ToBfloat16(const float& value) {
-    return bfloat16_t(value);
-}
+inline bfloat16_t ToBfloat16(const float& value) { return bfloat16_t(value); }
 
 }  // namespace AscendC

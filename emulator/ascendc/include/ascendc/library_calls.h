@@ -15,7 +15,8 @@ namespace ascendc_host {
 constexpr Where kInsideLibrary{"kernel_operator.h", 0};
 
 // A flag set and waited for at once, with an event id that is free.
-inline void SetAndWait(Pipe from, Pipe to) {
+inline void SetAndWait(Pipe from, Pipe to)
+{
     Core& core = Core::Current();
     const int id = core.AllocateEventId(from, to, kInsideLibrary);
     core.SetFlag(from, to, id, kInsideLibrary);
@@ -24,7 +25,8 @@ inline void SetAndWait(Pipe from, Pipe to) {
 }
 
 inline void RequireDisjoint(const CallSite& site, const VectorOperand& written, const Span& writtenSpan,
-                            const VectorOperand& read, const Span& readSpan) {
+                            const VectorOperand& read, const Span& readSpan)
+{
     if (!RangesMeet(written.view.offset + writtenSpan.first, written.view.offset + writtenSpan.end,
                     read.view.offset + readSpan.first, read.view.offset + readSpan.end)) {
         return;

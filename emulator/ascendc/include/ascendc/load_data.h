@@ -18,9 +18,7 @@ constexpr uint32_t kFractalBytes = 512;
 constexpr uint32_t kFractalRows = 16;  // of 32 bytes each
 
 // asc-devkit, Cube instruction theoretical performance, NPU 2201: 256 bytes per cycle to L0A, 128 to L0B.
-constexpr double FractalCycles(Memory target) {
-    return kFractalBytes / (target == Memory::kL0A ? 256.0 : 128.0);
-}
+constexpr double FractalCycles(Memory target) { return kFractalBytes / (target == Memory::kL0A ? 256.0 : 128.0); }
 
 struct FractalMove {
     Instruction& instruction;
@@ -30,18 +28,21 @@ struct FractalMove {
     uint64_t from;
 
     // Whether the row holds data. Rows of padding that nothing has written are moved as well, and stay unwritten.
-    bool IsRowWritten(uint32_t row) const {
+    bool IsRowWritten(uint32_t row) const
+    {
         return Core::Current().Initialised(src.offset + static_cast<uint32_t>(from) + row * kBlockBytes);
     }
 
     // The first row behind `row` that differs from it in being written.
-    uint32_t EndOfRun(uint32_t row) const {
+    uint32_t EndOfRun(uint32_t row) const
+    {
         const bool written = IsRowWritten(row);
         while (row < kFractalRows && IsRowWritten(row) == written) ++row;
         return row;
     }
 
-    void Straight() const {
+    void Straight() const
+    {
         for (uint32_t row = 0, end = 0; row < kFractalRows; row = end) {
             end = EndOfRun(row);
             const uint64_t offset = row * kBlockBytes;
@@ -56,12 +57,12 @@ struct FractalMove {
     }
 
     // Elements of 16 bits; row `row` of the source becomes column `row`.
-    void Transposed() const {
+    void Transposed() const
+    {
         constexpr uint64_t element = sizeof(uint16_t);
         for (uint32_t row = 0; row < kFractalRows; ++row) {
             const bool written = IsRowWritten(row);
-            const uint8_t* source =
-                written ? instruction.Read(src, from + row * kBlockBytes, kBlockBytes) : nullptr;
+            const uint8_t* source = written ? instruction.Read(src, from + row * kBlockBytes, kBlockBytes) : nullptr;
             for (uint32_t column = 0; column < kFractalRows; ++column) {
                 const uint64_t offset = to + column * kBlockBytes + row * element;
                 if (written) {
@@ -74,7 +75,8 @@ struct FractalMove {
     }
 };
 
-inline bool CheckLoadData(const CallSite& site, const AscendC::LoadData2DParams& params) {
+inline bool CheckLoadData(const CallSite& site, const AscendC::LoadData2DParams& params)
+{
     bool fits = RequireRange(site, "startIndex", params.startIndex, 0, 65535);
     fits &= RequireRange(site, "repeatTimes", params.repeatTimes, 1, 255);
     fits &= RequireRange(site, "srcStride", params.srcStride, 0, 65535);
@@ -87,7 +89,8 @@ inline bool CheckLoadData(const CallSite& site, const AscendC::LoadData2DParams&
 }
 
 inline void LoadFractals(const CallSite& site, const LocalView& dst, const LocalView& src,
-                         const AscendC::LoadData2DParams& params) {
+                         const AscendC::LoadData2DParams& params)
+{
     const bool placed = RequireMemory(site, dst, "dstLocal", {Memory::kL0A, Memory::kL0B}) &&
                         RequireMemory(site, src, "srcLocal", {Memory::kL1});
     if (!placed || !CheckLoadData(site, params)) return;
@@ -110,7 +113,8 @@ namespace AscendC {
 
 template <typename T>
 void LoadData(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const LoadData2DParams& loadDataParams,
-              Where where = Where::Here()) {
+              Where where = Where::Here())
+{
     static_assert(std::is_same_v<T, half> || std::is_same_v<T, bfloat16_t>,
                   "LoadData: this model moves fractals of half and bfloat16_t");
     ascendc_host::LoadFractals(ascendc_host::CallSite{"LoadData", where}, dstLocal.View(), srcLocal.View(),

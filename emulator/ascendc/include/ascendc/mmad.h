@@ -29,24 +29,25 @@ constexpr uint32_t kSelfOrderedFractals = 10;
 using CubeRow = std::array<float, kCubeEdge>;
 using CubeFractal = std::array<CubeRow, kCubeEdge>;
 
-constexpr uint32_t CubeBlocks(uint32_t length) {
-    return (length + kCubeEdge - 1) / kCubeEdge;
-}
+constexpr uint32_t CubeBlocks(uint32_t length) { return (length + kCubeEdge - 1) / kCubeEdge; }
 
 struct MmadShape {
     uint32_t m, n, k;
 
     // With m = 1 the hardware takes A for a vector whose elements lie one behind the other (asc-devkit, GEMV).
-    uint64_t LeftRow(uint32_t row, uint32_t kBlock) const {
+    uint64_t LeftRow(uint32_t row, uint32_t kBlock) const
+    {
         if (m == 1) return static_cast<uint64_t>(kBlock) * kBlockBytes;
         const uint64_t fractal = static_cast<uint64_t>(row / kCubeEdge) * CubeBlocks(k) + kBlock;
         return fractal * kCubeFractalBytes + row % kCubeEdge * kBlockBytes;
     }
-    uint64_t RightColumn(uint32_t column, uint32_t kBlock) const {
+    uint64_t RightColumn(uint32_t column, uint32_t kBlock) const
+    {
         const uint64_t fractal = static_cast<uint64_t>(kBlock) * CubeBlocks(n) + column / kCubeEdge;
         return fractal * kCubeFractalBytes + column % kCubeEdge * kBlockBytes;
     }
-    uint64_t ResultRow(uint32_t row, uint32_t nBlock) const {
+    uint64_t ResultRow(uint32_t row, uint32_t nBlock) const
+    {
         return (static_cast<uint64_t>(nBlock) * CubeBlocks(m) * kCubeEdge + row) * kResultRowBytes;
     }
     uint32_t Depth(uint32_t kBlock) const { return std::min(kCubeEdge, k - kBlock * kCubeEdge); }
@@ -58,7 +59,8 @@ inline float ToFloat(const bfloat16_t& value) { return Bfloat16BitsToFloat(value
 
 // `count` elements at a place of L0A or L0B, zeros behind them.
 template <typename T>
-CubeRow LoadCubeRow(Instruction& instruction, const LocalView& view, uint64_t offset, uint32_t count) {
+CubeRow LoadCubeRow(Instruction& instruction, const LocalView& view, uint64_t offset, uint32_t count)
+{
     std::array<T, kCubeEdge> raw = {};
     std::memcpy(raw.data(), instruction.Read(view, offset, count * sizeof(T)), count * sizeof(T));
     CubeRow row;
@@ -67,7 +69,8 @@ CubeRow LoadCubeRow(Instruction& instruction, const LocalView& view, uint64_t of
 }
 
 template <typename T>
-std::vector<CubeRow> LoadLeft(Instruction& instruction, const LocalView& view, const MmadShape& shape) {
+std::vector<CubeRow> LoadLeft(Instruction& instruction, const LocalView& view, const MmadShape& shape)
+{
     std::vector<CubeRow> left;
     for (uint32_t row = 0; row < shape.m; ++row) {
         for (uint32_t kBlock = 0; kBlock < CubeBlocks(shape.k); ++kBlock) {
@@ -79,7 +82,8 @@ std::vector<CubeRow> LoadLeft(Instruction& instruction, const LocalView& view, c
 
 // Fractals of B with its rows inside, so that the inner loops run over columns.
 template <typename T>
-std::vector<CubeFractal> LoadRight(Instruction& instruction, const LocalView& view, const MmadShape& shape) {
+std::vector<CubeFractal> LoadRight(Instruction& instruction, const LocalView& view, const MmadShape& shape)
+{
     std::vector<CubeFractal> right(CubeBlocks(shape.k) * CubeBlocks(shape.n));
     for (uint32_t kBlock = 0; kBlock < CubeBlocks(shape.k); ++kBlock) {
         for (uint32_t column = 0; column < shape.n; ++column) {
@@ -93,7 +97,8 @@ std::vector<CubeFractal> LoadRight(Instruction& instruction, const LocalView& vi
 }
 
 // Adds a row of 16 numbers times a fractal: the 16 products of an element as a binary tree, then onto the sum.
-inline void AddProducts(CubeRow& sum, const CubeRow& left, const CubeFractal& right) {
+inline void AddProducts(CubeRow& sum, const CubeRow& left, const CubeFractal& right)
+{
     CubeFractal products;
     for (uint32_t i = 0; i < kCubeEdge; ++i) {
         for (uint32_t column = 0; column < kCubeEdge; ++column) products[i][column] = left[i] * right[i][column];
@@ -107,7 +112,8 @@ inline void AddProducts(CubeRow& sum, const CubeRow& left, const CubeFractal& ri
 }
 
 // The rest of the fractals of C, behind row m and column n, holds nothing that a kernel may use.
-inline void ForgetPadding(Instruction& instruction, const LocalView& view, const MmadShape& shape) {
+inline void ForgetPadding(Instruction& instruction, const LocalView& view, const MmadShape& shape)
+{
     const uint32_t lastBlock = CubeBlocks(shape.n) - 1;
     const uint64_t lastBytes = shape.Width(lastBlock) * sizeof(float);
     const uint64_t rest = static_cast<uint64_t>(CubeBlocks(shape.m) * kCubeEdge - shape.m) * kResultRowBytes;
@@ -121,7 +127,8 @@ inline void ForgetPadding(Instruction& instruction, const LocalView& view, const
 
 template <typename T>
 void Multiply(Instruction& instruction, const LocalView& result, const LocalView& left, const LocalView& right,
-              const MmadShape& shape, bool accumulate) {
+              const MmadShape& shape, bool accumulate)
+{
     const std::vector<CubeRow> a = LoadLeft<T>(instruction, left, shape);
     const std::vector<CubeFractal> b = LoadRight<T>(instruction, right, shape);
     const uint32_t nBlocks = CubeBlocks(shape.n);
@@ -141,7 +148,8 @@ void Multiply(Instruction& instruction, const LocalView& result, const LocalView
     ForgetPadding(instruction, result, shape);
 }
 
-inline bool CheckMmad(const CallSite& site, const AscendC::MmadParams& params) {
+inline bool CheckMmad(const CallSite& site, const AscendC::MmadParams& params)
+{
     bool fits = RequireRange(site, "m", params.m, 0, 4095);
     fits &= RequireRange(site, "n", params.n, 0, 4095);
     fits &= RequireRange(site, "k", params.k, 0, 4095);
@@ -156,7 +164,8 @@ inline bool CheckMmad(const CallSite& site, const AscendC::MmadParams& params) {
 
 template <typename T>
 void RunMmad(const CallSite& site, const LocalView& dst, const LocalView& left, const LocalView& right,
-             const AscendC::MmadParams& params) {
+             const AscendC::MmadParams& params)
+{
     bool placed = RequireMemory(site, dst, "dstLocal", {Memory::kL0C});
     placed &= RequireMemory(site, left, "fmLocal", {Memory::kL0A});
     placed &= RequireMemory(site, right, "filterLocal", {Memory::kL0B});
@@ -182,7 +191,8 @@ namespace AscendC {
 // m, n and k need not be multiples of 16; what lies behind them in the last fractals does not count.
 template <typename DstT, typename Src0T, typename Src1T>
 void Mmad(const LocalTensor<DstT>& dstLocal, const LocalTensor<Src0T>& fmLocal, const LocalTensor<Src1T>& filterLocal,
-          const MmadParams& mmadParams, Where where = Where::Here()) {
+          const MmadParams& mmadParams, Where where = Where::Here())
+{
     static_assert(std::is_same_v<DstT, float> && std::is_same_v<Src0T, Src1T> &&
                       (std::is_same_v<Src0T, half> || std::is_same_v<Src0T, bfloat16_t>),
                   "Mmad: this model multiplies half by half or bfloat16_t by bfloat16_t into float");

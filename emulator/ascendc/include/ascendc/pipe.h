@@ -22,7 +22,8 @@ namespace ascendc_host {
 
 constexpr uint32_t kMaxBuffers = 64;  // asc-devkit docs, TPipe::InitBuffer: all buffers of a TPipe together
 
-inline AscendC::TPipe*& CurrentTPipe() {
+inline AscendC::TPipe*& CurrentTPipe()
+{
     static thread_local AscendC::TPipe* pipe = nullptr;
     return pipe;
 }
@@ -34,13 +35,15 @@ namespace AscendC {
 class TPipe {
 public:
     TPipe() { Init(); }
-    ~TPipe() noexcept(false) {
+    ~TPipe() noexcept(false)
+    {
         if (!destroyed_) Destroy();
     }
     TPipe(const TPipe&) = delete;
     TPipe& operator=(const TPipe&) = delete;
 
-    void Init() {
+    void Init()
+    {
         ascendc_host::CurrentMask() = ascendc_host::MaskRegister{};
         ascendc_host::CurrentPad() = ascendc_host::PadRegister{};
         ascendc_host::CurrentTPipe() = this;
@@ -49,7 +52,8 @@ public:
     }
 
     template <typename Queue>
-    bool InitBuffer(Queue& que, uint8_t num, uint32_t len, Where where = Where::Here()) {
+    bool InitBuffer(Queue& que, uint8_t num, uint32_t len, Where where = Where::Here())
+    {
         CheckBuffers(num, len, where);
         auto buffers = std::make_shared<ascendc_host::QueueBuffers>(num);
         for (ascendc_host::QueueBuffer& buffer : *buffers) {
@@ -62,7 +66,8 @@ public:
     }
 
     template <TPosition pos>
-    bool InitBuffer(TBuf<pos>& buf, uint32_t len, Where where = Where::Here()) {
+    bool InitBuffer(TBuf<pos>& buf, uint32_t len, Where where = Where::Here())
+    {
         CheckBuffers(1, len, where);
         buf.buffer_ = Allocate(len, pos, where);
         buf.initialised_ = true;
@@ -70,21 +75,24 @@ public:
     }
 
     template <HardEvent event>
-    TEventID AllocEventID(Where where = Where::Here()) {
+    TEventID AllocEventID(Where where = Where::Here())
+    {
         static_assert(ascendc_host::IsEvent(event), "AllocEventID: no core has such an event");
         constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
         return static_cast<TEventID>(ascendc_host::Core::Current().AllocateEventId(pipes.from, pipes.to, where));
     }
 
     template <HardEvent event>
-    void ReleaseEventID(TEventID id) {
+    void ReleaseEventID(TEventID id)
+    {
         static_assert(ascendc_host::IsEvent(event), "ReleaseEventID: no core has such an event");
         constexpr ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
         ascendc_host::Core::Current().ReleaseEventId(pipes.from, pipes.to, id);
     }
 
     // An id that is free at the moment; it is not taken, so use it at once.
-    TEventID FetchEventID(HardEvent event, Where where = Where::Here()) {
+    TEventID FetchEventID(HardEvent event, Where where = Where::Here())
+    {
         const ascendc_host::PipePair pipes = ascendc_host::PipesOf(event);
         ascendc_host::Core& core = ascendc_host::Core::Current();
         if (!ascendc_host::IsEvent(event)) {
@@ -97,18 +105,21 @@ public:
     }
 
     template <HardEvent event>
-    TEventID FetchEventID(Where where = Where::Here()) {
+    TEventID FetchEventID(Where where = Where::Here())
+    {
         return FetchEventID(event, where);
     }
 
-    void Reset() {
+    void Reset()
+    {
         Drain();
         GiveCubeEventsBack();
         ascendc_host::Core::Current().ResetLocal();
         Init();
     }
 
-    void Destroy() {
+    void Destroy()
+    {
         destroyed_ = true;
         Drain();
         GiveCubeEventsBack();
@@ -127,7 +138,8 @@ private:
 
     static bool OnCube() { return ascendc_host::Core::Current().Kind() == ascendc_host::CoreKind::kCube; }
 
-    void TakeCubeEvents() {
+    void TakeCubeEvents()
+    {
         ascendc_host::Core& core = ascendc_host::Core::Current();
         for (int i = 0; OnCube() && i < kCubeEvents; ++i) {
             const int id = core.AllocateEventId(ascendc_host::Pipe::kM, ascendc_host::Pipe::kMte1, kInsideTPipe);
@@ -135,7 +147,8 @@ private:
         }
     }
 
-    void GiveCubeEventsBack() {
+    void GiveCubeEventsBack()
+    {
         ascendc_host::Core& core = ascendc_host::Core::Current();
         for (int id = 0; OnCube() && id < kCubeEvents; ++id) {
             core.WaitFlag(ascendc_host::Pipe::kM, ascendc_host::Pipe::kMte1, id, kInsideTPipe);
@@ -143,13 +156,15 @@ private:
         }
     }
 
-    void Drain() {
+    void Drain()
+    {
         for (const auto& buffers : queues_) ascendc_host::DrainQueue(*buffers, kInsideTPipe);
         queues_.clear();
         bufferCount_ = 0;
     }
 
-    void CheckBuffers(uint32_t count, uint32_t bytes, Where where) {
+    void CheckBuffers(uint32_t count, uint32_t bytes, Where where)
+    {
         bufferCount_ += count;
         if (count > 0 && bytes > 0 && bufferCount_ <= ascendc_host::kMaxBuffers) return;
         ascendc_host::Core::Current().Fault(
@@ -159,7 +174,8 @@ private:
             "ask for at least one byte and one buffer, and for at most 64 buffers in a TPipe");
     }
 
-    static uint32_t Allocate(uint32_t bytes, TPosition position, Where where) {
+    static uint32_t Allocate(uint32_t bytes, TPosition position, Where where)
+    {
         const uint32_t rounded = AlignUp(bytes, ONE_BLK_SIZE);
         return ascendc_host::Core::Current().AllocateLocal(ascendc_host::MemoryOf(position), rounded,
                                                            ascendc_host::PositionName(position), where);
@@ -172,6 +188,4 @@ private:
 
 }  // namespace AscendC
 
-inline AscendC::TPipe* GetTPipePtr() {
-    return ascendc_host::CurrentTPipe();
-}
+inline AscendC::TPipe* GetTPipePtr() { return ascendc_host::CurrentTPipe(); }

@@ -7,7 +7,8 @@
 namespace ascendc_host {
 
 template <typename... Arguments>
-float NoScalarMathOnTheAiCore(Arguments...) {
+float NoScalarMathOnTheAiCore(Arguments...)
+{
     static_assert(sizeof...(Arguments) > 99,
                   "the AI core has no scalar math library: keep the values in the Unified Buffer and use vector "
                   "instructions (Exp, Ln, Sqrt, Abs, Cast), or ScalarCast to round");

@@ -32,7 +32,8 @@ struct QueueBuffer {
 using QueueBuffers = std::vector<QueueBuffer>;
 
 // Waits for the flags of freed buffers and reports tensors that were never freed. The end of a TPipe calls it.
-inline void DrainQueue(QueueBuffers& buffers, Where where) {
+inline void DrainQueue(QueueBuffers& buffers, Where where)
+{
     Core& core = Core::Current();
     for (QueueBuffer& buffer : buffers) {
         if (buffer.freeEvent != kNoEvent) {
@@ -53,7 +54,8 @@ class Queue {
 public:
     void Init(std::shared_ptr<QueueBuffers> buffers) { buffers_ = std::move(buffers); }
 
-    LocalView Alloc(Where where) {
+    LocalView Alloc(Where where)
+    {
         Core& core = Core::Current();
         for (size_t tried = 0; tried < Count(); ++tried) {
             QueueBuffer& buffer = (*buffers_)[cursor_];
@@ -73,13 +75,15 @@ public:
         }
         core.Fault(Check::kQueue, where, "AllocTensor",
                    Count() == 0 ? "the queue has no buffers"
-                                : "all " + std::to_string(Count()) + " buffers of the queue are in use; the core would "
-                                  "wait for ever",
+                                : "all " + std::to_string(Count()) +
+                                      " buffers of the queue are in use; the core would "
+                                      "wait for ever",
                    Count() == 0 ? "call TPipe::InitBuffer for the queue first"
                                 : "free a tensor of this queue first, or give InitBuffer more buffers");
     }
 
-    void EnQue(const LocalView& view, PipePair pipes, int32_t depth, Where where) {
+    void EnQue(const LocalView& view, PipePair pipes, int32_t depth, Where where)
+    {
         Core& core = Core::Current();
         QueueBuffer& buffer = Find(view, "EnQue", where);
         if (core.GetBufferState(buffer.id) != BufferState::kAllocated) {
@@ -87,8 +91,7 @@ public:
                        "enqueue what AllocTensor or DeQue returned, once");
         }
         if (waiting_.size() >= static_cast<size_t>(depth)) {
-            core.Fault(Check::kQueue, where, "EnQue",
-                       "the queue of depth " + std::to_string(depth) + " is full",
+            core.Fault(Check::kQueue, where, "EnQue", "the queue of depth " + std::to_string(depth) + " is full",
                        "call DeQue first, or give the TQue a larger depth");
         }
         buffer.enqueuePipes = pipes;
@@ -100,7 +103,8 @@ public:
         waiting_.push_back(&buffer);
     }
 
-    LocalView DeQue(PipePair pipes, Where where) {
+    LocalView DeQue(PipePair pipes, Where where)
+    {
         Core& core = Core::Current();
         if (waiting_.empty()) {
             core.Fault(Check::kQueue, where, "DeQue", "no tensor is enqueued; the core would wait for ever",
@@ -123,7 +127,8 @@ public:
         return core.WholeBuffer(buffer.id);
     }
 
-    void Free(const LocalView& view, PipePair pipes, Where where) {
+    void Free(const LocalView& view, PipePair pipes, Where where)
+    {
         Core& core = Core::Current();
         QueueBuffer& buffer = Find(view, "FreeTensor", where);
         if (core.GetBufferState(buffer.id) != BufferState::kAllocated) {
@@ -146,7 +151,8 @@ public:
 private:
     size_t Count() const { return buffers_ == nullptr ? 0 : buffers_->size(); }
 
-    QueueBuffer& Find(const LocalView& view, const char* call, Where where) {
+    QueueBuffer& Find(const LocalView& view, const char* call, Where where)
+    {
         Core& core = Core::Current();
         for (size_t i = 0; i < Count(); ++i) {
             QueueBuffer& buffer = (*buffers_)[i];
@@ -173,16 +179,25 @@ namespace AscendC {
 
 using TEventID = int8_t;
 
-constexpr TPosition GetBufferLogicPos(TPosition pos, bool isSrc) {
+constexpr TPosition GetBufferLogicPos(TPosition pos, bool isSrc)
+{
     switch (pos) {
-        case TPosition::A1: return isSrc ? TPosition::GM : TPosition::A1;
-        case TPosition::B1: return isSrc ? TPosition::GM : TPosition::B1;
-        case TPosition::A2: return isSrc ? TPosition::A1 : TPosition::A2;
-        case TPosition::B2: return isSrc ? TPosition::B1 : TPosition::B2;
-        case TPosition::CO1: return isSrc ? TPosition::CO1 : TPosition::CO2;
-        case TPosition::VECIN: return isSrc ? TPosition::GM : TPosition::VECIN;
-        case TPosition::VECOUT: return isSrc ? TPosition::VECOUT : TPosition::GM;
-        default: return TPosition::MAX;
+        case TPosition::A1:
+            return isSrc ? TPosition::GM : TPosition::A1;
+        case TPosition::B1:
+            return isSrc ? TPosition::GM : TPosition::B1;
+        case TPosition::A2:
+            return isSrc ? TPosition::A1 : TPosition::A2;
+        case TPosition::B2:
+            return isSrc ? TPosition::B1 : TPosition::B2;
+        case TPosition::CO1:
+            return isSrc ? TPosition::CO1 : TPosition::CO2;
+        case TPosition::VECIN:
+            return isSrc ? TPosition::GM : TPosition::VECIN;
+        case TPosition::VECOUT:
+            return isSrc ? TPosition::VECOUT : TPosition::GM;
+        default:
+            return TPosition::MAX;
     }
 }
 
@@ -194,23 +209,27 @@ class TQueBind {
 
 public:
     template <typename T>
-    LocalTensor<T> AllocTensor(Where where = Where::Here()) {
+    LocalTensor<T> AllocTensor(Where where = Where::Here())
+    {
         return LocalTensor<T>(queue_.Alloc(where));
     }
 
     template <typename T>
-    void FreeTensor(LocalTensor<T>& tensor, Where where = Where::Here()) {
+    void FreeTensor(LocalTensor<T>& tensor, Where where = Where::Here())
+    {
         queue_.Free(tensor.View(), ascendc_host::QueueEvent(src, dst, false), where);
     }
 
     template <typename T>
-    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here()) {
+    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here())
+    {
         queue_.EnQue(tensor.View(), ascendc_host::QueueEvent(src, dst, true), depth, where);
         return true;
     }
 
     template <TPosition srcUserPos, TPosition dstUserPos, typename T>
-    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here()) {
+    bool EnQue(const LocalTensor<T>& tensor, Where where = Where::Here())
+    {
         static_assert(ascendc_host::IsUbOrGm(srcUserPos) && ascendc_host::IsUbOrGm(dstUserPos),
                       "EnQue: positions are GM, VECIN, VECOUT, VECCALC");
         queue_.EnQue(tensor.View(), ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), depth, where);
@@ -218,12 +237,14 @@ public:
     }
 
     template <typename T>
-    LocalTensor<T> DeQue(Where where = Where::Here()) {
+    LocalTensor<T> DeQue(Where where = Where::Here())
+    {
         return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(src, dst, true), where));
     }
 
     template <TPosition srcUserPos, TPosition dstUserPos, typename T>
-    LocalTensor<T> DeQue(Where where = Where::Here()) {
+    LocalTensor<T> DeQue(Where where = Where::Here())
+    {
         static_assert(ascendc_host::IsUbOrGm(srcUserPos) && ascendc_host::IsUbOrGm(dstUserPos),
                       "DeQue: positions are GM, VECIN, VECOUT, VECCALC");
         return LocalTensor<T>(queue_.DeQue(ascendc_host::QueueEvent(srcUserPos, dstUserPos, true), where));

@@ -11,7 +11,8 @@ namespace ascendc_host {
 
 // As a shape with mask and repeats, but with more than 255 repeats; the toolkit splits such calls.
 template <typename T>
-std::optional<VectorShape> LongShape(const CallSite& site, const MaskRegister& mask, int32_t repeats) {
+std::optional<VectorShape> LongShape(const CallSite& site, const MaskRegister& mask, int32_t repeats)
+{
     CurrentMask() = mask;
     if (repeats > AscendC::MAX_REPEAT_TIMES) {
         VectorShape shape;
@@ -27,7 +28,8 @@ std::optional<VectorShape> LongShape(const CallSite& site, const MaskRegister& m
 
 // The scalar unit writes the result behind the vector unit, and both V and MTE3 may use it afterwards.
 template <typename T>
-void StoreByScalar(const CallSite& site, const AscendC::LocalTensor<T>& dst, const std::vector<T>& values) {
+void StoreByScalar(const CallSite& site, const AscendC::LocalTensor<T>& dst, const std::vector<T>& values)
+{
     for (size_t i = 0; i < values.size(); ++i) ScalarWrite<T>(dst.View(), i, values[i], site.call, site.where);
     SetAndWait(Pipe::kS, Pipe::kV);
     SetAndWait(Pipe::kS, Pipe::kMte3);
@@ -36,7 +38,8 @@ void StoreByScalar(const CallSite& site, const AscendC::LocalTensor<T>& dst, con
 // Each repeat as a tree, the repeats one after another into the accumulator.
 template <typename T>
 void RunReduceSumCount(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
-                       const std::optional<VectorShape>& shape) {
+                       const std::optional<VectorShape>& shape)
+{
     if (!shape) return;
     const Operand<T> from("srcLocal", src, 1, kBlocksPerRepeat);
     T sum = 0;
@@ -51,8 +54,7 @@ void RunReduceSumCount(const CallSite& site, const AscendC::LocalTensor<T>& dst,
         uint64_t bits = 0;
         std::memcpy(&bits, &sum, sizeof(T));
         Core::Current().WriteRegister(Register::kAccumulator, bits);
-        instruction.ComputeCost(shape->repeats,
-                               kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
+        instruction.ComputeCost(shape->repeats, kLanesOf<T> / RateOf<VectorOp::kWholeReduce, sizeof(T), sizeof(T)>());
     }
     SetAndWait(Pipe::kV, Pipe::kS);
     StoreByScalar<T>(site, dst, {sum});
@@ -60,7 +62,8 @@ void RunReduceSumCount(const CallSite& site, const AscendC::LocalTensor<T>& dst,
 
 // One further vector instruction over the first bytes of workLocal, for the cost and the order of the later steps.
 template <typename T>
-void ReduceStepInWork(const CallSite& site, const AscendC::LocalTensor<T>& work, uint64_t bytes) {
+void ReduceStepInWork(const CallSite& site, const AscendC::LocalTensor<T>& work, uint64_t bytes)
+{
     Core::Current().Barrier(Pipe::kV, kInsideLibrary);
     Instruction instruction(Pipe::kV, site.call, site.where);
     instruction.Read(work.View(), 0, bytes);
@@ -72,7 +75,8 @@ void ReduceStepInWork(const CallSite& site, const AscendC::LocalTensor<T>& work,
 template <typename T, typename Step>
 std::vector<Reduced<T>> ReduceRepeats(const CallSite& site, const AscendC::LocalTensor<T>& work,
                                       const AscendC::LocalTensor<T>& src, const VectorShape& shape, Step step,
-                                      int32_t srcRepStride, uint32_t resultsPerRepeat) {
+                                      int32_t srcRepStride, uint32_t resultsPerRepeat)
+{
     const Operand<T> from("srcLocal", src, 1, static_cast<uint32_t>(srcRepStride));
     const Operand<T> to("workLocal", work, 1, 1);
     const uint64_t bytes = static_cast<uint64_t>(shape.repeats) * resultsPerRepeat * sizeof(T);
@@ -95,7 +99,8 @@ std::vector<Reduced<T>> ReduceRepeats(const CallSite& site, const AscendC::Local
 
 // Neighbours in pairs; an odd one out goes on alone.
 template <typename T>
-Reduced<T> SumTree(std::vector<Reduced<T>> level) {
+Reduced<T> SumTree(std::vector<Reduced<T>> level)
+{
     while (level.size() > 1) {
         std::vector<Reduced<T>> next;
         for (size_t i = 0; i + 1 < level.size(); i += 2) next.push_back(SumStep()(level[i], level[i + 1]));
@@ -108,7 +113,8 @@ Reduced<T> SumTree(std::vector<Reduced<T>> level) {
 template <typename T>
 void RunReduceSumRepeats(const CallSite& site, const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
                          const AscendC::LocalTensor<T>& work, const std::optional<VectorShape>& shape,
-                         int32_t srcRepStride) {
+                         int32_t srcRepStride)
+{
     if (!CheckReduceStrides(site, 0, 0, srcRepStride) || !shape) return;
     std::vector<Reduced<T>> parts = ReduceRepeats(site, work, src, *shape, SumStep(), srcRepStride, 1);
     while (parts.size() > 1) {
@@ -128,7 +134,8 @@ void RunReduceSumRepeats(const CallSite& site, const AscendC::LocalTensor<T>& ds
 template <typename T, typename Step>
 void RunReduceExtreme(const CallSite& site, Step step, const AscendC::LocalTensor<T>& dst,
                       const AscendC::LocalTensor<T>& src, const AscendC::LocalTensor<T>& work,
-                      const std::optional<VectorShape>& shape, int32_t srcRepStride, bool calIndex) {
+                      const std::optional<VectorShape>& shape, int32_t srcRepStride, bool calIndex)
+{
     if (!CheckReduceStrides(site, 0, 0, srcRepStride) || !shape) return;
     const std::vector<Reduced<T>> parts = ReduceRepeats(site, work, src, *shape, step, srcRepStride, 2);
     for (size_t left = parts.size(); left > 1; left = (left * 2 + kLanesOf<T> - 1) / kLanesOf<T>) {

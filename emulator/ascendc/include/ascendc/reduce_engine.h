@@ -24,7 +24,8 @@ struct Reduced {
 
 struct SumStep {
     template <typename T>
-    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const {
+    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const
+    {
         return {static_cast<T>(static_cast<float>(a.value) + static_cast<float>(b.value)), a.lane, true};
     }
 };
@@ -32,21 +33,24 @@ struct SumStep {
 // Of equal values the first lane wins.
 struct MaxStep {
     template <typename T>
-    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const {
+    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const
+    {
         return b.value > a.value ? b : a;
     }
 };
 
 struct MinStep {
     template <typename T>
-    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const {
+    Reduced<T> operator()(const Reduced<T>& a, const Reduced<T>& b) const
+    {
         return b.value < a.value ? b : a;
     }
 };
 
 // Reduces lanes [first, first + count) of one repeat; count is a power of two.
 template <uint32_t count, typename T, typename Step>
-Reduced<T> ReduceTree(const LaneCursor<T>& from, const LaneBits& bits, uint32_t repeat, uint32_t first, Step step) {
+Reduced<T> ReduceTree(const LaneCursor<T>& from, const LaneBits& bits, uint32_t repeat, uint32_t first, Step step)
+{
     std::array<Reduced<T>, count> level;
     for (uint32_t i = 0; i < count; ++i) {
         const uint32_t lane = first + i;
@@ -72,16 +76,19 @@ struct ReduceTarget {
     uint32_t repeatBytes = 0;
     uint32_t alignment = 32;
 
-    uint64_t Offset(uint32_t repeat, uint32_t slot) const {
+    uint64_t Offset(uint32_t repeat, uint32_t slot) const
+    {
         return static_cast<uint64_t>(repeat) * repeatBytes + slot * slotBytes;
     }
 
     // A slot whose lanes are all masked out keeps what it has.
-    bool Writes(const LaneBits& bits, uint32_t slot) const {
+    bool Writes(const LaneBits& bits, uint32_t slot) const
+    {
         return lanesPerSlot >= 64 ? !bits.None() : bits.Group(slot * lanesPerSlot, lanesPerSlot) != 0;
     }
 
-    uint64_t End(const VectorShape& shape) const {
+    uint64_t End(const VectorShape& shape) const
+    {
         uint64_t end = 0;
         for (uint32_t repeat = 0; repeat < shape.repeats; ++repeat) {
             for (uint32_t slot = 0; slot < shape.lanes / lanesPerSlot; ++slot) {
@@ -94,7 +101,8 @@ struct ReduceTarget {
 
 template <typename T>
 ReduceTarget TargetOf(const AscendC::LocalTensor<T>& dst, uint32_t slotBytes, uint32_t lanesPerSlot,
-                      uint32_t repeatBytes, uint32_t alignment) {
+                      uint32_t repeatBytes, uint32_t alignment)
+{
     ReduceTarget target;
     target.operand = Operand<T>("dstLocal", dst, 1, 1);
     target.slotBytes = slotBytes;
@@ -104,18 +112,22 @@ ReduceTarget TargetOf(const AscendC::LocalTensor<T>& dst, uint32_t slotBytes, ui
     return target;
 }
 
-inline bool CheckReduceStrides(const CallSite& site, int32_t dstRepeat, int32_t sourceBlock, int32_t sourceRepeat) {
+inline bool CheckReduceStrides(const CallSite& site, int32_t dstRepeat, int32_t sourceBlock, int32_t sourceRepeat)
+{
     const auto fits = [](int32_t stride) { return stride >= 0 && stride <= 65535; };
     if (fits(dstRepeat) && fits(sourceBlock) && fits(sourceRepeat)) return true;
-    site.Report(Check::kParameter, "strides are " + std::to_string(dstRepeat) + ", " + std::to_string(sourceBlock) +
-                " and " + std::to_string(sourceRepeat), "give strides from 0 to 65535");
+    site.Report(Check::kParameter,
+                "strides are " + std::to_string(dstRepeat) + ", " + std::to_string(sourceBlock) + " and " +
+                    std::to_string(sourceRepeat),
+                "give strides from 0 to 65535");
     return false;
 }
 
 // result(bits, repeat, slot, bytes) computes one slot.
 template <VectorOp op, typename T, typename Result>
 void RunReduce(const CallSite& site, const VectorShape& shape, const Operand<T>& from, const ReduceTarget& target,
-               Result result) {
+               Result result)
+{
     Instruction instruction(Pipe::kV, site.call, site.where);
     const uint64_t end = target.End(shape);
     CheckOperand<Access::kRead>(instruction, from, shape);
@@ -139,7 +151,8 @@ void RunReduce(const CallSite& site, const VectorShape& shape, const Operand<T>&
 template <typename T, typename Step>
 void RunBlockReduce(const CallSite& site, const std::optional<VectorShape>& shape, Step step,
                     const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, int32_t dstRepStride,
-                    int32_t srcBlkStride, int32_t srcRepStride) {
+                    int32_t srcBlkStride, int32_t srcRepStride)
+{
     if (!CheckReduceStrides(site, dstRepStride, srcBlkStride, srcRepStride) || !shape) return;
     constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
     constexpr uint32_t results = kBlocksPerRepeat * sizeof(T);  // the bytes of a repeat's 8 results
@@ -156,7 +169,8 @@ void RunBlockReduce(const CallSite& site, const std::optional<VectorShape>& shap
 template <typename T>
 void RunPairReduceSum(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<T>& dst,
                       const AscendC::LocalTensor<T>& src, int32_t dstRepStride, int32_t srcBlkStride,
-                      int32_t srcRepStride) {
+                      int32_t srcRepStride)
+{
     if (!CheckReduceStrides(site, dstRepStride, srcBlkStride, srcRepStride) || !shape) return;
     const Operand<T> from("srcLocal", src, srcBlkStride, srcRepStride);
     const LaneCursor<T> cursor(from);
@@ -171,7 +185,8 @@ void RunPairReduceSum(const CallSite& site, const std::optional<VectorShape>& sh
 template <typename T>
 void RunWholeReduceSum(const CallSite& site, const std::optional<VectorShape>& shape,
                        const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, int32_t dstRepStride,
-                       int32_t srcBlkStride, int32_t srcRepStride) {
+                       int32_t srcBlkStride, int32_t srcRepStride)
+{
     if (!CheckReduceStrides(site, dstRepStride, srcBlkStride, srcRepStride) || !shape) return;
     const Operand<T> from("srcLocal", src, srcBlkStride, srcRepStride);
     const LaneCursor<T> cursor(from);
@@ -186,7 +201,8 @@ void RunWholeReduceSum(const CallSite& site, const std::optional<VectorShape>& s
 // Values and indices are stored in the width of T, the index as raw bits of an unsigned integer, from 0 in each repeat;
 // an index alone always has 32 bits.
 template <typename T>
-void StoreExtreme(const Reduced<T>& reduced, AscendC::ReduceOrder order, uint8_t* to) {
+void StoreExtreme(const Reduced<T>& reduced, AscendC::ReduceOrder order, uint8_t* to)
+{
     const auto index = static_cast<std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>>(reduced.lane);
     switch (order) {
         case AscendC::ReduceOrder::ORDER_ONLY_INDEX:
@@ -206,19 +222,23 @@ void StoreExtreme(const Reduced<T>& reduced, AscendC::ReduceOrder order, uint8_t
 }
 
 template <typename T>
-uint32_t ExtremeSlotBytes(AscendC::ReduceOrder order) {
+uint32_t ExtremeSlotBytes(AscendC::ReduceOrder order)
+{
     switch (order) {
-        case AscendC::ReduceOrder::ORDER_ONLY_VALUE: return sizeof(T);
-        case AscendC::ReduceOrder::ORDER_ONLY_INDEX: return sizeof(uint32_t);
-        default: return 2 * sizeof(T);
+        case AscendC::ReduceOrder::ORDER_ONLY_VALUE:
+            return sizeof(T);
+        case AscendC::ReduceOrder::ORDER_ONLY_INDEX:
+            return sizeof(uint32_t);
+        default:
+            return 2 * sizeof(T);
     }
 }
 
 template <typename T, typename Step>
 void RunWholeReduceExtreme(const CallSite& site, const std::optional<VectorShape>& shape, Step step,
-                           const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
-                           int32_t dstRepStride, int32_t srcBlkStride, int32_t srcRepStride,
-                           AscendC::ReduceOrder order) {
+                           const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, int32_t dstRepStride,
+                           int32_t srcBlkStride, int32_t srcRepStride, AscendC::ReduceOrder order)
+{
     if (!CheckReduceStrides(site, dstRepStride, srcBlkStride, srcRepStride) || !shape) return;
     const Operand<T> from("srcLocal", src, srcBlkStride, srcRepStride);
     const LaneCursor<T> cursor(from);

@@ -24,23 +24,27 @@ struct PadRegister {
 };
 
 // One core runs on a host thread at a time. TPipe resets the registers, as the start code of the device does.
-inline MaskRegister& CurrentMask() {
+inline MaskRegister& CurrentMask()
+{
     static thread_local MaskRegister mask;
     return mask;
 }
 
-inline PadRegister& CurrentPad() {
+inline PadRegister& CurrentPad()
+{
     static thread_local PadRegister pad;
     return pad;
 }
 
-inline void RecordScalarIssue(const char* call, Where where) {
+inline void RecordScalarIssue(const char* call, Where where)
+{
     Instruction instruction(Pipe::kS, call, where);
     instruction.ScalarCost(ScalarAccess::kIssueOnly);
 }
 
 // The bits of a prefix of `lanes` lanes, of at most 128.
-inline MaskRegister PrefixMask(uint64_t lanes) {
+inline MaskRegister PrefixMask(uint64_t lanes)
+{
     MaskRegister mask;
     mask.low = lanes >= 64 ? ~0ull : (1ull << lanes) - 1;
     mask.high = lanes >= 128 ? ~0ull : lanes > 64 ? (1ull << (lanes - 64)) - 1 : 0;
@@ -53,19 +57,22 @@ namespace AscendC {
 
 using ascendc_host::Where;
 
-inline void SetMaskCount(Where where = Where::Here()) {
+inline void SetMaskCount(Where where = Where::Here())
+{
     ascendc_host::RecordScalarIssue("SetMaskCount", where);
     ascendc_host::CurrentMask().counter = true;
 }
 
-inline void SetMaskNorm(Where where = Where::Here()) {
+inline void SetMaskNorm(Where where = Where::Here())
+{
     ascendc_host::RecordScalarIssue("SetMaskNorm", where);
     ascendc_host::CurrentMask().counter = false;
 }
 
 // In counter mode `maskLow` is the number of elements.
 template <typename T, MaskMode mode = MaskMode::NORMAL>
-void SetVectorMask(const uint64_t maskHigh, const uint64_t maskLow, Where where = Where::Here()) {
+void SetVectorMask(const uint64_t maskHigh, const uint64_t maskLow, Where where = Where::Here())
+{
     ascendc_host::RecordScalarIssue("SetVectorMask", where);
     ascendc_host::MaskRegister& mask = ascendc_host::CurrentMask();
     mask.high = maskHigh;
@@ -74,7 +81,8 @@ void SetVectorMask(const uint64_t maskHigh, const uint64_t maskLow, Where where 
 
 // `len`: the first lanes of each repeat in norm mode, the number of elements in counter mode.
 template <typename T, MaskMode mode = MaskMode::NORMAL>
-void SetVectorMask(int32_t len, Where where = Where::Here()) {
+void SetVectorMask(int32_t len, Where where = Where::Here())
+{
     if constexpr (mode == MaskMode::COUNTER) {
         SetVectorMask<T, mode>(0, static_cast<uint64_t>(len), where);
     } else {
@@ -84,7 +92,8 @@ void SetVectorMask(int32_t len, Where where = Where::Here()) {
 }
 
 template <typename T, TPosition pos = TPosition::MAX>
-void SetPadValue(T paddingValue, Where where = Where::Here()) {
+void SetPadValue(T paddingValue, Where where = Where::Here())
+{
     static_assert(sizeof(T) <= sizeof(uint64_t), "SetPadValue: a number of at most 64 bits");
     ascendc_host::RecordScalarIssue("SetPadValue", where);
     ascendc_host::PadRegister& pad = ascendc_host::CurrentPad();
@@ -92,7 +101,8 @@ void SetPadValue(T paddingValue, Where where = Where::Here()) {
     std::memcpy(&pad.value, &paddingValue, sizeof(T));
 }
 
-inline void ResetMask(Where where = Where::Here()) {
+inline void ResetMask(Where where = Where::Here())
+{
     ascendc_host::RecordScalarIssue("ResetMask", where);
     ascendc_host::CurrentMask().high = ~0ull;
     ascendc_host::CurrentMask().low = ~0ull;

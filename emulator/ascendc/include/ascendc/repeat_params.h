@@ -16,7 +16,8 @@ struct BinaryRepeatParams {
           src1BlkStride(src1BlkStrideIn),
           dstRepStride(dstRepStrideIn),
           src0RepStride(src0RepStrideIn),
-          src1RepStride(src1RepStrideIn) {}
+          src1RepStride(src1RepStrideIn)
+    {}
 
     uint32_t blockNumber = DEFAULT_BLK_NUM;
     uint8_t dstBlkStride = DEFAULT_BLK_STRIDE;
@@ -36,10 +37,12 @@ struct UnaryRepeatParams {
         : dstBlkStride(dstBlkStrideIn),
           srcBlkStride(srcBlkStrideIn),
           dstRepStride(dstRepStrideIn),
-          srcRepStride(srcRepStrideIn) {}
+          srcRepStride(srcRepStrideIn)
+    {}
     UnaryRepeatParams(const uint16_t dstBlkStrideIn, const uint16_t srcBlkStrideIn, const uint8_t dstRepStrideIn,
                       const uint8_t srcRepStrideIn, const bool halfBlockIn)
-        : UnaryRepeatParams(dstBlkStrideIn, srcBlkStrideIn, dstRepStrideIn, srcRepStrideIn) {
+        : UnaryRepeatParams(dstBlkStrideIn, srcBlkStrideIn, dstRepStrideIn, srcRepStrideIn)
+    {
         halfBlock = halfBlockIn;
     }
 
@@ -56,7 +59,8 @@ struct UnaryRepeatParams {
 struct BrcbRepeatParams {
     BrcbRepeatParams() = default;
     BrcbRepeatParams(const uint16_t dstBlkStrideIn, const uint16_t dstRepStrideIn)
-        : dstRepStride(dstRepStrideIn), dstBlkStride(dstBlkStrideIn) {}
+        : dstRepStride(dstRepStrideIn), dstBlkStride(dstBlkStrideIn)
+    {}
 
     uint32_t blockNumber = DEFAULT_BLK_NUM;
     uint16_t dstRepStride = DEFAULT_REPEAT_STRIDE;
@@ -76,7 +80,8 @@ struct GatherMaskParams {
         : src0BlockStride(src0BlockStrideIn),
           repeatTimes(repeatTimesIn),
           src0RepeatStride(src0RepeatStrideIn),
-          src1RepeatStride(src1RepeatStrideIn) {}
+          src1RepeatStride(src1RepeatStrideIn)
+    {}
 
     uint8_t src0BlockStride = DEFAULT_BLK_STRIDE;
     uint16_t repeatTimes = 0;
@@ -88,10 +93,8 @@ struct CopyRepeatParams {
     CopyRepeatParams() = default;
     CopyRepeatParams(const uint16_t dstStrideIn, const uint16_t srcStrideIn, uint16_t dstRepeatSizeIn,
                      uint16_t srcRepeatSizeIn)
-        : dstStride(dstStrideIn),
-          srcStride(srcStrideIn),
-          dstRepeatSize(dstRepeatSizeIn),
-          srcRepeatSize(srcRepeatSizeIn) {}
+        : dstStride(dstStrideIn), srcStride(srcStrideIn), dstRepeatSize(dstRepeatSizeIn), srcRepeatSize(srcRepeatSizeIn)
+    {}
 
     uint16_t dstStride = DEFAULT_DATA_COPY_STRIDE;
     uint16_t srcStride = DEFAULT_DATA_COPY_STRIDE;
@@ -102,7 +105,8 @@ struct CopyRepeatParams {
 struct DataCopyParams {
     DataCopyParams() = default;
     DataCopyParams(const uint16_t count, const uint16_t len, const uint16_t srcStrideIn, const uint16_t dstStrideIn)
-        : blockCount(count), blockLen(len), srcStride(srcStrideIn), dstStride(dstStrideIn) {}
+        : blockCount(count), blockLen(len), srcStride(srcStrideIn), dstStride(dstStrideIn)
+    {}
 
     uint16_t blockCount = DEFAULT_DATA_COPY_NBURST;
     uint16_t blockLen = 0;
@@ -114,7 +118,8 @@ struct DataCopyPadParams {
     DataCopyPadParams() = default;
     DataCopyPadParams(const bool isPadValue, const uint8_t leftPadValue, const uint8_t rightPadValue,
                       const uint64_t padValue)
-        : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue) {}
+        : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue)
+    {}
 
     bool isPad = false;
     uint8_t leftPadding = 0;
@@ -126,7 +131,8 @@ struct DataCopyExtParams {
     DataCopyExtParams() = default;
     DataCopyExtParams(const uint16_t count, const uint32_t len, const uint32_t srcStrideIn, const uint32_t dstStrideIn,
                       const uint32_t rsvIn)
-        : blockCount(count), blockLen(len), srcStride(srcStrideIn), dstStride(dstStrideIn), rsv(rsvIn) {}
+        : blockCount(count), blockLen(len), srcStride(srcStrideIn), dstStride(dstStrideIn), rsv(rsvIn)
+    {}
 
     uint16_t blockCount = DEFAULT_DATA_COPY_NBURST;
     uint32_t blockLen = 0;
@@ -139,7 +145,8 @@ template <typename T>
 struct DataCopyPadExtParams {
     DataCopyPadExtParams() = default;
     DataCopyPadExtParams(const bool isPadValue, const uint8_t leftPadValue, const uint8_t rightPadValue, T padValue)
-        : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue) {}
+        : isPad(isPadValue), leftPadding(leftPadValue), rightPadding(rightPadValue), paddingValue(padValue)
+    {}
 
     bool isPad = false;
     uint8_t leftPadding = 0;

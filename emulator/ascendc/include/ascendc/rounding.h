@@ -47,7 +47,8 @@ struct FloatFormat<float> {
 
 // `value` is exact: every source type fits a long double.
 template <typename T, RoundMode mode>
-typename FloatFormat<T>::Bits RoundToFormat(long double value) {
+typename FloatFormat<T>::Bits RoundToFormat(long double value)
+{
     using Format = FloatFormat<T>;
     using Bits = typename Format::Bits;
     const Bits nearest = Format::Nearest(value);
@@ -59,11 +60,16 @@ typename FloatFormat<T>::Bits RoundToFormat(long double value) {
     const Bits inner = away ? static_cast<Bits>(nearest - 1) : nearest;
     const Bits outer = static_cast<Bits>(inner + 1);
     switch (mode) {
-        case RoundMode::CAST_TRUNC: return inner;
-        case RoundMode::CAST_FLOOR: return sign != 0 ? outer : inner;
-        case RoundMode::CAST_CEIL: return sign != 0 ? inner : outer;
-        case RoundMode::CAST_ODD: return (inner & 1) != 0 ? inner : outer;
-        default: break;
+        case RoundMode::CAST_TRUNC:
+            return inner;
+        case RoundMode::CAST_FLOOR:
+            return sign != 0 ? outer : inner;
+        case RoundMode::CAST_CEIL:
+            return sign != 0 ? inner : outer;
+        case RoundMode::CAST_ODD:
+            return (inner & 1) != 0 ? inner : outer;
+        default:
+            break;
     }
     if (std::isinf(rounded)) return nearest;
     const long double toInner = std::fabs(value) - std::fabs(static_cast<long double>(Format::Value(inner)));
@@ -72,18 +78,25 @@ typename FloatFormat<T>::Bits RoundToFormat(long double value) {
 }
 
 template <RoundMode mode>
-long double RoundToInteger(long double value) {
+long double RoundToInteger(long double value)
+{
     switch (mode) {
-        case RoundMode::CAST_FLOOR: return std::floor(value);
-        case RoundMode::CAST_CEIL: return std::ceil(value);
-        case RoundMode::CAST_TRUNC: return std::trunc(value);
-        case RoundMode::CAST_ROUND: return std::round(value);
-        default: return std::nearbyint(value);
+        case RoundMode::CAST_FLOOR:
+            return std::floor(value);
+        case RoundMode::CAST_CEIL:
+            return std::ceil(value);
+        case RoundMode::CAST_TRUNC:
+            return std::trunc(value);
+        case RoundMode::CAST_ROUND:
+            return std::round(value);
+        default:
+            return std::nearbyint(value);
     }
 }
 
 template <typename T>
-T Saturate(long double value) {
+T Saturate(long double value)
+{
     if (std::isnan(value)) return 0;
     if (value <= static_cast<long double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
     if (value >= static_cast<long double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
@@ -93,7 +106,8 @@ T Saturate(long double value) {
 inline float ExactFloat(half value) { return HalfBitsToFloat(value.bits); }
 inline float ExactFloat(bfloat16_t value) { return Bfloat16BitsToFloat(value.bits); }
 template <typename T, std::enable_if_t<std::is_arithmetic_v<T>, bool> = true>
-long double ExactFloat(T value) {
+long double ExactFloat(T value)
+{
     return value;
 }
 inline float ExactFloat(float value) { return value; }
@@ -102,7 +116,8 @@ template <typename T>
 constexpr bool kIsFloatFormat = std::is_same_v<T, half> || std::is_same_v<T, bfloat16_t> || std::is_same_v<T, float>;
 
 template <typename D, typename S, RoundMode mode>
-D Convert(S value) {
+D Convert(S value)
+{
     if constexpr (std::is_same_v<D, float> && !std::is_integral_v<S> && !std::is_same_v<S, float>) {
         return ExactFloat(value);  // widening is exact
     } else if constexpr (std::is_same_v<D, float> && std::is_same_v<S, float>) {

@@ -20,7 +20,8 @@ struct SelectSource {
     T scalar;
 };
 
-inline void ChargeSelectSetup(const CallSite& site, AscendC::SELMODE mode) {
+inline void ChargeSelectSetup(const CallSite& site, AscendC::SELMODE mode)
+{
     const int instructions = mode == AscendC::SELMODE::VSEL_CMPMASK_SPR ? 1 : 2;
     for (int i = 0; i < instructions; ++i) {
         Instruction instruction(Pipe::kV, site.call, site.where);
@@ -29,7 +30,8 @@ inline void ChargeSelectSetup(const CallSite& site, AscendC::SELMODE mode) {
 }
 
 // Bytes of selMask that the call reads.
-inline uint64_t SelectMaskBytes(AscendC::SELMODE mode, const VectorShape& shape) {
+inline uint64_t SelectMaskBytes(AscendC::SELMODE mode, const VectorShape& shape)
+{
     if (mode == AscendC::SELMODE::VSEL_CMPMASK_SPR) return shape.lanes / 8;
     if (shape.elements != 0) return (shape.elements + 7) / 8;
     return static_cast<uint64_t>(shape.repeats) * shape.lanes / 8;
@@ -37,7 +39,8 @@ inline uint64_t SelectMaskBytes(AscendC::SELMODE mode, const VectorShape& shape)
 
 template <typename T>
 void SelectLanes(const VectorShape& shape, AscendC::SELMODE mode, const uint8_t* bits, const Operand<T>& to,
-                 const Operand<T>& first, const SelectSource<T>& second) {
+                 const Operand<T>& first, const SelectSource<T>& second)
+{
     const LaneCursor<T> target(to);
     const LaneCursor<T> one(first);
     const LaneCursor<T> zero(second.tensor == nullptr ? first : *second.tensor);
@@ -61,7 +64,8 @@ void SelectLanes(const VectorShape& shape, AscendC::SELMODE mode, const uint8_t*
 template <typename T, typename U>
 void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, AscendC::SELMODE mode,
                const Operand<T>& to, const AscendC::LocalTensor<U>& selMask, const Operand<T>& first,
-               const SelectSource<T>& second) {
+               const SelectSource<T>& second)
+{
     if (!shape) return;
     ChargeSelectSetup(site, mode);
     const Operand<U> mask("selMask", selMask, 1, 1);
@@ -82,10 +86,11 @@ void RunSelect(const CallSite& site, const std::optional<VectorShape>& shape, As
                                                          : BankConflictCycles(*shape, to, first, *second.tensor));
 }
 
-inline bool CheckSelectMode(const CallSite& site, AscendC::SELMODE mode, bool scalar) {
+inline bool CheckSelectMode(const CallSite& site, AscendC::SELMODE mode, bool scalar)
+{
     if ((mode == AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE) == scalar) return true;
-    site.Report(Check::kParameter, std::string("src1 is a ") + (scalar ? "scalar" : "tensor") +
-                ", which the SELMODE does not allow",
+    site.Report(Check::kParameter,
+                std::string("src1 is a ") + (scalar ? "scalar" : "tensor") + ", which the SELMODE does not allow",
                 "VSEL_TENSOR_SCALAR_MODE goes with a scalar, the other two modes with a tensor");
     return false;
 }
@@ -94,7 +99,8 @@ template <typename T, typename U>
 void RunSelectTensors(const CallSite& site, const std::optional<VectorShape>& shape, AscendC::SELMODE mode,
                       const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<U>& selMask,
                       const AscendC::LocalTensor<T>& src0, const AscendC::LocalTensor<T>& src1,
-                      const AscendC::BinaryRepeatParams& strides) {
+                      const AscendC::BinaryRepeatParams& strides)
+{
     if (!CheckSelectMode(site, mode, false)) return;
     const Operand<T> second("src1Local", src1, strides.src1BlkStride, strides.src1RepStride);
     RunSelect(site, shape, mode, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride), selMask,
@@ -105,7 +111,8 @@ void RunSelectTensors(const CallSite& site, const std::optional<VectorShape>& sh
 template <typename T, typename U>
 void RunSelectScalar(const CallSite& site, const std::optional<VectorShape>& shape, AscendC::SELMODE mode,
                      const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<U>& selMask,
-                     const AscendC::LocalTensor<T>& src0, T src1, const AscendC::BinaryRepeatParams& strides) {
+                     const AscendC::LocalTensor<T>& src0, T src1, const AscendC::BinaryRepeatParams& strides)
+{
     if (!CheckSelectMode(site, mode, true)) return;
     RunSelect(site, shape, mode, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride), selMask,
               Operand<T>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
@@ -113,7 +120,8 @@ void RunSelectScalar(const CallSite& site, const std::optional<VectorShape>& sha
 }
 
 template <typename T, typename U>
-constexpr void CheckSelectTypes() {
+constexpr void CheckSelectTypes()
+{
     static_assert(kIsOneOf<T, half, float>, "Select: the 910B supports half and float");
     static_assert(kIsOneOf<U, uint8_t, uint16_t, uint32_t, uint64_t>, "Select: selMask is of an unsigned type");
 }
@@ -125,7 +133,8 @@ namespace AscendC {
 template <typename T, typename U, bool isSetMask = true>
 void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
             const LocalTensor<T>& src1Local, SELMODE selMode, uint64_t mask[], uint8_t repeatTimes,
-            const BinaryRepeatParams& repeatParams, Where where = Where::Here()) {
+            const BinaryRepeatParams& repeatParams, Where where = Where::Here())
+{
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
     const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>,
@@ -136,7 +145,8 @@ void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const
 template <typename T, typename U, bool isSetMask = true>
 void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
             const LocalTensor<T>& src1Local, SELMODE selMode, uint64_t mask, uint8_t repeatTimes,
-            const BinaryRepeatParams& repeatParams, Where where = Where::Here()) {
+            const BinaryRepeatParams& repeatParams, Where where = Where::Here())
+{
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
     const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
@@ -145,18 +155,19 @@ void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const
 
 template <typename T, typename U>
 void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            const LocalTensor<T>& src1Local, SELMODE selMode, uint32_t calCount, Where where = Where::Here()) {
+            const LocalTensor<T>& src1Local, SELMODE selMode, uint32_t calCount, Where where = Where::Here())
+{
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);
-    ascendc_host::RunSelectTensors(site, shape, selMode, dstLocal, selMask, src0Local, src1Local,
-                                   BinaryRepeatParams());
+    ascendc_host::RunSelectTensors(site, shape, selMode, dstLocal, selMask, src0Local, src1Local, BinaryRepeatParams());
 }
 
 template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            T src1Local, SELMODE selMode, uint64_t mask[], uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-            Where where = Where::Here()) {
+void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local, T src1Local,
+            SELMODE selMode, uint64_t mask[], uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
+            Where where = Where::Here())
+{
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
     const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>,
@@ -165,9 +176,10 @@ void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const
 }
 
 template <typename T, typename U, bool isSetMask = true>
-void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            T src1Local, SELMODE selMode, uint64_t mask, uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-            Where where = Where::Here()) {
+void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local, T src1Local,
+            SELMODE selMode, uint64_t mask, uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
+            Where where = Where::Here())
+{
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
     const auto shape = ascendc_host::LevelZeroShape<true>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);
@@ -175,8 +187,9 @@ void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const
 }
 
 template <typename T, typename U>
-void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local,
-            T src1Local, SELMODE selMode, uint32_t calCount, Where where = Where::Here()) {
+void Select(const LocalTensor<T>& dstLocal, const LocalTensor<U>& selMask, const LocalTensor<T>& src0Local, T src1Local,
+            SELMODE selMode, uint32_t calCount, Where where = Where::Here())
+{
     ascendc_host::CheckSelectTypes<T, U>();
     const ascendc_host::CallSite site{"Select", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);

@@ -8,7 +8,8 @@
 namespace AscendC {
 
 template <HardEvent event>
-void SetFlag(int32_t eventID, Where where = Where::Here()) {
+void SetFlag(int32_t eventID, Where where = Where::Here())
+{
     static_assert(ascendc_host::IsEvent(event),
                   "SetFlag: no core has such an event; use one between S, V, MTE2 and MTE3 on a vector core, between "
                   "S, M, MTE1, MTE2 and FIX on a cube core");
@@ -17,7 +18,8 @@ void SetFlag(int32_t eventID, Where where = Where::Here()) {
 }
 
 template <HardEvent event>
-void WaitFlag(int32_t eventID, Where where = Where::Here()) {
+void WaitFlag(int32_t eventID, Where where = Where::Here())
+{
     static_assert(ascendc_host::IsEvent(event),
                   "WaitFlag: no core has such an event; use one between S, V, MTE2 and MTE3 on a vector core, between "
                   "S, M, MTE1, MTE2 and FIX on a cube core");
@@ -26,7 +28,8 @@ void WaitFlag(int32_t eventID, Where where = Where::Here()) {
 }
 
 template <pipe_t pipe>
-void PipeBarrier(Where where = Where::Here()) {
+void PipeBarrier(Where where = Where::Here())
+{
     static_assert(pipe != PIPE_S, "PipeBarrier<PIPE_S> is not allowed: the scalar unit runs in program order");
     static_assert(pipe == PIPE_ALL || ascendc_host::IsPipeOfACore(pipe),
                   "PipeBarrier: a vector core has the pipes V, MTE2 and MTE3, a cube core M, MTE1, MTE2 and FIX, and "
@@ -36,14 +39,16 @@ void PipeBarrier(Where where = Where::Here()) {
 
 // The hardware form; it needs a kernel type with a scheduler, such as KERNEL_TYPE_MIX_AIV_1_0.
 template <bool isAIVOnly = true>
-void SyncAll(Where where = Where::Here()) {
+void SyncAll(Where where = Where::Here())
+{
     ascendc_host::Core::Current().SyncAll(true, where);
 }
 
 // Between the cores of a block, or of the launch: mode 0 all cores of one kind, 1 the vector cores of a block, 2 the
 // cube core of a block and its vector cores.
 template <uint8_t modeId, pipe_t pipe>
-void CrossCoreSetFlag(uint16_t flagId, Where where = Where::Here()) {
+void CrossCoreSetFlag(uint16_t flagId, Where where = Where::Here())
+{
     static_assert(pipe != PIPE_S && ascendc_host::IsPipeOfACore(pipe),
                   "CrossCoreSetFlag: pipe is V, MTE2 or MTE3 on a vector core, M, MTE1, MTE2 or FIX on a cube core");
     ascendc_host::Core::Current().CrossCoreSet(modeId, ascendc_host::PipeOf(pipe), flagId, where);
@@ -51,13 +56,15 @@ void CrossCoreSetFlag(uint16_t flagId, Where where = Where::Here()) {
 
 // On the 910B the template arguments have no effect: the scalar unit waits, and with it everything behind.
 template <uint8_t modeId = 0, pipe_t pipe = PIPE_S>
-void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::Here()) {
+void CrossCoreWaitFlag(uint16_t flagId, Where where = Where::Here())
+{
     ascendc_host::Core::Current().CrossCoreWait(flagId, where);
 }
 
 // SINGLE_CACHE_LINE cleans the 64-byte line of the tensor's first element, ENTIRE_DATA_CACHE every line.
 template <typename T, CacheLine entireType, DcciDst dcciDst>
-void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::Here()) {
+void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::Here())
+{
     static_assert(dcciDst == DcciDst::CACHELINE_OUT || dcciDst == DcciDst::CACHELINE_ALL,
                   "DataCacheCleanAndInvalid: a GlobalTensor needs CACHELINE_OUT or CACHELINE_ALL");
     ascendc_host::Core& core = ascendc_host::Core::Current();
@@ -69,7 +76,8 @@ void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::H
 }
 
 template <typename T, CacheLine entireType>
-void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::Here()) {
+void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::Here())
+{
     DataCacheCleanAndInvalid<T, entireType, DcciDst::CACHELINE_ALL>(dst, where);
 }
 

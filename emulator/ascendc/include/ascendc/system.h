@@ -16,31 +16,19 @@
 
 namespace AscendC {
 
-inline int64_t GetBlockIdx() {
-    return ascendc_host::Core::Current().BlockIdx();
-}
+inline int64_t GetBlockIdx() { return ascendc_host::Core::Current().BlockIdx(); }
 
-inline int64_t GetBlockNum() {
-    return ascendc_host::Core::Current().BlockNum();
-}
+inline int64_t GetBlockNum() { return ascendc_host::Core::Current().BlockNum(); }
 
 // Which of its block's vector cores this is; 0 on a cube core.
-inline int64_t GetSubBlockIdx() {
-    return ascendc_host::Core::Current().SubBlockIdx();
-}
+inline int64_t GetSubBlockIdx() { return ascendc_host::Core::Current().SubBlockIdx(); }
 
 // How many cores of this kind a block has: 1 on a cube core.
-inline int64_t GetTaskRation() {
-    return ascendc_host::Core::Current().TaskRation();
-}
+inline int64_t GetTaskRation() { return ascendc_host::Core::Current().TaskRation(); }
 
-inline int64_t GetSubBlockNum() {
-    return GetTaskRation();
-}
+inline int64_t GetSubBlockNum() { return GetTaskRation(); }
 
 // The launcher hands over the user's part of the workspace, as the CPU mode of the toolkit does.
-inline GM_ADDR GetUserWorkspace(GM_ADDR workspace) {
-    return workspace;
-}
+inline GM_ADDR GetUserWorkspace(GM_ADDR workspace) { return workspace; }
 
 }  // namespace AscendC

@@ -17,14 +17,16 @@ namespace ascendc_host {
 // An index that remembers the kernel's line: operator[] cannot have a default argument.
 struct Index {
     template <typename T, std::enable_if_t<std::is_convertible_v<T, uint64_t>, bool> = true>
-    Index(T index, Where at = Where::Here()) : value(static_cast<uint64_t>(index)), where(at) {}
+    Index(T index, Where at = Where::Here()) : value(static_cast<uint64_t>(index)), where(at)
+    {}
 
     uint64_t value;
     Where where;
 };
 
 template <typename T>
-T ScalarRead(const LocalView& view, uint64_t index, const char* call, Where where) {
+T ScalarRead(const LocalView& view, uint64_t index, const char* call, Where where)
+{
     if (!RequireMemory(CallSite{call, where}, view, "the tensor", {Memory::kUb})) return T{};
     Instruction instruction(Pipe::kS, call, where);
     T value;
@@ -34,7 +36,8 @@ T ScalarRead(const LocalView& view, uint64_t index, const char* call, Where wher
 }
 
 template <typename T>
-void ScalarWrite(const LocalView& view, uint64_t index, const T& value, const char* call, Where where) {
+void ScalarWrite(const LocalView& view, uint64_t index, const T& value, const char* call, Where where)
+{
     if (!RequireMemory(CallSite{call, where}, view, "the tensor", {Memory::kUb})) return;
     Instruction instruction(Pipe::kS, call, where);
     std::memcpy(instruction.Write(view, index * sizeof(T), sizeof(T)), &value, sizeof(T));
@@ -42,7 +45,8 @@ void ScalarWrite(const LocalView& view, uint64_t index, const T& value, const ch
 }
 
 template <typename T>
-T ScalarRead(const GmView& view, uint64_t index, const char* call, Where where) {
+T ScalarRead(const GmView& view, uint64_t index, const char* call, Where where)
+{
     Instruction instruction(Pipe::kS, call, where);
     T value;
     std::memcpy(&value, instruction.ReadGm(view, index * sizeof(T), sizeof(T)), sizeof(T));
@@ -51,7 +55,8 @@ T ScalarRead(const GmView& view, uint64_t index, const char* call, Where where) 
 }
 
 template <typename T>
-void ScalarWrite(const GmView& view, uint64_t index, const T& value, const char* call, Where where) {
+void ScalarWrite(const GmView& view, uint64_t index, const T& value, const char* call, Where where)
+{
     Instruction instruction(Pipe::kS, call, where);
     std::memcpy(instruction.WriteGm(view, index * sizeof(T), sizeof(T)), &value, sizeof(T));
     instruction.ScalarCost(ScalarAccess::kGmMiss);
@@ -63,7 +68,8 @@ class ScalarReference {
 public:
     ScalarReference(const View& view, uint64_t index, Where where) : view_(view), index_(index), where_(where) {}
     operator T() const { return ScalarRead<T>(view_, index_, "operator()", where_); }
-    const ScalarReference& operator=(const T& value) const {
+    const ScalarReference& operator=(const T& value) const
+    {
         ScalarWrite<T>(view_, index_, value, "operator()", where_);
         return *this;
     }
@@ -89,7 +95,8 @@ public:
     LocalTensor() = default;
     explicit LocalTensor(const ascendc_host::LocalView& view) : view_(view) {}
 
-    LocalTensor operator[](ascendc_host::Index offset) const {
+    LocalTensor operator[](ascendc_host::Index offset) const
+    {
         const uint64_t bytes = offset.value * sizeof(T);
         if (bytes > view_.size) FaultOutside(offset);
         ascendc_host::LocalView view = view_;
@@ -98,34 +105,40 @@ public:
         return LocalTensor(view);
     }
 
-    T GetValue(const uint32_t index, Where where = Where::Here()) const {
+    T GetValue(const uint32_t index, Where where = Where::Here()) const
+    {
         return ascendc_host::ScalarRead<T>(view_, index, "GetValue", where);
     }
 
     template <typename U>
-    void SetValue(const uint32_t index, const U value, Where where = Where::Here()) const {
+    void SetValue(const uint32_t index, const U value, Where where = Where::Here()) const
+    {
         ascendc_host::ScalarWrite<T>(view_, index, static_cast<T>(value), "SetValue", where);
     }
 
     ascendc_host::ScalarReference<T, ascendc_host::LocalView> operator()(const uint32_t index,
-                                                                      Where where = Where::Here()) const {
+                                                                         Where where = Where::Here()) const
+    {
         return {view_, index, where};
     }
 
     template <typename U>
-    LocalTensor<U> ReinterpretCast() const {
+    LocalTensor<U> ReinterpretCast() const
+    {
         return LocalTensor<U>(view_);
     }
 
     // The byte address in its memory, as on the device; it is no host pointer.
-    uint64_t GetPhyAddr() const {
+    uint64_t GetPhyAddr() const
+    {
         return view_.offset - ascendc_host::RegionOf(ascendc_host::Core::Current().MemoryOf(view_)).begin;
     }
     uint64_t GetPhyAddr(const uint32_t offset) const { return GetPhyAddr() + offset * sizeof(T); }
 
     uint32_t GetSize() const { return view_.size / sizeof(T); }
     uint32_t GetLength() const { return view_.size; }
-    void SetSize(const uint32_t size, Where where = Where::Here()) {
+    void SetSize(const uint32_t size, Where where = Where::Here())
+    {
         const ascendc_host::LocalView whole = ascendc_host::Core::Current().WholeBuffer(view_.buffer);
         const uint64_t bytes = static_cast<uint64_t>(size) * sizeof(T);
         if (view_.offset + bytes > whole.offset + whole.size) FaultSize(bytes, whole.size, where);
@@ -135,15 +148,16 @@ public:
     const ascendc_host::LocalView& View() const { return view_; }
 
 private:
-    [[noreturn]] void FaultOutside(const ascendc_host::Index& offset) const {
-        ascendc_host::Core::Current().Fault(
-            ascendc_host::Check::kLocalBounds, offset.where, "LocalTensor::operator[]",
-            "offset " + std::to_string(offset.value) + " lies behind the " + std::to_string(GetSize()) +
-                " elements of the tensor",
-            "index inside the tensor, or make its buffer larger");
+    [[noreturn]] void FaultOutside(const ascendc_host::Index& offset) const
+    {
+        ascendc_host::Core::Current().Fault(ascendc_host::Check::kLocalBounds, offset.where, "LocalTensor::operator[]",
+                                            "offset " + std::to_string(offset.value) + " lies behind the " +
+                                                std::to_string(GetSize()) + " elements of the tensor",
+                                            "index inside the tensor, or make its buffer larger");
     }
 
-    [[noreturn]] static void FaultSize(uint64_t bytes, uint32_t buffer, Where where) {
+    [[noreturn]] static void FaultSize(uint64_t bytes, uint32_t buffer, Where where)
+    {
         ascendc_host::Core::Current().Fault(ascendc_host::Check::kLocalBounds, where, "SetSize",
                                             std::to_string(bytes) + " bytes do not fit the buffer of " +
                                                 std::to_string(buffer) + " bytes at the tensor's offset",
@@ -158,12 +172,11 @@ class GlobalTensor {
 public:
     using PrimType = T;
 
-    void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize) {
-        view_ = {buffer, bufferSize * sizeof(T)};
-    }
+    void SetGlobalBuffer(__gm__ T* buffer, uint64_t bufferSize) { view_ = {buffer, bufferSize * sizeof(T)}; }
     void SetGlobalBuffer(__gm__ T* buffer) { view_ = {buffer, ascendc_host::GmView::kUnknownSize}; }
 
-    GlobalTensor operator[](ascendc_host::Index offset) const {
+    GlobalTensor operator[](ascendc_host::Index offset) const
+    {
         const uint64_t bytes = offset.value * sizeof(T);
         if (bytes > view_.bytes) FaultOutside(offset);
         GlobalTensor result = *this;
@@ -172,40 +185,43 @@ public:
         return result;
     }
 
-    T GetValue(const uint64_t index, Where where = Where::Here()) const {
+    T GetValue(const uint64_t index, Where where = Where::Here()) const
+    {
         return ascendc_host::ScalarRead<T>(view_, index, "GetValue", where);
     }
-    void SetValue(const uint64_t index, T value, Where where = Where::Here()) {
+    void SetValue(const uint64_t index, T value, Where where = Where::Here())
+    {
         ascendc_host::ScalarWrite<T>(view_, index, value, "SetValue", where);
     }
     ascendc_host::ScalarReference<T, ascendc_host::GmView> operator()(const uint64_t index,
-                                                                      Where where = Where::Here()) const {
+                                                                      Where where = Where::Here()) const
+    {
         return {view_, index, where};
     }
 
     const __gm__ T* GetPhyAddr() const { return static_cast<const T*>(view_.base); }
-    __gm__ T* GetPhyAddr(const uint64_t offset) const {
+    __gm__ T* GetPhyAddr(const uint64_t offset) const
+    {
         return const_cast<T*>(static_cast<const T*>(view_.base)) + offset;
     }
 
     // 0 when SetGlobalBuffer was given no size.
-    uint64_t GetSize() const {
-        return view_.bytes == ascendc_host::GmView::kUnknownSize ? 0 : view_.bytes / sizeof(T);
-    }
+    uint64_t GetSize() const { return view_.bytes == ascendc_host::GmView::kUnknownSize ? 0 : view_.bytes / sizeof(T); }
 
     // The hint moves no data; the modelled times do not know it.
     template <CacheRwMode mode = CacheRwMode::RW>
-    void SetL2CacheHint(CacheMode) {}
+    void SetL2CacheHint(CacheMode)
+    {}
 
     const ascendc_host::GmView& View() const { return view_; }
 
 private:
-    [[noreturn]] void FaultOutside(const ascendc_host::Index& offset) const {
-        ascendc_host::Core::Current().Fault(
-            ascendc_host::Check::kGmBounds, offset.where, "GlobalTensor::operator[]",
-            "offset " + std::to_string(offset.value) + " lies behind the " + std::to_string(GetSize()) +
-                " elements given to SetGlobalBuffer",
-            "index inside the tensor, or give SetGlobalBuffer the right size");
+    [[noreturn]] void FaultOutside(const ascendc_host::Index& offset) const
+    {
+        ascendc_host::Core::Current().Fault(ascendc_host::Check::kGmBounds, offset.where, "GlobalTensor::operator[]",
+                                            "offset " + std::to_string(offset.value) + " lies behind the " +
+                                                std::to_string(GetSize()) + " elements given to SetGlobalBuffer",
+                                            "index inside the tensor, or give SetGlobalBuffer the right size");
     }
 
     ascendc_host::GmView view_;

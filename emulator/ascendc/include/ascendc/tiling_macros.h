@@ -27,20 +27,28 @@ enum KernelMetaType : uint8_t {
 namespace ascendc_host {
 
 template <KernelMetaType type>
-constexpr KernelType KernelTypeOf() {
+constexpr KernelType KernelTypeOf()
+{
     static_assert(type <= KERNEL_TYPE_MIX_AIC_1_2, "this kernel type does not exist on the 910B");
     switch (type) {
-        case KERNEL_TYPE_AIV_ONLY: return KernelType::kAivOnly;
-        case KERNEL_TYPE_AIC_ONLY: return KernelType::kAicOnly;
-        case KERNEL_TYPE_MIX_AIV_1_0: return KernelType::kMixAiv10;
-        case KERNEL_TYPE_MIX_AIC_1_0: return KernelType::kMixAic10;
-        case KERNEL_TYPE_MIX_AIC_1_1: return KernelType::kMixAic11;
-        default: return KernelType::kMixAic12;
+        case KERNEL_TYPE_AIV_ONLY:
+            return KernelType::kAivOnly;
+        case KERNEL_TYPE_AIC_ONLY:
+            return KernelType::kAicOnly;
+        case KERNEL_TYPE_MIX_AIV_1_0:
+            return KernelType::kMixAiv10;
+        case KERNEL_TYPE_MIX_AIC_1_0:
+            return KernelType::kMixAic10;
+        case KERNEL_TYPE_MIX_AIC_1_1:
+            return KernelType::kMixAic11;
+        default:
+            return KernelType::kMixAic12;
     }
 }
 
 // The scalar unit copies the bytes line by line through its data cache.
-inline void ReadTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Where where) {
+inline void ReadTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Where where)
+{
     constexpr uint64_t line = 64;
     for (uint64_t at = 0; at < bytes; at += line) {
         const uint64_t piece = std::min(line, bytes - at);
@@ -51,7 +59,8 @@ inline void ReadTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Whe
 }
 
 template <typename T>
-void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here()) {
+void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here())
+{
     static_assert(std::is_trivially_copyable_v<T>, "tiling data is a plain structure without pointers");
     ReadTilingBytes(tiling, &data, sizeof(T), where);
 }
@@ -60,7 +69,7 @@ void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here()) {
 
 #define KERNEL_TASK_TYPE_DEFAULT(value) \
     ascendc_host::Core::Current().DeclareKernelType(ascendc_host::KernelTypeOf<value>(), ascendc_host::Where::Here())
-#define KERNEL_TASK_TYPE(key, value)                                                           \
+#define KERNEL_TASK_TYPE(key, value)                                                          \
     ascendc_host::Core::Current().DeclareKernelType(key, ascendc_host::KernelTypeOf<value>(), \
                                                     ascendc_host::Where::Here())
 
@@ -82,6 +91,4 @@ void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here()) {
     ascendc_host::ReadTiling((tiling_arg) + offsetof(tiling_struct, member), var)
 
 // The system's own part of the workspace, which nothing in this model uses.
-inline GM_ADDR GetSysWorkSpacePtr() {
-    return nullptr;
-}
+inline GM_ADDR GetSysWorkSpacePtr() { return nullptr; }

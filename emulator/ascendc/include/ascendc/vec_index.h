@@ -16,7 +16,8 @@ namespace ascendc_host {
 // The scalar unit writes the lanes of `bits` in the first repeat; afterwards vector instructions may go on.
 template <typename T>
 void WriteFirstLanes(const CallSite& site, const AscendC::LocalTensor<T>& dst, T first, T step, const LaneBits& bits,
-                     uint32_t blockStride) {
+                     uint32_t blockStride)
+{
     constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
     for (uint32_t lane = 0; lane < kLanesOf<T>; ++lane) {
         if (bits.Group(lane, 1) == 0) continue;
@@ -30,7 +31,8 @@ void WriteFirstLanes(const CallSite& site, const AscendC::LocalTensor<T>& dst, T
 // dst[to...] = dst[from...] + distance, behind the step before; a step from element 0 reads what the scalar unit wrote.
 template <typename T>
 void AddProgression(const CallSite& site, const AscendC::LocalTensor<T>& dst, uint64_t to, uint64_t from,
-                    uint64_t count, T distance) {
+                    uint64_t count, T distance)
+{
     if (from != 0 || to == kLanesOf<T>) Core::Current().Barrier(Pipe::kV, kInsideLibrary);
     const AscendC::LocalTensor<T> target = dst[Index(to, site.where)];
     const AscendC::LocalTensor<T> source = dst[Index(from, site.where)];
@@ -39,12 +41,14 @@ void AddProgression(const CallSite& site, const AscendC::LocalTensor<T>& dst, ui
 }
 
 template <typename T>
-T Distance(T step, uint32_t elements) {
+T Distance(T step, uint32_t elements)
+{
     return static_cast<T>(static_cast<float>(step) * static_cast<float>(elements));
 }
 
 template <typename T>
-void RunProgression(const CallSite& site, const AscendC::LocalTensor<T>& dst, T first, T step, uint64_t count) {
+void RunProgression(const CallSite& site, const AscendC::LocalTensor<T>& dst, T first, T step, uint64_t count)
+{
     constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
     constexpr uint32_t perRepeat = kLanesOf<T>;
     CurrentMask() = MaskRegister{};
@@ -62,7 +66,8 @@ void RunProgression(const CallSite& site, const AscendC::LocalTensor<T>& dst, T 
 
 template <typename T>
 void RunIndexRepeats(const CallSite& site, const AscendC::LocalTensor<T>& dst, T first, const MaskRegister& mask,
-                     uint8_t repeats, uint32_t blockStride, uint32_t repeatStride) {
+                     uint8_t repeats, uint32_t blockStride, uint32_t repeatStride)
+{
     constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
     CurrentMask() = mask;
     const auto shape = RegisterShape(site, kLanesOf<T>, repeats);
@@ -75,11 +80,9 @@ void RunIndexRepeats(const CallSite& site, const AscendC::LocalTensor<T>& dst, T
         if (repeat > 1) Core::Current().Barrier(Pipe::kV, kInsideLibrary);
         const uint64_t to = static_cast<uint64_t>(repeat) * repeatStride * perBlock;
         const AscendC::UnaryRepeatParams strides(blockStride, blockStride, 8, 8);
-        RunUnary<VectorOp::kArithmetic>(site, std::optional(one),
-                                        WithScalar<AddLane, T>{static_cast<T>(kLanesOf<T>)},
-                                        dst[Index(to, site.where)],
-                                        dst[Index(to - static_cast<uint64_t>(repeatStride) * perBlock, site.where)],
-                                        strides);
+        RunUnary<VectorOp::kArithmetic>(
+            site, std::optional(one), WithScalar<AddLane, T>{static_cast<T>(kLanesOf<T>)}, dst[Index(to, site.where)],
+            dst[Index(to - static_cast<uint64_t>(repeatStride) * perBlock, site.where)], strides);
     }
 }
 
@@ -92,7 +95,8 @@ namespace AscendC {
 
 template <typename T>
 void CreateVecIndex(LocalTensor<T>& dstLocal, const T& firstValue, uint64_t mask, uint8_t repeatTimes,
-                    uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::Here()) {
+                    uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsIndexType<T>, "CreateVecIndex: the 910B supports int16_t, half, int32_t and float");
     const ascendc_host::CallSite site{"CreateVecIndex", where};
     const auto bits = ascendc_host::RequestedMask(site, ascendc_host::kLanesOf<T>, mask);
@@ -101,16 +105,17 @@ void CreateVecIndex(LocalTensor<T>& dstLocal, const T& firstValue, uint64_t mask
 
 template <typename T>
 void CreateVecIndex(LocalTensor<T>& dstLocal, const T& firstValue, uint64_t mask[], uint8_t repeatTimes,
-                    uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::Here()) {
+                    uint16_t dstBlkStride, uint8_t dstRepStride, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsIndexType<T>, "CreateVecIndex: the 910B supports int16_t, half, int32_t and float");
     const ascendc_host::CallSite site{"CreateVecIndex", where};
-    const auto bits =
-        ascendc_host::RequestedMask(site, ascendc_host::kLanesOf<T>, static_cast<const uint64_t*>(mask));
+    const auto bits = ascendc_host::RequestedMask(site, ascendc_host::kLanesOf<T>, static_cast<const uint64_t*>(mask));
     ascendc_host::RunIndexRepeats(site, dstLocal, firstValue, bits, repeatTimes, dstBlkStride, dstRepStride);
 }
 
 template <typename T>
-void CreateVecIndex(LocalTensor<T> dstLocal, const T& firstValue, uint32_t calCount, Where where = Where::Here()) {
+void CreateVecIndex(LocalTensor<T> dstLocal, const T& firstValue, uint32_t calCount, Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsIndexType<T>, "CreateVecIndex: the 910B supports int16_t, half, int32_t and float");
     ascendc_host::RunProgression(ascendc_host::CallSite{"CreateVecIndex", where}, dstLocal, firstValue,
                                  static_cast<T>(1), calCount);
@@ -118,7 +123,8 @@ void CreateVecIndex(LocalTensor<T> dstLocal, const T& firstValue, uint32_t calCo
 
 template <typename T>
 void ArithProgression(const LocalTensor<T>& dstLocal, const T firstValue, const T diffValue, const int32_t count,
-                      Where where = Where::Here()) {
+                      Where where = Where::Here())
+{
     static_assert(ascendc_host::kIsIndexType<T>, "ArithProgression: the 910B supports int16_t, half, int32_t, float");
     const ascendc_host::CallSite site{"ArithProgression", where};
     if (count < 0) {

@@ -20,7 +20,8 @@ constexpr uint32_t kSampledRepeats = 16;  // after 16 repeats every distance bet
 
 class BankAccesses {
 public:
-    void Add(const VectorOperand& operand, const RepeatRuns& runs, uint32_t repeat, Access access) {
+    void Add(const VectorOperand& operand, const RepeatRuns& runs, uint32_t repeat, Access access)
+    {
         const uint32_t start = operand.view.offset / kBlockBytes + repeat * operand.repeatStride;
         uint32_t previous = ~0u;
         for (const BlockRun& run : runs) {
@@ -35,7 +36,8 @@ public:
     }
 
     // Cycles beyond the first.
-    uint32_t Extra() const {
+    uint32_t Extra() const
+    {
         uint32_t ways = 1;
         bool meets = false;
         for (uint32_t group = 0; group < kBankGroups; ++group) {
@@ -56,7 +58,8 @@ private:
 };
 
 // The reads of one source alone.
-inline double SourceConflictCycles(const VectorShape& shape, const VectorOperand& source) {
+inline double SourceConflictCycles(const VectorShape& shape, const VectorOperand& source)
+{
     const uint32_t sampled = std::min(shape.repeats, kSampledRepeats);
     const RepeatRuns reads(shape.BitsOf(0), shape.lanes, source.elementBytes);
     uint32_t extra = 0;
@@ -70,7 +73,8 @@ inline double SourceConflictCycles(const VectorShape& shape, const VectorOperand
 
 // A source at the destination's own place is read long before it is written, so it meets no write.
 template <typename... Sources>
-double BankConflictCycles(const VectorShape& shape, const VectorOperand& destination, const Sources&... sources) {
+double BankConflictCycles(const VectorShape& shape, const VectorOperand& destination, const Sources&... sources)
+{
     const uint32_t sampled = std::min(shape.repeats, kSampledRepeats);
     const LaneBits& bits = shape.BitsOf(0);
     const bool inPlace = (InPlace(destination, sources, shape) || ... || false);

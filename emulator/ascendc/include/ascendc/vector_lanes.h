@@ -28,9 +28,11 @@ struct LaneCursor {
     explicit LaneCursor(const Operand<T>& operand)
         : base(Core::Current().Local(operand.view.offset)),
           blockStride(operand.blockStride * kBlockBytes),
-          repeatStride(operand.repeatStride * kBlockBytes) {}
+          repeatStride(operand.repeatStride * kBlockBytes)
+    {}
 
-    uint8_t* At(uint32_t repeat, uint32_t lane) const {
+    uint8_t* At(uint32_t repeat, uint32_t lane) const
+    {
         constexpr uint32_t perBlock = kBlockBytes / sizeof(T);
         return base + static_cast<size_t>(repeat) * repeatStride + lane / perBlock * blockStride +
                lane % perBlock * sizeof(T);
@@ -42,27 +44,31 @@ struct LaneCursor {
 };
 
 template <typename T, uint32_t count>
-std::array<T, count> LoadLanes(const uint8_t* from) {
+std::array<T, count> LoadLanes(const uint8_t* from)
+{
     std::array<T, count> lanes;
     std::memcpy(lanes.data(), from, sizeof(lanes));
     return lanes;
 }
 
 template <uint32_t count, typename D, typename F, typename... S>
-void ComputeGroup(uint8_t* to, F f, const std::array<S, count>&... sources) {
+void ComputeGroup(uint8_t* to, F f, const std::array<S, count>&... sources)
+{
     std::array<D, count> result;
     for (uint32_t i = 0; i < count; ++i) result[i] = f(sources[i]...);
     std::memcpy(to, result.data(), sizeof(result));
 }
 
 template <typename D, typename F, typename... S>
-void ComputeLane(uint8_t* to, F f, const std::array<S, 1>&... sources) {
+void ComputeLane(uint8_t* to, F f, const std::array<S, 1>&... sources)
+{
     const D result = f(sources[0]...);
     std::memcpy(to, &result, sizeof(result));
 }
 
 template <typename F, typename D, typename... S>
-void ComputeLanes(const VectorShape& shape, F f, const LaneCursor<D>& to, const LaneCursor<S>&... from) {
+void ComputeLanes(const VectorShape& shape, F f, const LaneCursor<D>& to, const LaneCursor<S>&... from)
+{
     constexpr uint32_t group = kLanesOf<D, S...> / kBlocksPerRepeat;
     constexpr uint32_t whole = (1u << group) - 1;
     for (uint32_t repeat = 0; repeat < shape.repeats; ++repeat) {
@@ -81,7 +87,8 @@ void ComputeLanes(const VectorShape& shape, F f, const LaneCursor<D>& to, const 
     }
 }
 
-inline void CheckDestinationStride(const CallSite& site, const VectorOperand& destination) {
+inline void CheckDestinationStride(const CallSite& site, const VectorOperand& destination)
+{
     if (destination.blockStride != 0) return;
     site.Report(Check::kParameter, "dstBlkStride is 0, which is undefined",
                 "give 1 for adjacent blocks; a stride of 0 is for sources only");
@@ -90,7 +97,8 @@ inline void CheckDestinationStride(const CallSite& site, const VectorOperand& de
 // destination[lane] = f(sources[lane]...) on the lanes of `shape`.
 template <VectorOp op, typename F, typename D, typename... S>
 void RunElementwise(const CallSite& site, const VectorShape& shape, F f, const Operand<D>& destination,
-                    const Operand<S>&... sources) {
+                    const Operand<S>&... sources)
+{
     constexpr uint32_t sourceBytes = std::max({sizeof(D) * (sizeof...(S) == 0), sizeof(S)...});
     Instruction instruction(Pipe::kV, site.call, site.where);
     CheckDestinationStride(site, destination);
@@ -105,7 +113,8 @@ void RunElementwise(const CallSite& site, const VectorShape& shape, F f, const O
 // destination[lane] = f(destination[lane], sources[lane]...).
 template <VectorOp op, typename F, typename D, typename... S>
 void RunAccumulate(const CallSite& site, const VectorShape& shape, F f, const Operand<D>& destination,
-                   const Operand<S>&... sources) {
+                   const Operand<S>&... sources)
+{
     constexpr uint32_t sourceBytes = std::max({sizeof(S)...});
     Instruction instruction(Pipe::kV, site.call, site.where);
     CheckDestinationStride(site, destination);

@@ -27,7 +27,8 @@ struct VectorOperand {
 
 template <typename T>
 struct Operand : VectorOperand {
-    Operand(const char* operandName, const AscendC::LocalTensor<T>& tensor, uint32_t blocks, uint32_t repeats) {
+    Operand(const char* operandName, const AscendC::LocalTensor<T>& tensor, uint32_t blocks, uint32_t repeats)
+    {
         name = operandName;
         view = tensor.View();
         elementBytes = sizeof(T);
@@ -48,7 +49,8 @@ struct BlockRun {
 // The active bytes of one repeat of an operand, in ascending lanes.
 class RepeatRuns {
 public:
-    RepeatRuns(const LaneBits& bits, uint32_t lanes, uint32_t elementBytes) {
+    RepeatRuns(const LaneBits& bits, uint32_t lanes, uint32_t elementBytes)
+    {
         const uint32_t perBlock = kBlockBytes / elementBytes;
         const uint32_t whole = perBlock == 32 ? ~0u : (1u << perBlock) - 1;
         for (uint32_t first = 0, block = 0; first < lanes; first += perBlock, ++block) {
@@ -67,19 +69,22 @@ public:
     const BlockRun& operator[](uint32_t index) const { return runs_[index]; }
 
     // The first and the last byte of the repeat, from its start.
-    uint32_t First(const VectorOperand& operand) const {
+    uint32_t First(const VectorOperand& operand) const
+    {
         uint32_t first = ~0u;
         for (const BlockRun& run : *this) first = std::min(first, run.Offset(operand));
         return first;
     }
-    uint32_t End(const VectorOperand& operand) const {
+    uint32_t End(const VectorOperand& operand) const
+    {
         uint32_t last = 0;
         for (const BlockRun& run : *this) last = std::max(last, run.Offset(operand) + run.bytes);
         return last;
     }
 
 private:
-    void AddPieces(uint32_t active, uint16_t block, uint32_t elementBytes) {
+    void AddPieces(uint32_t active, uint16_t block, uint32_t elementBytes)
+    {
         while (active != 0) {
             const uint32_t first = static_cast<uint32_t>(__builtin_ctz(active));
             const uint32_t length = static_cast<uint32_t>(__builtin_ctzll(~(static_cast<uint64_t>(active) >> first)));
@@ -101,7 +106,8 @@ struct Span {
 };
 
 // All bytes from the first to the last that the operand touches.
-inline Span SpanOf(const VectorOperand& operand, const VectorShape& shape) {
+inline Span SpanOf(const VectorOperand& operand, const VectorShape& shape)
+{
     const uint64_t repeatBytes = static_cast<uint64_t>(operand.repeatStride) * kBlockBytes;
     const RepeatRuns last(shape.lastBits, shape.lanes, operand.elementBytes);
     Span span{last.First(operand), (shape.repeats - 1) * repeatBytes + last.End(operand)};
@@ -114,14 +120,16 @@ inline Span SpanOf(const VectorOperand& operand, const VectorShape& shape) {
 }
 
 // The length of the active bytes if they are one piece from the start of the view, else 0.
-inline uint64_t ContiguousBytes(const VectorOperand& operand, const VectorShape& shape) {
+inline uint64_t ContiguousBytes(const VectorOperand& operand, const VectorShape& shape)
+{
     const bool blocksTouch = operand.blockStride == 1;
     const bool repeatsTouch = shape.repeats == 1 || operand.repeatStride * operand.LanesPerBlock() == shape.lanes;
     return blocksTouch && repeatsTouch ? shape.elements * operand.elementBytes : 0;
 }
 
 template <Access access>
-void TouchBlocks(Instruction& instruction, const VectorOperand& operand, const VectorShape& shape) {
+void TouchBlocks(Instruction& instruction, const VectorOperand& operand, const VectorShape& shape)
+{
     const Span span = SpanOf(operand, shape);
     const uint32_t base = instruction.CheckSpan(operand.view, span.first, span.end, operand.name);
     const RepeatRuns runs(shape.bits, shape.lanes, operand.elementBytes);
@@ -140,7 +148,8 @@ void TouchBlocks(Instruction& instruction, const VectorOperand& operand, const V
 
 // Alignment, bounds, contents and order of everything the operand touches.
 template <Access access>
-void CheckOperand(Instruction& instruction, const VectorOperand& operand, const VectorShape& shape) {
+void CheckOperand(Instruction& instruction, const VectorOperand& operand, const VectorShape& shape)
+{
     instruction.CheckAligned(operand.view, kBlockBytes, operand.name);
     const uint64_t bytes = ContiguousBytes(operand, shape);
     if (bytes == 0) {

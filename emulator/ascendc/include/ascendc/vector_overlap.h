@@ -10,12 +10,14 @@
 
 namespace ascendc_host {
 
-inline bool RangesMeet(uint64_t firstA, uint64_t endA, uint64_t firstB, uint64_t endB) {
+inline bool RangesMeet(uint64_t firstA, uint64_t endA, uint64_t firstB, uint64_t endB)
+{
     return firstA < endB && firstB < endA;
 }
 
 // Same bytes in every repeat, and the repeats of the destination do not meet one another.
-inline bool InPlace(const VectorOperand& destination, const VectorOperand& source, const VectorShape& shape) {
+inline bool InPlace(const VectorOperand& destination, const VectorOperand& source, const VectorShape& shape)
+{
     const uint32_t blocks = shape.lanes / destination.LanesPerBlock();
     const bool repeatsApart =
         shape.repeats == 1 || destination.repeatStride >= (blocks - 1) * destination.blockStride + 1;
@@ -28,9 +30,11 @@ class OverlapCheck {
 public:
     OverlapCheck(const CallSite& site, const VectorOperand& destination, const VectorOperand& source,
                  const VectorShape& shape)
-        : site_(site), destination_(destination), source_(source), shape_(shape) {}
+        : site_(site), destination_(destination), source_(source), shape_(shape)
+    {}
 
-    void Run() {
+    void Run()
+    {
         const Span written = SpanOf(destination_, shape_);
         const Span read = SpanOf(source_, shape_);
         if (!RangesMeet(destination_.view.offset + written.first, destination_.view.offset + written.end,
@@ -41,7 +45,8 @@ public:
     }
 
 private:
-    void CompareRepeats(const Span& written) {
+    void CompareRepeats(const Span& written)
+    {
         std::vector<bool> earlier(written.end, false);  // bytes that earlier repeats wrote, from the view's start
         for (uint32_t repeat = 0; repeat < shape_.repeats; ++repeat) {
             const LaneBits& bits = shape_.BitsOf(repeat);
@@ -56,12 +61,14 @@ private:
         }
     }
 
-    static uint64_t Start(const VectorOperand& operand, uint32_t repeat, const BlockRun& run) {
+    static uint64_t Start(const VectorOperand& operand, uint32_t repeat, const BlockRun& run)
+    {
         return operand.view.offset + static_cast<uint64_t>(repeat) * operand.repeatStride * kBlockBytes +
                run.Offset(operand);
     }
 
-    bool Partly(uint32_t repeat, const RepeatRuns& writes, const RepeatRuns& reads) const {
+    bool Partly(uint32_t repeat, const RepeatRuns& writes, const RepeatRuns& reads) const
+    {
         for (uint32_t i = 0; i < writes.size(); ++i) {
             const uint64_t write = Start(destination_, repeat, writes[i]);
             for (uint32_t j = 0; j < reads.size(); ++j) {
@@ -74,7 +81,8 @@ private:
         return false;
     }
 
-    bool ReadsEarlier(uint32_t repeat, const RepeatRuns& reads, const std::vector<bool>& earlier) const {
+    bool ReadsEarlier(uint32_t repeat, const RepeatRuns& reads, const std::vector<bool>& earlier) const
+    {
         for (const BlockRun& run : reads) {
             const uint64_t start = Start(source_, repeat, run);
             for (uint64_t at = start; at < start + run.bytes; ++at) {
@@ -86,15 +94,19 @@ private:
         return false;
     }
 
-    void ReportPartly(uint32_t repeat) const {
-        site_.Report(Check::kOverlap, std::string("in repeat ") + std::to_string(repeat) + " " + source_.name +
-                     " and " + destination_.name + " share some bytes but are not the same",
+    void ReportPartly(uint32_t repeat) const
+    {
+        site_.Report(Check::kOverlap,
+                     std::string("in repeat ") + std::to_string(repeat) + " " + source_.name + " and " +
+                         destination_.name + " share some bytes but are not the same",
                      "let source and destination of a repeat be identical or disjoint");
     }
 
-    void ReportCarry(uint32_t repeat) const {
-        site_.Report(Check::kOverlap, std::string("repeat ") + std::to_string(repeat) + " reads in " + source_.name +
-                     " what an earlier repeat wrote to " + destination_.name,
+    void ReportCarry(uint32_t repeat) const
+    {
+        site_.Report(Check::kOverlap,
+                     std::string("repeat ") + std::to_string(repeat) + " reads in " + source_.name +
+                         " what an earlier repeat wrote to " + destination_.name,
                      "use another destination, or one call for each repeat with PipeBarrier<PIPE_V> between; only Add, "
                      "Sub, Mul, Max and Min may carry, through src1 with dstRepStride or src1RepStride 0");
     }

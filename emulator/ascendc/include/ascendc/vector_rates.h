@@ -76,7 +76,8 @@ constexpr VectorRate kVectorRates[] = {
 };
 
 // The rate of an instruction; 0 when the table has none.
-constexpr double ElementsPerCycle(VectorOp op, uint32_t sourceBytes, uint32_t destinationBytes) {
+constexpr double ElementsPerCycle(VectorOp op, uint32_t sourceBytes, uint32_t destinationBytes)
+{
     for (const VectorRate& rate : kVectorRates) {
         if (rate.op == op && rate.sourceBytes == sourceBytes && rate.destinationBytes == destinationBytes) {
             return rate.elementsPerCycle;
@@ -86,7 +87,8 @@ constexpr double ElementsPerCycle(VectorOp op, uint32_t sourceBytes, uint32_t de
 }
 
 template <VectorOp op, uint32_t sourceBytes, uint32_t destinationBytes>
-constexpr double RateOf() {
+constexpr double RateOf()
+{
     constexpr double rate = ElementsPerCycle(op, sourceBytes, destinationBytes);
     static_assert(rate > 0, "the table of vector rates has no entry for these types");
     return rate;

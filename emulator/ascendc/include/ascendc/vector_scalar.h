@@ -20,7 +20,8 @@ struct WithScalar {
 // Shifting by the width of the type or more gives what is left after shifting one by one.
 struct ShiftLeftLane {
     template <typename T>
-    T operator()(T a, T distance) const {
+    T operator()(T a, T distance) const
+    {
         constexpr T bits = sizeof(T) * 8;
         return distance >= bits ? T{0} : static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) << distance);
     }
@@ -29,7 +30,8 @@ struct ShiftLeftLane {
 // Arithmetic for signed types, logical for unsigned ones.
 struct ShiftRightLane {
     template <typename T>
-    T operator()(T a, T distance) const {
+    T operator()(T a, T distance) const
+    {
         constexpr T bits = sizeof(T) * 8;
         return static_cast<T>(a >> (distance >= bits ? static_cast<T>(bits - 1) : distance) >>
                               (distance >= bits ? 1 : 0));
@@ -37,7 +39,8 @@ struct ShiftRightLane {
 };
 
 template <typename Lane, typename T>
-void CheckScalar(const CallSite& site, const T& scalar) {
+void CheckScalar(const CallSite& site, const T& scalar)
+{
     if constexpr (std::is_same_v<Lane, ShiftLeftLane> || std::is_same_v<Lane, ShiftRightLane>) {
         const int64_t distance = static_cast<int64_t>(scalar);
         if (distance >= 0 && distance <= static_cast<int64_t>(sizeof(T) * 8)) return;
@@ -51,38 +54,41 @@ void CheckScalar(const CallSite& site, const T& scalar) {
 namespace AscendC {
 
 // The three forms of an instruction with a scalar. A macro, because a template cannot make function names.
-#define ASCENDC_HOST_SCALAR(Name, Lane, message, ...)                                                                  \
-    template <typename T, bool isSetMask = true>                                                                       \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue, uint64_t mask[],   \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) {         \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                                \
-        const ascendc_host::CallSite site{#Name, where};                                                               \
-        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                            \
-        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(                                                    \
-            site, ascendc_host::kLanesOf<T>, static_cast<const uint64_t*>(mask), repeatTimes);                         \
-        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                   \
-            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);            \
-    }                                                                                                                  \
-    template <typename T, bool isSetMask = true>                                                                       \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue, uint64_t mask,     \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) {         \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                                \
-        const ascendc_host::CallSite site{#Name, where};                                                               \
-        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                            \
-        const auto shape =                                                                                             \
-            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);               \
-        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                   \
-            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);            \
-    }                                                                                                                  \
-    template <typename T, bool isSetMask = true>                                                                       \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue,                    \
-              const int32_t& calCount, Where where = Where::Here()) {                                                  \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                                \
-        const ascendc_host::CallSite site{#Name, where};                                                               \
-        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                            \
-        const auto shape = ascendc_host::CountOrRegisterShape<isSetMask>(site, ascendc_host::kLanesOf<T>, calCount);   \
-        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                   \
-            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, UnaryRepeatParams());     \
+#define ASCENDC_HOST_SCALAR(Name, Lane, message, ...)                                                                \
+    template <typename T, bool isSetMask = true>                                                                     \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue, uint64_t mask[], \
+              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
+    {                                                                                                                \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
+        const ascendc_host::CallSite site{#Name, where};                                                             \
+        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                          \
+        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,                  \
+                                                                   static_cast<const uint64_t*>(mask), repeatTimes); \
+        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
+            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);          \
+    }                                                                                                                \
+    template <typename T, bool isSetMask = true>                                                                     \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue, uint64_t mask,   \
+              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
+    {                                                                                                                \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
+        const ascendc_host::CallSite site{#Name, where};                                                             \
+        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                          \
+        const auto shape =                                                                                           \
+            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);             \
+        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
+            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, repeatParams);          \
+    }                                                                                                                \
+    template <typename T, bool isSetMask = true>                                                                     \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const T& scalarValue,                  \
+              const int32_t& calCount, Where where = Where::Here())                                                  \
+    {                                                                                                                \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
+        const ascendc_host::CallSite site{#Name, where};                                                             \
+        ascendc_host::CheckScalar<Lane>(site, scalarValue);                                                          \
+        const auto shape = ascendc_host::CountOrRegisterShape<isSetMask>(site, ascendc_host::kLanesOf<T>, calCount); \
+        ascendc_host::RunUnary<ascendc_host::VectorOp::kArithmetic>(                                                 \
+            site, shape, ascendc_host::WithScalar<Lane, T>{scalarValue}, dstLocal, srcLocal, UnaryRepeatParams());   \
     }
 
 ASCENDC_HOST_SCALAR(Adds, ascendc_host::AddLane, "Adds: the 910B supports half, float, int16_t and int32_t", half,

@@ -23,7 +23,8 @@ struct CallSite {
     const char* call;
     Where where;
 
-    void Report(Check check, const std::string& what, const std::string& remedy) const {
+    void Report(Check check, const std::string& what, const std::string& remedy) const
+    {
         Core::Current().Report(check, where, call, what, remedy);
     }
 };
@@ -36,13 +37,15 @@ struct LaneBits {
     bool None() const { return (low | high) == 0; }
 
     // The bits of `count` lanes from `first`; a group of lanes never crosses bit 64.
-    uint32_t Group(uint32_t first, uint32_t count) const {
+    uint32_t Group(uint32_t first, uint32_t count) const
+    {
         const uint64_t word = first < 64 ? low >> first : high >> (first - 64);
         return static_cast<uint32_t>(word & ((1ull << count) - 1));
     }
 };
 
-inline LaneBits FirstLanes(uint64_t lanes) {
+inline LaneBits FirstLanes(uint64_t lanes)
+{
     const MaskRegister mask = PrefixMask(lanes);
     return {mask.low, mask.high};
 }
@@ -57,7 +60,8 @@ struct VectorShape {
     const LaneBits& BitsOf(uint32_t repeat) const { return repeat + 1 == repeats ? lastBits : bits; }
 };
 
-inline VectorShape CountShape(uint32_t lanes, uint64_t count) {
+inline VectorShape CountShape(uint32_t lanes, uint64_t count)
+{
     VectorShape shape;
     shape.lanes = lanes;
     shape.repeats = static_cast<uint32_t>((count + lanes - 1) / lanes);
@@ -69,7 +73,8 @@ inline VectorShape CountShape(uint32_t lanes, uint64_t count) {
 
 // The shape of a call with a count. A count of 0 does nothing, as on the device. Leaves the mask register as the device
 // does: norm mode, all lanes.
-inline std::optional<VectorShape> LevelTwoShape(const CallSite& site, uint32_t lanes, int64_t count) {
+inline std::optional<VectorShape> LevelTwoShape(const CallSite& site, uint32_t lanes, int64_t count)
+{
     CurrentMask() = MaskRegister{};
     if (count > 0) return CountShape(lanes, static_cast<uint64_t>(count));
     if (count < 0) {
@@ -79,15 +84,18 @@ inline std::optional<VectorShape> LevelTwoShape(const CallSite& site, uint32_t l
 }
 
 // A mask argument as the register's bits: a number of leading lanes, or two 64-bit words.
-inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, uint64_t mask) {
+inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, uint64_t mask)
+{
     if (mask == 0 || mask > lanes) {
-        site.Report(Check::kParameter, "mask is " + std::to_string(mask) + "; a repeat has " + std::to_string(lanes) +
-                    " lanes", "give a mask from 1 to " + std::to_string(lanes) + " (256 bytes of the wider type)");
+        site.Report(Check::kParameter,
+                    "mask is " + std::to_string(mask) + "; a repeat has " + std::to_string(lanes) + " lanes",
+                    "give a mask from 1 to " + std::to_string(lanes) + " (256 bytes of the wider type)");
     }
     return PrefixMask(std::min<uint64_t>(mask, lanes));
 }
 
-inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, const uint64_t* mask) {
+inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, const uint64_t* mask)
+{
     MaskRegister requested;
     requested.low = mask[0];
     requested.high = lanes > 64 ? mask[1] : 0;
@@ -102,7 +110,8 @@ inline MaskRegister RequestedMask(const CallSite& site, uint32_t lanes, const ui
 }
 
 // The shape of a call with mask and repeats once the register holds the mask that is in force.
-inline std::optional<VectorShape> RegisterShape(const CallSite& site, uint32_t lanes, int64_t repeats) {
+inline std::optional<VectorShape> RegisterShape(const CallSite& site, uint32_t lanes, int64_t repeats)
+{
     const MaskRegister& mask = CurrentMask();
     if (mask.counter) {
         if (mask.low == 0) return std::nullopt;
@@ -127,7 +136,8 @@ inline std::optional<VectorShape> RegisterShape(const CallSite& site, uint32_t l
 
 // Some calls with a count take it from the register instead when isSetMask is false.
 template <bool isSetMask>
-std::optional<VectorShape> CountOrRegisterShape(const CallSite& site, uint32_t lanes, int64_t count) {
+std::optional<VectorShape> CountOrRegisterShape(const CallSite& site, uint32_t lanes, int64_t count)
+{
     if constexpr (isSetMask) {
         return LevelTwoShape(site, lanes, count);
     } else {
@@ -137,7 +147,8 @@ std::optional<VectorShape> CountOrRegisterShape(const CallSite& site, uint32_t l
 
 // `mask` is a number of lanes or an array of two words; without isSetMask the register counts and `mask` does not.
 template <bool isSetMask, typename Mask>
-std::optional<VectorShape> LevelZeroShape(const CallSite& site, uint32_t lanes, Mask mask, int64_t repeats) {
+std::optional<VectorShape> LevelZeroShape(const CallSite& site, uint32_t lanes, Mask mask, int64_t repeats)
+{
     if constexpr (isSetMask) {
         const MaskRegister requested = RequestedMask(site, lanes, mask);
         if (CurrentMask().counter) {

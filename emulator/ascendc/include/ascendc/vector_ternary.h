@@ -14,7 +14,8 @@ namespace ascendc_host {
 
 struct MulAddLane {
     template <typename D, typename S>
-    D operator()(D accumulator, S a, S b) const {
+    D operator()(D accumulator, S a, S b) const
+    {
         const float product = static_cast<float>(a) * static_cast<float>(b);
         if constexpr (std::is_same_v<D, float>) {
             return accumulator + product;
@@ -28,14 +29,15 @@ template <typename S>
 struct AxpyLane {
     S scalar;
     template <typename D>
-    D operator()(D accumulator, S a) const {
+    D operator()(D accumulator, S a) const
+    {
         return MulAddLane()(accumulator, a, scalar);
     }
 };
 
 template <typename D, typename S>
-constexpr bool kMulAddTypes = (std::is_same_v<D, S> && kIsOneOf<D, half, float>) ||
-                              (std::is_same_v<D, float> && std::is_same_v<S, half>);
+constexpr bool kMulAddTypes =
+    (std::is_same_v<D, S> && kIsOneOf<D, half, float>) || (std::is_same_v<D, float> && std::is_same_v<S, half>);
 
 // A repeat holds 8 blocks of the destination and of a source of the same type, 4 of a half source of a float one.
 template <typename D, typename S>
@@ -44,17 +46,19 @@ constexpr uint8_t kSourceRepeatStride = kBlocksPerRepeat * sizeof(S) / sizeof(D)
 template <typename D, typename S>
 void RunMulAddDst(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<D>& dst,
                   const AscendC::LocalTensor<S>& src0, const AscendC::LocalTensor<S>& src1,
-                  const AscendC::BinaryRepeatParams& strides) {
+                  const AscendC::BinaryRepeatParams& strides)
+{
     if (!shape) return;
-    RunAccumulate<VectorOp::kMulAddDst>(
-        site, *shape, MulAddLane(), Operand<D>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride),
-        Operand<S>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
-        Operand<S>("src1Local", src1, strides.src1BlkStride, strides.src1RepStride));
+    RunAccumulate<VectorOp::kMulAddDst>(site, *shape, MulAddLane(),
+                                        Operand<D>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride),
+                                        Operand<S>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
+                                        Operand<S>("src1Local", src1, strides.src1BlkStride, strides.src1RepStride));
 }
 
 template <typename D, typename S>
 void RunAxpy(const CallSite& site, const std::optional<VectorShape>& shape, const AscendC::LocalTensor<D>& dst,
-             const AscendC::LocalTensor<S>& src, const S& scalar, const AscendC::UnaryRepeatParams& strides) {
+             const AscendC::LocalTensor<S>& src, const S& scalar, const AscendC::UnaryRepeatParams& strides)
+{
     if (!shape) return;
     RunAccumulate<VectorOp::kAxpy>(site, *shape, AxpyLane<S>{scalar},
                                    Operand<D>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride),
@@ -68,28 +72,29 @@ namespace AscendC {
 template <typename T, typename U, bool isSetMask = true>
 void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, const LocalTensor<U>& src1Local,
                const uint64_t mask[], const uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-               Where where = Where::Here()) {
+               Where where = Where::Here())
+{
     static_assert(ascendc_host::kMulAddTypes<T, U>, "MulAddDst: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"MulAddDst", where};
-    const auto shape =
-        ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
+    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
     ascendc_host::RunMulAddDst(site, shape, dstLocal, src0Local, src1Local, repeatParams);
 }
 
 template <typename T, typename U, bool isSetMask = true>
 void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, const LocalTensor<U>& src1Local,
                uint64_t mask, const uint8_t repeatTimes, const BinaryRepeatParams& repeatParams,
-               Where where = Where::Here()) {
+               Where where = Where::Here())
+{
     static_assert(ascendc_host::kMulAddTypes<T, U>, "MulAddDst: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"MulAddDst", where};
-    const auto shape =
-        ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
+    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
     ascendc_host::RunMulAddDst(site, shape, dstLocal, src0Local, src1Local, repeatParams);
 }
 
 template <typename T, typename U>
 void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, const LocalTensor<U>& src1Local,
-               const int32_t& calCount, Where where = Where::Here()) {
+               const int32_t& calCount, Where where = Where::Here())
+{
     static_assert(ascendc_host::kMulAddTypes<T, U>, "MulAddDst: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"MulAddDst", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T, U>, calCount);
@@ -100,17 +105,18 @@ void MulAddDst(const LocalTensor<T>& dstLocal, const LocalTensor<U>& src0Local, 
 
 template <typename T, typename U, bool isSetMask = true>
 void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue, uint64_t mask,
-          const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) {
+          const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())
+{
     static_assert(ascendc_host::kMulAddTypes<T, U>, "Axpy: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"Axpy", where};
-    const auto shape =
-        ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
+    const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>, mask, repeatTimes);
     ascendc_host::RunAxpy(site, shape, dstLocal, srcLocal, scalarValue, repeatParams);
 }
 
 template <typename T, typename U, bool isSetMask = true>
 void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue, uint64_t mask[],
-          const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) {
+          const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())
+{
     static_assert(ascendc_host::kMulAddTypes<T, U>, "Axpy: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"Axpy", where};
     const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T, U>,
@@ -119,8 +125,9 @@ void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const 
 }
 
 template <typename T, typename U>
-void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue,
-          const int32_t& calCount, Where where = Where::Here()) {
+void Axpy(const LocalTensor<T>& dstLocal, const LocalTensor<U>& srcLocal, const U& scalarValue, const int32_t& calCount,
+          Where where = Where::Here())
+{
     static_assert(ascendc_host::kMulAddTypes<T, U>, "Axpy: the 910B supports half, float, and half into float");
     const ascendc_host::CallSite site{"Axpy", where};
     const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T, U>, calCount);

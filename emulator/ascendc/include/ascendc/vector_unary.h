@@ -14,63 +14,72 @@ namespace ascendc_host {
 
 struct ExpLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(std::exp(static_cast<float>(a)));
     }
 };
 
 struct LnLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(std::log(static_cast<float>(a)));
     }
 };
 
 struct SqrtLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(std::sqrt(static_cast<float>(a)));
     }
 };
 
 struct RsqrtLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(1.0f / std::sqrt(static_cast<float>(a)));
     }
 };
 
 struct ReciprocalLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(1.0f / static_cast<float>(a));
     }
 };
 
 struct AbsLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(std::fabs(static_cast<float>(a)));
     }
 };
 
 struct ReluLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return a > static_cast<T>(0) ? a : static_cast<T>(0);
     }
 };
 
 struct NotLane {
     template <typename T>
-    T operator()(T a) const {
+    T operator()(T a) const
+    {
         return static_cast<T>(~a);
     }
 };
 
 template <VectorOp op, typename F, typename T>
 void RunUnary(const CallSite& site, const std::optional<VectorShape>& shape, F f, const AscendC::LocalTensor<T>& dst,
-              const AscendC::LocalTensor<T>& src, const AscendC::UnaryRepeatParams& strides) {
+              const AscendC::LocalTensor<T>& src, const AscendC::UnaryRepeatParams& strides)
+{
     if (!shape) return;
     RunElementwise<op>(site, *shape, f, Operand<T>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride),
                        Operand<T>("srcLocal", src, strides.srcBlkStride, strides.srcRepStride));
@@ -81,38 +90,41 @@ void RunUnary(const CallSite& site, const std::optional<VectorShape>& shape, F f
 namespace AscendC {
 
 // The three forms of a unary instruction. A macro, because a template cannot make function names.
-#define ASCENDC_HOST_UNARY(Name, op, Lane, message, ...)                                                               \
-    template <typename T, bool isSetMask = true>                                                                       \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, uint64_t mask[],                         \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) {         \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                                \
-        const ascendc_host::CallSite site{#Name, where};                                                               \
-        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(                                                    \
-            site, ascendc_host::kLanesOf<T>, static_cast<const uint64_t*>(mask), repeatTimes);                         \
-        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                             \
-    }                                                                                                                  \
-    template <typename T, bool isSetMask = true>                                                                       \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, uint64_t mask,                           \
-              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here()) {         \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                                \
-        const ascendc_host::CallSite site{#Name, where};                                                               \
-        const auto shape =                                                                                             \
-            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);               \
-        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                             \
-    }                                                                                                                  \
-    template <typename T>                                                                                              \
-    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const int32_t& calCount,                 \
-              Where where = Where::Here()) {                                                                           \
-        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                                \
-        const ascendc_host::CallSite site{#Name, where};                                                               \
-        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                     \
-        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, UnaryRepeatParams());                      \
+#define ASCENDC_HOST_UNARY(Name, op, Lane, message, ...)                                                             \
+    template <typename T, bool isSetMask = true>                                                                     \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, uint64_t mask[],                       \
+              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
+    {                                                                                                                \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
+        const ascendc_host::CallSite site{#Name, where};                                                             \
+        const auto shape = ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>,                  \
+                                                                   static_cast<const uint64_t*>(mask), repeatTimes); \
+        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                           \
+    }                                                                                                                \
+    template <typename T, bool isSetMask = true>                                                                     \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, uint64_t mask,                         \
+              const uint8_t repeatTimes, const UnaryRepeatParams& repeatParams, Where where = Where::Here())         \
+    {                                                                                                                \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
+        const ascendc_host::CallSite site{#Name, where};                                                             \
+        const auto shape =                                                                                           \
+            ascendc_host::LevelZeroShape<isSetMask>(site, ascendc_host::kLanesOf<T>, mask, repeatTimes);             \
+        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, repeatParams);                           \
+    }                                                                                                                \
+    template <typename T>                                                                                            \
+    void Name(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const int32_t& calCount,               \
+              Where where = Where::Here())                                                                           \
+    {                                                                                                                \
+        static_assert(ascendc_host::kIsOneOf<T, __VA_ARGS__>, message);                                              \
+        const ascendc_host::CallSite site{#Name, where};                                                             \
+        const auto shape = ascendc_host::LevelTwoShape(site, ascendc_host::kLanesOf<T>, calCount);                   \
+        ascendc_host::RunUnary<op>(site, shape, Lane(), dstLocal, srcLocal, UnaryRepeatParams());                    \
     }
 
 ASCENDC_HOST_UNARY(Exp, ascendc_host::VectorOp::kDivExpLn, ascendc_host::ExpLane,
                    "Exp: the 910B supports half and float", half, float)
-ASCENDC_HOST_UNARY(Ln, ascendc_host::VectorOp::kDivExpLn, ascendc_host::LnLane,
-                   "Ln: the 910B supports half and float", half, float)
+ASCENDC_HOST_UNARY(Ln, ascendc_host::VectorOp::kDivExpLn, ascendc_host::LnLane, "Ln: the 910B supports half and float",
+                   half, float)
 ASCENDC_HOST_UNARY(Sqrt, ascendc_host::VectorOp::kDivExpLn, ascendc_host::SqrtLane,
                    "Sqrt: the 910B supports half and float", half, float)
 ASCENDC_HOST_UNARY(Rsqrt, ascendc_host::VectorOp::kArithmetic, ascendc_host::RsqrtLane,

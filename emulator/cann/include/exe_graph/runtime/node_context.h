@@ -53,10 +53,7 @@ protected:
     {
         return index < node_.inputs.size() && node_.inputs[index].has_value() ? &*node_.inputs[index] : nullptr;
     }
-    NodeTensor* Output(size_t index) const
-    {
-        return index < node_.outputs.size() ? &node_.outputs[index] : nullptr;
-    }
+    NodeTensor* Output(size_t index) const { return index < node_.outputs.size() ? &node_.outputs[index] : nullptr; }
 
     NodeContext& node_;
 };

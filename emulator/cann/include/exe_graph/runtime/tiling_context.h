@@ -26,8 +26,7 @@ class TilingContext : public NodeView {
 public:
     TilingContext(NodeContext& node, fe::PlatFormInfos* platform, TilingOutcome& outcome)
         : NodeView(node), platform_(platform), outcome_(outcome)
-    {
-    }
+    {}
 
     const StorageShape* GetInputShape(size_t index) const { return ShapeOf(Given(index)); }
     const StorageShape* GetOptionalInputShape(size_t index) const { return ShapeOf(Defined(index)); }
@@ -58,7 +57,10 @@ public:
     ge::graphStatus SetScheduleMode(uint32_t mode) { return Set(outcome_.scheduleMode, mode); }
 
 private:
-    static const StorageShape* ShapeOf(const NodeTensor* tensor) { return tensor == nullptr ? nullptr : &tensor->shape; }
+    static const StorageShape* ShapeOf(const NodeTensor* tensor)
+    {
+        return tensor == nullptr ? nullptr : &tensor->shape;
+    }
     static const CompileTimeTensorDesc* DescriptionOf(const NodeTensor* tensor)
     {
         return tensor == nullptr ? nullptr : &tensor->description;
