@@ -101,8 +101,9 @@ void flags_on_one_line(uint8_t* x, uint8_t* y)
 {
     const LocalView tile = Buffer(64);
     CopyIn(tile, x, 64);
-    Set(Pipe::kMte2, Pipe::kV);
-    Wait(Pipe::kMte2, Pipe::kV);
+    // clang-format off
+    Set(Pipe::kMte2, Pipe::kV); Wait(Pipe::kMte2, Pipe::kV);
+    // clang-format on
     Increment(tile, tile, 64);
     Barrier(Pipe::kV);
     Order(Pipe::kV, Pipe::kMte3);
