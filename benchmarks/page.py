@@ -25,11 +25,10 @@ from benchmarks import (
     calibration_rows,
     call_overhead,
     generation,
-    modelled_kernel,
-    modelled_report,
 )
+from benchmarks.modelled import decode, kernel_page, kernel_tables
 from benchmarks.tables import Goal, Table, goal_table, renew
-from toptheta_npu.benchmark import modelled, report, shapes
+from toptheta_npu.benchmark import report, shapes
 from toptheta_npu.benchmark.environment import environment
 from toptheta_npu.benchmark.measure import ShapeResult, compare
 
@@ -67,8 +66,8 @@ def _named(part: str, goals: Iterable[Goal]) -> list[Goal]:
 
 def model_goals() -> list[Goal]:
     """The Ascend C kernel on the host model."""
-    results, _ = modelled_kernel.collect()
-    return _named("kernel, modelled", modelled_report.goals(results))
+    results, _ = kernel_page.collect()
+    return _named("kernel, modelled", kernel_tables.goals(results))
 
 
 def tables(goals: Iterable[Goal], comparison: str, model: Iterable[Mapping[str, Any]]) -> dict[str, Table]:
@@ -81,9 +80,9 @@ def tables(goals: Iterable[Goal], comparison: str, model: Iterable[Mapping[str, 
 
 
 def model_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """The modelled kernel on the shapes of ``toptheta benchmark --device model``."""
-    return Table("The kernel on the host model", (*modelled.SHAPE_COLUMNS, *modelled.COLUMNS), [
-        [*modelled.shape_cells(shapes.Shape(**row["shape"])), *modelled.cells(row)] for row in rows
+    """The modelled kernel on the shapes of ``python -m benchmarks.modelled``."""
+    return Table("The kernel on the host model", (*decode.SHAPE_COLUMNS, *decode.COLUMNS), [
+        [*decode.shape_cells(shapes.Shape(**row["shape"])), *decode.cells(row)] for row in rows
     ])  # fmt: skip
 
 
@@ -101,15 +100,15 @@ def main(
     with torch.no_grad():
         compared = compare(shapes.CPU_SHAPES, "cpu", rounds=ROUNDS)
     comparison = report.as_json(compared, environment("cpu"), {"rounds": ROUNDS}, "cpu")
-    modelled_rows, left_out = modelled.run(shapes.SHAPES, console)
+    modelled_rows, left_out = decode.run(shapes.SHAPES, console)
     goals = [*comparison_goals(compared), *model_goals(), *other_goals()]
     figures = {
         "environment": {"torch": torch.__version__, "machine": platform.machine()},
         "goals": [asdict(goal) for goal in goals],
-        "model": modelled.as_json(modelled_rows),
+        "model": decode.as_json(modelled_rows),
         "model_left_out": [str(shape) for shape, _ in left_out],
     }
-    figures = modelled_kernel.rounded(figures)
+    figures = kernel_page.rounded(figures)
     if write:
         COMPARISON.write_text(comparison + "\n")
         FIGURES.write_text(json.dumps(figures, indent=1) + "\n")

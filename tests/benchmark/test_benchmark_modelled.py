@@ -1,8 +1,9 @@
-"""The comparison on the host model: ``toptheta benchmark --device model``."""
+"""Decode steps on the host model: ``python -m benchmarks.modelled``."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from toptheta_npu.benchmark import modelled
+from benchmarks.modelled import decode
 from toptheta_npu.benchmark.shapes import Shape, parse_shape
-from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.errors import TopThetaValueError
 
+ROOT = Path(__file__).parents[2]
 _SMALL = Shape(1, 4, 4, n=256, k=16, head_dim=64)
 
 
 def test_bytes_bounds_and_gains() -> None:
-    result = modelled.model(_SMALL)
+    result = decode.model(_SMALL)
     row = 2 * 64
     assert result.kept.bytes_read["key"] == 4 * 256 * row
     assert result.kept.rows_read == result.kept.rows_needed == 4 * 16
@@ -39,7 +41,7 @@ def test_bytes_bounds_and_gains() -> None:
 )
 def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
     shape = parse_shape(text)
-    result = modelled.model(shape)
+    result = decode.model(shape)
     valid = shape.batch * shape.num_key_value_heads * shape.n
     assert result.kept.of_rows == result.dense.rows_needed == valid
     assert shape.k * shape.batch * shape.num_key_value_heads <= result.kept.rows_needed
@@ -49,7 +51,7 @@ def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
 
 def test_printed_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    results, left_out = modelled.run([_SMALL], Console(width=160), trace=trace, own=True)
+    results, left_out = decode.run([_SMALL], Console(width=160), trace=trace, own=True)
     shown = capsys.readouterr().out
     assert "modelled, uncalibrated microseconds, not a device's" in shown
     assert f"{results[0].kept.cold:.1f}" in shown
@@ -61,7 +63,7 @@ def test_printed_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 def test_large_shapes_of_a_table_are_left_out_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     large = replace(_SMALL, batch=4096, n=4096)
-    results, left_out = modelled.run([_SMALL, large], Console(width=200))
+    results, left_out = decode.run([_SMALL, large], Console(width=200))
     assert [result.shape for result in results] == [_SMALL]
     assert left_out == [(large, "16.0 GiB of cache would run for minutes here; --shape runs it")]
     assert f"left out: {large}: 16.0 GiB" in capsys.readouterr().out.replace("\n", " ")
@@ -77,18 +79,26 @@ def test_large_shapes_of_a_table_are_left_out_with_a_reason(capsys: pytest.Captu
 )
 def test_shapes_that_the_kernel_does_not_take(change: dict[str, object], message: str) -> None:
     with pytest.raises(TopThetaValueError) as caught:
-        modelled.run([_SMALL, replace(_SMALL, **change)], Console())  # type: ignore[arg-type]
+        decode.run([_SMALL, replace(_SMALL, **change)], Console())  # type: ignore[arg-type]
     assert str(caught.value).startswith(message)
 
 
 def test_a_trace_is_of_one_shape() -> None:
     with pytest.raises(TopThetaValueError, match=r"^--trace: expected one shape, got 2; name it with --shape"):
-        modelled.run([_SMALL, _SMALL], Console(), trace=Path("trace.json"))
+        decode.run([_SMALL, _SMALL], Console(), trace=Path("trace.json"))
 
 
-def test_without_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "emulator"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "emulator", None)
-    with pytest.raises(TopThetaNotImplementedError, match=r"^--device model: expected the source tree"):
-        modelled.run([_SMALL], Console())
+def test_command(tmp_path: Path) -> None:
+    shape, file = "heads=2,n=64,k=8,head_dim=32", tmp_path / "results.json"
+    command = [sys.executable, "-m", "benchmarks.modelled", "--shape", shape, "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "modelled, uncalibrated microseconds" in done.stdout
+    assert json.loads(file.read_text())["results"][0]["shape"]["n"] == 64
+
+
+def test_wrong_use_of_the_command() -> None:
+    command = [sys.executable, "-m", "benchmarks.modelled", "--shape", "heads=2,n=64,dtype=float32"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert "error: dtype: expected float16 or bfloat16 on an NPU, got float32" in done.stderr.replace("\n", " ")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import page
+from benchmarks.modelled import decode
 from benchmarks.tables import Goal, goal_table, renew
-from toptheta_npu.benchmark import modelled, report
+from toptheta_npu.benchmark import report
 from toptheta_npu.benchmark.shapes import CPU_SHAPES, SHAPES, Shape
 
 _TEXT = page.PAGE.read_text()
@@ -36,7 +37,7 @@ def test_results_are_of_the_default_tables() -> None:
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_modelled_figures_are_those_of_the_kernel(number: int) -> None:
     then = _FIGURES["model"][number]
-    (now,) = modelled.as_json([modelled.model(Shape(**then["shape"]))])
+    (now,) = decode.as_json([decode.model(Shape(**then["shape"]))])
     for name in ("gain", "limit", "gain_over_any_dense", "gain_hot"):
         assert now[name] == pytest.approx(then[name], rel=0.01), name
     for form in ("kept", "dense"):

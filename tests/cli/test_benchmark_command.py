@@ -57,8 +57,8 @@ def test_json_has_ratios_only(results: tuple[Path, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--device: expected one of cpu, cuda, npu, model, got nothing"),
-        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, model, got 'tpu'"),
+        ([], "--device: expected one of cpu, cuda, npu, got nothing"),
+        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, got 'tpu'"),
         ([*TINY, "--shape", "heads=8/2,n=64,k=65"], "k: expected at most n = 64, got 65"),
         ([*TINY, "--k", "4096"], "k: expected at most n = 2048, got 4096"),
         ([*TINY, "--shape", "heads=64,n=1048576,batch=4096"], "shape: expected at most the"),
@@ -67,10 +67,7 @@ def test_json_has_ratios_only(results: tuple[Path, str]) -> None:
         ([*TINY, "--sweep", "lengths", "--shape", "heads=8,n=64"], "--sweep: expected no --shape"),
         ([*TINY, "--n", "64"], "--config: expected a config with --n and --batch"),
         ([*TINY, "--config", "./none"], "--config: expected a config.json or a folder with one"),
-        ([*TINY, "--trace", "trace.json"], "--trace: expected --device model"),
         ([*TINY, "--json", "/no/such/folder/file.json"], "--json: expected a file in a folder that is there"),
-        (["--device", "model", "--plots", "build"], "--plots: expected cpu, cuda or npu with it"),
-        (["--device", "model", "--rounds", "3"], "--rounds: expected cpu, cuda or npu with it"),
         (["--device", "npu", "--shape", "heads=8,n=64"], "--device: expected torch_npu"),
         (["--device", "cuda", "--shape", "heads=8,n=64"], "--device: expected a CUDA device that torch can use"),
     ],
@@ -99,14 +96,6 @@ def test_script_and_config(tmp_path: Path) -> None:
     assert "heads=4/2,n=128,k=8,head_dim=32" in done.stdout
     assert "heads=4/2,n=256,k=16,head_dim=32" in done.stdout
     assert "cold, µs" not in done.stdout
-
-
-def test_the_host_model_is_found_from_anywhere(tmp_path: Path) -> None:
-    code = "import sys; sys.path.remove(''); from toptheta_npu.cli import main; main()"
-    shape = "heads=2,n=64,k=8,head_dim=32"
-    done = run("benchmark", "--device", "model", "--shape", shape, program=("-c", code), folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "modelled" in done.stdout
 
 
 def test_the_command_line_starts_without_the_benchmark() -> None:

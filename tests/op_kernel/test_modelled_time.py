@@ -11,12 +11,12 @@ import pytest
 import torch
 from test_ub_layout import Variant, layout_of
 
-from benchmarks import modelled_kernel, modelled_report
-from emulator import modelled_step
+from benchmarks.modelled import kernel_page, kernel_tables
+from benchmarks.modelled import step as modelled_step
 
 _ROOT = Path(__file__).resolve().parents[2]
-_PAGE = modelled_report.PAGE.read_text()
-_RESULTS = json.loads(modelled_kernel.RESULTS.read_text())
+_PAGE = kernel_tables.PAGE.read_text()
+_RESULTS = json.loads(kernel_page.RESULTS.read_text())
 _TIMES = ("cold", "hot", "cold_conflicts", "hot_conflicts")
 _TOLERANCE = 0.01
 _LIMITS = {
@@ -62,7 +62,7 @@ def test_measured_steps_keep_exactly_k() -> None:
 
 
 def test_32_heads_over_48_cores() -> None:
-    row = next(row for row in modelled_kernel.uneven_heads() if row["sync_all"] == 1.5)
+    row = next(row for row in kernel_page.uneven_heads() if row["sync_all"] == 1.5)
     then = next(row for row in _RESULTS["uneven_heads"] if row["sync_all"] == 1.5)
     assert row == pytest.approx(then, rel=_TOLERANCE)
     assert row["cold_32"] / row["cold_48"] <= 0.85
@@ -70,7 +70,7 @@ def test_32_heads_over_48_cores() -> None:
 
 def test_gain_at_32768_keys() -> None:
     """Four heads on four cores: whole heads and equal shares of the memory, as with 48, which set the pace cold."""
-    row = next(row for row in modelled_kernel.against_dense(32768, heads=4, cores=4) if row["k"] == 2048)
+    row = next(row for row in kernel_page.against_dense(32768, heads=4, cores=4) if row["k"] == 2048)
     then = next(row for row in _RESULTS["lengths"] if (row["n"], row["k"]) == (32768, 2048))
     for form in ("kept", "dense"):
         for name in ("cold", "cold_conflicts"):
@@ -86,20 +86,20 @@ def test_grouped_heads(place: int) -> None:
 
 
 def test_goals() -> None:
-    missed = [goal.name for goal in modelled_report.goals(_RESULTS) if not goal.met]
+    missed = [goal.name for goal in kernel_tables.goals(_RESULTS) if not goal.met]
     assert missed == ["the same, stretch"]  # docs/kernel.md says so and why
 
 
 def test_a_goal_can_be_missed() -> None:
-    assert not modelled_report.Goal("time", 20.1, 20.0).met
-    assert not modelled_report.Goal("gain", 1.79, 1.8, at_most=False).met
+    assert not kernel_tables.Goal("time", 20.1, 20.0).met
+    assert not kernel_tables.Goal("gain", 1.79, 1.8, at_most=False).met
 
 
 def test_the_page_shows_the_figures() -> None:
-    for name, table in modelled_report.tables(_RESULTS).items():
+    for name, table in kernel_tables.tables(_RESULTS).items():
         place = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", _PAGE, re.DOTALL)
         assert place is not None, name
-        assert place[1] == table.as_markdown(), "renew it: python -m benchmarks.modelled_kernel --write"
+        assert place[1] == table.as_markdown(), "renew it: python -m benchmarks.modelled.kernel_page --write"
 
 
 def test_figures_in_the_text() -> None:

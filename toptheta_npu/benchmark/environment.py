@@ -57,7 +57,7 @@ def check_device(device: str | None) -> str:
 
 
 def _check_npu() -> None:
-    remedy = "see: toptheta doctor; without hardware type --device model"
+    remedy = "see: toptheta doctor; a clone models it without hardware: python -m benchmarks.modelled"
     if find_spec("torch_npu") is None:
         raise TopThetaValueError("--device", "torch_npu and an Ascend NPU", "no torch_npu", remedy)
     try:

@@ -14,7 +14,7 @@ from toptheta_npu._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP
 from toptheta_npu.errors import TopThetaValueError
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-DEVICES = ("cpu", "cuda", "npu", "model")
+DEVICES = ("cpu", "cuda", "npu")
 EXAMPLE = "batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128"
 _KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size")
 
@@ -270,7 +270,7 @@ def check_for_device(shape: Shape, device: str) -> None:
     Raises:
         TopThetaValueError: naming the argument.
     """
-    if device not in ("npu", "model"):
+    if device != "npu":
         return
     if shape.dtype == "float32":
         raise TopThetaValueError("dtype", "float16 or bfloat16 on an NPU", shape.dtype)

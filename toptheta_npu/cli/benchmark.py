@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.errors import TopThetaValueError
 
 if TYPE_CHECKING:
     from toptheta_npu.benchmark.measure import ShapeResult
@@ -21,7 +20,7 @@ _ROUNDS_ON_CPU, _ROUNDS = 15, 50
 
 
 def benchmark(
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, npu, or model: the kernel on the host model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu.")] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
     ] = None,
@@ -34,7 +33,6 @@ def benchmark(
     rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds per shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Chrome trace of the first shape, with --device model.")] = None,
 ) -> None:
     """Compare Top-θ decode attention with the best dense attention of a device, cold and hot.
 
@@ -46,16 +44,8 @@ def benchmark(
     device = check_device(device)
     if cache not in _CACHES:
         raise TopThetaValueError("--cache", f"one of {', '.join(_CACHES)}", repr(cache))
-    if trace is not None and device != "model":
-        raise TopThetaValueError("--trace", "--device model", f"--device {device}", "leave one of them out")
-    for name, given in (("--plots", plots), ("--rounds", rounds)):
-        if device == "model" and given is not None:
-            raise TopThetaNotImplementedError(name, "cpu, cuda or npu with it", "--device model", "leave it out")
     shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep)
     prepare_outputs(json_file, plots)
-    if device == "model":
-        run_model(shapes, console, trace, json_file, own=own)
-        return
     rounds = rounds or (_ROUNDS_ON_CPU if device == "cpu" else _ROUNDS)
     results = run(console, shapes, device, rounds, cache, skip_large=not own)
     finish(console, results, device, {"rounds": rounds, "cache": cache}, json_file, plots)
@@ -171,15 +161,3 @@ def finish(
         files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
         for line in [*(f"{file} written." for file in files), *left_out]:
             console.print(line)
-
-
-def run_model(shapes: list[Shape], console: Console, trace: Path | None, json_file: Path | None, *, own: bool) -> None:
-    """The kernel on the host model."""
-    from toptheta_npu.benchmark import modelled
-
-    results, left_out = modelled.run(shapes, console, trace=trace, own=own)
-    if json_file is not None:
-        skipped = {str(shape): reason for shape, reason in left_out}
-        stored = {"unit": "modelled, uncalibrated microseconds", "results": modelled.as_json(results)}
-        json_file.write_text(json.dumps(stored | {"left_out": skipped}, indent=1) + "\n")
-        console.print(f"{json_file} written.")

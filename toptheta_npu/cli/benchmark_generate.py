@@ -39,8 +39,6 @@ def benchmark_generate(
     from toptheta_npu.benchmark.shapes import DTYPES
     from toptheta_npu.evaluation.corpus import token_windows
 
-    if device == "model":
-        raise TopThetaValueError("--device", "cpu, cuda or npu", device, "the host model runs single steps only")
     device = check_device(device)
     make_timer(device)  # refuses an emulated one
     check_choice("--dtype", dtype, tuple(DTYPES))

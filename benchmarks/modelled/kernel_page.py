@@ -1,6 +1,6 @@
 """Time of the Ascend C kernel as the host model sees it: modelled, uncalibrated, never a latency of a device.
 
-    python -m benchmarks.modelled_kernel [--write]
+    python -m benchmarks.modelled.kernel_page [--write]
 
 Prints the tables of docs/kernel.md. With --write it also renews them there, the figures behind them in
 docs/results/modelled_kernel.json and the plots. About a minute. Each shape runs with exactly k kept per head (the
@@ -21,9 +21,10 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks import modelled_report
 from emulator.ascendc import Mode
-from emulator.modelled_step import (
+
+from . import kernel_tables
+from .step import (
     Measurement,
     constants,
     everything,
@@ -35,7 +36,7 @@ from emulator.modelled_step import (
     trace_of,
 )
 
-RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "modelled_kernel.json"
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "modelled_kernel.json"
 MODES: tuple[Mode, ...] = ("cold", "hot")
 #: Keys, query heads per KV head, correlation of their queries.
 GROUPED = (
@@ -57,8 +58,8 @@ def paper_point() -> dict[str, Any]:
     return {
         "k": 128, "n": 2048, "functional_run_seconds": seconds,
         "kept": asdict(measure(step, kept)), "dense": asdict(measure(step, everything(step))),
-        "cold_ledger": modelled_report.ledger(traces["cold"]),
-        "vector_work": modelled_report.vector_work(traces["cold"]),
+        "cold_ledger": kernel_tables.ledger(traces["cold"]),
+        "vector_work": kernel_tables.vector_work(traces["cold"]),
         "traces": traces,
     }  # fmt: skip
 
@@ -178,11 +179,11 @@ def main(
     results, traces = collect()
     if write:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        modelled_report.plot_timeline(traces, RESULTS.with_name("modelled_timeline.png"))
-        modelled_report.plot_gains(results, RESULTS.with_name("modelled_gains.png"))
-        modelled_report.renew_page(results)
+        kernel_tables.plot_timeline(traces, RESULTS.with_name("modelled_timeline.png"))
+        kernel_tables.plot_gains(results, RESULTS.with_name("modelled_gains.png"))
+        kernel_tables.renew_page(results)
     console.print("Every time is modelled and uncalibrated, in microseconds; none is a device's.")
-    for table in modelled_report.tables(results).values():
+    for table in kernel_tables.tables(results).values():
         console.print(table.as_rich())
     seconds = results["paper"]["functional_run_seconds"]
     console.print(f"functional run of the paper's point, all checks on: {seconds:.2f} s (goal 5)")

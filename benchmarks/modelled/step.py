@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .ascendc import KernelRun, Mode, Timeline, build_kernel
-from .ascendc.library import load
-from .cann import Platform
-from .incremental_attention import OperatorRun, kernel_for, run_operator
+from emulator.ascendc import KernelRun, Mode, Timeline, build_kernel
+from emulator.ascendc.library import load
+from emulator.cann import Platform
+from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
 
 PIPES = ("MTE2", "V", "S", "MTE3")
 #: The copies of a cube core, which are K rows, among the busy shares.

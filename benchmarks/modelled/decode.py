@@ -1,29 +1,26 @@
-"""``--device model``: the kernel on the host model, its modelled time, the bound by bytes and what each pipe does.
+"""The kernel on the host model for the shapes of ``toptheta benchmark``: modelled time, bound by bytes, busy pipes.
 
-Modelled and uncalibrated times, never a latency of a device. The model is part of the repository, not of the
-installed package.
+Modelled and uncalibrated times, never a latency of a device.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+from emulator.ascendc import Mode
+from toptheta_npu.benchmark.shapes import Shape, check_for_device
+from toptheta_npu.errors import TopThetaValueError
 
-from .shapes import Shape, check_for_device
-
-if TYPE_CHECKING:
-    from emulator.modelled_step import Measurement
+from .step import Measurement, Selection, Step, everything, make_step, measure, paged, select
+from .step import run as run_step
 
 #: Beyond so many bytes of K and V, a shape of the default table is left out: it would run for minutes.
 DEFAULT_LAYER_BYTES = 1 << 30
@@ -67,60 +64,36 @@ class Modelled:
         return self.dense.cold_bound / self.kept.cold
 
 
-def load_model() -> Any:
-    """The module that runs a decode step on the host model.
-
-    Raises:
-        TopThetaNotImplementedError: this is an installed package, without the source tree.
-    """
-    root = Path(__file__).resolve().parents[2]
-    if (root / "emulator" / "__init__.py").is_file() and str(root) not in sys.path:
-        # the script "toptheta" of a clone does not see the folders beside the package
-        sys.path.append(str(root))
-    try:
-        return importlib.import_module("emulator.modelled_step")
-    except ModuleNotFoundError as error:
-        if error.name not in ("emulator", "emulator.modelled_step"):
-            raise
-        raise TopThetaNotImplementedError(
-            "--device model", "the source tree, whose folder emulator holds the host model", "an installed package",
-            "clone the repository and run it there",
-        ) from error  # fmt: skip
-
-
 def model(shape: Shape) -> Modelled:
     """Run the kernel for one shape.
 
     Raises:
-        TopThetaNotImplementedError: there is no host model.
         TopThetaValueError: the kernel does not take the shape.
     """
-    check_for_device(shape, "model")
-    module, step, chosen, options = _prepare(shape)
-    kept = module.measure(step, chosen, **options)
-    return Modelled(shape, kept, module.measure(step, module.everything(step), **options))
+    check_for_device(shape, "npu")
+    step, chosen, options = _prepare(shape)
+    return Modelled(shape, measure(step, chosen, **options), measure(step, everything(step), **options))
 
 
-def write_trace(shape: Shape, path: Path, mode: str = "cold") -> None:
+def write_trace(shape: Shape, path: Path, mode: Mode = "cold") -> None:
     """Write what every core does in the kernel as a Chrome trace, for chrome://tracing or ui.perfetto.dev."""
-    module, step, chosen, options = _prepare(shape)
-    module.run(step, chosen, **options).run.write_trace(path, mode)
+    step, chosen, options = _prepare(shape)
+    run_step(step, chosen, **options).run.write_trace(path, mode)
 
 
-def _prepare(shape: Shape) -> tuple[Any, Any, Any, dict[str, int]]:
-    """The module of the host model, the step, the thresholds that keep k, and attributes of the operator."""
-    module = load_model()
-    step = _step(module, shape)
-    chosen = module.everything(step) if shape.k == shape.n else module.select(step, shape.k / shape.n)
+def _prepare(shape: Shape) -> tuple[Step, Selection, dict[str, int]]:
+    """The step, the thresholds that keep k, and attributes of the operator."""
+    step = _step(shape)
+    chosen = everything(step) if shape.k == shape.n else select(step, shape.k / shape.n)
     if not shape.block_size:
-        return module, step, chosen, {}
-    return module, module.paged(step, shape.block_size), chosen, {"block_size": shape.block_size}
+        return step, chosen, {}
+    return paged(step, shape.block_size), chosen, {"block_size": shape.block_size}
 
 
-def _step(module: Any, shape: Shape) -> Any:
+def _step(shape: Shape) -> Step:
     rows = shape.blocks * shape.block_size or shape.n
     lengths = None if rows == shape.n else torch.full((shape.batch,), shape.n, dtype=torch.int32)
-    return module.make_step(
+    return make_step(
         shape.num_heads, shape.num_key_value_heads, rows, batch=shape.batch, head_dim=shape.head_dim,
         dtype=shape.torch_dtype, lengths=lengths,
     )  # fmt: skip
@@ -140,13 +113,11 @@ def run(
 
     Raises:
         TopThetaValueError: a trace of several shapes, or a shape that the kernel does not take.
-        TopThetaNotImplementedError: there is no host model.
     """
-    load_model()
     if trace is not None and len(shapes) != 1:
         raise TopThetaValueError("--trace", "one shape", f"{len(shapes)}", "name it with --shape")
     for shape in shapes:
-        check_for_device(shape, "model")
+        check_for_device(shape, "npu")
     left_out = [] if own else [
         (shape, f"{shape.layer_bytes / 2**30:.1f} GiB of cache would run for minutes here; --shape runs it")
         for shape in shapes if shape.layer_bytes > DEFAULT_LAYER_BYTES

@@ -1,4 +1,4 @@
-"""Tables, plots and docs/kernel.md from the results of modelled_kernel.py."""
+"""Tables, plots and docs/kernel.md from the results of kernel_page.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.tables import Goal, Table, goal_table, renew
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "kernel.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "kernel.md"
 Event = Mapping[str, Any]
 Results = Mapping[str, Any]
 #: Parts of the kernel by the source file that issues an instruction.

@@ -1,0 +1,49 @@
+"""``python -m benchmarks.modelled``: the kernel on the host model, for any shape, without hardware."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from toptheta_npu import cli
+from toptheta_npu.cli.benchmark import choose_shapes, prepare_outputs
+
+from . import decode
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def modelled(
+    shape: Annotated[
+        list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
+    ] = None,
+    config: Annotated[str | None, typer.Option(help="Shapes of a transformers config: file, folder or name.")] = None,
+    n: Annotated[list[int] | None, typer.Option("--n", help="Keys, with --config.  [default: 8192]")] = None,
+    batch: Annotated[int | None, typer.Option(help="Sequences, with --config.  [default: 1]")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Kept per head, for every shape.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Chrome trace, for a single shape.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
+) -> None:
+    """Model a decode step of the Ascend C kernel: its time, its bound by bytes, and what each pipe does.
+
+    Every time is modelled and uncalibrated; none is a latency of a device.
+    """
+    console = Console(highlight=False, width=max(Console().width, 176))
+    shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep)
+    prepare_outputs(json_file, None)
+    results, left_out = decode.run(shapes, console, trace=trace, own=own)
+    if json_file is not None:
+        skipped = {str(shape): reason for shape, reason in left_out}
+        stored = {"unit": "modelled, uncalibrated microseconds", "results": decode.as_json(results)}
+        json_file.write_text(json.dumps(stored | {"left_out": skipped}, indent=1) + "\n")
+        console.print(f"{json_file} written.")
+
+
+if __name__ == "__main__":
+    cli.main(app)
