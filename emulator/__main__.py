@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import typer
 from rich.console import Console
 
-from . import ascendc, cann
 from .acl import SetupError, build_libraries, default_op_package, install_torch_npu
 from .acl.environment import REMOVED, emulator_variables
-from .acl.settings import TORCH_NPU_PLACE, TORCH_NPU_VERSION
+from .acl.settings import TORCH_NPU_PLACE
+from .compile_cache import CompileError
 
 app = typer.Typer(help="Runs PyTorch programs for Ascend NPUs on this machine's CPU, over emulated devices.",
                   no_args_is_help=True, add_completion=False)  # fmt: skip
 console = Console(stderr=True, highlight=False, soft_wrap=True)
-_T = TypeVar("_T")
+
+
+class _Announcer(logging.Handler):
+    """Tells what is being built, and before the first of it that this happens once."""
+
+    told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self.told:
+            console.print("The emulated devices are made first: once, in about a minute on two cores.")
+        self.told = True
+        console.print(f"  {record.getMessage()}", markup=False)
 
 
 @app.command()
 def setup() -> None:
     """Install torch_npu in a folder of its own and build everything; what is there already is kept."""
-    libraries, package = _prepare(verbose=True)
+    libraries, package = _prepare()
     console.print(f"libraries   {libraries}\noperators   {package}\ntorch_npu   {TORCH_NPU_PLACE}")
     example = "import torch, torch_npu; print(torch.ones(2).npu())"
     console.print(f'\nNext: [bold]python -m emulator run python -c "{example}"')
@@ -58,25 +68,22 @@ def run(context: typer.Context) -> None:
         raise typer.BadParameter(f"expected an installed command, got {context.args[0]!r}") from None
 
 
-def _prepare(verbose: bool = False) -> tuple[Path, Path]:
+def _prepare() -> tuple[Path, Path]:
+    """The folders of the libraries and of the operator package, built now where they are not there yet."""
+    announcer, started = _Announcer(), time.monotonic()
+    logger = logging.getLogger("emulator")
+    logger.addHandler(announcer)
+    logger.setLevel(logging.INFO)
     try:
-        _step(f"torch_npu {TORCH_NPU_VERSION}", install_torch_npu, verbose)
-        libraries = _step("runtime libraries", build_libraries, verbose)
-        return libraries, _step("operator library and kernels", default_op_package, verbose)
-    except (ascendc.CompileError, cann.CompileError, SetupError, FileNotFoundError) as error:
+        install_torch_npu()
+        made = build_libraries(), default_op_package()
+    except (CompileError, SetupError, FileNotFoundError) as error:
         console.print(f"[red]{error.__class__.__name__}[/]: ", end="")
         console.print(str(error), markup=False)
         raise typer.Exit(1) from None
-
-
-def _step(what: str, action: Callable[[], _T], verbose: bool) -> _T:
-    """Do `action`; what takes a while says so."""
-    started = time.monotonic()
-    result = action()
-    seconds = time.monotonic() - started
-    if verbose or seconds > 3:
-        console.print(f"{what}: ready after {seconds:.1f} s")
-    return result
+    if announcer.told:
+        console.print(f"  ready after {time.monotonic() - started:.0f} s")
+    return made
 
 
 if __name__ == "__main__":

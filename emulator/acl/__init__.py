@@ -3,7 +3,7 @@
 `python -m emulator run COMMAND` is the usual way in; `load` is for a Python that is already running.
 """
 
-from ..cann import CompileError
+from ..compile_cache import CompileError
 from .environment import emulator_variables, in_emulator
 from .libraries import build_libraries
 from .load import load

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from .settings import REPOSITORY, TORCH_NPU_PLACE
+from ..compile_cache import REPOSITORY
+from .settings import TORCH_NPU_PLACE
 
 #: Set in the emulator's environment: the folder of its libraries.
 LIBRARIES_VARIABLE = "TOPTHETA_EMULATOR_LIBRARIES"

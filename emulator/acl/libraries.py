@@ -5,7 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .build import FLAGS, cached_folder, compile_objects, link
+from ..compile_cache import cached_folder
+from .build import FLAGS, compile_objects, link
 from .settings import TORCH_NPU_VERSION
 from .symbols import LIBRARIES, defined_symbols, needed_symbols, stand_ins
 from .torch_npu import torch_npu_package, torch_package

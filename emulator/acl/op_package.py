@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..ascendc import Kernel, build_kernel
-from ..cann import CompileError, aclnn_signature, describe_operator, operator_library
-from .build import cached_folder, link
+from ..cann import aclnn_signature, describe_operator, operator_library
+from ..compile_cache import REPOSITORY, CompileError, cached_folder
+from .build import link
 from .environment import emulator_variables
 from .libraries import build_libraries, include_options
 from .op_source import aclnn_header, aclnn_source
-from .settings import REPOSITORY
 from .torch_npu import torch_package
 
 VENDOR = "toptheta"

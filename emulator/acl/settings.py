@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-BUILD_ROOT = REPOSITORY / "build"
-CACHE = BUILD_ROOT / "emulator" / "acl"
+from ..compile_cache import BUILD_ROOT
 
 TORCH_NPU_VERSION = "2.13.0"
 #: A folder of its own, because in a virtual environment torch_npu would make `import torch` fail without CANN.

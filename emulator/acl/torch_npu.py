@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,10 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from .settings import BUILD_ROOT, REPOSITORY, TORCH_NPU_PLACE, TORCH_NPU_VERSION
+from ..compile_cache import BUILD_ROOT, REPOSITORY
+from .settings import TORCH_NPU_PLACE, TORCH_NPU_VERSION
+
+_logger = logging.getLogger(__name__)
 
 
 class SetupError(RuntimeError):
@@ -29,6 +33,7 @@ def install_torch_npu() -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if torch_npu_package().is_dir():
             return False
+        _logger.info("installing torch_npu %s, a download of 40 MB", TORCH_NPU_VERSION)
         scratch = Path(tempfile.mkdtemp(prefix="torch_npu-", dir=BUILD_ROOT))
         try:
             _pip_install(scratch)

@@ -3,8 +3,9 @@
 `run_kernel` compiles and runs a kernel; README.md beside this file has an example.
 """
 
+from ..compile_cache import CompileError
 from .arguments import Argument, ArgumentError, Role, sparse_array
-from .build import CompileError, Kernel, build_kernel, sanitizer_environment
+from .build import Kernel, build_kernel, sanitizer_environment
 from .results import Finding, KernelError, SyncSite, Traffic
 from .run import KernelRun, LaunchError, Mode, run_kernel
 from .timeline import CoreTimes, Timeline

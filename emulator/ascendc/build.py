@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
+
+from ..compile_cache import (
+    CACHE,
+    CompileError,
+    cached_folder,
+    compiler_version,
+    default_compiler,
+    digest,
+    locked,
+    run_compiler,
+    scratch_folder,
+)
 
 _HERE = Path(__file__).resolve().parent
 _MACHINE = _HERE / "machine"
 _INCLUDE = _HERE / "include"
-BUILD_ROOT = _HERE.parents[1] / "build" / "emulator"
+_INDEX = CACHE / "index"
 _BASE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-ffp-contract=off", "-Wall", "-Wextra")
 _SANITIZE_FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g")
-
-
-class CompileError(RuntimeError):
-    """A source that the compiler refuses.
-
-    Attributes:
-        source: the file.
-        command: the compiler call.
-        output: what the compiler printed.
-    """
-
-    def __init__(self, source: Path, command: Sequence[str], output: str) -> None:
-        self.source = source
-        self.command = list(command)
-        self.output = output
-        super().__init__(f"{source}: the compiler refuses it.\n{' '.join(command)}\n{output}")
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,7 @@ class Kernel:
         include_dirs: searched after the host model's own headers.
         defines: preprocessor macros, name to value.
         flags: further compiler options.
-        compiler: g++ or clang++.
+        compiler: g++ or clang++; $CXX if not given.
         sanitize: with AddressSanitizer and UndefinedBehaviorSanitizer; see `sanitizer_environment`.
     """
 
@@ -60,7 +50,7 @@ class Kernel:
     include_dirs: Sequence[Path | str] = ()
     defines: Mapping[str, str] = field(default_factory=dict)
     flags: Sequence[str] = ()
-    compiler: str = "g++"
+    compiler: str = field(default_factory=default_compiler)
     sanitize: bool = False
 
     @property
@@ -86,10 +76,10 @@ def build_kernel(kernel: Kernel) -> Path:
     machine = _build_machine(kernel.compiler, kernel.sanitize)
     command = [*_compile_command(kernel), "-shared", "-Wl,-Bsymbolic", str(kernel.path)]
     command += ["-Wl,--whole-archive", str(machine), "-Wl,--no-whole-archive"]
-    key = _digest([*command, _version(kernel.compiler)])
-    with _lock(key):
+    key = digest([*command, compiler_version(kernel.compiler)])
+    with locked(f"kernel-{key}"):
         library = _cached(key)
-        return library if library is not None else _compile(kernel.path, command, key)
+        return library if library is not None else _compile(command, key)
 
 
 def sanitizer_environment(compiler: str = "g++") -> dict[str, str]:
@@ -126,39 +116,27 @@ def _compiler_command(compiler: str, sanitize: bool) -> list[str]:
 def _build_machine(compiler: str, sanitize: bool) -> Path:
     sources = sorted(_MACHINE.glob("*.cpp"))
     command = _compiler_command(compiler, sanitize)
-    inputs = [*command, _version(compiler)]
-    for path in sorted(_MACHINE.iterdir()):
-        inputs += [path.name, path.read_text()]
-    folder = BUILD_ROOT / f"machine-{_digest(inputs)}"
-    archive = folder / "libmachine.a"
-    with _lock(folder.name):
-        if not archive.is_file():
-            with _new_folder(folder) as scratch:
-                _compile_archive(command, sources, scratch)
-    return archive
+    inputs: list[str | Path] = [*command, compiler_version(compiler), *sorted(_MACHINE.iterdir())]
+
+    def build(folder: Path) -> None:
+        objects = [folder / f"{source.stem}.o" for source in sources]
+        commands = [[*command, "-c", str(source), "-o", str(o)] for source, o in zip(sources, objects, strict=True)]
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            list(pool.map(run_compiler, commands))
+        run_compiler(["ar", "rcs", str(folder / "libmachine.a"), *map(str, objects)])
+        for path in objects:
+            path.unlink()
+
+    return cached_folder("machine", inputs, build) / "libmachine.a"
 
 
-def _compile_archive(command: list[str], sources: list[Path], folder: Path) -> None:
-    objects = [folder / f"{source.stem}.o" for source in sources]
-
-    def compile_one(source: Path, target: Path) -> None:
-        _run([*command, "-c", str(source), "-o", str(target)], source)
-
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        list(pool.map(compile_one, sources, objects))
-    _run(["ar", "rcs", str(folder / "libmachine.a"), *map(str, objects)], _MACHINE)
-    for path in objects:
-        path.unlink()
-
-
-def _compile(source: Path, command: list[str], key: str) -> Path:
+def _compile(command: list[str], key: str) -> Path:
     for _ in range(3):
-        scratch = Path(tempfile.mkdtemp(prefix="new-", dir=BUILD_ROOT))
-        try:
+        with scratch_folder() as scratch:
             started = time.time_ns()
-            deps = scratch / "kernel.d"
-            _run([*command, "-o", str(scratch / "kernel.so"), "-MD", "-MF", str(deps)], source)
-            dependencies = _parse_dependencies(deps.read_text())
+            rule = scratch / "kernel.d"
+            run_compiler([*command, "-o", str(scratch / "kernel.so"), "-MD", "-MF", str(rule)])
+            dependencies = _parse_dependencies(rule.read_text())
             if any(path.stat().st_mtime_ns >= started for path in dependencies):
                 continue  # edited while it was compiled: nobody knows which state the library has
             _write_index(key, dependencies)
@@ -166,13 +144,11 @@ def _compile(source: Path, command: list[str], key: str) -> Path:
             if not folder.exists():
                 scratch.rename(folder)
             return folder / "kernel.so"
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    raise CompileError(source, command, "its sources kept changing while it was compiled")
+    raise CompileError(command, "its sources kept changing while it was compiled")
 
 
 def _cached(key: str) -> Path | None:
-    index = BUILD_ROOT / "index" / f"{key}.json"
+    index = _INDEX / f"{key}.json"
     if not index.is_file():
         return None
     dependencies = [Path(path) for path in json.loads(index.read_text())]
@@ -183,15 +159,14 @@ def _cached(key: str) -> Path | None:
 
 
 def _folder(key: str, dependencies: Sequence[Path]) -> Path:
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in dependencies]
-    return BUILD_ROOT / _digest([key, *contents])
+    return CACHE / f"kernel-{digest([key, *dependencies])}"
 
 
 def _write_index(key: str, dependencies: Sequence[Path]) -> None:
-    index = BUILD_ROOT / "index" / f"{key}.json"
-    scratch = index.with_suffix(".new")
+    _INDEX.mkdir(parents=True, exist_ok=True)
+    scratch = _INDEX / f"{key}.new"
     scratch.write_text(json.dumps([str(path) for path in dependencies]))
-    scratch.replace(index)
+    scratch.replace(_INDEX / f"{key}.json")
 
 
 def _parse_dependencies(makefile: str) -> list[Path]:
@@ -199,40 +174,3 @@ def _parse_dependencies(makefile: str) -> list[Path]:
     names = makefile.replace("\\\n", " ").split(":", 1)[1].replace("\\ ", "\0").split()
     paths = {Path(name.replace("\0", " ")).resolve() for name in names}
     return sorted(path for path in paths if not path.is_relative_to("/usr"))
-
-
-def _run(command: list[str], source: Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise CompileError(source, command, done.stdout + done.stderr)
-
-
-@lru_cache
-def _version(compiler: str) -> str:
-    if shutil.which(compiler) is None:
-        raise FileNotFoundError(f"compiler: expected an installed C++ compiler, but there is no {compiler!r}")
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-
-
-def _digest(parts: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-
-
-@contextmanager
-def _lock(name: str) -> Iterator[None]:
-    index = BUILD_ROOT / "index"
-    index.mkdir(parents=True, exist_ok=True)
-    with (index / f"{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """A scratch folder that becomes `folder` when the block succeeds."""
-    scratch = Path(tempfile.mkdtemp(prefix="new-", dir=BUILD_ROOT))
-    try:
-        yield scratch
-        scratch.rename(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

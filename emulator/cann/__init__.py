@@ -13,7 +13,8 @@ Example:
     (1, 48)
 """
 
-from .build import CompileError, build_library
+from ..compile_cache import CompileError
+from .build import build_library
 from .host import (
     OperatorError,
     Platform,

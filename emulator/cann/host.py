@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .build import REPOSITORY, build_library
+from ..compile_cache import REPOSITORY
+from .build import build_library
 from .signature import signature_of
 
 _HERE = Path(__file__).resolve().parent

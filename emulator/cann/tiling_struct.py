@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import Any
 
-from .build import REPOSITORY
+from ..compile_cache import REPOSITORY
 
 _HEADER = REPOSITORY / "op_kernel" / "top_theta_incremental_attention_tiling_data.h"
 _NAME = "TopThetaIncrementalAttentionTilingData"

@@ -22,7 +22,7 @@ import torch
 from acl_calls import Gate, live_descriptors, live_executors
 
 import toptheta_npu
-from emulator.acl.build import cached_folder
+from emulator.compile_cache import cached_folder
 from toptheta_npu.npu import build, environment
 
 _QUEUES = ("0", "1", "2")
