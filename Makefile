@@ -26,6 +26,8 @@ test-npu: $(READY)
 
 lint: $(READY)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $$(git ls-files '*.cpp' '*.h')
 	$(BIN)/mypy
 
 # every example in README, docs and docstrings runs as it stands there
@@ -39,14 +41,15 @@ benchmark: $(READY)
 train: $(READY)
 	$(BIN)/python examples/train_tiny_llama.py
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml emulator/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) has no venv module. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "The pinned set needs Python 3.11 or newer; name it with: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "Installing into $(VENV): PyTorch and some 60 small packages, once; one to five minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[hf,plot,dev]'
+	$(BIN)/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,plot,dev]' -e ./emulator
 	@touch $@
 
 clean:
