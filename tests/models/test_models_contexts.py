@@ -23,7 +23,8 @@ def traces(model) -> list[object]:
     """What a context changes on a model."""
     modules = attention_modules(model)
     hooks = [dict(module._forward_pre_hooks) for module in modules]
-    return [model.config._attn_implementation, hooks, [sorted(module.__dict__) for module in modules]]
+    attributes = [(type(module), sorted(module.__dict__)) for module in modules]
+    return [model.config._attn_implementation, hooks, attributes]
 
 
 def sparse_step(model, seed: int = 0) -> torch.Tensor:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.attention import NAME, STATE, LayerState, Rule, register
+from toptheta_npu.models.attention import STATE, LayerState, Rule, register
+from toptheta_npu.models.borrowing import lend_class, lend_name, sparse_class
 from toptheta_npu.models.rows import ForwardRows
+
+_ENTERING = threading.Lock()
 
 
 @contextmanager
 def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator[ForwardRows]:
-    """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context.
+    """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context, in any thread.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `check_model`, before
@@ -25,15 +28,17 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
     """
     check_model(model)
     register()
-    rows = ForwardRows()
+    modules = attention_modules(model)
+    rows, thread = ForwardRows(), threading.current_thread().name
+    states = [LayerState(index, rule_of(index), rows, thread) for index in range(len(modules))]
     with ExitStack() as undo:
-        for config in {id(module.config): module.config for module in attention_modules(model)}.values():
-            undo.enter_context(_attention_by_name(config))
-        for index, module in enumerate(attention_modules(model)):
-            state = LayerState(index, rule_of(index), rows)
-            setattr(module, STATE, state)
-            undo.callback(delattr, module, STATE)
-            undo.callback(module.register_forward_pre_hook(state.before_forward, with_kwargs=True).remove)
+        with _ENTERING:
+            _check_outside(modules)
+            for config in {id(module.config): module.config for module in modules}.values():
+                undo.callback(lend_name(config))
+            classes = {kind: sparse_class(kind) for kind in {type(module) for module in modules}}
+            for module, state in zip(modules, states, strict=True):
+                undo.callback(lend_class(module, classes[type(module)], state))
         yield rows
 
 
@@ -91,12 +96,22 @@ def check_model(model: PreTrainedModel) -> None:
             "model", "a decoder-only model whose attention implementation can be chosen", type(model).__name__,
             "use a model such as LLaMA, Mistral or Qwen",
         )  # fmt: skip
-    for module in attention_modules(model):
-        if hasattr(module, STATE):
-            raise TopThetaValueError(
-                "model", "a model outside any other Top-Theta context", "one inside", "leave the other context first"
-            )
+    modules = attention_modules(model)
+    _check_outside(modules)
+    for module in modules:
         _check_attention(module, text_config(model))
+
+
+def _check_outside(modules: list[Any]) -> None:
+    for module in modules:
+        state: LayerState | None = getattr(module, STATE, None)
+        if state is not None:
+            same = state.thread == threading.current_thread().name
+            raise TopThetaValueError(
+                "model", "a model outside any other Top-Theta context",
+                "one inside" if same else f"one inside, which thread {state.thread!r} entered",
+                "leave the other context first" + ("" if same else ", or use it: threads may share it"),
+            )  # fmt: skip
 
 
 def _check_attention(module: nn.Module, config: Any) -> None:
@@ -112,30 +127,3 @@ def _check_attention(module: nn.Module, config: Any) -> None:
     for name, value, expected, remedy in refused:
         if value:
             raise TopThetaNotImplementedError(name, expected, str(value), remedy)
-
-
-@dataclass
-class _Borrowed:
-    """A configuration under our name: models may share one, and the last to leave restores it."""
-
-    config: Any
-    original: str | None
-    users: int = 0
-
-
-_BORROWED: dict[int, _Borrowed] = {}
-
-
-@contextmanager
-def _attention_by_name(config: Any) -> Iterator[None]:
-    borrowed = _BORROWED.setdefault(id(config), _Borrowed(config, config._attn_implementation))
-    borrowed.users += 1
-    # as transformers itself does: the public property would overwrite the sub-configurations too
-    config._attn_implementation_internal = NAME
-    try:
-        yield
-    finally:
-        borrowed.users -= 1
-        if not borrowed.users:
-            config._attn_implementation_internal = borrowed.original
-            del _BORROWED[id(config)]

@@ -8,6 +8,7 @@ decoding crops it, users reset it); the state is then made anew from V.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +93,14 @@ class CachedLayer:
             total = sum_values(value, rows)
         setattr(self.layer, STATE, RunningMean(total, count, self.layer.values, self._owner))
         return _mean(total, rows)
+
+
+def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """The cache among the arguments of an attention module: most name it alike, some otherwise or not at all."""
+    cache = kwargs.get("past_key_values")
+    if cache is not None:
+        return cache
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Cache)), None)
 
 
 def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | None:
