@@ -147,6 +147,60 @@ def test_batch_changes_are_noticed(steps):
     assert steps.count(True) == 3 * 2
 
 
+EDITS = {
+    "copy_": lambda values: values.copy_(torch.randn(values.shape, generator=torch.Generator().manual_seed(1))),
+    "zero_": lambda values: values.zero_(),
+    "one row": lambda values: values[0, :, 3].fill_(7.0),
+    "index": lambda values: values.__setitem__((slice(None), slice(None), slice(2, 5)), 1.0),
+    "through a view": lambda values: values.detach().view(-1).add_(1.0),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("static", [False, True])
+def test_edits_in_place_are_noticed(steps, static, edit):
+    cache, ids = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache(), tokens(2, 40)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        steps.clear()
+        for layer in cache.layers:
+            EDITS[edit](layer.values)
+        feed(ids[:, :30], cache, 25)
+    # with a preallocated cache V is summed up in every step, to choose on the device
+    assert steps == [True] * 2 + [static] * 8
+
+
+def test_a_refill_by_another_model_is_noticed(steps):
+    """A preallocated cache that was emptied and filled to the very length that was summed up."""
+    cache, ids = StaticCache(config=model_of().config, max_cache_len=64), tokens(1, 30)
+    other = new_model()
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        cache.reset()
+        for at in range(25):
+            other(ids.flip(1)[:, at : at + 1], past_key_values=cache)
+        feed(ids, cache, 25)
+    assert len(steps) == 2 * 10
+
+
+def test_two_contexts_that_take_turns_on_one_cache(steps):
+    cache, ids, other = DynamicCache(), tokens(1, 40, seed=12), new_model()
+    with sparsify(model_of(), table_of(), k=K), sparsify(other, table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        for at in range(20, 40):
+            (other if at % 3 else model_of())(ids[:, at : at + 1], past_key_values=cache)
+    assert len(steps) == 2 * 20
+
+
+def test_inference_mode_sums_up_once_too(steps):
+    with torch.inference_mode(), sparsify(model_of(), table_of(), k=K):
+        run()
+        run(cache_implementation="static")
+    assert steps[:18] == [True] * 2 + [False] * 16
+
+
 def test_copies_and_pickles_of_a_cache_start_over(steps):
     cache, ids = DynamicCache(), tokens(1, 40, seed=11)
     with sparsify(model_of(), table_of(), k=K):

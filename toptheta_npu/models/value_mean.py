@@ -2,7 +2,7 @@
 
 Its state is an attribute of the cache's own layer object, so it lives, dies and travels with the V rows
 that it sums up. A cache may change behind our back between two steps (beam search reorders it, assisted
-decoding crops it, users reset it); the state is then made anew from V.
+decoding crops it, users reset it or write into its tensors); the state is then made anew from V.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ class RunningMean:
         self.total = total
         self.count = count
         self._values = weakref.ref(values)
+        self._version = _version(values)
         self._owner = owner
 
     def sums_up(self, values: Tensor | None, owner: object) -> bool:
-        """Whether this is about that very tensor, and was kept up by the same context."""
-        return self._owner is owner and self._values() is values
+        """Whether this is about that very tensor, untouched since, and was kept up by the same context."""
+        if self._owner is not owner or values is None or self._values() is not values:
+            return False
+        return torch.compiler.is_compiling() or self._version == _version(values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copied or pickled cache holds other tensors: its mean starts over
@@ -46,6 +49,11 @@ class RunningMean:
 
 def _no_mean() -> None:
     return None
+
+
+def _version(values: Tensor) -> int | None:
+    """Counts what was written into a tensor; None where nobody counts: in inference mode and in a compiled step."""
+    return None if torch.compiler.is_compiling() or values.is_inference() else values._version
 
 
 class CachedLayer:
