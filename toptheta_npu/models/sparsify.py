@@ -56,10 +56,11 @@ def sparsify(
         prefill: "dense" or "thresholded".
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
-        statistics: collect what every row kept; slower.
+        statistics: collect what every row kept, and the V rows that each KV group needed; slower.
 
     Yields:
-        A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row.
+        A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row,
+        these as the union over all query heads of a KV head.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is

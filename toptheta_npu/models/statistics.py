@@ -20,7 +20,8 @@ class LayerStatistics:
     Attributes:
         keys: int32 [rows], visible keys, the row's own included.
         kept: int32 [rows, Hq], elements kept per query head.
-        value_rows: int32 [rows, Hkv], V rows read per KV head: the union over its query heads.
+        value_rows: int32 [rows, Hkv], V rows needed per KV head: the union over all its query heads. An
+            operator may read some of them more than once, where a group is larger than its head block.
         decode: bool [rows], False for rows of a prefill.
 
     Example:
@@ -59,8 +60,7 @@ class Recorder:
 
     def result(self, threads: Sequence[int]) -> LayerStatistics:
         """All rows so far, one of ``threads`` after the other, on the CPU."""
-        keys, decode = [torch.zeros(0, dtype=torch.int32)], [torch.zeros(0, dtype=torch.bool)]
-        kept, value_rows = ([torch.zeros(0, heads, dtype=torch.int32)] for heads in self._heads)
+        keys, kept, value_rows, decode = [], [], [], []
         place = {thread: index for index, thread in enumerate(threads)}
         calls = sorted((call for call in list(self._calls) if call[0] in place), key=lambda call: place[call[0]])
         for _, counts, call_kept, call_value_rows, is_decode in calls:
@@ -70,6 +70,9 @@ class Recorder:
             kept.append(call_kept.transpose(1, 2).flatten(0, 1).cpu()[real])
             value_rows.append(call_value_rows.transpose(1, 2).flatten(0, 1).cpu()[real])
             decode.append(torch.full((int(real.sum()),), is_decode))
+        if not calls:
+            no_kept, no_value_rows = (torch.zeros(0, heads, dtype=torch.int32) for heads in self._heads)
+            return LayerStatistics(no_kept[:, 0], no_kept, no_value_rows, torch.zeros(0, dtype=torch.bool))
         return LayerStatistics(
             torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode)
         )
