@@ -44,9 +44,9 @@ def _bart():
         (lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)), "sliding_window.*None"),
         (
             lambda: Qwen2ForCausalLM(
-                Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+                Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=0)
             ),
-            "layer_types.*full_attention",
+            "layer_types.*full_attention in some layer",
         ),
         (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, layer_types=["full_attention"] * 2)), "softcap.*None"),
         (
@@ -69,7 +69,7 @@ def test_unsupported_models_are_refused_on_entry(make, named):
     ("name", "value"),
     [
         ("softcap", 30.0), ("s_aux", torch.zeros(4)), ("sliding_window", 16), ("position_bias", torch.zeros(1)),
-        ("cu_seq_lens_q", torch.tensor([0, 5])), ("is_causal", False),
+        ("cu_seq_lens_q", torch.tensor([0, 5])), ("is_causal", False), ("indices", torch.zeros(1, dtype=torch.int)),
     ],
 )  # fmt: skip
 def test_unsupported_arguments_are_refused_in_the_call(name, value):

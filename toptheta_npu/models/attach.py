@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,12 +16,16 @@ from toptheta_npu.models.attention import STATE, LayerState, Rule, register
 from toptheta_npu.models.borrowing import lend_class, lend_name, sparse_class
 from toptheta_npu.models.rows import ForwardRows
 
+_logger = logging.getLogger("toptheta_npu")
 _ENTERING = threading.Lock()
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @contextmanager
 def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator[ForwardRows]:
     """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context, in any thread.
+
+    Layers with a sliding window stay as they are.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `check_model`, before
@@ -28,16 +33,20 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
     """
     check_model(model)
     register()
-    modules = attention_modules(model)
+    modules, sliding = attention_modules(model), sliding_layers(model)
+    if sliding:
+        _logger.info("layers %s have a sliding window and stay dense", ", ".join(map(str, sliding)))
     rows, thread = ForwardRows(), threading.current_thread().name
-    states = [LayerState(index, rule_of(index), rows, thread) for index in range(len(modules))]
+    layers = [index for index in range(len(modules)) if index not in sliding]
+    states = [LayerState(index, rule_of(index), rows, thread) for index in layers]
     with ExitStack() as undo:
         with _ENTERING:
             _check_outside(modules)
             for config in {id(module.config): module.config for module in modules}.values():
                 undo.callback(lend_name(config))
             classes = {kind: sparse_class(kind) for kind in {type(module) for module in modules}}
-            for module, state in zip(modules, states, strict=True):
+            for state in states:
+                module = modules[state.index]
                 undo.callback(lend_class(module, classes[type(module)], state))
         yield rows
 
@@ -75,6 +84,12 @@ def num_layers(model: PreTrainedModel) -> int:
 def num_heads(model: PreTrainedModel) -> int:
     """Query heads per layer."""
     return int(text_config(model).num_attention_heads)
+
+
+def sliding_layers(model: PreTrainedModel) -> list[int]:
+    """The layers in which a token sees only a window of those before it."""
+    kinds = getattr(text_config(model), "layer_types", None) or []
+    return [index for index, kind in enumerate(kinds) if kind == SLIDING]
 
 
 def check_model(model: PreTrainedModel) -> None:
@@ -115,10 +130,16 @@ def _check_outside(modules: list[Any]) -> None:
 
 
 def _check_attention(module: nn.Module, config: Any) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    kinds = set(getattr(config, "layer_types", None) or [FULL])
+    others = ", ".join(sorted(kinds - {FULL, SLIDING}))
+    only_sliding = f"{SLIDING} in every layer" if kinds == {SLIDING} else None
     window = None if hasattr(config, "layer_types") else getattr(config, "sliding_window", None)
+    dims = {name: getattr(module, name, None) for name in ("qk_head_dim", "v_head_dim")}
+    unequal = "{qk_head_dim} for keys and {v_head_dim} for values".format(**dims)
     refused = [
-        ("layer_types", kinds - {"full_attention"}, "full_attention in every layer", "use a model without windows"),
+        ("layer_types", others, f"{FULL} or {SLIDING} in every layer", "use a model with these alone"),
+        ("layer_types", only_sliding, f"{FULL} in some layer", "use a model in which some layers see all tokens"),
+        ("head_dim", len(set(dims.values())) > 1 and unequal, "the same for keys and values", "use another model"),
         ("sliding_window", window, "None", "set config.sliding_window = None if sequences stay below the window"),
         ("softcap", getattr(config, "attn_logit_softcapping", None), "None", "use a model without soft-capping"),
         ("sinks", "sinks" if hasattr(module, "sinks") else None, "no attention sinks", "use a model without sinks"),

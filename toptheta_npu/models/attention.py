@@ -27,6 +27,7 @@ NAME = "toptheta"
 STATE = "_toptheta_state"
 
 _PACKED = "run packed sequences as a padded batch"
+_SPARSE = "the model chooses its keys by itself; use one whose layers attend to all of them"
 #: Keyword arguments of attention functions that change the attention, and the way round.
 _UNSUPPORTED = {
     "softcap": "Top-Theta does not know soft-capped scores; use a model without attn_logit_softcapping",
@@ -38,6 +39,8 @@ _UNSUPPORTED = {
     "cache": "continuous batching is not supported; use generate()",
     "cu_seq_lens_q": _PACKED,
     "cu_seq_lens_k": _PACKED,
+    "indices": _SPARSE,
+    "block_indices": _SPARSE,
 }
 
 
@@ -107,13 +110,21 @@ class LayerState:
 
     def before_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Looks at the module's call: the attention function itself is not given the cache."""
-        self._calls.cached = look_at_cache(cache_among(args, kwargs), self.index, self.rows)
+        self._calls.seen = (look_at_cache(cache_among(args, kwargs), self.index, self.rows),)
 
     def take_cached(self) -> CachedLayer | None:
-        """The cache layer of this thread's call; once."""
-        cached: CachedLayer | None = getattr(self._calls, "cached", None)
-        self._calls.cached = None
-        return cached
+        """The cache layer of this thread's call.
+
+        Raises:
+            TopThetaNotImplementedError: asked twice in one call.
+        """
+        seen: tuple[CachedLayer | None] | None = getattr(self._calls, "seen", None)
+        if seen is None:
+            raise TopThetaNotImplementedError(
+                "model", "one attention per call of an attention module", "several", "use another model"
+            )
+        self._calls.seen = None
+        return seen[0]
 
 
 def register() -> None:
