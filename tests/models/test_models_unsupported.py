@@ -236,3 +236,24 @@ def test_other_types():
         pass
     with pytest.raises(TopThetaTypeError, match="PreTrainedModel"), sparsify(torch.nn.Linear(2, 2), table_of(), k=K):
         pass
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_a_prompt_padded_on_the_right_is_named_as_such(cache, prefill):
+    ids, mask = tokens(2, 20), torch.ones(2, 20, dtype=torch.long)
+    mask[1, 13:] = 0
+    named = r"attention_mask: .*padded on the left.*got a prompt padded on the right.*padding_side = 'left'"
+    with sparsify(model_of(), table_of(), k=K, prefill=prefill):
+        with pytest.raises(TopThetaNotImplementedError, match=named):
+            model_of().generate(ids, attention_mask=mask, max_new_tokens=3, cache_implementation=cache)
+        model_of().generate(ids, attention_mask=mask.flip(-1), max_new_tokens=3, cache_implementation=cache)
+
+
+def test_a_second_turn_after_padding_on_the_right_is_named_as_such():
+    mask, cache = torch.ones(2, 26, dtype=torch.long), DynamicCache()
+    mask[0, 15:20] = 0
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill="thresholded"):
+        model_of()(tokens(2, 20), attention_mask=mask[:, :20], past_key_values=cache)
+        with pytest.raises(TopThetaNotImplementedError, match="padded on the right"):
+            model_of()(tokens(2, 6), attention_mask=mask, past_key_values=cache)
