@@ -71,6 +71,13 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
     return [found[index] for index in range(layers)]
 
 
+def check_switches(**switches: object) -> None:
+    """Raises TopThetaTypeError for an argument that is neither True nor False."""
+    for name, value in switches.items():
+        if type(value) is not bool:
+            raise TopThetaTypeError(name, "True or False", repr(value))
+
+
 def text_config(model: PreTrainedModel) -> Any:
     """The configuration of the model's decoder."""
     return model.config.get_text_config(decoder=True)

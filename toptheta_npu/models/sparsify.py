@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from toptheta_npu._checks import check_choice, check_modes
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.attach import attached, check_model, num_heads, num_layers, text_config
+from toptheta_npu.models.attach import attached, check_model, check_switches, num_heads, num_layers, text_config
 from toptheta_npu.models.fingerprint import model_fingerprint
 from toptheta_npu.models.rows import ForwardRows
 from toptheta_npu.models.statistics import Recorder, Recording
@@ -87,6 +87,8 @@ def sparsify(
     check_model(model)
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
+    check_switches(vmc=vmc, statistics=statistics)
+    _check_max_length(model, max_length)
     at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
     mass = _offline_mass(at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
@@ -100,6 +102,15 @@ def sparsify(
     with attached(model, rules.__getitem__) as rows:
         yield Recording(recorders)
     _warn(rows, at_k, int(thresholds.lengths[-1]), max_length)
+
+
+def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
+    longest = getattr(text_config(model), "max_position_embeddings", None)
+    if type(max_length) is int and longest is not None and max_length > longest:
+        raise TopThetaValueError(
+            "max_length", f"at most {longest}, the model's max_position_embeddings", str(max_length),
+            "rows that are longer still use the last thresholds",
+        )  # fmt: skip
 
 
 def make_recorders(model: PreTrainedModel) -> list[Recorder]:
