@@ -44,6 +44,8 @@ def sparsify(
     head and row length (paper, section "Top-Theta Attention Inference"); rows of at most k keys are dense.
     Calls with several new tokens are dense, or follow the same rule row by row with
     ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
+    Layers with a sliding window stay dense. Several threads may use the model within one context, and a
+    copy of it that is made meanwhile is dense.
 
     Args:
         model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
@@ -65,8 +67,8 @@ def sparsify(
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
             in training mode or in another context, or is not the one that was calibrated; or an option is
-            unusable. Within the context: masks with holes, packed sequences, soft-capping, sinks, sliding
-            windows, ``output_attentions`` and gradients raise; nothing silently becomes dense.
+            unusable. Within the context: masks with holes, packed sequences, soft-capping, sinks,
+            ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
         NothingSparsifiedWarning: at the end, if no row was longer than k.
