@@ -10,11 +10,18 @@ import torch
 import transformers
 from tiny import VOCABULARY, K, left_padded, oracle_attention, tokens
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, StaticCache
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
 from toptheta_npu.errors import TopThetaNotImplementedError
 from toptheta_npu.fallback.baselines import dense
-from toptheta_npu.models import apply_selection, calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
+from toptheta_npu.models import (
+    NothingSparsifiedWarning,
+    apply_selection,
+    calibrate,
+    calibrate_discarded_mass,
+    model_fingerprint,
+    sparsify,
+)
 from toptheta_npu.models.attach import num_heads, num_layers, sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -55,7 +62,7 @@ def tiny_model(name: str) -> PreTrainedModel:
 
 
 def new_model(name: str, **options: object) -> PreTrainedModel:
-    config_name = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
+    config_name = f"{name}TextConfig" if name in ("Gemma3", "Gemma4") else f"{name}Config"
     model_name = f"{name}LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     torch.manual_seed(0)
     config = getattr(transformers, config_name)(**{**SIZES, **options})
@@ -153,6 +160,38 @@ def test_sliding_layers_stay_dense_and_are_named(caplog):
     assert all((layers[layer].kept[20:].float().mean() < 12) for layer in FULL_LAYERS)
 
 
+def test_a_table_with_dense_layers_survives_a_file(tmp_path):
+    model, table = tiny_model("Olmo3"), calibrated("Olmo3")
+    table.save(tmp_path / "table.safetensors")
+    with sparsify(model, ThresholdTable.load(tmp_path / "table.safetensors"), k=K):
+        found = run(model, tokens(1, 22), 20)
+    with sparsify(model, table, k=K):
+        assert torch.equal(run(model, tokens(1, 22), 20), found)
+
+
+def test_only_layers_that_see_all_tokens_count_against_the_warning():
+    model = tiny_model("Olmo3")
+    table = calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0, 30, 0, 30])
+    with pytest.warns(NothingSparsifiedWarning, match="rows of up to 30 keys"), sparsify(model, table, k=K):
+        run(model, tokens(1, 22), 20)
+
+
+def test_a_decoder_that_also_looks_at_an_encoder():
+    model = new_model("GPT2", add_cross_attention=True)
+    ids, encoded = tokens(1, 22), torch.randn(1, 5, 64)
+
+    def steps() -> Tensor:
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        parts = ids.split([16, *[1] * 6], dim=1)
+        return torch.cat(
+            [model(part, past_key_values=cache, encoder_hidden_states=encoded).logits for part in parts], dim=1
+        )
+
+    expected = steps()
+    with sparsify(model, keeping_all(model), k=2):
+        torch.testing.assert_close(steps(), expected, atol=2e-5, rtol=1e-4)
+
+
 def test_the_offline_estimate_of_a_hybrid_model():
     model, table = tiny_model("Olmo3"), calibrated("Olmo3")
     full = calibrate_discarded_mass(model, table, tokens(4, 50, seed=1))
@@ -188,10 +227,15 @@ def test_a_left_padded_batch_of_a_hybrid_model_equals_single_runs():
         ("Qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}, "layer_types"),
         ("Llama4", {"num_local_experts": 2, "layer_types": ["chunked_attention"] * 2}, "layer_types.*chunked"),
         ("DeepseekV3", {**LATENT, "qk_nope_head_dim": 16}, "head_dim.*24 for keys and 16 for values"),
+        (
+            "Gemma4",
+            {**WINDOWED, "num_kv_shared_layers": 2, "vocab_size_per_layer_input": VOCABULARY},
+            "num_kv_shared_layers.*keys and values of their own",
+        ),
         ("Falcon", {}, "attention implementation can be chosen"),
         ("Doge", {}, "one causal attention module"),
     ],
-    ids=["every layer slides", "no layer under the limit", "chunks", "latent attention", "falcon", "doge"],
+    ids=["every layer slides", "no layer under the limit", "chunks", "latent attention", "shared", "falcon", "doge"],
 )
 def test_other_models_are_refused_on_entry(name, options, named):
     if name == "Llama4":

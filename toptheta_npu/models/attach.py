@@ -36,7 +36,7 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
     modules, sliding = attention_modules(model), sliding_layers(model)
     if sliding:
         _logger.info("layers %s have a sliding window and stay dense", ", ".join(map(str, sliding)))
-    rows, thread = ForwardRows(), threading.current_thread().name
+    rows, thread = ForwardRows(), threading.current_thread()
     layers = [index for index in range(len(modules)) if index not in sliding]
     states = [LayerState(index, rule_of(index), rows, thread) for index in layers]
     with ExitStack() as undo:
@@ -128,10 +128,10 @@ def _check_outside(modules: list[Any]) -> None:
     for module in modules:
         state: LayerState | None = getattr(module, STATE, None)
         if state is not None:
-            same = state.thread == threading.current_thread().name
+            same = state.thread is threading.current_thread()
             raise TopThetaValueError(
                 "model", "a model outside any other Top-Theta context",
-                "one inside" if same else f"one inside, which thread {state.thread!r} entered",
+                "one inside" if same else f"one inside, which thread {state.thread.name!r} entered",
                 "leave the other context first" + ("" if same else ", or use it: threads may share it"),
             )  # fmt: skip
 
@@ -147,6 +147,12 @@ def _check_attention(module: nn.Module, config: Any) -> None:
         ("layer_types", others, f"{FULL} or {SLIDING} in every layer", "use a model with these alone"),
         ("layer_types", only_sliding, f"{FULL} in some layer", "use a model in which some layers see all tokens"),
         ("head_dim", len(set(dims.values())) > 1 and unequal, "the same for keys and values", "use another model"),
+        (
+            "num_kv_shared_layers",
+            getattr(config, "num_kv_shared_layers", None),
+            "0",
+            "use a model whose layers keep keys and values of their own",
+        ),
         ("sliding_window", window, "None", "set config.sliding_window = None if sequences stay below the window"),
         ("softcap", getattr(config, "attn_logit_softcapping", None), "None", "use a model without soft-capping"),
         ("sinks", "sinks" if hasattr(module, "sinks") else None, "no attention sinks", "use a model without sinks"),

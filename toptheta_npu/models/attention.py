@@ -98,10 +98,10 @@ class LayerState:
         index: the layer.
         rule: what it does.
         rows: shared by all layers of the context.
-        thread: name of the thread that entered the context.
+        thread: the one that entered the context.
     """
 
-    def __init__(self, index: int, rule: Rule, rows: ForwardRows, thread: str) -> None:
+    def __init__(self, index: int, rule: Rule, rows: ForwardRows, thread: threading.Thread) -> None:
         self.index = index
         self.rule = rule
         self.rows = rows
@@ -121,8 +121,9 @@ class LayerState:
         seen: tuple[CachedLayer | None] | None = getattr(self._calls, "seen", None)
         if seen is None:
             raise TopThetaNotImplementedError(
-                "model", "one attention per call of an attention module", "several", "use another model"
-            )
+                "model", "one attention per call of an attention module",
+                "several, or a context that began in the middle of a call", "use another model",
+            )  # fmt: skip
         self._calls.seen = None
         return seen[0]
 

@@ -23,7 +23,9 @@ def sparse_class(original: type[nn.Module]) -> type[nn.Module]:
 
     class Sparsified(original):  # type: ignore[misc, valid-type]
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            self.__dict__[STATE].before_forward(args, kwargs)
+            state: LayerState | None = self.__dict__.get(STATE)
+            if state is not None:  # another thread may be leaving the context
+                state.before_forward(args, kwargs)
             return super().__call__(*args, **kwargs)
 
         def __reduce_ex__(self, protocol: Any) -> Any:

@@ -12,7 +12,15 @@ from transformers import PreTrainedModel
 
 from toptheta_npu._checks import check_choice, check_modes
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.attach import attached, check_model, check_switches, num_heads, num_layers, text_config
+from toptheta_npu.models.attach import (
+    attached,
+    check_model,
+    check_switches,
+    num_heads,
+    num_layers,
+    sliding_layers,
+    text_config,
+)
 from toptheta_npu.models.fingerprint import model_fingerprint
 from toptheta_npu.models.rows import ForwardRows
 from toptheta_npu.models.statistics import Recorder, Recording
@@ -103,7 +111,8 @@ def sparsify(
     ]
     with attached(model, rules.__getitem__) as rows:
         yield Recording(recorders)
-    _warn(rows, at_k, int(thresholds.lengths[-1]), max_length)
+    targets = [target for layer, target in enumerate(at_k.layer_targets) if layer not in sliding_layers(model)]
+    _warn(rows, min(targets), int(thresholds.lengths[-1]), max_length)
 
 
 def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
@@ -150,12 +159,12 @@ def _offline_mass(at_k: ThresholdsAtK) -> Tensor:
     return at_k.discarded_mass[0]
 
 
-def _warn(rows: ForwardRows, at_k: ThresholdsAtK, calibrated: int, max_length: int | None) -> None:
+def _warn(rows: ForwardRows, dense: int, calibrated: int, max_length: int | None) -> None:
     longest = int(rows.longest)
-    if longest <= min(at_k.layer_targets):
+    if longest <= dense:
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         warnings.warn(
-            f"no row was sparsified: {seen}, and rows of up to {min(at_k.layer_targets)} keys are dense. Feed longer "
+            f"no row was sparsified: {seen}, and rows of up to {dense} keys are dense. Feed longer "
             "sequences or lower k; prefill='thresholded' covers prompts, scoring and assisted decoding",
             NothingSparsifiedWarning,
             stacklevel=4,

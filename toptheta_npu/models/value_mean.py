@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, StaticLayer
+from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError
 from toptheta_npu.models.rows import Rows
@@ -122,6 +122,8 @@ def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | Non
         return None
     if not isinstance(cache, Cache):
         raise TopThetaTypeError("past_key_values", "a transformers Cache", type(cache).__name__, "pass a DynamicCache")
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
     layer = cache.layers[index] if index < len(cache.layers) else None
     if getattr(layer, "is_sliding", False):
         raise TopThetaNotImplementedError(
