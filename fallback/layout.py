@@ -33,15 +33,25 @@ def head_view(cache: Tensor, input_layout: str, num_key_value_heads: int, *, pag
     return cache if paged or input_layout == "BNSD" else cache.transpose(1, 2)
 
 
+def head_block(head_dim: int) -> int:
+    """Query heads of a KV group that an operator handles at once, reading each V row once for all of them."""
+    return 8 if head_dim <= 256 else 4
+
+
 def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> Tensor:
-    """V rows needed, [B, Hkv, ...]: the union over a block of 8 query heads (4 above head_dim 256), summed over blocks.
+    """V rows read, [B, Hkv, ...]: the union over a block of 8 query heads (4 above head_dim 256), summed over blocks.
 
     Args:
         keep: bool [B, Hq, ..., S].
     """
     grouped = keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:])
-    blocks = grouped.split(8 if head_dim <= 256 else 4, dim=2)
+    blocks = grouped.split(head_block(head_dim), dim=2)
     return torch.stack([block.any(2).sum(-1) for block in blocks]).sum(0)
+
+
+def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
+    """V rows needed, [B, Hkv, ...]: the union over all query heads of a KV group; ``keep`` as above."""
+    return keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:]).any(2).sum(-1)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import count_value_rows
+from .layout import count_group_rows, count_value_rows, head_block
 
 _SCORES_PER_CHUNK = 1 << 20  # 4 MiB of float32 scores at a time: they stay in cache
 
@@ -37,10 +37,14 @@ Selector = Callable[[RowChunk], Tensor]
 
 @dataclass(frozen=True)
 class PrefillStats:
-    """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32."""
+    """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32.
+
+    ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads.
+    """
 
     kept: Tensor
     value_rows: Tensor
+    group_rows: Tensor
 
 
 def prefill_attention(
@@ -125,11 +129,15 @@ def select_and_attend(
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     kept = torch.empty((batch, heads, rows), dtype=torch.int32, device=query.device)
     value_rows = torch.empty((batch, kv_heads, rows), dtype=torch.int32, device=query.device)
+    blocks = heads // kv_heads > head_block(head_dim)
+    group_rows = torch.empty_like(value_rows) if blocks else value_rows
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
         here = (slice(None), slice(None), chunk.rows)
         keep = _never_empty(select(chunk), chunk)
         kept[here] = keep.sum(-1)
         value_rows[here] = count_value_rows(keep, kv_heads, head_dim)
+        if blocks:
+            group_rows[here] = count_group_rows(keep, kv_heads)
         numerator, kept_mass, exact, maximum = _weigh(chunk, keep, finite, broken)
         estimate = estimate_discarded_mass(
             sdc, exact, chunk.n, kept[here], maximum, maximum if threshold is None else threshold[here], sdc_gamma,
@@ -137,7 +145,7 @@ def select_and_attend(
         )  # fmt: skip
         mean = None if means is None else means[here]
         out[here] = compensate(numerator, kept_mass.where(chunk.n > 0, 1.0), estimate, mean).to(query.dtype)
-    return out, PrefillStats(kept, value_rows)
+    return out, PrefillStats(kept, value_rows, group_rows)
 
 
 def _weigh(

@@ -12,7 +12,7 @@ from transformers import DynamicCache, LlamaForCausalLM
 
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import dense, last_k, top_k
-from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify
+from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify, threshold_rule
 from toptheta_npu.models.attach import attention_modules
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning
 
@@ -23,7 +23,8 @@ def traces(model) -> list[object]:
     """What a context changes on a model."""
     modules = attention_modules(model)
     hooks = [dict(module._forward_pre_hooks) for module in modules]
-    return [model.config._attn_implementation, hooks, [sorted(module.__dict__) for module in modules]]
+    attributes = [(type(module), sorted(module.__dict__)) for module in modules]
+    return [model.config._attn_implementation, hooks, attributes]
 
 
 def sparse_step(model, seed: int = 0) -> torch.Tensor:
@@ -235,3 +236,48 @@ def test_apply_selection_runs_prompts_and_steps_under_a_rule():
 def test_importing_the_package_imports_no_transformers():
     code = "import sys, toptheta_npu; sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(16, 1, 16), (8, 1, 272), (8, 1, 16)])
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("static", [False, True])
+def test_statistics_count_the_union_of_a_group_of_any_size(heads, kv_heads, head_dim, placement, static, monkeypatch):
+    model = new_model(layers=1, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim)
+    table = calibrate(model, tokens(3, 60, seed=1), k=K, layer_k=[0], placement=placement)
+    unions = []
+    original = threshold_rule.incremental_attention_with_stats
+
+    def with_union(query, key, value, threshold, *, actual_seq_lengths, key_start, scale_value, **options):
+        for row in range(len(query)):
+            first = 0 if key_start is None else int(key_start[row])
+            last = key.shape[2] if actual_seq_lengths is None else first + int(actual_seq_lengths[row])
+            scores = (query[row, :, 0].double() * scale_value) @ key[row, 0, first:last].double().T
+            shown = scores.softmax(-1) if placement == "post_softmax" else scores
+            keep = shown > threshold[row].double()[:, None]
+            largest = torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).bool()
+            keep |= ~keep.any(-1, keepdim=True) & largest
+            unions.append(int(keep.any(0).sum()))
+        return original(
+            query, key, value, threshold, actual_seq_lengths=actual_seq_lengths, key_start=key_start,
+            scale_value=scale_value, **options,
+        )  # fmt: skip
+
+    monkeypatch.setattr(threshold_rule, "incremental_attention_with_stats", with_union)
+    ids, mask = tokens(2, 40), torch.ones(2, 40, dtype=torch.long)
+    mask[1, :7] = 0
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "cache_implementation": "static" if static else None}
+    with sparsify(model, table, k=K, statistics=True) as run:
+        model.generate(ids, attention_mask=mask, **options)
+        decode = run.statistics()[0]
+        run.clear()
+    assert decode.value_rows.flatten().tolist() == unions
+    assert (decode.value_rows <= decode.keys[:, None]).all()
+    with sparsify(model, table, k=K, statistics=True, prefill="thresholded") as run:
+        model(ids)
+        prompt = run.statistics()[0]
+    with apply_selection(model, lambda layer: dense(), statistics=True) as run:
+        model(ids)
+        everything = run.statistics()[0]
+    assert (prompt.value_rows[20:] < prompt.keys[20:, None]).any()
+    assert (prompt.value_rows <= prompt.keys[:, None]).all()
+    assert torch.equal(everything.value_rows, everything.keys[:, None])

@@ -264,3 +264,16 @@ def test_without_a_cache():
     with sparsify(model, table, k=K, prefill="thresholded"):
         cached, uncached = generate(model, ids=ids), generate(model, ids=ids, use_cache=False)
     assert torch.equal(cached, uncached)
+
+
+def test_a_compiled_decode_step_is_one_graph():
+    model, table, ids = model_of(), table_of(), tokens(1, 40, seed=20)
+    compiled = torch.compile(model.forward, fullgraph=True, backend="eager")
+
+    def steps(forward) -> Tensor:
+        cache = StaticCache(config=model.config, max_cache_len=64)
+        model(ids[:, :20], past_key_values=cache)
+        return torch.cat([forward(ids[:, at : at + 1], past_key_values=cache).logits for at in range(20, 40)], dim=1)
+
+    with sparsify(model, table, k=K):
+        assert torch.equal(steps(compiled), steps(model))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from tiny import K, model_of, new_model, table_of, tokens
@@ -44,9 +46,9 @@ def _bart():
         (lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8)), "sliding_window.*None"),
         (
             lambda: Qwen2ForCausalLM(
-                Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+                Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=8, max_window_layers=0)
             ),
-            "layer_types.*full_attention",
+            "layer_types.*full_attention in some layer",
         ),
         (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, layer_types=["full_attention"] * 2)), "softcap.*None"),
         (
@@ -69,7 +71,7 @@ def test_unsupported_models_are_refused_on_entry(make, named):
     ("name", "value"),
     [
         ("softcap", 30.0), ("s_aux", torch.zeros(4)), ("sliding_window", 16), ("position_bias", torch.zeros(1)),
-        ("cu_seq_lens_q", torch.tensor([0, 5])), ("is_causal", False),
+        ("cu_seq_lens_q", torch.tensor([0, 5])), ("is_causal", False), ("indices", torch.zeros(1, dtype=torch.int)),
     ],
 )  # fmt: skip
 def test_unsupported_arguments_are_refused_in_the_call(name, value):
@@ -215,6 +217,20 @@ def test_thresholds_of_another_model():
         ({"sdc": "most"}, TopThetaValueError, "sdc"),
         ({"prefill": "sparse"}, TopThetaValueError, "prefill: expected one of dense, thresholded"),
         ({"sdc_gamma": -1.0, "sdc": "exp_threshold"}, TopThetaValueError, "sdc_gamma"),
+        ({"k": "8"}, TopThetaTypeError, "k: expected an int, got '8'"),
+        ({"k": True}, TopThetaTypeError, "k: expected an int, got True"),
+        ({"k": None}, TopThetaTypeError, "k: expected an int, got None"),
+        ({"vmc": "yes"}, TopThetaTypeError, "vmc: expected True or False, got 'yes'"),
+        ({"vmc": None}, TopThetaTypeError, "vmc: expected True or False, got None"),
+        ({"statistics": "kept"}, TopThetaTypeError, "statistics: expected True or False, got 'kept'"),
+        ({"prefill": None}, TopThetaValueError, "prefill: expected one of dense, thresholded, got None"),
+        ({"prefill": ["dense"]}, TopThetaValueError, "prefill: expected one of dense, thresholded"),
+        ({"sdc": None}, TopThetaValueError, "sdc: expected one of"),
+        ({"extrapolation": "linear"}, TopThetaValueError, "extrapolation: expected nearest or fitted, got 'linear'"),
+        ({"max_length": 0}, TopThetaValueError, "max_length: expected an int of at least 1, or None, got 0"),
+        ({"max_length": "80"}, TopThetaValueError, "max_length: expected an int of at least 1, or None, got '80'"),
+        ({"max_length": True}, TopThetaValueError, "max_length: expected an int of at least 1, or None, got True"),
+        ({"max_length": 10**12}, TopThetaValueError, "max_length: expected at most 256, the model's max_position_emb"),
     ],
 )
 def test_unusable_options(options, error, named):
@@ -228,11 +244,50 @@ def test_post_softmax_thresholds_need_exact_sdc():
         pass
 
 
-def test_other_types():
-    with (
-        pytest.raises(TopThetaTypeError, match=r"ThresholdTable\.load"),
-        sparsify(model_of(), "table.safetensors", k=K),
-    ):
+@pytest.mark.parametrize("table", ["table.safetensors", Path("table.safetensors"), None, torch.zeros(2)])
+def test_what_is_no_table(table):
+    named = rf"thresholds: expected a ThresholdTable, got {type(table).__name__}.*ThresholdTable\.load"
+    with pytest.raises(TopThetaTypeError, match=named), sparsify(model_of(), table, k=K):
         pass
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "error", "named"),
+    [
+        ("top_k", {}, TopThetaTypeError, "select_for_layer: expected a function of the layer"),
+        (lambda layer: None, {}, TopThetaTypeError, "select_for_layer: expected.*a rule for layer 0, got None"),
+        (lambda layer: dense(), {"vmc": 1}, TopThetaTypeError, "vmc: expected True or False, got 1"),
+        (lambda layer: dense(), {"statistics": 1}, TopThetaTypeError, "statistics: expected True or False, got 1"),
+        (lambda layer: dense(), {"sdc": "offline"}, TopThetaValueError, "sdc: expected one of none, exact"),
+        (lambda layer: dense(), {"sdc": "none"}, TopThetaValueError, "vmc"),
+    ],
+)
+def test_unusable_selections(select, options, error, named):
+    with torch.no_grad(), pytest.raises(error, match=named), apply_selection(model_of(), select, **options):
+        model_of()(tokens(1, 4))
+
+
+def test_other_types():
     with pytest.raises(TopThetaTypeError, match="PreTrainedModel"), sparsify(torch.nn.Linear(2, 2), table_of(), k=K):
         pass
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_a_prompt_padded_on_the_right_is_named_as_such(cache, prefill):
+    ids, mask = tokens(2, 20), torch.ones(2, 20, dtype=torch.long)
+    mask[1, 13:] = 0
+    named = r"attention_mask: .*padded on the left.*got a prompt padded on the right.*padding_side = 'left'"
+    with sparsify(model_of(), table_of(), k=K, prefill=prefill):
+        with pytest.raises(TopThetaNotImplementedError, match=named):
+            model_of().generate(ids, attention_mask=mask, max_new_tokens=3, cache_implementation=cache)
+        model_of().generate(ids, attention_mask=mask.flip(-1), max_new_tokens=3, cache_implementation=cache)
+
+
+def test_a_second_turn_after_padding_on_the_right_is_named_as_such():
+    mask, cache = torch.ones(2, 26, dtype=torch.long), DynamicCache()
+    mask[0, 15:20] = 0
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill="thresholded"):
+        model_of()(tokens(2, 20), attention_mask=mask[:, :20], past_key_values=cache)
+        with pytest.raises(TopThetaNotImplementedError, match="padded on the right"):
+            model_of()(tokens(2, 6), attention_mask=mask, past_key_values=cache)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import lru_cache
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tiny import K, left_padded, model_of, new_model, table_of, tokens
 from transformers import DynamicCache, StaticCache
 
@@ -147,6 +150,60 @@ def test_batch_changes_are_noticed(steps):
     assert steps.count(True) == 3 * 2
 
 
+EDITS = {
+    "copy_": lambda values: values.copy_(torch.randn(values.shape, generator=torch.Generator().manual_seed(1))),
+    "zero_": lambda values: values.zero_(),
+    "one row": lambda values: values[0, :, 0].fill_(7.0),
+    "index": lambda values: values.__setitem__((slice(None), slice(None), slice(2, 5)), 1.0),
+    "through a view": lambda values: values.detach().view(-1).add_(1.0),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("static", [False, True])
+def test_edits_in_place_are_noticed(steps, static, edit):
+    cache, ids = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache(), tokens(2, 40)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        steps.clear()
+        for layer in cache.layers:
+            EDITS[edit](layer.values)
+        feed(ids[:, :30], cache, 25)
+    # with a preallocated cache V is summed up in every step, to choose on the device
+    assert steps == [True] * 2 + [static] * 8
+
+
+def test_a_refill_by_another_model_is_noticed(steps):
+    """A preallocated cache that was emptied and filled to the very length that was summed up."""
+    cache, ids = StaticCache(config=model_of().config, max_cache_len=64), tokens(1, 30)
+    other = new_model()
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        cache.reset()
+        for at in range(25):
+            other(ids.flip(1)[:, at : at + 1], past_key_values=cache)
+        feed(ids, cache, 25)
+    assert len(steps) == 2 * 10
+
+
+def test_two_contexts_that_take_turns_on_one_cache(steps):
+    cache, ids, other = DynamicCache(), tokens(1, 40, seed=12), new_model()
+    with sparsify(model_of(), table_of(), k=K), sparsify(other, table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        for at in range(20, 40):
+            (other if at % 3 else model_of())(ids[:, at : at + 1], past_key_values=cache)
+    assert len(steps) == 2 * 20
+
+
+def test_inference_mode_sums_up_once_too(steps):
+    with torch.inference_mode(), sparsify(model_of(), table_of(), k=K):
+        run()
+        run(cache_implementation="static")
+    assert steps[:18] == [True] * 2 + [False] * 16
+
+
 def test_copies_and_pickles_of_a_cache_start_over(steps):
     cache, ids = DynamicCache(), tokens(1, 40, seed=11)
     with sparsify(model_of(), table_of(), k=K):
@@ -186,3 +243,90 @@ def test_rows_outside_the_valid_range_may_hold_anything():
     found = value_mean.value_mean_without_cache(value, rows)
     torch.testing.assert_close(found[0], clean[0, :, 3:].mean(1))
     torch.testing.assert_close(found[1], clean[1, :, :7].mean(1))
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("edit"), st.sampled_from(sorted(EDITS))),
+    st.tuples(st.just("step"), st.integers(1, 4)),
+    st.tuples(st.just("chunk"), st.integers(2, 5)),
+    st.tuples(st.just("crop"), st.integers(1, 8)),
+    st.tuples(st.just("reorder"), st.permutations(range(2))),
+    st.tuples(st.just("repeat"), st.just(None)),
+    st.tuples(st.just("reset"), st.integers(1, 12)),
+    st.tuples(st.just("replace"), st.just(None)),
+    st.tuples(st.just("elsewhere"), st.integers(1, 3)),
+    st.tuples(st.just("copy"), st.just(None)),
+)
+
+
+@lru_cache
+def another_model():
+    return new_model()
+
+
+class Session:
+    """Two sequences, later perhaps more, whose cache meets operations between its decode steps."""
+
+    def __init__(self, *, static: bool, padding: int) -> None:
+        self.cache = StaticCache(config=model_of().config, max_cache_len=256) if static else DynamicCache()
+        self.static = static
+        self.mask = torch.ones(2, 0, dtype=torch.long)
+        self.drawn = 0
+        self.feed(10)
+        self.mask[0, :padding] = 0
+
+    def feed(self, count: int, model=None) -> None:
+        self.drawn += 1
+        ids = tokens(len(self.mask), count, seed=self.drawn)
+        self.mask = torch.cat([self.mask, torch.ones_like(ids)], dim=1)
+        (model_of() if model is None else model)(ids, attention_mask=self.mask, past_key_values=self.cache)
+
+    def do(self, name: str, argument) -> None:
+        if name == "step":
+            for _ in range(argument):
+                self.feed(1)
+        elif name == "chunk":
+            self.feed(argument)
+        elif name == "elsewhere":
+            self.feed(argument, another_model())
+        elif name == "reset":
+            self.cache.reset()
+            self.mask = self.mask[:, :0]
+            self.feed(argument)
+        elif name == "reorder":
+            index = torch.tensor(argument)
+            if len(self.mask) == len(index):
+                self.cache.reorder_cache(index)
+                self.mask = self.mask[index]
+        elif name == "copy":
+            self.cache = copy.deepcopy(self.cache)
+        elif name == "edit":
+            for layer in self.cache.layers:
+                EDITS[argument](layer.values)
+        elif name == "replace":
+            for layer in self.cache.layers:
+                layer.values = layer.values * 2
+        elif not self.static:
+            self.resize(name, argument)
+
+    def resize(self, name: str, argument) -> None:
+        """What only a growing cache can do."""
+        if name == "repeat" and len(self.mask) < 8:
+            self.cache.batch_repeat_interleave(2)
+            self.mask = self.mask.repeat_interleave(2, dim=0)
+        elif name == "crop" and self.mask.shape[1] - argument > 6:
+            self.cache.crop(-argument)
+            self.mask = self.mask[:, :-argument]
+
+
+@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(OPERATIONS, min_size=4, max_size=10), st.booleans(), st.integers(0, 5))
+def test_any_history_of_a_cache_gives_the_mean_of_its_rows(steps, operations, static, padding):
+    steps.clear()
+    with sparsify(model_of(), table_of(), k=K):
+        session = Session(static=static, padding=padding)
+        for name, argument in operations:
+            session.do(name, argument)
+            session.do("step", 1)
+    assert len(steps) >= 2 * len(operations)

@@ -26,6 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from toptheta_npu.fallback import reference
 from toptheta_npu.models import calibrate
+from toptheta_npu.models.attach import sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
 VOCABULARY = 97
@@ -86,13 +87,16 @@ def oracle_attention(
     vmc: bool = True,
     sdc: str = "exact",
 ) -> Iterator[None]:
-    """Whole sequences of one length: dense rows up to ``first_row``, then the oracle row by row in float64."""
-    at_k = table.at(K)
+    """Whole sequences of one length: dense rows up to ``first_row``, then the oracle row by row in float64.
+
+    Layers with a sliding window are dense.
+    """
+    at_k, sliding = table.at(K), sliding_layers(model)
 
     def attention(module, query, key, value, mask, dropout=0.0, scaling=None, **kwargs):
         out, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **kwargs)
         key, value = key.double(), value.double()
-        for row in range(first_row, query.shape[2]):
+        for row in range(first_row, query.shape[2] if module.layer_idx not in sliding else 0):
             n = row + 1
             out[:, row] = reference.incremental_attention(
                 query[:, :, row].double(), key[:, :, :n], value[:, :, :n],

@@ -70,7 +70,7 @@ def _float32(values: Floats) -> torch.Tensor:
 
 def check_complete(settings: CalibrationSettings, observed: Integers, counts: Integers) -> None:
     """Raises where thresholds would be missing: ``observed`` [L] rows fed, ``counts`` [L, R] rows used."""
-    missing = np.flatnonzero(observed == 0).tolist()
+    missing = [layer for layer in np.flatnonzero(observed == 0).tolist() if layer not in settings.dense_layers]
     if missing:
         raise TopThetaValueError("observe", "rows of every layer", f"none of layers {missing}")
     knots = np.array(settings.knots())

@@ -42,6 +42,7 @@ class Calibrator:
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
         row_fraction: the share of rows that :meth:`rows_to_observe` picks.
         seed: of that choice.
+        dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
 
     Raises:
         TopThetaTypeError: a k is not an int.
@@ -70,6 +71,7 @@ class Calibrator:
         layer_k: Sequence[int] | None = None,
         row_fraction: float = 1.0,
         seed: int = 0,
+        dense_layers: Sequence[int] = (),
     ) -> None:
         self.settings = CalibrationSettings(
             num_layers=num_layers,
@@ -82,6 +84,7 @@ class Calibrator:
             layer_k=default_layer_k(num_layers) if layer_k is None else layer_k,
             row_fraction=row_fraction,
             seed=seed,
+            dense_layers=dense_layers,
         )
         self._knots = self.settings.knots()
         shape = (num_heads, len(self._knots))

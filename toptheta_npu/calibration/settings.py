@@ -32,6 +32,7 @@ class CalibrationSettings:
     layer_k: Sequence[int]
     row_fraction: float
     seed: int
+    dense_layers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         for name in ("num_layers", "num_heads", "longest"):
@@ -46,6 +47,10 @@ class CalibrationSettings:
         if not 0.0 < self.row_fraction <= 1.0:
             raise TopThetaValueError("row_fraction", "above 0 and at most 1", str(self.row_fraction))
         self._check_k()
+        outside = sorted(set(self.dense_layers) - set(range(self.num_layers)))
+        if outside:
+            raise TopThetaValueError("dense_layers", f"layers 0 to {self.num_layers - 1}", str(outside))
+        object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))
         object.__setattr__(self, "k", tuple(sorted(self.k)))
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
 

@@ -1,7 +1,8 @@
 """Top-Theta attention in Hugging Face transformers models: calibrate once, then `sparsify`.
 
-Needs transformers 5: ``pip install 'toptheta_npu[hf]'``. Works with decoder-only models whose layers all
-attend to everything before them, such as LLaMA, Mistral and Qwen without sliding windows.
+Needs transformers 5: ``pip install 'toptheta_npu[hf]'``. Works with decoder-only models whose layers
+attend to everything before them, such as LLaMA, Mistral and Qwen; in hybrid models such as Gemma 3 the layers
+with a sliding window stay dense.
 """
 
 from __future__ import annotations

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.attention import NAME, STATE, LayerState, Rule, register
+from toptheta_npu.models.attention import STATE, LayerState, Rule, register
+from toptheta_npu.models.borrowing import lend_class, lend_name, sparse_class
 from toptheta_npu.models.rows import ForwardRows
+
+_logger = logging.getLogger("toptheta_npu")
+_ENTERING = threading.Lock()
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @contextmanager
 def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator[ForwardRows]:
-    """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context.
+    """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context, in any thread.
+
+    Layers with a sliding window stay as they are.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `check_model`, before
@@ -25,15 +33,21 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
     """
     check_model(model)
     register()
-    rows = ForwardRows()
+    modules, sliding = attention_modules(model), sliding_layers(model)
+    if sliding:
+        _logger.info("layers %s have a sliding window and stay dense", ", ".join(map(str, sliding)))
+    rows, thread = ForwardRows(), threading.current_thread()
+    layers = [index for index in range(len(modules)) if index not in sliding]
+    states = [LayerState(index, rule_of(index), rows, thread) for index in layers]
     with ExitStack() as undo:
-        for config in {id(module.config): module.config for module in attention_modules(model)}.values():
-            undo.enter_context(_attention_by_name(config))
-        for index, module in enumerate(attention_modules(model)):
-            state = LayerState(index, rule_of(index), rows)
-            setattr(module, STATE, state)
-            undo.callback(delattr, module, STATE)
-            undo.callback(module.register_forward_pre_hook(state.before_forward, with_kwargs=True).remove)
+        with _ENTERING:
+            _check_outside(modules)
+            for config in {id(module.config): module.config for module in modules}.values():
+                undo.callback(lend_name(config))
+            classes = {kind: sparse_class(kind) for kind in {type(module) for module in modules}}
+            for state in states:
+                module = modules[state.index]
+                undo.callback(lend_class(module, classes[type(module)], state))
         yield rows
 
 
@@ -57,6 +71,13 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
     return [found[index] for index in range(layers)]
 
 
+def check_switches(**switches: object) -> None:
+    """Raises TopThetaTypeError for an argument that is neither True nor False."""
+    for name, value in switches.items():
+        if type(value) is not bool:
+            raise TopThetaTypeError(name, "True or False", repr(value))
+
+
 def text_config(model: PreTrainedModel) -> Any:
     """The configuration of the model's decoder."""
     return model.config.get_text_config(decoder=True)
@@ -70,6 +91,12 @@ def num_layers(model: PreTrainedModel) -> int:
 def num_heads(model: PreTrainedModel) -> int:
     """Query heads per layer."""
     return int(text_config(model).num_attention_heads)
+
+
+def sliding_layers(model: PreTrainedModel) -> list[int]:
+    """The layers in which a token sees only a window of those before it."""
+    kinds = getattr(text_config(model), "layer_types", None) or []
+    return [index for index, kind in enumerate(kinds) if kind == SLIDING]
 
 
 def check_model(model: PreTrainedModel) -> None:
@@ -91,19 +118,41 @@ def check_model(model: PreTrainedModel) -> None:
             "model", "a decoder-only model whose attention implementation can be chosen", type(model).__name__,
             "use a model such as LLaMA, Mistral or Qwen",
         )  # fmt: skip
-    for module in attention_modules(model):
-        if hasattr(module, STATE):
-            raise TopThetaValueError(
-                "model", "a model outside any other Top-Theta context", "one inside", "leave the other context first"
-            )
+    modules = attention_modules(model)
+    _check_outside(modules)
+    for module in modules:
         _check_attention(module, text_config(model))
 
 
+def _check_outside(modules: list[Any]) -> None:
+    for module in modules:
+        state: LayerState | None = getattr(module, STATE, None)
+        if state is not None:
+            same = state.thread is threading.current_thread()
+            raise TopThetaValueError(
+                "model", "a model outside any other Top-Theta context",
+                "one inside" if same else f"one inside, which thread {state.thread.name!r} entered",
+                "leave the other context first" + ("" if same else ", or use it: threads may share it"),
+            )  # fmt: skip
+
+
 def _check_attention(module: nn.Module, config: Any) -> None:
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    kinds = set(getattr(config, "layer_types", None) or [FULL])
+    others = ", ".join(sorted(kinds - {FULL, SLIDING}))
+    only_sliding = f"{SLIDING} in every layer" if kinds == {SLIDING} else None
     window = None if hasattr(config, "layer_types") else getattr(config, "sliding_window", None)
+    dims = {name: getattr(module, name, None) for name in ("qk_head_dim", "v_head_dim")}
+    unequal = "{qk_head_dim} for keys and {v_head_dim} for values".format(**dims)
     refused = [
-        ("layer_types", kinds - {"full_attention"}, "full_attention in every layer", "use a model without windows"),
+        ("layer_types", others, f"{FULL} or {SLIDING} in every layer", "use a model with these alone"),
+        ("layer_types", only_sliding, f"{FULL} in some layer", "use a model in which some layers see all tokens"),
+        ("head_dim", len(set(dims.values())) > 1 and unequal, "the same for keys and values", "use another model"),
+        (
+            "num_kv_shared_layers",
+            getattr(config, "num_kv_shared_layers", None),
+            "0",
+            "use a model whose layers keep keys and values of their own",
+        ),
         ("sliding_window", window, "None", "set config.sliding_window = None if sequences stay below the window"),
         ("softcap", getattr(config, "attn_logit_softcapping", None), "None", "use a model without soft-capping"),
         ("sinks", "sinks" if hasattr(module, "sinks") else None, "no attention sinks", "use a model without sinks"),
@@ -112,30 +161,3 @@ def _check_attention(module: nn.Module, config: Any) -> None:
     for name, value, expected, remedy in refused:
         if value:
             raise TopThetaNotImplementedError(name, expected, str(value), remedy)
-
-
-@dataclass
-class _Borrowed:
-    """A configuration under our name: models may share one, and the last to leave restores it."""
-
-    config: Any
-    original: str | None
-    users: int = 0
-
-
-_BORROWED: dict[int, _Borrowed] = {}
-
-
-@contextmanager
-def _attention_by_name(config: Any) -> Iterator[None]:
-    borrowed = _BORROWED.setdefault(id(config), _Borrowed(config, config._attn_implementation))
-    borrowed.users += 1
-    # as transformers itself does: the public property would overwrite the sub-configurations too
-    config._attn_implementation_internal = NAME
-    try:
-        yield
-    finally:
-        borrowed.users -= 1
-        if not borrowed.users:
-            config._attn_implementation_internal = borrowed.original
-            del _BORROWED[id(config)]

@@ -2,12 +2,14 @@
 
 It is registered under one name together with a mask function (without that a prefill would silently lose
 causality), once and for good, and does nothing by itself: a module without a rule of ours runs the
-original implementation. What a sparsified module does lies in a `LayerState` that hangs on it.
+original implementation. What a sparsified module does lies in a `LayerState` that hangs on it; what it
+knows of the call at hand is a matter of the thread, since several may run one model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,12 +21,13 @@ from transformers.masking_utils import sdpa_mask
 
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.models.rows import ForwardRows, Rows
-from toptheta_npu.models.value_mean import CachedLayer, look_at_cache, value_mean_without_cache
+from toptheta_npu.models.value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
 
 NAME = "toptheta"
 STATE = "_toptheta_state"
 
 _PACKED = "run packed sequences as a padded batch"
+_SPARSE = "the model chooses its keys by itself; use one whose layers attend to all of them"
 #: Keyword arguments of attention functions that change the attention, and the way round.
 _UNSUPPORTED = {
     "softcap": "Top-Theta does not know soft-capped scores; use a model without attn_logit_softcapping",
@@ -36,6 +39,8 @@ _UNSUPPORTED = {
     "cache": "continuous batching is not supported; use generate()",
     "cu_seq_lens_q": _PACKED,
     "cu_seq_lens_k": _PACKED,
+    "indices": _SPARSE,
+    "block_indices": _SPARSE,
 }
 
 
@@ -87,17 +92,40 @@ class Rule(Protocol):
 
 
 class LayerState:
-    """What hangs on a sparsified attention module."""
+    """What hangs on a sparsified attention module.
 
-    def __init__(self, index: int, rule: Rule, rows: ForwardRows) -> None:
+    Attributes:
+        index: the layer.
+        rule: what it does.
+        rows: shared by all layers of the context.
+        thread: the one that entered the context.
+    """
+
+    def __init__(self, index: int, rule: Rule, rows: ForwardRows, thread: threading.Thread) -> None:
         self.index = index
         self.rule = rule
         self.rows = rows
-        self.cached: CachedLayer | None = None
+        self.thread = thread
+        self._calls = threading.local()
 
-    def before_forward(self, module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Forward pre-hook: the attention function itself is not given the cache."""
-        self.cached = look_at_cache(kwargs.get("past_key_values"), self.index, self.rows)
+    def before_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Looks at the module's call: the attention function itself is not given the cache."""
+        self._calls.seen = (look_at_cache(cache_among(args, kwargs), self.index, self.rows),)
+
+    def take_cached(self) -> CachedLayer | None:
+        """The cache layer of this thread's call.
+
+        Raises:
+            TopThetaNotImplementedError: asked twice in one call.
+        """
+        seen: tuple[CachedLayer | None] | None = getattr(self._calls, "seen", None)
+        if seen is None:
+            raise TopThetaNotImplementedError(
+                "model", "one attention per call of an attention module",
+                "several, or a context that began in the middle of a call", "use another model",
+            )  # fmt: skip
+        self._calls.seen = None
+        return seen[0]
 
 
 def register() -> None:
@@ -129,7 +157,7 @@ def attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
         return out, None
-    cached, state.cached = state.cached, None
+    cached = state.take_cached()
     _refuse_unsupported(module, query, dropout, kwargs)
     rows = state.rows.of(state.index, query, key, attention_mask, None if cached is None else cached.seen)
     call = AttentionCall(module, query, key, value, attention_mask, scaling, kwargs, rows, state.rows, cached)

@@ -13,7 +13,7 @@ from toptheta_npu._checks import check_choice, check_modes
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback.baselines import top_k
-from toptheta_npu.models.attach import check_model, num_heads, num_layers
+from toptheta_npu.models.attach import check_model, num_heads, num_layers, sliding_layers
 from toptheta_npu.models.attention import AttentionCall
 from toptheta_npu.models.calibration_run import Attend, CalibrationTexts, observe_model
 from toptheta_npu.models.fingerprint import model_fingerprint
@@ -47,7 +47,8 @@ def calibrate(
     """Thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
 
     Every sequence goes through the model once; the scores of its rows are looked at layer by layer and
-    forgotten, so memory does not grow with the number of sequences.
+    forgotten, so memory does not grow with the number of sequences. Layers with a sliding window are
+    dense, here and in `sparsify`: they get no thresholds.
 
     Args:
         model: a decoder-only model in evaluation mode.
@@ -91,6 +92,7 @@ def calibrate(
     calibrator = Calibrator(
         num_layers(model), num_heads(model), k=targets, longest=texts.longest_row, placement=placement,
         estimator=estimator, alpha=alpha, layer_k=layer_k, row_fraction=row_fraction, seed=seed,
+        dense_layers=sliding_layers(model),
     )  # fmt: skip
 
     def attend_of(layer: int) -> Attend:
@@ -147,7 +149,7 @@ def calibrate_discarded_mass(
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
     calibrator = Calibrator(
         table.num_layers, table.num_heads, k=ks, longest=texts.longest_row, placement=table.placement,
-        layer_k=table.layer_k, row_fraction=row_fraction, seed=seed,
+        layer_k=table.layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
     thresholds = DeviceThresholds(table.at(ks[0]))
     options = ThresholdOptions("exact", 0.0, vmc, "thresholded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from dataclasses import dataclass
 from typing import NoReturn
@@ -31,43 +32,64 @@ class Rows:
 
 
 class ForwardRows:
-    """Works the rows out once per forward pass: all layers of a pass have the same.
-
-    Attributes:
-        longest: visible keys of the longest row so far, among the rows that a threshold rule may judge.
-    """
+    """Works the rows out once per forward pass: all layers of a pass have the same. Every thread has its own pass."""
 
     def __init__(self) -> None:
-        self.longest: int | Tensor = 0
-        self._layer = -1
-        self._mask: weakref.ref[Tensor] | None = None
-        self._shape: tuple[object, ...] = ()
-        self._rows: Rows | None = None
-        self._unjudged: Rows | None = None
+        self._longest: int | Tensor = 0
+        self._noting = threading.Lock()
+        self._threads = threading.local()
+
+    @property
+    def longest(self) -> int | Tensor:
+        """Visible keys of the longest row so far, among the rows that a threshold rule may judge."""
+        return self._longest
 
     def of(self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
         """The rows of this call of ``layer``; ``seen`` is the number of tokens in the cache, None without one."""
+        current: _Pass | None = getattr(self._threads, "current", None)
         shape = (query.shape[0], query.shape[2], key.shape[2], query.device)
-        same_mask = mask is None if self._mask is None else self._mask() is mask
         # a layer never runs twice in a pass, so a smaller index is a new pass
-        if self._rows is None or layer <= self._layer or not same_mask or shape != self._shape:
+        if current is None or layer <= current.layer or not current.has(mask, shape):
             find = decode_rows if query.shape[2] == 1 else prefill_rows
-            self._rows = self._unjudged = find(query, key, mask, seen)
-            self._mask = None if mask is None else weakref.ref(mask)
-            self._shape = shape
-        self._layer = layer
-        return self._rows
+            rows = find(query, key, mask, seen)
+            current = self._threads.current = _Pass(rows, None if mask is None else weakref.ref(mask), shape)
+        current.layer = layer
+        return current.rows
 
     def judged(self) -> None:
-        """Notes, once per pass, that a threshold rule goes over the rows."""
-        rows, self._unjudged = self._unjudged, None
-        if rows is None:
+        """Notes, once per pass, that a threshold rule goes over the rows of this thread's pass."""
+        current: _Pass = self._threads.current
+        if current.judged:
             return
-        if rows.host_lengths is not None and not isinstance(self.longest, Tensor):
-            self.longest = max(self.longest, int(rows.host_lengths.max()))
+        current.judged = True
+        if torch.compiler.is_compiling():  # a lock cannot be traced
+            self._note(current.rows)
+        else:
+            with self._noting:
+                self._note(current.rows)
+
+    def _note(self, rows: Rows) -> None:
+        if rows.host_lengths is not None and not isinstance(self._longest, Tensor):
+            self._longest = max(self._longest, int(rows.host_lengths.max()))
         else:
             longest = rows.counts.amax()
-            self.longest = torch.maximum(longest, torch.as_tensor(self.longest, device=longest.device))
+            self._longest = torch.maximum(longest, torch.as_tensor(self._longest, device=longest.device))
+
+
+@dataclass(eq=False)
+class _Pass:
+    """One forward pass through the layers."""
+
+    rows: Rows
+    mask: weakref.ref[Tensor] | None
+    shape: tuple[object, ...]
+    layer: int = -1
+    judged: bool = False
+
+    def has(self, mask: Tensor | None, shape: tuple[object, ...]) -> bool:
+        """Whether a call with this mask and these shapes belongs to it."""
+        same_mask = mask is None if self.mask is None else self.mask() is mask
+        return same_mask and shape == self.shape
 
 
 def decode_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
@@ -125,11 +147,26 @@ def _check_pattern(visible: Tensor, expected: Tensor) -> None:
     # tracing cannot look at values; the masks of a compiled step are transformers' own
     if torch.compiler.is_compiling() or torch.equal(visible, expected):
         return
+    if _padded_before_the_newest(visible.view(len(visible), -1, visible.shape[-1])):
+        _refuse(
+            "prompts padded on the left, since tokens follow them", "a prompt padded on the right",
+            "set tokenizer.padding_side = 'left'",
+        )  # fmt: skip
     _refuse(
         "plain causal attention over one run of tokens per sequence, padded on the left or on the right",
         "a mask with holes, packed sequences or another pattern",
         "pad on the left, run packed sequences as a batch, and leave custom masks out",
     )
+
+
+def _padded_before_the_newest(visible: Tensor) -> bool:
+    """Whether a sequence has a gap right before the new tokens, in a mask [B, Q, S]."""
+    valid = visible.any(1)
+    first_new = valid.shape[1] - valid.flip(-1).int().argmax(-1) - visible.shape[1]
+    column = torch.arange(valid.shape[1], device=valid.device)
+    past = valid & (column < first_new[:, None])
+    newest_of_past = torch.where(past, column, -1).amax(-1)
+    return bool(((newest_of_past >= 0) & (newest_of_past < first_new - 1)).any())
 
 
 def _refuse(expected: str, got: str, remedy: str) -> NoReturn:

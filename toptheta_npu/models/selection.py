@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from toptheta_npu._checks import check_choice, check_modes
+from toptheta_npu.errors import TopThetaTypeError
 from toptheta_npu.fallback.prefill import Selector, select_and_attend
-from toptheta_npu.models.attach import attached, check_model
+from toptheta_npu.models.attach import attached, check_model, check_switches
 from toptheta_npu.models.attention import AttentionCall
 from toptheta_npu.models.sparsify import make_recorders
 from toptheta_npu.models.statistics import Recorder, Recording
@@ -55,13 +56,24 @@ def apply_selection(
         >>> run.statistics()[1].kept[:, 0].tolist()
         [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
     """
+    if not callable(select_for_layer):
+        raise TopThetaTypeError(
+            "select_for_layer", "a function of the layer", repr(select_for_layer), "pass lambda layer: top_k(64)"
+        )
+    check_switches(vmc=vmc, statistics=statistics)
     check_choice("sdc", sdc, ("none", "exact"))
     check_modes("pre_softmax", sdc, 0.0, None, "vmc" if vmc else None)
     check_model(model)
     recorders = make_recorders(model) if statistics else None
 
     def rule_of(layer: int) -> SelectionRule:
-        return SelectionRule(select_for_layer(layer), sdc, vmc, None if recorders is None else recorders[layer])
+        select = select_for_layer(layer)
+        if not callable(select):
+            raise TopThetaTypeError(
+                "select_for_layer", f"a function that returns a rule for layer {layer}", repr(select),
+                "toptheta_npu.fallback.baselines has some",
+            )  # fmt: skip
+        return SelectionRule(select, sdc, vmc, None if recorders is None else recorders[layer])
 
     with attached(model, rule_of):
         yield Recording(recorders)
@@ -80,5 +92,5 @@ class SelectionRule:
         """[B, Hq, Q, D] over the elements that the selector keeps."""
         out, kept = select_and_attend(call.query, select=self._select, sdc=self._sdc, vmc=self._vmc, **call.prompt)
         if self._recorder is not None:
-            self._recorder.record(call, kept.kept, kept.value_rows)
+            self._recorder.record(call, kept.kept, kept.group_rows)
         return out

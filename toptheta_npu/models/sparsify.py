@@ -12,7 +12,15 @@ from transformers import PreTrainedModel
 
 from toptheta_npu._checks import check_choice, check_modes
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.attach import attached, check_model, num_heads, num_layers, text_config
+from toptheta_npu.models.attach import (
+    attached,
+    check_model,
+    check_switches,
+    num_heads,
+    num_layers,
+    sliding_layers,
+    text_config,
+)
 from toptheta_npu.models.fingerprint import model_fingerprint
 from toptheta_npu.models.rows import ForwardRows
 from toptheta_npu.models.statistics import Recorder, Recording
@@ -44,6 +52,8 @@ def sparsify(
     head and row length (paper, section "Top-Theta Attention Inference"); rows of at most k keys are dense.
     Calls with several new tokens are dense, or follow the same rule row by row with
     ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
+    Layers with a sliding window stay dense. Several threads may use the model within one context, and a
+    copy of it that is made meanwhile is dense.
 
     Args:
         model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
@@ -56,16 +66,17 @@ def sparsify(
         prefill: "dense" or "thresholded".
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
-        statistics: collect what every row kept; slower.
+        statistics: collect what every row kept, and the V rows that each KV group needed; slower.
 
     Yields:
-        A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row.
+        A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row,
+        these as the union over all query heads of a KV head.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
             in training mode or in another context, or is not the one that was calibrated; or an option is
-            unusable. Within the context: masks with holes, packed sequences, soft-capping, sinks, sliding
-            windows, ``output_attentions`` and gradients raise; nothing silently becomes dense.
+            unusable. Within the context: masks with holes, packed sequences, soft-capping, sinks,
+            ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
         NothingSparsifiedWarning: at the end, if no row was longer than k.
@@ -86,6 +97,8 @@ def sparsify(
     check_model(model)
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
+    check_switches(vmc=vmc, statistics=statistics)
+    _check_max_length(model, max_length)
     at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
     mass = _offline_mass(at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
@@ -98,7 +111,17 @@ def sparsify(
     ]
     with attached(model, rules.__getitem__) as rows:
         yield Recording(recorders)
-    _warn(rows, at_k, int(thresholds.lengths[-1]), max_length)
+    targets = [target for layer, target in enumerate(at_k.layer_targets) if layer not in sliding_layers(model)]
+    _warn(rows, min(targets), int(thresholds.lengths[-1]), max_length)
+
+
+def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
+    longest = getattr(text_config(model), "max_position_embeddings", None)
+    if type(max_length) is int and longest is not None and max_length > longest:
+        raise TopThetaValueError(
+            "max_length", f"at most {longest}, the model's max_position_embeddings", str(max_length),
+            "rows that are longer still use the last thresholds",
+        )  # fmt: skip
 
 
 def make_recorders(model: PreTrainedModel) -> list[Recorder]:
@@ -136,12 +159,12 @@ def _offline_mass(at_k: ThresholdsAtK) -> Tensor:
     return at_k.discarded_mass[0]
 
 
-def _warn(rows: ForwardRows, at_k: ThresholdsAtK, calibrated: int, max_length: int | None) -> None:
+def _warn(rows: ForwardRows, dense: int, calibrated: int, max_length: int | None) -> None:
     longest = int(rows.longest)
-    if longest <= min(at_k.layer_targets):
+    if longest <= dense:
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         warnings.warn(
-            f"no row was sparsified: {seen}, and rows of up to {min(at_k.layer_targets)} keys are dense. Feed longer "
+            f"no row was sparsified: {seen}, and rows of up to {dense} keys are dense. Feed longer "
             "sequences or lower k; prefill='thresholded' covers prompts, scoring and assisted decoding",
             NothingSparsifiedWarning,
             stacklevel=4,

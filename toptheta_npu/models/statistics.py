@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +15,13 @@ from toptheta_npu.models.attention import AttentionCall
 
 @dataclass(frozen=True, eq=False)
 class LayerStatistics:
-    """The rows of one layer in the order in which they were computed, padding left out.
+    """The rows of one layer in the order in which a thread computed them, padding left out.
 
     Attributes:
         keys: int32 [rows], visible keys, the row's own included.
         kept: int32 [rows, Hq], elements kept per query head.
-        value_rows: int32 [rows, Hkv], V rows read per KV head: the union over its query heads.
+        value_rows: int32 [rows, Hkv], V rows needed per KV head: the union over all its query heads. An
+            operator may read some of them more than once, where a group is larger than its head block.
         decode: bool [rows], False for rows of a prefill.
 
     Example:
@@ -40,27 +43,36 @@ class Recorder:
 
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
         self._heads = (num_heads, num_key_value_heads)
-        self._calls: list[tuple[Tensor, Tensor, Tensor, bool]] = []
+        self._calls: list[tuple[int, Tensor, Tensor, Tensor, bool]] = []
 
     def record(self, call: AttentionCall, kept: Tensor, value_rows: Tensor) -> None:
         """Adds the rows of a call: kept [B, Hq, Q] and value_rows [B, Hkv, Q]."""
-        self._calls.append((call.rows.counts, kept, value_rows, call.query.shape[2] == 1))
+        # one append, which threads cannot tear apart
+        self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, call.query.shape[2] == 1))
 
     def clear(self) -> None:
         """Forgets all rows."""
         self._calls.clear()
 
-    def result(self) -> LayerStatistics:
-        """All rows so far, on the CPU."""
-        keys, decode = [torch.zeros(0, dtype=torch.int32)], [torch.zeros(0, dtype=torch.bool)]
-        kept, value_rows = ([torch.zeros(0, heads, dtype=torch.int32)] for heads in self._heads)
-        for counts, call_kept, call_value_rows, is_decode in self._calls:
+    def threads(self) -> list[int]:
+        """The threads that had calls recorded, by their first."""
+        return list(dict.fromkeys(thread for thread, *_ in list(self._calls)))
+
+    def result(self, threads: Sequence[int]) -> LayerStatistics:
+        """All rows so far, one of ``threads`` after the other, on the CPU."""
+        keys, kept, value_rows, decode = [], [], [], []
+        place = {thread: index for index, thread in enumerate(threads)}
+        calls = sorted((call for call in list(self._calls) if call[0] in place), key=lambda call: place[call[0]])
+        for _, counts, call_kept, call_value_rows, is_decode in calls:
             row_keys = counts.flatten().cpu()
             real = row_keys > 0
             keys.append(row_keys[real])
             kept.append(call_kept.transpose(1, 2).flatten(0, 1).cpu()[real])
             value_rows.append(call_value_rows.transpose(1, 2).flatten(0, 1).cpu()[real])
             decode.append(torch.full((int(real.sum()),), is_decode))
+        if not calls:
+            no_kept, no_value_rows = (torch.zeros(0, heads, dtype=torch.int32) for heads in self._heads)
+            return LayerStatistics(no_kept[:, 0], no_kept, no_value_rows, torch.zeros(0, dtype=torch.bool))
         return LayerStatistics(
             torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode)
         )
@@ -75,10 +87,14 @@ class Recording:
     def statistics(self) -> list[LayerStatistics]:
         """The rows that were judged so far, one entry per layer; rows of a dense prefill are not among them.
 
+        All layers have the rows in the same order: those of one thread after those of the other.
+
         Raises:
             TopThetaValueError: the context was entered without ``statistics=True``.
         """
-        return [recorder.result() for recorder in self._wanted()]
+        recorders = self._wanted()
+        threads = list(dict.fromkeys(thread for recorder in recorders for thread in recorder.threads()))
+        return [recorder.result(threads) for recorder in recorders]
 
     def clear(self) -> None:
         """Forgets the rows so far, for example between two sequences.

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from toptheta_npu.fallback.compensation import score_threshold
+from toptheta_npu.fallback.layout import count_group_rows, head_block
 from toptheta_npu.fallback.prefill import prefill_attention_with_stats
 from toptheta_npu.models.attention import AttentionCall
 from toptheta_npu.models.statistics import Recorder
@@ -79,7 +81,8 @@ class ThresholdRule:
         out, _, kept, value_rows = incremental_attention_with_stats(
             call.query, call.key, call.value, theta, **arguments
         )
-        self._recorder.record(call, kept.unsqueeze(-1), value_rows.unsqueeze(-1))
+        rows = group_rows(call, theta, value_rows, arguments["placement"])
+        self._recorder.record(call, kept.unsqueeze(-1), rows.unsqueeze(-1))
         return out
 
     def _prefill(self, call: AttentionCall) -> Tensor:
@@ -90,7 +93,7 @@ class ThresholdRule:
         if self._recorder is None:
             return prefill_attention(call.query, **arguments)
         out, stats = prefill_attention_with_stats(call.query, **arguments)
-        self._recorder.record(call, stats.kept, stats.value_rows)
+        self._recorder.record(call, stats.kept, stats.group_rows)
         return out
 
     def _judge(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
@@ -105,3 +108,28 @@ class ThresholdRule:
             "sdc": self._options.sdc,
             "sdc_gamma": self._options.sdc_gamma,
         }
+
+
+def group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor, placement: str) -> Tensor:
+    """V rows that a decode step needs per KV head, [B, Hkv]: the union over all heads of the group.
+
+    The operator's own ``value_rows`` [B, Hkv] are that, unless a group is larger than its head block.
+    """
+    batch, heads, _, head_dim = call.query.shape
+    kv_heads, span = call.key.shape[1:3]
+    if heads // kv_heads <= head_block(head_dim):
+        return value_rows
+    scale = head_dim**-0.5 if call.scaling is None else call.scaling
+    query = (call.query.float() * scale).view(batch, kv_heads, -1, head_dim)
+    scores = (query @ call.key.float().transpose(-1, -2)).view(batch, heads, span)
+    counts = call.rows.counts
+    column = torch.arange(span, device=scores.device)
+    starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts[:, None]
+    visible = (column >= starts) & (column < starts + counts)  # [B, S]
+    scores.masked_fill_(~visible[:, None], -torch.inf)
+    theta = score_threshold(threshold, scores.logsumexp(-1), placement)
+    # a row in which nothing passes keeps its largest element
+    largest = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, scores.argmax(-1, keepdim=True), True)
+    keep = scores > theta.unsqueeze(-1)
+    keep = torch.where(keep.any(-1, keepdim=True), keep, largest) & visible[:, None]
+    return count_group_rows(keep, kv_heads)

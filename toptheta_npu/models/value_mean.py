@@ -2,17 +2,18 @@
 
 Its state is an attribute of the cache's own layer object, so it lives, dies and travels with the V rows
 that it sums up. A cache may change behind our back between two steps (beam search reorders it, assisted
-decoding crops it, users reset it); the state is then made anew from V.
+decoding crops it, users reset it or write into its tensors); the state is then made anew from V.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, StaticLayer
+from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError
 from toptheta_npu.models.rows import Rows
@@ -32,11 +33,14 @@ class RunningMean:
         self.total = total
         self.count = count
         self._values = weakref.ref(values)
+        self._version = _version(values)
         self._owner = owner
 
     def sums_up(self, values: Tensor | None, owner: object) -> bool:
-        """Whether this is about that very tensor, and was kept up by the same context."""
-        return self._owner is owner and self._values() is values
+        """Whether this is about that very tensor, untouched since, and was kept up by the same context."""
+        if self._owner is not owner or values is None or self._values() is not values:
+            return False
+        return torch.compiler.is_compiling() or self._version == _version(values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copied or pickled cache holds other tensors: its mean starts over
@@ -45,6 +49,11 @@ class RunningMean:
 
 def _no_mean() -> None:
     return None
+
+
+def _version(values: Tensor) -> int | None:
+    """Counts what was written into a tensor; None where nobody counts: in inference mode and in a compiled step."""
+    return None if torch.compiler.is_compiling() or values.is_inference() else values._version
 
 
 class CachedLayer:
@@ -94,6 +103,14 @@ class CachedLayer:
         return _mean(total, rows)
 
 
+def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """The cache among the arguments of an attention module: most name it alike, some otherwise or not at all."""
+    cache = kwargs.get("past_key_values")
+    if cache is not None:
+        return cache
+    return next((value for value in (*args, *kwargs.values()) if isinstance(value, Cache)), None)
+
+
 def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | None:
     """The layer of ``cache`` that an attention module is about to extend; None without a cache.
 
@@ -105,6 +122,8 @@ def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | Non
         return None
     if not isinstance(cache, Cache):
         raise TopThetaTypeError("past_key_values", "a transformers Cache", type(cache).__name__, "pass a DynamicCache")
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
     layer = cache.layers[index] if index < len(cache.layers) else None
     if getattr(layer, "is_sliding", False):
         raise TopThetaNotImplementedError(

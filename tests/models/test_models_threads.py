@@ -1,0 +1,177 @@
+"""Several threads in one context: each gets what it would get alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from tiny import K, model_of, new_model, table_of, tokens
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.models import apply_selection, sparsify
+from toptheta_npu.models.attach import attention_modules
+
+THREADS, STEPS = 4, 6
+
+
+def together(act: Callable[[int], Any]) -> list[Any]:
+    """``act(number)`` in that many threads at once."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(act, range(THREADS)))
+
+
+@pytest.fixture
+def in_step(monkeypatch):
+    """Makes the threads meet before every attention layer, so that they take turns layer by layer."""
+    barrier = threading.Barrier(THREADS)
+    modules = attention_modules(model_of())
+    main = threading.get_ident()
+
+    def meet(module, args):
+        if threading.get_ident() != main:
+            barrier.wait(timeout=30)
+
+    # around the forward proper, that is after the context has looked at the call
+    handles = [module.q_proj.register_forward_pre_hook(meet) for module in modules]
+    handles += [module.v_proj.register_forward_pre_hook(meet) for module in modules]
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+def decode(number: int, static: bool = False) -> Tensor:
+    """Logits of a prompt of its own (one length for all) and of decode steps."""
+    ids = tokens(1, 20 + STEPS, seed=number)
+    cache = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache()
+    with torch.no_grad():
+        parts = [model_of()(ids[:, :20], past_key_values=cache).logits]
+        for at in range(20, 20 + STEPS):
+            parts.append(model_of()(ids[:, at : at + 1], past_key_values=cache).logits)
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.usefixtures("in_step")
+def test_threads_that_take_turns_equal_their_single_runs(static):
+    with sparsify(model_of(), table_of(), k=K):
+        alone = [decode(number, static) for number in range(THREADS)]
+        found = together(lambda number: decode(number, static))
+    for single, threaded in zip(alone, found, strict=True):
+        assert torch.equal(single, threaded)
+
+
+def generate(number: int) -> Tensor:
+    """A left-padded batch of a length of its own, generated greedily."""
+    ids = tokens(2, 12 + 3 * number, seed=number)
+    mask = torch.ones_like(ids)
+    mask[1, : 2 + number] = 0
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+    found = model_of().generate(ids, attention_mask=mask, **options, return_dict_in_generate=True, output_logits=True)
+    return torch.stack(found.logits)
+
+
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_generate_in_threads_equals_the_single_runs(prefill):
+    with sparsify(model_of(), table_of(), k=K, prefill=prefill):
+        alone = [generate(number) for number in range(THREADS)]
+        for _ in range(3):
+            for single, threaded in zip(alone, together(generate), strict=True):
+                assert torch.equal(single, threaded)
+
+
+def test_a_cache_may_go_from_thread_to_thread():
+    ids, cache = tokens(1, 20 + STEPS, seed=1), DynamicCache()
+
+    def step(at: int) -> Tensor:
+        with torch.no_grad():
+            return model_of()(ids[:, at : at + 1] if at >= 20 else ids[:, :20], past_key_values=cache).logits
+
+    with sparsify(model_of(), table_of(), k=K):
+        expected = decode(1)
+        found = [step(0)]
+        for at in range(20, 20 + STEPS):
+            with ThreadPoolExecutor(1) as pool:
+                found.append(pool.submit(step, at).result())
+    assert torch.equal(torch.cat(found, dim=1), expected)
+
+
+@pytest.mark.usefixtures("in_step")
+def test_statistics_keep_the_rows_of_a_thread_together():
+    with sparsify(model_of(), table_of(), k=K, prefill="thresholded", statistics=True) as run:
+        alone = {}
+        for number in range(THREADS):
+            decode(number)
+            alone[number] = run.statistics()
+            run.clear()
+        together(decode)
+        layers = run.statistics()
+    assert len({tuple(rows[0].kept.flatten().tolist()) for rows in alone.values()}) == THREADS
+    rows_per_thread = 20 + STEPS
+    order = []
+    for part in layers[0].kept.split(rows_per_thread):
+        order += [number for number, single in alone.items() if torch.equal(single[0].kept, part)]
+    assert sorted(order) == list(range(THREADS))
+    for layer, rows in enumerate(layers):
+        for name in ("keys", "kept", "value_rows", "decode"):
+            expected = torch.cat([getattr(alone[number][layer], name) for number in order])
+            assert torch.equal(getattr(rows, name), expected)
+
+
+def test_rows_of_any_thread_count_against_the_warning(recwarn):
+    with sparsify(model_of(), table_of(), k=K), ThreadPoolExecutor(1) as pool:
+        pool.submit(decode, 0).result()
+    assert not recwarn.list
+
+
+def test_a_second_context_from_another_thread_is_refused_by_name():
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with sparsify(model_of(), table_of(), k=K):
+            entered.set()
+            leave.wait(timeout=30)
+            return decode(0)
+
+    holder = ThreadPoolExecutor(1, thread_name_prefix="holder")
+    held = holder.submit(hold)
+    assert entered.wait(timeout=30)
+    try:
+        for enter in (
+            lambda: sparsify(model_of(), table_of(), k=K),
+            lambda: apply_selection(model_of(), lambda layer: top_k(K)),
+        ):
+            with pytest.raises(TopThetaValueError, match=r"thread 'holder_0'.*threads may share it"), enter():
+                pass
+    finally:
+        leave.set()
+    found = held.result(timeout=30)
+    holder.shutdown()
+    with sparsify(model_of(), table_of(), k=K):
+        assert torch.equal(decode(0), found)
+
+
+def test_many_threads_that_enter_at_once_get_one_context():
+    model, barrier = new_model(), threading.Barrier(THREADS)
+
+    def enter(number: int) -> str:
+        barrier.wait(timeout=30)
+        try:
+            with apply_selection(model, lambda layer: top_k(K)):
+                barrier.wait(timeout=30)
+                return "in"
+        except TopThetaValueError as refused:
+            barrier.wait(timeout=30)
+            return str(refused)
+
+    for _ in range(5):
+        found = together(enter)
+        assert found.count("in") == 1
+    assert model.config._attn_implementation == "sdpa"
+    assert type(attention_modules(model)[0]).__mro__[1] is torch.nn.Module

@@ -1,0 +1,97 @@
+"""What a context changes on a model: the class of its attention modules and a name in its configuration.
+
+Neither shows in a copy or a pickle that is made meanwhile: those are of the model as it was before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from toptheta_npu.models.attention import NAME, STATE, LayerState
+
+
+def sparse_class(original: type[nn.Module]) -> type[nn.Module]:
+    """A subclass that shows every call to the module's `LayerState` first.
+
+    A forward hook would do the same, and a copy of the module would keep it.
+    """
+
+    class Sparsified(original):  # type: ignore[misc, valid-type]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            state: LayerState | None = self.__dict__.get(STATE)
+            if state is not None:  # another thread may be leaving the context
+                state.before_forward(args, kwargs)
+            return super().__call__(*args, **kwargs)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            # later protocols insist on the object's own class
+            make, arguments, state, *rest = super().__reduce_ex__(min(protocol, 1))
+            arguments = tuple(original if argument is Sparsified else argument for argument in arguments)
+            return make, arguments, {name: value for name, value in state.items() if name != STATE}, *rest
+
+    Sparsified.__name__, Sparsified.__qualname__ = original.__name__, original.__qualname__
+    Sparsified.__module__, Sparsified.__doc__ = original.__module__, original.__doc__
+    return Sparsified
+
+
+def lend_class(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
+    """Makes ``module`` one of the class ``sparse``; returns how to undo that."""
+    original = type(module)
+
+    def undo() -> None:
+        module.__class__ = original
+        delattr(module, STATE)
+
+    setattr(module, STATE, state)
+    module.__class__ = sparse
+    return undo
+
+
+class _LentName(str):
+    """Our name in a configuration; copies and pickles get the original one."""
+
+    original: str | None
+
+    def __deepcopy__(self, memo: Any) -> str | None:
+        return self.original
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (str, (self.original,)) if self.original is not None else (type(None), ())
+
+
+@dataclass
+class _Lent:
+    """A configuration under our name: models may share one, and the last to leave restores it."""
+
+    config: Any
+    original: str | None
+    users: int = 0
+
+
+_LENT: dict[int, _Lent] = {}
+_LOCK = threading.Lock()
+
+
+def lend_name(config: Any) -> Callable[[], None]:
+    """Puts ``config`` under our name; returns how to undo that."""
+    with _LOCK:
+        lent = _LENT.setdefault(id(config), _Lent(config, config._attn_implementation))
+        lent.users += 1
+        name = _LentName(NAME)
+        name.original = lent.original
+        # as transformers itself does: the public property would overwrite the sub-configurations too
+        config._attn_implementation_internal = name
+
+    def undo() -> None:
+        with _LOCK:
+            lent.users -= 1
+            if not lent.users:
+                config._attn_implementation_internal = lent.original
+                del _LENT[id(config)]
+
+    return undo
