@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from toptheta_npu._checks import check_choice, check_modes
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models.attach import attached, check_model, num_heads, num_layers, text_config
-from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.fingerprint import check_fingerprint
 from toptheta_npu.models.rows import ForwardRows
 from toptheta_npu.models.statistics import Recorder, Recording
 from toptheta_npu.models.threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
@@ -119,12 +119,7 @@ def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
             "thresholds", "{} layers x {} heads, as the model has".format(*want), "{} x {}".format(*have),
             "calibrate this model",
         )  # fmt: skip
-    fingerprint = model_fingerprint(model)
-    if thresholds.fingerprint != fingerprint:
-        raise TopThetaValueError(
-            "thresholds", f"those of this model, {fingerprint}", f"those of {thresholds.fingerprint}",
-            "calibrate this model, or load the file that belongs to it",
-        )  # fmt: skip
+    check_fingerprint(model, thresholds)
 
 
 def _offline_mass(at_k: ThresholdsAtK) -> Tensor:
