@@ -12,7 +12,7 @@ from transformers import BatchEncoding, DynamicCache, LlamaModel
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
-from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds import MeanDiscardedMassWarning, ThresholdTable
 
 TEXTS = tokens(8, 60, seed=1)
 DENSE = {"layer_k": [0, 0]}
@@ -192,7 +192,7 @@ def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
     torch.testing.assert_close(calibrate(model, whole, k=K, **DENSE).theta, decoded.theta, atol=1e-4, rtol=1e-4)
 
 
-def test_discarded_mass_is_the_mean_of_what_is_left_out():
+def test_discarded_mass_is_what_is_left_out():
     table = calibrate(model_of(), TEXTS, k=K, **DENSE)
     full = calibrate_discarded_mass(model_of(), table, TEXTS)
     assert full.discarded_mass.shape == table.theta.shape
@@ -205,6 +205,30 @@ def test_discarded_mass_is_the_mean_of_what_is_left_out():
     post = calibrate(model_of(), TEXTS, k=K, placement="post_softmax", **DENSE)
     with pytest.raises(TopThetaValueError, match="pre_softmax"):
         calibrate_discarded_mass(model_of(), post, TEXTS)
+
+
+@pytest.mark.filterwarnings("error::toptheta_npu.thresholds.MeanDiscardedMassWarning")
+def test_the_mean_discarded_mass_is_kept_by_name_and_warned_of(tmp_path):
+    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    typical = calibrate_discarded_mass(model_of(), table, TEXTS)
+    mean = calibrate_discarded_mass(model_of(), table, TEXTS, statistic="mean")
+    sparse = table.theta > -torch.inf
+    assert (mean.discarded_mass[sparse] > typical.discarded_mass[sparse]).all()
+    for each, statistic in ((typical, "geometric_mean"), (mean, "mean")):
+        each.save(tmp_path / statistic)
+        assert ThresholdTable.load(tmp_path / statistic).discarded_statistic == statistic
+    for quiet, sdc in ((typical, "offline"), (mean, "exact")):
+        with sparsify(model_of(), quiet, k=K, sdc=sdc, prefill="thresholded"), torch.no_grad():
+            model_of()(TEXTS)
+    with (
+        pytest.warns(MeanDiscardedMassWarning, match="calibrate_discarded_mass again, whose default") as caught,
+        sparsify(model_of(), mean, k=K, sdc="offline", prefill="thresholded"),
+        torch.no_grad(),
+    ):
+        model_of()(TEXTS)
+    assert caught[0].filename == __file__
+    with pytest.raises(TopThetaValueError, match="statistic: expected one of geometric_mean, mean, got 'median'"):
+        calibrate_discarded_mass(model_of(), table, TEXTS, statistic="median")
 
 
 def test_progress_and_provenance():

@@ -20,8 +20,8 @@ from toptheta_npu.models.fingerprint import model_fingerprint
 from toptheta_npu.models.selection import SelectionRule
 from toptheta_npu.models.sparsify import check_table
 from toptheta_npu.models.threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
-from toptheta_npu.thresholds import Estimator, Placement, ThresholdTable
-from toptheta_npu.thresholds.checks import MAX_LENGTH, shown
+from toptheta_npu.thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS, MAX_LENGTH, shown
 
 Progress = Callable[[int], None]
 
@@ -115,6 +115,7 @@ def calibrate_discarded_mass(
     table: ThresholdTable,
     sequences: Sequences,
     *,
+    statistic: DiscardedStatistic = "geometric_mean",
     row_fraction: float = 1.0,
     vmc: bool = True,
     seed: int = 0,
@@ -122,7 +123,7 @@ def calibrate_discarded_mass(
     longest: int | None = None,
     progress: Progress | None = None,
 ) -> ThresholdTable:
-    """``table`` with the mean exponential mass that its thresholds discard, for ``sdc="offline"``.
+    """``table`` with the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
 
     A second pass over the calibration sequences. With a single k, layers pass on the thresholded output,
     with several the dense one.
@@ -130,6 +131,8 @@ def calibrate_discarded_mass(
     Args:
         model, sequences, row_fraction, vmc, seed, decode_tokens, longest, progress: as in `calibrate`.
         table: pre-softmax thresholds of this model.
+        statistic: "geometric_mean" of the rows' masses, or their "mean", as in the paper: a few rows with a large
+            mass pull the mean far above what the others discard, and `sparsify` warns of it.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table
@@ -147,6 +150,8 @@ def calibrate_discarded_mass(
     """
     check_model(model)
     check_table(model, table)
+    check_choice("statistic", statistic, DISCARDED_STATISTICS)
+    _check_options(progress, None, vmc=vmc)
     ks: list[int] = table.k.tolist()
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
     calibrator = Calibrator(
@@ -161,7 +166,7 @@ def calibrate_discarded_mass(
 
     observe = partial(calibrator.observe_discarded, table=table)
     observe_model(model, texts, calibrator.rows_to_observe, observe, attend_of, progress)
-    return calibrator.with_discarded_mass(table)
+    return calibrator.with_discarded_mass(table, statistic)
 
 
 def _check_options(progress: object, provenance: object, **flags: object) -> None:

@@ -17,7 +17,13 @@ from toptheta_npu.models.fingerprint import check_fingerprint
 from toptheta_npu.models.rows import ForwardRows
 from toptheta_npu.models.statistics import Recorder, Recording
 from toptheta_npu.models.threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
-from toptheta_npu.thresholds import Extrapolation, ThresholdExtrapolationWarning, ThresholdsAtK, ThresholdTable
+from toptheta_npu.thresholds import (
+    Extrapolation,
+    MeanDiscardedMassWarning,
+    ThresholdExtrapolationWarning,
+    ThresholdsAtK,
+    ThresholdTable,
+)
 
 
 class NothingSparsifiedWarning(UserWarning):
@@ -68,6 +74,7 @@ def sparsify(
             windows, ``output_attentions`` and gradients raise; nothing silently becomes dense.
 
     Warns:
+        MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
         NothingSparsifiedWarning: at the end, if no row was longer than k.
         ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
 
@@ -87,7 +94,7 @@ def sparsify(
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
     at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
-    mass = _offline_mass(at_k) if sdc == "offline" else None
+    mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model) if statistics else None
@@ -122,12 +129,19 @@ def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
     check_fingerprint(model, thresholds)
 
 
-def _offline_mass(at_k: ThresholdsAtK) -> Tensor:
+def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
     if at_k.discarded_mass is None:
         raise TopThetaValueError(
             "sdc", "'none', 'exact' or 'exp_threshold' with a table without discarded_mass", "'offline'",
             "add it with calibrate_discarded_mass",
         )  # fmt: skip
+    if thresholds.discarded_statistic == "mean":
+        warnings.warn(
+            "sdc='offline' uses the mean discarded mass, which a few rows make far too large for most: it can be worse "
+            "than sdc='none'; run calibrate_discarded_mass again, whose default is the geometric mean",
+            MeanDiscardedMassWarning,
+            stacklevel=4,
+        )
     return at_k.discarded_mass[0]
 
 
