@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaError, TopThetaValueError
+from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import ThresholdTable, file
 from toptheta_npu.thresholds.fingerprint import Fingerprint
 
@@ -237,3 +237,8 @@ def test_an_error_says_what_differs(tmp_path: Path, other: Fingerprint | str, di
 def test_a_file_of_schema_1_says_who_can_compare_it() -> None:
     with pytest.raises(TopThetaValueError, match="load it without fingerprint: sparsify compares such a file"):
         ThresholdTable.load(SCHEMA_1, fingerprint=str(MODEL))
+
+
+def test_a_fingerprint_is_text() -> None:
+    with pytest.raises(TopThetaTypeError, match="fingerprint: expected a str or None, got int"):
+        ThresholdTable.load(SCHEMA_1, fingerprint=5)  # type: ignore[arg-type]

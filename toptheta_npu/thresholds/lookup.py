@@ -113,7 +113,7 @@ def expand(
     targets = table.layer_targets(k)
     calibrated = int(table.lengths[-1])
     longest = max_length or calibrated
-    target = _checked_device(device)
+    destination = _checked_device(device)
     _check_size(table, longest)
     fit = None
     if longest > calibrated:
@@ -122,9 +122,9 @@ def expand(
     theta, mass = [], []
     for layer in range(table.num_layers):
         rows, mass_rows = _layer_rows(table, k, layer, longest, fit)
-        theta.append(torch.from_numpy(rows).to(target))
+        theta.append(torch.from_numpy(rows).to(destination))
         if mass_rows is not None:
-            mass.append(torch.from_numpy(mass_rows).to(target))
+            mass.append(torch.from_numpy(mass_rows).to(destination))
     return ThresholdsAtK(
         k=k,
         placement=table.placement,

@@ -272,6 +272,8 @@ class ThresholdTable:
 
 
 def _check_model(path: str | Path, wanted: str, found: str) -> None:
+    if not isinstance(wanted, str):
+        raise TopThetaTypeError("fingerprint", "a str or None", type(wanted).__name__)
     different = differences(wanted, found)
     if not different:
         return
