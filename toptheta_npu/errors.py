@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: How much of a bad value an error message shows.
+_MOST_SHOWN = 200
+
 
 class TopThetaError(Exception):
     """Base class of every error raised by this package."""
@@ -36,3 +39,17 @@ class TopThetaNotImplementedError(TopThetaError, NotImplementedError):
 
     def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
         super().__init__(_message(argument, expected, got, remedy))
+
+
+def shown(value: object) -> str:
+    """``repr(value)`` for an error message, shortened; also where that fails, as for ints of 5,000 digits."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"{type(value).__name__} too large to show"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """``text`` without its end where it is too long for an error message."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -287,7 +287,8 @@ def brute_force_mass(rows: Rows, table: ThresholdTable, k: int) -> Tensor:
     return mass.masked_fill(kept, 0.0).sum(dim=-1)
 
 
-def test_the_second_pass_averages_the_discarded_mass() -> None:
+@pytest.mark.parametrize("statistic", ["mean", "geometric_mean"])
+def test_the_second_pass_averages_the_discarded_mass(statistic: str) -> None:
     sequences = [causal_rows(seed, spread=2.0) for seed in range(4)]
     calibrator = calibrator_of(sequences, k=[4, 9])
     table = finish(calibrator)
@@ -296,14 +297,43 @@ def test_the_second_pass_averages_the_discarded_mass() -> None:
         shards[index % 2].observe_discarded(0, *rows, table)
     shards[0].merge(shards[1])
     calibrator.merge(shards[0])
-    mass = calibrator.with_discarded_mass(table).discarded_mass
+    full = calibrator.with_discarded_mass(table, statistic)  # type: ignore[arg-type]
+    assert full.discarded_statistic == statistic
+    mass = full.discarded_mass
     assert mass is not None
     for index, k in enumerate([4, 9]):
-        want = torch.stack([brute_force_mass(rows, table, k) for rows in sequences]).mean(dim=0)[:, 4:]
+        masses = torch.stack([brute_force_mass(rows, table, k) for rows in sequences])
+        if statistic == "geometric_mean":
+            masses = masses.clamp(min=2.0**-24).log()
+        want = masses.mean(dim=0)[:, 4:]
+        want = want.exp() if statistic == "geometric_mean" else want
         want = want.masked_fill(table.lengths <= k, 0.0)
         torch.testing.assert_close(mass[index, 0].double(), want, rtol=1e-5, atol=1e-6)
     emptied = [(scores.amax(dim=(0, 2)) <= table.at(4).theta[0][lengths].amin(dim=1)) for scores, lengths in sequences]
     assert torch.stack(emptied)[:, 4:].any(), "some row must keep nothing but its largest"
+
+
+def test_the_geometric_mean_is_not_that_of_a_few_rows() -> None:
+    """One flat row in ten discards a thousand times what the others do."""
+    scores, lengths = full_rows(0, rows=100, width=40)
+    scores = scores + 20 * torch.nn.functional.one_hot(torch.arange(100) % 40, 40)
+    scores[:, ::10] = 0.01 * scores[:, ::10]
+    calibrator = calibrator_of([(scores, lengths)])
+    table = finish(calibrator)
+    calibrator.observe_discarded(0, scores, lengths, table)
+    geometric, mean = (
+        calibrator.with_discarded_mass(table, each).discarded_mass for each in ("geometric_mean", "mean")
+    )
+    assert geometric is not None
+    assert mean is not None
+    rows = brute_force_mass((scores, lengths), table, 4)
+    assert (geometric[0, 0, :, -1] < 30 * rows.median(dim=-1).values).all()
+    assert (mean[0, 0, :, -1] > 1000 * rows.median(dim=-1).values).all()
+    default = calibrator.with_discarded_mass(table)
+    assert default.discarded_statistic == "geometric_mean"
+    assert torch.equal(default.discarded_mass, geometric)  # type: ignore[arg-type]
+    with pytest.raises(TopThetaValueError, match="statistic: expected one of geometric_mean, mean, got 'median'"):
+        calibrator.with_discarded_mass(table, "median")  # type: ignore[arg-type]
 
 
 def test_the_second_pass_checks_its_table() -> None:
@@ -382,17 +412,24 @@ def test_bad_rows_are_refused(rows: dict[str, Any], message: str, placement: str
     [
         ({"k": []}, TopThetaValueError, "k: expected one or more"),
         ({"k": [4, 4]}, TopThetaValueError, "k: expected one or more different"),
-        ({"k": [0]}, TopThetaValueError, "k: expected numbers of at least 1"),
-        ({"k": [4.0]}, TopThetaTypeError, "k: expected ints"),
+        ({"k": [0]}, TopThetaValueError, "k: expected an int from 1 to"),
+        ({"k": [2**30]}, TopThetaValueError, "k: expected an int from 1 to 16777216"),
+        ({"k": [4.0]}, TopThetaTypeError, "k: expected an int"),
         ({"k": 4}, TopThetaTypeError, "k: expected a list"),
         ({"k": list(range(1, 34))}, TopThetaValueError, "k: expected at most 32"),
         ({"k": [40]}, TopThetaValueError, "longest: expected more than 40"),
         ({"layer_k": [40]}, TopThetaValueError, "longest: expected more than 40"),
         ({"layer_k": [0, 0]}, TopThetaValueError, "layer_k: expected 1 numbers"),
-        ({"layer_k": [-1]}, TopThetaValueError, "layer_k: expected numbers of at least 0"),
+        ({"layer_k": [-1]}, TopThetaValueError, "layer_k: expected an int from 0 to"),
         ({"placement": "pre"}, TopThetaValueError, "placement: expected one of pre_softmax, post_softmax"),
         ({"estimator": "mean"}, TopThetaValueError, "estimator: expected one of algorithm1, pooled"),
         ({"alpha": math.nan}, TopThetaValueError, "alpha: expected a finite"),
+        ({"alpha": "0.1"}, TopThetaTypeError, "alpha: expected a number"),
+        ({"alpha": 10**400}, TopThetaValueError, "alpha: expected a finite"),
+        ({"longest": 2**25}, TopThetaValueError, "longest: expected an int from 1 to 16777216"),
+        ({"longest": "40"}, TopThetaTypeError, "longest: expected an int"),
+        ({"seed": "0"}, TopThetaTypeError, "seed: expected an int"),
+        ({"row_fraction": "1"}, TopThetaTypeError, "row_fraction: expected a number"),
         ({"row_fraction": 0.0}, TopThetaValueError, "row_fraction: expected above 0"),
         ({"longest": 0}, TopThetaValueError, "longest: expected an int"),
     ],

@@ -1,6 +1,8 @@
 """What the README says of the embedded model, in the committed results and on this machine."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus, methods, report
 from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
-from toptheta_npu.models import model_fingerprint
+from toptheta_npu.models import calibrate_discarded_mass, model_fingerprint, sparsify
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,6 +70,29 @@ def test_thresholds_belong_to_the_model(task: PerplexityTask) -> None:
         assert table.fingerprint == model_fingerprint(task.model)
         assert table.placement == placement
         assert int(table.provenance["sequences"]) >= 64
+
+
+@pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.MeanDiscardedMassWarning")
+def test_offline_compensation_by_the_mean_harms_and_by_the_geometric_mean_does_not() -> None:
+    """The figures of docs/operator.md, with less text."""
+    model, tokenizer = load_tiny_llama()
+    table = load_tiny_llama_thresholds("pre_softmax")
+    first = slice(0, 1)
+    table = dataclasses.replace(table, k=table.k[first], theta=table.theta[first], std=table.std[first], bracket=None)
+    texts = corpus.token_windows(tokenizer, "calibration", 600, 2)
+    held_out = corpus.token_windows(tokenizer, "evaluation", 257, 4)
+
+    def perplexity(**options: Any) -> float:
+        with torch.inference_mode(), sparsify(model, table, k=32, vmc=False, prefill="thresholded", **options):
+            logits = model(held_out[:, :-1]).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), held_out[:, 1:].flatten()).exp().item()
+
+    without = perplexity(sdc="none")
+    table = calibrate_discarded_mass(model, table, texts)
+    typical = perplexity(sdc="offline")
+    table = calibrate_discarded_mass(model, table, texts, statistic="mean")
+    assert typical < 1.02 * without
+    assert perplexity(sdc="offline") > 1.03 * without
 
 
 def test_bfloat16_model_has_the_same_fingerprint() -> None:

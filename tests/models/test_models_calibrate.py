@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from tiny import K, model_of, new_model, tokens
-from transformers import DynamicCache, LlamaModel
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import BatchEncoding, DynamicCache, LlamaModel
 
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
-from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds import MeanDiscardedMassWarning, ThresholdTable
 
 TEXTS = tokens(8, 60, seed=1)
 DENSE = {"layer_k": [0, 0]}
@@ -87,6 +89,65 @@ def test_batches_lists_and_iterators_are_the_same_texts():
     assert torch.equal(calibrate(model_of(), iter(TEXTS), longest=60, **options).theta, expected.theta)
 
 
+@pytest.fixture(scope="module")
+def expected_theta() -> torch.Tensor:
+    return calibrate(model_of(), TEXTS, k=K, **DENSE).theta
+
+
+def padded(side: str, add: int = 7) -> dict[str, torch.Tensor]:
+    """The texts as a tokenizer returns them, padded by ``add`` and more on one side."""
+    pad = (add, 0) if side == "left" else (0, add)
+    mask = torch.nn.functional.pad(torch.ones_like(TEXTS), pad)
+    return {"input_ids": torch.nn.functional.pad(TEXTS, pad), "attention_mask": mask}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        TEXTS.tolist(),
+        [TEXTS[:3].tolist(), *TEXTS[3:].tolist()],
+        TEXTS.numpy(),
+        {"input_ids": TEXTS},
+        {"input_ids": TEXTS.tolist(), "attention_mask": torch.ones_like(TEXTS).tolist()},
+        BatchEncoding({"input_ids": TEXTS, "attention_mask": TEXTS >= 0}),
+        BatchEncoding({"input_ids": TEXTS.numpy(), "attention_mask": np.ones((8, 60), dtype=np.int64)}),
+        padded("left"),
+        BatchEncoding(padded("right")),
+        [padded("left"), padded("right")],
+        [{"input_ids": row.tolist()} for row in TEXTS],
+        DataLoader(list(TEXTS), batch_size=3),
+        DataLoader([{"input_ids": row, "attention_mask": torch.ones(60).long()} for row in TEXTS], batch_size=3),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_tokens_are_taken_in_any_plain_form(texts, expected_theta):
+    theta = calibrate(model_of(), texts, k=K, **DENSE).theta
+    # twice the same texts have the same means and deviations
+    torch.testing.assert_close(theta, expected_theta, atol=1e-5, rtol=1e-5)
+
+
+def test_one_sequence_need_not_be_in_a_list():
+    expected = calibrate(model_of(), TEXTS[:1], k=K, **DENSE).theta
+    for texts in (TEXTS[0], TEXTS[0].tolist(), tuple(TEXTS[0].tolist()), {"input_ids": TEXTS[0].tolist()}):
+        assert torch.equal(calibrate(model_of(), texts, k=K, **DENSE).theta, expected)
+
+
+def test_sequences_of_different_lengths_and_streams():
+    ragged = [TEXTS[0, :40].tolist(), TEXTS[1].tolist()]
+    expected = calibrate(model_of(), [TEXTS[0, :40], TEXTS[1]], k=K, **DENSE).theta
+    for texts in (ragged, {"input_ids": ragged}, DataLoader(ragged, collate_fn=lambda batch: batch)):
+        assert torch.equal(calibrate(model_of(), texts, k=K, **DENSE).theta, expected)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(torch.tensor(each) for each in ragged)
+
+    for texts in (DataLoader(Stream()), iter(ragged)):
+        with pytest.raises(TopThetaValueError, match="longest: expected the most tokens of a sequence"):
+            calibrate(model_of(), texts, k=K, **DENSE)
+    assert torch.equal(calibrate(model_of(), DataLoader(Stream()), k=K, longest=60, **DENSE).theta, expected)
+
+
 def test_several_k_without_top_k_at_calibration():
     table = calibrate(model_of(), TEXTS, k=[16, K], top_k_at_calibration=False, estimator="pooled", **DENSE)
     assert table.k.tolist() == [8, 16]
@@ -131,7 +192,7 @@ def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
     torch.testing.assert_close(calibrate(model, whole, k=K, **DENSE).theta, decoded.theta, atol=1e-4, rtol=1e-4)
 
 
-def test_discarded_mass_is_the_mean_of_what_is_left_out():
+def test_discarded_mass_is_what_is_left_out():
     table = calibrate(model_of(), TEXTS, k=K, **DENSE)
     full = calibrate_discarded_mass(model_of(), table, TEXTS)
     assert full.discarded_mass.shape == table.theta.shape
@@ -144,6 +205,30 @@ def test_discarded_mass_is_the_mean_of_what_is_left_out():
     post = calibrate(model_of(), TEXTS, k=K, placement="post_softmax", **DENSE)
     with pytest.raises(TopThetaValueError, match="pre_softmax"):
         calibrate_discarded_mass(model_of(), post, TEXTS)
+
+
+@pytest.mark.filterwarnings("error::toptheta_npu.thresholds.MeanDiscardedMassWarning")
+def test_the_mean_discarded_mass_is_kept_by_name_and_warned_of(tmp_path):
+    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    typical = calibrate_discarded_mass(model_of(), table, TEXTS)
+    mean = calibrate_discarded_mass(model_of(), table, TEXTS, statistic="mean")
+    sparse = table.theta > -torch.inf
+    assert (mean.discarded_mass[sparse] > typical.discarded_mass[sparse]).all()
+    for each, statistic in ((typical, "geometric_mean"), (mean, "mean")):
+        each.save(tmp_path / statistic)
+        assert ThresholdTable.load(tmp_path / statistic).discarded_statistic == statistic
+    for quiet, sdc in ((typical, "offline"), (mean, "exact")):
+        with sparsify(model_of(), quiet, k=K, sdc=sdc, prefill="thresholded"), torch.no_grad():
+            model_of()(TEXTS)
+    with (
+        pytest.warns(MeanDiscardedMassWarning, match="calibrate_discarded_mass again, whose default") as caught,
+        sparsify(model_of(), mean, k=K, sdc="offline", prefill="thresholded"),
+        torch.no_grad(),
+    ):
+        model_of()(TEXTS)
+    assert caught[0].filename == __file__
+    with pytest.raises(TopThetaValueError, match="statistic: expected one of geometric_mean, mean, got 'median'"):
+        calibrate_discarded_mass(model_of(), table, TEXTS, statistic="median")
 
 
 def test_progress_and_provenance():
@@ -185,14 +270,45 @@ def test_a_model_without_a_head():
     ("texts", "options", "error", "named"),
     [
         ([tokens(1, 60), tokens(1, 8)], {}, TopThetaValueError, r"sequences\[1\].*more than 8 tokens"),
-        ([tokens(1, 60), [1, 2]], {}, TopThetaTypeError, r"sequences\[1\].*int64"),
-        ([tokens(1, 60).int()], {}, TopThetaTypeError, r"sequences\[0\].*int32"),
+        ([tokens(1, 60), [1, 2]], {}, TopThetaValueError, r"sequences\[1\].*more than 8 tokens"),
+        ([tokens(1, 60), [1.5, 2]], {}, TopThetaTypeError, r"sequences\[1\].*int64"),
+        ([tokens(1, 60).int()], {}, TopThetaTypeError, r"sequences\[0\].*int32.*\.long\(\)"),
+        ("some text", {}, TopThetaTypeError, r"sequences: .*got text; tokenise it"),
+        (["some text"], {}, TopThetaTypeError, r"sequences\[0\]: .*got text; tokenise it"),
+        ([["some", "text"]], {}, TopThetaTypeError, r"sequences\[0\]: .*got text; tokenise it"),
+        ({"ids": TEXTS}, {}, TopThetaValueError, r"sequences\[0\]: expected a mapping with input_ids, got \['ids'\]"),
+        ({"input_ids": "text"}, {}, TopThetaTypeError, r"sequences\[0\]\['input_ids'\]: .*got text"),
+        ({"input_ids": list(TEXTS.T)}, {}, TopThetaTypeError, r"a list of tensors, which may be rows or columns"),
+        ([[TEXTS]], {}, TopThetaTypeError, r"sequences\[0\]: expected token ids"),
+        ({"input_ids": TEXTS, "attention_mask": TEXTS[:2] > 0}, {}, TopThetaValueError, "the shape of input_ids"),
+        ({"input_ids": TEXTS, "attention_mask": TEXTS * 0}, {}, TopThetaValueError, "got nothing but zeros"),
+        ({"input_ids": TEXTS, "attention_mask": TEXTS}, {}, TopThetaValueError, "holes or other numbers"),
+        ({"input_ids": TEXTS, "attention_mask": TEXTS != 5}, {}, TopThetaValueError, "holes or other numbers"),
+        ([10**30] * 20, {}, TopThetaValueError, r"sequences\[0\]: expected ints of 64 bits"),
+        (None, {}, TopThetaTypeError, r"sequences: expected a list or other iterable of token ids.*got NoneType"),
+        (5, {}, TopThetaTypeError, r"sequences: expected .*got int"),
         ([tokens(1, 60)[None]], {}, TopThetaValueError, r"\[B, n\]"),
         ([tokens(1, 60) + 90], {}, TopThetaValueError, "tokens from 0 to 96"),
         ([], {}, TopThetaValueError, "sequences"),
         (iter(TEXTS), {}, TopThetaValueError, "longest"),
         (iter(TEXTS), {"longest": 30}, TopThetaValueError, r"sequences\[0\].*at most longest=30"),
-        (TEXTS, {"k": 0}, TopThetaValueError, "k: expected one or more ints"),
+        (TEXTS, {"k": 0}, TopThetaValueError, "k: expected an int from 1 to 16777216, got 0"),
+        (TEXTS, {"k": []}, TopThetaValueError, "k: expected one or more ints"),
+        (TEXTS, {"k": "64"}, TopThetaTypeError, "k: expected an int, or a list or tuple of them, got '64'"),
+        (TEXTS, {"k": ["64"]}, TopThetaTypeError, "k: expected an int, got '64'"),
+        (TEXTS, {"k": 10**5000}, TopThetaValueError, "k: expected an int from 1 to 16777216, got int too large"),
+        (TEXTS, {"alpha": "0.1"}, TopThetaTypeError, "alpha: expected a number, got '0.1'"),
+        (TEXTS, {"alpha": 10**400}, TopThetaValueError, "alpha: expected a finite number"),
+        (TEXTS, {"row_fraction": "1"}, TopThetaTypeError, "row_fraction: expected a number, got '1'"),
+        (TEXTS, {"seed": "0"}, TopThetaTypeError, "seed: expected an int, got '0'"),
+        (TEXTS, {"decode_tokens": "1"}, TopThetaTypeError, "decode_tokens: expected an int, got '1'"),
+        (TEXTS, {"longest": "60"}, TopThetaTypeError, "longest: expected an int, got '60'"),
+        (TEXTS, {"layer_k": ["0", "0"]}, TopThetaTypeError, "layer_k: expected an int, got '0'"),
+        (TEXTS, {"layer_k": [10**30, 0]}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
+        (TEXTS, {"vmc": "no"}, TopThetaTypeError, "vmc: expected True or False, got 'no'"),
+        (TEXTS, {"top_k_at_calibration": "False"}, TopThetaTypeError, "top_k_at_calibration: expected True or False"),
+        (TEXTS, {"progress": 1}, TopThetaTypeError, "progress: expected a function"),
+        (TEXTS, {"provenance": "text"}, TopThetaTypeError, "provenance: expected a mapping"),
         (TEXTS, {"k": 8.0}, TopThetaTypeError, "k: expected an int"),
         (TEXTS, {"k": 60}, TopThetaValueError, "more than 60 tokens"),
         (TEXTS, {"sdc": "offline"}, TopThetaValueError, "sdc"),

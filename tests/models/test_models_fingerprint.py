@@ -1,14 +1,94 @@
-"""The fingerprint tells models apart and forgives what does not matter."""
+"""The fingerprint tells models apart, forgives what does not matter, and is the same for a model and its folder."""
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
-from tiny import KINDS, model_of, new_model
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from safetensors.torch import load_file, save_file
+from tiny import KINDS, K, model_of, new_model, table_of, tokens
+from transformers import (
+    AutoModelForCausalLM,
+    FalconConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    Phi3Config,
+    PreTrainedModel,
+    Qwen3Config,
+)
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models import model_fingerprint
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models import calibrate, folder_fingerprint, model_fingerprint, sparsify
+from toptheta_npu.models.sampled_weights import ModelWeights, weight_digests
+from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds.fingerprint import Fingerprint, differences
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SCHEMA_1 = Path(__file__).parents[1] / "thresholds" / "data" / "schema_1.safetensors"
+_LLAMA = {
+    "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": None,
+}  # fmt: skip
+_GPT = {name: _LLAMA[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")}
+_ROTARY = {
+    "rope_type": "llama3", "rope_theta": 500000, "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+#: An architecture, and a query or key weight that counts.
+ARCHITECTURES = {
+    "llama": (LlamaConfig(**_LLAMA), "q_proj.weight"),
+    "llama3": (LlamaConfig(**_LLAMA, rope_parameters=_ROTARY), "k_proj.weight"),
+    "qwen3": (Qwen3Config(**_LLAMA, head_dim=16), "k_norm.weight"),
+    "mixtral": (MixtralConfig(**_LLAMA, num_local_experts=4), "k_proj.weight"),
+    "phi3": (Phi3Config(**_LLAMA), "qkv_proj.weight"),
+    "gpt2": (GPT2Config(**_GPT), "c_attn.weight"),
+    "gpt_neox": (GPTNeoXConfig(**_GPT, intermediate_size=96), "query_key_value.weight"),
+    "falcon": (FalconConfig(**_GPT, new_decoder_architecture=True, num_kv_heads=2), "query_key_value.weight"),
+}
+
+
+def built(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(ARCHITECTURES[name][0], dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("checkpoint", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_checkpoint_has_one_fingerprint_in_memory_and_in_its_folder(name, checkpoint, tmp_path):
+    model = built(name).to(checkpoint)
+    expected = model_fingerprint(model)
+    for shards in ("1GB", "20KB"):
+        folder = tmp_path / shards
+        model.save_pretrained(folder, max_shard_size=shards)
+        assert len(list(folder.glob("*.safetensors"))) > 1 or shards == "1GB"
+        assert folder_fingerprint(folder) == expected
+    (folder / "model.safetensors.index.json").unlink()
+    assert folder_fingerprint(folder) == expected
+    for dtype in DTYPES:
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "1GB", dtype=dtype)
+        assert model_fingerprint(loaded) == expected
+        assert model_fingerprint(loaded.base_model) == expected
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("layer", range(3))
+def test_a_changed_layer_is_seen_wherever_it_is(name, layer, tmp_path):
+    model, weight = built(name), ARCHITECTURES[name][1]
+    before = model_fingerprint(model)
+    (changed,) = (
+        tensor for key, tensor in model.named_parameters() if f".{layer}." in key and key.endswith(f".{weight}")
+    )
+    changed.data[-1] += 1
+    model.save_pretrained(tmp_path)
+    assert differences(before, model_fingerprint(model)) == ["weights"]
+    assert differences(before, folder_fingerprint(tmp_path)) == ["weights"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -17,22 +97,102 @@ def test_saving_and_loading_in_any_dtype_keeps_it(kind, tmp_path):
     model.save_pretrained(tmp_path)
     expected = model_fingerprint(model)
     assert expected.startswith(kind)
-    for dtype in (torch.bfloat16, torch.float32):
+    for dtype in DTYPES:
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
         assert model_fingerprint(loaded) == expected
 
 
+class OneWeight:
+    """All numbers of a dtype as a query weight."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def names(self):
+        return ["layers.0.self_attn.q_proj.weight", "layers.0.self_attn.k_proj.weight"]
+
+    def shape(self, name):
+        return tuple(self._values.shape)
+
+    def rows(self, name, indices):
+        return self._values
+
+
+@pytest.mark.parametrize("checkpoint", [torch.bfloat16, torch.float16])
+def test_every_number_of_a_checkpoint_counts_the_same_in_every_dtype(checkpoint):
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(checkpoint)[:, None]
+    digests = weight_digests(OneWeight(every), 1)
+    assert len(digests) == 1
+    for first in DTYPES:
+        for second in DTYPES:
+            assert weight_digests(OneWeight(every.to(first).to(second)), 1) == digests
+
+
+def test_a_float32_checkpoint_has_both_roundings():
+    model = new_model()
+    in_float32 = model_fingerprint(model)
+    in_bfloat16 = model_fingerprint(new_model().bfloat16())
+    in_float16 = model_fingerprint(new_model().half())
+    assert len(Fingerprint.parse(in_float32).weights) == 2
+    assert not differences(in_float32, in_bfloat16)
+    assert not differences(in_float32, in_float16)
+    # the one case that cannot work: what bfloat16 dropped is not in the file
+    assert differences(in_bfloat16, in_float16) == ["weights"]
+
+
+def test_thresholds_fit_every_load_of_a_float32_checkpoint_they_were_calibrated_in():
+    for dtype in (torch.bfloat16, torch.float16):
+        with sparsify(model := new_model().to(dtype), table_of(), k=K, prefill="thresholded"), torch.no_grad():
+            model(tokens(1, 30))
+    table = calibrate(new_model().bfloat16(), tokens(2, 30, seed=1), k=K, layer_k=[0, 0])
+    with (
+        pytest.raises(TopThetaValueError, match=r"differs in weights; .*calibrate it in float32"),
+        sparsify(new_model().half(), table, k=K),
+    ):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_the_embedded_thresholds_fit_the_embedded_model_in_every_dtype(placement):
+    table = load_tiny_llama_thresholds(placement)
+    assert table.fingerprint == folder_fingerprint(TINY_LLAMA)
+    for dtype in DTYPES:
+        converted = load_tiny_llama()[0].to(dtype)
+        with torch.no_grad(), sparsify(converted, table, k=32, prefill="thresholded"):
+            logits = converted(torch.arange(40)[None]).logits
+        assert logits.isfinite().all()
+
+
 def test_models_differ():
-    others = [
-        model_of("mistral"), new_model(seed=1), new_model(layers=3), new_model(num_key_value_heads=4),
-        new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0}),
-    ]  # fmt: skip
-    for layer, name in ((0, "q_proj"), (0, "k_proj"), (-1, "q_proj"), (-1, "k_proj")):
-        changed = new_model()
-        getattr(changed.model.layers[layer].self_attn, name).weight.data[0, 0] += 1
-        others.append(changed)
-    prints = {model_fingerprint(model) for model in [model_of(), *others]}
-    assert len(prints) == 1 + len(others)
+    base = model_fingerprint(model_of())
+    others = {
+        "model type": model_of("mistral"),
+        "weights": new_model(seed=1),
+        "geometry": new_model(layers=3),
+        "rotary parameters": new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0}),
+    }
+    for name, other in others.items():
+        assert name in differences(base, model_fingerprint(other))
+    assert differences(base, model_fingerprint(others["rotary parameters"])) == ["rotary parameters"]
+    prints = {base, *map(model_fingerprint, others.values()), model_fingerprint(new_model(num_key_value_heads=4))}
+    assert len(prints) == 6
+
+
+def test_an_error_says_what_differs():
+    other = new_model(rope_parameters={"rope_type": "default", "rope_theta": 5.0})
+    with (
+        pytest.raises(TopThetaValueError, match="which differs in rotary parameters; calibrate this model"),
+        sparsify(other, table_of(), k=K),
+    ):
+        pass
+    other = new_model()
+    other.model.layers[1].self_attn.k_proj.weight.data[0, 0] += 1
+    with (
+        pytest.raises(TopThetaValueError, match="which differs in weights; calibrate"),
+        sparsify(other, table_of(), k=K),
+    ):
+        pass
 
 
 def test_what_does_not_matter():
@@ -43,8 +203,146 @@ def test_what_does_not_matter():
     assert model_fingerprint(model.model) == model_fingerprint(model_of())
 
 
-def test_weights_have_to_be_there():
+# --- folders and the meta device ----------------------------------------------------------------------
+
+
+def on_meta(origin: str) -> PreTrainedModel:
+    config = LlamaConfig.from_dict(model_of().config.to_dict())
+    config._name_or_path = origin
     with torch.device("meta"):
-        model = LlamaForCausalLM(model_of().config)
+        return LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("origin", ["", "no/such", "none of that kind"])
+def test_weights_have_to_be_there(origin):
     with pytest.raises(TopThetaValueError, match="meta device"):
-        model_fingerprint(model)
+        model_fingerprint(on_meta(origin))
+
+
+def test_weights_on_the_meta_device_are_read_from_the_folder_of_the_model(tmp_path):
+    model_of().save_pretrained(tmp_path, max_shard_size="20KB")
+    assert model_fingerprint(on_meta(str(tmp_path))) == model_fingerprint(model_of())
+
+
+def test_weights_on_the_meta_device_are_read_from_the_cache(tmp_path, monkeypatch):
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "models--somebody--model"
+    model_of().save_pretrained(repository / "snapshots" / revision)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(revision)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert model_fingerprint(on_meta("somebody/model")) == model_fingerprint(model_of())
+
+
+def test_another_tower_of_the_model_does_not_count(tmp_path):
+    model_of().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    expected = folder_fingerprint(tmp_path)
+    nested = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    tower = {f"vision_tower.{name}": tensor + 1 for name, tensor in tensors.items()}
+    extra = {"model.layers.2.self_attn.q_proj.weight": torch.ones(3, 3), "model.layers.0.self_attn.inv": torch.ones(3)}
+    for more in (tower, extra):
+        save_file({**(nested if more is tower else tensors), **more}, tmp_path / "model.safetensors")
+        assert folder_fingerprint(tmp_path) == expected
+
+
+def broken(folder: Path, what: str) -> None:
+    index = folder / "model.safetensors.index.json"
+    first = sorted(folder.glob("*.safetensors"))[0]
+    if what == "no config":
+        (folder / "config.json").unlink()
+    elif what == "config":
+        (folder / "config.json").write_text("{")
+    elif what == "model type":
+        (folder / "config.json").write_text('{"model_type": "nothing known"}')
+    elif what == "no weights":
+        for path in folder.glob("*.safetensors*"):
+            path.unlink()
+    elif what == "no shard":
+        first.unlink()
+    elif what == "shard":
+        first.write_bytes(first.read_bytes()[:50])
+    elif what == "index":
+        index.write_text("[" * 100_000)
+    elif what == "no map":
+        index.write_text("[]")
+    elif what == "elsewhere":
+        index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
+    elif what == "no folder":
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("no config", "expected the folder of a model, got no config.json"),
+        ("no folder", "expected the folder of a model, got no such folder"),
+        ("config", "expected a transformers configuration"),
+        ("model type", "expected a transformers configuration"),
+        ("no weights", "expected weights in .*, got none; save the model with save_pretrained"),
+        ("no shard", "expected a safetensors file"),
+        ("shard", "expected a safetensors file"),
+        ("index", "expected an index of weights with a weight_map"),
+        ("no map", "expected an index of weights with a weight_map"),
+        ("elsewhere", "expected names of files in the same folder"),
+    ],
+)
+def test_folders_that_are_not_a_model(tmp_path, what, message):
+    model_of().save_pretrained(tmp_path / "model", max_shard_size="20KB")
+    broken(tmp_path / "model", what)
+    with pytest.raises(TopThetaValueError, match=message):
+        folder_fingerprint(tmp_path / "model")
+
+
+def test_weights_without_attention_in_every_layer_are_named(tmp_path):
+    model_of().save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: each for name, each in tensors.items() if "layers.1.self" not in name}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(TopThetaNotImplementedError, match="attention weights in each of the 2 layers of one decoder"):
+        folder_fingerprint(tmp_path)
+    with pytest.raises(TopThetaTypeError, match="path: expected a str"):
+        folder_fingerprint(None)
+
+
+def test_only_the_sampled_rows_are_read():
+    """4096 x 4096 and 1024 x 4096 in 32 layers take 64 rows of each."""
+    asked = []
+
+    class Counting(ModelWeights):
+        def rows(self, name, indices):
+            asked.append(len(indices))
+            return torch.zeros(len(indices), 8)
+
+    config = LlamaConfig(
+        hidden_size=4096, intermediate_size=8, vocab_size=8, num_hidden_layers=32, num_attention_heads=32,
+        num_key_value_heads=8,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    weight_digests(Counting(model), 32)
+    assert asked == [64] * 64
+
+
+# --- files of schema 1 --------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
+def test_a_file_of_schema_1_is_compared_by_its_own_formula():
+    table = ThresholdTable.load(SCHEMA_1)
+    for dtype in (torch.float32, torch.bfloat16):
+        with sparsify(load_tiny_llama(dtype)[0], table, k=64):
+            pass
+    with (
+        pytest.raises(TopThetaValueError, match=r"files of schema 1 fit float32 and bfloat16 only"),
+        sparsify(load_tiny_llama(torch.float16)[0], table, k=64),
+    ):
+        pass
+    changed, _ = load_tiny_llama()
+    changed.model.layers[0].self_attn.q_proj.weight.data[0, 0] += 1
+    with (
+        pytest.raises(TopThetaValueError, match="which differs in model or dtype; calibrate"),
+        sparsify(changed, table, k=64),
+    ):
+        pass

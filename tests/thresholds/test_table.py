@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import math
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from torch import Tensor
 from toptheta_npu import thresholds as thresholds_module
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning, ThresholdTable
+from toptheta_npu.thresholds.file import checksum
 
 LAYERS, HEADS = 3, 2
 K = (16, 64, 128)
@@ -187,10 +189,36 @@ def test_k_must_be_an_int_within_the_knots(k: Any, kind: type[Exception]) -> Non
             use(k)
 
 
-@pytest.mark.parametrize("arguments", [{"max_length": 0}, {"max_length": 1.5}, {"extrapolation": "linear"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"max_length": 0}, {"max_length": 1.5}, {"max_length": 2**50}, {"max_length": 10**5000},
+        {"extrapolation": "linear"}, {"device": "nonsense"}, {"device": "ipu"},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)  # fmt: skip
 def test_at_checks_its_arguments(arguments: dict[str, Any]) -> None:
-    with pytest.raises(TopThetaValueError, match=next(iter(arguments))):
+    with pytest.raises(TopThetaValueError, match=f"^{next(iter(arguments))}: expected"):
         make().at(16, **arguments)
+
+
+def test_at_checks_the_type_of_the_device() -> None:
+    with pytest.raises(TopThetaTypeError, match=r"device: expected a torch.device or its name, got int"):
+        make().at(16, device=0)  # type: ignore[arg-type]
+
+
+def test_rows_of_all_lengths_have_to_fit_into_memory() -> None:
+    layers, heads = 100, 100
+    shape = (1, layers, heads, 1)
+    table = make(
+        theta=torch.zeros(shape), std=torch.zeros(shape), counts=torch.ones(shape[1:]).long(), layer_k=[0] * layers,
+        k=torch.tensor([16]), lengths=torch.tensor([2**24]),
+    )  # fmt: skip
+    with pytest.raises(
+        TopThetaValueError, match="thresholds of at most 32 GiB, got 625 GiB for rows of up to 16777216"
+    ):
+        table.at(16)
+    assert table.at(16, max_length=20).longest == 20
 
 
 # --- beyond the calibrated lengths --------------------------------------------------------------------
@@ -359,7 +387,23 @@ def changed(name: str, index: Any, value: float) -> Tensor:
         ({"estimator": "median"}, TopThetaValueError, "estimator: expected one of algorithm1, pooled"),
         ({"alpha": math.nan}, TopThetaValueError, "alpha: expected a finite number"),
         ({"layer_k": (0, 0)}, TopThetaValueError, "layer_k: expected 3 numbers, one per layer, got 2"),
-        ({"layer_k": (0, 0, -1)}, TopThetaValueError, "layer_k: expected an int of at least 0"),
+        ({"layer_k": (0, 0, -1)}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
+        ({"layer_k": (0, 0, 10**30)}, TopThetaValueError, "layer_k: expected an int from 0 to 16777216"),
+        ({"layer_k": (0, 0, 10**5000)}, TopThetaValueError, "got int too large to show"),
+        ({"alpha": 10**400}, TopThetaValueError, "alpha: expected a finite number"),
+        ({"alpha": 10**5000}, TopThetaValueError, "alpha: expected a finite number, got int too large to show"),
+        ({"alpha": True}, TopThetaValueError, "alpha: expected a finite number"),
+        ({"alpha": "0.1"}, TopThetaValueError, "alpha: expected a finite number"),
+        ({"placement": ["pre_softmax"]}, TopThetaValueError, "placement: expected one of"),
+        ({"lengths": torch.tensor([17, 40, 65, 129, 256, 2**31])}, TopThetaValueError, "numbers up to 16777216"),
+        ({"k": torch.tensor([16, 64, 999_999_999])}, TopThetaValueError, "k: expected numbers up to 16777216"),
+        (
+            {"placement": "post_softmax", "theta": grid(formula).exp()},
+            TopThetaValueError,
+            "theta: expected probabilities of at most 1, got",
+        ),
+        ({"discarded_statistic": "mode"}, TopThetaValueError, "discarded_statistic: expected one of"),
+        ({"discarded_statistic": "mean"}, TopThetaValueError, "discarded_statistic: expected None without"),
         ({"layer_k": 0}, TopThetaTypeError, "layer_k: expected a list"),
         ({"fingerprint": None}, TopThetaTypeError, "fingerprint: expected a str"),
         ({"provenance": {"sequences": 8}}, TopThetaTypeError, "provenance: expected str to str"),
@@ -394,7 +438,7 @@ def test_a_table_can_be_copied_and_sent_to_another_process(tmp_path: Path) -> No
 
 def test_the_unit_goes_with_the_placement() -> None:
     assert make().unit == "scaled score"
-    assert make(theta=grid(formula).exp(), placement="post_softmax").unit == "probability"
+    assert make(theta=(grid(formula) - 5).exp(), placement="post_softmax").unit == "probability"
     assert "3 layers x 2 heads, lengths 17 to 512 (6 knots)" in repr(make())
 
 
@@ -406,7 +450,7 @@ not_negative = st.floats(0, 2.0**100, width=32)
 
 @st.composite
 def tables(draw: st.DrawFn) -> ThresholdTable:
-    knots = st.lists(st.integers(1, 10**9), min_size=1, max_size=4, unique=True).map(sorted)
+    knots = st.lists(st.integers(1, 2**24), min_size=1, max_size=4, unique=True).map(sorted)
     k, lengths = draw(knots), draw(knots)
     layers, heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     shape = (len(k), layers, heads, len(lengths))
@@ -415,19 +459,22 @@ def tables(draw: st.DrawFn) -> ThresholdTable:
     def floats(of: st.SearchStrategy[float], shape: tuple[int, ...]) -> Tensor:
         return torch.from_numpy(draw(npst.arrays(np.float32, shape, elements=of)))
 
+    placement = draw(st.sampled_from(["pre_softmax", "post_softmax"]))
+    mass = floats(not_negative, shape) if draw(st.booleans()) else None
     return ThresholdTable(
-        theta=floats(any_theta, shape),
+        theta=floats(any_theta if placement == "pre_softmax" else any_theta.filter(lambda theta: theta <= 1), shape),
         k=torch.tensor(k),
         lengths=torch.tensor(lengths),
         counts=torch.from_numpy(counts),
         std=floats(not_negative, shape),
-        placement=draw(st.sampled_from(["pre_softmax", "post_softmax"])),
+        placement=placement,
         estimator=draw(st.sampled_from(["algorithm1", "pooled"])),
         alpha=draw(st.floats(allow_nan=False, allow_infinity=False)),
         layer_k=draw(st.lists(st.integers(0, 10**6), min_size=layers, max_size=layers)),
         fingerprint=draw(st.text()),
         provenance=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
-        discarded_mass=draw(st.none()) if draw(st.booleans()) else floats(not_negative, shape),
+        discarded_mass=mass,
+        discarded_statistic=None if mass is None else draw(st.sampled_from([None, "geometric_mean", "mean"])),
         bracket=None if draw(st.booleans()) else floats(not_negative, (2, *shape)),
     )
 
@@ -462,7 +509,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monk
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(TopThetaValueError, match="disk full"):
         make(alpha=0.2).save(target)
     assert target.read_bytes() == before
     assert list(tmp_path.iterdir()) == [target]
@@ -476,13 +523,17 @@ def test_saving_needs_a_folder(tmp_path: Path) -> None:
     ):
         with pytest.raises(TopThetaValueError, match="expected a file in an existing folder"):
             write(tmp_path / "none" / "table")
+        with pytest.raises(TopThetaTypeError, match=r"path: expected a str or pathlib.Path, got NoneType"):
+            write(None)  # type: ignore[arg-type]
+    with pytest.raises(TopThetaTypeError, match=r"path: expected a str or pathlib.Path, got NoneType"):
+        ThresholdTable.load(None)  # type: ignore[arg-type]
 
 
 def test_another_models_table_is_refused(tmp_path: Path) -> None:
     make().save(tmp_path / "table")
     assert ThresholdTable.load(tmp_path / "table", fingerprint="llama-0123").num_heads == HEADS
     assert ThresholdTable.load(tmp_path / "table").num_layers == LAYERS
-    expected = "table: expected thresholds of the model gpt-9, got those of llama-0123; calibrate this model"
+    expected = "table: expected thresholds of the model gpt-9, got those of llama-0123, which differs in fingerprint; "
     with pytest.raises(TopThetaValueError, match=expected):
         ThresholdTable.load(tmp_path / "table", fingerprint="gpt-9")
 
@@ -496,6 +547,9 @@ def parts_of(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_parts(path: Path, tensors: dict[str, Tensor], header: Any) -> None:
+    if isinstance(header, dict) and "checksum" in header:
+        del header["checksum"]
+        header["checksum"] = checksum(header, tensors)
     text = header if isinstance(header, str) else json.dumps(header)
     safetensors.torch.save_file(tensors, path, {"toptheta_thresholds": text})
 
@@ -546,7 +600,8 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
     ("write", "expected"),
     [
         (lambda path: None, "expected a threshold table, got no such file"),
-        (lambda path: path.mkdir(), "expected a threshold table, got no such file"),
+        (lambda path: path.mkdir(), "expected a threshold table, got a folder"),
+        (os.mkfifo, "expected a threshold table, got a device or pipe"),
         (lambda path: path.write_bytes(b""), "expected a safetensors file"),
         (lambda path: path.write_bytes(b"garbage" * 100), "expected a safetensors file"),
         (pickled, "expected a safetensors file"),
@@ -557,10 +612,20 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
         (foreign, "got a safetensors file of another kind"),
         (other_header("{"), "expected a JSON header"),
         (other_header("[1]"), "expected a JSON object"),
-        (spoil("schema", 2), "expected schema version 1, got 2"),
-        (spoil("schema", None), "expected schema version 1, got None"),
-        (spoil("alpha", None), "expected the header fields alpha, estimator"),
-        (spoil("more", 1), "expected the header fields alpha, estimator"),
+        (other_header("[" * 100_000), "expected a flat JSON header, got deeply nested JSON"),
+        (other_header('{"schema": ' + "1" * 5000 + "}"), "expected a JSON header"),
+        (spoil("layer_k", [0, 0, 10**30]), "layer_k: expected an int from 0 to"),
+        (spoil("alpha", 10**400), "alpha: expected a finite number"),
+        (spoil("alpha", True), "alpha: expected a finite number"),
+        (spoil("schema", 3), "expected schema version 1 or 2, got 3"),
+        (spoil("schema", None), "expected schema version 1 or 2, got None"),
+        (spoil("schema", True), "expected schema version 1 or 2, got True"),
+        (spoil("schema", 1), "expected the header fields alpha, estimator"),
+        (spoil("checksum", None), "expected the header fields alpha, checksum, discarded_statistic, estimator"),
+        (spoil("discarded_statistic", 1), "header field discarded_statistic"),
+        (spoil("lengths", torch.tensor([17, 40, 65, 129, 256, 2**31])), "lengths: expected numbers up to 16777216"),
+        (spoil("alpha", None), "expected the header fields alpha, checksum, discarded_statistic, estimator"),
+        (spoil("more", 1), "expected the header fields alpha, checksum, discarded_statistic, estimator"),
         (spoil("alpha", "0.1"), "header field alpha"),
         (spoil("layer_k", [0, 0]), "layer_k: expected 3 numbers"),
         (spoil("layer_k", [0, 0, 0.5]), "layer_k: expected an int"),

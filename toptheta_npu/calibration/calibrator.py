@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from toptheta_npu._checks import check_choice
 from toptheta_npu.calibration.assembly import Statistics, assemble, check_complete
 from toptheta_npu.calibration.discarded import DiscardedMass
 from toptheta_npu.calibration.moments import Moments
@@ -19,7 +20,8 @@ from toptheta_npu.calibration.row_statistics import kth_largest, sample_rows
 from toptheta_npu.calibration.settings import CalibrationSettings, default_layer_k
 from toptheta_npu.calibration.sketch import SurvivalSketch
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.thresholds import Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS
 from toptheta_npu.thresholds.knots import Integers, bucket_of
 
 
@@ -162,17 +164,26 @@ class Calibrator:
         self._discarded.check_same(table)
         self._discarded.observe(layer, *self._checked(layer, scores, lengths))
 
-    def with_discarded_mass(self, table: ThresholdTable) -> ThresholdTable:
-        """``table`` with the mean discarded mass of the second pass.
+    def with_discarded_mass(
+        self, table: ThresholdTable, statistic: DiscardedStatistic = "geometric_mean"
+    ) -> ThresholdTable:
+        """``table`` with the discarded mass of the second pass.
+
+        Args:
+            table: as in :meth:`observe_discarded`.
+            statistic: ``"geometric_mean"`` of the rows' masses, or their ``"mean"``, as in the paper.
 
         Raises:
-            TopThetaValueError: no second pass over this table, or none of its rows was long enough.
+            TopThetaValueError: no second pass over this table, none of its rows was long enough, or another
+                statistic.
         """
+        check_choice("statistic", statistic, DISCARDED_STATISTICS)
         if self._discarded is None:
             remedy = "call observe_discarded first"
             raise TopThetaValueError("table", "a table with a second pass over it", "none", remedy)
         self._discarded.check_same(table)
-        return dataclasses.replace(table, discarded_mass=self._discarded.result())
+        mass = self._discarded.result(statistic)
+        return dataclasses.replace(table, discarded_mass=mass, discarded_statistic=statistic)
 
     def merge(self, other: Calibrator) -> None:
         """Adds what ``other``, a shard of the same calibration, has seen.

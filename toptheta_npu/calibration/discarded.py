@@ -1,4 +1,9 @@
-"""The second calibration pass: how much exponential mass the thresholds leave out (offline SDC)."""
+"""The second calibration pass: how much exponential mass the thresholds leave out (offline SDC).
+
+The mass E of a row is heavy-tailed: where attention is sharp, the mean over the rows can be hundreds of times what
+most rows discard. Compensation by such a mean takes most of the weight away from almost every row, which is worse
+than no compensation. The geometric mean is what a typical row discards.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,19 @@ from torch import Tensor
 
 from toptheta_npu.calibration.moments import Moments
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds import DiscardedStatistic, ThresholdTable
+from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS
 from toptheta_npu.thresholds.knots import Floats, bucket_of, fill_gaps
 from toptheta_npu.thresholds.lookup import theta_rows
 
 # The scratch of a pass stays in the second-level cache for rows of some thousand elements.
 _ROWS_PER_PASS = 64
+# Less is lost in the rounding of the kept mass, which is at least 1, and log 0 would be -inf.
+_SMALLEST_MASS = 2.0**-24
 
 
 class DiscardedMass:
-    """Mean over rows of sum exp(a - row max) of the elements that one table does not keep.
+    """Means over rows, plain and geometric, of sum exp(a - row max) of the elements that one table does not keep.
 
     An element is kept when it exceeds theta; a row where none does keeps its largest, as at inference.
     """
@@ -26,7 +34,10 @@ class DiscardedMass:
         self.table = table
         self._k: list[int] = table.k.tolist()
         shape = (table.num_heads, len(table.lengths))
-        self._moments = [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
+        self._moments = {
+            statistic: [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
+            for statistic in DISCARDED_STATISTICS
+        }
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
         """Adds rows: ``scores`` float32 [Hq, rows, S] on the CPU, ``lengths`` int64 [rows] on the CPU."""
@@ -35,14 +46,18 @@ class DiscardedMass:
         buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
         for index, k in enumerate(self._k):
             chosen = (lengths > self.table.layer_targets(k)[layer]).numpy()
-            self._moments[index][layer].update(mass[:, index, chosen], buckets[chosen])
+            values = mass[:, index, chosen]
+            self._moments["mean"][index][layer].update(values, buckets[chosen])
+            logarithms = np.log(np.maximum(values, _SMALLEST_MASS, dtype=np.float64))
+            self._moments["geometric_mean"][index][layer].update(logarithms, buckets[chosen])
 
     def merge(self, other: DiscardedMass) -> None:
         """Adds what ``other`` has seen of the same table."""
         self.check_same(other.table)
-        for mine, theirs in zip(self._moments, other._moments, strict=True):
-            for moments, more in zip(mine, theirs, strict=True):
-                moments.merge(more)
+        for statistic, by_k in self._moments.items():
+            for mine, theirs in zip(by_k, other._moments[statistic], strict=True):
+                for moments, more in zip(mine, theirs, strict=True):
+                    moments.merge(more)
 
     def check_same(self, table: ThresholdTable) -> None:
         """Raises TopThetaValueError if ``table`` has other thresholds than the table of this pass."""
@@ -50,10 +65,13 @@ class DiscardedMass:
             if not torch.equal(getattr(table, name), getattr(self.table, name)):
                 raise TopThetaValueError("table", "the table of this second pass", f"one with another {name}")
 
-    def result(self) -> Tensor:
-        """The mean per knot, float32 [K, L, Hq, R]: lengths without rows filled from their neighbours."""
-        mean: Floats = np.array([[moments.mean for moments in layers] for layers in self._moments])
-        known = np.array([[moments.count > 0 for moments in layers] for layers in self._moments])
+    def result(self, statistic: DiscardedStatistic) -> Tensor:
+        """The statistic per knot, float32 [K, L, Hq, R]: lengths without rows filled from their neighbours."""
+        by_k = self._moments[statistic]
+        mean: Floats = np.array([[moments.mean for moments in layers] for layers in by_k])
+        if statistic == "geometric_mean":
+            mean = np.exp(mean)
+        known = np.array([[moments.count > 0 for moments in layers] for layers in by_k])
         wanted = self.table.theta.numpy() > -np.inf
         unseen = wanted.any(axis=-1) & ~known.any(axis=-1)
         if unseen.any():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
 from toptheta_npu.thresholds import Estimator, Placement
+from toptheta_npu.thresholds.checks import MAX_LENGTH, is_finite_number
 from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 
 #: The paper keeps this many elements in each of the first two layers.
@@ -35,15 +35,18 @@ class CalibrationSettings:
     dense_layers: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        for name in ("num_layers", "num_heads", "longest"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise TopThetaValueError(name, "an int of at least 1", repr(value))
+        for name, most in (("num_layers", None), ("num_heads", None), ("longest", MAX_LENGTH)):
+            check_int(name, getattr(self, name), 1, most)
+        check_int("seed", self.seed, None)
         for name, choices in (("placement", get_args(Placement)), ("estimator", get_args(Estimator))):
             if getattr(self, name) not in choices:
-                raise TopThetaValueError(name, f"one of {', '.join(choices)}", repr(getattr(self, name)))
-        if not math.isfinite(self.alpha):
-            raise TopThetaValueError("alpha", "a finite number", str(self.alpha))
+                raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(getattr(self, name)))
+        for name in ("alpha", "row_fraction"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                raise TopThetaTypeError(name, "a number", shown(value))
+            if not is_finite_number(value):
+                raise TopThetaValueError(name, "a finite number", shown(value))
         if not 0.0 < self.row_fraction <= 1.0:
             raise TopThetaValueError("row_fraction", "above 0 and at most 1", str(self.row_fraction))
         self._check_k()
@@ -75,12 +78,9 @@ class CalibrationSettings:
     def _check_k(self) -> None:
         for name, values, least in (("k", self.k, 1), ("layer_k", self.layer_k, 0)):
             if not isinstance(values, (list, tuple)):
-                raise TopThetaTypeError(name, "a list or tuple of ints", repr(values))
+                raise TopThetaTypeError(name, "a list or tuple of ints", shown(values))
             for value in values:
-                if type(value) is not int:
-                    raise TopThetaTypeError(name, "ints", repr(value))
-                if value < least:
-                    raise TopThetaValueError(name, f"numbers of at least {least}", str(value))
+                check_int(name, value, least, MAX_LENGTH)
         if not self.k or len(set(self.k)) < len(self.k):
             raise TopThetaValueError("k", "one or more different numbers", str(list(self.k)))
         if len(self.layer_k) != self.num_layers:
@@ -94,6 +94,15 @@ class CalibrationSettings:
         if self.longest <= least:
             remedy = "feed longer rows, or lower k and layer_k"
             raise TopThetaValueError("longest", f"more than {least} (the largest k)", str(self.longest), remedy)
+
+
+def check_int(name: str, value: object, least: int | None, most: int | None = None) -> None:
+    """Raises TopThetaTypeError unless ``value`` is an int, TopThetaValueError unless it is in the range."""
+    if type(value) is not int:
+        raise TopThetaTypeError(name, "an int", shown(value))
+    if (least is not None and value < least) or (most is not None and value > most):
+        wanted = f"an int of at least {least}" if most is None else f"an int from {least} to {most}"
+        raise TopThetaValueError(name, wanted, shown(value))
 
 
 def default_layer_k(num_layers: int) -> Sequence[int]:

@@ -13,7 +13,7 @@ except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
 from toptheta_npu.models.calibrate import calibrate, calibrate_discarded_mass
-from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.fingerprint import folder_fingerprint, model_fingerprint
 from toptheta_npu.models.selection import apply_selection
 from toptheta_npu.models.sparsify import NothingSparsifiedWarning, sparsify
 from toptheta_npu.models.statistics import LayerStatistics, Recording
@@ -25,6 +25,7 @@ __all__ = [
     "apply_selection",
     "calibrate",
     "calibrate_discarded_mass",
+    "folder_fingerprint",
     "model_fingerprint",
     "sparsify",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from toptheta_npu.models.attention import STATE, LayerState, Rule, register
 from toptheta_npu.models.borrowing import lend_class, lend_name, sparse_class
 from toptheta_npu.models.rows import ForwardRows
@@ -75,7 +75,7 @@ def check_switches(**switches: object) -> None:
     """Raises TopThetaTypeError for an argument that is neither True nor False."""
     for name, value in switches.items():
         if type(value) is not bool:
-            raise TopThetaTypeError(name, "True or False", repr(value))
+            raise TopThetaTypeError(name, "True or False", shown(value))
 
 
 def text_config(model: PreTrainedModel) -> Any:

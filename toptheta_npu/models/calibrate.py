@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from toptheta_npu._checks import check_choice, check_modes
 from toptheta_npu.calibration import Calibrator
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.calibration.settings import check_int
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
 from toptheta_npu.fallback.baselines import top_k
-from toptheta_npu.models.attach import check_model, num_heads, num_layers, sliding_layers
+from toptheta_npu.models.attach import check_model, check_switches, num_heads, num_layers, sliding_layers
 from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.calibration_run import Attend, CalibrationTexts, observe_model
+from toptheta_npu.models.calibration_run import Attend, CalibrationTexts, Sequences, observe_model
 from toptheta_npu.models.fingerprint import model_fingerprint
 from toptheta_npu.models.selection import SelectionRule
 from toptheta_npu.models.sparsify import check_table
 from toptheta_npu.models.threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
-from toptheta_npu.thresholds import Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS, MAX_LENGTH
 
 Progress = Callable[[int], None]
 
 
 def calibrate(
     model: PreTrainedModel,
-    sequences: Iterable[Tensor],
+    sequences: Sequences,
     *,
     k: int | Sequence[int] = 128,
     placement: Placement = "pre_softmax",
@@ -52,7 +53,8 @@ def calibrate(
 
     Args:
         model: a decoder-only model in evaluation mode.
-        sequences: int64 token tensors [n], or [B, n] for B sequences of one length; no padding.
+        sequences: token ids. A tensor [B, n] int64 or a list of ids, lists of ids or tensors [n] or [B, n]; what a
+            tokenizer returns, whose attention mask tells the padding; or an iterable of these, such as a DataLoader.
         k: elements to keep; several with ``top_k_at_calibration=False``.
         placement: compare scaled scores ("pre_softmax") or probabilities ("post_softmax").
         estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
@@ -65,7 +67,8 @@ def calibrate(
             `sparsify` approximate sdc="exact": calibrate with that.
         seed: of the choice of rows.
         decode_tokens: tokens to generate greedily after each sequence; their rows are looked at too.
-        longest: the most tokens of a sequence; needed only where ``sequences`` is an iterator.
+        longest: the most tokens of a sequence; needed where ``sequences`` can be read only once. A data set or
+            DataLoader is read once more to find it.
         progress: called with the number of sequences done, after each.
         provenance: what the sequences are, to be kept in the table.
 
@@ -74,7 +77,7 @@ def calibrate(
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported or an
-            option unusable, or a sequence is not a token tensor or has no row longer than the smallest k.
+            option unusable, or a sequence is not tokens or has no row longer than the smallest k.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -87,6 +90,7 @@ def calibrate(
     check_model(model)
     targets = _checked_k(k, top_k_at_calibration)
     check_choice("sdc", sdc, ("none", "exact"))
+    _check_options(progress, provenance, top_k_at_calibration=top_k_at_calibration, vmc=vmc)
     check_modes(placement, sdc, 0.0, None, "vmc" if vmc else None)
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(targets))
     calibrator = Calibrator(
@@ -111,8 +115,9 @@ def calibrate(
 def calibrate_discarded_mass(
     model: PreTrainedModel,
     table: ThresholdTable,
-    sequences: Iterable[Tensor],
+    sequences: Sequences,
     *,
+    statistic: DiscardedStatistic = "geometric_mean",
     row_fraction: float = 1.0,
     vmc: bool = True,
     seed: int = 0,
@@ -120,7 +125,7 @@ def calibrate_discarded_mass(
     longest: int | None = None,
     progress: Progress | None = None,
 ) -> ThresholdTable:
-    """``table`` with the mean exponential mass that its thresholds discard, for ``sdc="offline"``.
+    """``table`` with the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
 
     A second pass over the calibration sequences. With a single k, layers pass on the thresholded output,
     with several the dense one.
@@ -128,6 +133,8 @@ def calibrate_discarded_mass(
     Args:
         model, sequences, row_fraction, vmc, seed, decode_tokens, longest, progress: as in `calibrate`.
         table: pre-softmax thresholds of this model.
+        statistic: "geometric_mean" of the rows' masses, or their "mean", as in the paper: a few rows with a large
+            mass pull the mean far above what the others discard, and `sparsify` warns of it.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table
@@ -145,6 +152,8 @@ def calibrate_discarded_mass(
     """
     check_model(model)
     check_table(model, table)
+    check_choice("statistic", statistic, DISCARDED_STATISTICS)
+    _check_options(progress, None, vmc=vmc)
     ks: list[int] = table.k.tolist()
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
     calibrator = Calibrator(
@@ -159,15 +168,25 @@ def calibrate_discarded_mass(
 
     observe = partial(calibrator.observe_discarded, table=table)
     observe_model(model, texts, calibrator.rows_to_observe, observe, attend_of, progress)
-    return calibrator.with_discarded_mass(table)
+    return calibrator.with_discarded_mass(table, statistic)
+
+
+def _check_options(progress: object, provenance: object, **switches: object) -> None:
+    check_switches(**switches)
+    if progress is not None and not callable(progress):
+        raise TopThetaTypeError("progress", "a function of the sequences done", shown(progress))
+    if provenance is not None and not isinstance(provenance, Mapping):
+        raise TopThetaTypeError("provenance", "a mapping of str to str", shown(provenance))
 
 
 def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
     if type(k) is not int and not isinstance(k, (list, tuple)):
-        raise TopThetaTypeError("k", "an int, or a list or tuple of them", repr(k))
+        raise TopThetaTypeError("k", "an int, or a list or tuple of them", shown(k))
     targets = [k] if isinstance(k, int) else list(k)
-    if not targets or not all(type(each) is int and each > 0 for each in targets):
-        raise TopThetaValueError("k", "one or more ints of at least 1", repr(k))
+    for each in targets:
+        check_int("k", each, 1, MAX_LENGTH)
+    if not targets:
+        raise TopThetaValueError("k", "one or more ints", "none")
     if top_k_at_calibration and len(targets) > 1:
         raise TopThetaValueError(
             "k", "one k with top_k_at_calibration=True, which decides what later layers see", str(targets),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.calibration.settings import check_int
+from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.prefill import row_chunks
 from toptheta_npu.models.attach import attached, text_config
 from toptheta_npu.models.attention import AttentionCall
+from toptheta_npu.models.token_sequences import batches_of, can_be_read_twice, sequences_of
 
+#: Token ids: a tensor, a list, a tokenizer's output, or an iterable of those; see `calibrate`.
+Sequences = Iterable[Any] | Mapping[str, Any]
 #: What a layer passes on: [B, Hq, Q, D].
 Attend = Callable[[AttentionCall], Tensor]
 #: Takes layer, scores [Hq, rows, S] and row lengths [rows].
@@ -31,28 +36,28 @@ class CalibrationTexts:
     def __init__(
         self,
         model: PreTrainedModel,
-        sequences: Iterable[Tensor],
+        sequences: Sequences,
         longest: int | None,
         decode_tokens: int,
         smallest_k: int,
     ) -> None:
-        if type(decode_tokens) is not int or decode_tokens < 0:
-            raise TopThetaValueError("decode_tokens", "an int of at least 0", repr(decode_tokens))
+        check_int("decode_tokens", decode_tokens, 0)
+        if longest is not None:
+            check_int("longest", longest, 1)
         head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if decode_tokens and head is None:
             raise TopThetaValueError(
                 "decode_tokens", "0 for a model without a language-modelling head", str(decode_tokens),
                 "load it with AutoModelForCausalLM",
             )  # fmt: skip
-        self._sequences = sequences
+        self._batches = batches_of(sequences)
         self._vocabulary = int(text_config(model).vocab_size)
         self._smallest_k = smallest_k
         self._longest = longest
         self.decode_tokens = decode_tokens
         self.done = self.tokens = 0
-        if isinstance(sequences, (Sequence, Tensor)):
-            lengths = [checked.shape[-1] for checked in self._checked()]
-            self._longest = max(lengths, default=0)
+        if isinstance(self._batches, (Sequence, Tensor)) or (longest is None and can_be_read_twice(self._batches)):
+            self._longest = max(map(len, self._checked()), default=0)
         elif longest is None:
             raise TopThetaValueError(
                 "longest", "the most tokens of a sequence, since sequences is an iterator", "None", "or pass a list"
@@ -65,24 +70,19 @@ class CalibrationTexts:
 
     def __iter__(self) -> Iterator[Tensor]:
         """Tokens [1, n] of one sequence after the other."""
-        for batch in self._checked():
-            for tokens in batch.reshape(-1, batch.shape[-1]):
-                yield tokens[None]
-                self.done += 1
-                self.tokens += len(tokens)
+        for tokens in self._checked():
+            yield tokens[None]
+            self.done += 1
+            self.tokens += len(tokens)
 
     def _checked(self) -> Iterator[Tensor]:
-        for index, tokens in enumerate(self._sequences):
-            self._check(f"sequences[{index}]", tokens)
-            yield tokens
+        for index, batch in enumerate(self._batches):
+            for name, tokens in sequences_of(f"sequences[{index}]", batch):
+                self._check(name, tokens)
+                yield tokens
 
     def _check(self, name: str, tokens: Tensor) -> None:
-        if not isinstance(tokens, Tensor) or tokens.dtype != torch.int64:
-            got = str(tokens.dtype) if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise TopThetaTypeError(name, "an int64 tensor of tokens", got, "tokenise with return_tensors='pt'")
-        if tokens.ndim not in (1, 2) or not tokens.numel():
-            raise TopThetaValueError(name, "tokens [n] or [B, n]", f"shape {list(tokens.shape)}")
-        length = tokens.shape[-1]
+        length = len(tokens)
         if length + self.decode_tokens <= self._smallest_k:
             raise TopThetaValueError(
                 name, f"more than {self._smallest_k} tokens, the smallest k, since shorter rows are dense",

@@ -1,64 +1,130 @@
-"""Which model a table of thresholds belongs to."""
+"""Which model a table of thresholds belongs to: the same answer from the model in memory and from its folder."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
+from toptheta_npu._files import checked_path
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models.attach import attention_modules, text_config
+from toptheta_npu.models.attach import text_config
+from toptheta_npu.models.fingerprint_schema_1 import schema_1_fingerprint
+from toptheta_npu.models.sampled_weights import weight_digests, weights_of_folder, weights_of_model
+from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds.fingerprint import Fingerprint, differences, is_schema_1
 
-_GEOMETRY = ("model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size")
+#: Settings of a configuration that scale the scores, where an architecture has them.
+_SCALING = ("attention_multiplier", "query_pre_attn_scalar", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
 
 
 def model_fingerprint(model: PreTrainedModel) -> str:
     """A short text that is the same for the same model and differs between models.
 
-    It covers what thresholds depend on: the geometry, the rotary parameters, and the query and key
-    projections of the first and the last layer, in bfloat16, so that neither the dtype in which a
-    bfloat16 checkpoint is loaded nor the device matters.
+    It has one digest each for what thresholds depend on: the geometry, the rotary parameters, and rows of the
+    query and key weights of every layer. Device and dtype do not matter: a bfloat16 or float16 checkpoint gives
+    the same text in float32, bfloat16 and float16. Of weights on the meta device, as accelerate leaves them, the
+    rows are read from the folder that the model was loaded from.
 
     Raises:
-        TopThetaNotImplementedError: not one causal attention module per layer.
-        TopThetaValueError: the weights are not in memory.
+        TopThetaNotImplementedError: not one causal attention module with weights of its own per layer.
+        TopThetaValueError: weights on the meta device, and no folder to read them from.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> config = LlamaConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=2,
         ...                      num_attention_heads=2, vocab_size=8)
-        >>> model = LlamaForCausalLM(config)
-        >>> model_fingerprint(model) == model_fingerprint(model.bfloat16())
+        >>> model = LlamaForCausalLM(config).bfloat16()
+        >>> model_fingerprint(model) == model_fingerprint(model.half())
         True
     """
-    modules = attention_modules(model)
-    digest = hashlib.sha256(json.dumps(_geometry(model, modules[0]), sort_keys=True, default=str).encode())
-    for module in (modules[0], modules[-1]):
-        for name, weight in _projections(module):
-            if weight.is_meta:
-                raise TopThetaValueError("model", "weights in memory", f"{name} on the meta device", "load it fully")
-            digest.update(name.encode())
-            rounded = weight.detach().to("cpu", torch.bfloat16).contiguous()
-            digest.update(rounded.view(torch.int16).numpy().tobytes())
-    return f"{text_config(model).model_type}-{digest.hexdigest()[:32]}"
-
-
-def _geometry(model: PreTrainedModel, attention: Any) -> dict[str, object]:
     config = text_config(model)
-    geometry = {name: getattr(config, name, None) for name in _GEOMETRY}
-    geometry["head_dim"] = getattr(attention, "head_dim", None)
-    geometry["rope_parameters"] = getattr(config, "rope_parameters", None)
-    return geometry
+    with weights_of_model(model) as weights:
+        return _fingerprint(config, weight_digests(weights, config.num_hidden_layers))
 
 
-def _projections(attention: Any) -> Iterator[tuple[str, Tensor]]:
-    """The weights behind the scores; all of the module's where query and key have none of their own."""
-    separate = hasattr(attention, "q_proj") and hasattr(attention, "k_proj")
-    for name, weight in sorted(attention.named_parameters()):
-        if not separate or name in ("q_proj.weight", "k_proj.weight"):
-            yield name, weight
+def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
+    """The :func:`model_fingerprint` of the model in a folder, without building it.
+
+    For models that are not in memory as transformers builds them: serving engines fuse and shard the weights.
+
+    Args:
+        folder: with a ``config.json`` and the weights in one or more ``*.safetensors``, as ``save_pretrained``
+            writes them; only the rows that count are read.
+
+    Raises:
+        TopThetaTypeError: ``folder`` is not a path.
+        TopThetaValueError: there is no such folder, or its configuration or weights cannot be read.
+        TopThetaNotImplementedError: the weights are not those of a decoder with attention in every layer.
+
+    Example:
+        >>> from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
+        >>> folder_fingerprint(TINY_LLAMA) == model_fingerprint(load_tiny_llama()[0])
+        True
+    """
+    path = checked_path(folder)
+    if not (path / "config.json").is_file():
+        got = "no config.json" if path.is_dir() else "no such folder"
+        raise TopThetaValueError(str(folder), "the folder of a model", got, "give what save_pretrained wrote to")
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config(decoder=True)
+        layers = int(config.num_hidden_layers)
+    # whatever a configuration's own checks raise
+    except Exception as error:
+        reason = str(error).split("\n")[0]
+        raise TopThetaValueError(str(path / "config.json"), "a transformers configuration", reason) from error
+    with weights_of_folder(path) as weights:
+        return _fingerprint(config, weight_digests(weights, layers))
+
+
+def check_fingerprint(model: PreTrainedModel, table: ThresholdTable) -> None:
+    """Raises TopThetaValueError, which says what differs, unless ``table`` was calibrated for ``model``."""
+    if is_schema_1(table.fingerprint):
+        own = schema_1_fingerprint(model)
+        different = [] if own == table.fingerprint else ["model or dtype"]
+    else:
+        own = model_fingerprint(model)
+        different = differences(own, table.fingerprint)
+    if not different:
+        return
+    remedy = "calibrate this model, or load the file that belongs to it"
+    if is_schema_1(table.fingerprint) and model.dtype == torch.float16:
+        remedy += "; files of schema 1 fit float32 and bfloat16 only: load the model so, or calibrate again"
+    elif different == ["weights"] and model.dtype in (torch.float16, torch.bfloat16):
+        remedy += "; a float32 checkpoint has other weights in float16 than in bfloat16: calibrate it in float32"
+    got = f"those of {table.fingerprint}, which differs in {' and '.join(different)}"
+    raise TopThetaValueError("thresholds", f"those of this model, {own}", got, remedy)
+
+
+def _fingerprint(config: Any, weights: tuple[str, ...]) -> str:
+    heads = config.num_attention_heads
+    geometry = {
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
+        "hidden_size": config.hidden_size,
+        **{name: getattr(config, name, None) for name in _SCALING},
+    }
+    rotary = getattr(config, "rope_parameters", None)
+    return str(Fingerprint(config.model_type, _digest(geometry), _digest(rotary), weights))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(_plain(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    """``value`` without what a round trip through a file changes: 1 and 1.0, tuples and lists, None and nothing."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items() if each is not None}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (int, float)):
+        return float(value)
+    return None if value is None else str(value)

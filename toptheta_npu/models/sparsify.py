@@ -21,11 +21,17 @@ from toptheta_npu.models.attach import (
     sliding_layers,
     text_config,
 )
-from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.fingerprint import check_fingerprint
 from toptheta_npu.models.rows import ForwardRows
 from toptheta_npu.models.statistics import Recorder, Recording
 from toptheta_npu.models.threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
-from toptheta_npu.thresholds import Extrapolation, ThresholdExtrapolationWarning, ThresholdsAtK, ThresholdTable
+from toptheta_npu.thresholds import (
+    Extrapolation,
+    MeanDiscardedMassWarning,
+    ThresholdExtrapolationWarning,
+    ThresholdsAtK,
+    ThresholdTable,
+)
 
 
 class NothingSparsifiedWarning(UserWarning):
@@ -79,6 +85,7 @@ def sparsify(
             ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
+        MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
         NothingSparsifiedWarning: at the end, if no row was longer than k.
         ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
 
@@ -100,7 +107,7 @@ def sparsify(
     check_switches(vmc=vmc, statistics=statistics)
     _check_max_length(model, max_length)
     at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
-    mass = _offline_mass(at_k) if sdc == "offline" else None
+    mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model) if statistics else None
@@ -142,20 +149,22 @@ def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
             "thresholds", "{} layers x {} heads, as the model has".format(*want), "{} x {}".format(*have),
             "calibrate this model",
         )  # fmt: skip
-    fingerprint = model_fingerprint(model)
-    if thresholds.fingerprint != fingerprint:
-        raise TopThetaValueError(
-            "thresholds", f"those of this model, {fingerprint}", f"those of {thresholds.fingerprint}",
-            "calibrate this model, or load the file that belongs to it",
-        )  # fmt: skip
+    check_fingerprint(model, thresholds)
 
 
-def _offline_mass(at_k: ThresholdsAtK) -> Tensor:
+def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
     if at_k.discarded_mass is None:
         raise TopThetaValueError(
             "sdc", "'none', 'exact' or 'exp_threshold' with a table without discarded_mass", "'offline'",
             "add it with calibrate_discarded_mass",
         )  # fmt: skip
+    if thresholds.discarded_statistic == "mean":
+        warnings.warn(
+            "sdc='offline' uses the mean discarded mass, which a few rows make far too large for most: it can be worse "
+            "than sdc='none'; run calibrate_discarded_mass again, whose default is the geometric mean",
+            MeanDiscardedMassWarning,
+            stacklevel=4,
+        )
     return at_k.discarded_mass[0]
 
 

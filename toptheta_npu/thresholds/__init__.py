@@ -7,12 +7,19 @@ per-length tensors on the device of the model by its method ``at``.
 from __future__ import annotations
 
 from toptheta_npu.thresholds.fit import ThresholdFit
-from toptheta_npu.thresholds.lookup import Extrapolation, ThresholdExtrapolationWarning, ThresholdsAtK
-from toptheta_npu.thresholds.table import Estimator, Placement, ThresholdTable
+from toptheta_npu.thresholds.lookup import (
+    Extrapolation,
+    MeanDiscardedMassWarning,
+    ThresholdExtrapolationWarning,
+    ThresholdsAtK,
+)
+from toptheta_npu.thresholds.table import DiscardedStatistic, Estimator, Placement, ThresholdTable
 
 __all__ = [
+    "DiscardedStatistic",
     "Estimator",
     "Extrapolation",
+    "MeanDiscardedMassWarning",
     "Placement",
     "ThresholdExtrapolationWarning",
     "ThresholdFit",

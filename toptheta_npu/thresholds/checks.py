@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
 from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS
 
 if TYPE_CHECKING:
     from toptheta_npu.thresholds.table import ThresholdTable
 
+#: The longest row, and the largest k: 16 Mi elements. A table keeps one row of numbers per length on the device.
+MAX_LENGTH = 2**24
+#: What the calibrated discarded mass of a cell is of its rows' masses.
+DISCARDED_STATISTICS = ("geometric_mean", "mean")
 #: Placement of the threshold test, and the unit of theta that goes with it.
 UNITS = {"pre_softmax": "scaled score", "post_softmax": "probability"}
 ESTIMATORS = ("algorithm1", "pooled")
@@ -49,31 +53,53 @@ def check_table(table: ThresholdTable) -> None:
     _check_values(table)
 
 
+def is_finite_number(value: object) -> bool:
+    """Whether ``value`` is a number that a float64 can hold."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def _check_header(table: ThresholdTable) -> None:
-    if table.placement not in UNITS:
-        raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(table.placement))
-    if table.estimator not in ESTIMATORS:
-        raise TopThetaValueError("estimator", f"one of {', '.join(ESTIMATORS)}", repr(table.estimator))
-    if not isinstance(table.alpha, (int, float)) or not math.isfinite(table.alpha):
-        raise TopThetaValueError("alpha", "a finite number", repr(table.alpha))
+    for name, choices in (("placement", tuple(UNITS)), ("estimator", ESTIMATORS)):
+        if getattr(table, name) not in choices:
+            raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(getattr(table, name)))
+    if not is_finite_number(table.alpha):
+        raise TopThetaValueError("alpha", "a finite number", shown(table.alpha))
     if not isinstance(table.layer_k, (list, tuple)):
-        raise TopThetaTypeError("layer_k", "a list or tuple of ints", repr(table.layer_k))
+        raise TopThetaTypeError("layer_k", "a list or tuple of ints", shown(table.layer_k))
     if not isinstance(table.provenance, Mapping):
-        raise TopThetaTypeError("provenance", "a mapping of str to str", repr(table.provenance))
-    if not all(type(k) is int and k >= 0 for k in table.layer_k):
-        raise TopThetaValueError("layer_k", "an int of at least 0 per layer", str(list(table.layer_k)))
+        raise TopThetaTypeError("provenance", "a mapping of str to str", shown(table.provenance))
+    for k in table.layer_k:
+        if type(k) is not int or not 0 <= k <= MAX_LENGTH:
+            raise TopThetaValueError("layer_k", f"an int from 0 to {MAX_LENGTH} per layer", shown(k))
     if not isinstance(table.fingerprint, str):
         raise TopThetaTypeError("fingerprint", "a str", type(table.fingerprint).__name__)
     for key, value in table.provenance.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TopThetaTypeError("provenance", "str to str", f"{key!r}: {value!r}", "convert with str()")
+            raise TopThetaTypeError("provenance", "str to str", f"{shown(key)}: {shown(value)}", "convert with str()")
+    _check_statistic(table)
+
+
+def _check_statistic(table: ThresholdTable) -> None:
+    statistic = table.discarded_statistic
+    if statistic is not None and statistic not in DISCARDED_STATISTICS:
+        expected = f"one of {', '.join(DISCARDED_STATISTICS)}, or None"
+        raise TopThetaValueError("discarded_statistic", expected, shown(statistic))
+    if statistic is not None and table.discarded_mass is None:
+        raise TopThetaValueError("discarded_statistic", "None without discarded_mass", repr(statistic))
 
 
 def _check_knots(name: str, knots: Tensor) -> None:
     if knots.ndim != 1 or len(knots) == 0:
         raise TopThetaValueError(name, "one dimension, not empty", f"shape {tuple(knots.shape)}")
     if knots[0] < 1 or not bool((knots[1:] > knots[:-1]).all()):
-        raise TopThetaValueError(name, "ascending numbers of at least 1", str(knots.tolist()))
+        raise TopThetaValueError(name, "ascending numbers of at least 1", shown(knots.tolist()))
+    if knots[-1] > MAX_LENGTH:
+        raise TopThetaValueError(name, f"numbers up to {MAX_LENGTH}", str(int(knots[-1])))
 
 
 def _check_shapes(table: ThresholdTable) -> None:
@@ -81,6 +107,8 @@ def _check_shapes(table: ThresholdTable) -> None:
         got = f"shape {tuple(table.theta.shape)}"
         raise TopThetaValueError("theta", "four dimensions [K, L, Hq, R]", got)
     _, layers, heads, _ = table.theta.shape
+    if not layers or not heads:
+        raise TopThetaValueError("theta", "at least one layer and head", f"shape {tuple(table.theta.shape)}")
     full = (len(table.k), layers, heads, len(table.lengths))
     shapes = {
         "theta": full,
@@ -106,6 +134,10 @@ def _check_values(table: ThresholdTable) -> None:
             raise TopThetaValueError(name, "numbers", "NaN", "calibrate again")
         if name != "theta" and not bool(((tensor >= 0) & (tensor < math.inf)).all()):
             raise TopThetaValueError(name, "finite numbers of at least 0", "others")
+    if table.placement == "post_softmax" and bool((table.theta > 1).any()):
+        raise TopThetaValueError(
+            "theta", "probabilities of at most 1", str(table.theta.max().item()), "calibrate with a smaller alpha"
+        )
     if bool((table.counts < 0).any()):
         raise TopThetaValueError("counts", "numbers of at least 0", str(int(table.counts.min())))
     unfounded = ~(table.counts > 0).any(dim=-1) & (table.theta > -math.inf).any(dim=-1).any(dim=0)

@@ -1,28 +1,34 @@
-"""The table's own file: safetensors with a JSON header, read strictly and written atomically."""
+"""The table's own file: safetensors with a JSON header and a checksum, read strictly and written atomically.
+
+Schema 2 has a checksum and the statistic behind the discarded mass, schema 1 neither. Both are read.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu._files import file_error, read_bytes, write_atomically
+from toptheta_npu.errors import shortened, shown
 from toptheta_npu.thresholds.checks import DTYPES, OPTIONAL, UNITS
 
 if TYPE_CHECKING:
     from toptheta_npu.thresholds.table import ThresholdTable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+#: Larger files are not read: 4 GiB, several times what a table for the largest models takes.
+MAX_FILE_BYTES = 2**32
 
 # One metadata entry: the order of several is not fixed, and the file is to be the same byte for byte.
-_METADATA_KEY = "toptheta_thresholds"
-_HEADER_TYPES: dict[str, type | tuple[type, ...]] = {
+METADATA_KEY = "toptheta_thresholds"
+_SCHEMA_1: dict[str, type | tuple[type, ...]] = {
+    "schema": int,
     "placement": str,
     "unit": str,
     "estimator": str,
@@ -31,7 +37,9 @@ _HEADER_TYPES: dict[str, type | tuple[type, ...]] = {
     "fingerprint": str,
     "provenance": dict,
 }
+_FIELDS = {1: _SCHEMA_1, 2: {**_SCHEMA_1, "discarded_statistic": (str, type(None)), "checksum": str}}
 _RECALIBRATE = "calibrate the model again"
+_DAMAGED = "get a fresh copy, or calibrate the model again"
 
 
 def save_table(table: ThresholdTable, path: str | Path) -> None:
@@ -45,90 +53,87 @@ def save_table(table: ThresholdTable, path: str | Path) -> None:
         "layer_k": list(table.layer_k),
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
+        "discarded_statistic": table.discarded_statistic,
     }
     tensors = {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
-    metadata = {_METADATA_KEY: json.dumps(header, sort_keys=True)}
+    header["checksum"] = checksum(header, tensors)
+    metadata = {METADATA_KEY: json.dumps(header, sort_keys=True)}
     write_atomically(path, safetensors.torch.save(tensors, metadata))
 
 
 def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header without schema and unit, and the tensors of a table file; their names and dtypes are checked.
+    """The header's fields of the table and its tensors; their names and dtypes and the checksum are right.
 
     Raises:
-        TopThetaValueError: the file cannot be read, is not safetensors, or not a table of this schema.
+        TopThetaTypeError: ``path`` is not a path.
+        TopThetaValueError: the file cannot be read, is damaged or not a table of a known schema.
     """
-    if not Path(path).is_file():
-        raise file_error(path, "a threshold table", "no such file", "calibrate, or correct the path")
+    content = read_bytes(path, "a threshold table", MAX_FILE_BYTES)
     try:
-        with safe_open(str(path), framework="pt") as file:
-            header = _parse_header(path, (file.metadata() or {}).get(_METADATA_KEY))
-            names = set(file.keys())
-            _check_names(path, names)
-            tensors = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
-        got = f"something else or a damaged file ({error})"
-        raise file_error(path, "a safetensors file", got, _RECALIBRATE) from error
-    for name, tensor in tensors.items():
-        if tensor.dtype != DTYPES[name]:
-            raise file_error(path, f"{name} as {DTYPES[name]}", str(tensor.dtype), _RECALIBRATE)
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise file_error(path, "a safetensors file", f"something else or a damaged file ({error})", _DAMAGED) from error
+    try:
+        header = _parse_header(path, content)
+        _check_tensors(path, tensors)
+        if "checksum" in header and header.pop("checksum") != checksum(header, tensors):
+            raise file_error(path, "a table with the checksum of its content", "another content", _DAMAGED)
+    except RecursionError as error:
+        raise file_error(path, "a flat JSON header", "deeply nested JSON", _RECALIBRATE) from error
+    if header.pop("schema") == 1:
+        header["discarded_statistic"] = "mean" if "discarded_mass" in tensors else None
+    del header["unit"]
     return header, tensors
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Writes beside ``path`` and then replaces it, so that no reader ever sees half a file.
-
-    Raises:
-        TopThetaValueError: the folder of ``path`` does not exist.
-    """
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise file_error(path, "a file in an existing folder", "no such folder", f"create {target.parent}")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+def checksum(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 in hexadecimal digits of everything that a file says, but not of how its bytes are arranged."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
-def file_error(path: str | Path, expected: str, got: str, remedy: str | None = None) -> TopThetaValueError:
-    """The error for something wrong with the file at ``path``."""
-    return TopThetaValueError(str(path), expected, got, remedy)
-
-
-def _parse_header(path: str | Path, text: str | None) -> dict[str, Any]:
+def _parse_header(path: str | Path, content: bytes) -> dict[str, Any]:
+    length = int.from_bytes(content[:8], "little")
+    text = (_parse_json(path, content[8 : 8 + length]).get("__metadata__") or {}).get(METADATA_KEY)
     if text is None:
         raise file_error(path, "a threshold table", "a safetensors file of another kind", _RECALIBRATE)
-    try:
-        header: Any = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise file_error(path, "a JSON header", str(error), _RECALIBRATE) from error
+    header = _parse_json(path, text)
     if not isinstance(header, dict):
         raise file_error(path, "a JSON object as header", type(header).__name__, _RECALIBRATE)
-    version = header.pop("schema", None)
-    if version != SCHEMA_VERSION:
+    version = header.get("schema")
+    if type(version) is not int or version not in _FIELDS:
         remedy = "install the toptheta_npu that wrote it, or calibrate again"
-        raise file_error(path, f"schema version {SCHEMA_VERSION}", repr(version), remedy)
-    if set(header) != set(_HEADER_TYPES):
-        want, got = ", ".join(sorted(_HEADER_TYPES)), ", ".join(sorted(header))
+        raise file_error(path, f"schema version {' or '.join(map(str, _FIELDS))}", shown(version), remedy)
+    if set(header) != set(_FIELDS[version]):
+        want, got = ", ".join(sorted(_FIELDS[version])), shortened(", ".join(sorted(header)))
         raise file_error(path, f"the header fields {want}", got, _RECALIBRATE)
-    for name, kind in _HEADER_TYPES.items():
+    for name, kind in _FIELDS[version].items():
         if not isinstance(header[name], kind):
-            raise file_error(path, f"another type of header field {name}", repr(header[name]), _RECALIBRATE)
-    unit = header.pop("unit")
-    if unit != UNITS.get(header["placement"]):
+            raise file_error(path, f"another type of header field {name}", shown(header[name]), _RECALIBRATE)
+    if header["unit"] != UNITS.get(header["placement"]):
         expected = f"one of the placements and units {UNITS}"
-        raise file_error(path, expected, f"{header['placement']!r} in {unit!r}", _RECALIBRATE)
+        raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _RECALIBRATE)
     return header
 
 
-def _check_names(path: str | Path, names: set[str]) -> None:
-    missing = set(DTYPES) - OPTIONAL - names
+def _parse_json(path: str | Path, text: bytes | str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise file_error(path, "a JSON header", str(error), _DAMAGED) from error
+
+
+def _check_tensors(path: str | Path, tensors: dict[str, Tensor]) -> None:
+    missing = set(DTYPES) - OPTIONAL - set(tensors)
     if missing:
         raise file_error(path, "every tensor of a table", f"no {', '.join(sorted(missing))}", _RECALIBRATE)
-    extra = names - set(DTYPES)
+    extra = set(tensors) - set(DTYPES)
     if extra:
-        raise file_error(path, f"no tensors but {', '.join(DTYPES)}", f"also {', '.join(sorted(extra))}", _RECALIBRATE)
+        got = shortened(f"also {', '.join(sorted(extra))}")
+        raise file_error(path, f"no tensors but {', '.join(DTYPES)}", got, _RECALIBRATE)
+    for name, tensor in tensors.items():
+        if tensor.dtype != DTYPES[name]:
+            raise file_error(path, f"{name} as {DTYPES[name]}", str(tensor.dtype), _RECALIBRATE)

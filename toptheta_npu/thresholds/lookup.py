@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
+from toptheta_npu.thresholds.checks import MAX_LENGTH
 from toptheta_npu.thresholds.fit import ThresholdFit, line_of, theta_of
 from toptheta_npu.thresholds.knots import Floats, Integers, interpolate, lerp
 
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
 
 # The scratch of a pass stays in the second-level cache.
 _LENGTHS_PER_PASS = 2048
+# One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.
+_MOST_BYTES = 32 * 2**30
 
 Extrapolation = Literal["nearest", "fitted"]
 
 
 class ThresholdExtrapolationWarning(UserWarning):
     """Thresholds were asked for at row lengths beyond the calibrated ones."""
+
+
+class MeanDiscardedMassWarning(UserWarning):
+    """``sdc="offline"`` is to use the mean discarded mass, which a few rows make far too large for most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +107,14 @@ def expand(
 ) -> ThresholdsAtK:
     """The work of ``ThresholdTable.at``."""
     if extrapolation not in get_args(Extrapolation):
-        raise TopThetaValueError("extrapolation", " or ".join(get_args(Extrapolation)), repr(extrapolation))
-    if max_length is not None and (type(max_length) is not int or max_length < 1):
-        raise TopThetaValueError("max_length", "an int of at least 1, or None", repr(max_length))
+        raise TopThetaValueError("extrapolation", " or ".join(get_args(Extrapolation)), shown(extrapolation))
+    if max_length is not None and (type(max_length) is not int or not 1 <= max_length <= MAX_LENGTH):
+        raise TopThetaValueError("max_length", f"an int from 1 to {MAX_LENGTH}, or None", shown(max_length))
     targets = table.layer_targets(k)
     calibrated = int(table.lengths[-1])
     longest = max_length or calibrated
+    destination = _checked_device(device)
+    _check_size(table, longest)
     fit = None
     if longest > calibrated:
         _warn(table, longest, extrapolation)
@@ -113,9 +122,9 @@ def expand(
     theta, mass = [], []
     for layer in range(table.num_layers):
         rows, mass_rows = _layer_rows(table, k, layer, longest, fit)
-        theta.append(torch.from_numpy(rows).to(device))
+        theta.append(torch.from_numpy(rows).to(destination))
         if mass_rows is not None:
-            mass.append(torch.from_numpy(mass_rows).to(device))
+            mass.append(torch.from_numpy(mass_rows).to(destination))
     return ThresholdsAtK(
         k=k,
         placement=table.placement,
@@ -124,6 +133,27 @@ def expand(
         theta=tuple(theta),
         discarded_mass=tuple(mass) or None,
     )
+
+
+def _checked_device(device: torch.device | str) -> torch.device:
+    if not isinstance(device, (str, torch.device)):
+        raise TopThetaTypeError("device", "a torch.device or its name", type(device).__name__)
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    # a missing CUDA raises AssertionError, a missing plug-in ModuleNotFoundError, others NotImplementedError
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).split("\n")[0]
+        remedy = "name one that this machine has, such as 'cpu'"
+        raise TopThetaValueError("device", "a device of this machine", f"{device} ({reason})", remedy) from error
+    return found
+
+
+def _check_size(table: ThresholdTable, longest: int) -> None:
+    numbers = (longest + 1) * table.num_layers * table.num_heads * (1 if table.discarded_mass is None else 2)
+    if 4 * numbers > _MOST_BYTES:
+        got = f"{4 * numbers / 2**30:.0f} GiB for rows of up to {longest} elements"
+        raise TopThetaValueError("max_length", f"thresholds of at most {_MOST_BYTES // 2**30} GiB", got, "lower it")
 
 
 def _layer_rows(

@@ -10,9 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu._files import file_error
+from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shown
 from toptheta_npu.thresholds.checks import DTYPES, UNITS, check_table
-from toptheta_npu.thresholds.file import file_error, read_table, save_table
+from toptheta_npu.thresholds.file import read_table, save_table
+from toptheta_npu.thresholds.fingerprint import differences, is_schema_1
 from toptheta_npu.thresholds.fit import ThresholdFit, fit_table
 from toptheta_npu.thresholds.lookup import (
     Extrapolation,
@@ -23,6 +25,7 @@ from toptheta_npu.thresholds.text import read_text, write_csv, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
 Estimator = Literal["algorithm1", "pooled"]
+DiscardedStatistic = Literal["geometric_mean", "mean"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -35,7 +38,7 @@ class ThresholdTable:
         theta: float32 [K, L, Hq, R]. Pre-softmax in units of the scaled score (after RoPE and scale),
             post-softmax a probability. An element is kept when it is strictly greater; -inf is dense.
         k: int64 [K], ascending: the knots in elements kept per row.
-        lengths: int64 [R], ascending, R <= 128: the knots in row length.
+        lengths: int64 [R], ascending, R <= 128, up to 2**24: the knots in row length.
         counts: int64 [L, Hq, R], calibration rows behind each knot; 0 where filled from neighbours.
         std: float32 [K, L, Hq, R], spread of the per-row thresholds (0 for the pooled estimator).
         placement: ``"pre_softmax"`` or ``"post_softmax"``.
@@ -44,8 +47,9 @@ class ThresholdTable:
         layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements.
         fingerprint: of the model that was calibrated.
         provenance: what was calibrated on, str to str.
-        discarded_mass: float32 [K, L, Hq, R] or None: mean exp-sum of the elements not kept, relative to
-            exp(row max), for the offline softmax denominator compensation.
+        discarded_mass: float32 [K, L, Hq, R] or None: the rows' typical exp-sum of the elements not kept,
+            relative to exp(row max), for the offline softmax denominator compensation.
+        discarded_statistic: what "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not known.
         bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
             on the calibration rows (pooled estimator).
 
@@ -77,6 +81,7 @@ class ThresholdTable:
     provenance: Mapping[str, str] = field(default_factory=dict)
     discarded_mass: Tensor | None = None
     bracket: Tensor | None = None
+    discarded_statistic: DiscardedStatistic | None = None
 
     def __post_init__(self) -> None:
         check_table(self)
@@ -118,11 +123,11 @@ class ThresholdTable:
             TopThetaValueError: ``k`` is outside the calibrated knots.
         """
         if type(k) is not int:
-            raise TopThetaTypeError("k", "an int", repr(k))
+            raise TopThetaTypeError("k", "an int", shown(k))
         low, high = int(self.k[0]), int(self.k[-1])
         if not low <= k <= high:
             known = f"{low}, the calibrated k" if low == high else f"{low} to {high}, the calibrated range"
-            raise TopThetaValueError("k", known, str(k), f"calibrate with k={k} among the knots")
+            raise TopThetaValueError("k", known, shown(k), f"calibrate with k={shown(k)} among the knots")
         return [max(k, layer_k) for layer_k in self.layer_k]
 
     def at(
@@ -141,13 +146,14 @@ class ThresholdTable:
         Args:
             k: elements to keep per row, within the calibrated knots.
             device: where the thresholds go.
-            max_length: the last row length with a threshold of its own; None: the longest calibrated.
+            max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
             extrapolation: beyond the longest calibrated length, ``"nearest"`` uses that length's
                 thresholds, ``"fitted"`` the function of :meth:`fit`.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the knots, or another argument is unusable.
+            TopThetaValueError: ``k`` is outside the knots, another argument is unusable, or the rows of all
+                lengths would take more than 32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
@@ -174,8 +180,11 @@ class ThresholdTable:
     def save(self, path: str | Path) -> None:
         """Writes the table as a safetensors file, atomically; the same table gives the same bytes.
 
+        A symbolic link and the mode of an existing file stay.
+
         Raises:
-            TopThetaValueError: the folder does not exist.
+            TopThetaTypeError: ``path`` is not a path.
+            TopThetaValueError: the file cannot be written; what was there is as it was.
         """
         save_table(self, path)
 
@@ -188,16 +197,12 @@ class ThresholdTable:
             fingerprint: of the model the thresholds are wanted for; None: any.
 
         Raises:
-            TopThetaValueError: the file is missing, damaged, of another kind, schema or model.
+            TopThetaTypeError: ``path`` is not a path.
+            TopThetaValueError: the file is missing, unreadable, damaged, of another kind, schema or model.
         """
         header, tensors = read_table(path)
-        if fingerprint is not None and header["fingerprint"] != fingerprint:
-            raise file_error(
-                path,
-                f"thresholds of the model {fingerprint}",
-                f"those of {header['fingerprint']}",
-                "calibrate this model, or load the file that belongs to it",
-            )
+        if fingerprint is not None:
+            _check_model(path, fingerprint, header["fingerprint"])
         try:
             fields: dict[str, Any] = {**tensors, **header}
             return cls(**fields)
@@ -212,7 +217,7 @@ class ThresholdTable:
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the knots, or the folder does not exist.
+            TopThetaValueError: ``k`` is outside the knots, or the file cannot be written.
         """
         write_text(self, path, k)
 
@@ -221,7 +226,7 @@ class ThresholdTable:
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the knots, or the folder does not exist.
+            TopThetaValueError: ``k`` is outside the knots, or the file cannot be written.
         """
         write_csv(self, path, k)
 
@@ -264,3 +269,16 @@ class ThresholdTable:
             fingerprint=fingerprint,
             provenance=provenance or {},
         )
+
+
+def _check_model(path: str | Path, wanted: str, found: str) -> None:
+    if not isinstance(wanted, str):
+        raise TopThetaTypeError("fingerprint", "a str or None", type(wanted).__name__)
+    different = differences(wanted, found)
+    if not different:
+        return
+    remedy = "calibrate this model, or load the file that belongs to it"
+    if is_schema_1(found) and not is_schema_1(wanted):
+        remedy = "load it without fingerprint: sparsify compares such a file with its model by the earlier formula"
+    got = f"those of {found}, which differs in {' and '.join(different)}"
+    raise file_error(path, f"thresholds of the model {wanted}", got, remedy)

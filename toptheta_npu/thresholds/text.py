@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from toptheta_npu._files import file_error, read_bytes, write_atomically
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds.file import file_error, write_atomically
+from toptheta_npu.thresholds.checks import MAX_LENGTH
 from toptheta_npu.thresholds.fit import line_of, theta_of
 from toptheta_npu.thresholds.knots import (
     MAX_LENGTH_KNOTS,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from toptheta_npu.thresholds.table import ThresholdTable
 
 _LINE = re.compile(r"L(\d{1,9})_H(\d{1,9}):(\d{1,9}) (\S+) (\d{1,9}) (\d{1,9})")
+#: Larger files are not read: 4 GiB of lines.
+_MAX_FILE_BYTES = 2**32
 _FORM = "L<layer>_H<head>:<length> <threshold> <samples> <k>"
 
 
@@ -67,8 +70,6 @@ def read_text(path: str | Path, placement: str) -> dict[str, Any]:
     Raises:
         TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
     """
-    if not Path(path).is_file():
-        raise file_error(path, "a th.txt file", "no such file", "correct the path")
     lines = _parse(path)
     heads = _check_grid(path, lines)
     layer_ks = [next(iter(lines[layer, 0].values())).k for layer in range(len(lines) // heads)]
@@ -110,7 +111,7 @@ def _parse(path: str | Path) -> _Lines:
     lines: _Lines = {}
     layer_k: dict[int, int] = {}
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_bytes(path, "a th.txt file", _MAX_FILE_BYTES).decode()
     except UnicodeDecodeError as error:
         raise file_error(path, "a text file", str(error)) from error
     for number, content in enumerate(text.splitlines(), start=1):
@@ -141,6 +142,8 @@ def _parse_line(where: str, number: int, content: str) -> tuple[int, int, int, _
         raise TopThetaValueError(where, "a number as threshold", match[4]) from None
     if math.isnan(theta):
         raise TopThetaValueError(where, "a number as threshold", "NaN", "calibrate again")
+    if length > MAX_LENGTH:
+        raise TopThetaValueError(where, f"a length up to {MAX_LENGTH}", str(length))
     if not 1 <= k < length:
         raise TopThetaValueError(where, "1 <= k < length (shorter rows are dense)", f"k={k}, length={length}")
     return layer, head, length, _Line(number, theta, count, k)

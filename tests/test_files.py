@@ -1,0 +1,268 @@
+"""Whole files: written at once or not at all, whoever else writes, and whatever goes wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toptheta_npu import _files
+from toptheta_npu._files import read_bytes, write_atomically
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder which holds, after the test, nothing but files that the test itself names."""
+    yield tmp_path
+    assert not [path.name for path in tmp_path.rglob(".toptheta*")], "something was left behind"
+
+
+def test_bytes_and_text_arrive_whole(folder: Path) -> None:
+    write_atomically(folder / "bytes", b"\x00\xff")
+    write_atomically(str(folder / "text"), "κ~/k")
+    assert (folder / "bytes").read_bytes() == b"\x00\xff"
+    assert (folder / "text").read_text(encoding="utf-8") == "κ~/k"
+
+
+def test_the_mode_of_an_existing_file_stays_and_a_new_one_has_the_usual_one(folder: Path) -> None:
+    for mode in (0o600, 0o664, 0o755):
+        target = folder / oct(mode)
+        target.write_text("old")
+        target.chmod(mode)
+        write_atomically(target, "new")
+        assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("new", mode)
+    (folder / "usual").touch()
+    write_atomically(folder / "new", "")
+    assert (folder / "new").stat().st_mode == (folder / "usual").stat().st_mode
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
+def test_the_owner_of_an_existing_file_stays(folder: Path) -> None:
+    (folder / "theirs").write_text("old")
+    os.chown(folder / "theirs", NOBODY, NOBODY)
+    write_atomically(folder / "theirs", "new")
+    assert ((folder / "theirs").stat().st_uid, (folder / "theirs").stat().st_gid) == (NOBODY, NOBODY)
+
+
+def test_symbolic_links_stay(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data" / "file").write_text("old")
+    (folder / "link").symlink_to("data/file")
+    (folder / "chain").symlink_to("link")
+    (folder / "dangling").symlink_to("data/later")
+    write_atomically(folder / "chain", "new")
+    write_atomically(folder / "dangling", "first")
+    assert (folder / "data" / "file").read_text() == "new"
+    assert (folder / "data" / "later").read_text() == "first"
+    assert all((folder / name).is_symlink() for name in ("link", "chain", "dangling"))
+    assert sorted(path.name for path in (folder / "data").iterdir()) == ["file", "later"]
+
+
+def test_pipes_and_devices_are_written_directly(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    seen: list[bytes] = []
+    reader = threading.Thread(target=lambda: seen.append((folder / "pipe").read_bytes()))
+    reader.start()
+    write_atomically(folder / "pipe", b"through")
+    reader.join()
+    assert seen == [b"through"]
+    assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
+    write_atomically("/dev/null", "away")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def loop(folder: Path) -> Path:
+    (folder / "loop").symlink_to("loop")
+    return folder / "loop"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (lambda folder: folder, "the name of a file, got a folder; add the name of a file"),
+        (lambda folder: "", "the name of a file, got a folder"),
+        (lambda folder: folder / "none" / "file", "a file in an existing folder, got no such folder; create .*none$"),
+        (lambda folder: folder / ("n" * 300), "got File name too long; choose a shorter name"),
+        (lambda folder: "/dev/full", "got No space left on device; free some space"),
+        (loop, "got Too many levels of symbolic links"),
+        (lambda folder: "nu\0ll", "path: expected a path without null characters"),
+    ],
+)
+def test_unusable_targets(folder: Path, target: Callable[[Path], Any], message: str) -> None:
+    path = target(folder)
+    with pytest.raises(TopThetaValueError, match=message):
+        write_atomically(path, "content")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"bytes", Path])
+def test_paths_are_paths(path: Any) -> None:
+    with pytest.raises(TopThetaTypeError, match=r"path: expected a str or pathlib.Path, got"):
+        write_atomically(path, "content")
+    with pytest.raises(TopThetaTypeError, match=r"path: expected a str or pathlib.Path, got"):
+        read_bytes(path, "a file", 10)
+
+
+def test_a_name_may_be_as_long_as_the_disk_allows(folder: Path) -> None:
+    write_atomically(folder / ("n" * 255), "content")
+    assert (folder / ("n" * 255)).read_text() == "content"
+
+
+@pytest.mark.parametrize("when", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
+def test_whatever_fails_the_old_content_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, when: str, code: int
+) -> None:
+    (folder / "file").write_text("old")
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, when, fail)
+    with pytest.raises(TopThetaValueError, match=f"file: expected a place .*, got {os.strerror(code)}; ") as caught:
+        write_atomically(folder / "file", "new")
+    assert isinstance(caught.value.__cause__, OSError)
+    monkeypatch.undo()
+    assert (folder / "file").read_text() == "old"
+    assert [path.name for path in folder.iterdir()] == ["file"]
+
+
+def error_as_nobody(folder: Path, action: Callable[[], object]) -> str:
+    """What ``action`` raises in ``folder`` in a process without root's rights."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            os.chdir(folder)
+            action()
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.fixture
+def public(folder: Path) -> Path:
+    """The folder, for every user to look into."""
+    for each in (folder, *folder.parents[:2]):
+        each.chmod(0o755)
+    return folder
+
+
+def test_a_folder_or_file_that_may_not_be_written(public: Path) -> None:
+    (public / "sub").mkdir()
+    (public / "sub" / "file").write_text("old")
+    for mode, path in ((0o555, "new"), (0o555, "file")):
+        (public / "sub").chmod(mode)
+        error = error_as_nobody(public / "sub", lambda path=path: write_atomically(path, "new"))
+        assert f"TopThetaValueError: {path}: expected a place where a file can be written, got " in error
+        assert "choose a place where you may write, or change its permissions" in error
+    (public / "sub").chmod(0o777)
+    (public / "sub" / "file").chmod(0o444)
+    error = error_as_nobody(public / "sub", lambda: write_atomically("file", "new"))
+    assert "TopThetaValueError: file: expected a place where a file can be written, got " in error
+    assert (public / "sub" / "file").read_text() == "old"
+
+
+def test_a_file_that_may_not_be_read_is_not_called_missing(public: Path) -> None:
+    (public / "secret").write_text("content")
+    (public / "secret").chmod(0)
+    error = error_as_nobody(public, lambda: read_bytes("secret", "a table", 100))
+    expected = "secret: expected a table, got a file that cannot be read (Permission denied); correct the path or its"
+    assert f"TopThetaValueError: {expected}" in error
+
+
+def test_reading_is_bounded(folder: Path) -> None:
+    (folder / "large").write_bytes(bytes(11))
+    assert len(read_bytes(folder / "large", "a table", 11)) == 11
+    with pytest.raises(TopThetaValueError, match="expected a table of at most 10 bytes, got 11"):
+        read_bytes(folder / "large", "a table", 10)
+    with pytest.raises(TopThetaValueError, match="/dev/zero: expected a table, got a device or pipe"):
+        read_bytes("/dev/zero", "a table", 10)
+
+
+class StoppedWriter:
+    """Another process in the middle of writing ``target``."""
+
+    def __init__(self, target: Path) -> None:
+        seen, said = os.pipe()
+        told, self._go_on = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            os.close(self._go_on)
+
+            def stop(descriptor: int) -> None:
+                os.write(said, b"writing")
+                os.read(told, 1)
+
+            os.fsync = stop
+            write_atomically(target, "from the other process")
+            os._exit(0)
+        os.close(told)
+        assert os.read(seen, 7) == b"writing"
+
+    def kill(self) -> None:
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+    def finish(self) -> None:
+        os.close(self._go_on)
+        assert os.waitpid(self._process, 0)[1] == 0
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(folder: Path) -> None:
+    StoppedWriter(folder / "file").kill()
+    assert len(list(folder.iterdir())) == 1
+    write_atomically(folder / "other", "another file is nobody's business")
+    assert len(list(folder.iterdir())) == 2
+    write_atomically(folder / "file", "content")
+    assert sorted(path.name for path in folder.iterdir()) == ["file", "other"]
+
+
+def test_a_writer_at_work_is_left_alone(folder: Path) -> None:
+    writer = StoppedWriter(folder / "file")
+    write_atomically(folder / "file", "mine")
+    assert (folder / "file").read_text() == "mine"
+    writer.finish()
+    assert (folder / "file").read_text() == "from the other process"
+
+
+def test_a_writer_whose_new_file_is_taken_for_an_old_one_takes_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment between the creation of the file and its lock."""
+    assert _files.fcntl is not None
+    lock, removed = _files.fcntl.flock, []
+
+    def flock(file: Any, operation: int) -> None:
+        if not removed and operation == _files.fcntl.LOCK_EX:
+            removed.extend(folder.glob(".toptheta*"))
+            _files._remove_left_behind(folder / "file")
+        lock(file, operation)
+
+    monkeypatch.setattr(_files.fcntl, "flock", flock)
+    write_atomically(folder / "file", "content")
+    assert len(removed) == 1
+    assert (folder / "file").read_text() == "content"
+
+
+def test_without_locks_it_still_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_files, "fcntl", None)
+    write_atomically(folder / "file", "content")
+    assert (folder / "file").read_text() == "content"

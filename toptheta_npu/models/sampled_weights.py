@@ -1,0 +1,230 @@
+"""Rows of the query and key weights of every layer, found by name in a model or in its folder, and their digest.
+
+A weight is known by its layer and its name within the attention module, such as ``q_proj.weight``, so that
+neither the prefix nor the shard it lies in matters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from toptheta_npu._files import file_error, read_bytes
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.models.attach import attention_modules
+
+#: Rows of a matrix that count, evenly spaced: at least two of every query head for up to 32 heads.
+SAMPLED_ROWS = 64
+#: Below this float16 has fewer digits than bfloat16; smaller weights count as 0.
+_SMALLEST = 2.0**-16
+#: The largest number that float16 and bfloat16 both have.
+_LARGEST = 65280.0
+
+_LAYER = re.compile(r"(?P<prefix>(?:[^.]*[^\d.][^.]*\.)*)(?P<layer>\d+)\.(?P<rest>.+)")
+_ATTENTION = re.compile(r"(?:.*\.)?[^.]*att(?:n|ention)[^.]*\.(?P<part>[^.]+\..+)")
+_SCORES = re.compile(r"[qk]_(proj|norm|layernorm)\..+")
+_OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder")
+_INDEX = "model.safetensors.index.json"
+_MOST_INDEX_BYTES = 2**28
+
+
+class Weights(Protocol):
+    """The tensors of a model by their names in its state dict."""
+
+    def names(self) -> Iterable[str]:
+        """All names."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The whole tensor's."""
+
+    def rows(self, name: str, indices: list[int]) -> Tensor:
+        """Rows of one tensor, on any device."""
+
+
+def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
+    """32 hexadecimal digits for the query and key weights of layers 0 to ``layers - 1``.
+
+    Weights count rounded to bfloat16, those below 2**-16 as 0. From there on float16 holds every bfloat16
+    number and its numbers round to the same bfloat16 ones before and after a conversion, so that every load of
+    a bfloat16 or float16 checkpoint gives the same digest. A float32 checkpoint is rounded once in bfloat16 and
+    twice in float16: in float32 it has both digests.
+
+    Raises:
+        TopThetaNotImplementedError: the names do not tell the attention weights of every layer.
+    """
+    direct, through_half = hashlib.sha256(), hashlib.sha256()
+    for layer, parts in enumerate(_attention_weights(weights.names(), layers)):
+        for part, name in sorted(parts.items()):
+            shape = weights.shape(name)
+            rows = weights.rows(name, _sampled(shape)).detach().cpu()
+            head = f"{layer} {part} {list(shape)}".encode()
+            own = _canonical(rows)
+            direct.update(head + own)
+            # a bfloat16 or float16 number counts the same after it went through float16
+            twice_rounded = rows.dtype in (torch.float32, torch.float64)
+            through_half.update(head + (_canonical(rows.half()) if twice_rounded else own))
+    return tuple(dict.fromkeys(digest.hexdigest()[:32] for digest in (direct, through_half)))
+
+
+class ModelWeights:
+    """The weights of a model in memory."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._tensors: dict[str, Tensor] = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+
+    def names(self) -> Iterable[str]:
+        return self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def rows(self, name: str, indices: list[int]) -> Tensor:
+        tensor = self._tensors[name].detach()
+        return tensor[torch.tensor(indices, device=tensor.device)]
+
+
+class FolderWeights:
+    """The weights in the open safetensors files of a folder, by the name of each tensor."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._files = files
+
+    def names(self) -> Iterable[str]:
+        return self._files
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def rows(self, name: str, indices: list[int]) -> Tensor:
+        rows = self._files[name].get_slice(name)
+        return torch.cat([rows[index : index + 1] for index in indices])
+
+
+@contextmanager
+def weights_of_folder(folder: Path) -> Iterator[Weights]:
+    """The weights in the safetensors files of ``folder``.
+
+    Raises:
+        TopThetaValueError: there are none, or a file or the index cannot be read.
+    """
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for path in _files_of(folder):
+            try:
+                file = stack.enter_context(safe_open(str(path), framework="pt"))
+            except (SafetensorError, OSError) as error:
+                raise file_error(path, "a safetensors file", str(error), "get a complete copy") from error
+            files.update(dict.fromkeys(file.keys(), file))
+        yield FolderWeights(files)
+
+
+@contextmanager
+def weights_of_model(model: PreTrainedModel) -> Iterator[Weights]:
+    """The weights of ``model``; of its folder where some of attention's are on the meta device.
+
+    Raises:
+        TopThetaValueError: there is no such folder.
+    """
+    if not any(weight.is_meta for module in attention_modules(model) for weight in module.parameters()):
+        yield ModelWeights(model)
+        return
+    with weights_of_folder(_origin_of(model)) as weights:
+        yield weights
+
+
+def _attention_weights(names: Iterable[str], layers: int) -> list[dict[str, str]]:
+    """Per layer the weights behind the scores: their names within the attention module, and in full."""
+    towers: dict[str, dict[int, dict[str, str]]] = {}
+    for name in names:
+        key = _key_of(name)
+        if key is not None:
+            prefix, layer, part = key
+            towers.setdefault(prefix, {}).setdefault(layer, {})[part] = name
+    complete = {
+        prefix: [_of_scores(by_layer[layer]) for layer in range(layers)]
+        for prefix, by_layer in towers.items()
+        if all(layer in by_layer for layer in range(layers))
+    }
+    if len(complete) > 1:
+        complete = {prefix: found for prefix, found in complete.items() if not _OTHER_TOWERS.search(prefix)}
+    if len(complete) != 1 or not all(next(iter(complete.values()))):
+        got = ", ".join(sorted(complete or towers)) or "none"
+        raise TopThetaNotImplementedError(
+            "model", f"attention weights in each of the {layers} layers of one decoder", f"those of {got}",
+            "use a decoder-only model such as LLaMA, Mistral or Qwen",
+        )  # fmt: skip
+    return next(iter(complete.values()))
+
+
+def _key_of(name: str) -> tuple[str, int, str] | None:
+    """Prefix, layer and name within the attention module; None for what is not in one."""
+    found = _LAYER.fullmatch(name)
+    inside = found and _ATTENTION.fullmatch(found["rest"])
+    return (found["prefix"], int(found["layer"]), inside["part"]) if found and inside else None
+
+
+def _of_scores(parts: Mapping[str, str]) -> dict[str, str]:
+    """The query and key weights; all of the module's where they are fused with others."""
+    separate = {part: name for part, name in parts.items() if _SCORES.fullmatch(part)}
+    if {part.split(".")[0] for part in separate} >= {"q_proj", "k_proj"}:
+        return separate
+    return {part: name for part, name in parts.items() if part.rsplit(".", 1)[-1] in ("weight", "bias", "qweight")}
+
+
+def _sampled(shape: tuple[int, ...]) -> list[int]:
+    rows = shape[0] if shape else 0
+    if len(shape) == 1 or rows <= SAMPLED_ROWS:
+        return list(range(rows))
+    return [index * (rows - 1) // (SAMPLED_ROWS - 1) for index in range(SAMPLED_ROWS)]
+
+
+def _canonical(rows: Tensor) -> bytes:
+    """The bytes of what counts; packed integers count as they are."""
+    if not rows.is_floating_point():
+        return rows.contiguous().view(torch.uint8).numpy().tobytes()
+    values = rows.float().bfloat16().float().nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
+    values = values.masked_fill(values.abs() < _SMALLEST, 0.0)
+    return values.bfloat16().view(torch.int16).numpy().tobytes()
+
+
+def _origin_of(model: PreTrainedModel) -> Path:
+    """The folder that ``model`` was loaded from, also where it lies in the cache of the Hugging Face Hub."""
+    origin = model.name_or_path
+    if origin and Path(origin).is_dir():
+        return Path(origin)
+    if origin:
+        revision = getattr(model.config, "_commit_hash", None)
+        with suppress(OSError, ValueError):
+            return Path(snapshot_download(origin, revision=revision, local_files_only=True))
+    got = f"the meta device and no folder that the model was loaded from ({origin!r})"
+    raise TopThetaValueError("model", "weights in memory or in a folder", got, "load it fully")
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """The files with the weights: those of the index, or the only one, or all."""
+    if (folder / _INDEX).is_file():
+        index = folder / _INDEX
+        try:
+            names = set(json.loads(read_bytes(index, "an index of weights", _MOST_INDEX_BYTES))["weight_map"].values())
+        except (ValueError, RecursionError, KeyError, AttributeError, TypeError) as error:
+            raise file_error(index, "an index of weights with a weight_map", f"another ({error})") from error
+        if not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise file_error(index, "names of files in the same folder", "others")
+        return [folder / name for name in sorted(names)]
+    single = folder / "model.safetensors"
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        remedy = "save the model with save_pretrained, which writes safetensors"
+        raise file_error(folder, "weights in *.safetensors", "none", remedy)
+    return files

@@ -1,0 +1,70 @@
+"""The text form of a model's fingerprint, and what it means that two of them differ.
+
+The digests themselves are made in `toptheta_npu.models`, from a model in memory or from its folder.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_FORM = re.compile(r"([^:]+):geometry=([0-9a-f]{16}):rotary=([0-9a-f]{16}):weights=([0-9a-f]{32}(?:\+[0-9a-f]{32})?)")
+_SCHEMA_1_FORM = re.compile(r"[^:]+-[0-9a-f]{32}")
+
+
+class Fingerprint(NamedTuple):
+    """Digests of what thresholds depend on, in hexadecimal digits.
+
+    Attributes:
+        model_type: as in the model's configuration.
+        geometry: 16 digits, of the sizes and the score scaling.
+        rotary: 16 digits, of the rotary parameters.
+        weights: 32 digits each, of the query and key weights as every load of a bfloat16 or float16 checkpoint
+            has them; a second one for a model in float32 whose weights float16 would round to others.
+
+    Example:
+        >>> str(Fingerprint("llama", "0" * 16, "1" * 16, ("2" * 32,)))
+        'llama:geometry=0000000000000000:rotary=1111111111111111:weights=22222222222222222222222222222222'
+    """
+
+    model_type: str
+    geometry: str
+    rotary: str
+    weights: tuple[str, ...]
+
+    def __str__(self) -> str:
+        weights = "+".join(self.weights)
+        return f"{self.model_type}:geometry={self.geometry}:rotary={self.rotary}:weights={weights}"
+
+    @classmethod
+    def parse(cls, text: str) -> Fingerprint | None:
+        """The parts of ``text``; None where it is a name of another form."""
+        match = _FORM.fullmatch(text)
+        return match and cls(match[1], match[2], match[3], tuple(match[4].split("+")))
+
+
+def is_schema_1(fingerprint: str) -> bool:
+    """Whether this is a single digest, as files of schema 1 hold it."""
+    return _SCHEMA_1_FORM.fullmatch(fingerprint) is not None
+
+
+def differences(one: str, other: str) -> list[str]:
+    """What differs between the models behind two fingerprints, in words; nothing for the same model.
+
+    Example:
+        >>> model = Fingerprint("llama", "0" * 16, "1" * 16, ("2" * 32,))
+        >>> differences(str(model), str(model._replace(rotary="3" * 16)))
+        ['rotary parameters']
+    """
+    if one == other:
+        return []
+    first, second = Fingerprint.parse(one), Fingerprint.parse(other)
+    if first is None or second is None:
+        return ["fingerprint"]
+    different = {
+        "model type": first.model_type != second.model_type,
+        "geometry": first.geometry != second.geometry,
+        "rotary parameters": first.rotary != second.rotary,
+        "weights": not set(first.weights) & set(second.weights),
+    }
+    return [name for name, differs in different.items() if differs]
