@@ -30,7 +30,7 @@ COMMANDS = [
 ]
 #: `make docs` sets it: blocks labelled slow run too.
 SLOW = os.environ.get("TOPTHETA_SLOW_COMMANDS") == "1"
-SECONDS = 60
+SECONDS = 120
 SLOW_SECONDS = 900
 
 #: What an example may import: the standard library and what `make` or the page's own subject installs.
