@@ -31,7 +31,7 @@ COMMANDS = [
 #: `make docs` sets it: blocks labelled slow run too.
 SLOW = os.environ.get("TOPTHETA_SLOW_COMMANDS") == "1"
 SECONDS = 120
-SLOW_SECONDS = 900
+SLOW_SECONDS = 1800
 
 #: What an example may import: the standard library and what `make` or the page's own subject installs.
 INSTALLED = {"emulator", "numpy", "toptheta_npu", "torch", "transformers"}
