@@ -30,9 +30,9 @@ lint: $(READY)
 	$(BIN)/clang-format --dry-run -Werror $$(git ls-files '*.cpp' '*.h')
 	$(BIN)/mypy
 
-# every example in README, docs and docstrings runs as it stands there
+# every example and command in the pages runs as it stands there, slow ones too, and the examples in docstrings
 docs: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/test_documentation.py toptheta_npu
+	TOPTHETA_SLOW_COMMANDS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) tests/test_documentation.py toptheta_npu
 
 # one page: every figure with its goal; about ten minutes
 benchmark: $(READY)

@@ -8,8 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pages import ROOT, links
 
-ROOT = Path(__file__).parents[1]
 NEEDED = {
     "toptheta_npu/py.typed",
     "toptheta_npu/operator.py",
@@ -50,6 +50,9 @@ def test_source_distribution_holds_the_fallback(distributions: Path) -> None:
         names = {name.split("/", 1)[-1] for name in tar.getnames()}
     assert names >= NEEDED
     assert names >= {"op_kernel/top_theta_incremental_attention.cpp", "op_host/build.sh", "emulator/ascendc/run.py"}
+    # the README is on package pages too, where what it links to is found in this archive
+    linked = {link.partition("#")[0] for link in links(ROOT / "README.md") if ":" not in link}
+    assert linked - {""} <= names
 
 
 def test_import_from_the_wheel_alone(distributions: Path, tmp_path: Path) -> None:
