@@ -227,9 +227,9 @@ def test_thresholds_of_another_model():
         ({"prefill": ["dense"]}, TopThetaValueError, "prefill: expected one of dense, thresholded"),
         ({"sdc": None}, TopThetaValueError, "sdc: expected one of"),
         ({"extrapolation": "linear"}, TopThetaValueError, "extrapolation: expected nearest or fitted, got 'linear'"),
-        ({"max_length": 0}, TopThetaValueError, "max_length: expected an int of at least 1, or None, got 0"),
-        ({"max_length": "80"}, TopThetaValueError, "max_length: expected an int of at least 1, or None, got '80'"),
-        ({"max_length": True}, TopThetaValueError, "max_length: expected an int of at least 1, or None, got True"),
+        ({"max_length": 0}, TopThetaValueError, "max_length: expected an int from 1 to 16777216, or None, got 0"),
+        ({"max_length": "80"}, TopThetaValueError, "max_length: expected an int from 1 to 16777216, or None, got '80'"),
+        ({"max_length": True}, TopThetaValueError, "max_length: expected an int from 1 to 16777216, or None, got True"),
         ({"max_length": 10**12}, TopThetaValueError, "max_length: expected at most 256, the model's max_position_emb"),
     ],
 )
