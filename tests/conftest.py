@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from helpers import has_npu
 from hypothesis import HealthCheck, settings
 
 import toptheta_npu
+from tests.helpers import has_npu
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 # "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case
 from torch import Tensor
 
 from emulator.acl.environment import in_emulator
+from tests.cases import Case
 from toptheta_npu import merge_partials
 from toptheta_npu.fallback import reference
 

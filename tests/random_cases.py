@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cases import Case
-from helpers import Inputs, make_inputs
 from hypothesis import reject
 from hypothesis import strategies as st
+
+from tests.cases import Case
+from tests.helpers import Inputs, make_inputs
 
 _MOST_WORK = 3_000_000  # query heads x keys x head_dim: what the host model does in about a second
 

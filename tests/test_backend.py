@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from cases import valid_arguments
 from typer.testing import CliRunner
 
 import toptheta_npu
 from emulator.cann import aclnn_signature
+from tests.cases import valid_arguments
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu._checks import check_kernel_limits
 from toptheta_npu.cli import app

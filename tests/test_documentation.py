@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import tomllib
-from pages import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
 
+from tests.pages import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
 from toptheta_npu.evaluation import report
 
 README = ROOT / "README.md"

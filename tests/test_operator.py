@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
-from cases import CASES, ENTRY_POINTS, ERROR_CASES, ErrorCase, valid_arguments
-from helpers import Inputs, make_inputs
 from torch import Tensor
 
 import toptheta_npu
+from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, ErrorCase, valid_arguments
+from tests.helpers import Inputs, make_inputs
 
 _BY_ID = {case.id: case for case in CASES}
 _COMPILED = ("f16-bsnd", "paged-post-vmc", "start", "sdc-offline-mixed-vmc", "ragged", "d40-any")

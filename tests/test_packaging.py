@@ -8,7 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from pages import ROOT, links
+
+from tests.pages import ROOT, links
 
 NEEDED = {
     "toptheta_npu/py.typed",

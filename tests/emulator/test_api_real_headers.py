@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_headers import TypeCheckError, needs_toolkit, type_check
+
+from tests.emulator.real_headers import TypeCheckError, needs_toolkit, type_check
 
 KERNELS = Path(__file__).parent / "kernels"
 SOURCES = sorted(KERNELS.glob("api_*.cpp"))

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, Case
-from helpers import (
+from torch import Tensor
+
+from tests.cases import CASES, Case
+from tests.helpers import (
     Inputs,
     assert_equals_oracle,
     assert_within_yardstick,
@@ -19,8 +21,6 @@ from helpers import (
     make_inputs,
     tolerance,
 )
-from torch import Tensor
-
 from toptheta_npu import incremental_attention, incremental_attention_with_stats, prefill_attention
 
 INF = float("inf")

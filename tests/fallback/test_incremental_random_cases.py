@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cases import Case
-from helpers import assert_equals_oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_cases import inputs_or_reject, largest_score, random_cases
 
+from tests.cases import Case
+from tests.helpers import assert_equals_oracle
+from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import incremental_attention_with_stats
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case
-from helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.cases import Case
+from tests.helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
 from toptheta_npu import incremental_attention_partial, incremental_attention_with_stats, merge_partials
 from toptheta_npu.fallback import reference
 

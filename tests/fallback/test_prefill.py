@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import threshold_in_gap, tolerance
 from torch import Tensor
 
+from tests.helpers import threshold_in_gap, tolerance
 from toptheta_npu import incremental_attention_with_stats, prefill_attention
 from toptheta_npu.fallback import baselines, prefill_attention_with_stats
 from toptheta_npu.fallback.prefill import select_and_attend

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from cases import Case
-from helpers import make_inputs
 from torch import Tensor
 
 import toptheta_npu
+from tests.cases import Case
+from tests.helpers import make_inputs
 from toptheta_npu.fallback import scratch as module
 from toptheta_npu.fallback.scratch import scratch
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import has_npu
+
+from tests.helpers import has_npu
 
 _HERE = Path(__file__).resolve().parent
 _REASON = "no NPU here; for emulated ones: python -m emulator run python -m pytest tests/npu"

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from acl_calls import live_descriptors, live_executors
-from cases import CASES, ENTRY_POINTS, ERROR_CASES, Case, ErrorCase, valid_arguments
-from helpers import (
+from hypothesis import given
+from torch import Tensor
+
+import toptheta_npu
+from emulator.acl.environment import in_emulator
+from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, Case, ErrorCase, valid_arguments
+from tests.helpers import (
     assert_equals_oracle,
     assert_within_yardstick,
     make_inputs,
     tolerance,
     yardstick,
 )
-from hypothesis import given
-from random_cases import inputs_or_reject, largest_score, random_cases
-from torch import Tensor
-
-import toptheta_npu
-from emulator.acl.environment import in_emulator
+from tests.npu.acl_calls import live_descriptors, live_executors
+from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import (
     TopThetaNotImplementedError,
     TopThetaTypeError,

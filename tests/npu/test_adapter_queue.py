@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from acl_calls import Gate, live_descriptors, live_executors
 
 import toptheta_npu
 from emulator.compile_cache import cached_folder
+from tests.npu.acl_calls import Gate, live_descriptors, live_executors
 from toptheta_npu.npu import build, environment
 
 _QUEUES = ("0", "1", "2")

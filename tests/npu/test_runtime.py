@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from acl_calls import current_stream, recent_error, runtime
 from torch import Tensor, nn
 
 from emulator.acl.environment import LIBRARIES_VARIABLE
+from tests.npu.acl_calls import current_stream, recent_error, runtime
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from acl_calls import OPERATOR, OperatorCall, current_stream, live_executors, recent_error, runtime
 from torch import Tensor
 
 from emulator.acl import make_op_package
 from emulator.acl.environment import in_emulator
 from emulator.cann import aclnn_signature
+from tests.npu.acl_calls import OPERATOR, OperatorCall, current_stream, live_executors, recent_error, runtime
 from toptheta_npu import incremental_attention
 
 if not in_emulator():

@@ -32,7 +32,7 @@ def test_the_runtime_in_asynchronous_mode(module: str) -> None:
 
 _TWO_STREAMS = """
 import torch, torch_npu
-from acl_calls import Gate
+from tests.npu.acl_calls import Gate
 first, second, gate = torch.npu.Stream(), torch.npu.Stream(), Gate()
 x, ones = torch.zeros(100, device="npu"), torch.ones(100).pin_memory()
 torch.npu.synchronize()
@@ -96,7 +96,7 @@ except RuntimeError as error:
 
 _OTHER_DEVICE = """
 import ctypes, torch, torch_npu
-from acl_calls import recent_error, runtime
+from tests.npu.acl_calls import recent_error, runtime
 stream = ctypes.c_void_p(torch.npu.Stream("npu:1").npu_stream)
 torch.npu.set_device(0)
 source, target = (torch.ones(4, dtype=torch.uint8).npu() for _ in range(2))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from operator_calls import Shape
 
 from emulator.cann import OperatorError, TensorSpec, describe_operator, infer_shape
+from tests.op_host.operator_calls import Shape
 
 _EMPTY = (0,)
 _PER_HEAD = (3, 6)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from operator_calls import Call, Shape, per_head, value_mean
 
 from emulator.cann import OperatorError, Platform, TensorSpec, build_library, tiling_fields
+from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM = 16 * 1024 * 1024

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cases import ERROR_CASES, ErrorCase, valid_arguments
-from operator_calls import Call, Shape, per_head, value_mean
 from torch import Tensor
 
 from emulator.cann import OperatorError, Platform, TensorSpec, run_tiling
+from tests.cases import ERROR_CASES, ErrorCase, valid_arguments
+from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 
 _BASE = Shape()  # BNSD: query [2, 4, 1, 32], key and value [2, 2, 64, 32]
 _PAGED = Shape(paged="4d", block_size=16, rows=4)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from cases import Case
-from helpers import Inputs
 from torch import Tensor
 
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, run_operator
+from tests.cases import Case
+from tests.helpers import Inputs
 
 #: The tiling key under which cube cores multiply the K rows.
 CUBE_KEY = 3

@@ -7,9 +7,10 @@ from functools import lru_cache
 
 import pytest
 import torch
-from calls import CUBE_KEY, call, for_kernel, part, statistics, statistics_of, uses_cube
-from cases import CASES, Case
-from helpers import (
+
+from fallback import reference
+from tests.cases import CASES, Case
+from tests.helpers import (
     Inputs,
     assert_equals_oracle,
     assert_parts_merge,
@@ -19,8 +20,7 @@ from helpers import (
     tolerance,
     yardstick,
 )
-
-from fallback import reference
+from tests.op_kernel.calls import CUBE_KEY, call, for_kernel, part, statistics, statistics_of, uses_cube
 
 _KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
 _H, _B = "float16", "bfloat16"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calls import call, part, statistics_of
-from cases import Case
-from helpers import assert_equals_oracle, assert_parts_merge
 from hypothesis import given
 from hypothesis import strategies as st
-from random_cases import inputs_or_reject, largest_score, random_cases
+
+from tests.cases import Case
+from tests.helpers import assert_equals_oracle, assert_parts_merge
+from tests.op_kernel.calls import call, part, statistics_of
+from tests.random_cases import inputs_or_reject, largest_score, random_cases
 
 _OF_MERGE = ("sdc", "discarded_mass", "value_mean")  # arguments of the whole row, not of its parts
 

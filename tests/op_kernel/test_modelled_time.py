@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from test_ub_layout import Variant, layout_of
 
 from benchmarks.modelled import kernel_page, kernel_tables
 from benchmarks.modelled import step as modelled_step
+from tests.op_kernel.test_ub_layout import Variant, layout_of
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = kernel_tables.PAGE.read_text()

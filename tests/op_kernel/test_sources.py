@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_headers import Core, TypeCheckError, needs_toolkit, type_check
 
 from emulator.cann import describe_operator
 from emulator.incremental_attention import KERNEL_SOURCE
+from tests.emulator.real_headers import Core, TypeCheckError, needs_toolkit, type_check
 
 _SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
 _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]

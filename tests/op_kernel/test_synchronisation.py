@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import call, statistics
-from cases import Case
-from helpers import Inputs, assert_equals_oracle, make_inputs
+
+from tests.cases import Case
+from tests.helpers import Inputs, assert_equals_oracle, make_inputs
+from tests.op_kernel.calls import call, statistics
 
 _SOURCES = Path(__file__).resolve().parents[2] / "op_kernel"
 _SYNC_CALL = re.compile(r"\b((?:CrossCore)?(?:Set|Wait)Flag|PipeBarrier|SyncAll)[<(]")

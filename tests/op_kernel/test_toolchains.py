@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from calls import call, statistics
-from cases import Case
-from helpers import make_inputs
 
 from emulator.ascendc import sanitizer_environment
 from emulator.incremental_attention import kernel_for
+from tests.cases import Case
+from tests.helpers import make_inputs
+from tests.op_kernel.calls import call, statistics
 
 _HERE = Path(__file__).resolve().parent
 _POST = {"placement": "post_softmax"}

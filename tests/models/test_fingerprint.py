@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import KINDS, K, model_of, new_model, table_of, tokens
 from transformers import (
     AutoModelForCausalLM,
     FalconConfig,
@@ -23,6 +22,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from tests.models.tiny import KINDS, K, model_of, new_model, table_of, tokens
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, folder_fingerprint, model_fingerprint, sparsify

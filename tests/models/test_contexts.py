@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from tiny import K, model_of, new_model, table_of, tokens
 from transformers import DynamicCache, LlamaForCausalLM
 
+from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import dense, last_k, top_k
 from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify, threshold_rule

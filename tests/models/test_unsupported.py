@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import K, model_of, new_model, table_of, tokens
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -21,6 +20,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback.baselines import dense
 from toptheta_npu.models import apply_selection, calibrate, sparsify

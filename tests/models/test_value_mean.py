@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import K, left_padded, model_of, new_model, table_of, tokens
 from transformers import DynamicCache, StaticCache
 
+from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
 from toptheta_npu.models import calibrate, sparsify, threshold_rule, value_mean
 from toptheta_npu.models.rows import Rows
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+from tests.models.tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
 from toptheta_npu.models import NothingSparsifiedWarning, calibrate, calibrate_discarded_mass, sparsify
 
 pytestmark = pytest.mark.usefixtures("no_grad")

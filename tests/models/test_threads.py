@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import K, model_of, new_model, table_of, tokens
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import top_k
 from toptheta_npu.models import apply_selection, sparsify

@@ -8,10 +8,10 @@ from functools import lru_cache
 import pytest
 import torch
 import transformers
-from tiny import VOCABULARY, K, left_padded, oracle_attention, tokens
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
+from tests.models.tiny import VOCABULARY, K, left_padded, oracle_attention, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError
 from toptheta_npu.fallback.baselines import dense
 from toptheta_npu.models import (

@@ -11,10 +11,10 @@ import weakref
 
 import pytest
 import torch
-from test_models_contexts import sparse_step, traces
-from tiny import K, new_model, table_of, tokens
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from tests.models.test_contexts import sparse_step, traces
+from tests.models.tiny import K, new_model, table_of, tokens
 from toptheta_npu.models import sparsify
 from toptheta_npu.models.attach import attention_modules
 

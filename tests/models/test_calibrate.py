@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny import K, model_of, new_model, tokens
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import BatchEncoding, DynamicCache, LlamaModel
 
+from tests.models.tiny import K, model_of, new_model, tokens
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_discarded_mass, model_fingerprint, sparsify
