@@ -21,6 +21,7 @@ from emulator.acl.environment import in_emulator
 
 CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
 OPP_PATH = "ASCEND_OPP_PATH"
+_ROOT = Path(__file__).parents[2]
 _STRANGER = 65534
 
 
@@ -55,8 +56,10 @@ def tell(package: Path | None, first: str = "toptheta_npu", **variables: str) ->
     """What `call` tells in a process with this op package."""
     given = {name: value for name, value in os.environ.items() if name != CUSTOM_PATH}
     given |= {CUSTOM_PATH: str(package)} if package else {}
-    done = subprocess.run([sys.executable, __file__, first], env=given | {"TASK_QUEUE_ENABLE": "0"} | variables,
-                          capture_output=True, text=True, check=False, timeout=300)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.npu.test_adapter_package", first], cwd=_ROOT, env=given | {"TASK_QUEUE_ENABLE": "0"} | variables,
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told

@@ -25,6 +25,7 @@ from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
 from toptheta_npu.npu import build, environment
 
+_ROOT = Path(__file__).parents[2]
 _QUEUES = ("0", "1", "2")
 
 
@@ -189,9 +190,9 @@ def threads() -> None:
 
 
 def run(scenario: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, __file__, scenario]
+    command = [sys.executable, "-m", "tests.npu.test_adapter_queue", scenario]
     given = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-    return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=_ROOT, env=given, capture_output=True, text=True, check=False, timeout=120)
 
 
 def assert_passes(scenario: str, **variables: str) -> None:
