@@ -38,15 +38,16 @@ def merge_partials(
     """Merge the parts of a row, and apply SDC and VMC, which only the whole row can know.
 
     Args:
-        parts: results of `incremental_attention_partial`, in any order.
+        parts: results of `incremental_attention_partial` in the order of their keys. The order decides only
+            between largest elements that are equal.
         threshold: float32 [Hq] or [B, Hq], as given to the parts.
-        n: valid keys of each part, an int or an integer tensor [B] per part.
+        n: valid keys of each part, an int or an integer tensor [B] per part, in the order of ``parts``.
         input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean: as in `incremental_attention`.
         dtype: of the result.
 
     Returns:
         The whole row's output in the layout of the query. The stand-in of a part that kept nothing is used
-        only if no part kept anything; the largest element wins.
+        only if no part kept anything; the largest element wins, the lowest key among equals as in a whole row.
 
     Raises:
         TopThetaValueError, TopThetaTypeError: as `incremental_attention`; or the parts do not fit each other.
