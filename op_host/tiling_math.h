@@ -4,6 +4,7 @@
 
 #include "argument_checks.h"
 #include "../op_kernel/cube_layout.h"
+#include "../op_kernel/work_split.h"
 
 namespace toptheta {
 
@@ -97,11 +98,18 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.headBlocks = (group + data.headBlock - 1) / data.headBlock;
 }
 
-// No unit is cut when all have the same rows and every core gets the same number of them.
+// (sequence, KV head, head block) of the call
+inline uint32_t UnitsOf(const TopThetaIncrementalAttentionTilingData& data)
+{
+    return data.batch * data.numKeyValueHeads * data.headBlocks;
+}
+
+// No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
 inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
 {
-    const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
-    return !data.hasLengths && !data.hasKeyStart && units % data.cores == 0 && !SumsHeadBlocks(data);
+    const uint32_t units = UnitsOf(data);
+    const WorkTotal equal = {static_cast<uint64_t>(GranulesOf(data.capacity)) * units, 1};
+    return !data.hasLengths && !data.hasKeyStart && !SumsHeadBlocks(data) && !AnyCut(equal, units, data.cores);
 }
 
 // Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
@@ -173,13 +181,13 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
         return error;
     }
     const uint64_t slot = static_cast<uint64_t>(data.headBlock) * (kPartBlocks * kBlockBytes + 4ULL * data.headDim);
-    const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
     uint64_t end = 0;
     // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it
     const uint64_t slots = 2ULL * data.cores * (twoPhases ? 2 : 1);
     PlaceSection(split ? slots * slot : 0, end);
     data.ringOffset = PlaceSection(cube ? data.cores * RingBytes(data.headDim, data.headBlock) : 0, end);
-    data.valueRowsOffset = PlaceSection(SumsHeadBlocks(data) ? units * kBlockBytes : 0, end);
+    data.valueRowsOffset =
+        PlaceSection(SumsHeadBlocks(data) ? static_cast<uint64_t>(UnitsOf(data)) * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
     tiling.key = cube ? kTilingKeyCube : split ? kTilingKeySplit : kTilingKeyWhole;
     tiling.blockDim = cube ? data.cores / kPairCores : data.cores;

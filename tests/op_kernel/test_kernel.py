@@ -108,6 +108,17 @@ def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int, cube:
     assert_equals_oracle(inputs, statistics_of(inputs, cores=cores, cube=cube))
 
 
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize(
+    ("cores", "sequences", "rows"), [(3, 3, 100), (5, 5, 128), (7, 7, 1), (48, 3, 200), (6, 3, 256)]
+)
+def test_short_sequences_leave_no_output_unwritten(cores: int, sequences: int, rows: int, placement: str) -> None:
+    case = Case("short", dtype=_H, heads=2, kv_heads=1, lengths=(rows,) * sequences, lengths_as="none", keep=0.2,
+                placement=placement)  # fmt: skip
+    inputs = inputs_of(case)
+    assert_equals_oracle(inputs, statistics_of(inputs, cores=cores))
+
+
 @pytest.mark.parametrize("cores", [1, 2, 5, 48])
 @pytest.mark.parametrize("case_id", ["g4", "nothing", "inf", "post-bf16-mixed", "mixed", "empty-vmc", "all-empty",
                                      "two-head-blocks", "start-bf16-bsh-post"])  # fmt: skip
