@@ -26,6 +26,7 @@ struct Geometry {
     int64_t headDim = 0;
     int64_t capacity = 0;
     int64_t tableWidth = 0;
+    int64_t blocks = 0;  // of a paged cache
     CacheStrides key = {0, 0, 0};
     CacheStrides value = {0, 0, 0};
 
@@ -293,6 +294,7 @@ inline ArgumentError ResolveCapacity(const Arguments& arguments, const CacheForm
                           std::to_string(geometry.tableWidth));
     }
     geometry.capacity = geometry.tableWidth * arguments.blockSize;
+    geometry.blocks = form.sizes[0];
     return {};
 }
 

@@ -86,7 +86,8 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.numKeyValueHeads = static_cast<uint32_t>(geometry.numKeyValueHeads);
     data.headDim = static_cast<uint32_t>(geometry.headDim);
     data.capacity = static_cast<uint32_t>(geometry.capacity);
-    data.blockSize = arguments.Paged() ? static_cast<uint32_t>(arguments.blockSize) : 0;
+    data.blocks = static_cast<uint32_t>(std::min<int64_t>(geometry.blocks, UINT32_MAX));
+    data.blockSize = arguments.Paged() ? static_cast<uint16_t>(arguments.blockSize) : 0;
     data.blockTableWidth = static_cast<uint32_t>(geometry.tableWidth);
     data.hasLengths = arguments.Has(InputIndex::kActualSeqLengths);
     data.hasKeyStart = arguments.Has(InputIndex::kKeyStart);
@@ -95,7 +96,7 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.thresholdPerSequence = arguments.Dims(InputIndex::kThreshold).size() == 2;
     const uint32_t group = static_cast<uint32_t>(geometry.Group());
     data.headBlock = static_cast<uint8_t>(HeadBlockFor(group, data.headDim));
-    data.headBlocks = (group + data.headBlock - 1) / data.headBlock;
+    data.headBlocks = static_cast<uint16_t>((group + data.headBlock - 1) / data.headBlock);
 }
 
 // (sequence, KV head, head block) of the call

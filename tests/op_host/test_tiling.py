@@ -133,6 +133,7 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "key": strides, "value": strides, "batch": shape.batch, "numHeads": shape.heads,
         "numKeyValueHeads": shape.kv_heads, "headDim": shape.head_dim, "capacity": shape.capacity,
         "blockSize": shape.block_size, "blockTableWidth": shape.rows if shape.paged else 0,
+        "blocks": shape.blocks if shape.paged else 0,
         "lengthBytes": 8 if integers and integers.dtype == "int64" else 4,
         "hasLengths": "actual_seq_lengths" in inputs, "hasKeyStart": "key_start" in inputs,
         "thresholdPerSequence": len(threshold.shape) == 2, "headBlock": block, "headBlocks": blocks,

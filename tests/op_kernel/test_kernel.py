@@ -182,6 +182,28 @@ def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: 
     assert_equals_oracle(inputs, statistics(result))
 
 
+_BLOCKS = 12  # of the caches below
+
+
+@pytest.mark.parametrize("number", [-1, -(2**31), _BLOCKS, 2**31 - 1])
+@pytest.mark.parametrize(("heads", "cube"), [(1, False), (4, False), (4, True)], ids=["single", "group", "cube"])
+@pytest.mark.parametrize(("paged", "placement"), [("4d", "pre_softmax"), ("3d", "post_softmax")])
+def test_block_numbers_outside_the_cache_are_clamped(
+    number: int, heads: int, cube: bool, paged: str, placement: str
+) -> None:
+    case = Case("blocks", dtype=_H, paged=paged, block_size=16, heads=heads, kv_heads=1, lengths=(100, 20), keep=0.3,
+                placement=placement)  # fmt: skip
+    arguments = dict(inputs_of(case).arguments)
+    assert len(arguments["key"]) == _BLOCKS
+    table = arguments["block_table"].clone()
+    table[0, 1], table[1, 1] = number, number
+    got = call(arguments | {"block_table": table}, cube=cube)
+    got.run.require_clean()
+    expected = call(arguments | {"block_table": table.clamp(0, _BLOCKS - 1)}, cube=cube)
+    for one, other in zip(statistics(got), statistics(expected), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
 def test_output_does_not_depend_on_statistics(case: Case) -> None:
     inputs = inputs_of(case)
