@@ -168,6 +168,21 @@ def test_strided_cache_is_read_in_place(layout: str) -> None:
     assert result.run.traffic["key"].bytes_read == expected.run.traffic["key"].bytes_read
 
 
+@pytest.mark.parametrize("case_id", ["paged-4d-f16", "start-f16-bsnd", "sdc-offline-mixed-vmc", "f16-bsh"])
+def test_strides_of_other_inputs_change_nothing(case_id: str) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    names = [name for name, value in inputs.arguments.items() if isinstance(value, torch.Tensor)]
+    apart = {name: inputs.arguments[name].repeat_interleave(2, -1)[..., ::2] for name in names}
+    assert not any(tensor.is_contiguous() for name, tensor in apart.items())
+    strided = apart | {name: inputs.arguments[name] for name in ("key", "value")}
+    result = call(inputs.arguments | strided)
+    result.run.require_clean()
+    assert_equals_oracle(inputs, statistics(result))
+    for name in ("key", "value"):
+        with pytest.raises(ValueError, match=rf"^{name}: expected a last stride of 1, .* pass {name}\.contiguous"):
+            call(inputs.arguments | {name: apart[name]})
+
+
 @pytest.mark.parametrize("lengths", [(-5, 5000), (200, 2**31 - 1)])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: torch.dtype) -> None:
