@@ -121,6 +121,7 @@ def _threshold(case: Case, scores: Tensor) -> Tensor:
         threshold = (threshold - scores.logsumexp(-1).clamp_min(-1e9)).exp()
         zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
         threshold = torch.where(threshold == 0, zeros, threshold)
+        threshold = threshold.masked_fill(threshold > 1, INF)  # no probability: nothing passes
     return threshold.float()
 
 
