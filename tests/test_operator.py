@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -259,3 +260,12 @@ def test_fresh_memory_never_reaches_a_result(lengths: tuple[int, int] | None, th
     rows = torch.randn(2, 8, 50, 64, generator=generator)
     prompt = toptheta_npu.prefill_attention(rows, key, value, threshold[:, None].expand(8, 50), vmc=True)
     assert not any(tensor.isnan().any() for tensor in (*results, *parts, prompt))
+
+
+def test_fallback_has_one_name() -> None:
+    """The folder at the top of the repository is the package toptheta_npu.fallback, and no module of its own."""
+    for module in ("fallback", "fallback.reference"):
+        with pytest.raises(ImportError, match=r"^fallback: .*; import toptheta_npu\.fallback$"):
+            importlib.import_module(module)
+    assert not any(name == "fallback" or name.startswith("fallback.") for name in sys.modules)
+    assert importlib.import_module("toptheta_npu.fallback") is toptheta_npu.fallback

@@ -20,7 +20,7 @@ from helpers import (
     yardstick,
 )
 
-from fallback import reference
+from toptheta_npu.fallback import reference
 
 _KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
 _H, _B = "float16", "bfloat16"
