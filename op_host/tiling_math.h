@@ -2,6 +2,8 @@
 // Shapes alone decide, never lengths, so that a captured launch stays right when lengths change.
 #pragma once
 
+#include <algorithm>
+
 #include "argument_checks.h"
 #include "../op_kernel/cube_layout.h"
 #include "../op_kernel/work_split.h"

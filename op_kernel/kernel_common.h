@@ -122,7 +122,7 @@ public:
     template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> ValueRows(uint32_t headDim)
     {
-        return At<T>(layout_.valueRows, layout_.valueRowsPerRound * headDim);
+        return At<T>(layout_.valueRows, layout_.valueListRows * headDim);
     }
     template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> Spread()

@@ -9,9 +9,9 @@
 
 namespace toptheta {
 
-// Tiling keys. `whole`: no (sequence, KV head) is shared by two cores, so no SyncAll and a vector-only launch.
-// `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. `cube`: the same, with the scores
-// from a cube core for every two vector cores.
+// Tiling keys. `whole`: no (sequence, KV head, head block) is shared by two cores, so no SyncAll and a vector-only
+// launch. `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. `cube`: the same, with
+// the scores from a cube core for every two vector cores.
 constexpr uint64_t kTilingKeyWhole = 1;
 constexpr uint64_t kTilingKeySplit = 2;
 constexpr uint64_t kTilingKeyCube = 3;
