@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import threshold_in_gap, tolerance
+from helpers import probability, threshold_in_gap, tolerance
 from torch import Tensor
 
 from toptheta_npu import incremental_attention_with_stats, prefill_attention
@@ -42,7 +42,7 @@ def prompt(seed: int = 0, dtype: torch.dtype = torch.float32, n: int = 24, post:
         kind = ("quantile", "quantile", "nothing", "dense")[sum(index) % 4]
         row = scores[tuple(index)][: index[2] + 1].sort(descending=True).values
         theta = threshold_in_gap(row, kind, 0.3)
-        threshold[tuple(index)] = torch.exp(theta - row.logsumexp(0)) if post else theta
+        threshold[tuple(index)] = probability(torch.tensor(theta), row.logsumexp(0)) if post else theta
     return {"query": query, "key": key, "value": value, "threshold_per_row": threshold}
 
 
