@@ -200,6 +200,21 @@ def test_meta_tensors_give_meta_outputs() -> None:
     assert [tuple(t.shape) for t in (out, lse, kept, rows)] == [(2, 4, 1, 16), (2, 4), (2, 4), (2, 2)]
 
 
+@pytest.mark.parametrize("base", ["decode", "bsh", "paged", "partial", "merge"])
+def test_meta_outputs_are_shaped_as_those_of_a_cpu(base: str) -> None:
+    for name in ENTRY_POINTS[base]:
+        meta, real = (as_tuple(call(name, valid_arguments(base, device))) for device in ("meta", "cpu"))
+        assert {tensor.device.type for tensor in meta} == {"meta"}
+        assert [(t.shape, t.dtype, t.stride()) for t in meta] == [(t.shape, t.dtype, t.stride()) for t in real]
+
+
+def test_compile_with_a_merge_of_parts(device: str) -> None:
+    torch._dynamo.reset()
+    arguments = valid_arguments("merge", device)
+    compiled = torch.compile(toptheta_npu.merge_partials, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**arguments), toptheta_npu.merge_partials(**arguments))
+
+
 def test_import_is_lean() -> None:
     script = (
         "import sys, torch; before = set(sys.modules); import toptheta_npu\n"
