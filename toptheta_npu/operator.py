@@ -297,7 +297,7 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         check_threshold_values("threshold", threshold, options.get("placement", "pre_softmax"))
-        if options.get("sdc") == "offline" and rest[0] is not None:
+        if options.get("sdc") == "offline" and rest and rest[0] is not None:
             check_mass_values(rest[0])
         if actual_seq_lengths is not None or key_start is not None:
             capacity = cache_capacity(key, options.get("input_layout", "BNSD"), block_table)
