@@ -54,7 +54,8 @@ def run_operator(
     """Run one call of TopThetaIncrementalAttention on the host model.
 
     Args:
-        tensors: inputs of the operator definition by name, on the CPU; caches may be strided.
+        tensors: inputs of the operator definition by name, on the CPU. The kernel reads a strided cache in place;
+            other inputs are made contiguous, as the generated aclnn function does.
         attributes: attributes of the definition by name; the strides of the caches are filled in.
         platform: the SoC to tile for.
         kernel: another build of the kernel, see `kernel_for`.
@@ -62,6 +63,7 @@ def run_operator(
 
     Raises:
         OperatorError: the operator refuses the call; the text is its own message.
+        ValueError: a cache whose rows have gaps, which the operator has no attribute for.
 
     Example:
         >>> import torch
@@ -71,8 +73,9 @@ def run_operator(
         >>> result.outputs["attention_out"].shape, result.run.findings
         (torch.Size([1, 2, 1, 64]), [])
     """
-    specs = {name: _spec(tensor) for name, tensor in tensors.items() if tensor is not None}
-    attributes = dict(attributes) | {f"{name}_strides": _row_strides(tensors[name], attributes) for name in _CACHES}
+    passed = {name: _as_passed(name, tensor) for name, tensor in tensors.items() if tensor is not None}
+    specs = {name: _spec(tensor) for name, tensor in passed.items()}
+    attributes = dict(attributes) | {f"{name}_strides": _row_strides(passed[name], attributes) for name in _CACHES}
     tiling = run_tiling(specs, attributes, platform)
     outputs = {
         name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
@@ -80,27 +83,33 @@ def run_operator(
     }
     names = [item["name"] for item in describe_operator()["inputs"]]
     arguments: list[Argument] = [
-        *((name, tensors.get(name), "in") for name in names),
+        *((name, passed.get(name), "in") for name in names),
         *((name, output if output.numel() else None, "out") for name, output in outputs.items()),
         ("workspace", tiling.workspace - platform.system_workspace, "workspace"),
         ("tiling", tiling.tiling, "in"),
     ]
-    query = tensors["query"]
-    assert query is not None
     run = run_kernel(
-        kernel or kernel_for(query.dtype), arguments, blocks=tiling.block_dim, tiling_key=tiling.key,
+        kernel or kernel_for(passed["query"].dtype), arguments, blocks=tiling.block_dim, tiling_key=tiling.key,
         cores=platform.vector_cores, **launch,
     )  # fmt: skip
     return OperatorRun(outputs, run, tiling)
+
+
+def _as_passed(name: str, tensor: Tensor) -> Tensor:
+    """The tensor as it reaches the kernel, which knows strides of the caches alone."""
+    if name not in _CACHES:
+        return tensor.contiguous()
+    if tensor.stride(-1) != 1:
+        raise ValueError(f"{name}: expected a last stride of 1, got {tensor.stride()}; pass {name}.contiguous()")
+    return tensor
 
 
 def _spec(tensor: Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
-def _row_strides(cache: Tensor | None, attributes: Mapping[str, Any]) -> Sequence[int]:
+def _row_strides(cache: Tensor, attributes: Mapping[str, Any]) -> Sequence[int]:
     """Strides of sequence or block, KV head and row, in elements."""
-    assert cache is not None
     layout = attributes.get("input_layout", "BNSD")
     if cache.dim() == 4:
         paged = attributes.get("block_size", 0) > 0

@@ -4,6 +4,10 @@ Read `reference` first: one dense function per equation of the paper. `increment
 step, reading only the V rows that survive; `prefill` applies the rule row by row to a whole prompt.
 """
 
+if __name__ == "fallback":
+    # under a second name every class and function would exist twice
+    raise ImportError("fallback: expected the name toptheta_npu.fallback, got fallback; import toptheta_npu.fallback")
+
 from .incremental import (
     incremental_attention,
     incremental_attention_partial,

@@ -208,11 +208,12 @@ def _compensated(
 def _cache(
     key: Tensor, value: Tensor, block_table: Tensor | None, input_layout: str, num_key_value_heads: int
 ) -> KeyValueCache:
+    """The cache of any layout; block numbers are clamped to it, as lengths are."""
     paged = block_table is not None
     return KeyValueCache(
         head_view(key, input_layout, num_key_value_heads, paged=paged),
         head_view(value, input_layout, num_key_value_heads, paged=paged),
-        block_table,
+        None if block_table is None else block_table.clamp(0, len(key) - 1),
     )
 
 

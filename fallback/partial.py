@@ -37,7 +37,7 @@ def merge_partials(
     """The whole row's output [B, Hq, D] float32 from its parts; compensation is applied here, once.
 
     Args:
-        parts: with out as [B, Hq, D].
+        parts: with out as [B, Hq, D], in the order of their keys.
         threshold: [B, Hq] in score units (used by sdc="exp_threshold").
         n: [B, 1] valid keys of the whole row.
     """
@@ -50,7 +50,8 @@ def merge_partials(
     exact = (torch.stack([part.discarded_mass for part in parts]) * factor).sum(0)
     kept = torch.stack([part.kept for part in parts]).sum(0)
 
-    # where no part kept anything, the largest element of the row stands in: its exponential is 1
+    # where no part kept anything, the largest element of the row stands in: its exponential is 1; among equals
+    # argmax takes the first part, which holds the lowest key
     stands_in = (kept == 0) & has_keys
     best = torch.zeros_like(maxima).scatter_(0, maxima.argmax(0, keepdim=True), 1.0)
     kept_mass = torch.where(stands_in, best, kept_mass)

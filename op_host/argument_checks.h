@@ -52,14 +52,6 @@ inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& ge
                               {InputIndex::kKeyStart, "key_start", {geometry.batch}, " [B]", both ? like : integers});
 }
 
-inline ArgumentError CheckFinite(const std::string& name, float value, bool atLeastZero)
-{
-    if (std::isfinite(value) && (!atLeastZero || value >= 0)) {
-        return {};
-    }
-    return ValueError(name, atLeastZero ? "a finite number >= 0" : "a finite number", NumberText(value));
-}
-
 inline ArgumentError CheckModes(const Arguments& arguments)
 {
     if (arguments.placement == "post_softmax" && arguments.sdc != "exact") {

@@ -1,12 +1,9 @@
 // Sizes and strides that the arguments imply, and the checks of query, key and value on the way.
 #pragma once
 
-#include <algorithm>
-
 #include "../op_kernel/ub_layout.h"
 #include "../op_kernel/top_theta_incremental_attention_tiling_data.h"
-#include "argument_error.h"
-#include "operator_arguments.h"
+#include "generic_checks.h"
 
 namespace toptheta {
 
@@ -26,69 +23,12 @@ struct Geometry {
     int64_t headDim = 0;
     int64_t capacity = 0;
     int64_t tableWidth = 0;
+    int64_t blocks = 0;  // of a paged cache
     CacheStrides key = {0, 0, 0};
     CacheStrides value = {0, 0, 0};
 
     int64_t Group() const { return numHeads / numKeyValueHeads; }
 };
-
-inline const char* TypeName(ElementType type)
-{
-    switch (type) {
-        case ElementType::kFloat16:
-            return "float16";
-        case ElementType::kBfloat16:
-            return "bfloat16";
-        case ElementType::kFloat32:
-            return "float32";
-        case ElementType::kInt32:
-            return "int32";
-        case ElementType::kInt64:
-            return "int64";
-        default:
-            return "another dtype";
-    }
-}
-
-inline ArgumentError CheckType(const std::string& name, const TensorDescription& tensor,
-                               const std::vector<ElementType>& wanted)
-{
-    if (std::find(wanted.begin(), wanted.end(), tensor.type) != wanted.end()) {
-        return {};
-    }
-    std::string names;
-    for (const ElementType type : wanted) {
-        names += (names.empty() ? "" : " or ") + std::string(TypeName(type));
-    }
-    return TypeError(name, "dtype " + names, TypeName(tensor.type),
-                     "convert it with " + name + ".to(torch." + TypeName(wanted.front()) + ")");
-}
-
-// A negative size in `wanted` matches any.
-inline ArgumentError CheckShape(const std::string& name, const TensorDescription& tensor,
-                                const std::vector<int64_t>& wanted, const std::string& meaning)
-{
-    bool same = tensor.dims.size() == wanted.size();
-    std::string text;
-    for (size_t i = 0; i < wanted.size(); i++) {
-        same = same && (wanted[i] < 0 || tensor.dims[i] == wanted[i]);
-        text += (i == 0 ? "" : ", ") + (wanted[i] < 0 ? std::string("any") : std::to_string(wanted[i]));
-    }
-    return same ? ArgumentError() : ValueError(name, "shape [" + text + "]" + meaning, ListText(tensor.dims));
-}
-
-inline ArgumentError CheckChoice(const std::string& name, const std::string& value,
-                                 const std::vector<std::string>& choices)
-{
-    if (std::find(choices.begin(), choices.end(), value) != choices.end()) {
-        return {};
-    }
-    std::string names;
-    for (const std::string& choice : choices) {
-        names += (names.empty() ? "" : ", ") + choice;
-    }
-    return ValueError(name, "one of " + names, Quoted(value));
-}
 
 inline ArgumentError CheckQueryForm(const Arguments& arguments)
 {
@@ -293,6 +233,7 @@ inline ArgumentError ResolveCapacity(const Arguments& arguments, const CacheForm
                           std::to_string(geometry.tableWidth));
     }
     geometry.capacity = geometry.tableWidth * arguments.blockSize;
+    geometry.blocks = form.sizes[0];
     return {};
 }
 

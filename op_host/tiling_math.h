@@ -2,8 +2,11 @@
 // Shapes alone decide, never lengths, so that a captured launch stays right when lengths change.
 #pragma once
 
+#include <algorithm>
+
 #include "argument_checks.h"
 #include "../op_kernel/cube_layout.h"
+#include "../op_kernel/work_split.h"
 
 namespace toptheta {
 
@@ -85,7 +88,8 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.numKeyValueHeads = static_cast<uint32_t>(geometry.numKeyValueHeads);
     data.headDim = static_cast<uint32_t>(geometry.headDim);
     data.capacity = static_cast<uint32_t>(geometry.capacity);
-    data.blockSize = arguments.Paged() ? static_cast<uint32_t>(arguments.blockSize) : 0;
+    data.blocks = static_cast<uint32_t>(std::min<int64_t>(geometry.blocks, UINT32_MAX));
+    data.blockSize = arguments.Paged() ? static_cast<uint16_t>(arguments.blockSize) : 0;
     data.blockTableWidth = static_cast<uint32_t>(geometry.tableWidth);
     data.hasLengths = arguments.Has(InputIndex::kActualSeqLengths);
     data.hasKeyStart = arguments.Has(InputIndex::kKeyStart);
@@ -94,14 +98,21 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.thresholdPerSequence = arguments.Dims(InputIndex::kThreshold).size() == 2;
     const uint32_t group = static_cast<uint32_t>(geometry.Group());
     data.headBlock = static_cast<uint8_t>(HeadBlockFor(group, data.headDim));
-    data.headBlocks = (group + data.headBlock - 1) / data.headBlock;
+    data.headBlocks = static_cast<uint16_t>((group + data.headBlock - 1) / data.headBlock);
 }
 
-// No unit is cut when all have the same rows and every core gets the same number of them.
+// (sequence, KV head, head block) of the call
+inline uint32_t UnitsOf(const TopThetaIncrementalAttentionTilingData& data)
+{
+    return data.batch * data.numKeyValueHeads * data.headBlocks;
+}
+
+// No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
 inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
 {
-    const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
-    return !data.hasLengths && !data.hasKeyStart && units % data.cores == 0 && !SumsHeadBlocks(data);
+    const uint32_t units = UnitsOf(data);
+    const WorkTotal equal = {static_cast<uint64_t>(GranulesOf(data.capacity)) * units, 1};
+    return !data.hasLengths && !data.hasKeyStart && !SumsHeadBlocks(data) && !AnyCut(equal, units, data.cores);
 }
 
 // Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
@@ -173,13 +184,13 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
         return error;
     }
     const uint64_t slot = static_cast<uint64_t>(data.headBlock) * (kPartBlocks * kBlockBytes + 4ULL * data.headDim);
-    const uint64_t units = static_cast<uint64_t>(data.batch) * data.numKeyValueHeads * data.headBlocks;
     uint64_t end = 0;
     // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it
     const uint64_t slots = 2ULL * data.cores * (twoPhases ? 2 : 1);
     PlaceSection(split ? slots * slot : 0, end);
     data.ringOffset = PlaceSection(cube ? data.cores * RingBytes(data.headDim, data.headBlock) : 0, end);
-    data.valueRowsOffset = PlaceSection(SumsHeadBlocks(data) ? units * kBlockBytes : 0, end);
+    data.valueRowsOffset =
+        PlaceSection(SumsHeadBlocks(data) ? static_cast<uint64_t>(UnitsOf(data)) * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
     tiling.key = cube ? kTilingKeyCube : split ? kTilingKeySplit : kTilingKeyWhole;
     tiling.blockDim = cube ? data.cores / kPairCores : data.cores;

@@ -14,6 +14,7 @@ public:
     {
         constexpr uint32_t pages = kTableSlices * kTableSlicePages;
         width_ = tiling.blockTableWidth;
+        lastBlock_ = tiling.blocks - 1;
         event_ = event;
         table_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(blockTable));
         ring_ = ub.At<int32_t>(ub.Layout().blockTable + ring * pages * sizeof(int32_t), pages);
@@ -31,6 +32,7 @@ public:
         Issue();
     }
 
+    // The block that holds a page of the sequence, inside the cache whatever the table says.
     TOPTHETA_DEVICE inline int64_t Page(uint32_t page)
     {
         const uint32_t slice = page / kTableSlicePages;
@@ -39,7 +41,7 @@ public:
             ready_++;
             Issue();
         }
-        return ring_.GetValue(page % (kTableSlices * kTableSlicePages));
+        return Clamp(ring_.GetValue(page % (kTableSlices * kTableSlicePages)), lastBlock_);
     }
 
     TOPTHETA_DEVICE inline void End()
@@ -72,6 +74,7 @@ private:
     uint64_t row_ = 0;
     int32_t event_ = 0;
     uint32_t width_ = 0;
+    uint32_t lastBlock_ = 0;
     uint32_t pages_ = 0;
     uint32_t ready_ = 0;   // slices below it have arrived
     uint32_t issued_ = 0;  // slices below it are on the way

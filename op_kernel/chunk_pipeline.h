@@ -183,7 +183,7 @@ private:
     using ValuePipeline<T>::gather_;
     CacheRows<T> keyRows_;
     QueryKeyProduct<T> product_;
-    ValueGather<T> lastGather_;  // its V rows lie in a slot of the ring, which is idle by then
+    ValueGather<T> lastGather_;  // its V rows lie in a slot that the ring lends
     uint32_t chunkTiles_ = 0;    // K tiles of the chunk to be scored next
 };
 

@@ -12,6 +12,7 @@ public:
     TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR blockTable)
     {
         width_ = tiling.blockTableWidth;
+        lastBlock_ = tiling.blocks - 1;
         table_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(blockTable));
     }
 
@@ -20,7 +21,8 @@ public:
         row_ = static_cast<uint64_t>(sequence) * width_;
     }
 
-    TOPTHETA_DEVICE inline int64_t Page(uint32_t page) { return table_.GetValue(row_ + page); }
+    // The block that holds a page of the sequence, inside the cache whatever the table says.
+    TOPTHETA_DEVICE inline int64_t Page(uint32_t page) { return Clamp(table_.GetValue(row_ + page), lastBlock_); }
 
     TOPTHETA_DEVICE inline void End() {}
 
@@ -28,6 +30,7 @@ private:
     GlobalTensor<int32_t> table_;
     uint64_t row_ = 0;
     uint32_t width_ = 0;
+    uint32_t lastBlock_ = 0;
 };
 
 template <typename T>

@@ -39,6 +39,14 @@ constexpr int32_t kEvent = 0;          // pairs that need one id only
 
 TOPTHETA_DEVICE inline uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 TOPTHETA_DEVICE inline uint32_t Most(uint32_t a, uint32_t b) { return a > b ? a : b; }
+// A number from a device tensor, which the host has not seen, inside 0 to `most`.
+TOPTHETA_DEVICE inline uint32_t Clamp(int64_t value, uint32_t most)
+{
+    if (value <= 0) {
+        return 0;
+    }
+    return value < most ? static_cast<uint32_t>(value) : most;
+}
 TOPTHETA_DEVICE inline uint32_t CeilDiv(uint32_t a, uint32_t b) { return (a + b - 1) / b; }
 
 // bfloat16 has no vector arithmetic on this chip; the kernel casts it to float32.
@@ -114,7 +122,7 @@ public:
     template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> ValueRows(uint32_t headDim)
     {
-        return At<T>(layout_.valueRows, layout_.valueRowsPerRound * headDim);
+        return At<T>(layout_.valueRows, layout_.valueListRows * headDim);
     }
     template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> Spread()

@@ -139,14 +139,6 @@ public:
     }
 
 private:
-    TOPTHETA_DEVICE inline uint32_t Clamp(int64_t value, uint32_t most)
-    {
-        if (value <= 0) {
-            return 0;
-        }
-        return value < most ? static_cast<uint32_t>(value) : most;
-    }
-
     const TilingData* tiling_ = nullptr;
     Integers integers_;
 };

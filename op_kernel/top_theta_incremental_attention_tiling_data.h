@@ -9,9 +9,9 @@
 
 namespace toptheta {
 
-// Tiling keys. `whole`: no (sequence, KV head) is shared by two cores, so no SyncAll and a vector-only launch.
-// `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. `cube`: the same, with the scores
-// from a cube core for every two vector cores.
+// Tiling keys. `whole`: no (sequence, KV head, head block) is shared by two cores, so no SyncAll and a vector-only
+// launch. `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. `cube`: the same, with
+// the scores from a cube core for every two vector cores.
 constexpr uint64_t kTilingKeyWhole = 1;
 constexpr uint64_t kTilingKeySplit = 2;
 constexpr uint64_t kTilingKeyCube = 3;
@@ -40,11 +40,12 @@ struct TopThetaIncrementalAttentionTilingData {
     uint32_t numKeyValueHeads;
     uint32_t headDim;
     uint32_t capacity;         // rows that a sequence may hold
-    uint32_t blockSize;        // rows of a page, 0 for a contiguous cache
+    uint32_t blocks;           // pages of the cache; a number in the block table that names none is clamped
     uint32_t blockTableWidth;  // pages a sequence may have
-    uint32_t headBlocks;       // head blocks of a group
     float scaleValue;
     float sdcGamma;
+    uint16_t blockSize;            // rows of a page, 0 for a contiguous cache
+    uint16_t headBlocks;           // head blocks of a group
     uint16_t chunkRows;            // keys of a chunk
     uint8_t slots;                 // of the ring of tiles
     uint8_t cores;                 // vector cores

@@ -2,7 +2,7 @@
 //
 // | buffer      | bytes                      | holds                                                             |
 // |-------------|----------------------------|-------------------------------------------------------------------|
-// | keyTiles    | slots * tileRows * D * 2   | ring of K tiles; parts of other cores while they are combined     |
+// | keyTiles    | slots * tileRows * D * 2   | ring of tiles, K and V rows; parts of other cores when combined   |
 // | partials    | 16 KiB                     | partial sums of QK and PV; work row of a chunk once QK is done    |
 // | castPiece   | 16 KiB, bfloat16 only      | K or V rows in float32                                            |
 // | scores      | headBlock * scoreRows * 4  | scaled scores of the chunk; of the whole segment in post-softmax  |
@@ -10,7 +10,7 @@
 // | rowNumbers  | chunkRows * 2              | 0, 1, 2, ...                                                      |
 // | rowList     | chunkRows * 2              | row numbers that any head of the block keeps                      |
 // | masks       | (headBlock + 2) * chunk/8  | bits: kept by each head, by any head, work                        |
-// | valueRows   | what is left, <= 32 KiB    | V rows of one round                                               |
+// | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it                              |
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
 // | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32                              |
 // | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, bfloat16 queries, as copied                      |
@@ -55,7 +55,7 @@ struct UbLayout {
     uint32_t scoreRows;   // keys whose scores stay in UB: chunkRows, more in post-softmax
     uint32_t slots;
     uint32_t tileRows;
-    uint32_t valueRowsPerRound;
+    uint32_t valueListRows;  // of the longest list that `valueRows` holds
     uint32_t keyTiles;
     uint32_t partials;
     uint32_t castPiece;
@@ -84,7 +84,7 @@ TOPTHETA_DEVICE constexpr uint32_t HeadBlockFor(uint32_t group, uint32_t headDim
     return group < most ? group : most;
 }
 
-// Rows of a K tile: 32 KiB where possible, which a copy needs for the full transfer rate.
+// Rows of a tile: 32 KiB where possible, which a copy needs for the full transfer rate.
 TOPTHETA_DEVICE constexpr uint32_t TileRowsFor(uint32_t headDim)
 {
     const uint32_t rows = 16 * 1024 / headDim / 16 * 16;
@@ -135,7 +135,7 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
     return at.blockTable + 2 * kTableSlices * kTableSlicePages * 4;
 }
 
-// Places all buffers; `valueRowsPerRound` 0 marks a choice that does not fit.
+// Places all buffers; `valueListRows` 0 marks a choice that does not fit.
 TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const LayoutChoice& choice)
 {
     UbLayout at = {};
@@ -159,8 +159,8 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
     const uint32_t rowBytes = shape.headDim * 2;
     at.valueRows = end;
     left = left < kMaxValueBytes ? left : kMaxValueBytes;
-    at.valueRowsPerRound = left / rowBytes / 8 * 8;
-    at.total = end + at.valueRowsPerRound * rowBytes;
+    at.valueListRows = left / rowBytes / 8 * 8;
+    at.total = end + at.valueListRows * rowBytes;
     return at;
 }
 
@@ -172,7 +172,7 @@ TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32
                                         {2, 512},  {3, 256}, {2, 256},  {2, 128}};
     for (const LayoutChoice& choice : choices) {
         const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostChunkRows / 2 : mostChunkRows);
-        if (!tooLong && PlaceBuffers(shape, choice).valueRowsPerRound > 0) {
+        if (!tooLong && PlaceBuffers(shape, choice).valueListRows > 0) {
             return choice;
         }
     }
@@ -194,7 +194,7 @@ TOPTHETA_DEVICE constexpr bool ScoresStayInUb(uint32_t rows, const UbLayout& lay
 TOPTHETA_DEVICE constexpr bool LayoutFits(const UbLayout& layout, uint32_t headDim)
 {
     const bool outputFits = layout.chunkRows * 2 >= headDim;  // rows leave by way of `weights`
-    return layout.valueRowsPerRound > 0 && layout.total <= kUbBudget && outputFits;
+    return layout.valueListRows > 0 && layout.total <= kUbBudget && outputFits;
 }
 
 // Every variant that tiling can ask for has a layout inside the budget.

@@ -1,4 +1,4 @@
-// Copies of V rows: those on a list, two with one command, or all rows of a chunk.
+// Copies of the V rows on a list, two with one command.
 #pragma once
 
 #include "cache_rows.h"

@@ -63,7 +63,7 @@ TOPTHETA_DEVICE inline uint32_t CoreOf(uint64_t granule, uint64_t granules, uint
     return static_cast<uint32_t>((2 * granule * activeCores + activeCores - 1) / (2 * granules));
 }
 
-// Whether some unit may be cut: not where all are alike and every core gets the same number of them.
+// Whether some unit may be cut: not where all are alike and every core that works gets the same number of them.
 TOPTHETA_DEVICE inline bool AnyCut(const WorkTotal& total, uint32_t units, uint32_t cores)
 {
     return !total.uniform || units % ActiveCores(total.granules, cores) != 0;

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -243,11 +244,24 @@ _GRAD = (
     "call it under torch.no_grad() or pass {0}.detach()"
 )
 _POST_SDC = "'exact' with placement='post_softmax', where the denominator is exact by construction"
+_TENSORS = ("query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "value_mean")
 _NO_VMC = "no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"
 
 
 def _set(**values: Any) -> Callable[[_Arguments], _Arguments]:
     return lambda arguments: values
+
+
+def _nested(name: str) -> Callable[[_Arguments], _Arguments]:
+    return lambda arguments: {name: torch.nested.as_nested_tensor([torch.ones(2, 3), torch.ones(1, 3)])}
+
+
+def _sparse(name: str) -> Callable[[_Arguments], _Arguments]:
+    return lambda arguments: {name: torch.ones(2, 3).to_sparse()}
+
+
+def _mass(value: float, shape: tuple[int, ...]) -> Callable[[_Arguments], _Arguments]:
+    return lambda arguments: {"sdc": "offline", "discarded_mass": torch.full(shape, value)}
 
 
 def _grad(name: str) -> ErrorCase:
@@ -300,7 +314,32 @@ ERROR_CASES = (
               "block_table: expected dtype int32, got int64; convert it with block_table.to(torch.int32)"),
     ErrorCase("scale-type", "decode", _set(scale_value="1"), _T, "scale_value: expected a number, got str"),
     ErrorCase("gamma-type", "decode", _set(sdc_gamma=None), _T, "sdc_gamma: expected a number, got NoneType"),
+    ErrorCase("scale-bool", "decode", _set(scale_value=True), _T, "scale_value: expected a number, got bool"),
+    ErrorCase("scale-complex", "decode", _set(scale_value=1j), _T, "scale_value: expected a number, got complex"),
+    ErrorCase("gamma-text", "decode", _set(sdc_gamma="0.05"), _T, "sdc_gamma: expected a number, got str"),
+    ErrorCase("num-heads-bool", "bsh", _set(num_heads=True), _T, "num_heads: expected an int or None, got bool"),
+    ErrorCase("num-heads-text", "bsh", _set(num_heads="4"), _T, "num_heads: expected an int or None, got str"),
+    ErrorCase("block-size-bool", "paged", _set(block_size=True), _T, "block_size: expected an int, got bool"),
+    ErrorCase("block-size-text-no-table", "decode", _set(block_size="16"), _T, "block_size: expected an int, got str"),
+    ErrorCase("key-complex", "decode", _set(key=torch.ones(2, 2, 8, 16, dtype=torch.complex64)), _T,
+              "key: expected dtype float32, got complex64; convert it with key.to(torch.float32)"),
+    ErrorCase("threshold-bool", "decode", _set(threshold=torch.ones(4, dtype=torch.bool)), _T,
+              "threshold: expected dtype float32, got bool; convert it with threshold.to(torch.float32)"),
+    ErrorCase("layout-list", "decode", _set(input_layout=["BNSD"]), _V,
+              "input_layout: expected one of BNSD, BSND, BSH, got ['BNSD']"),
+    ErrorCase("prefill-vmc-type", "prefill", _set(vmc="yes"), _T, "vmc: expected True or False, got str"),
+    # tensors without strides
+    *(ErrorCase(f"{name}-nested", "decode", _nested(name), _N, f"{name}: expected a dense tensor, got a nested tensor; "
+                "pad it, and give the valid keys by actual_seq_lengths") for name in _TENSORS),
+    *(ErrorCase(f"{name}-sparse", "decode", _sparse(name), _N, f"{name}: expected a dense tensor, got layout "
+                f"sparse_coo; pass {name}.to_dense()") for name in _TENSORS),
+    ErrorCase("prefill-query-nested", "prefill", _nested("query"), _N, "query: expected a dense tensor, got a nested "
+              "tensor; pad it, and give the valid keys by actual_seq_lengths"),
+    ErrorCase("merge-mean-sparse", "merge", lambda a: {"value_mean": torch.ones(2, 4, 16).to_sparse()}, _N,
+              "value_mean: expected a dense tensor, got layout sparse_coo; pass value_mean.to_dense()"),
     # devices
+    ErrorCase("prefill-meta", "prefill", lambda a: {"query": a["query"].to("meta")}, _N,
+              "query: expected a tensor on cpu or cuda or npu, got meta; move it with query.cpu()"),
     ErrorCase("key-device", "decode", lambda a: {"key": a["key"].to("meta")}, _V,
               "key: expected a tensor on {device}, like query, got meta; move it with key.to(query.device)"),
     ErrorCase("threshold-device", "decode", lambda a: {"threshold": a["threshold"].to("meta")}, _V,
@@ -315,6 +354,8 @@ ERROR_CASES = (
     # shapes
     ErrorCase("query-dims", "decode", lambda a: {"query": a["query"][:, :, 0]}, _V,
               "query: expected BNSD [B, Hq, 1, D], got [2, 4, 16]"),
+    ErrorCase("query-no-heads", "decode", lambda a: {"query": a["query"][:, :0]}, _V,
+              "query: expected at least one head, got [2, 0, 1, 16]"),
     ErrorCase("query-two-tokens", "decode", lambda a: {"query": a["query"].expand(2, 4, 2, 16)}, _V,
               "query: expected one token, BNSD [B, Hq, 1, D], got [2, 4, 2, 16]; "
               "use prefill_attention for several tokens"),
@@ -343,6 +384,10 @@ ERROR_CASES = (
     ErrorCase("start-shape", "decode", _set(key_start=[0]), _V, "key_start: expected shape [2] [B], got [1]"),
     ErrorCase("table-batch", "paged", lambda a: {"block_table": a["block_table"][:1]}, _V,
               "block_table: expected shape [2, any] [B, max_blocks], got [1, 3]"),
+    ErrorCase("table-no-blocks", "paged", lambda a: {"block_table": a["block_table"][:, :0]}, _V,
+              "block_table: expected at least one block per sequence, got [2, 0]"),
+    ErrorCase("pool-no-blocks", "paged", lambda a: {name: a[name][:0] for name in ("key", "value")}, _V,
+              "key: expected room for at least one key, got [0, 2, 4, 16]"),
     ErrorCase("mean-heads", "decode", lambda a: {"value_mean": a["value"][:, :1, 0]}, _V,
               "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 1, 16]"),
     ErrorCase("mean-head-dim", "decode", lambda a: {"value_mean": a["value"][:, :, 0, :1]}, _V,
@@ -374,6 +419,30 @@ ERROR_CASES = (
     ErrorCase("gamma-nan", "decode",
               _set(sdc_gamma=float("nan")), _V, "sdc_gamma: expected a finite number >= 0, got nan"),
     ErrorCase("scale-inf", "decode", _set(scale_value=INF), _V, "scale_value: expected a finite number, got inf"),
+    ErrorCase("scale-nan", "decode", _set(scale_value=-math.nan), _V, "scale_value: expected a finite number, got nan"),
+    ErrorCase("scale-beyond-float32", "decode", _set(scale_value=-1e300), _V,
+              "scale_value: expected a number that float32 can hold, got -1e+300"),
+    ErrorCase("scale-long", "decode", _set(scale_value=10**5000), _V, "scale_value: expected a number that float32 can "
+              "hold, got a value of type int that cannot be shown"),
+    ErrorCase("gamma-beyond-float32", "decode", _set(sdc_gamma=1e300), _V,
+              "sdc_gamma: expected a number >= 0 that float32 can hold, got 1e+300"),
+    ErrorCase("gamma-inf", "decode",
+              _set(sdc_gamma=INF), _V, "sdc_gamma: expected a finite number >= 0, got inf"),
+    ErrorCase("prefill-scale-beyond-float32", "prefill", _set(scale_value=1e39), _V,
+              "scale_value: expected a number that float32 can hold, got 1e+39"),
+    ErrorCase("merge-gamma-beyond-float32", "merge", _set(sdc_gamma=1e39), _V,
+              "sdc_gamma: expected a number >= 0 that float32 can hold, got 1e+39"),
+    ErrorCase("block-size-large", "paged", _set(block_size=2**70), _V,
+              f"block_size: expected the rows per block of the paged cache, got {2**70}"),
+    *(ErrorCase(f"{base}-mass-{value}", base, _mass(value, shape), _V,
+                f"discarded_mass: expected finite numbers >= 0, got {value}; calibrate again", True)
+      for base, shape in (("decode", (2, 4)), ("prefill", (2, 4, 3)), ("merge", (2, 4)))
+      for value in (-0.5, math.nan, INF)),
+    *(ErrorCase(f"{base}-post-score", base, lambda a, name=name: {"placement": "post_softmax", name: a[name] * 1.5}, _V,
+                f"{name}: expected probabilities up to 1, or +inf, with placement='post_softmax', got 1.5; "
+                "thresholds in units of the score go with placement='pre_softmax'", True)
+      for base, name in (("decode", "threshold"), ("partial", "threshold"), ("prefill", "threshold_per_row"),
+                         ("merge", "threshold"))),
     ErrorCase("length-negative", "decode", _set(actual_seq_lengths=[3, -1]), _V,
               "actual_seq_lengths[1]: expected 0 to 8 (the cache's capacity), got -1", True),
     ErrorCase("length-too-long", "decode", _set(actual_seq_lengths=[9, 3]), _V,
@@ -447,6 +516,29 @@ ERROR_CASES = (
     ErrorCase("merge-post-without-sdc", "merge", _set(placement="post_softmax", sdc="none"), _V,
               "sdc: expected 'exact' with placement='post_softmax', where the denominator is exact by construction, "
               "got 'none'"),
+    ErrorCase("merge-n-large", "merge", _set(n=[2**31, 3]), _V,
+              "n[0]: expected a number of keys, below 2^31, got 2147483648"),
+    ErrorCase("merge-n-negative-tensor", "merge", lambda a: {"n": [a["parts"][0][4][:, 0] - 2, 3]}, _V,
+              "n[0]: expected numbers of keys, at least 0, got -1", True),
+    ErrorCase("merge-n-too-few", "merge", _set(n=[1, 0]), _V,
+              "n: expected at least the keys that the parts kept, got 1 fewer; give the valid keys of each part", True),
+    ErrorCase("merge-n-bool", "merge", _set(n=[True, 3]), _T,
+              "n[0]: expected an int or an integer tensor [B], got bool"),
+    ErrorCase("merge-n-text", "merge", _set(n=["5", "3"]), _T,
+              "n[0]: expected an int or an integer tensor [B], got str"),
+    ErrorCase("merge-generator", "merge", lambda a: {"parts": (part for part in a["parts"])}, _T,
+              "parts: expected a list with the results of the parts, got generator"),
+    ErrorCase("merge-one-part", "merge", lambda a: {"parts": a["parts"][0]}, _T,
+              "parts[0]: expected a result of incremental_attention_partial, a tuple of 5 tensors, got Tensor"),
+    ErrorCase("merge-out-type", "merge", lambda a: {"parts": [(0.5, *a["parts"][0][1:])]}, _T,
+              "parts[0].out: expected a torch.Tensor, got float"),
+    ErrorCase("merge-no-heads", "merge", lambda a: {"parts": [tuple(t[:, :0] for t in a["parts"][0])]}, _V,
+              "parts[0].maximum: expected shape [B, Hq], got [2, 0]"),
+    ErrorCase("merge-nan-threshold", "merge", lambda a: {"threshold": a["threshold"] * math.nan}, _V,
+              "threshold: expected numbers, -inf or +inf, got NaN; calibrate again", True),
+    *(ErrorCase(f"merge-dtype-{wrong}", "merge", _set(dtype=wrong), _T,
+                f"dtype: expected torch.float16 or torch.bfloat16 or torch.float32, got {wrong!r}")
+      for wrong in ("float16", torch.int32, torch.float64)),
     ErrorCase("merge-n-type", "merge", _set(n=[4.5, 4]), _T,
               "n[0]: expected an int or an integer tensor [B], got float"),
     ErrorCase("merge-grad", "merge",

@@ -118,10 +118,16 @@ def _threshold(case: Case, scores: Tensor) -> Tensor:
             row = scores[:, head].flatten() if case.shared_theta else scores[sequence, head]
             threshold[sequence, head] = threshold_in_gap(row[row > -INF].sort(descending=True).values, kind, case.keep)
     if case.placement == "post_softmax":
-        threshold = (threshold - scores.logsumexp(-1).clamp_min(-1e9)).exp()
+        threshold = probability(threshold, scores.logsumexp(-1).clamp_min(-1e9))
         zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
         threshold = torch.where(threshold == 0, zeros, threshold)
     return threshold.float()
+
+
+def probability(threshold: Tensor, lse: Tensor) -> Tensor:
+    """A threshold in score units as one of the softmax; above 1, where nothing passes, +inf."""
+    theta = (threshold - lse).exp()
+    return theta.masked_fill(theta > 1, INF)
 
 
 def threshold_in_gap(descending: Tensor, kind: str, keep: float) -> float:

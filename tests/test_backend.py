@@ -171,8 +171,11 @@ def test_missing_file(missing: str, what: str, remedy: str, tmp_path: Path) -> N
     assert remedy.format(vendor=vendor) in message
 
 
-def _given_to(owner: int, user: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_owner", lambda path: owner)
+def _given_to(
+    owner: int, user: int, monkeypatch: pytest.MonkeyPatch, only: str = "", otherwise: int | None = None
+) -> None:
+    """The libraries whose path ends in ``only`` belong to ``owner``, the other ones to ``otherwise``."""
+    monkeypatch.setattr(loading, "_owner", lambda path: owner if str(path).endswith(only) else otherwise)
     monkeypatch.setattr(os, "getuid", lambda: user)
 
 
@@ -197,6 +200,44 @@ def test_package_of_another_user(
         f"op package: expected a library of {allowed}, since torch_npu skips those of others, "
         f"got {library}, which belongs to the user {owner}; give it to the user that runs it: chown {user} {library}"
     )
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "allowed"), [(1000, 0, "the user 0"), (1234, 1000, "the user 1000 or of root")]
+)
+def test_adapter_of_another_user(
+    owner: int, user: int, allowed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _given_to(owner, user, monkeypatch, only=build.LIBRARY, otherwise=user)
+    vendor = make_package(tmp_path)
+    with pytest.raises(TopThetaBackendError) as caught:
+        check_all(vendor)
+    library = vendor / "torch" / build.LIBRARY
+    assert str(caught.value) == (
+        f"adapter: expected a library of {allowed}, since it is loaded into the process, "
+        f"got {library}, which belongs to the user {owner}; give it to the user that runs it: chown {user} {library}"
+    )
+    monkeypatch.setenv(CUSTOM_PATH, str(vendor))
+    (adapter,) = [found for found in toptheta_npu.backend_info().findings if found.name == "adapter"]
+    assert adapter.remedy == f"give it to the user that runs it: chown {user} {library}"
+
+
+def test_relative_entry_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would name another folder after a change of directory."""
+    vendor = make_package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(CUSTOM_PATH, "vendors/toptheta:/opt/vendors/other")
+    remedy = f"export {CUSTOM_PATH}={vendor}${{{CUSTOM_PATH}:+:${CUSTOM_PATH}}}"
+    with pytest.raises(TopThetaBackendError) as caught:
+        loading.load(SCHEMAS)
+    assert str(caught.value) == f"{CUSTOM_PATH}: expected absolute paths, got vendors/toptheta; {remedy}"
+    (package,) = [found for found in toptheta_npu.backend_info().findings if found.name == "op package"]
+    assert package.remedy == remedy
+    assert any(
+        f"to do: {remedy}" in line for line in CliRunner().invoke(app, ["doctor", "--no-probe"]).stdout.splitlines()
+    )
+    monkeypatch.setenv(CUSTOM_PATH, f"{vendor}:vendors/toptheta")
+    loading.check_package(environment.find_package())
 
 
 _REMOVED = "bool withStats,\n    "

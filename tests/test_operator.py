@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,6 +200,21 @@ def test_meta_tensors_give_meta_outputs() -> None:
     assert [tuple(t.shape) for t in (out, lse, kept, rows)] == [(2, 4, 1, 16), (2, 4), (2, 4), (2, 2)]
 
 
+@pytest.mark.parametrize("base", ["decode", "bsh", "paged", "partial", "merge"])
+def test_meta_outputs_are_shaped_as_those_of_a_cpu(base: str) -> None:
+    for name in ENTRY_POINTS[base]:
+        meta, real = (as_tuple(call(name, valid_arguments(base, device))) for device in ("meta", "cpu"))
+        assert {tensor.device.type for tensor in meta} == {"meta"}
+        assert [(t.shape, t.dtype, t.stride()) for t in meta] == [(t.shape, t.dtype, t.stride()) for t in real]
+
+
+def test_compile_with_a_merge_of_parts(device: str) -> None:
+    torch._dynamo.reset()
+    arguments = valid_arguments("merge", device)
+    compiled = torch.compile(toptheta_npu.merge_partials, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**arguments), toptheta_npu.merge_partials(**arguments))
+
+
 def test_import_is_lean() -> None:
     script = (
         "import sys, torch; before = set(sys.modules); import toptheta_npu\n"
@@ -259,3 +275,12 @@ def test_fresh_memory_never_reaches_a_result(lengths: tuple[int, int] | None, th
     rows = torch.randn(2, 8, 50, 64, generator=generator)
     prompt = toptheta_npu.prefill_attention(rows, key, value, threshold[:, None].expand(8, 50), vmc=True)
     assert not any(tensor.isnan().any() for tensor in (*results, *parts, prompt))
+
+
+def test_fallback_has_one_name() -> None:
+    """The folder at the top of the repository is the package toptheta_npu.fallback, and no module of its own."""
+    for module in ("fallback", "fallback.reference"):
+        with pytest.raises(ImportError, match=r"^fallback: .*; import toptheta_npu\.fallback$"):
+            importlib.import_module(module)
+    assert not any(name == "fallback" or name.startswith("fallback.") for name in sys.modules)
+    assert importlib.import_module("toptheta_npu.fallback") is toptheta_npu.fallback

@@ -26,6 +26,9 @@ KERNEL_STEP = 16
 KERNEL_PAGE_ROWS = 512
 INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
+_STRIDED = torch.strided
+_LARGEST = torch.finfo(torch.float32).max
+_LONGEST_TEXT = 200
 
 _NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
 _NO_QUANTISATION = "quantised caches are not supported; pass float16 or bfloat16 tensors"
@@ -58,18 +61,45 @@ def shape_text(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
 
+def value_text(value: object) -> str:
+    """Whatever came, for a message: its repr, cut short."""
+    try:
+        text = repr(value)
+    except Exception:  # such as an int of more digits than Python writes
+        return f"a value of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise TopThetaValueError(name, f"one of {', '.join(choices)}", repr(value))
+    if not isinstance(value, str) or value not in choices:
+        raise TopThetaValueError(name, f"one of {', '.join(choices)}", value_text(value))
 
 
 def check_number(name: str, value: Any, *, minimum: float = -math.inf) -> None:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TopThetaTypeError(name, "a number", type(value).__name__)
     # comparisons, which torch.compile can trace with a dynamic number; they are false for NaN
-    if not (-math.inf < value < math.inf) or value < minimum:
-        wanted = "a finite number" if minimum == -math.inf else f"a finite number >= {minimum:g}"
-        raise TopThetaValueError(name, wanted, str(value))
+    if not (-_LARGEST <= value <= _LARGEST) or value < minimum:
+        bound = "" if minimum == -math.inf else f" >= {minimum:g}"
+        too_large = -math.inf < value < math.inf and value >= minimum
+        wanted = f"a number{bound} that float32 can hold" if too_large else f"a finite number{bound}"
+        raise TopThetaValueError(name, wanted, value_text(value))
+
+
+def check_dense(name: str, tensor: Any) -> None:
+    """A tensor whose elements lie at strides, whatever its shape and dtype."""
+    if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED or tensor.is_nested:
+        _refuse(name, tensor)
+
+
+def _refuse(name: str, tensor: Any) -> NoReturn:
+    if not isinstance(tensor, Tensor):
+        raise TopThetaTypeError(name, "a torch.Tensor", type(tensor).__name__)
+    if tensor.is_nested:
+        remedy = "pad it, and give the valid keys by actual_seq_lengths"
+        raise TopThetaNotImplementedError(name, "a dense tensor", "a nested tensor", remedy)
+    got = str(tensor.layout).removeprefix("torch.")
+    raise TopThetaNotImplementedError(name, "a dense tensor", f"layout {got}", f"pass {name}.to_dense()")
 
 
 def check_tensor(
@@ -81,8 +111,9 @@ def check_tensor(
     shape_names: str = "",
 ) -> None:
     """Type, dtype, device, shape (None matches any size) and gradient state of one tensor argument."""
-    if not isinstance(tensor, Tensor):
-        raise TopThetaTypeError(name, "a torch.Tensor", type(tensor).__name__)
+    # as in check_dense, without the cost of a call
+    if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED or tensor.is_nested:
+        _refuse(name, tensor)
     if tensor.dtype not in dtypes:
         wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         got = str(tensor.dtype).removeprefix("torch.")
@@ -134,12 +165,15 @@ def resolve_heads(
         if not num_heads:
             raise TopThetaValueError("num_heads", "the number of query heads (BSH does not tell it)", str(num_heads))
         if num_heads < 0 or query.shape[2] % num_heads:
-            raise TopThetaValueError("num_heads", f"a divisor of the hidden size {query.shape[2]}", str(num_heads))
+            wanted = f"a divisor of the hidden size {query.shape[2]}"
+            raise TopThetaValueError("num_heads", wanted, value_text(num_heads))
         heads, head_dim = num_heads, query.shape[2] // num_heads
     else:
         heads, head_dim = query.shape[1 if input_layout == "BNSD" else 2], query.shape[3]
         if num_heads is not None and num_heads != heads:
-            raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", str(num_heads))
+            raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", value_text(num_heads))
+        if heads < 1:
+            raise TopThetaValueError("query", "at least one head", shape_text(query))
     check_head_dim(head_dim)
     return heads, _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged), head_dim
 
@@ -148,7 +182,7 @@ def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None,
     if key.dim() == 4 and (paged or input_layout != "BSH"):
         found = key.shape[1 if paged or input_layout == "BNSD" else 2]
         if given and given != found:
-            raise TopThetaValueError("num_key_value_heads", f"{found}, as key says, or None", str(given))
+            raise TopThetaValueError("num_key_value_heads", f"{found}, as key says, or None", value_text(given))
     elif key.dim() == 3 and (paged or input_layout == "BSH"):
         found = given or (heads if input_layout == "BSH" else key.shape[2] // head_dim)
     else:
@@ -157,8 +191,9 @@ def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None,
         raise TopThetaValueError("key", f"{forms} dimensions for {where}", shape_text(key))
     if found < 1 or heads % found:
         raise TopThetaValueError(
-            "num_key_value_heads", f"a divisor of the {heads} query heads", str(found), "check the KV cache's layout"
-        )
+            "num_key_value_heads", f"a divisor of the {heads} query heads", value_text(found),
+            "check the KV cache's layout",
+        )  # fmt: skip
     return found
 
 
@@ -187,7 +222,7 @@ def check_cache(
     dtypes = (query.dtype,)
     check_tensor("key", key, query, want, dtypes, names)
     check_tensor("value", value, query, key.shape, dtypes, ", like key")
-    if rows < 1:
+    if rows < 1 or batch < 1:
         raise TopThetaValueError("key", "room for at least one key", shape_text(key))
 
 
@@ -195,21 +230,24 @@ def check_paging(
     query: Tensor, block_table: Tensor | None, block_size: int, lengths: Tensor | None, key_start: Tensor | None
 ) -> None:
     """The arguments that paging needs and excludes."""
+    if type(block_size) is not int:
+        raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
     if block_table is None:
         if block_size:
-            raise TopThetaValueError("block_table", f"a table, since block_size={block_size} says paged", "None")
+            wanted = f"a table, since block_size={value_text(block_size)} says paged"
+            raise TopThetaValueError("block_table", wanted, "None")
         return
     check_tensor("block_table", block_table, query, (query.shape[0], None), (torch.int32,), " [B, max_blocks]")
+    if block_table.shape[1] < 1:
+        raise TopThetaValueError("block_table", "at least one block per sequence", shape_text(block_table))
     if lengths is None:
         raise TopThetaValueError("actual_seq_lengths", "the length of every sequence, since the cache is paged", "None")
     if key_start is not None:
         raise TopThetaNotImplementedError(
             "key_start", "None with a paged cache", "a tensor", "start each sequence at its first block"
         )
-    if type(block_size) is not int:
-        raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
-    if block_size < 1:
-        raise TopThetaValueError("block_size", "the rows per block of the paged cache", str(block_size))
+    if not 1 <= block_size < 2**31:
+        raise TopThetaValueError("block_size", "the rows per block of the paged cache", value_text(block_size))
 
 
 def check_modes(
@@ -259,9 +297,9 @@ def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Te
     if values is None or isinstance(values, Tensor):
         return values
     if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
-        raise TopThetaTypeError(name, "an integer tensor or a list of ints", repr(values))
+        raise TopThetaTypeError(name, "an integer tensor or a list of ints", value_text(values))
     if any(abs(value) >= 2**63 for value in values):
-        raise TopThetaValueError(name, "ints of 64 bits", repr(values))
+        raise TopThetaValueError(name, "ints of 64 bits", value_text(values))
     return torch.tensor(values, dtype=torch.int64, device=query.device)
 
 
@@ -290,14 +328,12 @@ def check_rows(
     num_key_value_heads: int | None,
     input_layout: str,
     scale_value: float | None,
-    placement: str,
     path: str,
 ) -> tuple[Tensor | None, Tensor | None, int, int, int, float]:
     """Check what says where the rows are; return lengths, starts, query and KV heads, head_dim, scale."""
     check_tensor("query", query, query, None, DTYPES)
     check_device(query)
-    if not isinstance(key, Tensor):
-        raise TopThetaTypeError("key", "a torch.Tensor", type(key).__name__)
+    check_dense("key", key)
     paged = block_table is not None
     lengths = as_device_tensor("actual_seq_lengths", actual_seq_lengths, query)
     starts = as_device_tensor("key_start", key_start, query)
@@ -306,19 +342,11 @@ def check_rows(
     check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
     check_threshold(threshold, query, query.shape[0], heads)
     check_lengths(query, lengths, starts)
-    check_choice("placement", placement, PLACEMENTS)
     check_choice("_path", path, PATHS)
     if scale_value is None:
         return lengths, starts, heads, kv_heads, head_dim, head_dim**-0.5
     check_number("scale_value", scale_value)
     return lengths, starts, heads, kv_heads, head_dim, float(scale_value)
-
-
-def check_no_nan(name: str, tensor: Tensor) -> None:
-    """On a CPU, where values can be seen: a NaN threshold would keep a single element."""
-    # the maximum of numbers with a NaN among them is NaN
-    if math.isnan(tensor.max().item()):
-        raise TopThetaValueError(name, "numbers, -inf or +inf", "NaN", "calibrate again")
 
 
 def check_head_dim(head_dim: int) -> None:
@@ -361,34 +389,3 @@ def _check_kernel_strides(name: str, cache: Tensor) -> None:
     if any(stride % KERNEL_STEP and size > 1 for size, stride in zip(cache.shape, outer, strict=False)):
         wanted = f"strides that are multiples of {KERNEL_STEP} elements"
         raise TopThetaValueError(name, wanted, str([*outer, last]), remedy)
-
-
-def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:
-    """Keys per sequence that the cache has room for."""
-    if block_table is None:
-        return key.shape[2] if input_layout == "BNSD" else key.shape[1]
-    return block_table.shape[1] * (key.shape[1] if key.dim() == 3 else key.shape[2])
-
-
-def check_cache_values(
-    key: Tensor, lengths: Tensor | None, starts: Tensor | None, block_table: Tensor | None, capacity: int
-) -> None:
-    """Values that only a CPU may look at for free: lengths, starts and block numbers."""
-    start_list: list[int] = [] if starts is None else starts.tolist()
-    for index, start in enumerate(start_list):
-        if not 0 <= start <= capacity:
-            raise TopThetaValueError(f"key_start[{index}]", f"0 to {capacity} (the cache's capacity)", str(start))
-    if lengths is None:
-        return
-    block_size = key.shape[1] if key.dim() == 3 else key.shape[2]
-    for index, length in enumerate(lengths.tolist()):
-        room = capacity - (start_list[index] if start_list else 0)
-        if not 0 <= length <= room:
-            raise TopThetaValueError(f"actual_seq_lengths[{index}]", f"0 to {room} (the cache's capacity)", str(length))
-        if block_table is not None and length:
-            used = block_table[index, : -(-length // block_size)]
-            low, high = int(used.min()), int(used.max())
-            if low < 0 or high >= key.shape[0]:
-                raise TopThetaValueError(
-                    f"block_table[{index}]", f"block numbers 0 to {key.shape[0] - 1}", str(low if low < 0 else high)
-                )

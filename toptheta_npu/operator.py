@@ -17,16 +17,16 @@ from . import fallback
 from ._checks import (
     FLOAT32,
     NPU,
-    cache_capacity,
-    check_cache_values,
+    PLACEMENTS,
+    check_choice,
     check_compensation,
     check_device,
     check_kernel_limits,
-    check_no_nan,
     check_rows,
     check_tensor,
     refuse_unknown,
 )
+from ._value_checks import cache_capacity, check_cache_values, check_mass_values, check_threshold_values
 from .errors import TopThetaValueError
 from .npu.backend import Chosen, Selector, choose_backend
 
@@ -87,7 +87,7 @@ def incremental_attention(
         key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
             [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D].
         threshold: float32 [Hq] or [B, Hq], in units of the scaled score (after RoPE and scale); with
-            ``placement="post_softmax"`` a probability.
+            ``placement="post_softmax"`` a probability, at most 1 (or +inf, which keeps the largest element alone).
         actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
             0 is allowed and gives an output of 0. A list is copied to the device once per call.
         key_start: int32 or int64 [B], index of the first valid key (left padding); not with paging.
@@ -105,11 +105,11 @@ def incremental_attention(
         value_mean: float32 [B, Hkv, D], the mean of all valid V rows; switches V-mean compensation on.
 
     Returns:
-        A new contiguous tensor shaped and typed like query.
+        A new contiguous tensor shaped and typed like query. Tensors on "meta" give one on "meta".
 
     Raises:
         TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: naming the argument, what was
-            expected, what came and the remedy.
+            expected, what came and the remedy. Values in tensors are checked on a CPU only.
 
     Example:
         >>> import torch, toptheta_npu
@@ -217,8 +217,9 @@ def incremental_attention_partial(
         refuse_unknown("incremental_attention_partial", unsupported)
     lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement, _path,
+        num_key_value_heads, input_layout, scale_value, _path,
     )  # fmt: skip
+    check_choice("placement", placement, PLACEMENTS)
     if (lse is None) == (placement == "post_softmax"):
         wanted = "the whole row's LSE [B, Hq]" if lse is None else "None"
         raise TopThetaValueError("lse", f"{wanted} with placement={placement!r}", "None" if lse is None else "a tensor")
@@ -259,12 +260,12 @@ def _decode(
         refuse_unknown("incremental_attention", unsupported)
     lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement, path,
+        num_key_value_heads, input_layout, scale_value, path,
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
     _check_npu(query, key, value, head_dim, block_size)
     options = {
-        "input_layout": input_layout, "placement": placement, "sdc": sdc, "sdc_gamma": sdc_gamma, "path": path,
+        "input_layout": input_layout, "placement": placement, "sdc": sdc, "sdc_gamma": float(sdc_gamma), "path": path,
     }  # fmt: skip
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
@@ -295,7 +296,9 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
         *rest: Tensor | None,
         **options: Any,
     ) -> Any:
-        check_no_nan("threshold", threshold)
+        check_threshold_values("threshold", threshold, options.get("placement", "pre_softmax"))
+        if options.get("sdc") == "offline" and rest and rest[0] is not None:
+            check_mass_values(rest[0])
         if actual_seq_lengths is not None or key_start is not None:
             capacity = cache_capacity(key, options.get("input_layout", "BNSD"), block_table)
             check_cache_values(key, actual_seq_lengths, key_start, block_table, capacity)

@@ -9,15 +9,19 @@ from torch import Tensor
 
 from . import fallback
 from ._checks import (
+    DTYPES,
     FLOAT32,
     INTEGERS,
     LAYOUTS,
     check_choice,
     check_compensation,
+    check_dense,
     check_tensor,
     check_threshold,
     shape_text,
+    value_text,
 )
+from ._value_checks import are_seen, check_mass_values, check_threshold_values
 from .errors import TopThetaTypeError, TopThetaValueError
 from .fallback.layout import in_layout, query_heads
 
@@ -38,18 +42,20 @@ def merge_partials(
     """Merge the parts of a row, and apply SDC and VMC, which only the whole row can know.
 
     Args:
-        parts: results of `incremental_attention_partial`, in any order.
+        parts: results of `incremental_attention_partial` in the order of their keys. The order decides only
+            between largest elements that are equal.
         threshold: float32 [Hq] or [B, Hq], as given to the parts.
-        n: valid keys of each part, an int or an integer tensor [B] per part.
+        n: valid keys of each part, an int or an integer tensor [B] per part, in the order of ``parts``.
         input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean: as in `incremental_attention`.
-        dtype: of the result.
+        dtype: of the result: float16, bfloat16 or float32.
 
     Returns:
         The whole row's output in the layout of the query. The stand-in of a part that kept nothing is used
-        only if no part kept anything; the largest element wins.
+        only if no part kept anything; the largest element wins, the lowest key among equals as in a whole row.
 
     Raises:
-        TopThetaValueError, TopThetaTypeError: as `incremental_attention`; or the parts do not fit each other.
+        TopThetaValueError, TopThetaTypeError: as `incremental_attention`; the parts do not fit each other; or, on
+            a CPU, they kept more than the keys of ``n``.
 
     Example:
         >>> import torch, toptheta_npu
@@ -70,14 +76,23 @@ def merge_partials(
         raise TopThetaValueError("n", f"one entry per part, {len(parts)}", str(len(n)))
     like = parts[0][1]
     check_threshold(threshold, like, batch, heads)
-    kv_heads = value_mean.shape[1] if isinstance(value_mean, Tensor) and value_mean.dim() == 3 else heads
+    if value_mean is not None:
+        check_dense("value_mean", value_mean)
+    kv_heads = value_mean.shape[1] if value_mean is not None and value_mean.dim() == 3 else heads
     if kv_heads < 1 or heads % kv_heads:
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
     check_compensation(like, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), value_text(dtype))
     total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
+    if are_seen(like):
+        check_threshold_values("threshold", threshold, placement)
+        if discarded_mass is not None:
+            check_mass_values(discarded_mass)
+        _check_total(total, torch.stack([part[4] for part in parts]).sum(0))
     out = fallback.merge_partials(
         [fallback.Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
-        threshold.expand(batch, heads), total[:, None], sdc, sdc_gamma, discarded_mass, value_mean,
+        threshold.expand(batch, heads), total[:, None], sdc, float(sdc_gamma), discarded_mass, value_mean,
     )  # fmt: skip
     return in_layout(out.to(dtype), input_layout)
 
@@ -86,6 +101,8 @@ def _check_parts(
     parts: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], input_layout: str
 ) -> tuple[int, int, int]:
     """Batch, heads and head_dim that all parts agree on."""
+    if not isinstance(parts, (list, tuple)):
+        raise TopThetaTypeError("parts", "a list with the results of the parts", type(parts).__name__)
     if not parts:
         raise TopThetaValueError("parts", "at least one part", "none")
     check_choice("input_layout", input_layout, LAYOUTS)
@@ -97,9 +114,10 @@ def _check_parts(
             )
     out, like = parts[0][:2]
     check_tensor("parts[0].maximum", like, like, None, FLOAT32)
-    if like.dim() != 2:
+    if like.dim() != 2 or min(like.shape) < 1:
         raise TopThetaValueError("parts[0].maximum", "shape [B, Hq]", shape_text(like))
     batch, heads = like.shape
+    check_tensor("parts[0].out", out, like, (None,) * (3 if input_layout == "BSH" else 4), FLOAT32)
     for index, part in enumerate(parts):
         check_tensor(f"parts[{index}].out", part[0], like, out.shape, FLOAT32, ", like parts[0]")
         for name, tensor in zip(fallback.Partial._fields[1:4], part[1:4], strict=True):
@@ -114,9 +132,21 @@ def _check_parts(
 def _length(name: str, length: int | Tensor, like: Tensor) -> Tensor:
     if isinstance(length, Tensor):
         check_tensor(name, length, like, (like.shape[0],), INTEGERS, " [B]")
+        if are_seen(length) and (least := length.min().item()) < 0:
+            raise TopThetaValueError(name, "numbers of keys, at least 0", str(least))
         return length.long()
     if type(length) is not int:
         raise TopThetaTypeError(name, "an int or an integer tensor [B]", type(length).__name__)
-    if length < 0:
-        raise TopThetaValueError(name, "a number of keys, at least 0", str(length))
+    if not 0 <= length < 2**31:
+        wanted = "a number of keys, at least 0" if length < 0 else "a number of keys, below 2^31"
+        raise TopThetaValueError(name, wanted, value_text(length))
     return torch.full((like.shape[0],), length, device=like.device)
+
+
+def _check_total(total: Tensor, kept: Tensor) -> None:
+    """On a CPU: no part kept keys that ``n`` does not count."""
+    missing = (kept.amax(1) - total).amax().item()
+    if missing > 0:
+        raise TopThetaValueError(
+            "n", "at least the keys that the parts kept", f"{missing} fewer", "give the valid keys of each part"
+        )

@@ -12,17 +12,16 @@ from ._checks import (
     DTYPES,
     FLOAT32,
     as_device_tensor,
-    check_cache_values,
     check_device,
     check_head_dim,
     check_lengths,
     check_modes,
-    check_no_nan,
     check_number,
     check_tensor,
     shape_text,
 )
-from .errors import TopThetaValueError
+from ._value_checks import are_seen, check_cache_values, check_mass_values, check_threshold_values
+from .errors import TopThetaTypeError, TopThetaValueError
 
 
 def prefill_attention(
@@ -90,14 +89,19 @@ def prefill_attention(
     check_lengths(query, lengths, starts)
     if discarded_mass is not None:
         check_tensor("discarded_mass", discarded_mass, query, (batch, heads, rows), FLOAT32, " [B, Hq, Q]")
+    if type(vmc) is not bool:
+        raise TopThetaTypeError("vmc", "True or False", type(vmc).__name__)
     check_modes(placement, sdc, sdc_gamma, discarded_mass, "vmc" if vmc else None)
     if scale_value is not None:
         check_number("scale_value", scale_value)
-    if query.device.type == "cpu":
-        check_no_nan("threshold_per_row", threshold_per_row)
+    if are_seen(query):
+        check_threshold_values("threshold_per_row", threshold_per_row, placement)
+        if discarded_mass is not None:
+            check_mass_values(discarded_mass)
         check_cache_values(key, lengths, starts, None, key.shape[2])
     return fallback.prefill_attention(
         query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,
-        scale_value=scale_value, placement=placement, sdc=sdc, sdc_gamma=sdc_gamma,
+        scale_value=None if scale_value is None else float(scale_value), placement=placement, sdc=sdc,
+        sdc_gamma=float(sdc_gamma),
         discarded_mass=discarded_mass, vmc=vmc,
     )  # fmt: skip

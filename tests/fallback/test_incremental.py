@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import CASES, Case
+from tests.cases import CASES, Case, valid_arguments
 from tests.helpers import (
     Inputs,
     assert_equals_oracle,
@@ -21,7 +21,7 @@ from tests.helpers import (
     make_inputs,
     tolerance,
 )
-from toptheta_npu import incremental_attention, incremental_attention_with_stats, prefill_attention
+from toptheta_npu import fallback, incremental_attention, incremental_attention_with_stats, prefill_attention
 
 INF = float("inf")
 _BY_ID = {case.id: case for case in CASES}
@@ -222,6 +222,19 @@ def test_permuted_keys_change_nothing(device: str) -> None:
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1)).to(device)
     moved = {name: arguments[name][:, :, order] for name in ("key", "value")}
     assert_same(incremental_attention_with_stats(**arguments | moved), incremental_attention_with_stats(**arguments))
+
+
+@pytest.mark.parametrize("number", [-1, -(2**31), 6, 2**31 - 1])
+def test_block_numbers_outside_the_cache_are_clamped_where_they_are_not_checked(number: int, device: str) -> None:
+    arguments = valid_arguments("paged", device)
+    arguments["value"] = torch.arange(6.0, device=device).view(6, 1, 1, 1).expand_as(arguments["value"])
+    arguments["block_table"][1, 1] = number
+    tensors = [arguments[name] for name in ("query", "key", "value")]
+    options = {"block_table": arguments["block_table"], "actual_seq_lengths": arguments["actual_seq_lengths"]}
+    dense = torch.full((2, 4), -INF, device=device)
+    out = fallback.incremental_attention(*tensors, dense, **options, num_heads=4, num_key_value_heads=2)
+    means = [0.8 * 0 + 0.2 * 1, 0.5 * 4 + 0.5 * (0 if number < 0 else 5)]  # block numbers are the values
+    torch.testing.assert_close(out[:, 0, 0, 0].cpu(), torch.tensor(means))
 
 
 @pytest.mark.parametrize("paged", ["", "4d"])

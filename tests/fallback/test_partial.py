@@ -13,9 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.cases import Case
+from tests.cases import INF, Case
 from tests.helpers import Inputs, assert_within_yardstick, from_layout, make_inputs, tolerance, yardstick
-from toptheta_npu import incremental_attention_partial, incremental_attention_with_stats, merge_partials
+from toptheta_npu import (
+    incremental_attention,
+    incremental_attention_partial,
+    incremental_attention_with_stats,
+    merge_partials,
+)
 from toptheta_npu.fallback import reference
 
 _BASE = Case("split", heads=8, lengths=(40, 33, 1), head_dim=16, keep=0.1)
@@ -147,6 +152,21 @@ def test_a_part_that_keeps_nothing_has_its_v_row_used_only_if_no_part_keeps_any(
     nothing = [incremental_attention_partial(query, key[:, :, s], value[:, :, s], torch.tensor([9.0]))
                for s in (slice(0, 1), slice(1, 2), slice(2, 4))]  # fmt: skip
     assert merge_partials(nothing, torch.tensor([9.0]), [1, 1, 2], sdc="none").unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("cuts", [(1,), (2,), (3,), (1, 2, 3), (2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("largest", [(0, 3), (1, 2), (2, 5), (0, 1, 2, 3, 4, 5)], ids=str)
+def test_lowest_key_stands_in_where_parts_in_key_order_tie(cuts: tuple[int, ...], largest: tuple[int, ...]) -> None:
+    query = torch.ones(1, 2, 1, 16)
+    key, value = torch.zeros(1, 2, 6, 16), torch.arange(6.0).view(1, 1, 6, 1).expand(1, 2, 6, 16).contiguous()
+    key[:, :, list(largest), 0] = 4.0
+    never = torch.full((2,), INF)
+    whole_row = incremental_attention(query, key, value, never, sdc="none")
+    edges = (0, *cuts, 6)
+    parts = [incremental_attention_partial(query, key[:, :, a:b], value[:, :, a:b], never) for a, b in pairwise(edges)]
+    out = merge_partials(parts, never, [b - a for a, b in pairwise(edges)], sdc="none")
+    assert torch.equal(out, whole_row)
+    assert out.unique().tolist() == [largest[0]]
 
 
 def test_merge_partials_of_a_length_0_row_is_0_even_if_its_mean_is_nan() -> None:

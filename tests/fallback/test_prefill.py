@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers import threshold_in_gap, tolerance
+from tests.helpers import probability, threshold_in_gap, tolerance
 from toptheta_npu import incremental_attention_with_stats, prefill_attention
 from toptheta_npu.fallback import baselines, prefill_attention_with_stats
 from toptheta_npu.fallback.prefill import select_and_attend
@@ -42,7 +42,7 @@ def prompt(seed: int = 0, dtype: torch.dtype = torch.float32, n: int = 24, post:
         kind = ("quantile", "quantile", "nothing", "dense")[sum(index) % 4]
         row = scores[tuple(index)][: index[2] + 1].sort(descending=True).values
         theta = threshold_in_gap(row, kind, 0.3)
-        threshold[tuple(index)] = torch.exp(theta - row.logsumexp(0)) if post else theta
+        threshold[tuple(index)] = probability(torch.tensor(theta), row.logsumexp(0)) if post else theta
     return {"query": query, "key": key, "value": value, "threshold_per_row": threshold}
 
 

@@ -30,8 +30,8 @@ def run_python() -> Callable[..., str]:
 
     def run(code: str, **variables: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", code], env=os.environ | variables, cwd=_HERE.parents[1], capture_output=True, text=True,
-            check=False, timeout=300,
+            [sys.executable, "-c", code], env=os.environ | variables, cwd=_HERE.parents[1], capture_output=True,
+            text=True, check=False, timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return done.stdout

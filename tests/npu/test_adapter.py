@@ -116,6 +116,17 @@ def test_merged_parts_equal_the_whole(placement: str, theta: str) -> None:
     assert_within_yardstick(merged.cpu()[:, :, 0], yardstick(inputs)[0], inputs.expected.out)
 
 
+@pytest.mark.parametrize("number", [-1, 2**31 - 1])
+@pytest.mark.parametrize("case_id", ["paged-4d-f16", "paged-3d-bf16-bsh"])
+def test_block_numbers_outside_the_cache_are_clamped(case_id: str, number: int) -> None:
+    arguments = make_inputs(_BY_ID[case_id], "npu").arguments
+    table = arguments["block_table"].clone()
+    table[0, 0] = number
+    clamped = table.clamp(0, len(arguments["key"]) - 1)
+    got, expected = (incremental_attention(**arguments | {"block_table": one}) for one in (table, clamped))
+    assert torch.equal(got.cpu(), expected.cpu())
+
+
 # Where the rows lie.
 
 

@@ -57,8 +57,8 @@ def tell(package: Path | None, first: str = "toptheta_npu", **variables: str) ->
     given = {name: value for name, value in os.environ.items() if name != CUSTOM_PATH}
     given |= {CUSTOM_PATH: str(package)} if package else {}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.npu.test_adapter_package", first], cwd=_ROOT, env=given | {"TASK_QUEUE_ENABLE": "0"} | variables,
-        capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, "-m", "tests.npu.test_adapter_package", first], cwd=_ROOT,
+        env=given | {"TASK_QUEUE_ENABLE": "0"} | variables, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

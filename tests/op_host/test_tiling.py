@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from emulator.cann import OperatorError, Platform, TensorSpec, build_library, tiling_fields
@@ -19,6 +19,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM = 16 * 1024 * 1024
 _WHOLE, _SPLIT, _CUBE = 1, 2, 3
 _MOST_SCORES = 256 * 1024 * 1024
+_FAR_ROWS = Shape(batch=1, kv_heads=2, group=4, head_dim=512, rows=300, layout="BSND")
 
 
 @cache
@@ -97,7 +98,9 @@ def units_stay_whole(shape: Shape, call: Call) -> bool:
     """The rule in the words of the documentation."""
     cores = min(call.platform.vector_cores, 64)
     _, blocks = head_blocks_of(shape)
-    even = shape.batch * shape.kv_heads * blocks % cores == 0
+    units = shape.batch * shape.kv_heads * blocks
+    # a core works on two granules of 128 rows or more, so few short units keep fewer cores busy
+    even = units % min(cores, max(units * -(-shape.capacity // 128) // 2, 1)) == 0
     same_rows = "actual_seq_lengths" not in call.inputs and "key_start" not in call.inputs
     return even and same_rows and not (call.attrs["with_stats"] and blocks > 1)
 
@@ -130,6 +133,7 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "key": strides, "value": strides, "batch": shape.batch, "numHeads": shape.heads,
         "numKeyValueHeads": shape.kv_heads, "headDim": shape.head_dim, "capacity": shape.capacity,
         "blockSize": shape.block_size, "blockTableWidth": shape.rows if shape.paged else 0,
+        "blocks": shape.blocks if shape.paged else 0,
         "lengthBytes": 8 if integers and integers.dtype == "int64" else 4,
         "hasLengths": "actual_seq_lengths" in inputs, "hasKeyStart": "key_start" in inputs,
         "thresholdPerSequence": len(threshold.shape) == 2, "headBlock": block, "headBlocks": blocks,
@@ -156,18 +160,21 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         (Shape(batch=48, kv_heads=1, group=3), {}, _CUBE),
         (Shape(batch=48, kv_heads=1, group=2, dtype="bfloat16"), {}, _CUBE),
         (Shape(batch=24, kv_heads=1, group=12), {}, _CUBE),
-        (Shape(batch=1, kv_heads=2, group=4, head_dim=512, layout="BSND"), {"key_strides": [16, 512, 65536]}, _SPLIT),
-        (Shape(batch=1, kv_heads=2, group=4, head_dim=512, layout="BSND"), {"key_strides": [16, 512, 65520]}, _CUBE),
+        (_FAR_ROWS, {"key_strides": [16, 512, 65536]}, _SPLIT),
+        (_FAR_ROWS, {"key_strides": [16, 512, 65520]}, _CUBE),
         (Shape(batch=6, kv_heads=8), {"lengths": "int32"}, _SPLIT),
         (Shape(batch=6, kv_heads=8), {"starts": "int32"}, _SPLIT),
-        (Shape(batch=5, kv_heads=8), {}, _SPLIT),
+        (Shape(batch=5, kv_heads=8, rows=300), {}, _SPLIT),
+        (Shape(batch=5, kv_heads=8), {}, _WHOLE),
+        (Shape(batch=1, kv_heads=8, rows=256), {}, _WHOLE),
+        (Shape(batch=1, kv_heads=8, rows=257), {}, _SPLIT),
         (Shape(batch=6, kv_heads=8, paged="4d", block_size=16, rows=4), {}, _SPLIT),
     ],
     ids=["even", "statistics", "pairs", "triples", "bfloat16-pairs", "two-head-blocks", "rows-too-far-apart",
-         "rows-far-apart", "lengths", "starts", "uneven", "paged"],
+         "rows-far-apart", "lengths", "starts", "uneven", "uneven-short", "few-short", "few-long", "paged"],
 )  # fmt: skip
 def test_key_of(shape: Shape, options: dict[str, Any], key: int) -> None:
-    """Units stay whole only where all are equal and divide evenly among 48 cores; the cube takes groups."""
+    """Units stay whole where all are equal and divide evenly among the working cores of 48; the cube takes groups."""
     assert shape.call(**options).run().key == key
 
 
@@ -188,17 +195,29 @@ def test_key_and_launch(drawn: tuple[Shape, Call]) -> None:
     assert result.schedule_mode == (0 if units_stay_whole(shape, call) else 1)
 
 
-@given(calls())
-def test_no_unit_is_cut_where_the_key_says_whole(drawn: tuple[Shape, Call]) -> None:
-    shape, call = drawn
-    units = shape.kv_heads * head_blocks_of(shape)[1]
-    call = replace(call, platform=Platform(vector_cores=units if units <= 64 else 1, cube_cores=0))
-    call = replace(call, inputs={name: spec for name, spec in call.inputs.items() if name != "key_start"})
-    assume(key_of(shape, call) == _WHOLE and fits(shape, call))
-    result = call.run()
-    assert result.key == _WHOLE
-    sizes = (shape.batch, shape.kv_heads, head_blocks_of(shape)[1], shape.capacity)
-    assert _library().CutSegments(*sizes, result.block_dim) == 0
+_few_rows = st.sampled_from((1, 127, 128, 129, 256, 257, 384, 1000, 5000))
+
+
+@given(st.integers(1, 64), st.integers(1, 3), st.sampled_from((1, 2, 3, 9)), st.booleans(), _few_rows)
+@example(5, 1, 1, True, 128)  # two of five cores get work, which five units do not divide into
+@example(7, 1, 1, True, 1)
+@example(48, 1, 1, False, 1)
+@example(48, 1, 8, False, 256)
+@example(64, 3, 1, True, 5000)
+def test_key_says_whole_where_the_kernel_cuts_nothing(
+    cores: int, batch: int, group: int, as_many_as_cores: bool, rows: int
+) -> None:
+    shape = Shape(batch=batch * cores if as_many_as_cores else batch, kv_heads=1, group=group, rows=rows)
+    result = replace(shape.call(), platform=Platform(vector_cores=cores, cube_cores=0)).run()
+    assert result.block_dim == cores
+    blocks = head_blocks_of(shape)[1]
+    units = shape.batch * blocks
+    whole, parts = (ctypes.c_uint32 * units)(), (ctypes.c_uint32 * units)()
+    meet = _library().SegmentsOfUnits(shape.batch, 1, blocks, rows, cores, whole, parts)
+    assert result.key == (_SPLIT if meet else _WHOLE)
+    # a unit is written by one core, or by the cores that meet after they have worked on its parts
+    assert all((one, several > 1) in ((1, False), (0, True)) for one, several in zip(whole, parts, strict=True))
+    assert meet or not any(parts)
 
 
 @given(calls())

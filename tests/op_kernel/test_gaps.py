@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from emulator.ascendc import sparse_array
-from fallback import reference
 from tests.op_kernel.calls import call
+from toptheta_npu.fallback import reference
 
 _ROWS, _DIM, _PAGES, _LENGTH = 16, 32, 5, 75
 _ROW_BYTES = 2 * _DIM

@@ -8,7 +8,6 @@ from functools import lru_cache
 import pytest
 import torch
 
-from fallback import reference
 from tests.cases import CASES, Case
 from tests.helpers import (
     Inputs,
@@ -21,6 +20,7 @@ from tests.helpers import (
     yardstick,
 )
 from tests.op_kernel.calls import CUBE_KEY, call, for_kernel, part, statistics, statistics_of, uses_cube
+from toptheta_npu.fallback import reference
 
 _KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
 _H, _B = "float16", "bfloat16"
@@ -108,6 +108,17 @@ def test_any_number_of_cores_gives_the_same_rows(case_id: str, cores: int, cube:
     assert_equals_oracle(inputs, statistics_of(inputs, cores=cores, cube=cube))
 
 
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize(
+    ("cores", "sequences", "rows"), [(3, 3, 100), (5, 5, 128), (7, 7, 1), (48, 3, 200), (6, 3, 256)]
+)
+def test_short_sequences_leave_no_output_unwritten(cores: int, sequences: int, rows: int, placement: str) -> None:
+    case = Case("short", dtype=_H, heads=2, kv_heads=1, lengths=(rows,) * sequences, lengths_as="none", keep=0.2,
+                placement=placement)  # fmt: skip
+    inputs = inputs_of(case)
+    assert_equals_oracle(inputs, statistics_of(inputs, cores=cores))
+
+
 @pytest.mark.parametrize("cores", [1, 2, 5, 48])
 @pytest.mark.parametrize("case_id", ["g4", "nothing", "inf", "post-bf16-mixed", "mixed", "empty-vmc", "all-empty",
                                      "two-head-blocks", "start-bf16-bsh-post"])  # fmt: skip
@@ -157,6 +168,21 @@ def test_strided_cache_is_read_in_place(layout: str) -> None:
     assert result.run.traffic["key"].bytes_read == expected.run.traffic["key"].bytes_read
 
 
+@pytest.mark.parametrize("case_id", ["paged-4d-f16", "start-f16-bsnd", "sdc-offline-mixed-vmc", "f16-bsh"])
+def test_strides_of_other_inputs_change_nothing(case_id: str) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    names = [name for name, value in inputs.arguments.items() if isinstance(value, torch.Tensor)]
+    apart = {name: inputs.arguments[name].repeat_interleave(2, -1)[..., ::2] for name in names}
+    assert not any(tensor.is_contiguous() for name, tensor in apart.items())
+    strided = apart | {name: inputs.arguments[name] for name in ("key", "value")}
+    result = call(inputs.arguments | strided)
+    result.run.require_clean()
+    assert_equals_oracle(inputs, statistics(result))
+    for name in ("key", "value"):
+        with pytest.raises(ValueError, match=rf"^{name}: expected a last stride of 1, .* pass {name}\.contiguous"):
+            call(inputs.arguments | {name: apart[name]})
+
+
 @pytest.mark.parametrize("lengths", [(-5, 5000), (200, 2**31 - 1)])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: torch.dtype) -> None:
@@ -169,6 +195,28 @@ def test_lengths_outside_the_cache_are_clamped(lengths: tuple[int, int], dtype: 
     result = call(arguments)
     result.run.require_clean()
     assert_equals_oracle(inputs, statistics(result))
+
+
+_BLOCKS = 12  # of the caches below
+
+
+@pytest.mark.parametrize("number", [-1, -(2**31), _BLOCKS, 2**31 - 1])
+@pytest.mark.parametrize(("heads", "cube"), [(1, False), (4, False), (4, True)], ids=["single", "group", "cube"])
+@pytest.mark.parametrize(("paged", "placement"), [("4d", "pre_softmax"), ("3d", "post_softmax")])
+def test_block_numbers_outside_the_cache_are_clamped(
+    number: int, heads: int, cube: bool, paged: str, placement: str
+) -> None:
+    case = Case("blocks", dtype=_H, paged=paged, block_size=16, heads=heads, kv_heads=1, lengths=(100, 20), keep=0.3,
+                placement=placement)  # fmt: skip
+    arguments = dict(inputs_of(case).arguments)
+    assert len(arguments["key"]) == _BLOCKS
+    table = arguments["block_table"].clone()
+    table[0, 1], table[1, 1] = number, number
+    got = call(arguments | {"block_table": table}, cube=cube)
+    got.run.require_clean()
+    expected = call(arguments | {"block_table": table.clamp(0, _BLOCKS - 1)}, cube=cube)
+    for one, other in zip(statistics(got), statistics(expected), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)

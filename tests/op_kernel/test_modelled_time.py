@@ -148,7 +148,7 @@ def test_layouts_on_the_page() -> None:
         counts = layout.counts
         assert shown == (
             f"{counts['slots']} \u00d7 {counts['tileRows']} rows | {counts['chunkRows']} | "
-            f"{counts['valueRowsPerRound']} rows | {layout.total:,}"
+            f"{counts['valueListRows']} rows | {layout.total:,}"
         )
 
 

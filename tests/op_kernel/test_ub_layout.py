@@ -18,7 +18,7 @@ _KERNEL = Path(__file__).resolve().parents[2] / "op_kernel"
 _HEADER = _KERNEL / "ub_layout.h"
 _BUDGET = 184 * 1024 - 256  # what CANN leaves of the 192 KiB: 8 KiB and 256 bytes are its own
 _BLOCK = 32
-_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "valueRowsPerRound")
+_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "valueListRows")
 _FIELDS = tuple(re.findall(r"uint32_t (\w+);", _HEADER.read_text().split("struct UbLayout {")[1].split("};")[0]))
 _MOST_CORES = 64
 _MOST_HEADS = 4096
@@ -126,8 +126,8 @@ def test_counts_suit_the_vector_unit(layouts: list[tuple[Variant, Layout]]) -> N
         assert counts["chunkRows"] <= 1024, variant
         assert counts["scoreRows"] % counts["chunkRows"] == 0, variant
         assert variant.post_softmax or counts["scoreRows"] == counts["chunkRows"], variant
-        assert counts["valueRowsPerRound"] >= 8, variant
-        assert counts["valueRowsPerRound"] % 8 == 0, variant
+        assert counts["valueListRows"] >= 8, variant
+        assert counts["valueListRows"] % 8 == 0, variant
 
 
 def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -> None:

@@ -40,7 +40,7 @@ class Package:
 
     @property
     def export_line(self) -> str:
-        return f"export {CUSTOM_PATH}={self.folder}${{{CUSTOM_PATH}:+:${CUSTOM_PATH}}}"
+        return f"export {CUSTOM_PATH}={self.folder.absolute()}${{{CUSTOM_PATH}:+:${CUSTOM_PATH}}}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def prefix_folder() -> Path:
 def _candidates(environment: Mapping[str, str]) -> Iterator[Package]:
     for entry in environment.get(CUSTOM_PATH, "").split(":"):
         if Path(entry).name == VENDOR:
-            yield Package(Path(entry).absolute(), CUSTOM_PATH)
+            yield Package(Path(entry), CUSTOM_PATH)
     yield Package(prefix_folder(), "the install prefix of Python")
     if environment.get(OPP_PATH):
         yield Package(Path(environment[OPP_PATH]).absolute() / "vendors" / VENDOR, OPP_PATH)

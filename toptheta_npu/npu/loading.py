@@ -53,10 +53,13 @@ def check_package(package: Package | None) -> Package:
             "op package", environment.searched_places(), "no such folder",
             "build and install it with: op_host/build.sh --install-path=DIR",
         )  # fmt: skip
+    if not package.folder.is_absolute():
+        # torch_npu resolves it when it is imported, CANN when it starts: after a change of directory two folders
+        raise TopThetaBackendError(CUSTOM_PATH, "absolute paths", str(package.folder), package.export_line)
     for needed in (package.library, package.header):
         if not os.path.isfile(needed):
             raise TopThetaBackendError("op package", str(needed), "no such file", _REINSTALL)
-    _check_owner(package.library)
+    _check_owner("op package", package.library, "since torch_npu skips those of others")
     try:
         found = difference(package.header.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
@@ -67,8 +70,8 @@ def check_package(package: Package | None) -> Package:
     return package
 
 
-def _check_owner(library: Path) -> None:
-    """torch_npu acts as if the library were not there unless it belongs to the user or to root.
+def _check_owner(what: str, library: Path, reason: str) -> None:
+    """A library of the user or of root: the rule of torch_npu, which acts as if any other were not there.
 
     Observed with torch_npu 2.13; only the file counts, and only the real user.
     """
@@ -77,7 +80,7 @@ def _check_owner(library: Path) -> None:
         return
     allowed = f"of the user {user}" if user == 0 else f"of the user {user} or of root"
     raise TopThetaBackendError(
-        "op package", f"a library {allowed}, since torch_npu skips those of others",
+        what, f"a library {allowed}, {reason}",
         f"{library}, which belongs to the user {owner}", f"give it to the user that runs it: chown {user} {library}",
     )  # fmt: skip
 
@@ -91,6 +94,7 @@ def check_adapter(package: Package, schemas: dict[str, str]) -> str:
     rebuild = _REBUILD.format(folder=package.folder)
     if not os.path.isfile(package.adapter):
         raise TopThetaBackendError("adapter", str(package.adapter), "no such file", rebuild)
+    _check_owner("adapter", package.adapter, "since it is loaded into the process")
     sidecar = package.adapter.with_name("adapter.json")
     try:
         note = json.loads(sidecar.read_text())

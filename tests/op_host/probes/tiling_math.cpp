@@ -1,6 +1,5 @@
 // The tiling maths without CANN or its stand-ins, as C functions for ctypes.
 #include "tiling_math.h"
-#include "../op_kernel/work_split.h"
 
 namespace {
 
@@ -53,19 +52,21 @@ void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
     choice[1] = chosen.chunkRows;
 }
 
-// Segments that are a part of a unit only, over all cores, when every sequence has `rows` rows.
-uint32_t CutSegments(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint32_t rows, uint32_t cores)
+// For each unit, when every sequence has `rows` rows: segments that are all of it, and segments that are a part of it,
+// over all cores. Returns whether the kernel lets the cores meet.
+uint32_t SegmentsOfUnits(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, uint32_t rows, uint32_t cores,
+                         uint32_t* whole, uint32_t* parts)
 {
     EqualRows rowsOf = {rows};
     const toptheta::WorkTotal total = toptheta::TotalWork(batch, kvHeads * headBlocks, rowsOf);
-    uint32_t cut = 0;
     for (uint32_t core = 0; core < cores; core++) {
         toptheta::SegmentIterator<EqualRows> iterator(total, cores, core, kvHeads, headBlocks, rowsOf);
         for (toptheta::Segment segment; iterator.Next(segment);) {
-            cut += toptheta::IsWhole(segment) ? 0 : 1;
+            const uint32_t unit = (segment.batch * kvHeads + segment.kvHead) * headBlocks + segment.headBlock;
+            (toptheta::IsWhole(segment) ? whole : parts)[unit]++;
         }
     }
-    return cut;
+    return toptheta::AnyCut(total, batch * kvHeads * headBlocks, cores);
 }
 
 // The kind of error of four calls: a valid one, a wrong value, a wrong dtype, a shape that is not supported.

@@ -34,7 +34,7 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
         {"rowNumbers", at.rowNumbers, at.chunkRows * 2},
         {"rowList", at.rowList, at.chunkRows * 2},
         {"masks", at.masks, (headBlock + 2) * maskBytes},
-        {"valueRows", at.valueRows, at.valueRowsPerRound * headDim * 2},
+        {"valueRows", at.valueRows, at.valueListRows * headDim * 2},
         {"spread", at.spread, 64 * kBlockBytes + 256},
         {"query", at.query, headBlock * queryBytes},
         {"accumulator", at.accumulator, headBlock * headDim * 4},

@@ -1,0 +1,69 @@
+"""Checks of the values in tensors, which only a CPU sees for free: a device would have to wait for each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .errors import TopThetaValueError
+
+
+def are_seen(tensor: Tensor) -> bool:
+    """Whether the values are there to be looked at: on a CPU, and neither traced nor faked."""
+    return tensor.device.type == "cpu" and type(tensor) is Tensor and not torch.compiler.is_compiling()
+
+
+def check_threshold_values(name: str, threshold: Tensor, placement: str) -> None:
+    """A NaN threshold would keep a single element, and so would a score where a probability is wanted."""
+    largest = threshold.max().item()  # of numbers with a NaN among them: NaN
+    if math.isnan(largest):
+        raise TopThetaValueError(name, "numbers, -inf or +inf", "NaN", "calibrate again")
+    if largest > 1 and placement == "post_softmax":
+        # +inf keeps the largest element alone, in either placement
+        largest = threshold.where(threshold < math.inf, 0.0).max().item()
+        if largest > 1:
+            raise TopThetaValueError(
+                name, "probabilities up to 1, or +inf, with placement='post_softmax'", f"{largest:g}",
+                "thresholds in units of the score go with placement='pre_softmax'",
+            )  # fmt: skip
+
+
+def check_mass_values(discarded_mass: Tensor) -> None:
+    """A mass is a sum of exponentials."""
+    low, high = (limit.item() for limit in discarded_mass.aminmax())
+    if not (low >= 0 and high < math.inf):
+        wrong = low if not low >= 0 else high
+        raise TopThetaValueError("discarded_mass", "finite numbers >= 0", f"{wrong:g}", "calibrate again")
+
+
+def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:
+    """Keys per sequence that the cache has room for."""
+    if block_table is None:
+        return key.shape[2] if input_layout == "BNSD" else key.shape[1]
+    return block_table.shape[1] * (key.shape[1] if key.dim() == 3 else key.shape[2])
+
+
+def check_cache_values(
+    key: Tensor, lengths: Tensor | None, starts: Tensor | None, block_table: Tensor | None, capacity: int
+) -> None:
+    """Lengths, starts and block numbers lie inside the cache."""
+    start_list: list[int] = [] if starts is None else starts.tolist()
+    for index, start in enumerate(start_list):
+        if not 0 <= start <= capacity:
+            raise TopThetaValueError(f"key_start[{index}]", f"0 to {capacity} (the cache's capacity)", str(start))
+    if lengths is None:
+        return
+    block_size = key.shape[1] if key.dim() == 3 else key.shape[2]
+    for index, length in enumerate(lengths.tolist()):
+        room = capacity - (start_list[index] if start_list else 0)
+        if not 0 <= length <= room:
+            raise TopThetaValueError(f"actual_seq_lengths[{index}]", f"0 to {room} (the cache's capacity)", str(length))
+        if block_table is not None and length:
+            used = block_table[index, : -(-length // block_size)]
+            low, high = int(used.min()), int(used.max())
+            if low < 0 or high >= key.shape[0]:
+                raise TopThetaValueError(
+                    f"block_table[{index}]", f"block numbers 0 to {key.shape[0] - 1}", str(low if low < 0 else high)
+                )
