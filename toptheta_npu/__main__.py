@@ -1,5 +1,5 @@
 """``python -m toptheta_npu`` is the command ``toptheta``."""
 
-from toptheta_npu.cli import main
+from .cli import main
 
 main()

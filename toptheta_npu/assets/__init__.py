@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from toptheta_npu._checks import PLACEMENTS, check_choice
-from toptheta_npu.thresholds import Placement, ThresholdTable
+from .._checks import PLACEMENTS, check_choice
+from ..thresholds import Placement, ThresholdTable
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerBase

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from toptheta_npu.calibration.calibrator import Calibrator
-from toptheta_npu.calibration.moments import Moments
-from toptheta_npu.calibration.row_statistics import kth_largest, sample_rows
-from toptheta_npu.calibration.settings import FIRST_LAYERS_K, CalibrationSettings
-from toptheta_npu.calibration.sketch import SketchThresholds, SurvivalSketch
-from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS, bucket_of, length_knots
+from ..thresholds.knots import MAX_LENGTH_KNOTS, bucket_of, length_knots
+from .calibrator import Calibrator
+from .moments import Moments
+from .row_statistics import kth_largest, sample_rows
+from .settings import FIRST_LAYERS_K, CalibrationSettings
+from .sketch import SketchThresholds, SurvivalSketch
 
 __all__ = [
     "FIRST_LAYERS_K",

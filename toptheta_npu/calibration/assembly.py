@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from toptheta_npu.calibration.settings import CalibrationSettings
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.thresholds.fit import line_of, theta_of
-from toptheta_npu.thresholds.knots import Floats, Integers, fill_gaps
+from ..errors import TopThetaValueError
+from ..thresholds import ThresholdTable
+from ..thresholds.fit import line_of, theta_of
+from ..thresholds.knots import Floats, Integers, fill_gaps
+from .settings import CalibrationSettings
 
 
 class Statistics(NamedTuple):

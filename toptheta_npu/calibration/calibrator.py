@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toptheta_npu._checks import check_choice
-from toptheta_npu.calibration.assembly import Statistics, assemble, check_complete
-from toptheta_npu.calibration.discarded import DiscardedMass
-from toptheta_npu.calibration.moments import Moments
-from toptheta_npu.calibration.row_statistics import kth_largest, sample_rows
-from toptheta_npu.calibration.settings import CalibrationSettings, default_layer_k
-from toptheta_npu.calibration.sketch import SurvivalSketch
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS
-from toptheta_npu.thresholds.knots import Integers, bucket_of
+from .._checks import check_choice
+from ..errors import TopThetaTypeError, TopThetaValueError
+from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from ..thresholds.checks import DISCARDED_STATISTICS
+from ..thresholds.knots import Integers, bucket_of
+from .assembly import Statistics, assemble, check_complete
+from .discarded import DiscardedMass
+from .moments import Moments
+from .row_statistics import kth_largest, sample_rows
+from .settings import CalibrationSettings, default_layer_k
+from .sketch import SurvivalSketch
 
 
 class Calibrator:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toptheta_npu.calibration.moments import Moments
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds import DiscardedStatistic, ThresholdTable
-from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS
-from toptheta_npu.thresholds.knots import Floats, bucket_of, fill_gaps
-from toptheta_npu.thresholds.lookup import theta_rows
+from ..errors import TopThetaValueError
+from ..thresholds import DiscardedStatistic, ThresholdTable
+from ..thresholds.checks import DISCARDED_STATISTICS
+from ..thresholds.knots import Floats, bucket_of, fill_gaps
+from ..thresholds.lookup import theta_rows
+from .moments import Moments
 
 # The scratch of a pass stays in the second-level cache for rows of some thousand elements.
 _ROWS_PER_PASS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds.knots import Floats, Integers
+from ..errors import TopThetaValueError
+from ..thresholds.knots import Floats, Integers
 
 
 class Moments:

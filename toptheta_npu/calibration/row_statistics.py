@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from ..errors import TopThetaTypeError, TopThetaValueError
 
 # Rows of one pass: a copy of this many elements stays in the second-level cache.
 _ELEMENTS_PER_PASS = 1 << 17

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
-from toptheta_npu.thresholds import Estimator, Placement
-from toptheta_npu.thresholds.checks import MAX_LENGTH, is_finite_number
-from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS, length_knots
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..thresholds import Estimator, Placement
+from ..thresholds.checks import MAX_LENGTH, is_finite_number
+from ..thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 
 #: The paper keeps this many elements in each of the first two layers.
 FIRST_LAYERS_K = (512, 512)

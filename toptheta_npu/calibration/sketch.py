@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.thresholds.knots import Floats, Integers
+from ..errors import TopThetaTypeError, TopThetaValueError
+from ..thresholds.knots import Floats, Integers
 
 #: Bins of one cell.
 BINS = 112

@@ -12,11 +12,11 @@ try:
 except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
-from toptheta_npu.models.calibrate import calibrate, calibrate_discarded_mass
-from toptheta_npu.models.fingerprint import folder_fingerprint, model_fingerprint
-from toptheta_npu.models.selection import apply_selection
-from toptheta_npu.models.sparsify import NothingSparsifiedWarning, sparsify
-from toptheta_npu.models.statistics import LayerStatistics, Recording
+from .calibrate import calibrate, calibrate_discarded_mass
+from .fingerprint import folder_fingerprint, model_fingerprint
+from .selection import apply_selection
+from .sparsify import NothingSparsifiedWarning, sparsify
+from .statistics import LayerStatistics, Recording
 
 __all__ = [
     "LayerStatistics",

@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from toptheta_npu.models.attention import STATE, LayerState, Rule, register
-from toptheta_npu.models.borrowing import lend_class, lend_name, sparse_class
-from toptheta_npu.models.rows import ForwardRows
+from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from .attention import STATE, LayerState, Rule, register
+from .borrowing import lend_class, lend_name, sparse_class
+from .rows import ForwardRows
 
 _logger = logging.getLogger("toptheta_npu")
 _ENTERING = threading.Lock()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from toptheta_npu.models.attention import NAME, STATE, LayerState
+from .attention import NAME, STATE, LayerState
 
 
 def sparse_class(original: type[nn.Module]) -> type[nn.Module]:

@@ -8,20 +8,20 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from toptheta_npu._checks import check_choice, check_modes
-from toptheta_npu.calibration import Calibrator
-from toptheta_npu.calibration.settings import check_int
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
-from toptheta_npu.fallback.baselines import top_k
-from toptheta_npu.models.attach import check_model, check_switches, num_heads, num_layers, sliding_layers
-from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.calibration_run import Attend, CalibrationTexts, Sequences, observe_model
-from toptheta_npu.models.fingerprint import model_fingerprint
-from toptheta_npu.models.selection import SelectionRule
-from toptheta_npu.models.sparsify import check_table
-from toptheta_npu.models.threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
-from toptheta_npu.thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from toptheta_npu.thresholds.checks import DISCARDED_STATISTICS, MAX_LENGTH
+from .._checks import check_choice, check_modes
+from ..calibration import Calibrator
+from ..calibration.settings import check_int
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..fallback.baselines import top_k
+from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from ..thresholds.checks import DISCARDED_STATISTICS, MAX_LENGTH
+from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
+from .attention import AttentionCall
+from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
+from .fingerprint import model_fingerprint
+from .selection import SelectionRule
+from .sparsify import check_table
+from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
 
 Progress = Callable[[int], None]
 

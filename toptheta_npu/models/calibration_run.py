@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from toptheta_npu.calibration.settings import check_int
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.fallback.prefill import row_chunks
-from toptheta_npu.models.attach import attached, text_config
-from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.token_sequences import batches_of, can_be_read_twice, sequences_of
+from ..calibration.settings import check_int
+from ..errors import TopThetaValueError
+from ..fallback.prefill import row_chunks
+from .attach import attached, text_config
+from .attention import AttentionCall
+from .token_sequences import batches_of, can_be_read_twice, sequences_of
 
 #: Token ids: a tensor, a list, a tokenizer's output, or an iterable of those; see `calibrate`.
 Sequences = Iterable[Any] | Mapping[str, Any]

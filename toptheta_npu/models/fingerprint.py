@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from toptheta_npu._files import checked_path
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models.attach import text_config
-from toptheta_npu.models.fingerprint_schema_1 import schema_1_fingerprint
-from toptheta_npu.models.sampled_weights import weight_digests, weights_of_folder, weights_of_model
-from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.thresholds.fingerprint import Fingerprint, differences, is_schema_1
+from .._files import checked_path
+from ..errors import TopThetaValueError
+from ..thresholds import ThresholdTable
+from ..thresholds.fingerprint import Fingerprint, differences, is_schema_1
+from .attach import text_config
+from .fingerprint_schema_1 import schema_1_fingerprint
+from .sampled_weights import weight_digests, weights_of_folder, weights_of_model
 
 #: Settings of a configuration that scale the scores, where an architecture has them.
 _SCALING = ("attention_multiplier", "query_pre_attn_scalar", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")

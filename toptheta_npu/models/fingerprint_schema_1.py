@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models.attach import attention_modules, text_config
+from ..errors import TopThetaValueError
+from .attach import attention_modules, text_config
 
 _GEOMETRY = ("model_type", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size")
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaNotImplementedError
+from ..errors import TopThetaNotImplementedError
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from typing import Literal
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from toptheta_npu._checks import check_choice, check_modes
-from toptheta_npu.errors import TopThetaTypeError
-from toptheta_npu.fallback.prefill import Selector, select_and_attend
-from toptheta_npu.models.attach import attached, check_model, check_switches
-from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.sparsify import make_recorders
-from toptheta_npu.models.statistics import Recorder, Recording
+from .._checks import check_choice, check_modes
+from ..errors import TopThetaTypeError
+from ..fallback.prefill import Selector, select_and_attend
+from .attach import attached, check_model, check_switches
+from .attention import AttentionCall
+from .sparsify import make_recorders
+from .statistics import Recorder, Recording
 
 
 @contextmanager

@@ -10,9 +10,16 @@ from typing import get_args
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from toptheta_npu._checks import check_choice, check_modes
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.attach import (
+from .._checks import check_choice, check_modes
+from ..errors import TopThetaTypeError, TopThetaValueError
+from ..thresholds import (
+    Extrapolation,
+    MeanDiscardedMassWarning,
+    ThresholdExtrapolationWarning,
+    ThresholdsAtK,
+    ThresholdTable,
+)
+from .attach import (
     attached,
     check_model,
     check_switches,
@@ -21,17 +28,10 @@ from toptheta_npu.models.attach import (
     sliding_layers,
     text_config,
 )
-from toptheta_npu.models.fingerprint import check_fingerprint
-from toptheta_npu.models.rows import ForwardRows
-from toptheta_npu.models.statistics import Recorder, Recording
-from toptheta_npu.models.threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
-from toptheta_npu.thresholds import (
-    Extrapolation,
-    MeanDiscardedMassWarning,
-    ThresholdExtrapolationWarning,
-    ThresholdsAtK,
-    ThresholdTable,
-)
+from .fingerprint import check_fingerprint
+from .rows import ForwardRows
+from .statistics import Recorder, Recording
+from .threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
 
 
 class NothingSparsifiedWarning(UserWarning):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models.attention import AttentionCall
+from ..errors import TopThetaValueError
+from .attention import AttentionCall
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from toptheta_npu.fallback.compensation import score_threshold
-from toptheta_npu.fallback.layout import count_group_rows, head_block
-from toptheta_npu.fallback.prefill import prefill_attention_with_stats
-from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.statistics import Recorder
-from toptheta_npu.operator import incremental_attention, incremental_attention_with_stats
-from toptheta_npu.prefill import prefill_attention
-from toptheta_npu.thresholds import ThresholdsAtK
+from ..fallback.compensation import score_threshold
+from ..fallback.layout import count_group_rows, head_block
+from ..fallback.prefill import prefill_attention_with_stats
+from ..operator import incremental_attention, incremental_attention_with_stats
+from ..prefill import prefill_attention
+from ..thresholds import ThresholdsAtK
+from .attention import AttentionCall
+from .statistics import Recorder
 
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
 PrefillMode = Literal["dense", "thresholded"]

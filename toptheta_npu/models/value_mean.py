@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
-from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError
-from toptheta_npu.models.rows import Rows
+from ..errors import TopThetaNotImplementedError, TopThetaTypeError
+from .rows import Rows
 
 STATE = "_toptheta_value_mean"
 

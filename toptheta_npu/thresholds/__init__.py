@@ -6,14 +6,14 @@ per-length tensors on the device of the model by its method ``at``.
 
 from __future__ import annotations
 
-from toptheta_npu.thresholds.fit import ThresholdFit
-from toptheta_npu.thresholds.lookup import (
+from .fit import ThresholdFit
+from .lookup import (
     Extrapolation,
     MeanDiscardedMassWarning,
     ThresholdExtrapolationWarning,
     ThresholdsAtK,
 )
-from toptheta_npu.thresholds.table import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from .table import DiscardedStatistic, Estimator, Placement, ThresholdTable
 
 __all__ = [
     "DiscardedStatistic",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
-from toptheta_npu.thresholds.knots import MAX_LENGTH_KNOTS
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .knots import MAX_LENGTH_KNOTS
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds.table import ThresholdTable
+    from .table import ThresholdTable
 
 #: The longest row, and the largest k: 16 Mi elements. A table keeps one row of numbers per length on the device.
 MAX_LENGTH = 2**24

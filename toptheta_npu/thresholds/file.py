@@ -14,12 +14,12 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from toptheta_npu._files import file_error, read_bytes, write_atomically
-from toptheta_npu.errors import shortened, shown
-from toptheta_npu.thresholds.checks import DTYPES, OPTIONAL, UNITS
+from .._files import file_error, read_bytes, write_atomically
+from ..errors import shortened, shown
+from .checks import DTYPES, OPTIONAL, UNITS
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds.table import ThresholdTable
+    from .table import ThresholdTable
 
 SCHEMA_VERSION = 2
 #: Larger files are not read: 4 GiB, several times what a table for the largest models takes.

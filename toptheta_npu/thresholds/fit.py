@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds.knots import Floats, Integers
+from ..errors import TopThetaValueError
+from .knots import Floats, Integers
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds.table import Placement, ThresholdTable
+    from .table import Placement, ThresholdTable
 
 
 @dataclass(frozen=True, eq=False)

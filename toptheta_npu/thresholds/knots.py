@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from ..errors import TopThetaTypeError, TopThetaValueError
 
 #: The most row lengths that a table holds.
 MAX_LENGTH_KNOTS = 128

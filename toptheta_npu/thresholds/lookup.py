@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError, shown
-from toptheta_npu.thresholds.checks import MAX_LENGTH
-from toptheta_npu.thresholds.fit import ThresholdFit, line_of, theta_of
-from toptheta_npu.thresholds.knots import Floats, Integers, interpolate, lerp
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .checks import MAX_LENGTH
+from .fit import ThresholdFit, line_of, theta_of
+from .knots import Floats, Integers, interpolate, lerp
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds.table import Placement, ThresholdTable
+    from .table import Placement, ThresholdTable
 
 # The scratch of a pass stays in the second-level cache.
 _LENGTHS_PER_PASS = 2048

@@ -10,18 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from toptheta_npu._files import file_error
-from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shown
-from toptheta_npu.thresholds.checks import DTYPES, UNITS, check_table
-from toptheta_npu.thresholds.file import read_table, save_table
-from toptheta_npu.thresholds.fingerprint import differences, is_schema_1
-from toptheta_npu.thresholds.fit import ThresholdFit, fit_table
-from toptheta_npu.thresholds.lookup import (
+from .._files import file_error
+from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shown
+from .checks import DTYPES, UNITS, check_table
+from .file import read_table, save_table
+from .fingerprint import differences, is_schema_1
+from .fit import ThresholdFit, fit_table
+from .lookup import (
     Extrapolation,
     ThresholdsAtK,
     expand,
 )
-from toptheta_npu.thresholds.text import read_text, write_csv, write_text
+from .text import read_text, write_csv, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
 Estimator = Literal["algorithm1", "pooled"]

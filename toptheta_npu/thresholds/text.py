@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from toptheta_npu._files import file_error, read_bytes, write_atomically
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.thresholds.checks import MAX_LENGTH
-from toptheta_npu.thresholds.fit import line_of, theta_of
-from toptheta_npu.thresholds.knots import (
+from .._files import file_error, read_bytes, write_atomically
+from ..errors import TopThetaValueError
+from .checks import MAX_LENGTH
+from .fit import line_of, theta_of
+from .knots import (
     MAX_LENGTH_KNOTS,
     Integers,
     bucket_of,
@@ -26,7 +26,7 @@ from toptheta_npu.thresholds.knots import (
 )
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds.table import ThresholdTable
+    from .table import ThresholdTable
 
 _LINE = re.compile(r"L(\d{1,9})_H(\d{1,9}):(\d{1,9}) (\S+) (\d{1,9}) (\d{1,9})")
 #: Larger files are not read: 4 GiB of lines.
