@@ -24,12 +24,12 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 class _Announcer(logging.Handler):
     """Tells what is being built, and before the first of it that this happens once."""
 
-    told = False
+    announced = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self.told:
+        if not self.announced:
             console.print("The emulated devices are made first: once, in about a minute on two cores.")
-        self.told = True
+        self.announced = True
         console.print(f"  {record.getMessage()}", markup=False)
 
 
@@ -81,7 +81,7 @@ def _prepare() -> tuple[Path, Path]:
         console.print(f"[red]{error.__class__.__name__}[/]: ", end="")
         console.print(str(error), markup=False)
         raise typer.Exit(1) from None
-    if announcer.told:
+    if announcer.announced:
         console.print(f"  ready after {time.monotonic() - started:.0f} s")
     return made
 

@@ -34,7 +34,7 @@ def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (backend.VARIABLE, CUSTOM_PATH, OPP_PATH):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "prefix_folder", lambda: Path("/nowhere/opp/vendors/toptheta"))
-    monkeypatch.setattr(_SELECTOR, "_told", set())
+    monkeypatch.setattr(_SELECTOR, "_logged", set())
     _SELECTOR.choose(None)
 
 

@@ -309,7 +309,7 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _elsewhere(name: str) -> Callable[..., Any]:
+def _on_other_devices(name: str) -> Callable[..., Any]:
     """On devices without a kernel of their own: an NPU as long as the adapter is not loaded."""
 
     def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
@@ -393,7 +393,7 @@ def _register() -> torch.library.Library:
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, _on_cpu(_FALLBACKS[name]), "CPU")
         library.impl(name, _FALLBACKS[name], "CUDA")
-        library.impl(name, _elsewhere(name), "CompositeExplicitAutograd")
+        library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
         # for inference only: nothing to record, so autograd need not look at the call
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")
         torch.library.register_fake(f"toptheta_npu::{name}", _FAKES[name], lib=library)

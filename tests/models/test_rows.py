@@ -76,11 +76,11 @@ def test_the_longest_judged_row_is_noted_on_host_and_device():
     forward = ForwardRows()
     forward.of(0, query, key, None, 6)
     assert forward.longest == 0
-    forward.judged()
+    forward.note_longest()
     assert forward.longest == 6
     mask = torch.ones(1, 1, 1, 6, dtype=torch.bool)
     forward.of(0, query, key, mask, torch.tensor(6))
-    forward.judged()
+    forward.note_longest()
     forward.of(0, *tensors(1, 1, 4), None, 4)
-    forward.judged()
+    forward.note_longest()
     assert int(forward.longest) == 6

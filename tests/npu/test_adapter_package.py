@@ -1,6 +1,6 @@
 """An op package that is missing or does not fit: an error with its cause and the remedy, and no process that dies.
 
-Run as a program, this file makes one call and tells as JSON how it ended: ``python test_adapter_package.py``.
+Run as ``python -m tests.npu.test_adapter_package``, this file makes one call and prints as JSON how it ended.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def call(first: str) -> dict[str, Any]:
     if first != "torch_npu":
         import torch_npu  # noqa: F401
     query, cache = torch.ones(1, 2, 1, 16).half().npu(), torch.ones(1, 2, 8, 16).half().npu()
-    told: dict[str, Any] = {"logged": records}
+    outcome: dict[str, Any] = {"logged": records}
     for _ in range(3):
         try:
-            told["out"] = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2).npu()).sum().item()
+            outcome["out"] = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2).npu()).sum().item()
         except Exception as error:
-            told["error"], told["type"] = str(error), type(error).__name__
-            told["cause"] = type(error.__cause__).__name__
+            outcome["error"], outcome["type"] = str(error), type(error).__name__
+            outcome["cause"] = type(error.__cause__).__name__
     info = toptheta_npu.backend_info()
-    return told | {"loaded": info.loaded, "problems": [finding.problem for finding in info.findings]}
+    return outcome | {"loaded": info.loaded, "problems": [finding.problem for finding in info.findings]}
 
 
-def tell(package: Path | None, first: str = "toptheta_npu", **variables: str) -> dict[str, Any]:
-    """What `call` tells in a process with this op package."""
+def outcome_of(package: Path | None, first: str = "toptheta_npu", **variables: str) -> dict[str, Any]:
+    """How `call` ends in a process with this op package."""
     given = {name: value for name, value in os.environ.items() if name != CUSTOM_PATH}
     given |= {CUSTOM_PATH: str(package)} if package else {}
     done = subprocess.run(
@@ -61,8 +61,8 @@ def tell(package: Path | None, first: str = "toptheta_npu", **variables: str) ->
         env=given | {"TASK_QUEUE_ENABLE": "0"} | variables, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return outcome
 
 
 @pytest.fixture
@@ -78,30 +78,32 @@ def vendor(tmp_path: Path) -> Path:
 
 
 def test_whole_package(vendor: Path) -> None:
-    told = tell(vendor)
-    assert told["out"] == pytest.approx(32.0)
-    assert told["loaded"] == str(vendor)
-    assert not any(told["problems"])
+    outcome = outcome_of(vendor)
+    assert outcome["out"] == pytest.approx(32.0)
+    assert outcome["loaded"] == str(vendor)
+    assert not any(outcome["problems"])
 
 
 def test_package_found_by_ascend_opp_path(vendor: Path) -> None:
-    told = tell(None, **{OPP_PATH: str(vendor.parents[1])})
-    assert told["out"] == pytest.approx(32.0)
-    assert told["loaded"] == str(vendor)
+    outcome = outcome_of(None, **{OPP_PATH: str(vendor.parents[1])})
+    assert outcome["out"] == pytest.approx(32.0)
+    assert outcome["loaded"] == str(vendor)
 
 
 def test_no_package() -> None:
-    told = tell(None)
-    assert told["type"] == "TopThetaBackendError"
-    assert told["error"].startswith("op package: expected an entry of ASCEND_CUSTOM_OPP_PATH that ends in /toptheta")
-    assert told["error"].endswith("got no such folder; build and install it with: op_host/build.sh --install-path=DIR")
-    assert told["loaded"] is None
+    outcome = outcome_of(None)
+    assert outcome["type"] == "TopThetaBackendError"
+    assert outcome["error"].startswith("op package: expected an entry of ASCEND_CUSTOM_OPP_PATH that ends in /toptheta")
+    assert outcome["error"].endswith(
+        "got no such folder; build and install it with: op_host/build.sh --install-path=DIR"
+    )
+    assert outcome["loaded"] is None
 
 
 def test_torch_npu_imported_before_the_path_was_known(vendor: Path) -> None:
-    told = tell(None, "torch_npu", LATE=str(vendor.parents[1]))
-    assert told["type"] == "TopThetaBackendError"
-    assert told["error"] == (
+    outcome = outcome_of(None, "torch_npu", LATE=str(vendor.parents[1]))
+    assert outcome["type"] == "TopThetaBackendError"
+    assert outcome["error"] == (
         f"{CUSTOM_PATH}: expected {vendor} in it when torch_npu was imported, got torch_npu imported without it; "
         f"import toptheta_npu before torch, or start Python after: export {CUSTOM_PATH}={vendor}"
         f"${{{CUSTOM_PATH}:+:${CUSTOM_PATH}}}"
@@ -110,38 +112,38 @@ def test_torch_npu_imported_before_the_path_was_known(vendor: Path) -> None:
 
 def test_adapter_that_is_no_library(vendor: Path) -> None:
     (vendor / "torch" / "libtoptheta_npu_adapter.so").write_text("nothing")
-    told = tell(vendor)
-    assert (told["type"], told["cause"]) == ("TopThetaBackendError", "OSError")
-    assert told["error"].startswith("adapter: expected a library that can be loaded, got ")
-    assert told["error"].endswith(f"build it again with: python -m toptheta_npu.npu.build {vendor}")
+    outcome = outcome_of(vendor)
+    assert (outcome["type"], outcome["cause"]) == ("TopThetaBackendError", "OSError")
+    assert outcome["error"].startswith("adapter: expected a library that can be loaded, got ")
+    assert outcome["error"].endswith(f"build it again with: python -m toptheta_npu.npu.build {vendor}")
 
 
 def test_adapter_for_another_torch(vendor: Path) -> None:
     note = vendor / "torch" / "adapter.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"torch": "2.6.0"}))
-    told = tell(vendor)
-    assert told["error"].startswith(f"adapter: expected one for torch {torch.__version__}, got one for torch 2.6.0;")
+    outcome = outcome_of(vendor)
+    assert outcome["error"].startswith(f"adapter: expected one for torch {torch.__version__}, got one for torch 2.6.0;")
 
 
 def test_library_without_the_functions(vendor: Path) -> None:
     library = vendor / "op_api" / "lib" / "libcust_opapi.so"
     library.unlink()
     subprocess.run(["g++", "-shared", "-x", "c++", "-", "-o", str(library)], input=b"", check=True)
-    told = tell(vendor)
-    assert told["error"].startswith(
+    outcome = outcome_of(vendor)
+    assert outcome["error"].startswith(
         "op package: expected aclnnTopThetaIncrementalAttentionGetWorkspaceSize and aclnnTopThetaIncrementalAttention "
         f"in {library}, got none"
     )
-    assert told["loaded"] is None
+    assert outcome["loaded"] is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
 def test_package_of_another_user(vendor: Path) -> None:
     library = vendor / "op_api" / "lib" / "libcust_opapi.so"
     os.chown(library, _STRANGER, -1)
-    told = tell(vendor)
-    assert f"got {library}, which belongs to the user {_STRANGER};" in told["error"]
-    assert told["error"].endswith(f"chown 0 {library}")
+    outcome = outcome_of(vendor)
+    assert f"got {library}, which belongs to the user {_STRANGER};" in outcome["error"]
+    assert outcome["error"].endswith(f"chown 0 {library}")
     assert not _torch_npu_finds_functions(vendor, user=0), "what the error is about"
 
 
@@ -173,27 +175,27 @@ def test_package_of_an_older_version(argument: str, tmp_path: Path, vendor: Path
 
     older = make_op_package(tmp_path / "older", without=[argument])
     shutil.copytree(vendor / "torch", older / "torch")
-    told = tell(older)
-    assert told["type"] == "TopThetaBackendError"
-    assert told["error"].startswith("op package: expected the interface of this version in ")
-    assert told["error"].endswith("build and install it again with op_host/build.sh of this version")
+    outcome = outcome_of(older)
+    assert outcome["type"] == "TopThetaBackendError"
+    assert outcome["error"].startswith("op package: expected the interface of this version in ")
+    assert outcome["error"].endswith("build and install it again with op_host/build.sh of this version")
 
 
 def test_auto_without_a_package_runs_the_fallback_and_logs_once() -> None:
-    told = tell(None, TOPTHETA_BACKEND="auto")
-    (record,) = told["logged"]
+    outcome = outcome_of(None, TOPTHETA_BACKEND="auto")
+    (record,) = outcome["logged"]
     assert record.startswith("toptheta_npu runs its PyTorch fallback on the NPU: op package: expected an entry of ")
 
 
 def test_auto_with_a_package_runs_it(vendor: Path) -> None:
-    told = tell(vendor, TOPTHETA_BACKEND="auto")
-    assert (told["out"], told["logged"], told["loaded"]) == (pytest.approx(32.0), [], str(vendor))
+    outcome = outcome_of(vendor, TOPTHETA_BACKEND="auto")
+    assert (outcome["out"], outcome["logged"], outcome["loaded"]) == (pytest.approx(32.0), [], str(vendor))
 
 
 def test_wrong_backend_variable(vendor: Path) -> None:
-    told = tell(vendor, TOPTHETA_BACKEND="ascend")
-    assert told["type"] == "TopThetaValueError"
-    assert told["error"] == "TOPTHETA_BACKEND: expected one of npu, auto, fallback, got 'ascend'"
+    outcome = outcome_of(vendor, TOPTHETA_BACKEND="ascend")
+    assert outcome["type"] == "TopThetaValueError"
+    assert outcome["error"] == "TOPTHETA_BACKEND: expected one of npu, auto, fallback, got 'ascend'"
 
 
 def test_doctor_finds_all(vendor: Path) -> None:

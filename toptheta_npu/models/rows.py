@@ -56,12 +56,12 @@ class ForwardRows:
         current.layer = layer
         return current.rows
 
-    def judged(self) -> None:
-        """Notes, once per pass, that a threshold rule goes over the rows of this thread's pass."""
+    def note_longest(self) -> None:
+        """Notes, once per pass, how long the rows are that a threshold rule goes over in this thread's pass."""
         current: _Pass = self._threads.current
-        if current.judged:
+        if current.noted:
             return
-        current.judged = True
+        current.noted = True
         if torch.compiler.is_compiling():  # a lock cannot be traced
             self._note(current.rows)
         else:
@@ -84,7 +84,7 @@ class _Pass:
     mask: weakref.ref[Tensor] | None
     shape: tuple[object, ...]
     layer: int = -1
-    judged: bool = False
+    noted: bool = False
 
     def has(self, mask: Tensor | None, shape: tuple[object, ...]) -> bool:
         """Whether a call with this mask and these shapes belongs to it."""

@@ -73,7 +73,7 @@ class ThresholdRule:
             "key_start": call.rows.starts,
             "scale_value": call.scaling,
             "value_mean": call.value_mean() if self._options.vmc else None,
-            **self._judge(call, call.rows.counts[:, 0]),
+            **self._thresholds_and_options(call, call.rows.counts[:, 0]),
         }
         theta = arguments.pop("threshold")
         if self._recorder is None:
@@ -86,7 +86,7 @@ class ThresholdRule:
         return out
 
     def _prefill(self, call: AttentionCall) -> Tensor:
-        arguments = {**call.prompt, "vmc": self._options.vmc, **self._judge(call, call.rows.counts)}
+        arguments = {**call.prompt, "vmc": self._options.vmc, **self._thresholds_and_options(call, call.rows.counts)}
         arguments["threshold_per_row"] = arguments.pop("threshold").transpose(1, 2)
         if self._options.sdc == "offline":
             arguments["discarded_mass"] = arguments["discarded_mass"].transpose(1, 2)
@@ -96,11 +96,11 @@ class ThresholdRule:
         self._recorder.record(call, stats.kept, stats.group_rows)
         return out
 
-    def _judge(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
+    def _thresholds_and_options(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
         """Thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
         thresholds = self._thresholds.on(call.query.device)
         offline = self._options.sdc == "offline"
-        call.forward.judged()
+        call.forward.note_longest()
         return {
             "threshold": thresholds.rows(self._layer, counts),
             "discarded_mass": thresholds.discarded_mass_rows(self._layer, counts) if offline else None,

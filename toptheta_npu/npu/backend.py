@@ -35,7 +35,7 @@ class Selector:
         self.fallbacks = fallbacks
         self.chosen: Backend | None = None
         self.failure: TopThetaBackendError | None = None
-        self._told: set[str] = set()  # reasons that are in the log
+        self._logged: set[str] = set()  # reasons that are in the log
         self._ready = False  # spares the later calls the rest of `uses_kernel`
         self._cover: torch.library.Library | None = None
 
@@ -71,8 +71,8 @@ class Selector:
             if backend == "npu":
                 raise
             self.failure = error
-            if str(error) not in self._told:
-                self._told.add(str(error))
+            if str(error) not in self._logged:
+                self._logged.add(str(error))
                 _logger.warning("toptheta_npu runs its PyTorch fallback on the NPU: %s", error)
             return False
         self._ready = True
