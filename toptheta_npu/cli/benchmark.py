@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from toptheta_npu._outputs import check_output_file, check_output_folder, write_output
 from toptheta_npu.errors import TopThetaValueError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _CACHES = {"both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",)}
 _ROUNDS_ON_CPU, _ROUNDS = 15, 50
+MOST_ROUNDS = 100_000
 
 
 def benchmark(
@@ -30,7 +32,7 @@ def benchmark(
     k: Annotated[int | None, typer.Option("--k", help="Kept per head, for every shape.")] = None,
     sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
     cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds per shape.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, max=MOST_ROUNDS, help="Interleaved rounds per shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
 ) -> None:
@@ -69,7 +71,7 @@ def choose_shapes(
 
     from toptheta_npu.benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
 
-    if config is None and (lengths or batch):
+    if config is None and (lengths or batch is not None):
         raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
     if sweep is not None and (texts or config):
         raise TopThetaValueError("--sweep", "no --shape and no --config", sweep, "leave one of them out")
@@ -77,7 +79,10 @@ def choose_shapes(
         raise TopThetaValueError("--sweep", f"one of {', '.join(SWEEPS)}", repr(sweep))
     shapes = [parse_shape(text) for text in texts]
     if config is not None:
-        shapes += [shape_from_config(config, length, batch=batch or 1) for length in lengths or [8192]]
+        batch = 1 if batch is None else batch
+        shapes += [
+            shape_from_config(config, length, batch=1 if batch is None else batch) for length in lengths or [8192]
+        ]
     own = bool(shapes)
     if not own:
         shapes = list(SWEEPS[sweep](device) if sweep else default_shapes(device))
@@ -88,17 +93,16 @@ def choose_shapes(
     return shapes, own
 
 
-def prepare_outputs(json_file: Path | None, plots: Path | None) -> None:
-    """Miss a folder or matplotlib now and not after the comparison."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise TopThetaValueError("--json", "a file in a folder that is there", str(json_file))
+def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
+    """Miss a place to write to, or matplotlib, now and not after the comparison."""
+    if json_file is not None:
+        check_output_file("--json", json_file)
     if plots is not None:
         import matplotlib  # noqa: F401
 
-        try:
-            plots.mkdir(parents=True, exist_ok=True)
-        except OSError as cause:
-            raise TopThetaValueError("--plots", "a folder that can be made", f"{plots} ({cause.strerror})") from cause
+        from toptheta_npu.benchmark.plots import FILES
+
+        check_output_folder("--plots", plots, *FILES)
 
 
 def run(
@@ -152,7 +156,7 @@ def finish(
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:
-        json_file.write_text(report.as_json(results, environment(device), settings, device) + "\n")
+        write_output("--json", json_file, report.as_json(results, environment(device), settings, device) + "\n")
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:

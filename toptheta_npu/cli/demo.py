@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu._outputs import check_output_folder, write_output
 
 if TYPE_CHECKING:
     from toptheta_npu.evaluation.methods import Method
     from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
     from toptheta_npu.thresholds import ThresholdTable
 
+FILES = ("results.json", "tradeoff.png")
 LENGTH = 2560
 POSITIONS = 512
 KS = (32, 64, 128, 256, 512)
@@ -41,13 +41,11 @@ def demo(
     import matplotlib  # noqa: F401  (missing, it is better missed now than after the comparison)
     import transformers
 
+    from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
     from toptheta_npu.evaluation import corpus, report
     from toptheta_npu.evaluation.perplexity import PerplexityTask
 
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise TopThetaValueError("--output", "a folder that can be made", f"{output} ({cause.strerror})") from cause
+    check_output_folder("--output", output, *FILES)
     # the table does not fit into less
     console = Console(width=max(Console().width, 120))
     started = time.perf_counter()
@@ -68,7 +66,7 @@ def demo(
     title = f"Perplexity (ppl) of the last {POSITIONS} of {LENGTH} tokens, {windows} held-out windows of Python source"
     console.print(report.as_table(results, title))
     settings = {"windows": windows, "length": LENGTH, "positions": POSITIONS, "live_calibration": calibration}
-    (output / "results.json").write_text(report.as_json(results, settings))
+    write_output("--output", output / "results.json", report.as_json(results, settings))
     report.save_plot(results, output / "tradeoff.png", title)
     prompt = held_out[0, : LENGTH - POSITIONS]
     continue_side_by_side(console, model, tokenizer, prompt, tables["post_softmax"], new_tokens)

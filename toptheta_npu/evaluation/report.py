@@ -13,6 +13,7 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from toptheta_npu._outputs import save_figure
 from toptheta_npu.evaluation.perplexity import Reads, Result
 
 _COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
@@ -135,5 +136,5 @@ def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
     for axes in (left, right):
         axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
     figure.suptitle(title)
-    figure.savefig(path, dpi=120)
+    save_figure("--output", path, figure)
     pyplot.close(figure)
