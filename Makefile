@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # one torch thread per worker: two workers share the cores instead of fighting for them
 PYTEST_WORKERS ?= 2
+CPP_FOLDERS := benchmarks emulator op_host op_kernel tests toptheta_npu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .PHONY: demo test test-npu lint docs benchmark train clean
@@ -27,7 +28,7 @@ test-npu: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $$(git ls-files '*.cpp' '*.h')
+	$(BIN)/clang-format --dry-run -Werror $$(find $(CPP_FOLDERS) -name '*.cpp' -o -name '*.h')
 	$(BIN)/mypy
 
 # every example in README, docs and docstrings runs as it stands there
