@@ -1,5 +1,6 @@
 """The wheel and the source distribution hold what the repository shows, the fallback behind its link included."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -83,7 +84,8 @@ def test_source_distribution_has_the_same_fallback_twice(unpacked: Path) -> None
 
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 
 
 def test_all_tests_are_found_in_the_unpacked_source_distribution(unpacked: Path) -> None:
@@ -100,6 +102,17 @@ def test_a_test_runs_in_the_unpacked_source_distribution(unpacked: Path) -> None
         unpacked, "tests/fallback/test_scratch.py", "tests/test_documentation.py", "-k", "scratch or links"
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_oldest_versions_that_are_tested_are_those_of_pyproject() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    oldest = (ROOT / "tests/transformers_oldest.txt").read_text()
+    for package, text in (("transformers", oldest), ("tokenizers", oldest), ("torch", makefile)):
+        (floor,) = re.findall(rf'"{package}>=([\d.]+)', project)
+        assert re.search(rf"{package}=={re.escape(floor)}[.\d]", text), package
+    (floor,) = re.findall(r'requires-python = ">=([\d.]+)"', project)
+    assert f"OLDEST_PYTHON ?= python{floor}\n" in makefile
 
 
 def test_lint_formats_every_cpp_file_without_git() -> None:
