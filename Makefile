@@ -8,9 +8,24 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # one torch thread per worker: two workers share the cores instead of fighting for them
 PYTEST_WORKERS ?= 2
+CPP_FOLDERS := benchmarks emulator op_host op_kernel tests toptheta_npu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test test-npu lint docs benchmark train clean
+# the fast part of every ring but the emulated devices
+QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models \
+  tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
+  tests/op_kernel/test_gaps.py tests/op_kernel/test_kernel.py::test_forced_path_equals_the_oracle \
+  tests/benchmark/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
+  tests/test_outputs.py
+# without the doctests of addopts: files named one by one may not bring a conftest.py twice
+QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
+OLDEST_TRANSFORMERS := build/transformers-oldest
+OLDEST := build/oldest
+OLDEST_PYTHON ?= python3.10
+OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
+  'transformers==5.0.*' 'tokenizers==0.22.*'
+
+.PHONY: demo test test-quick test-npu test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
@@ -18,6 +33,41 @@ demo: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu
 	$(MAKE) --no-print-directory test-npu
+
+# under three minutes on two cores
+test-quick: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) $(QUICK)
+
+# the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
+# those of $(VENV)
+test-transformers-oldest: $(OLDEST_TRANSFORMERS)/.ready
+	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) tests/models tests/evaluation/test_perplexity.py
+
+$(OLDEST_TRANSFORMERS)/.ready: $(READY) tests/transformers_oldest.txt
+	@echo "Installing the oldest transformers into $(OLDEST_TRANSFORMERS): 12 MB, once; half a minute."
+	rm -rf $(OLDEST_TRANSFORMERS)
+	$(BIN)/python -m venv $(OLDEST_TRANSFORMERS)
+	$(BIN)/python -c 'import sysconfig as s; print("import site; site.addsitedir(%r)" % s.get_path("purelib"))' \
+	  > $$($(OLDEST_TRANSFORMERS)/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/after.pth
+	$(OLDEST_TRANSFORMERS)/bin/pip install --disable-pip-version-check -r tests/transformers_oldest.txt
+	@touch $@
+
+# the oldest Python and torch that are allowed; from PyPI the latter brings 5 GB of CUDA packages (see TORCH_INDEX), so
+# .ci/run leaves it out
+test-oldest:
+	@if ! $(OLDEST_PYTHON) -c 'import ensurepip, venv, sys; sys.exit(sys.version_info[:2] != (3, 10))' 2>/dev/null; then \
+	  echo "SKIPPED: test-oldest needs Python 3.10 with venv; name it with: make test-oldest OLDEST_PYTHON=/path/python3.10"; \
+	else $(MAKE) --no-print-directory run-oldest; fi
+
+run-oldest: $(OLDEST)/.ready
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(QUICKLY) $(QUICK)
+
+$(OLDEST)/.ready: pyproject.toml
+	@echo "Installing into $(OLDEST): torch 2.6 and the oldest of all else, once; from PyPI 5 GB."
+	$(OLDEST_PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.6.0
+	$(OLDEST)/bin/pip install --disable-pip-version-check $(OLDEST_SET) pytest pytest-xdist hypothesis -e .
+	@touch $@
 
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
 test-npu: $(READY)
@@ -27,7 +77,7 @@ test-npu: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $$(git ls-files '*.cpp' '*.h')
+	$(BIN)/clang-format --dry-run -Werror $$(find $(CPP_FOLDERS) -name '*.cpp' -o -name '*.h')
 	$(BIN)/mypy
 
 # every example and command in the pages runs as it stands there, slow ones too, and the examples in docstrings

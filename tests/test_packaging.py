@@ -1,5 +1,7 @@
 """The wheel and the source distribution hold what the repository shows, the fallback behind its link included."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from tests.pages import ROOT, links
 NEEDED = {
     "toptheta_npu/py.typed",
     "toptheta_npu/operator.py",
+    "toptheta_npu/npu/adapter.cpp",
     "toptheta_npu/fallback/reference.py",
     "toptheta_npu/fallback/incremental.py",
     "toptheta_npu/assets/tiny_llama/config.json",
@@ -29,7 +32,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     # a copy: builds leave files beside the sources, and two of them at once would meet
     tree = folder / "tree"
-    ignored = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info", "__pycache__"
+    )
     shutil.copytree(ROOT, tree, symlinks=True, ignore=ignored)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(tree)]
     # build makes the wheel from the source distribution, so this proves both
@@ -54,6 +59,73 @@ def test_source_distribution_holds_the_fallback(distributions: Path) -> None:
     # the README is on package pages too, where what it links to is found in this archive
     linked = {link.partition("#")[0] for link in links(ROOT / "README.md") if ":" not in link}
     assert linked - {""} <= names
+
+
+@pytest.fixture(scope="module")
+def unpacked(distributions: Path) -> Path:
+    (archive,) = distributions.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(distributions / "unpacked", filter="data")
+    (folder,) = (distributions / "unpacked").iterdir()
+    return folder
+
+
+def test_source_distribution_has_every_file_of_the_tree(distributions: Path, unpacked: Path) -> None:
+    tree = distributions / "tree"
+    files = {path.relative_to(tree) for path in tree.rglob("*") if path.is_file()}
+    missing = [
+        path for path in files
+        if not (unpacked / path).is_file() and "egg-info" not in str(path) and path.parts[0] != "build"
+    ]  # fmt: skip
+    assert not missing
+
+
+def test_source_distribution_has_the_same_fallback_twice(unpacked: Path) -> None:
+    for file in (ROOT / "fallback").glob("*.py"):
+        for copy in (unpacked / "fallback" / file.name, unpacked / "toptheta_npu" / "fallback" / file.name):
+            assert copy.read_bytes() == file.read_bytes()
+
+
+def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_all_tests_are_found_in_the_unpacked_source_distribution(unpacked: Path) -> None:
+    done = pytest_in(unpacked, "--collect-only", "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+    files = {line.partition("::")[0] for line in done.stdout.splitlines() if "::" in line}
+    # where there is no NPU, some files of tests/npu are skipped as a whole
+    expected = {str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
+    assert files >= {file for file in expected if not file.startswith("tests/npu/")}
+
+
+def test_a_test_runs_in_the_unpacked_source_distribution(unpacked: Path) -> None:
+    done = pytest_in(
+        unpacked, "tests/fallback/test_scratch.py", "tests/test_documentation.py", "-k", "scratch or links"
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_the_oldest_versions_that_are_tested_are_those_of_pyproject() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    oldest = (ROOT / "tests/transformers_oldest.txt").read_text()
+    for package, text in (("transformers", oldest), ("tokenizers", oldest), ("torch", makefile)):
+        (floor,) = re.findall(rf'"{package}>=([\d.]+)', project)
+        assert re.search(rf"{package}=={re.escape(floor)}[.\d]", text), package
+    (floor,) = re.findall(r'requires-python = ">=([\d.]+)"', project)
+    assert f"OLDEST_PYTHON ?= python{floor}\n" in makefile
+
+
+def test_lint_formats_every_cpp_file_without_git() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    (folders,) = re.findall(r"^CPP_FOLDERS := (.*)$", makefile, re.MULTILINE)
+    outside = {"build", "dist", ".venv"}
+    files = [file.relative_to(ROOT) for pattern in ("*.cpp", "*.h") for file in ROOT.rglob(pattern)]
+    assert {file.parts[0] for file in files} - outside <= set(folders.split())
+    assert "git ls-files" not in makefile
 
 
 def test_import_from_the_wheel_alone(distributions: Path, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks.modelled import decode
+from benchmarks.modelled.__main__ import app
+from toptheta_npu import cli
 from toptheta_npu.benchmark.shapes import Shape, parse_shape
 from toptheta_npu.errors import TopThetaValueError
 
@@ -102,3 +104,17 @@ def test_wrong_use_of_the_command() -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 2
     assert "error: dtype: expected float16 or bfloat16 on an NPU, got float32" in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("option", ["--json", "--trace"])
+def test_outputs_are_tried_before_the_kernel_runs(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_model(shape: Shape) -> decode.Modelled:
+        raise AssertionError("modelled before the outputs were tried")
+
+    monkeypatch.setattr(decode, "model", no_model)
+    monkeypatch.setattr(sys, "argv", ["modelled", "--shape", "heads=2,n=64", option, str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(app)
+    assert f"error: {option}: expected a file, got the folder" in capsys.readouterr().err

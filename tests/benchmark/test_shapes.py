@@ -69,17 +69,21 @@ def test_bytes() -> None:
         ("n=8", "--shape: expected a value for heads"),
         ("heads=32/8,n=8,depth=3", "--shape: expected name=value with batch, heads, n, k"),
         ("heads=32/8,n", "--shape: expected name=value"),
-        ("heads=32/8,n=8,n=9", "--shape: expected n once, got 8 and 9"),
+        ("heads=32/8,n=8,n=9", "--shape: expected n once, got '8' and '9'"),
         ("heads=32/8,n=many", "n: expected a whole number, got 'many'"),
         ("heads=32/x,n=8", "heads: expected a whole number, got 'x'"),
         ("heads=32/8,n=2048,k=4096", "k: expected at most n = 2048, got 4096"),
-        ("heads=32/8,n=8,k=0", "k: expected a number from 1, got 0"),
+        ("heads=32/8,n=8,k=0", "k: expected a number from 1 to 2147483647, got 0"),
         ("heads=30/8,n=8", "heads: expected query heads that are a multiple of the KV heads, got 30/8"),
-        ("heads=8/0,n=8", "num_key_value_heads: expected a number from 1, got 0"),
-        ("heads=8,n=8,batch=-1", "batch: expected a number from 1, got -1"),
+        ("heads=8/0,n=8", "num_key_value_heads: expected a number from 1 to 2147483647, got 0"),
+        ("heads=8,n=8,batch=-1", "batch: expected a number from 1 to 2147483647, got -1"),
         ("heads=8,n=8,dtype=int8", "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
         ("heads=8,n=8,head_dim=1024", "head_dim: expected 16 to 512, got 1024"),
         ("heads=8,n=8,block_size=-1", "block_size: expected 0"),
+        ("heads=8,n=99999999999", "n: expected a number from 1 to 2147483647, got 99999999999"),
+        (f"heads=8,n={'9' * 4000}", "n: expected a number from 1 to 2147483647, got a much larger one"),
+        (f"heads=8,n={'9' * 5000}", "n: expected a whole number, got '999"),
+        ("heads=8,n=nan", "n: expected a whole number, got 'nan'"),
     ],
 )
 def test_wrong_text(text: str, message: str) -> None:
@@ -123,13 +127,55 @@ def test_config(tmp_path: Path, config: dict[str, object], expected: Shape) -> N
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "--config: expected a JSON file"), ("[]", "--config: expected a JSON object"),
-     ("{}", "--config: expected num_attention_heads in the config")],
-)  # fmt: skip
+    [
+        ("{", "a JSON file"),
+        ("[]", "a JSON object, got .* with a list"),
+        ('"text"', "a JSON object, got .* with a str"),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, "a JSON file, got .*, which is nested too deeply"),
+        ("{}", "num_attention_heads in the config"),
+        ('{"num_attention_heads": 0}', "num_attention_heads as a number from 1 to 2147483647, got 0 in"),
+        ('{"num_attention_heads": true}', "num_attention_heads as a number from 1 to 2147483647, got True in"),
+        ('{"num_attention_heads": "32"}', "num_attention_heads as a number from 1 to 2147483647, got '32' in"),
+        ('{"num_attention_heads": NaN}', "num_attention_heads as a number from 1 to 2147483647, got nan in"),
+        ('{"num_attention_heads": 1e400}', "num_attention_heads as a number from 1 to 2147483647, got inf in"),
+        ('{"num_attention_heads": 8, "num_key_value_heads": [2]}', "num_key_value_heads as a number from 1"),
+        ('{"num_attention_heads": 8, "num_key_value_heads": 0}', "num_key_value_heads as a number from 1"),
+        ('{"num_attention_heads": 8, "head_dim": 64.5}', "head_dim as a number from 1 to 2147483647, got 64.5 in"),
+        ('{"num_attention_heads": 8, "hidden_size": "512"}', "hidden_size as a number from 1"),
+        (f'{{"num_attention_heads": {10**100}}}', "num_attention_heads as a number from 1.* got a much larger one"),
+        ('{"text_config": [1]}', r"text_config as a JSON object, got \[1\] in"),
+    ],
+    ids=lambda value: value[:40],
+)
 def test_wrong_config(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(TopThetaValueError, match=message):
+    with pytest.raises(TopThetaValueError, match=f"^--config: expected {message}"):
         shape_from_config(tmp_path, 64)
+
+
+def test_config_in_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b'{"model_type": "\xff"}')
+    with pytest.raises(TopThetaValueError, match=r"^--config: expected a JSON file"):
+        shape_from_config(tmp_path, 64)
+
+
+def test_values_of_a_config_that_no_shape_can_have(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 8, "head_dim": 64, "dtype": {"a": 1}}')
+    with pytest.raises(TopThetaValueError, match=r"^dtype: expected one of float16, bfloat16, float32"):
+        shape_from_config(tmp_path, 64)
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 8}')
+    with pytest.raises(TopThetaValueError, match=r"^head_dim: expected 16 to 512, got 0"):
+        shape_from_config(tmp_path, 64)
+
+
+def test_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(TopThetaValueError, match=r"^--config: expected a folder with a config\.json"):
+        shape_from_config(tmp_path, 64)
+
+
+def test_name_that_no_file_can_have() -> None:
+    with pytest.raises(TopThetaValueError, match=r"^--config: expected a config\.json or a folder with one"):
+        shape_from_config("x" * 5000, 64)
 
 
 def test_missing_config(tmp_path: Path) -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from toptheta_npu import cli
+from toptheta_npu.benchmark.measure import ShapeResult
 
 ROOT = Path(__file__).parents[2]
 COMMAND = ("-m", "toptheta_npu", "benchmark")
@@ -54,6 +60,18 @@ def test_json_has_ratios_only(results: tuple[Path, str]) -> None:
         assert result["gains"]["cold"]["sparse"] > 0
 
 
+def main(*arguments: str) -> int | str | None:
+    """Exit status of the command line in this process."""
+    given, sys.argv = sys.argv, ["toptheta", *arguments]
+    try:
+        cli.main()
+    except SystemExit as done:
+        return done.code
+    finally:
+        sys.argv = given
+    return 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,6 +85,11 @@ def test_json_has_ratios_only(results: tuple[Path, str]) -> None:
         ([*TINY, "--sweep", "lengths", "--shape", "heads=8,n=64"], "--sweep: expected no --shape"),
         ([*TINY, "--n", "64"], "--config: expected a config with --n and --batch"),
         ([*TINY, "--config", "./none"], "--config: expected a config.json or a folder with one"),
+        ([*TINY, "--json", "/"], "--json: expected a file, got the folder /"),
+        ([*TINY, "--plots", "/dev/null"], "--plots: expected a folder that can be made, got /dev/null"),
+        ([*TINY, "--batch", "0"], "--config: expected a config with --n and --batch"),
+        ([*TINY, "--config", "toptheta_npu/assets/tiny_llama", "--batch", "0"], "batch: expected a number from 1"),
+        ([*TINY, "--k", "-5"], "k: expected a number from 1 to 2147483647, got -5"),
         ([*TINY, "--json", "/no/such/folder/file.json"], "--json: expected a file in a folder that is there"),
         (["--device", "npu", "--shape", "heads=8,n=64"], "--device: expected torch_npu"),
         (["--device", "cuda", "--shape", "heads=8,n=64"], "--device: expected a CUDA device that torch can use"),
@@ -75,15 +98,98 @@ def test_json_has_ratios_only(results: tuple[Path, str]) -> None:
 def test_wrong_use(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(ROOT)
     if "cuda" in arguments and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     if "npu" in arguments and hasattr(torch, "npu"):
         pytest.skip("there is an NPU")
-    monkeypatch.setattr(sys, "argv", ["toptheta", "benchmark", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    assert caught.value.code == 2
+    assert main("benchmark", *arguments) == 2
     assert message in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+def no_measurement(*_: object, **__: object) -> ShapeResult:
+    raise AssertionError("measured before the outputs were tried")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        (["benchmark", "--device", "cpu"], "--json", "folder"),
+        (["benchmark", "--device", "cpu"], "--json", "missing/file.json"),
+        (["benchmark", "--device", "cpu"], "--plots", "file"),
+        (["benchmark", "--device", "cpu"], "--plots", "taken"),
+        (["benchmark-generate", "--device", "cpu"], "--json", "folder"),
+        (["benchmark-generate", "--device", "cpu"], "--json", "missing/file.json"),
+        (["demo"], "--output", "file"),
+        (["demo"], "--output", "taken"),
+    ],
+)
+def test_outputs_are_tried_before_the_work(
+    command: list[str], option: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for name in ("roofline.png", "results.json"):
+        (tmp_path / "taken" / name).mkdir(parents=True)
+    for module, work in (("benchmark.measure", "compare"), ("assets", "load_tiny_llama")):
+        monkeypatch.setattr(import_module(f"toptheta_npu.{module}"), work, no_measurement)
+    assert main(*command, option, value) == 2
+    assert f"error: {option}: expected a f" in capsys.readouterr().err
+
+
+_NUMBERS = st.one_of(
+    st.integers(-3, 3), st.integers(), st.integers(1, 10**6), st.sampled_from([2**31, 2**63, 10**400, 64, 256])
+)
+_WORDS = st.one_of(
+    _NUMBERS.map(str), st.sampled_from(["nan", "inf", "-inf", "1e9", "", " ", "0x10", "8/2", "8/0", "--", "float32"]),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),
+)  # fmt: skip
+_TEXTS = st.one_of(
+    st.builds("heads={},n={},k={},batch={},head_dim={},block_size={}".format, *[_WORDS] * 6),
+    st.builds("heads={}/{},n={},k={},batch={},head_dim=64".format, *[st.integers(1, 300)] * 5),
+    _WORDS,
+)
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), _NUMBERS.filter(lambda n: n < 10**300), st.floats(), st.text(max_size=5)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+_CONFIGS = st.one_of(
+    _JSON,
+    st.fixed_dictionaries(
+        {"num_attention_heads": st.one_of(st.sampled_from([8, 32]), _JSON)},
+        optional={
+            name: st.one_of(st.sampled_from([8, 64]), _JSON)
+            for name in ("num_key_value_heads", "head_dim", "hidden_size", "dtype", "text_config")
+        },
+    ),
+)
+_OPTIONS = dict.fromkeys(("--device", "--n", "--batch", "--k", "--sweep", "--cache", "--rounds"), _WORDS)
+
+
+@settings(max_examples=100)
+@given(
+    options=st.dictionaries(st.sampled_from(sorted(_OPTIONS)), _WORDS, max_size=2),
+    shapes=st.lists(_TEXTS, max_size=2),
+    config=st.one_of(st.none(), _CONFIGS),
+)
+def test_any_value_is_measured_or_refused_in_words(
+    options: dict[str, str], shapes: list[str], config: object, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    arguments = [f"{name}={value}" for name, value in ({"--device": "cpu"} | options).items()]
+    arguments += [f"--shape={text}" for text in shapes]
+    if config is not None:
+        file = tmp_path_factory.getbasetemp() / "drawn.json"
+        file.write_text(json.dumps(config))
+        arguments.append(f"--config={file}")
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
+        patch.setattr("toptheta_npu.benchmark.measure.compare_one", lambda shape, *_, **__: ShapeResult(shape))
+        status = main("benchmark", *arguments)
+    assert status in (0, 2), arguments
+    assert (status == 0) == (not err.getvalue()), (arguments, err.getvalue())
 
 
 def test_script_and_config(tmp_path: Path) -> None:

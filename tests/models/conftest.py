@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
+
+from tests.models.tiny import model_of
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -20,3 +24,29 @@ def one_thread() -> Iterator[None]:
 def no_grad() -> Iterator[None]:
     with torch.no_grad():
         yield
+
+
+#: What an old transformers itself does wrong, by test: the last version that was seen to, and what it does.
+_FAULTS = {
+    "test_speculative_decoding_gives_the_tokens_of_greedy_decoding[prompt lookup]": (
+        "5.10.4", "its prompt lookup needs an eos_token_id"
+    ),
+    "test_a_prompt_in_chunks_equals_the_whole_prompt[False]": ("5.0.0", "its chunked prefill finds no cache"),
+    "test_a_prompt_in_chunks_equals_the_whole_prompt[True]": ("5.0.0", "its chunked prefill finds no cache"),
+    "test_an_exception_inside_the_attention_restores_the_model_and_leaves_no_trace": (
+        "5.0.0", "it leaves its own hooks for output_attentions in a model that raised"
+    ),
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        last, fault = _FAULTS.get(item.name, (None, ""))
+        if last is not None and Version(transformers.__version__) <= Version(last):
+            item.add_marker(pytest.mark.skip(reason=f"transformers {transformers.__version__}: {fault}"))
+
+
+@pytest.fixture(autouse=True)
+def no_static_cache_of_another_test() -> None:
+    """Until 5.10 a generate() that raised left a static cache behind on which the next one stumbles."""
+    model_of().__dict__.pop("_cache", None)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from toptheta_npu.errors import TopThetaNotImplementedError
-from toptheta_npu.npu.environment import has_emulated_devices
+from ..errors import TopThetaNotImplementedError
+from ..npu.environment import has_emulated_devices
 
 _OCCUPYING_ROWS = 4096  # a float16 matmul of this size takes an accelerator longer than a launch takes the host
 #: Takes the call, and whether to run it once before.
@@ -46,7 +46,7 @@ def refuse_emulated(device: str) -> None:
     if is_emulated(device):
         raise TopThetaNotImplementedError(
             "--device npu", "a device whose time means something", "an emulated one; times are refused",
-            "the answers were checked; run it on an Ascend NPU, or model its times: python -m benchmarks.modelled",
+            "answers were checked; run it on an Ascend NPU; a clone models its times: python -m benchmarks.modelled",
         )  # fmt: skip
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import toptheta_npu
-from toptheta_npu import fallback
-from toptheta_npu.fallback.layout import KeyValueCache
-from toptheta_npu.fallback.scores import attention_scores
 
+from .. import fallback
+from ..fallback.layout import KeyValueCache
+from ..fallback.scores import attention_scores
 from .clocks import is_emulated
 from .inputs import Inputs
 from .shapes import Shape

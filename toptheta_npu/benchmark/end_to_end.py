@@ -14,12 +14,11 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaValueError
-
+from ..errors import TopThetaValueError
 from .clocks import Timing, summarise
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds import ThresholdTable
+    from ..thresholds import ThresholdTable
 
 DENSE = "dense"
 
@@ -85,7 +84,7 @@ def compare(
 
 
 def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], AbstractContextManager[Any]]:
-    from toptheta_npu.models import sparsify
+    from ..models import sparsify
 
     return lambda: sparsify(model, thresholds, k=k)
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from toptheta_npu.errors import TopThetaValueError
-
+from ..errors import TopThetaValueError
 from .clocks import is_emulated
 from .shapes import DEVICES
 
@@ -67,7 +66,7 @@ def _check_npu() -> None:
         raise TopThetaValueError("--device", "torch_npu that can be imported", reason, remedy) from cause
     if not torch_npu.npu.is_available():
         raise TopThetaValueError("--device", "an Ascend NPU that torch_npu can use", "none", remedy)
-    from toptheta_npu.operator import SELECTOR
+    from ..operator import SELECTOR
 
     SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
 
@@ -144,7 +143,7 @@ def environment(device: str) -> Mapping[str, object]:
 
 
 def _npu_stamp() -> dict[str, object]:
-    from toptheta_npu.npu.info import backend_info
+    from ..npu.info import backend_info
 
     properties = _properties("npu")
     counts = {name: getattr(properties, name, None) for name in ("cube_core_num", "vector_core_num")}

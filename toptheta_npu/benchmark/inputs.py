@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.fallback.layout import count_value_rows
-
+from ..errors import TopThetaValueError
+from ..fallback.layout import count_value_rows
 from .shapes import Shape
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaError, TopThetaValueError
-
+from ..errors import TopThetaError, TopThetaValueError
 from .clocks import Timing, interleaved_medians, is_emulated, make_timer, npu_task_durations
 from .contenders import ANSWERS, COPY, Call, Contender, list_contenders
 from .environment import cache_bytes, device_name, free_bytes

@@ -9,9 +9,12 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from .._outputs import save_figure
 from .measure import ShapeResult
 from .report import short_name
 
+#: What `save_plots` may write.
+FILES = ("speedup_length.png", "speedup_density.png", "roofline.png")
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
 _BARS = (
     ("dense", "best dense", "tab:gray"),
@@ -32,17 +35,19 @@ def save_plots(results: Sequence[ShapeResult], folder: Path, title: str) -> tupl
     matplotlib.use("Agg")
     timed = [result for result in results if any(row.calls for row in result.rows)]
     files, left_out = [], []
-    for name, draw, needs in (
-        ("speedup_length", _draw_lengths, "shapes that differ in n alone, with the same share kept (--sweep lengths)"),
-        ("speedup_density", _draw_densities, "three shapes that differ in k alone (--sweep densities)"),
-        ("roofline", _draw_roofline, "a shape with a floor"),
-    ):
+    for file, draw, needs in zip(
+        FILES,
+        (_draw_lengths, _draw_densities, _draw_roofline),
+        ("shapes that differ in n alone, with the same share kept (--sweep lengths)",
+         "three shapes that differ in k alone (--sweep densities)", "a shape with a floor"),
+        strict=True,
+    ):  # fmt: skip
         figure = draw(timed, title)
         if figure is None:
-            left_out.append(f"{name}.png not drawn: it needs {needs}.")
+            left_out.append(f"{file} not drawn: it needs {needs}.")
             continue
-        files.append(folder / f"{name}.png")
-        figure.savefig(files[-1], dpi=120)
+        files.append(folder / file)
+        save_figure("--plots", files[-1], figure)
         matplotlib.pyplot.close(figure)
     return files, left_out
 

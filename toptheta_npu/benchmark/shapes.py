@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from toptheta_npu._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP
-from toptheta_npu.errors import TopThetaValueError
+from .._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP
+from ..errors import TopThetaValueError
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DEVICES = ("cpu", "cuda", "npu")
 EXAMPLE = "batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128"
+_LARGEST = 2**31 - 1
 _KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size")
 
 
@@ -47,8 +48,8 @@ class Shape:
 
     def __post_init__(self) -> None:
         for name in ("batch", "num_heads", "num_key_value_heads", "n", "k"):
-            if getattr(self, name) < 1:
-                raise TopThetaValueError(name, "a number from 1", str(getattr(self, name)))
+            if not 1 <= getattr(self, name) <= _LARGEST:
+                raise TopThetaValueError(name, f"a number from 1 to {_LARGEST}", _brief(getattr(self, name)))
         if self.k > self.n:
             raise TopThetaValueError("k", f"at most n = {self.n}", str(self.k), "keep fewer, or add keys")
         if self.num_heads % self.num_key_value_heads:
@@ -56,11 +57,11 @@ class Shape:
                 "heads", "query heads that are a multiple of the KV heads", self.heads, "such as heads=32/8"
             )
         if not HEAD_DIMS[0] <= self.head_dim <= HEAD_DIMS[1]:
-            raise TopThetaValueError("head_dim", f"{HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(self.head_dim))
+            raise TopThetaValueError("head_dim", f"{HEAD_DIMS[0]} to {HEAD_DIMS[1]}", _brief(self.head_dim))
         if self.dtype not in DTYPES:
-            raise TopThetaValueError("dtype", f"one of {', '.join(DTYPES)}", repr(self.dtype))
-        if self.block_size < 0:
-            raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", str(self.block_size))
+            raise TopThetaValueError("dtype", f"one of {', '.join(DTYPES)}", _brief(self.dtype))
+        if not 0 <= self.block_size <= _LARGEST:
+            raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", _brief(self.block_size))
 
     def __str__(self) -> str:
         return (
@@ -119,13 +120,15 @@ def parse_shape(text: str) -> Shape:
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or name not in _KEYS:
-            raise TopThetaValueError("--shape", f"name=value with {', '.join(_KEYS)}", repr(part), f"such as {EXAMPLE}")
+            raise TopThetaValueError(
+                "--shape", f"name=value with {', '.join(_KEYS)}", _brief(part), f"such as {EXAMPLE}"
+            )
         if name in given:
-            raise TopThetaValueError("--shape", f"{name} once", f"{given[name]} and {value}")
+            raise TopThetaValueError("--shape", f"{name} once", f"{_brief(given[name])} and {_brief(value)}")
         given[name] = value
     for name in ("heads", "n"):
         if name not in given:
-            raise TopThetaValueError("--shape", f"a value for {name}", repr(text), f"such as {EXAMPLE}")
+            raise TopThetaValueError("--shape", f"a value for {name}", _brief(text), f"such as {EXAMPLE}")
     heads, _, kv_heads = given.pop("heads").partition("/")
     dtype = given.pop("dtype", "float16")
     numbers = {name: _whole(name, value) for name, value in given.items()}
@@ -140,7 +143,7 @@ def _whole(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise TopThetaValueError(name, "a whole number", repr(text), f"such as {EXAMPLE}") from None
+        raise TopThetaValueError(name, "a whole number", _brief(text), f"such as {EXAMPLE}") from None
 
 
 def shape_from_config(
@@ -164,42 +167,90 @@ def shape_from_config(
         >>> shape_from_config(file, 2048).heads
         '32/8'
     """
-    config = _load_config(source)
-    config = config.get("text_config") or config
-    heads = config.get("num_attention_heads")
-    if not isinstance(heads, int):
+    loaded = _load_config(source)
+    config = _Config(loaded.get("text_config") or loaded, str(source))
+    heads = config.number("num_attention_heads")
+    if heads is None:
         raise TopThetaValueError("--config", "num_attention_heads in the config", str(source), "or use --shape")
-    head_dim = config.get("head_dim") or config.get("hidden_size", 0) // heads
-    stated = config.get("dtype") or config.get("torch_dtype") or "float16"
+    head_dim = config.number("head_dim") or (config.number("hidden_size") or 0) // heads
     return Shape(
-        batch, heads, config.get("num_key_value_heads") or heads, n, max(1, n // 16) if k is None else k,
-        head_dim, dtype or str(stated).removeprefix("torch."), block_size,
+        batch, heads, config.number("num_key_value_heads") or heads, n, max(1, n // 16) if k is None else k,
+        head_dim, dtype or config.dtype(), block_size,
     )  # fmt: skip
+
+
+class _Config:
+    """What a config.json says, whatever was written into it."""
+
+    def __init__(self, values: object, source: str) -> None:
+        self._source = source
+        if not isinstance(values, Mapping):
+            raise TopThetaValueError("--config", "text_config as a JSON object", f"{_brief(values)} in {source}")
+        self._values = values
+
+    def number(self, name: str) -> int | None:
+        """A number from 1; None where there is none."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
+            raise TopThetaValueError(
+                "--config", f"{name} as a number from 1 to {_LARGEST}", f"{_brief(value)} in {self._source}"
+            )
+        return value
+
+    def dtype(self) -> str:
+        """In the words of PyTorch; float16 where there is none."""
+        stated = self._values.get("dtype") or self._values.get("torch_dtype") or "float16"
+        return str(stated).removeprefix("torch.")
 
 
 def _load_config(source: str | Path) -> Mapping[str, Any]:
     path = Path(source)
-    if path.is_dir():
-        path /= "config.json"
-    if path.is_file():
-        try:
-            loaded = json.loads(path.read_text())
-        except ValueError as cause:
-            raise TopThetaValueError("--config", "a JSON file", f"{path} ({cause})") from cause
-        if isinstance(loaded, dict):
-            return loaded
-        raise TopThetaValueError("--config", "a JSON object", f"{path} with a {type(loaded).__name__}")
+    try:
+        folder, file = path.is_dir(), path.is_file()
+    except (OSError, ValueError) as cause:  # for example a name that is too long
+        raise TopThetaValueError("--config", "a config.json or a folder with one", _brief(str(source))) from cause
+    if folder and not (path / "config.json").is_file():
+        raise TopThetaValueError("--config", "a folder with a config.json", f"{source}, which has none")
+    if folder or file:
+        return _read_config(path / "config.json" if folder else path)
     if path.is_absolute() or path.suffix == ".json" or str(source).startswith("."):
         raise TopThetaValueError("--config", "a config.json or a folder with one", f"{source}, which is not there")
+    return _config_by_name(str(source))
+
+
+def _read_config(path: Path) -> Mapping[str, Any]:
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as cause:
+        raise TopThetaValueError("--config", "a JSON file", f"{path}, which is nested too deeply") from cause
+    except (OSError, ValueError) as cause:
+        raise TopThetaValueError("--config", "a JSON file", f"{path} ({cause})") from cause
+    if isinstance(loaded, dict):
+        return loaded
+    raise TopThetaValueError("--config", "a JSON object", f"{path} with a {type(loaded).__name__}")
+
+
+def _config_by_name(name: str) -> Mapping[str, Any]:
     from transformers import AutoConfig
 
     try:
-        return dict(AutoConfig.from_pretrained(str(source)).to_dict())
-    except (OSError, ValueError) as cause:
+        return dict(AutoConfig.from_pretrained(name).to_dict())
+    # whatever a foreign config makes transformers stumble over
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as cause:
         reason = str(cause).split("\n")[0]
         raise TopThetaValueError(
-            "--config", "a local config or a model name", f"{source} ({reason})", "give the path of its config.json"
+            "--config", "a local config or a model name", f"{name} ({reason})", "give the path of its config.json"
         ) from cause
+
+
+def _brief(value: object) -> str:
+    """As Python writes it, cut where it would fill the screen."""
+    if isinstance(value, int) and abs(value) > _LARGEST**4:  # too long to be written out, or even for that
+        return "a much larger one" if value > 0 else "a much smaller one"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
 
 
 #: The paper's point: 48 heads of 128, 2048 keys, 128 kept.

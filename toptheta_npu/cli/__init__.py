@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from toptheta_npu.errors import TopThetaError
-
+from ..errors import TopThetaError
 from .benchmark import benchmark
 from .benchmark_generate import benchmark_generate
 from .demo import demo
@@ -22,8 +23,26 @@ app.command()(benchmark)
 app.command()(benchmark_generate)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ..operator import SELECTOR
+
+        for package in ("toptheta_npu", "torch", "torch_npu"):
+            try:
+                print(package, version(package))
+            except PackageNotFoundError:
+                print(package, "not installed")
+        print("backend", SELECTOR.backend)
+        raise typer.Exit
+
+
 @app.callback()
-def _about() -> None:
+def _about(
+    wanted: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the versions and the backend."),
+    ] = False,
+) -> None:
     """Top-Theta attention: calibrated thresholds instead of top-k."""
 
 

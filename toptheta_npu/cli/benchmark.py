@@ -9,14 +9,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from toptheta_npu.errors import TopThetaValueError
+from .._outputs import check_output_file, check_output_folder, write_output
+from ..errors import TopThetaValueError
 
 if TYPE_CHECKING:
-    from toptheta_npu.benchmark.measure import ShapeResult
-    from toptheta_npu.benchmark.shapes import Shape
+    from ..benchmark.measure import ShapeResult
+    from ..benchmark.shapes import Shape
 
 _CACHES = {"both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",)}
 _ROUNDS_ON_CPU, _ROUNDS = 15, 50
+MOST_ROUNDS = 100_000
 
 
 def benchmark(
@@ -30,7 +32,7 @@ def benchmark(
     k: Annotated[int | None, typer.Option("--k", help="Kept per head, for every shape.")] = None,
     sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
     cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both",
-    rounds: Annotated[int | None, typer.Option(min=1, help="Interleaved rounds per shape.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, max=MOST_ROUNDS, help="Interleaved rounds per shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
 ) -> None:
@@ -38,7 +40,7 @@ def benchmark(
 
     Every answer is checked before it is timed. Ratios are formed inside interleaved rounds.
     """
-    from toptheta_npu.benchmark.environment import check_device
+    from ..benchmark.environment import check_device
 
     console = Console(highlight=False, width=max(Console().width, 176))
     device = check_device(device)
@@ -67,9 +69,9 @@ def choose_shapes(
     """  # fmt: skip
     from dataclasses import replace
 
-    from toptheta_npu.benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
+    from ..benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
 
-    if config is None and (lengths or batch):
+    if config is None and (lengths or batch is not None):
         raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
     if sweep is not None and (texts or config):
         raise TopThetaValueError("--sweep", "no --shape and no --config", sweep, "leave one of them out")
@@ -77,7 +79,10 @@ def choose_shapes(
         raise TopThetaValueError("--sweep", f"one of {', '.join(SWEEPS)}", repr(sweep))
     shapes = [parse_shape(text) for text in texts]
     if config is not None:
-        shapes += [shape_from_config(config, length, batch=batch or 1) for length in lengths or [8192]]
+        batch = 1 if batch is None else batch
+        shapes += [
+            shape_from_config(config, length, batch=1 if batch is None else batch) for length in lengths or [8192]
+        ]
     own = bool(shapes)
     if not own:
         shapes = list(SWEEPS[sweep](device) if sweep else default_shapes(device))
@@ -88,17 +93,16 @@ def choose_shapes(
     return shapes, own
 
 
-def prepare_outputs(json_file: Path | None, plots: Path | None) -> None:
-    """Miss a folder or matplotlib now and not after the comparison."""
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise TopThetaValueError("--json", "a file in a folder that is there", str(json_file))
+def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
+    """Miss a place to write to, or matplotlib, now and not after the comparison."""
+    if json_file is not None:
+        check_output_file("--json", json_file)
     if plots is not None:
         import matplotlib  # noqa: F401
 
-        try:
-            plots.mkdir(parents=True, exist_ok=True)
-        except OSError as cause:
-            raise TopThetaValueError("--plots", "a folder that can be made", f"{plots} ({cause.strerror})") from cause
+        from ..benchmark.plots import FILES
+
+        check_output_folder("--plots", plots, *FILES)
 
 
 def run(
@@ -107,9 +111,9 @@ def run(
     """All shapes, each printed when it is finished."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from toptheta_npu.benchmark import report
-    from toptheta_npu.benchmark.environment import environment
-    from toptheta_npu.benchmark.measure import compare
+    from ..benchmark import report
+    from ..benchmark.environment import environment
+    from ..benchmark.measure import compare
 
     console.print(escape(", ".join(f"{name}: {value}" for name, value in environment(device).items())), soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -142,21 +146,21 @@ def finish(
     Raises:
         TopThetaNotImplementedError: the device is emulated, so that there are no times.
     """  # fmt: skip
-    from toptheta_npu.benchmark import report
-    from toptheta_npu.benchmark.clocks import is_emulated, refuse_emulated
-    from toptheta_npu.benchmark.environment import device_name, environment
-    from toptheta_npu.benchmark.templates import NOTE
+    from ..benchmark import report
+    from ..benchmark.clocks import is_emulated, refuse_emulated
+    from ..benchmark.environment import device_name, environment
+    from ..benchmark.templates import NOTE
 
     if not is_emulated(device):
         console.print(report.summary(results, device).as_rich())
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:
-        json_file.write_text(report.as_json(results, environment(device), settings, device) + "\n")
+        write_output("--json", json_file, report.as_json(results, environment(device), settings, device) + "\n")
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:
-        from toptheta_npu.benchmark.plots import save_plots
+        from ..benchmark.plots import save_plots
 
         files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
         for line in [*(f"{file} written." for file in files), *left_out]:

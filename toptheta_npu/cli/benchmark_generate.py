@@ -10,11 +10,13 @@ import torch
 import typer
 from rich.console import Console
 
-from toptheta_npu._checks import PLACEMENTS, check_choice
-from toptheta_npu.errors import TopThetaValueError
+from .._checks import PLACEMENTS, check_choice
+from .._outputs import check_output_file, write_output
+from ..errors import TopThetaValueError
+from .benchmark import MOST_ROUNDS
 
 if TYPE_CHECKING:
-    from toptheta_npu.thresholds import Placement, ThresholdTable
+    from ..thresholds import Placement, ThresholdTable
 
 
 def benchmark_generate(
@@ -29,21 +31,31 @@ def benchmark_generate(
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float32",
     new_tokens: Annotated[tuple[int, int], typer.Option(help="The two numbers of new tokens.")] = (8, 72),
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; in each, every variant runs in turn.")] = 9,
+    rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="In each, every variant runs in turn.")] = 9,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Measure tokens per second of generate(), dense and sparse in turns, as a slope, so that the prefill cancels."""
-    from toptheta_npu.benchmark import end_to_end
-    from toptheta_npu.benchmark.clocks import make_timer
-    from toptheta_npu.benchmark.environment import check_device
-    from toptheta_npu.benchmark.shapes import DTYPES
-    from toptheta_npu.evaluation.corpus import token_windows
+    from ..benchmark import end_to_end
+    from ..benchmark.clocks import make_timer
+    from ..benchmark.environment import check_device
+    from ..benchmark.shapes import DTYPES
+    from ..evaluation.corpus import token_windows
 
     device = check_device(device)
     make_timer(device)  # refuses an emulated one
     check_choice("--dtype", dtype, tuple(DTYPES))
+    if json_file is not None:
+        check_output_file("--json", json_file)
     console = Console()
+    if not 1 <= new_tokens[0] < new_tokens[1]:
+        raise TopThetaValueError("--new-tokens", "two growing numbers from 1", "{} and {}".format(*new_tokens))
     network, tokenizer, table = _load(model, thresholds, placement, DTYPES[dtype], device)
+    most = getattr(network.config, "max_position_embeddings", None)
+    if most is not None and prompt + new_tokens[1] > most:
+        raise TopThetaValueError(
+            "--new-tokens", f"at most {most} tokens with the prompt, for which the model is made",
+            f"{prompt} and {new_tokens[1]} new ones",
+        )  # fmt: skip
     tokens = token_windows(tokenizer, "evaluation", prompt, batch).to(device)
     rates = end_to_end.compare(
         network, table, k or [int(table.k[len(table.k) // 2])], tokens, new_tokens=new_tokens, rounds=rounds,
@@ -52,14 +64,16 @@ def benchmark_generate(
     title = f"generate() on {device}, {dtype}, {batch} x {prompt} tokens before the first new one"
     console.print(end_to_end.as_table(rates, title))
     if json_file is not None:
-        json_file.write_text(json.dumps({"title": title, "rates": end_to_end.as_json(rates)}, indent=1) + "\n")
+        stored = {"title": title, "rates": end_to_end.as_json(rates)}
+        write_output("--json", json_file, json.dumps(stored, indent=1) + "\n")
+        console.print(f"{json_file} written.")
 
 
 def _load(
     model: str | None, thresholds: Path | None, placement: str, dtype: torch.dtype, device: str
 ) -> tuple[Any, Any, ThresholdTable]:
     if model is None:
-        from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        from ..assets import load_tiny_llama, load_tiny_llama_thresholds
 
         if thresholds is not None:
             raise TopThetaValueError("--thresholds", "the model they belong to", "no --model", "give both or neither")
@@ -70,18 +84,20 @@ def _load(
         raise TopThetaValueError(
             "--thresholds", "a file for --model", "none", "calibrate it: toptheta_npu.calibrate(...).save(FILE)"
         )
-    from toptheta_npu.thresholds import ThresholdTable
+    from ..thresholds import ThresholdTable
 
     table = ThresholdTable.load(thresholds)
     return *_load_transformers(model, dtype, device), table
 
 
 def _load_transformers(model: str, dtype: torch.dtype, device: str) -> tuple[Any, Any]:
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         network: torch.nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         return network.to(device).eval(), AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError) as cause:
+    # whatever foreign files make transformers stumble over
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError) as cause:
         reason = str(cause).split("\n")[0]
         raise TopThetaValueError("--model", "a model that transformers can load", f"{model} ({reason})") from cause

@@ -3,53 +3,57 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 import typer
 from rich.columns import Columns
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.errors import TopThetaValueError
+from .._outputs import check_output_folder, write_output
+from ..errors import TopThetaValueError
 
 if TYPE_CHECKING:
-    from toptheta_npu.evaluation.methods import Method
-    from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
-    from toptheta_npu.thresholds import ThresholdTable
+    from ..evaluation.comparison import Comparison
+    from ..evaluation.perplexity import Result
+    from ..evaluation.workers import ModelWorkers
+    from ..thresholds import ThresholdTable
 
+FILES = ("results.json", "tradeoff.png")
 LENGTH = 2560
 POSITIONS = 512
-KS = (32, 64, 128, 256, 512)
-RANDOM_KS = (32, 64, 128)  # more random keys make no difference
-LIVE_K = 64
+#: Seconds that a core of some 2 GHz takes, for the forecast: a calibration sequence, a window's prefix, the same
+#: window under a method, and everything else.
+_CALIBRATION, _PREFIX, _WINDOW, _REST = 5.5, 0.5, 1.25, 10
 
 
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for results.json and tradeoff.png.")] = Path("build/demo"),
-    windows: Annotated[int, typer.Option(min=1, help="Held-out windows of 2560 tokens.")] = 8,
-    calibration: Annotated[int, typer.Option(min=2, help="Sequences for the live calibration.")] = 12,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Length of the two continuations.")] = 48,
+    full: Annotated[bool, typer.Option("--full", help="Every method at every k, not at k=64 alone.")] = False,
+    windows: Annotated[int, typer.Option(min=1, max=1000, help="Held-out windows of 2560 tokens.")] = 8,
+    calibration: Annotated[int, typer.Option(min=2, max=1000, help="Sequences for the live calibration.")] = 12,
+    new_tokens: Annotated[int, typer.Option(min=1, max=POSITIONS, help="Length of the two continuations.")] = 48,
 ) -> None:
     """Calibrate the embedded model, then compare Top-θ with dense attention, Top-k and controls."""
     import matplotlib  # noqa: F401  (missing, it is better missed now than after the comparison)
     import transformers
 
-    from toptheta_npu.evaluation import corpus, report
-    from toptheta_npu.evaluation.perplexity import PerplexityTask
+    from ..assets import load_tiny_llama, load_tiny_llama_thresholds
+    from ..evaluation import comparison, corpus, report
+    from ..evaluation.workers import ModelWorkers
 
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise TopThetaValueError("--output", "a folder that can be made", f"{output} ({cause.strerror})") from cause
+    check_output_folder("--output", output, *FILES)
     # the table does not fit into less
-    console = Console(width=max(Console().width, 120))
+    console = Console(width=max(Console().width, 120), highlight=False)
     started = time.perf_counter()
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if note := corpus.python_note():
@@ -57,21 +61,27 @@ def demo(
     model, tokenizer = load_tiny_llama()
     tables = {placement: load_tiny_llama_thresholds(placement) for placement in ("pre_softmax", "post_softmax")}
     describe(console, model, tables["post_softmax"])
+    plan = comparison.FULL if full else comparison.SHORT
+    workers = ModelWorkers(model)
+    forecast(console, workers.count, plan.rows, windows, calibration)
 
-    live = calibrate_live(console, model, corpus.token_windows(tokenizer, "calibration", LENGTH, calibration))
-    held_out = corpus.token_windows(tokenizer, "evaluation", LENGTH, windows)
-    with progress(console) as bar:
-        task = bar.add_task("dense prefixes", total=None)
-        evaluation = PerplexityTask(model, held_out, POSITIONS)
-        bar.remove_task(task)
-        results = compare(bar, evaluation, tables, live)
+    held_out = take_windows("--windows", tokenizer, "evaluation", windows)
+    sequences = take_windows("--calibration", tokenizer, "calibration", calibration)
+    prompt = held_out[0, : LENGTH - POSITIONS]
+    with Bars(console, calibration, plan.rows * windows) as bars, workers:
+        live = partial(calibrate_live, bars, workers, sequences)
+        compared = comparison.Comparison(workers, plan, held_out, POSITIONS, tables, live, bars.step)
+        continuations = submit_continuations(workers, prompt, tables["post_softmax"], new_tokens, tokenizer)
+        show_as_they_come(bars.console, compared)
+        results, texts = compared.results(), [future.result() for future in continuations]
     title = f"Perplexity (ppl) of the last {POSITIONS} of {LENGTH} tokens, {windows} held-out windows of Python source"
     console.print(report.as_table(results, title))
     settings = {"windows": windows, "length": LENGTH, "positions": POSITIONS, "live_calibration": calibration}
-    (output / "results.json").write_text(report.as_json(results, settings))
+    write_output("--output", output / "results.json", report.as_json(results, settings))
     report.save_plot(results, output / "tradeoff.png", title)
-    prompt = held_out[0, : LENGTH - POSITIONS]
-    continue_side_by_side(console, model, tokenizer, prompt, tables["post_softmax"], new_tokens)
+    show_side_by_side(console, tokenizer, prompt, *texts)
+    if not full:
+        console.print("Every method at every k, as in the README: toptheta demo --full")
     elapsed = time.perf_counter() - started
     console.print(f"{output / 'results.json'} and {output / 'tradeoff.png'} written; {elapsed:.0f} s in all.")
 
@@ -89,97 +99,137 @@ def describe(console: Console, model: Any, table: ThresholdTable) -> None:
     )
 
 
-@contextmanager
-def progress(console: Console) -> Iterator[Progress]:
-    """A progress bar that leaves nothing behind."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        yield bar
+def forecast(console: Console, workers: int, rows: int, windows: int, calibration: int) -> None:
+    """What will happen, and about how long it takes."""
+    seconds = _REST + (calibration * _CALIBRATION + windows * (_PREFIX + rows * _WINDOW)) / workers
+    minutes = math.ceil(seconds / 60)
+    first = math.ceil((_REST / 2 + windows * (_PREFIX + _WINDOW)) / 10) * 10
+    console.print(
+        f"Now: {rows} ways to attend are compared on {windows} held-out windows of {LENGTH} tokens, while Algorithm 1 "
+        f"calibrates on {calibration} sequences.\n"
+        f"About {minutes} {'minute' if minutes == 1 else 'minutes'} on {workers} free "
+        f"{'core' if workers == 1 else 'cores'}, the first figure after about {first} seconds."
+    )
 
 
-def calibrate_live(console: Console, model: Any, sequences: torch.Tensor) -> ThresholdTable:
+def take_windows(option: str, tokenizer: Any, split: Any, count: int) -> torch.Tensor:
+    """Windows of the corpus; asked for too many, the error names the option."""
+    from ..evaluation import corpus
+
+    try:
+        return corpus.token_windows(tokenizer, split, LENGTH, count)
+    except TopThetaValueError as error:
+        _, _, reason = str(error).partition("expected ")
+        wanted = reason.partition(", got ")[0]
+        raise TopThetaValueError(option, wanted, str(count), "ask for fewer") from error
+
+
+class Bars:
+    """Two progress bars that leave nothing behind; where there is no terminal, none."""
+
+    def __init__(self, console: Console, sequences: int, steps: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+        self._bars = Progress(
+            *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+        )
+        self.console = self._bars.console
+        self._calibration = self._bars.add_task("calibrating k=64 (Algorithm 1)", total=sequences)
+        self._comparison = self._bars.add_task("comparing", total=steps)
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def calibrated(self, sequences: int) -> None:
+        self._bars.update(self._calibration, completed=sequences)
+
+    def step(self) -> None:
+        self._bars.advance(self._comparison)
+
+
+def calibrate_live(bars: Bars, workers: ModelWorkers, sequences: torch.Tensor, model: Any) -> ThresholdTable:
     """Algorithm 1 at one k, before the user's eyes."""
-    from toptheta_npu.models import calibrate
+    from ..evaluation.comparison import LIVE_K
+    from ..models import calibrate
+
+    def progress(done: int) -> None:
+        workers.check()
+        bars.calibrated(done)
 
     started = time.perf_counter()
-    with progress(console) as bar:
-        task = bar.add_task(f"calibrating k={LIVE_K} (Algorithm 1)", total=len(sequences))
-        table = calibrate(
-            model, sequences, k=LIVE_K, placement="post_softmax", row_fraction=0.1,
-            progress=lambda done: bar.update(task, completed=done),
-        )  # fmt: skip
+    table = calibrate(model, sequences, k=LIVE_K, placement="post_softmax", row_fraction=0.1, progress=progress)
     seconds = time.perf_counter() - started
-    console.print(f"Live: Algorithm 1 calibrated k={LIVE_K} on {len(sequences)} sequences in {seconds:.0f} s.")
+    bars.console.print(f"Live: Algorithm 1 calibrated k={LIVE_K} on {len(sequences)} sequences in {seconds:.0f} s.")
     return table
 
 
-def list_methods(tables: dict[str, ThresholdTable], live: ThresholdTable) -> Iterator[list[Method]]:
-    """Methods in the order of the table; the controls are added by `compare`, which knows the V rows."""
-    from toptheta_npu.evaluation import methods
+def show_as_they_come(console: Console, compared: Comparison) -> None:
+    """One line per method."""
+    from ..evaluation.report import change
 
-    targets = {k: tables["post_softmax"].layer_targets(k) for k in KS}
-    yield [methods.top_k(k, targets[k]) for k in KS]
-    for placement in ("post_softmax", "pre_softmax"):
-        for compensated in (True, False):
-            yield [methods.top_theta(tables[placement], k, compensated=compensated) for k in KS]
-    yield [methods.top_theta(live, LIVE_K, compensated=True, family="Top-θ post + VMC, live")]
-    yield [methods.value_mean_only(targets[KS[0]])]
-
-
-def compare(
-    bar: Progress, evaluation: PerplexityTask, tables: dict[str, ThresholdTable], live: ThresholdTable
-) -> list[Result]:
-    """Every method, then the controls that read as many V rows as Top-θ post + VMC did."""
-    from toptheta_npu.evaluation import methods
-
-    task = bar.add_task("dense", total=3 + 6 * len(KS) + len(RANDOM_KS))
-
-    def run(method: Method) -> Result:
-        bar.update(task, description=f"{method.family} {method.k or ''}")
-        result = evaluation.evaluate(method)
-        bar.advance(task)
-        return result
-
-    results = [run(methods.dense())]
-    for family in list_methods(tables, live):
-        results += [run(method) for method in family]
-    group = evaluation.model.config.num_attention_heads // evaluation.model.config.num_key_value_heads
-    read = {r.k: round(r.reads.value_rows_mean) for r in results if r.family == "Top-θ post + VMC"}
-    keys = round(results[0].reads.keys_mean)
-    for k in KS:
-        results.append(run(methods.last_k(k, read[k], tables["post_softmax"].layer_targets(k))))
-    for k in RANDOM_KS:
-        targets = tables["post_softmax"].layer_targets(k)
-        results.append(run(methods.random_k(k, read[k], group, targets, keys)))
-    return results
+    dense: Result | None = None
+    for result in compared.finished():
+        if dense is None:
+            dense = result
+            console.print(f"{'dense':<30} ppl {result.perplexity:8.3f}")
+            continue
+        name = result.family if result.k is None else f"{result.family}, k={result.k}"
+        rows = f"{result.reads.value_rows_mean:.0f} of {result.reads.keys_mean:.0f} V rows"
+        console.print(f"{name:<30} ppl {result.perplexity:8.3f}  {change(result, dense):+9.2f} %  {rows}")
 
 
-def continue_side_by_side(
-    console: Console, model: Any, tokenizer: Any, prompt: torch.Tensor, table: ThresholdTable, new_tokens: int
-) -> None:
+class Continuation(NamedTuple):
+    """New tokens, and the V rows that a step read on average in layers from 2 on; None for dense attention."""
+
+    tokens: list[int]
+    value_rows: float | None
+
+
+def submit_continuations(
+    workers: ModelWorkers, prompt: torch.Tensor, table: ThresholdTable, new_tokens: int, tokenizer: Any
+) -> list[Future[Continuation]]:
     """Greedy continuations of one prompt, dense and by thresholds, decoded through the operator."""
-    from toptheta_npu.evaluation.methods import DENSER_LAYERS
-    from toptheta_npu.models import sparsify
+    from ..evaluation.comparison import LIVE_K
+    from ..evaluation.methods import DENSER_LAYERS
+    from ..models import sparsify
 
     options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": tokenizer.pad_token_id}
-    dense = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
-    with sparsify(model, table, k=LIVE_K, statistics=True) as recording:
-        sparse = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
-    rows = (
-        torch.cat([layer.value_rows.flatten() for layer in recording.statistics()[DENSER_LAYERS:]])
-        .float()
-        .mean()
-        .item()
-    )
-    texts = [tokenizer.decode(tokens[len(prompt) :]) for tokens in (dense, sparse)]
+
+    def generate(model: Any) -> list[int]:
+        tokens = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)[0]
+        return [int(token) for token in tokens[len(prompt) :]]
+
+    def dense(model: Any) -> Continuation:
+        return Continuation(generate(model), None)
+
+    def sparse(model: Any) -> Continuation:
+        with sparsify(model, table, k=LIVE_K, statistics=True) as recording:
+            tokens = generate(model)
+        layers = recording.statistics()[DENSER_LAYERS:]
+        return Continuation(tokens, torch.cat([layer.value_rows.flatten() for layer in layers]).float().mean().item())
+
+    work: tuple[Callable[[Any], Continuation], ...] = (dense, sparse)
+    return [workers.submit(each) for each in work]
+
+
+def show_side_by_side(
+    console: Console, tokenizer: Any, prompt: torch.Tensor, dense: Continuation, sparse: Continuation
+) -> None:
+    """Both continuations, and how far they agree."""
+    from ..evaluation.comparison import LIVE_K
+
     titles = (
         f"dense: {len(prompt)} V rows and more per step",
-        f"Top-θ post + VMC, k={LIVE_K}: {rows:.0f} V rows per step",
+        f"Top-θ post + VMC, k={LIVE_K}: {sparse.value_rows:.0f} V rows per step",
     )
-    panels = [Panel(text, title=title, width=58) for text, title in zip(texts, titles, strict=True)]
-    context = tokenizer.decode(prompt[-60:])
+    texts = [tokenizer.decode(continuation.tokens) for continuation in (dense, sparse)]
+    panels = [Panel(Text(text), title=title, width=58) for text, title in zip(texts, titles, strict=True)]
+    context = Text(tokenizer.decode(prompt[-60:]))
     console.print(Panel(context, title="the end of a held-out prompt, to be continued", width=118))
     console.print(Columns(panels))
-    pairs = zip(dense[len(prompt) :].tolist(), sparse[len(prompt) :].tolist(), strict=False)
+    pairs = zip(dense.tokens, sparse.tokens, strict=False)
     common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    console.print(f"The first {common} of {new_tokens} tokens agree.")
+    console.print(f"The first {common} of {len(dense.tokens)} tokens agree.")

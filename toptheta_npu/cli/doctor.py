@@ -1,16 +1,26 @@
-"""``toptheta doctor``: what there is to run on an NPU, what is missing, and what to type."""
+"""``toptheta doctor``: what works here, what an NPU still needs, and what to type."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import re
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from toptheta_npu.npu.environment import has_emulated_devices
-from toptheta_npu.npu.info import BackendInfo, backend_info
+from ..npu.environment import has_emulated_devices
+from ..npu.info import BackendInfo, Finding, backend_info
+
+_TRANSFORMERS = ("5", "pip install 'toptheta_npu[hf]'")
+_SOURCES = Path(__file__).parents[2]
+_SOURCE_FILE = re.compile(r"\b(?:docs|op_host)/[\w./-]*\w")
 
 
 def doctor(
@@ -18,34 +28,98 @@ def doctor(
     probe: Annotated[
         bool, typer.Option(help="Import torch_npu and ask for the devices, in a process of its own.")
     ] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 unless NPU tensors can run.")] = False,
 ) -> None:
-    """Tell whether the operators can run on an NPU here, and what to do if not.
+    """Tell what works here, and what is missing to run on an NPU.
 
-    The exit status is 0 if they can, 1 if not.
+    The exit status is 0 if the operators run on the CPU; with --strict, only if NPU tensors can run too.
     """
-    info = backend_info(probe=probe)
+    here, info = what_works(), backend_info(probe=probe)
     if as_json:
-        print(info.to_json())
+        print(json.dumps({"here": [asdict(finding) for finding in here]} | json.loads(info.to_json()), indent=2))
     else:
-        _show(info, Console(highlight=False, soft_wrap=True))
-    sys.exit(0 if info.usable else 1)
+        _show(here, info, Console(highlight=False, soft_wrap=True))
+    sys.exit(0 if here[0].good and (info.usable or not strict) else 1)
 
 
-def _show(info: BackendInfo, console: Console) -> None:
+def what_works() -> list[Finding]:
+    """The operators on the CPU, which are tried, the transformers integration, and CUDA."""
+    return [_cpu(), _transformers(), _cuda()]
+
+
+def _cpu() -> Finding:
+    import toptheta_npu
+
+    query, cache = torch.ones(1, 2, 1, 16), torch.ones(1, 1, 4, 16)
+    try:
+        out = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2))
+    except Exception as error:  # whatever is broken here is the finding
+        return Finding("CPU", None, f"{type(error).__name__}: {error}", "install torch and toptheta_npu again")
+    if not torch.allclose(out, query):
+        return Finding("CPU", None, "the PyTorch fallback gives a wrong result", "install torch again")
+    return Finding("CPU", f"PyTorch fallback, torch {torch.__version__}")
+
+
+def _transformers() -> Finding:
+    major, install = _TRANSFORMERS
+    try:
+        version = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("transformers", None, "not installed; needed by toptheta_npu.models and toptheta demo", install)
+    if version.split(".")[0] != major:
+        return Finding("transformers", version, f"made for transformers {major}", install)
+    return Finding("transformers", f"{version}, for toptheta_npu.models and toptheta demo")
+
+
+def _cuda() -> Finding:
+    if torch.cuda.is_available():
+        return Finding("CUDA", f"PyTorch fallback, {torch.cuda.device_count()} devices")
+    built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+    return Finding("CUDA", None, f"no device{built}")
+
+
+def _show(here: list[Finding], info: BackendInfo, console: Console) -> None:
+    console.print("[bold]What works here[/bold]")
+    for finding in here:
+        mark = "[green]yes    [/green]" if finding.good else "no     "
+        text = finding.found if finding.good else finding.problem
+        console.print(f"{mark} {finding.name:<13} {escape(text or '')}")
+        _show_remedy(finding, console)
+    console.print("\n[bold]What an Ascend NPU needs[/bold]")
     for finding in info.findings:
-        mark = "[green]found  [/green]" if finding.good else "[red]missing[/red]"
+        mark = "[green]found  [/green]" if finding.good else "[yellow]missing[/yellow]"
         if not finding.good and finding.found is not None:
             mark = "[yellow]unfit  [/yellow]"
         console.print(f"{mark} {finding.name:<13} {escape(finding.found or '')}".rstrip())
         if finding.problem is not None:
             console.print(f"        {escape(finding.problem)}")
-        if finding.remedy is not None:
-            console.print(f"        [bold]to do:[/bold] {escape(finding.remedy)}")
+        _show_remedy(finding, console)
     console.print()
+    console.print(_conclusion(here, info))
+
+
+def _show_remedy(finding: Finding, console: Console) -> None:
+    if finding.remedy is not None:
+        console.print(f"        [bold]to do:[/bold] {escape(for_this_installation(finding.remedy, _SOURCES))}")
+
+
+def for_this_installation(remedy: str, sources: Path) -> str:
+    """The remedy, which says where a file of the sources is to be had if it is not installed.
+
+    Example:
+        >>> for_this_installation("see docs/npu.md", Path("/nowhere"))
+        'see docs/npu.md (in a clone or the source distribution of toptheta_npu)'
+    """
+    absent = [name for name in _SOURCE_FILE.findall(remedy) if not (sources / name).exists()]
+    return f"{remedy} (in a clone or the source distribution of toptheta_npu)" if absent else remedy
+
+
+def _conclusion(here: list[Finding], info: BackendInfo) -> str:
+    if not here[0].good:
+        return "The operators do not run here."
     if info.usable and info.backend != "fallback":
         where = " on emulated devices" if has_emulated_devices() else ""
-        console.print(f"NPU tensors run the Ascend C kernel{where}.")
-    elif info.backend == "npu":
-        console.print("NPU tensors raise an error here. CPU and CUDA tensors run the PyTorch fallback as ever.")
-    else:
-        console.print(f"The backend is {info.backend!r}: NPU tensors run the PyTorch fallback on the NPU.")
+        return f"NPU tensors run the Ascend C kernel{where}."
+    if info.backend == "npu":
+        return "NPU tensors raise an error here. CPU and CUDA tensors run the PyTorch fallback as ever."
+    return f"The backend is {info.backend!r}: NPU tensors run the PyTorch fallback on the NPU."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor
 
-from toptheta_npu.errors import TopThetaValueError
+from ..errors import TopThetaValueError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

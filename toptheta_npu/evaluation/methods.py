@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from toptheta_npu.fallback import baselines
-from toptheta_npu.fallback.prefill import Selector, select_and_attend
-from toptheta_npu.models import Recording, apply_selection, sparsify
-from toptheta_npu.models.attach import attached
-from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.selection import SelectionRule
-from toptheta_npu.models.sparsify import make_recorders
-from toptheta_npu.models.statistics import Recorder
-from toptheta_npu.thresholds import ThresholdTable
+from ..fallback import baselines
+from ..fallback.prefill import Selector, select_and_attend
+from ..models import Recording, apply_selection, sparsify
+from ..models.attach import attached
+from ..models.attention import AttentionCall
+from ..models.selection import SelectionRule
+from ..models.sparsify import make_recorders
+from ..models.statistics import Recorder
+from ..thresholds import ThresholdTable
 
 #: The first layers attend more evenly and keep more elements (paper section "Thresholding Different Layers").
 DENSER_LAYERS = 2

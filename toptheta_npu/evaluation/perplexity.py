@@ -7,7 +7,7 @@ under the method, each row exactly as its decode step would.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods import DENSER_LAYERS, Method
-from toptheta_npu.models.statistics import LayerStatistics
+from ..errors import TopThetaValueError
+from ..models.statistics import LayerStatistics
+from .methods import DENSER_LAYERS, Method
 
 _Prefix = list[tuple[Tensor, Tensor]]
 
@@ -92,11 +92,22 @@ class PerplexityTask:
         with torch.inference_mode():
             self._prefixes = [self._dense_prefix(window) for window in windows]
 
-    def evaluate(self, method: Method) -> Result:
-        """Perplexity and reads of one method over all windows."""
-        with torch.inference_mode(), method.enter(self.model) as recording:
-            pairs = zip(self.windows, self._prefixes, strict=True)
-            nats = sum(self._negative_log_likelihood(window, prefix) for window, prefix in pairs)
+    def evaluate(
+        self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] | None = None
+    ) -> Result:
+        """Perplexity and reads of one method over all windows.
+
+        Args:
+            model: a copy of the task's model to run instead, for threads of which each has its own.
+            progress: called with the number of finished windows after each.
+        """
+        model = self.model if model is None else model
+        nats = 0.0
+        with torch.inference_mode(), method.enter(model) as recording:
+            for done, (window, prefix) in enumerate(zip(self.windows, self._prefixes, strict=True), start=1):
+                nats += _negative_log_likelihood(model, window[-self.positions - 1 :], prefix)
+                if progress is not None:
+                    progress(done)
             layers = recording.statistics()
         reads = summarise(layers[DENSER_LAYERS:])
         ratio = reads.kept_mean / method.k if method.k and method.aims_at_k else None
@@ -110,12 +121,14 @@ class PerplexityTask:
         layers: list[Any] = list(cache.layers)
         return [(layer.keys, layer.values) for layer in layers]
 
-    def _negative_log_likelihood(self, window: Tensor, prefix: _Prefix) -> float:
-        # updating a dynamic cache concatenates, so the shared prefix is never written to
-        cache = DynamicCache(prefix, config=self.model.config)
-        tokens = window[-self.positions - 1 :].to(self.model.device)
-        logits = self.model(tokens[None, :-1], past_key_values=cache).logits[0]
-        return F.cross_entropy(logits.float(), tokens[1:], reduction="sum").item()
+
+def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: _Prefix) -> float:
+    """Nats of all tokens but the first, after a prefix."""
+    # updating a dynamic cache concatenates, so the shared prefix is never written to
+    cache = DynamicCache(prefix, config=model.config)
+    tokens = tokens.to(model.device)
+    logits = model(tokens[None, :-1], past_key_values=cache).logits[0]
+    return F.cross_entropy(logits.float(), tokens[1:], reduction="sum").item()
 
 
 def summarise(layers: Sequence[LayerStatistics]) -> Reads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +14,8 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from toptheta_npu.evaluation.perplexity import Reads, Result
+from .._outputs import save_figure
+from .perplexity import Reads, Result
 
 _COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
 _CAPTION = (
@@ -121,6 +123,8 @@ def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
                 [point.k for point in points], [point.kept_over_k for point in points], color=colour, marker=marker
             )
     left.set_xscale("log", base=2)
+    low, high = left.get_xlim()  # whole octaves, so that there are figures along the axis
+    left.set_xlim(2 ** math.floor(math.log2(low)), 2 ** math.ceil(math.log2(high)))
     left.set_yscale("symlog", linthresh=0.5)
     left.set_ylim(-0.5, 1000)
     left.axhline(0, color="black", linewidth=0.8)
@@ -135,5 +139,5 @@ def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
     for axes in (left, right):
         axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
     figure.suptitle(title)
-    figure.savefig(path, dpi=120)
+    save_figure("--output", path, figure)
     pyplot.close(figure)

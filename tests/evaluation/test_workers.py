@@ -1,0 +1,119 @@
+"""Methods side by side on threads give what they give one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from toptheta_npu.assets import load_tiny_llama_thresholds
+from toptheta_npu.evaluation import methods, report
+from toptheta_npu.evaluation.comparison import FULL, SHORT, Comparison, Plan
+from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.evaluation.workers import ModelWorkers, available_cores
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=128, initializer_range=0.4,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def test_results_are_those_of_one_method_after_the_other(model: LlamaForCausalLM) -> None:
+    windows = torch.randint(64, (2, 96), generator=torch.Generator().manual_seed(1))
+    task = PerplexityTask(model, windows, 24)
+    targets = [8] * 4
+
+    def list_methods() -> list[methods.Method]:
+        return [methods.dense(), methods.top_k(8, targets), methods.last_k(8, 12, targets),
+                methods.random_k(8, 12, 2, targets, 96), methods.value_mean_only(targets)]  # fmt: skip
+
+    with ModelWorkers(model, 3) as workers:
+        futures = [workers.submit(lambda model, m=method: task.evaluate(m, model)) for method in list_methods()]
+        together = [future.result() for future in futures]
+    for result, method in zip(together, list_methods(), strict=True):
+        alone = task.evaluate(method)
+        assert result.perplexity == pytest.approx(alone.perplexity, rel=1e-5)
+        assert (result.reads, result.reads_all) == (alone.reads, alone.reads_all)
+
+
+def test_threads_share_the_weights_and_nothing_else(model: LlamaForCausalLM) -> None:
+    barrier = threading.Barrier(2)
+
+    def look(copy: Any) -> tuple[int, int, int]:
+        barrier.wait(60)
+        return id(copy), id(copy.config), copy.lm_head.weight.data_ptr()
+
+    with ModelWorkers(model, 2) as workers:
+        first, second = [future.result() for future in [workers.submit(look), workers.submit(look)]]
+    assert first[2] == second[2] == model.lm_head.weight.data_ptr()
+    assert len({first[0], second[0], id(model)}) == len({first[1], second[1], id(model.config)}) == 3
+
+
+def test_one_thread_per_operator_within_the_context_only(model: LlamaForCausalLM) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ModelWorkers(model, 2) as workers:
+            assert workers.submit(lambda _: torch.get_num_threads()).result() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_error_stops_what_runs_and_what_waits(model: LlamaForCausalLM) -> None:
+    started = threading.Event()
+
+    def endless(_: Any) -> None:
+        started.set()
+        while True:
+            workers.check()
+
+    workers = ModelWorkers(model, 1)
+    with suppress(ZeroDivisionError), workers:
+        running, waiting = workers.submit(endless), workers.submit(lambda _: None)
+        started.wait(60)
+        raise ZeroDivisionError
+    assert isinstance(running.exception(), CancelledError)
+    assert waiting.cancelled()
+
+
+def test_cores_are_those_of_this_process() -> None:
+    assert available_cores() >= 1
+
+
+class NoThreads:
+    """Takes work and never does it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def submit(self, work: object) -> Future[Any]:
+        return Future()
+
+
+def planned(plan: Plan, count: int) -> Iterator[tuple[str, int | None]]:
+    tables = {placement: load_tiny_llama_thresholds(placement) for placement in ("pre_softmax", "post_softmax")}
+    yield from Comparison(NoThreads(count), plan, torch.zeros(1, 9), 4, tables, lambda _: tables["post_softmax"]).rows
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_plans_have_the_rows_of_the_committed_results(count: int) -> None:
+    committed = report.from_json((ROOT / "docs/results/demo/results.json").read_text())
+    rows = [(result.family, result.k) for result in committed]
+    assert list(planned(FULL, count)) == rows
+    assert list(planned(SHORT, count)) == [row for row in rows if row[1] in (None, 64)]
+    assert (FULL.rows, SHORT.rows) == (len(rows), 10)

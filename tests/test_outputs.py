@@ -1,0 +1,103 @@
+"""Outputs of a command: tried before the work, written whole, and never half."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from toptheta_npu._outputs import check_output_file, check_output_folder, write_output
+from toptheta_npu.errors import TopThetaValueError
+
+
+def test_trying_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_output_file("--json", tmp_path / "results.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_trying_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    file.write_text("old")
+    check_output_file("--json", file)
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def unwritable_places(folder: Path) -> list[tuple[Path, str]]:
+    (folder / "file").write_text("")
+    return [
+        (folder, "expected a file, got the folder"),
+        (folder / "none" / "results.json", "expected a file in a folder that is there"),
+        (folder / "file" / "results.json", "expected a file in a folder that is there"),
+        (folder / ("x" * 250), "expected a file that can be written"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, number: int) -> None:
+    path, message = unwritable_places(tmp_path)[number]
+    with pytest.raises(TopThetaValueError, match=f"^--json: {message}"):
+        check_output_file("--json", path)
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc")
+def test_a_folder_that_takes_no_files_is_refused() -> None:
+    with pytest.raises(TopThetaValueError, match="expected a file that can be written"):
+        check_output_file("--json", Path("/proc/results.json"))
+    with pytest.raises(TopThetaValueError, match="expected a folder that can be made"):
+        check_output_folder("--output", Path("/proc/results"))
+
+
+def test_a_write_protected_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "results.json"
+    file.write_text("kept")
+    file.chmod(0o444)
+    # the superuser may write everywhere, so the question is answered as for anyone else
+    monkeypatch.setattr(os, "access", lambda path, mode: bool(Path(path).stat().st_mode & stat.S_IWUSR))
+    with pytest.raises(TopThetaValueError, match="it is write-protected"):
+        check_output_file("--json", file)
+
+
+def test_a_file_of_a_folder_that_is_a_folder_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out" / "results.json").mkdir(parents=True)
+    with pytest.raises(TopThetaValueError, match=r"^--output: expected a file, got the folder .*results\.json"):
+        check_output_folder("--output", tmp_path / "out", "results.json")
+
+
+def test_writing_replaces_whole_files_and_keeps_links(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("a longer old text")
+    link.symlink_to(target)
+    check_output_file("--json", link)
+    write_output("--json", link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "target.json"]
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    check_output_file("--json", pipe)
+    write_output("--json", pipe, "text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_devices_are_not_replaced() -> None:
+    check_output_file("--json", Path("/dev/null"))
+    write_output("--json", Path("/dev/null"), "text")
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_a_failed_write_is_an_error_of_the_option(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    check_output_file("--json", path)
+    path.mkdir()  # since the check
+    with pytest.raises(TopThetaValueError, match=r"^--json: expected a file that can be written"):
+        write_output("--json", path, "text")
+    assert list(tmp_path.iterdir()) == [path]
