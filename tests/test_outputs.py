@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from toptheta_npu._outputs import check_output_file, check_output_folder, write_output
+from toptheta_npu._files import check_writable, write_atomically
+from toptheta_npu._outputs import check_output_folder
 from toptheta_npu.errors import TopThetaValueError
 
 
 def test_trying_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_output_file("--json", tmp_path / "results.json")
+    check_writable(tmp_path / "results.json", "--json")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_trying_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     file.write_text("old")
-    check_output_file("--json", file)
+    check_writable(file, "--json")
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -28,10 +29,10 @@ def test_trying_leaves_an_old_file_as_it_is(tmp_path: Path) -> None:
 def unwritable_places(folder: Path) -> list[tuple[Path, str]]:
     (folder / "file").write_text("")
     return [
-        (folder, "expected a file, got the folder"),
-        (folder / "none" / "results.json", "expected a file in a folder that is there"),
-        (folder / "file" / "results.json", "expected a file in a folder that is there"),
-        (folder / ("x" * 250), "expected a file that can be written"),
+        (folder, "expected the name of a file, got a folder"),
+        (folder / "none" / "results.json", "expected a file in an existing folder"),
+        (folder / "file" / "results.json", "expected a file in an existing folder"),
+        (folder / ("x" * 300), "expected a place where a file can be written"),
     ]
 
 
@@ -39,13 +40,13 @@ def unwritable_places(folder: Path) -> list[tuple[Path, str]]:
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path, number: int) -> None:
     path, message = unwritable_places(tmp_path)[number]
     with pytest.raises(TopThetaValueError, match=f"^--json: {message}"):
-        check_output_file("--json", path)
+        check_writable(path, "--json")
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc")
 def test_a_folder_that_takes_no_files_is_refused() -> None:
-    with pytest.raises(TopThetaValueError, match="expected a file that can be written"):
-        check_output_file("--json", Path("/proc/results.json"))
+    with pytest.raises(TopThetaValueError, match="expected a place where a file can be written"):
+        check_writable(Path("/proc/results.json"), "--json")
     with pytest.raises(TopThetaValueError, match="expected a folder that can be made"):
         check_output_folder("--output", Path("/proc/results"))
 
@@ -56,13 +57,15 @@ def test_a_write_protected_file_is_refused(tmp_path: Path, monkeypatch: pytest.M
     file.chmod(0o444)
     # the superuser may write everywhere, so the question is answered as for anyone else
     monkeypatch.setattr(os, "access", lambda path, mode: bool(Path(path).stat().st_mode & stat.S_IWUSR))
-    with pytest.raises(TopThetaValueError, match="it is write-protected"):
-        check_output_file("--json", file)
+    with pytest.raises(TopThetaValueError, match="the file is write-protected"):
+        check_writable(file, "--json")
 
 
 def test_a_file_of_a_folder_that_is_a_folder_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "results.json").mkdir(parents=True)
-    with pytest.raises(TopThetaValueError, match=r"^--output: expected a file, got the folder .*results\.json"):
+    with pytest.raises(
+        TopThetaValueError, match=r"^--output: expected the name of a file, got a folder at .*results\.json"
+    ):
         check_output_folder("--output", tmp_path / "out", "results.json")
 
 
@@ -70,8 +73,8 @@ def test_writing_replaces_whole_files_and_keeps_links(tmp_path: Path) -> None:
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text("a longer old text")
     link.symlink_to(target)
-    check_output_file("--json", link)
-    write_output("--json", link, "new")
+    check_writable(link, "--json")
+    write_atomically(link, "new")
     assert link.is_symlink()
     assert target.read_text() == "new"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "target.json"]
@@ -81,23 +84,23 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    check_output_file("--json", pipe)
-    write_output("--json", pipe, "text")
+    check_writable(pipe, "--json")
+    write_atomically(pipe, "text")
     assert os.read(reader, 10) == b"text"
     os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 def test_devices_are_not_replaced() -> None:
-    check_output_file("--json", Path("/dev/null"))
-    write_output("--json", Path("/dev/null"), "text")
+    check_writable(Path("/dev/null"), "--json")
+    write_atomically(Path("/dev/null"), "text")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
-def test_a_failed_write_is_an_error_of_the_option(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    check_output_file("--json", path)
+    check_writable(path, "--json")
     path.mkdir()  # since the check
-    with pytest.raises(TopThetaValueError, match=r"^--json: expected a file that can be written"):
-        write_output("--json", path, "text")
+    with pytest.raises(TopThetaValueError, match=r"results\.json: expected the name of a file, got a folder"):
+        write_atomically(path, "text")
     assert list(tmp_path.iterdir()) == [path]

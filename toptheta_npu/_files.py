@@ -7,7 +7,8 @@ import hashlib
 import os
 import stat
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +25,6 @@ _REMEDIES = {
     errno.EPERM: "choose a place where you may write, or change its permissions",
     errno.EROFS: "choose a disk that is not mounted read-only",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EISDIR: "add the name of a file",
     errno.ELOOP: "choose a path that is not a loop of symbolic links",
 }
 
@@ -58,22 +58,52 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
     """
     target = checked_path(path)
     data = content.encode() if isinstance(content, str) else content
-    try:
-        mode = _mode_of(target)
-        if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
-            with target.open("wb") as stream:
+    with _typed_errors(None, target):
+        if _is_stream(target):
+            with target.open("ab") as stream:
                 stream.write(data)
-        elif mode and not stat.S_ISREG(mode):
-            got = "a folder" if stat.S_ISDIR(mode) else "something else"
-            raise file_error(path, "the name of a file", got, _REMEDIES[errno.EISDIR])
         else:
-            _replace(Path(os.path.realpath(target)), data)
+            _replace(_replaceable(target), data)
+
+
+def check_writable(path: str | os.PathLike[str], argument: str | None = None) -> None:
+    """Tries whether `write_atomically` can write a file, without leaving anything behind: before long work for it.
+
+    Args:
+        path: the file.
+        argument: what the error names; None: the path.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: as `write_atomically`.
+
+    Example:
+        >>> import tempfile
+        >>> check_writable(Path(tempfile.gettempdir()) / "results.json")
+    """
+    target = checked_path(path)
+    with _typed_errors(argument, target):
+        if not _is_stream(target):
+            file, temporary = _open_beside(_replaceable(target))
+            file.close()
+            temporary.unlink()
+
+
+@contextmanager
+def _typed_errors(argument: str | None, target: Path) -> Iterator[None]:
+    where = "" if argument is None else f" at {target}"
+    name, folder = argument or str(target), os.path.dirname(os.path.realpath(target))
+    try:
+        yield
+    except IsADirectoryError as error:
+        raise TopThetaValueError(name, "the name of a file", f"a folder{where}", "add the name of a file") from error
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            remedy = f"create {os.path.dirname(os.path.realpath(target))}"
-            raise file_error(path, "a file in an existing folder", "no such folder", remedy) from error
-        got, remedy = error.strerror or str(error), _REMEDIES.get(error.errno or 0, "choose another place")
-        raise file_error(path, "a place where a file can be written", got, remedy) from error
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
+            expected, got = "a file in an existing folder", f"no such folder{where}"
+            raise TopThetaValueError(name, expected, got, f"create {folder}") from error
+        expected, got = "a place where a file can be written", f"{error.strerror or error}{where}"
+        raise TopThetaValueError(
+            name, expected, got, _REMEDIES.get(error.errno or 0, "choose another place")
+        ) from error
 
 
 def read_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
@@ -121,18 +151,29 @@ def checked_path(path: Any) -> Path:
     return Path(text)
 
 
-def _mode_of(path: Path) -> int:
-    """The mode of what is at ``path``, symbolic links followed; 0 where nothing is."""
+def _is_stream(path: Path) -> bool:
+    """A device, a pipe, or a name such as /dev/stdout: there is nothing to put in its place."""
     try:
-        return path.stat().st_mode
+        mode = path.stat().st_mode
     except FileNotFoundError:
-        return 0
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or path.is_relative_to("/dev")
+
+
+def _replaceable(path: Path) -> Path:
+    """Where ``path`` leads, so that a link stays, if there is a regular file there or none."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder")
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "something else than a file is there")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "the file is write-protected")
+    return target
 
 
 def _replace(target: Path, data: bytes) -> None:
     before = target.stat() if target.exists() else None
-    if before is not None and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, "the file is write-protected")
     _remove_left_behind(target)
     file, temporary = _open_beside(target)
     try:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from toptheta_npu import cli
-from toptheta_npu._outputs import check_output_file, write_output
+from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu.cli.benchmark import choose_shapes, prepare_outputs
 
 from . import decode
@@ -39,12 +39,12 @@ def modelled(
     shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep)
     prepare_outputs(json_file)
     if trace is not None:
-        check_output_file("--trace", trace)
+        check_writable(trace, "--trace")
     results, left_out = decode.run(shapes, console, trace=trace, own=own)
     if json_file is not None:
         skipped = {str(shape): reason for shape, reason in left_out}
         stored = {"unit": "modelled, uncalibrated microseconds", "results": decode.as_json(results)}
-        write_output("--json", json_file, json.dumps(stored | {"left_out": skipped}, indent=1) + "\n")
+        write_atomically(json_file, json.dumps(stored | {"left_out": skipped}, indent=1) + "\n")
         console.print(f"{json_file} written.")
 
 

@@ -47,7 +47,7 @@ def save_plots(results: Sequence[ShapeResult], folder: Path, title: str) -> tupl
             left_out.append(f"{file} not drawn: it needs {needs}.")
             continue
         files.append(folder / file)
-        save_figure("--plots", files[-1], figure)
+        save_figure(files[-1], figure)
         matplotlib.pyplot.close(figure)
     return files, left_out
 

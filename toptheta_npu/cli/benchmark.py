@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._outputs import check_output_file, check_output_folder, write_output
+from .._files import check_writable, write_atomically
+from .._outputs import check_output_folder
 from ..errors import TopThetaValueError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def choose_shapes(
 def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
     """Miss a place to write to, or matplotlib, now and not after the comparison."""
     if json_file is not None:
-        check_output_file("--json", json_file)
+        check_writable(json_file, "--json")
     if plots is not None:
         import matplotlib  # noqa: F401
 
@@ -156,7 +157,7 @@ def finish(
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:
-        write_output("--json", json_file, report.as_json(results, environment(device), settings, device) + "\n")
+        write_atomically(json_file, report.as_json(results, environment(device), settings, device) + "\n")
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from .._checks import PLACEMENTS, check_choice
-from .._outputs import check_output_file, write_output
+from .._files import check_writable, write_atomically
 from ..errors import TopThetaValueError
 from .benchmark import MOST_ROUNDS
 
@@ -45,7 +45,7 @@ def benchmark_generate(
     make_timer(device)  # refuses an emulated one
     check_choice("--dtype", dtype, tuple(DTYPES))
     if json_file is not None:
-        check_output_file("--json", json_file)
+        check_writable(json_file, "--json")
     console = Console()
     if not 1 <= new_tokens[0] < new_tokens[1]:
         raise TopThetaValueError("--new-tokens", "two growing numbers from 1", "{} and {}".format(*new_tokens))
@@ -65,7 +65,7 @@ def benchmark_generate(
     console.print(end_to_end.as_table(rates, title))
     if json_file is not None:
         stored = {"title": title, "rates": end_to_end.as_json(rates)}
-        write_output("--json", json_file, json.dumps(stored, indent=1) + "\n")
+        write_atomically(json_file, json.dumps(stored, indent=1) + "\n")
         console.print(f"{json_file} written.")
 
 

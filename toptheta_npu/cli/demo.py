@@ -19,7 +19,8 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from .._outputs import check_output_folder, write_output
+from .._files import write_atomically
+from .._outputs import check_output_folder
 from ..errors import TopThetaValueError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def demo(
     title = f"Perplexity (ppl) of the last {POSITIONS} of {LENGTH} tokens, {windows} held-out windows of Python source"
     console.print(report.as_table(results, title))
     settings = {"windows": windows, "length": LENGTH, "positions": POSITIONS, "live_calibration": calibration}
-    write_output("--output", output / "results.json", report.as_json(results, settings))
+    write_atomically(output / "results.json", report.as_json(results, settings))
     report.save_plot(results, output / "tradeoff.png", title)
     show_side_by_side(console, tokenizer, prompt, *texts)
     if not full:

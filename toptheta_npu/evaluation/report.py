@@ -139,5 +139,5 @@ def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
     for axes in (left, right):
         axes.xaxis.set_major_formatter(matplotlib.ticker.ScalarFormatter())
     figure.suptitle(title)
-    save_figure("--output", path, figure)
+    save_figure(path, figure)
     pyplot.close(figure)
