@@ -127,6 +127,7 @@ def test_pages_name_make_targets_that_exist() -> None:
 def test_results_page_shows_the_committed_results() -> None:
     results = report.from_json((ROOT / "docs/results/demo/results.json").read_text())
     assert report.as_markdown(results) in (ROOT / "docs/results.md").read_text()
+    assert report.as_short_markdown(results) in README.read_text()
 
 
 def test_functions_named_by_the_method_page_exist() -> None:

@@ -1,5 +1,6 @@
 """The comparison harness against what it claims to measure."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -102,6 +103,27 @@ def test_report_holds_every_method(task: PerplexityTask, table: ThresholdTable, 
     plot = Path(str(tmp_path)) / "plot.png"
     report.save_plot(results, plot, "title")
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_standard_error_is_that_of_the_windows_paired_differences(task: PerplexityTask) -> None:
+    dense = task.evaluate(methods.dense())
+    assert len(dense.nats) == len(task.windows)
+    assert report.standard_error(dense, dense) == 0
+    # all windows lose the same: no error, however far they are apart
+    dense = dataclasses.replace(dense, nats=(1.0, 2.0, 4.0))
+    worse = dataclasses.replace(dense, nats=(1.01, 2.01, 4.01))
+    assert report.change(worse, dense) == pytest.approx(100 * math.expm1(0.01))
+    assert report.standard_error(worse, dense) == pytest.approx(0, abs=1e-9)
+    uneven = dataclasses.replace(dense, nats=(1.0, 2.0, 4.03))
+    assert report.standard_error(uneven, dense) == pytest.approx(100 * math.exp(0.01) * 0.01)
+    assert report.change_text(uneven, dense) == "+1.01 ± 1.01 %"
+    one = dataclasses.replace(dense, nats=(1.0,))
+    assert report.standard_error(one, one) is None
+
+
+def test_results_survive_their_file(task: PerplexityTask, table: ThresholdTable) -> None:
+    results = [task.evaluate(methods.dense()), *(task.evaluate(method) for method in families(task, table))]
+    assert report.from_json(report.as_json(results, {})) == results
 
 
 def test_random_k_draws_anew_for_every_layer_and_window() -> None:

@@ -48,15 +48,21 @@ class Reads:
 class Result:
     """One method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
 
-    ``kept_over_k`` is the measured k~/k in layers from 2 on, None for a method that does not aim at k.
+    ``nats`` is the negative log-likelihood per token of each window, and ``kept_over_k`` the measured k~/k in layers
+    from 2 on, None for a method that does not aim at k.
     """
 
     family: str
     k: int | None
-    perplexity: float
+    nats: tuple[float, ...]
     kept_over_k: float | None
     reads: Reads
     reads_all: Reads
+
+    @property
+    def perplexity(self) -> float:
+        """Over the tokens of all windows."""
+        return math.exp(sum(self.nats) / len(self.nats))
 
 
 class PerplexityTask:
@@ -102,17 +108,16 @@ class PerplexityTask:
             progress: called with the number of finished windows after each.
         """
         model = self.model if model is None else model
-        nats = 0.0
+        nats = []
         with torch.inference_mode(), method.enter(model) as recording:
             for done, (window, prefix) in enumerate(zip(self.windows, self._prefixes, strict=True), start=1):
-                nats += _negative_log_likelihood(model, window[-self.positions - 1 :], prefix)
+                nats.append(_negative_log_likelihood(model, window[-self.positions - 1 :], prefix))
                 if progress is not None:
                     progress(done)
             layers = recording.statistics()
         reads = summarise(layers[DENSER_LAYERS:])
         ratio = reads.kept_mean / method.k if method.k and method.aims_at_k else None
-        perplexity = math.exp(nats / (self.positions * len(self.windows)))
-        return Result(method.family, method.k, perplexity, ratio, reads, summarise(layers))
+        return Result(method.family, method.k, tuple(nats), ratio, reads, summarise(layers))
 
     def _dense_prefix(self, window: Tensor) -> _Prefix:
         tokens = window[None, : len(window) - self.positions - 1]
@@ -123,12 +128,12 @@ class PerplexityTask:
 
 
 def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: _Prefix) -> float:
-    """Nats of all tokens but the first, after a prefix."""
+    """Mean nats of all tokens but the first, after a prefix."""
     # updating a dynamic cache concatenates, so the shared prefix is never written to
     cache = DynamicCache(prefix, config=model.config)
     tokens = tokens.to(model.device)
     logits = model(tokens[None, :-1], past_key_values=cache).logits[0]
-    return F.cross_entropy(logits.float(), tokens[1:], reduction="sum").item()
+    return F.cross_entropy(logits.float(), tokens[1:], reduction="mean").item()
 
 
 def summarise(layers: Sequence[LayerStatistics]) -> Reads:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,14 @@ from .._outputs import save_figure
 from .perplexity import Reads, Result
 
 _COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
+_SHORT_COLUMNS = ("method", "k", "perplexity against dense", "V rows read", "fewer", "k̃/k")
+#: The rows of the short table: family and k.
+_SHORT_ROWS = (
+    ("dense", None), ("Top-k + SDC + VMC", 32), ("Top-θ post + VMC", 32), ("Top-θ post + VMC", 64),
+    ("Top-θ pre + SDC + VMC", 64), ("last-k", 32),
+)  # fmt: skip
 _CAPTION = (
+    "change: perplexity against dense, with the standard error of the windows' paired differences.\n"
     "kept: attention elements per row and head. V rows: per row and KV group, mean / p95 / max. Layers from 2 on\n"
     "unless said otherwise; the first two keep 512. last-k and random-k read as many V rows as Top-θ post + VMC."
 )
@@ -40,6 +48,15 @@ def change(result: Result, dense: Result) -> float:
     return 100 * (result.perplexity / dense.perplexity - 1)
 
 
+def standard_error(result: Result, dense: Result) -> float | None:
+    """Of the change, in percent: each window is compared with its own dense figure; None for one window."""
+    if len(result.nats) < 2:
+        return None
+    differences = [ours - theirs for ours, theirs in zip(result.nats, dense.nats, strict=True)]
+    spread = statistics.stdev(differences) / math.sqrt(len(differences))
+    return 100 * math.exp(statistics.fmean(differences)) * spread
+
+
 def as_table(results: Sequence[Result], title: str) -> Table:
     """A rich table; the first result is the dense one."""
     dense = results[0]
@@ -56,8 +73,26 @@ def as_table(results: Sequence[Result], title: str) -> Table:
 
 
 def as_markdown(results: Sequence[Result]) -> str:
-    """The same table for a README."""
-    lines = [_COLUMNS, ["---"] + ["---:"] * (len(_COLUMNS) - 1), *(row_cells(result, results[0]) for result in results)]
+    """The same table for a page."""
+    return _markdown(_COLUMNS, [row_cells(result, results[0]) for result in results])
+
+
+def as_short_markdown(results: Sequence[Result]) -> str:
+    """Six rows of it for a first look."""
+    found = {(result.family, result.k): result for result in results}
+    rows = []
+    for row in _SHORT_ROWS:
+        result = found[row]
+        cells = dict(zip(_COLUMNS, row_cells(result, results[0]), strict=True))
+        perplexity = cells["ppl"] if result is results[0] else cells["change"]
+        rows.append([
+            cells["method"], cells["k"], perplexity, f"{result.reads.value_rows_mean:.0f}", cells["fewer"], cells["k̃/k"]
+        ])  # fmt: skip
+    return _markdown(_SHORT_COLUMNS, rows)
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
 
@@ -67,13 +102,19 @@ def row_cells(result: Result, dense: Result) -> list[str]:
         result.family,
         "" if result.k is None else str(result.k),
         f"{result.perplexity:.3f}",
-        f"{change(result, dense):+.2f} %",
+        "" if result is dense else change_text(result, dense),
         f"{result.reads.kept_mean:.0f}",
         _spread(result.reads),
         f"{result.reads.value_row_saving:.1f}x" if result.reads.value_rows_mean else "",
         _spread(result.reads_all),
         "" if result.kept_over_k is None else f"{result.kept_over_k:.2f}",
     ]
+
+
+def change_text(result: Result, dense: Result) -> str:
+    """Change and standard error for people."""
+    error = standard_error(result, dense)
+    return f"{change(result, dense):+.2f} %" if error is None else f"{change(result, dense):+.2f} ± {error:.2f} %"
 
 
 def _spread(reads: Reads) -> str:
@@ -84,7 +125,13 @@ def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
     """All figures with the settings and the versions behind them."""
     dense = results[0]
     environment = {"python": platform.python_version(), "torch": torch.__version__}
-    rows = [asdict(result) | {"change_percent": change(result, dense)} for result in results]
+    rows = [
+        asdict(result) | {
+            "perplexity": result.perplexity, "change_percent": change(result, dense),
+            "standard_error_percent": standard_error(result, dense),
+        }
+        for result in results
+    ]  # fmt: skip
     return json.dumps({"settings": dict(settings), "environment": environment, "results": rows}, indent=1) + "\n"
 
 
@@ -94,7 +141,7 @@ def from_json(text: str) -> list[Result]:
         Result(
             row["family"],
             row["k"],
-            row["perplexity"],
+            tuple(row["nats"]),
             row["kept_over_k"],
             Reads(**row["reads"]),
             Reads(**row["reads_all"]),
