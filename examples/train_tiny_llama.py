@@ -31,7 +31,7 @@ from toptheta_npu.evaluation import corpus
 VOCABULARY = 2048
 END_OF_TEXT = "<|endoftext|>"
 TEXT_PHASES = "1150x512x16 500x2560x3"
-RETRIEVAL_PHASES = "100x512x8:0.5:0.1 150x2560x2:0.35:0.2 150x4096x2:0.35:0.2"
+RETRIEVAL_PHASES = "100x512x8:0.5:0.1 60x2560x2:0.35:0.2 80x4096x2:0.25:0.15 90x2560x2:0.25:0.15"
 console = Console()
 
 
@@ -67,7 +67,7 @@ def build_model(seed: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def run_stage(trainer: Trainer, evaluate_every: int) -> None:
+def run_stage(trainer: Trainer, evaluate_every: int, final_prompts: int) -> None:
     """Train from the last checkpoint, if any, to the end of the schedule, and export."""
     trainer.output.mkdir(parents=True, exist_ok=True)
     if trainer.checkpoint.exists():
@@ -80,7 +80,7 @@ def run_stage(trainer: Trainer, evaluate_every: int) -> None:
             progress.update(bar, completed=trainer.step, description=f"loss {loss:.3f}, {rate:,.0f} tokens/s")
             if trainer.step % evaluate_every == 0:
                 console.print(trainer.log[-1])
-    trainer.export()
+    trainer.export(final_prompts)
     console.print(trainer.log[-1])
 
 
@@ -98,10 +98,11 @@ def main(
         str, typer.Option(help="Second stage: STEPSxCONTEXTxBATCH:TABLES:NEEDLES, the last two as shares of windows.")
     ] = RETRIEVAL_PHASES,
     rate: Annotated[float, typer.Option(help="Learning rates of the second stage, relative to the first.")] = 0.5,
-    decay: Annotated[float, typer.Option(help="Share of the second stage's steps in which the rates fall.")] = 0.45,
+    decay: Annotated[float, typer.Option(help="Share of the second stage's steps in which the rates fall.")] = 0.5,
     seed: int = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cuda" if torch.cuda.is_available() else "cpu",
     evaluate_every: int = 200,
+    final_prompts: Annotated[int, typer.Option(help="Prompts per kind and length in the last evaluation.")] = 96,
 ) -> None:
     """Train, report on held-out modules, and export the model."""
     if note := corpus.python_note():
@@ -110,10 +111,12 @@ def main(
         start = output / "text" / "model"
         if not start.exists():
             stage = Stage.of(text_phases, rate=1.0, decay=0.45, seed=seed)
-            run_stage(Trainer(build_model(seed), build_tokenizer(), stage, output / "text", device), evaluate_every)
+            trainer = Trainer(build_model(seed), build_tokenizer(), stage, output / "text", device)
+            run_stage(trainer, evaluate_every, final_prompts)
     model = LlamaForCausalLM.from_pretrained(start, dtype=torch.float32)
     stage = Stage.of(phases, rate, decay, seed)
-    run_stage(Trainer(model, AutoTokenizer.from_pretrained(start), stage, output, device), evaluate_every)
+    trainer = Trainer(model, AutoTokenizer.from_pretrained(start), stage, output, device)
+    run_stage(trainer, evaluate_every, final_prompts)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from toptheta_npu.evaluation import corpus, retrieval
 
 MASS_BOUNDS = (0.6, 0.98)
 SAVE_EVERY = 50
-FINAL_PROMPTS = 96
 RETRIEVAL_LENGTHS = (512, 1024, 2048, 4096)
 
 
@@ -218,10 +217,10 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.step, self.log = state["step"], state["log"]
 
-    def export(self) -> None:
+    def export(self, prompts: int) -> None:
         """Write the bfloat16 model, tokenizer and training record that the package embeds."""
         self.model.to(torch.bfloat16)
-        final = self.evaluate(prompts=FINAL_PROMPTS) | {"stage": asdict(self.stage)}
+        final = self.evaluate(prompts) | {"stage": asdict(self.stage)}
         share = final["top128_of_2048_mass_layers_from_2"]
         if not (isinstance(share, float) and MASS_BOUNDS[0] <= share <= MASS_BOUNDS[1]):
             raise SystemExit(f"top-128 share of the attention mass is {share}, outside {MASS_BOUNDS}: not exported")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from toptheta_npu.assets import TINY_LLAMA
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus, retrieval
 from toptheta_npu.evaluation.retrieval import RetrievalPrompt, key_value_prompt, needle_prompt
@@ -187,3 +187,10 @@ def test_accuracy_counts_right_answers(tokenizer: PreTrainedTokenizerBase, rando
     assert 0 < result.correct < 12  # an untrained model guesses
     assert retrieval.Accuracy(48, 64).accuracy == 0.75
     assert retrieval.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_embedded_model_retrieves(kind: str) -> None:
+    model, tokenizer = load_tiny_llama()
+    result = retrieval.accuracy(model, tokenizer, retrieval.prompts(tokenizer, kind, 512, 16))
+    assert result.correct >= 15  # guessing gives 2
