@@ -51,7 +51,17 @@ def split_of(relative: Path) -> Split | None:
         return None
     if _TEST_FOLDERS.intersection(relative.parts):
         return "train"
-    bucket = zlib.crc32(top.encode()) % 10
+    return split_of_name(top)
+
+
+def split_of_name(name: str) -> Split:
+    """The split of any name, by its checksum: one in ten for calibration, one in ten for evaluation.
+
+    Example:
+        >>> split_of_name("configparser"), split_of_name("tarfile"), split_of_name("json")
+        ('evaluation', 'calibration', 'train')
+    """
+    bucket = zlib.crc32(name.encode()) % 10
     return "calibration" if bucket == 0 else "evaluation" if bucket == 1 else "train"
 
 

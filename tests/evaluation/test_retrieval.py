@@ -1,0 +1,196 @@
+"""Retrieval prompts keep what they promise, and the score is the likelihood of each choice."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation import corpus, retrieval
+from toptheta_npu.evaluation.retrieval import RetrievalPrompt, key_value_prompt, needle_prompt
+
+KINDS = ["key_value", "needle"]
+LENGTHS = [192, 513, 1024]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(TINY_LLAMA)
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return tokenizer(text, verbose=False)["input_ids"]
+
+
+@pytest.mark.parametrize("draw", [retrieval.draw_name, retrieval.draw_value])
+@given(seed=st.integers(0, 2**32), split=st.sampled_from(["train", "calibration", "evaluation"]))
+def test_names_and_values_belong_to_one_split(
+    draw: Callable[[random.Random, corpus.Split], str], seed: int, split: corpus.Split
+) -> None:
+    assert corpus.split_of_name(draw(random.Random(seed), split)) == split
+
+
+def test_facts_are_the_same_on_every_machine() -> None:
+    facts = retrieval.draw_facts(random.Random(0), "evaluation", 3)
+    assert facts == {"kuveze": "87306", "sidira": "45525", "baseru": "21997"}
+
+
+def test_facts_are_distinct() -> None:
+    facts = retrieval.draw_facts(random.Random(1), "calibration", 500)
+    assert len(facts) == len(set(facts.values())) == 500
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_prompts_have_the_length_asked_for(tokenizer: PreTrainedTokenizerBase, kind: str, length: int) -> None:
+    for prompt in retrieval.prompts(tokenizer, kind, length, 9):
+        assert len(prompt.tokens) == length
+        assert encode(tokenizer, prompt.text) == list(prompt.tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_choice_is_encoded_as_in_the_whole_text(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
+    (prompt,) = retrieval.prompts(tokenizer, kind, 256, 1)
+    for choice in prompt.choices:
+        assert encode(tokenizer, prompt.text + choice) == [*prompt.tokens, *encode(tokenizer, choice)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_question_starts_where_it_says(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
+    for prompt in retrieval.prompts(tokenizer, kind, 300, 5):
+        question = tokenizer.decode(prompt.tokens[prompt.query_start :])
+        assert question == prompt.text.splitlines()[-1]
+        assert question.startswith("assert ")
+        assert question.endswith(" ==")
+
+
+@pytest.mark.parametrize("make", [key_value_prompt, needle_prompt])
+def test_the_same_arguments_give_the_same_prompt(
+    tokenizer: PreTrainedTokenizerBase, make: Callable[..., RetrievalPrompt]
+) -> None:
+    assert make(tokenizer, 256, 0.3, 5) == make(tokenizer, 256, 0.3, 5)
+    texts = {make(tokenizer, 256, 0.3, seed, split).text for seed in (5, 6) for split in ("train", "evaluation")}
+    assert len(texts) == 4
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.25, 0.5, 1.0])
+def test_the_needle_lies_at_its_depth(tokenizer: PreTrainedTokenizerBase, depth: float) -> None:
+    prompt = needle_prompt(tokenizer, 1024, depth, seed=7)
+    question = prompt.text.splitlines()[-1].removeprefix("assert ").removesuffix(" ==")
+    needle = f"{question} ={prompt.choices[prompt.answer]}\n"
+    assert prompt.text.count(needle) == 1
+    before = len(encode(tokenizer, prompt.text[: prompt.text.index(needle)]))
+    assert before / 1024 == pytest.approx(depth, abs=0.06)
+    for i, choice in enumerate(prompt.choices):
+        assert (choice in prompt.text) == (i == prompt.answer)
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.25, 0.5, 1.0])
+def test_the_table_answers_at_its_depth(tokenizer: PreTrainedTokenizerBase, depth: float) -> None:
+    prompt = key_value_prompt(tokenizer, 512, depth, seed=3)
+    table = eval(prompt.text[prompt.text.index("table = {") + 8 : prompt.text.rindex("assert")])
+    name = prompt.text.splitlines()[-1].split('"')[1]
+    assert list(table).index(name) == round(depth * (len(table) - 1))
+    assert prompt.choices[prompt.answer] == f" {table[name]}"
+    assert {int(choice) for choice in prompt.choices} <= set(table.values())
+    assert len(set(prompt.choices)) == retrieval.CHOICES
+    assert {corpus.split_of_name(name) for name in table} == {"evaluation"}
+    assert {corpus.split_of_name(str(value)) for value in table.values()} == {"evaluation"}
+
+
+def test_a_table_fills_the_prompt_or_has_the_pairs_asked_for(tokenizer: PreTrainedTokenizerBase) -> None:
+    full = key_value_prompt(tokenizer, 512)
+    line = len(encode(tokenizer, retrieval.pair_line("lomeva", "48213")))
+    lead = full.text[: full.text.index("table = {")]
+    assert len(encode(tokenizer, lead)) < line + 16
+    few = key_value_prompt(tokenizer, 512, pairs=9)
+    assert few.text.count('    "') - few.text[: few.text.index("table = {")].count('    "') == 9
+    assert len(few.tokens) == 512
+
+
+def test_answers_stand_at_every_place(tokenizer: PreTrainedTokenizerBase) -> None:
+    places = [prompt.answer for prompt in retrieval.prompts(tokenizer, "needle", 64, 64)]
+    assert set(places) == set(range(retrieval.CHOICES))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: retrieval.prompts(t, "passkey", 256, 1), "kind: expected one of key_value, needle"),
+        (lambda t: retrieval.prompts(t, "needle", 256, 0), "count: expected at least 1"),
+        (lambda t: needle_prompt(t, 63), "length: expected at least 64 tokens"),
+        (lambda t: needle_prompt(t, 256, depth=1.5), "depth: expected 0 .* to 1"),
+        (lambda t: needle_prompt(t, 256, split="test"), "split: expected one of train, calibration, evaluation"),
+        (lambda t: key_value_prompt(t, 64), "length: expected room for a table of 8 pairs"),
+        (lambda t: key_value_prompt(t, 512, pairs=7), "pairs: expected at least 8"),
+        (lambda t: key_value_prompt(t, 512, pairs=400), "pairs: expected 8 to 40, for a length of 512 tokens"),
+        (lambda t: retrieval.accuracy(None, t, []), "prompts: expected at least one prompt"),
+    ],
+)
+def test_bad_arguments_are_named(
+    tokenizer: PreTrainedTokenizerBase, call: Callable[[PreTrainedTokenizerBase], object], message: str
+) -> None:
+    with pytest.raises(TopThetaValueError, match=message):
+        call(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def random_model() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=2048, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, initializer_range=0.4,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_the_whole_text(
+    tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM, kind: str
+) -> None:
+    for prompt in retrieval.prompts(tokenizer, kind, 192, 3):
+        expected = []
+        for choice in prompt.choices:
+            tokens = torch.tensor(encode(tokenizer, prompt.text + choice))
+            with torch.no_grad():
+                likelihoods = random_model(tokens[None, :-1]).logits[0].log_softmax(-1)
+            each = likelihoods.gather(1, tokens[1:, None])
+            expected.append(each[len(prompt.tokens) - 1 :].sum())
+        scores = retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
+        torch.testing.assert_close(scores, torch.stack(expected))
+
+
+def test_choices_share_one_prefill(tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM) -> None:
+    rows: list[torch.Size] = []
+    hook = random_model.model.embed_tokens.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape))
+    prompt = needle_prompt(tokenizer, 192)
+    retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
+    hook.remove()
+    assert rows[0] == (1, 192)
+    assert len(rows) <= 1 + retrieval.CHOICES
+    assert all(batch == 1 and length < 8 for batch, length in rows[1:])
+
+
+def test_accuracy_counts_right_answers(tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM) -> None:
+    prompts = retrieval.prompts(tokenizer, "needle", 64, 24)
+    right = [
+        int(retrieval.choice_log_likelihoods(random_model, tokenizer, prompt).argmax()) == prompt.answer
+        for prompt in prompts
+    ]
+    result = retrieval.accuracy(random_model, tokenizer, prompts)
+    assert (result.correct, result.total) == (sum(right), 24)
+    assert 0 < result.correct < 12  # an untrained model guesses
+    assert retrieval.Accuracy(48, 64).accuracy == 0.75
+    assert retrieval.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_embedded_model_retrieves(kind: str) -> None:
+    model, tokenizer = load_tiny_llama()
+    result = retrieval.accuracy(model, tokenizer, retrieval.prompts(tokenizer, kind, 512, 16))
+    assert result.correct >= 15  # guessing gives 2

@@ -1,0 +1,375 @@
+"""Retrieval prompts in the embedded model's own domain, and their score: key-value tables and needles.
+
+A key-value prompt is a dict literal whose end asks for one of its values. A needle prompt is ordinary
+library source with one assignment hidden in it, asked for at the end. Names and values belong to one
+split each, like the library's modules, so that what a model trained on never serves to evaluate it.
+
+    table = {                          def lookup(self, key):
+        "lomeva": 48213,               secret_zuqipo = 90311
+        "tikare": 10377,                   return self.data[key]
+    }                                  ...
+    assert table["lomeva"] ==          assert secret_zuqipo ==
+
+Eight values are offered as answers and the model's log-likelihood chooses, so guessing scores 1 in 8.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation import corpus
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Kind = Literal["key_value", "needle"]
+
+#: How many answers a prompt offers.
+CHOICES = 8
+
+_CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
+_SYLLABLES = 3
+_LONGEST_TOKEN = 8  # characters of source per token, more than a window of source has on average
+_ATTEMPTS = 64  # cuts of the source tried before a length counts as out of reach
+_SOURCE_LINE = 8  # tokens of source that precede a table at least
+
+
+def draw_name(generator: random.Random, split: corpus.Split) -> str:
+    """A pronounceable name of three syllables that belongs to ``split``.
+
+    Example:
+        >>> name = draw_name(random.Random(0), "evaluation")
+        >>> len(name), corpus.split_of_name(name)
+        (6, 'evaluation')
+    """
+    while True:
+        syllables = [generator.choice(_CONSONANTS) + generator.choice(_VOWELS) for _ in range(_SYLLABLES)]
+        if corpus.split_of_name(name := "".join(syllables)) == split:
+            return name
+
+
+def draw_value(generator: random.Random, split: corpus.Split) -> str:
+    """A number of five digits that belongs to ``split``.
+
+    Example:
+        >>> corpus.split_of_name(draw_value(random.Random(0), "train"))
+        'train'
+    """
+    while corpus.split_of_name(value := str(generator.randrange(10_000, 100_000))) != split:
+        pass
+    return value
+
+
+def draw_facts(generator: random.Random, split: corpus.Split, count: int) -> dict[str, str]:
+    """``count`` names with a value each; no two names and no two values are equal."""
+    facts: dict[str, str] = {}
+    values: set[str] = set()
+    while len(facts) < count:
+        name, value = draw_name(generator, split), draw_value(generator, split)
+        if name not in facts and value not in values:
+            facts[name] = value
+            values.add(value)
+    return facts
+
+
+def draw_source(generator: random.Random, split: corpus.Split, characters: int) -> str:
+    """Consecutive library source of ``split``, from the start of a random line on."""
+    text = _library(split)
+    start = text.index("\n", generator.randrange(len(text) - 1)) + 1
+    while len(text) < start + characters:
+        text += text
+    return text[start : start + characters]
+
+
+def pair_line(name: str, value: str) -> str:
+    """One line of a table."""
+    return f'    "{name}": {value},\n'
+
+
+def table_text(facts: dict[str, str]) -> str:
+    """A dict literal of names and values."""
+    return "table = {\n" + "".join(pair_line(name, value) for name, value in facts.items()) + "}\n"
+
+
+def table_query(name: str) -> str:
+    """The question after a value of the table; the answer follows as ``" 48213"``."""
+    return f'assert table["{name}"] =='
+
+
+def needle_line(name: str, value: str) -> str:
+    """The assignment hidden in source text."""
+    return f"secret_{name} = {value}\n"
+
+
+def needle_query(name: str) -> str:
+    """The question after a hidden assignment; the answer follows as ``" 48213"``."""
+    return f"assert secret_{name} =="
+
+
+@dataclass(frozen=True)
+class RetrievalPrompt:
+    """A question at the end of a long text, and the values offered as its answer.
+
+    ``tokens`` encode ``text``; the question starts at token ``query_start``. Each choice begins with a
+    space, and its tokens follow those of the prompt as if both had been encoded together.
+    """
+
+    kind: Kind
+    text: str
+    tokens: tuple[int, ...]
+    query_start: int
+    choices: tuple[str, ...]
+    answer: int
+    depth: float
+
+
+def key_value_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    depth: float = 0.5,
+    seed: int = 0,
+    split: corpus.Split = "evaluation",
+    pairs: int | None = None,
+) -> RetrievalPrompt:
+    """A table and a question after one of its values; the other choices are values of the same table.
+
+    Args:
+        length: tokens of the prompt, met exactly; library source in front of the table makes up the rest.
+        depth: which pair is asked for, from 0 (the first) to 1 (the last).
+        seed: the same arguments give the same prompt.
+        split: where names, values and source come from.
+        pairs: pairs in the table, at least 8; None for as many as fit.
+
+    Raises:
+        TopThetaValueError: ``depth`` is outside 0 to 1, ``split`` is unknown, or the pairs do not fit.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> prompt = key_value_prompt(load_tiny_llama()[1], 256, depth=0.25)
+        >>> len(prompt.tokens), len(prompt.choices), prompt.text.count(prompt.choices[prompt.answer])
+        (256, 8, 1)
+    """
+    generator = _generator("key_value", length, depth, seed, split)
+    facts = _facts_that_fit(tokenizer, generator, split, length, pairs)
+    name = list(facts)[round(depth * (len(facts) - 1))]
+    source = draw_source(generator, split, _LONGEST_TOKEN * length)
+    table, query = table_text(facts), table_query(name)
+    text, tokens = _fit(tokenizer, length, source, lambda part: f"{part}\n{table}{query}")
+    others = generator.sample([value for value in facts.values() if value != facts[name]], CHOICES - 1)
+    return _prompt(tokenizer, "key_value", text, tokens, query, facts[name], others, depth, generator)
+
+
+def needle_prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    depth: float = 0.5,
+    seed: int = 0,
+    split: corpus.Split = "evaluation",
+) -> RetrievalPrompt:
+    """Library source with one assignment hidden in it and asked for at the end.
+
+    Args:
+        length: tokens of the prompt, met exactly, at least 64.
+        depth: where the assignment stands, from 0 (the start) to 1 (the end), up to a line.
+        seed: the same arguments give the same prompt.
+        split: where the name, the values and the source come from.
+
+    Raises:
+        TopThetaValueError: ``length`` is below 64, ``depth`` is outside 0 to 1, or ``split`` is unknown.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> prompt = needle_prompt(load_tiny_llama()[1], 512, depth=0.5, seed=1)
+        >>> len(prompt.tokens), prompt.text.splitlines()[-1].startswith("assert secret_")
+        (512, True)
+    """
+    if length < 64:
+        raise TopThetaValueError("length", "at least 64 tokens for a needle prompt", str(length))
+    generator = _generator("needle", length, depth, seed, split)
+    (name, value), *others = draw_facts(generator, split, CHOICES).items()
+    source = draw_source(generator, split, _LONGEST_TOKEN * length)
+    needle, query = needle_line(name, value), needle_query(name)
+
+    def compose(part: str) -> str:
+        lines = [0, *(i + 1 for i, character in enumerate(part) if character == "\n")]
+        at = min(lines, key=lambda line: abs(line - depth * len(part)))
+        return f"{part[:at]}{needle}{part[at:]}\n{query}"
+
+    text, tokens = _fit(tokenizer, length, source, compose)
+    return _prompt(tokenizer, "needle", text, tokens, query, value, [v for _, v in others], depth, generator)
+
+
+def prompts(
+    tokenizer: PreTrainedTokenizerBase,
+    kind: Kind,
+    length: int,
+    count: int,
+    seed: int = 0,
+    split: corpus.Split = "evaluation",
+) -> list[RetrievalPrompt]:
+    """``count`` prompts of one kind and length, with depths spread evenly from 0 to 1.
+
+    Raises:
+        TopThetaValueError: ``kind`` is unknown, ``count`` is below 1, or as for a single prompt.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> [prompt.depth for prompt in prompts(load_tiny_llama()[1], "needle", 128, 3)]
+        [0.0, 0.5, 1.0]
+    """
+    if kind not in get_args(Kind):
+        raise TopThetaValueError("kind", f"one of {', '.join(get_args(Kind))}", repr(kind))
+    if count < 1:
+        raise TopThetaValueError("count", "at least 1", str(count))
+    make = key_value_prompt if kind == "key_value" else needle_prompt
+    depths = [i / (count - 1) if count > 1 else 0.5 for i in range(count)]
+    return [make(tokenizer, length, depth, seed * count + i, split) for i, depth in enumerate(depths)]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How many prompts were answered with the true value."""
+
+    correct: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share answered rightly, 0 to 1; guessing gives 1/8."""
+        return self.correct / self.total
+
+    @property
+    def standard_error(self) -> float:
+        """The binomial standard error of the share."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.total)
+
+
+def choice_log_likelihoods(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt
+) -> Tensor:
+    """Log-likelihood of each choice after the prompt, in nats.
+
+    The prompt runs once at batch size 1; the choices then share its cache.
+
+    Returns:
+        float32 [8], on the CPU.
+    """
+    from transformers import DynamicCache
+
+    with torch.inference_mode():
+        shared = DynamicCache(config=model.config)
+        tokens = torch.tensor([prompt.tokens], device=model.device)
+        last = model(tokens, past_key_values=shared, logits_to_keep=1).logits[0]
+        layers: list[Any] = list(shared.layers)
+        # updating a dynamic cache concatenates, so the shared keys and values are never written to
+        prefix = [(layer.keys, layer.values) for layer in layers]
+        scores = []
+        for choice in prompt.choices:
+            answer = torch.tensor(_encode(tokenizer, choice), device=model.device)
+            rows = [last]
+            if len(answer) > 1:
+                cache = DynamicCache(prefix, config=model.config)
+                rows.append(model(answer[None, :-1], past_key_values=cache).logits[0])
+            scores.append(torch.cat(rows).float().log_softmax(-1).gather(-1, answer[:, None]).sum())
+        return torch.stack(scores).cpu()
+
+
+def accuracy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Iterable[RetrievalPrompt]
+) -> Accuracy:
+    """How many prompts the model answers rightly, choosing by log-likelihood.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> model, tokenizer = load_tiny_llama()
+        >>> accuracy(model, tokenizer, prompts(tokenizer, "needle", 256, 4)).total
+        4
+    """
+    right = [int(choice_log_likelihoods(model, tokenizer, prompt).argmax()) == prompt.answer for prompt in prompts]
+    if not right:
+        raise TopThetaValueError("prompts", "at least one prompt", "none")
+    return Accuracy(sum(right), len(right))
+
+
+@cache
+def _library(split: corpus.Split) -> str:
+    return "\n".join(text for _, text in corpus.read_split(split))
+
+
+def _generator(kind: Kind, length: int, depth: float, seed: int, split: corpus.Split) -> random.Random:
+    if not 0 <= depth <= 1:
+        raise TopThetaValueError("depth", "0 (the start) to 1 (the end)", str(depth))
+    if split not in get_args(corpus.Split):
+        raise TopThetaValueError("split", f"one of {', '.join(get_args(corpus.Split))}", repr(split))
+    return random.Random(f"{kind} {split} {length} {float(depth)} {seed}")
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    return tokens
+
+
+def _count(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
+    return len(_encode(tokenizer, text))
+
+
+def _facts_that_fit(
+    tokenizer: PreTrainedTokenizerBase, generator: random.Random, split: corpus.Split, length: int, pairs: int | None
+) -> dict[str, str]:
+    """The pairs asked for, or as many as leave room for a line of source and the question."""
+    if pairs is not None and pairs < CHOICES:
+        raise TopThetaValueError("pairs", f"at least {CHOICES}, one for each choice", str(pairs))
+    facts = list(draw_facts(generator, split, pairs or length // 8).items())
+    room = length - _SOURCE_LINE - max(_count(tokenizer, table_query(name)) for name, _ in facts)
+    # the largest number of pairs whose table fits
+    sizes = range(len(facts) + 1)
+    fitting = bisect_right(sizes, room, key=lambda size: _count(tokenizer, table_text(dict(facts[:size])))) - 1
+    if fitting < CHOICES:
+        raise TopThetaValueError("length", f"room for a table of {CHOICES} pairs", f"{length} tokens")
+    if pairs is not None and fitting < pairs:
+        raise TopThetaValueError("pairs", f"{CHOICES} to {fitting}, for a length of {length} tokens", str(pairs))
+    return dict(facts[:fitting])
+
+
+def _fit(
+    tokenizer: PreTrainedTokenizerBase, length: int, source: str, compose: Callable[[str], str]
+) -> tuple[str, tuple[int, ...]]:
+    """The text around as much of ``source`` as makes it exactly ``length`` tokens."""
+    for start in range(_ATTEMPTS):
+        end, excess = len(source), length
+        while excess > 0 and end > start:
+            text = compose(source[start:end])
+            tokens = _encode(tokenizer, text)
+            excess = len(tokens) - length
+            if excess == 0:
+                return text, tuple(tokens)
+            # a token has at least one character, so this hardly ever passes the length; if so, start one later
+            end -= excess
+    raise TopThetaValueError("length", "room for the question", f"{length} tokens")
+
+
+def _prompt(
+    tokenizer: PreTrainedTokenizerBase,
+    kind: Kind,
+    text: str,
+    tokens: tuple[int, ...],
+    query: str,
+    value: str,
+    others: list[str],
+    depth: float,
+    generator: random.Random,
+) -> RetrievalPrompt:
+    choices = [f" {choice}" for choice in (value, *others)]
+    generator.shuffle(choices)
+    start = len(tokens) - _count(tokenizer, query)
+    return RetrievalPrompt(kind, text, tokens, start, tuple(choices), choices.index(f" {value}"), depth)
