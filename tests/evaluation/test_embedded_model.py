@@ -1,4 +1,4 @@
-"""What the README says of the embedded model, in the committed results and on this machine."""
+"""What docs/results.md says of the embedded model, in the committed results and on this machine."""
 
 import dataclasses
 from pathlib import Path

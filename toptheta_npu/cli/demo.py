@@ -82,7 +82,7 @@ def demo(
     report.save_plot(results, output / "tradeoff.png", title)
     show_side_by_side(console, tokenizer, prompt, *texts)
     if not full:
-        console.print("Every method at every k, as in the README: toptheta demo --full")
+        console.print("Every method at every k: toptheta demo --full")
     elapsed = time.perf_counter() - started
     console.print(f"{output / 'results.json'} and {output / 'tradeoff.png'} written; {elapsed:.0f} s in all.")
 
