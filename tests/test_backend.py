@@ -438,7 +438,7 @@ def test_other_devices_are_refused_by_the_operator_itself(name: str) -> None:
     key = f"toptheta_npu::{name}"
     assert torch._C._dispatch_has_kernel_for_dispatch_key(key, "CompositeExplicitAutograd")
     with pytest.raises(TopThetaNotImplementedError, match="tensor on cpu or cuda or npu, got meta"):
-        toptheta_npu.operator._elsewhere(name)(torch.ones(1, device="meta"))
+        toptheta_npu.operator._on_other_devices(name)(torch.ones(1, device="meta"))
 
 
 _LIMITS = {

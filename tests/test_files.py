@@ -160,8 +160,9 @@ def error_as_nobody(folder: Path, action: Callable[[], object]) -> str:
 @pytest.fixture
 def public(folder: Path) -> Path:
     """The folder, for every user to look into."""
-    for each in (folder, *folder.parents[:2]):
-        each.chmod(0o755)
+    for each in (folder, *folder.parents):
+        if each.owner() == folder.owner() and not each.stat().st_mode & 0o001:
+            each.chmod(0o755)
     return folder
 
 

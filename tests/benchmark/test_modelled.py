@@ -117,4 +117,4 @@ def test_outputs_are_tried_before_the_kernel_runs(
     monkeypatch.setattr(sys, "argv", ["modelled", "--shape", "heads=2,n=64", option, str(tmp_path)])
     with pytest.raises(SystemExit, match="2"):
         cli.main(app)
-    assert f"error: {option}: expected a file, got the folder" in capsys.readouterr().err
+    assert f"error: {option}: expected the name of a file, got a folder" in capsys.readouterr().err

@@ -149,7 +149,7 @@ def test_the_registered_name_alone_is_the_original_attention():
 def test_a_context_without_any_sparse_row_warns(act, words):
     with pytest.warns(NothingSparsifiedWarning, match=words) as caught, sparsify(model_of(), table_of(), k=K):
         act(model_of())
-    assert sum(issubclass(warning.category, ThresholdExtrapolationWarning) for warning in caught) == 1
+    assert len(caught) == 1
     assert caught[0].filename == __file__
 
 
