@@ -26,7 +26,9 @@ def no_grad() -> Iterator[None]:
         yield
 
 
-#: What an old transformers itself does wrong, by test: the last version that was seen to, and what it does.
+_OWN_MASKS = ("5.0.0", "the model makes float masks of its own, which are refused")
+_FIXED = ("5.0.0", "the model's attention cannot be chosen, and it is refused")
+#: What an old transformers does otherwise, by test: the last version that was seen to, and what it does.
 _FAULTS = {
     "test_speculative_decoding_gives_the_tokens_of_greedy_decoding[prompt lookup]": (
         "5.10.4", "its prompt lookup needs an eos_token_id"
@@ -36,6 +38,13 @@ _FAULTS = {
     "test_an_exception_inside_the_attention_restores_the_model_and_leaves_no_trace": (
         "5.0.0", "it leaves its own hooks for output_attentions in a model that raised"
     ),
+    "test_thresholds_that_keep_all_change_nothing[OPT]": _OWN_MASKS,
+    "test_thresholds_that_keep_all_change_nothing[StableLm]": _OWN_MASKS,
+    "test_thresholds_that_keep_all_change_nothing[Nemotron]": _FIXED,
+    "test_decode_by_calibrated_thresholds_agrees_with_the_oracle[False-OPT]": _OWN_MASKS,
+    "test_decode_by_calibrated_thresholds_agrees_with_the_oracle[True-OPT]": _OWN_MASKS,
+    "test_other_models_are_refused_on_entry[shared]": ("5.0.0", "it has no Gemma 4"),
+    "test_a_module_that_attends_twice_is_refused_in_the_call": _FIXED,
 }  # fmt: skip
 
 
