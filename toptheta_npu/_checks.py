@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 
 QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
@@ -28,7 +28,6 @@ INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
 _STRIDED = torch.strided
 _LARGEST = torch.finfo(torch.float32).max
-_LONGEST_TEXT = 200
 
 _NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
 _NO_QUANTISATION = "quantised caches are not supported; pass float16 or bfloat16 tensors"
@@ -61,18 +60,9 @@ def shape_text(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
 
-def value_text(value: object) -> str:
-    """Whatever came, for a message: its repr, cut short."""
-    try:
-        text = repr(value)
-    except Exception:  # such as an int of more digits than Python writes
-        return f"a value of type {type(value).__name__} that cannot be shown"
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
-
-
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
-        raise TopThetaValueError(name, f"one of {', '.join(choices)}", value_text(value))
+        raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(value))
 
 
 def check_number(name: str, value: Any, *, minimum: float = -math.inf) -> None:
@@ -83,7 +73,7 @@ def check_number(name: str, value: Any, *, minimum: float = -math.inf) -> None:
         bound = "" if minimum == -math.inf else f" >= {minimum:g}"
         too_large = -math.inf < value < math.inf and value >= minimum
         wanted = f"a number{bound} that float32 can hold" if too_large else f"a finite number{bound}"
-        raise TopThetaValueError(name, wanted, value_text(value))
+        raise TopThetaValueError(name, wanted, shown(value))
 
 
 def check_dense(name: str, tensor: Any) -> None:
@@ -166,12 +156,12 @@ def resolve_heads(
             raise TopThetaValueError("num_heads", "the number of query heads (BSH does not tell it)", str(num_heads))
         if num_heads < 0 or query.shape[2] % num_heads:
             wanted = f"a divisor of the hidden size {query.shape[2]}"
-            raise TopThetaValueError("num_heads", wanted, value_text(num_heads))
+            raise TopThetaValueError("num_heads", wanted, shown(num_heads))
         heads, head_dim = num_heads, query.shape[2] // num_heads
     else:
         heads, head_dim = query.shape[1 if input_layout == "BNSD" else 2], query.shape[3]
         if num_heads is not None and num_heads != heads:
-            raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", value_text(num_heads))
+            raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", shown(num_heads))
         if heads < 1:
             raise TopThetaValueError("query", "at least one head", shape_text(query))
     check_head_dim(head_dim)
@@ -182,7 +172,7 @@ def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None,
     if key.dim() == 4 and (paged or input_layout != "BSH"):
         found = key.shape[1 if paged or input_layout == "BNSD" else 2]
         if given and given != found:
-            raise TopThetaValueError("num_key_value_heads", f"{found}, as key says, or None", value_text(given))
+            raise TopThetaValueError("num_key_value_heads", f"{found}, as key says, or None", shown(given))
     elif key.dim() == 3 and (paged or input_layout == "BSH"):
         found = given or (heads if input_layout == "BSH" else key.shape[2] // head_dim)
     else:
@@ -191,7 +181,7 @@ def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None,
         raise TopThetaValueError("key", f"{forms} dimensions for {where}", shape_text(key))
     if found < 1 or heads % found:
         raise TopThetaValueError(
-            "num_key_value_heads", f"a divisor of the {heads} query heads", value_text(found),
+            "num_key_value_heads", f"a divisor of the {heads} query heads", shown(found),
             "check the KV cache's layout",
         )  # fmt: skip
     return found
@@ -234,7 +224,7 @@ def check_paging(
         raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
     if block_table is None:
         if block_size:
-            wanted = f"a table, since block_size={value_text(block_size)} says paged"
+            wanted = f"a table, since block_size={shown(block_size)} says paged"
             raise TopThetaValueError("block_table", wanted, "None")
         return
     check_tensor("block_table", block_table, query, (query.shape[0], None), (torch.int32,), " [B, max_blocks]")
@@ -247,7 +237,7 @@ def check_paging(
             "key_start", "None with a paged cache", "a tensor", "start each sequence at its first block"
         )
     if not 1 <= block_size < 2**31:
-        raise TopThetaValueError("block_size", "the rows per block of the paged cache", value_text(block_size))
+        raise TopThetaValueError("block_size", "the rows per block of the paged cache", shown(block_size))
 
 
 def check_modes(
@@ -297,9 +287,9 @@ def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Te
     if values is None or isinstance(values, Tensor):
         return values
     if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
-        raise TopThetaTypeError(name, "an integer tensor or a list of ints", value_text(values))
+        raise TopThetaTypeError(name, "an integer tensor or a list of ints", shown(values))
     if any(abs(value) >= 2**63 for value in values):
-        raise TopThetaValueError(name, "ints of 64 bits", value_text(values))
+        raise TopThetaValueError(name, "ints of 64 bits", shown(values))
     return torch.tensor(values, dtype=torch.int64, device=query.device)
 
 

@@ -45,8 +45,8 @@ def shown(value: object) -> str:
     """``repr(value)`` for an error message, shortened; also where that fails, as for ints of 5,000 digits."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):
-        return f"{type(value).__name__} too large to show"
+    except Exception:  # a foreign object's repr may raise anything
+        return f"a value of type {type(value).__name__} that cannot be shown"
     return shortened(text)
 
 

@@ -19,10 +19,9 @@ from ._checks import (
     check_tensor,
     check_threshold,
     shape_text,
-    value_text,
 )
 from ._value_checks import are_seen, check_mass_values, check_threshold_values
-from .errors import TopThetaTypeError, TopThetaValueError
+from .errors import TopThetaTypeError, TopThetaValueError, shown
 from .fallback.layout import in_layout, query_heads
 
 
@@ -83,7 +82,7 @@ def merge_partials(
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
     check_compensation(like, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), value_text(dtype))
+        raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), shown(dtype))
     total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
     if are_seen(like):
         check_threshold_values("threshold", threshold, placement)
@@ -139,7 +138,7 @@ def _length(name: str, length: int | Tensor, like: Tensor) -> Tensor:
         raise TopThetaTypeError(name, "an int or an integer tensor [B]", type(length).__name__)
     if not 0 <= length < 2**31:
         wanted = "a number of keys, at least 0" if length < 0 else "a number of keys, below 2^31"
-        raise TopThetaValueError(name, wanted, value_text(length))
+        raise TopThetaValueError(name, wanted, shown(length))
     return torch.full((like.shape[0],), length, device=like.device)
 
 

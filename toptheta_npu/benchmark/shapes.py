@@ -265,7 +265,7 @@ def _in_halves(shape: Shape) -> tuple[Shape, ...]:
     return tuple(replace(shape, dtype=dtype) for dtype in _HALVES)
 
 
-#: The default table of cuda, npu and model.
+#: The default table of cuda and npu, and of the model of time.
 SHAPES: tuple[Shape, ...] = (
     *_in_halves(PAPER),
     replace(PAPER, block_size=128),
