@@ -10,8 +10,13 @@ from .npu import environment as _environment  # noqa: F401
 # isort: split
 
 from . import fallback
-from .errors import TopThetaError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from .npu.errors import TopThetaBackendError
+from .errors import (
+    TopThetaBackendError,
+    TopThetaError,
+    TopThetaNotImplementedError,
+    TopThetaTypeError,
+    TopThetaValueError,
+)
 from .npu.info import backend_info
 from .operator import (
     incremental_attention,

@@ -41,6 +41,24 @@ class TopThetaNotImplementedError(TopThetaError, NotImplementedError):
         super().__init__(_message(argument, expected, got, remedy))
 
 
+class TopThetaBackendError(TopThetaError, RuntimeError):
+    """What would run the operators cannot run; the message says what is missing and what to type.
+
+    Attributes:
+        problem: the message without its remedy.
+        remedy: what to type.
+
+    Example:
+        >>> str(TopThetaBackendError("op package", "a folder vendors/toptheta", "none", "see: toptheta doctor"))
+        'op package: expected a folder vendors/toptheta, got none; see: toptheta doctor'
+    """
+
+    def __init__(self, what: str, expected: str, got: str, remedy: str) -> None:
+        self.problem = _message(what, expected, got, None)
+        self.remedy = remedy
+        super().__init__(_message(what, expected, got, remedy))
+
+
 def shown(value: object) -> str:
     """``repr(value)`` for an error message, shortened; also where that fails, as for ints of 5,000 digits."""
     try:

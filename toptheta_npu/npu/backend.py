@@ -12,8 +12,8 @@ from typing import Any, Literal, cast
 import torch
 
 from .._checks import check_choice
+from ..errors import TopThetaBackendError
 from . import loading
-from .errors import TopThetaBackendError
 
 BACKENDS = ("npu", "auto", "fallback")
 VARIABLE = "TOPTHETA_BACKEND"

@@ -11,20 +11,22 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import subprocess
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from ..errors import TopThetaError
+from .._compiler import CompilerFailure, find_compiler, run_compiler, unfinished_folder
+from ..errors import TopThetaBackendError, TopThetaError
 from ..operator import SCHEMAS
-from .errors import TopThetaBackendError
 from .interface import fingerprint
 
 SOURCE = Path(__file__).with_name("adapter.cpp")
 LIBRARY = "libtoptheta_npu_adapter.so"
 SIDECAR = "adapter.json"
+_SECONDS = 600  # the headers of torch take a minute on a slow machine
 
 
 def torch_npu_folder() -> Path:
@@ -42,14 +44,14 @@ def torch_npu_folder() -> Path:
     return Path(found.submodule_search_locations[0])
 
 
-def compile_command(source: Path, library: Path, compiler: str) -> list[str]:
+def compile_command(source: Path, library: Path, compiler: Sequence[str]) -> list[str]:
     """The command that compiles an adapter source against the installed torch and torch_npu."""
     root = Path(torch.__file__).parent
     # torch 2.13 asks for C++17, later versions for C++20, which all compilers that build them know
     standard = "c++20" if _release(torch.__version__) > (2, 13) else "c++17"
     abi = int(torch.compiled_with_cxx11_abi())
     return [
-        compiler, f"-std={standard}", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        *compiler, f"-std={standard}", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         "-isystem", f"{root}/include", "-isystem", f"{root}/include/torch/csrc/api/include", str(source),
         "-o", str(library), f"-L{root}/lib", f"-L{torch_npu_folder()}/lib", "-ltorch_cpu", "-lc10", "-ltorch_npu",
         # CANN's own libraries are torch_npu's to find
@@ -63,7 +65,7 @@ def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None =
     Args:
         folder: ``torch`` below the op package; made if it is missing.
         source: another source, for example one with a fault to be found.
-        compiler: the C++ compiler; None takes $CXX or g++.
+        compiler: the C++ compiler; None takes $CXX, g++, c++ or clang++.
 
     Returns:
         The path of the library.
@@ -71,19 +73,19 @@ def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None =
     Raises:
         TopThetaBackendError: torch_npu or the compiler is missing, or the source does not compile.
     """
+    found = find_compiler(compiler)
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / LIBRARY
-    building = folder / f".{LIBRARY}.{os.getpid()}"
-    command = compile_command(source, building, compiler or os.environ.get("CXX", "g++"))
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise TopThetaBackendError("compiler", "g++ or $CXX", command[0], "install g++ 9 or newer") from error
-    if done.returncode != 0:
-        remedy = f"the command was {' '.join(command)}"
-        raise TopThetaBackendError("adapter", "it to compile", f"\n{done.stderr}", remedy)
-    # moved only when complete: a process that loads it meanwhile keeps the old one
-    os.replace(building, library)
+    with unfinished_folder(folder) as unfinished:
+        command = compile_command(source.absolute(), unfinished / LIBRARY, found.command)
+        try:
+            run_compiler(command, seconds=_SECONDS, folder=unfinished)
+        except CompilerFailure as failure:
+            remedy = f"the command was {shlex.join(command)}"
+            got = f"{failure.ending}\n{failure.output}"
+            raise TopThetaBackendError("adapter", "it to compile", got, remedy) from failure
+        # moved only when complete: a process that loads it meanwhile keeps the old one
+        os.replace(unfinished / LIBRARY, library)
     (folder / SIDECAR).write_text(json.dumps(built_for(), indent=2) + "\n")
     return library
 

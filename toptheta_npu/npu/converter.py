@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .errors import TopThetaBackendError
+from ..errors import TopThetaBackendError
 
 OPERATOR = "TopThetaIncrementalAttention"
 #: Inputs of the operator definition by the argument that each takes, in the order of the definition.

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
+from ..errors import TopThetaBackendError
 from . import environment, loading
 from .environment import CUSTOM_PATH, Package
-from .errors import TopThetaBackendError
 
 _PROBE_SECONDS = 120
 #: Run in a process of its own: whatever CANN does there, it does not do here.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from ..errors import TopThetaBackendError
 from . import environment
 from .environment import CUSTOM_PATH, Package
-from .errors import TopThetaBackendError
 from .interface import PLAN, RUN, difference, fingerprint
 
 _REBUILD = "build it again with: python -m toptheta_npu.npu.build {folder}"
