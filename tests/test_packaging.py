@@ -25,6 +25,10 @@ NEEDED = {
     "toptheta_npu/assets/tiny_llama/thresholds_pre_softmax.safetensors",
     "toptheta_npu/assets/tiny_llama/thresholds_post_softmax.safetensors",
 }
+# whatever is imported or compiled
+NEEDED |= {
+    str(file.relative_to(ROOT)) for file in (ROOT / "toptheta_npu").rglob("*") if file.suffix in (".py", ".cpp", ".h")
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,87 @@
+"""A small source, a cache of its own, and compilers that fail in every way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cpu.builds import STRANGER
+from toptheta_npu import _compiler
+from toptheta_npu.cpu import cache, instruction_sets
+
+
+@pytest.fixture
+def level() -> str:
+    """The best level of this machine."""
+    found = instruction_sets.available()
+    if not found or shutil.which("g++") is None:
+        pytest.skip("the CPU kernel cannot be built here")
+    return found[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache, which does not exist yet."""
+    for variable in (_compiler.VARIABLE, instruction_sets.VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A unit that answers 42, and a header."""
+    place = tmp_path / "source"
+    place.mkdir()
+    (place / "answer.h").write_text("enum Element { Float32 = 32, Float16 = 16, BFloat16 = 17 };\n")
+    unit = place / "unit.cpp"
+    unit.write_text(
+        '#include "answer.h"\n'
+        '#define PUBLIC extern "C" __attribute__((visibility("default")))\n'
+        "PUBLIC int answer() { return 42; }\n"
+        "PUBLIC int element() { return TOPTHETA_ELEMENT; }\n"
+    )
+    return unit
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., Path]:
+    """Makes a shell script, by default one that counts its runs as a compiler and is g++."""
+
+    def make(body: str = 'exec g++ "$@"', name: str = "compiler", answers: str = "g++ (made up) 12.2.0") -> Path:
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        version = f'case "$*" in *--version*) echo "{answers}"; exit;; esac' if answers else ""
+        path.write_text(f"#!/bin/sh\n{version}\necho run >> {tmp_path}/runs\n{body}\n")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Callable[[], int]:
+    """How often a compiler of `script` has compiled."""
+    return lambda: len((tmp_path / "runs").read_text().splitlines()) if (tmp_path / "runs").exists() else 0
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may look into, unlike those of pytest."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def become_user() -> Iterator[Callable[[], None]]:
+    """Ends root's rights, which no mode of a file restricts, until the end of the test."""
+    user = os.geteuid()
+    yield lambda: os.seteuid(STRANGER) if user == 0 else None
+    os.seteuid(user)
