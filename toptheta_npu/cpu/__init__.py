@@ -1,0 +1,1 @@
+"""The operators on a CPU in C++: built on the machine that runs them, over PyTorch's own threads."""
