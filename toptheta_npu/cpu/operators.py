@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from ..npu.errors import TopThetaBackendError
 from .library import ARGUMENTS, RUN_IN_PARALLEL, function
 from .threads import thread_count
 
@@ -52,7 +49,7 @@ def incremental_attention(
     path: str = "auto",
 ) -> Tensor:
     """One decode step; arguments and result as `toptheta_npu.fallback.incremental_attention`."""
-    out = torch.empty(query.shape, dtype=query.dtype)
+    out = _like(query)
     _call(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, None, discarded_mass, value_mean,
         num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, path,
@@ -83,7 +80,7 @@ def incremental_attention_with_stats(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
     batch = query.shape[0]
-    out, lse = torch.empty(query.shape, dtype=query.dtype), torch.empty((batch, num_heads))
+    out, lse = _like(query), torch.empty((batch, num_heads))
     kept = torch.empty((batch, num_heads), dtype=torch.int32)
     value_rows = torch.empty((batch, num_key_value_heads), dtype=torch.int32)
     _call(
@@ -113,7 +110,7 @@ def incremental_attention_partial(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A decode step over a part of the keys: (out = N/R float32, m, R, E [B, Hq], kept int32)."""
     rows = (query.shape[0], num_heads)
-    out = torch.empty(query.shape, dtype=torch.float32)
+    out = _like(query, torch.float32)
     maximum, kept_mass, discarded_mass = torch.empty(rows), torch.empty(rows), torch.empty(rows)
     kept = torch.empty(rows, dtype=torch.int32)
     outputs = (
@@ -148,55 +145,56 @@ def _call(
     result: int,
     outputs: tuple[int, ...],
 ) -> None:
-    batch = query.shape[0]
-    head_dim = query.shape[2] // heads if layout == "BSH" else query.shape[3]
-    query_view = _query_view(query, layout, head_dim)
+    query_shape, key_shape = query.shape, key.shape
+    head_dim = query_shape[2] // heads if layout == "BSH" else query_shape[3]
     paged = block_table is not None
-    key_view, value_view = (_cache_view(cache, layout, head_dim, paged) for cache in (key, value))
-    rows = key.shape[1] if key.dim() == 3 or (layout == "BSND" and not paged) else key.shape[2]
-    # what is small is made contiguous; these names keep the copies alive
-    threshold, held = (
-        threshold.contiguous(),
-        [_Held(t) for t in (lengths, starts, block_table, lse, discarded_mass, value_mean)],
+    capacity = rows = key_shape[1 if len(key_shape) == 3 or (layout == "BSND" and not paged) else 2]
+    blocks_per_sequence = 0
+    if block_table is not None:
+        block_table = block_table.contiguous()
+        blocks_per_sequence = block_table.shape[1]
+        capacity = rows * blocks_per_sequence
+    # what is small is made contiguous; each name keeps its copy alive until the call is over
+    threshold = threshold.contiguous()
+    lengths, starts, lse, discarded_mass, value_mean = (
+        tensor if tensor is None else tensor.contiguous()
+        for tensor in (lengths, starts, lse, discarded_mass, value_mean)
     )
-    length, start, table, row_lse, mass, mean = held
-    blocks_per_sequence = block_table.shape[1] if block_table is not None else 0
-    packed = ARGUMENTS.pack(
-        batch, heads, kv_heads, head_dim, rows * (blocks_per_sequence if paged else 1),
-        query.data_ptr(), *query_view, key.data_ptr(), *key_view, value.data_ptr(), *value_view,
-        threshold.data_ptr(), heads if threshold.dim() == 2 else 0,
-        length.address, length.is_64_bits, start.address, start.is_64_bits,
-        table.address, blocks_per_sequence, rows, key.shape[0],
-        row_lse.address, mass.address, mean.address,
-        head_dim**-0.5 if scale is None else scale, sdc_gamma,
-        result, _PLACEMENTS[placement], _SDC[sdc], _PATHS[path], *outputs, thread_count(), RUN_IN_PARALLEL,
+    status = function(query.dtype)(
+        ARGUMENTS.pack(
+            query_shape[0], heads, kv_heads, head_dim, capacity,
+            query.data_ptr(), *_strides(query, layout, head_dim, False),
+            key.data_ptr(), *_strides(key, layout, head_dim, paged),
+            value.data_ptr(), *_strides(value, layout, head_dim, paged),
+            threshold.data_ptr(), heads if threshold.dim() == 2 else 0,
+            _address(lengths), lengths is not None and lengths.dtype == torch.int64,
+            _address(starts), starts is not None and starts.dtype == torch.int64,
+            _address(block_table), blocks_per_sequence, rows, key_shape[0],
+            _address(lse), _address(discarded_mass), _address(value_mean),
+            head_dim**-0.5 if scale is None else scale, sdc_gamma,
+            result, _PLACEMENTS[placement], _SDC[sdc], _PATHS[path], *outputs, thread_count(), RUN_IN_PARALLEL,
+        )
     )  # fmt: skip
-    status = function(query.dtype)(packed)
     if status == _BAD_VALUES:
         raise BadValues
     if status == _OUT_OF_MEMORY:
         raise MemoryError("the native CPU backend found no memory for its intermediate results")
 
 
-class _Held:
-    def __init__(self, tensor: Tensor | None) -> None:
-        self.tensor = None if tensor is None else tensor.contiguous()
-        self.address = 0 if self.tensor is None else self.tensor.data_ptr()
-        self.is_64_bits = int(tensor is not None and tensor.dtype == torch.int64)
+def _like(query: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    # three times as fast as torch.empty with its shape
+    return torch.empty_like(query, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def _query_view(query: Tensor, layout: str, head_dim: int) -> tuple[int, int, int, int]:
-    strides = query.stride()
-    if layout == "BSH":
-        return strides[0], head_dim * strides[2], 0, strides[2]
-    return strides[0], strides[1 if layout == "BNSD" else 2], 0, strides[3]
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
-def _cache_view(cache: Tensor, layout: str, head_dim: int, paged: bool) -> tuple[int, int, int, int]:
-    """Strides of sequence or block, head, row and element."""
-    strides = cache.stride()
+def _strides(tensor: Tensor, layout: str, head_dim: int, paged: bool) -> tuple[int, ...]:
+    """Strides of sequence (or block), head, row and element, whatever the layout."""
+    strides = tensor.stride()
     if len(strides) == 3:
         return strides[0], head_dim * strides[2], strides[1], strides[2]
     if layout == "BSND" and not paged:
         return strides[0], strides[2], strides[1], strides[3]
-    return strides  # type: ignore[return-value]
+    return strides
