@@ -139,12 +139,12 @@ def resolve_heads(
     for name, count in (("num_heads", num_heads), ("num_key_value_heads", num_key_value_heads)):
         if count is not None and type(count) is not int:
             raise TopThetaTypeError(name, "an int or None", type(count).__name__)
-    dims = 3 if input_layout == "BSH" else 4
-    if query.dim() != dims:
+    shape = query.shape  # each look at it makes a new object
+    if len(shape) != (3 if input_layout == "BSH" else 4):
         raise TopThetaValueError("query", f"{input_layout} {QUERY_FORMS[input_layout]}", shape_text(query))
-    if query.shape[0] < 1:
+    if shape[0] < 1:
         raise TopThetaValueError("query", "at least one sequence", shape_text(query))
-    if query.shape[2 if input_layout == "BNSD" else 1] != 1:
+    if shape[2 if input_layout == "BNSD" else 1] != 1:
         raise TopThetaValueError(
             "query",
             f"one token, {input_layout} {QUERY_FORMS[input_layout]}",
@@ -154,12 +154,12 @@ def resolve_heads(
     if input_layout == "BSH":
         if not num_heads:
             raise TopThetaValueError("num_heads", "the number of query heads (BSH does not tell it)", str(num_heads))
-        if num_heads < 0 or query.shape[2] % num_heads:
-            wanted = f"a divisor of the hidden size {query.shape[2]}"
+        if num_heads < 0 or shape[2] % num_heads:
+            wanted = f"a divisor of the hidden size {shape[2]}"
             raise TopThetaValueError("num_heads", wanted, shown(num_heads))
-        heads, head_dim = num_heads, query.shape[2] // num_heads
+        heads, head_dim = num_heads, shape[2] // num_heads
     else:
-        heads, head_dim = query.shape[1 if input_layout == "BNSD" else 2], query.shape[3]
+        heads, head_dim = shape[1 if input_layout == "BNSD" else 2], shape[3]
         if num_heads is not None and num_heads != heads:
             raise TopThetaValueError("num_heads", f"{heads}, as query says, or None", shown(num_heads))
         if heads < 1:
@@ -169,12 +169,13 @@ def resolve_heads(
 
 
 def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None, input_layout: str, paged: bool) -> int:
-    if key.dim() == 4 and (paged or input_layout != "BSH"):
-        found = key.shape[1 if paged or input_layout == "BNSD" else 2]
+    shape = key.shape
+    if len(shape) == 4 and (paged or input_layout != "BSH"):
+        found = shape[1 if paged or input_layout == "BNSD" else 2]
         if given and given != found:
             raise TopThetaValueError("num_key_value_heads", f"{found}, as key says, or None", shown(given))
-    elif key.dim() == 3 and (paged or input_layout == "BSH"):
-        found = given or (heads if input_layout == "BSH" else key.shape[2] // head_dim)
+    elif len(shape) == 3 and (paged or input_layout == "BSH"):
+        found = given or (heads if input_layout == "BSH" else shape[2] // head_dim)
     else:
         forms = "4 or 3" if paged else "3" if input_layout == "BSH" else "4"
         where = "a paged cache" if paged else input_layout
@@ -198,10 +199,12 @@ def check_cache(
     paged: bool,
 ) -> None:
     """Shapes of K and V against the query and each other."""
-    rows_at = 1 if key.dim() == 3 or (input_layout == "BSND" and not paged) else 2
-    batch = key.shape[0] if paged else query.shape[0]
-    rows = block_size if paged else key.shape[rows_at]
-    if key.dim() == 3:
+    shape = key.shape
+    dims = len(shape)
+    rows_at = 1 if dims == 3 or (input_layout == "BSND" and not paged) else 2
+    batch = shape[0] if paged else query.shape[0]
+    rows = block_size if paged else shape[rows_at]
+    if dims == 3:
         want: tuple[int, ...] = (batch, rows, kv_heads * head_dim)
         names = " [blocks, block_size, Hkv*D]" if paged else " [B, S, Hkv*D]"
     elif rows_at == 2:
@@ -211,7 +214,7 @@ def check_cache(
         want, names = (batch, rows, kv_heads, head_dim), " [B, S, Hkv, D]"
     dtypes = (query.dtype,)
     check_tensor("key", key, query, want, dtypes, names)
-    check_tensor("value", value, query, key.shape, dtypes, ", like key")
+    check_tensor("value", value, query, shape, dtypes, ", like key")
     if rows < 1 or batch < 1:
         raise TopThetaValueError("key", "room for at least one key", shape_text(key))
 
@@ -346,6 +349,8 @@ def check_head_dim(head_dim: int) -> None:
 
 def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:
     """The device is one of ``devices`` or an NPU, for which the backend decides what runs."""
+    if query.is_cpu and devices[0] == "cpu":  # the name of a device takes longer to make
+        return
     kind = query.device.type
     if kind not in devices and kind != NPU:
         wanted = " or ".join((*DEVICES[:2], NPU))

@@ -1,4 +1,4 @@
-"""The operators on CPUs: a kernel in C++ that is compiled on the machine that runs it.
+"""The operators on a CPU in C++: built on the machine that runs them, over PyTorch's own threads.
 
-Importing this package imports no compiled code and builds nothing.
+Importing this package loads no compiled code and builds nothing.
 """

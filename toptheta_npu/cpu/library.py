@@ -1,0 +1,50 @@
+"""The compiled libraries of this process, one per dtype, loaded when first needed."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import TopThetaBackendError
+from . import threads
+from .build import best_library
+
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_VIEW = "P4q"
+#: The fields of struct Arguments in source/arguments.h.
+ARGUMENTS = struct.Struct("@" + "5q" + 3 * _VIEW + "Pq" + 2 * "Pq" + "P3q" + "3P" + "2d" + "4q" + "7P" + "qP")
+_FUNCTIONS: dict[torch.dtype, Callable[[bytes], int]] = {}
+RUN_IN_PARALLEL = threads.run_in_parallel()
+
+
+def function(dtype: torch.dtype) -> Callable[[bytes], int]:
+    """The entry point for tensors of this dtype; it takes packed `ARGUMENTS` and returns a status.
+
+    Raises:
+        TopThetaBackendError: the library cannot be built or does not fit.
+    """
+    found = _FUNCTIONS.get(dtype)
+    if found is None:
+        found = _FUNCTIONS[dtype] = _load(dtype)
+    return found
+
+
+def _load(dtype: torch.dtype) -> Callable[[bytes], int]:
+    path = best_library(DTYPES[dtype]).path
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise TopThetaBackendError("native library", "one that can be loaded", str(error), f"remove {path}") from error
+    size = library.toptheta_size_of_arguments
+    size.restype = ctypes.c_int64
+    if size() != ARGUMENTS.size:
+        raise TopThetaBackendError(
+            "native library", f"arguments of {ARGUMENTS.size} bytes", str(size()), f"remove {path}"
+        )
+    entry: Any = library.toptheta_incremental_attention
+    entry.argtypes, entry.restype = [ctypes.c_char_p], ctypes.c_int32
+    return entry  # type: ignore[no-any-return]

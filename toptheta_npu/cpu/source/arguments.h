@@ -1,0 +1,77 @@
+// What Python hands over: one struct of 8-byte fields, packed by operators.py in this order.
+#pragma once
+
+#include <cstdint>
+
+namespace toptheta {
+
+// A query, K or V. Strides are in elements. A paged cache has blocks where a contiguous one has sequences.
+struct TensorView {
+    const void* data;
+    int64_t sequence_stride;
+    int64_t head_stride;
+    int64_t row_stride;
+    int64_t element_stride;
+};
+
+// int32 or int64 [B]; data is null where nothing was given.
+struct Integers {
+    const void* data;
+    int64_t are_64_bits;
+
+    int64_t operator[](int64_t index) const
+    {
+        return are_64_bits != 0 ? static_cast<const int64_t*>(data)[index] : static_cast<const int32_t*>(data)[index];
+    }
+};
+
+enum Result : int64_t { kOutput = 0, kOutputWithStatistics = 1, kPartial = 2 };
+enum Placement : int64_t { kPreSoftmax = 0, kPostSoftmax = 1 };
+enum Compensation : int64_t { kNone = 0, kExact = 1, kExpThreshold = 2, kOffline = 3 };
+enum Path : int64_t { kAuto = 0, kGather = 1, kDense = 2 };
+
+// GOMP_parallel of the OpenMP runtime that PyTorch has loaded.
+using RunInParallel = void (*)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+
+struct Arguments {
+    int64_t batch;
+    int64_t heads;
+    int64_t key_value_heads;
+    int64_t head_dim;
+    int64_t capacity;  // keys per sequence that the cache has room for
+    TensorView query;
+    TensorView key;
+    TensorView value;
+    const float* threshold;             // [B or 1, Hq]
+    int64_t threshold_sequence_stride;  // Hq, or 0 where all sequences share it
+    Integers lengths;
+    Integers starts;
+    const int32_t* block_table;  // [B, blocks_per_sequence], or null
+    int64_t blocks_per_sequence;
+    int64_t block_size;
+    int64_t blocks;
+    const float* row_lse;         // [B, Hq], of whole rows of which these keys are a part, or null
+    const float* discarded_mass;  // [B, Hq], or null
+    const float* value_mean;      // [B, Hkv, D], or null
+    double scale;
+    double sdc_gamma;
+    int64_t result;
+    int64_t placement;
+    int64_t sdc;
+    int64_t path;
+    // outputs, contiguous; which of them are there depends on `result`
+    void* out;              // [B, Hq, D]: elements, or float for a partial result
+    float* lse;             // [B, Hq]
+    int32_t* kept;          // [B, Hq]
+    int32_t* value_rows;    // [B, Hkv]
+    float* maximum;         // [B, Hq]
+    float* kept_mass;       // [B, Hq]
+    float* discarded_part;  // [B, Hq], E of a partial result
+    int64_t threads;
+    RunInParallel run_in_parallel;
+};
+
+// Status of a call.
+enum Status : int32_t { kDone = 0, kBadValues = 1, kOutOfMemory = 2 };
+
+}  // namespace toptheta

@@ -1,0 +1,61 @@
+// Checks of the values in tensors. Python words the error; here it only shows whether there is one.
+#pragma once
+
+#include <cstdint>
+
+#include "arguments.h"
+#include "selection.h"
+
+namespace toptheta {
+
+inline bool are_thresholds_good(const Arguments& a)
+{
+    const int64_t count = (a.threshold_sequence_stride == 0 ? 1 : a.batch) * a.heads;
+    for (int64_t i = 0; i < count; ++i) {
+        const float theta = a.threshold[i];
+        // no probability is above 1; +inf keeps the largest element alone
+        if (theta != theta || (a.placement == kPostSoftmax && theta > 1.0F && theta < kInfinity)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+inline bool are_masses_good(const Arguments& a)
+{
+    for (int64_t i = 0; a.discarded_mass != nullptr && i < a.batch * a.heads; ++i) {
+        if (!(a.discarded_mass[i] >= 0.0F && a.discarded_mass[i] < kInfinity)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Lengths, starts and block numbers lie inside the cache.
+inline bool are_rows_in_cache(const Arguments& a)
+{
+    for (int64_t b = 0; b < a.batch; ++b) {
+        const int64_t start = a.starts.data == nullptr ? 0 : a.starts[b];
+        if (start < 0 || start > a.capacity) {
+            return false;
+        }
+        const int64_t length = a.lengths.data == nullptr ? a.capacity - start : a.lengths[b];
+        if (length < 0 || length > a.capacity - start) {
+            return false;
+        }
+        for (int64_t page = 0; a.block_table != nullptr && page * a.block_size < length; ++page) {
+            const int32_t block = a.block_table[b * a.blocks_per_sequence + page];
+            if (block < 0 || block >= a.blocks) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+inline bool are_values_good(const Arguments& a)
+{
+    return are_thresholds_good(a) && are_masses_good(a) && are_rows_in_cache(a);
+}
+
+}  // namespace toptheta

@@ -1,0 +1,120 @@
+// The weighted sum of V rows: each row is read once for all query heads of a block.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "elements.h"
+#include "rows.h"
+#include "scores.h"
+
+namespace toptheta {
+
+constexpr int64_t kPrefetchedRows = 16;  // of V, ahead of the rows at hand
+
+// The weights of the keys of a granule, one row of them per head.
+struct Weights {
+    const float* values;
+    int64_t head_stride;
+
+    float of(int head, int32_t key) const { return values[head * head_stride + key]; }
+};
+
+// Adds `Count` rows, weighted for each head, to the heads' sums. A block of registers holds `Steps` steps of the rows.
+template <class Element, int Count, int Steps>
+inline void add_block(const typename Element::Stored* const* rows, const int32_t* keys, int step,
+                      const Weights& weights, int heads, float* sums, int64_t sums_stride)
+{
+    constexpr int kVectors = Steps * Element::kVectors;
+    Floats parts[Count][kVectors];
+    for (int r = 0; r < Count; ++r) {
+        for (int s = 0; s < Steps; ++s) {
+            Element::load(rows[r] + (step + s) * Element::kStep, parts[r] + s * Element::kVectors);
+        }
+    }
+    for (int head = 0; head < heads; ++head) {
+        float* sum = sums + head * sums_stride + step * Element::kStep;
+        Floats totals[kVectors];
+        for (int v = 0; v < kVectors; ++v) {
+            totals[v] = load(sum + v * kLanes);
+        }
+        for (int r = 0; r < Count; ++r) {
+            const Floats weight = broadcast(weights.of(head, keys[r]));
+            for (int v = 0; v < kVectors; ++v) {
+                totals[v] = multiply_add(weight, parts[r][v], totals[v]);
+            }
+        }
+        for (int v = 0; v < kVectors; ++v) {
+            store(sum + v * kLanes, totals[v]);
+        }
+    }
+}
+
+template <class Element>
+class WeightedValues {
+public:
+    using Stored = typename Element::Stored;
+
+    // `first_key` is the key that number 0 in the lists of `add` stands for.
+    WeightedValues(const Rows<Element>& values, int64_t head_dim, int64_t first_key)
+        : values_(values),
+          first_key_(first_key),
+          steps_(static_cast<int>((head_dim + Element::kStep - 1) / Element::kStep))
+    {
+        std::fill(&copied_[0][0], &copied_[0][0] + kValueRows * kLength, Stored{});
+    }
+
+    // sums[head] += weight[head][key] V[key] for each of the listed keys, in their order.
+    void add(const int32_t* keys, int count, const Weights& weights, int heads, float* sums, int64_t sums_stride)
+    {
+        const Stored* rows[kValueRows];
+        int done = 0;
+        for (; done + kValueRows <= count; done += kValueRows) {
+            for (int r = 0; r < kValueRows; ++r) {
+                rows[r] = row(keys[done + r], r);
+                if (done + r + kPrefetchedRows < count) {
+                    prefetch<kNearCache>(values_[first_key_ + keys[done + r + kPrefetchedRows]],
+                                         steps_ * Element::kStep);
+                }
+            }
+            add_rows<kValueRows>(rows, keys + done, weights, heads, sums, sums_stride);
+        }
+        for (; done < count; ++done) {
+            rows[0] = row(keys[done], 0);
+            add_rows<1>(rows, keys + done, weights, heads, sums, sums_stride);
+        }
+    }
+
+private:
+    static constexpr int kLength = kMostHeadDim + Element::kStep;
+
+    const Stored* row(int32_t key, int place)
+    {
+        if (values_.fits_steps()) {
+            return values_[first_key_ + key];
+        }
+        values_.copy(first_key_ + key, copied_[place]);
+        return copied_[place];
+    }
+
+    template <int Count>
+    void add_rows(const Stored* const* rows, const int32_t* keys, const Weights& weights, int heads, float* sums,
+                  int64_t sums_stride)
+    {
+        constexpr int kSteps = kValueVectors / Element::kVectors;
+        int step = 0;
+        for (; step + kSteps <= steps_; step += kSteps) {
+            add_block<Element, Count, kSteps>(rows, keys, step, weights, heads, sums, sums_stride);
+        }
+        for (; step < steps_; ++step) {
+            add_block<Element, Count, 1>(rows, keys, step, weights, heads, sums, sums_stride);
+        }
+    }
+
+    const Rows<Element>& values_;
+    int64_t first_key_;
+    int steps_;
+    alignas(64) Stored copied_[kValueRows][kLength];
+};
+
+}  // namespace toptheta

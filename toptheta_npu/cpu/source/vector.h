@@ -1,0 +1,27 @@
+// Vectors of floats, as wide as the instruction set that the unit is compiled for makes them. Everything above this
+// layer is written once: it knows the number of lanes, `kLanes`, and no instruction.
+//
+// Each set defines
+//   Floats, Mask       kLanes floats; one truth value for each
+//   load, store, broadcast, zero, add, subtract, multiply, multiply_add (a b + c, rounded once)
+//   larger(a, b)       the larger; b where a is NaN
+//   greater(a, b), equal(a, b)     false where one is NaN
+//   is_nan, either, first_lanes(n), bits(mask), select(mask, a, b) (a where the mask is set)
+//   rounded            to the nearest integer
+//   times_power_of_two(a, n)       a 2^n for integers n from -126 to 0
+//   sum, largest       over the lanes
+//   sum_of_each(a)     from kLanes vectors the vector of their sums
+//   load_float16, store_float16    kLanes halves
+//   load_bfloat16(p, even, odd)    2 kLanes elements, those at even places apart from those at odd ones
+// and, where kHasBfloat16Products, BfloatPairs, load_pairs and add_products.
+#pragma once
+
+#if defined(__AVX512F__)
+#include "vector_avx512.h"
+#elif defined(__AVX2__)
+#include "vector_avx2.h"
+#elif defined(__aarch64__)
+#include "vector_neon.h"
+#else
+#error "expected AVX-512, AVX2 or NEON"
+#endif

@@ -1,0 +1,77 @@
+// The vector layer on AVX-512 (F, BW, DQ, VL). The products of AVX512_BF16 were no faster here than shifts and
+// multiplications.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace toptheta {
+
+constexpr int kLanes = 16;
+// registers of V that a block of rows may take, next to the accumulators
+constexpr int kValueRows = 4;
+constexpr int kValueVectors = 4;
+constexpr bool kHasBfloat16Products = false;
+
+using Floats = __m512;
+using Mask = __mmask16;
+
+inline Floats load(const float* from) { return _mm512_loadu_ps(from); }
+inline void store(float* to, Floats values) { _mm512_storeu_ps(to, values); }
+inline Floats broadcast(float value) { return _mm512_set1_ps(value); }
+inline Floats zero() { return _mm512_setzero_ps(); }
+inline Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+inline Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+inline Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+inline Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+inline Floats larger(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+
+inline Mask greater(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+inline Mask equal(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+inline Mask is_nan(Floats a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+inline Mask either(Mask a, Mask b) { return static_cast<Mask>(a | b); }
+inline Mask first_lanes(int count) { return static_cast<Mask>((1u << count) - 1); }
+inline uint32_t bits(Mask mask) { return mask; }
+inline Floats select(Mask mask, Floats a, Floats b) { return _mm512_mask_blend_ps(mask, b, a); }
+
+inline Floats rounded(Floats a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Floats times_power_of_two(Floats a, Floats n) { return _mm512_scalef_ps(a, n); }
+
+inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
+inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
+
+// each step halves the number of vectors: it adds halves, quarters, pairs and neighbours of lanes that belong together
+inline Floats sum_of_each(const Floats* a)
+{
+    Floats halves[8], quarters[4];
+    for (int i = 0; i < 8; ++i) {
+        halves[i] = add(_mm512_shuffle_f32x4(a[i], a[i + 8], 0x44), _mm512_shuffle_f32x4(a[i], a[i + 8], 0xEE));
+    }
+    for (int i = 0; i < 4; ++i) {
+        quarters[i] = add(_mm512_shuffle_f32x4(halves[i], halves[i + 4], 0x88),
+                          _mm512_shuffle_f32x4(halves[i], halves[i + 4], 0xDD));
+    }
+    const Floats low = add(_mm512_unpacklo_ps(quarters[0], quarters[1]), _mm512_unpackhi_ps(quarters[0], quarters[1]));
+    const Floats high = add(_mm512_unpacklo_ps(quarters[2], quarters[3]), _mm512_unpackhi_ps(quarters[2], quarters[3]));
+    const Floats sums = add(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xEE));
+    // the quarters of the register hold the sums 0-3, 8-11, 4-7, 12-15
+    return _mm512_shuffle_f32x4(sums, sums, _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+inline Floats load_float16(const uint16_t* from)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline void store_float16(uint16_t* to, Floats values)
+{
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT));
+}
+inline void load_bfloat16(const uint16_t* from, Floats& even, Floats& odd)
+{
+    const __m512i pairs = _mm512_loadu_si512(from);
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+
+}  // namespace toptheta

@@ -1,0 +1,48 @@
+"""PyTorch's threads: how many, and the OpenMP runtime that holds them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+import torch
+
+_MAPS = Path("/proc/self/maps")
+_RUNTIME = re.compile(r"/(libgomp|libiomp5|libomp)\b[^/]*\.so[^/]*$")
+_forked = False
+
+
+def thread_count() -> int:
+    """The threads of a call: PyTorch's number; one in a forked child, where a parallel region waits for ever."""
+    return 1 if _forked else torch.get_num_threads()
+
+
+def run_in_parallel() -> int:
+    """The address of GOMP_parallel in the OpenMP runtime that PyTorch has loaded; 0 where there is none.
+
+    All runtimes on Linux have this function. A second runtime beside PyTorch's would have threads of its own, which
+    would fight with PyTorch's for the cores.
+    """
+    for path in loaded_runtimes():
+        library = ctypes.CDLL(path)  # it is loaded, so this only looks it up
+        if hasattr(library, "GOMP_parallel"):
+            return ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
+    return 0
+
+
+def loaded_runtimes() -> list[str]:
+    """The OpenMP runtimes in this process, by their paths."""
+    if not _MAPS.exists():
+        return []
+    paths = (line.split(maxsplit=5)[-1].strip() for line in _MAPS.read_text().splitlines())
+    return list(dict.fromkeys(path for path in paths if _RUNTIME.search(path)))
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
