@@ -31,5 +31,5 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     available = has_npu() if name == "npu" else torch.cuda.is_available()
     if not available:
         pytest.skip(f"no {name} device")
-    with toptheta_npu.use_backend("fallback"):  # the kernel's own tests are in tests/npu
+    with toptheta_npu.use_backend("fallback", device="npu"):  # the kernel's own tests are in tests/npu
         yield f"{name}:0"

@@ -10,6 +10,8 @@ from .npu import environment as _environment  # noqa: F401
 # isort: split
 
 from . import fallback
+from ._backends import use_backend
+from ._info import backend_info
 from .errors import (
     TopThetaBackendError,
     TopThetaError,
@@ -17,12 +19,10 @@ from .errors import (
     TopThetaTypeError,
     TopThetaValueError,
 )
-from .npu.info import backend_info
 from .operator import (
     incremental_attention,
     incremental_attention_partial,
     incremental_attention_with_stats,
-    use_backend,
 )
 from .partials import merge_partials
 from .prefill import prefill_attention

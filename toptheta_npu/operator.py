@@ -1,19 +1,21 @@
 """The operator: public functions, argument checks, and one torch.library schema for every device.
 
-The schema is defined once, here. CPU and CUDA run the pure PyTorch fallback. On an NPU the adapter of the op
-package registers itself under the same names; until it is loaded, NPU tensors come through the implementation for
-all other devices, which loads it.
+The schema is defined once, here. A CPU runs the native kernel or the pure PyTorch fallback, CUDA the fallback. On an
+NPU the adapter of the op package registers itself under the same names; until it is loaded, NPU tensors come through
+the implementation for all other devices, which loads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import fallback
+from ._backends import Selector
 from ._checks import (
     FLOAT32,
     NPU,
@@ -27,8 +29,9 @@ from ._checks import (
     refuse_unknown,
 )
 from ._value_checks import cache_capacity, check_cache_values, check_mass_values, check_threshold_values
+from .cpu.backend import CpuSelector
 from .errors import TopThetaValueError
-from .npu.backend import Chosen, Selector, choose_backend
+from .npu.backend import NpuSelector
 
 _TENSORS = (
     "Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor? actual_seq_lengths=None, "
@@ -278,12 +281,12 @@ def _check_npu(query: Tensor, key: Tensor, value: Tensor, head_dim: int, block_s
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
     """
-    if query.device.type == NPU and not torch.compiler.is_compiling() and SELECTOR.uses_kernel():
+    if query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
         check_kernel_limits(query, key, value, head_dim, block_size)
 
 
-def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """The fallback behind a check of the values in its tensors, which a CPU sees for free."""
+def _on_cpu(implementation: Callable[[torch.dtype], Callable[..., Any]]) -> Callable[..., Any]:
+    """What is chosen for a dtype, behind a check of the values in its tensors, which a CPU sees for free."""
 
     def run(
         query: Tensor,
@@ -302,7 +305,7 @@ def _on_cpu(implementation: Callable[..., Any]) -> Callable[..., Any]:
         if actual_seq_lengths is not None or key_start is not None:
             capacity = cache_capacity(key, options.get("input_layout", "BNSD"), block_table)
             check_cache_values(key, actual_seq_lengths, key_start, block_table, capacity)
-        return implementation(
+        return implementation(query.dtype)(
             query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest, **options
         )
 
@@ -314,7 +317,7 @@ def _on_other_devices(name: str) -> Callable[..., Any]:
 
     def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
         check_device(query, ())
-        return SELECTOR.run(name, query, *arguments, **options)
+        return NPU_SELECTOR.run(name, query, *arguments, **options)
 
     return run
 
@@ -358,40 +361,17 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "incremental_attention_with_stats": _fake_with_stats,
     "incremental_attention_partial": _fake_partial,
 }
-#: What NPU tensors run.
-SELECTOR = Selector(SCHEMAS, _FALLBACKS)
-
-
-def use_backend(backend: str) -> Chosen:
-    """Choose what the operators run for NPU tensors, for the whole process. Other devices are not affected.
-
-    Args:
-        backend: "npu", the op package, or an error if it cannot run (what holds without a choice); "fallback",
-            the PyTorch fallback on the NPU; "auto", the op package if it can be loaded, otherwise the fallback, with
-            one warning in the log of "toptheta_npu" that says why. Arguments that the kernel does not take are an
-            error under "auto" too.
-
-    Returns:
-        A context manager that restores the former choice; without ``with`` the choice stays. The environment
-        variable TOPTHETA_BACKEND chooses for a process in which this function is not called.
-
-    Raises:
-        TopThetaValueError: another word.
-
-    Example:
-        >>> import toptheta_npu
-        >>> with toptheta_npu.use_backend("fallback"):
-        ...     print(toptheta_npu.backend_info().backend)
-        fallback
-    """
-    return choose_backend(SELECTOR, backend)
+CPU_SELECTOR = CpuSelector(_FALLBACKS)
+NPU_SELECTOR = NpuSelector(SCHEMAS, _FALLBACKS)
+#: What decides what tensors of a device run; CUDA tensors run the fallback.
+SELECTORS: dict[str, Selector] = {"cpu": CPU_SELECTOR, "npu": NPU_SELECTOR}
 
 
 def _register() -> torch.library.Library:
     library = torch.library.Library("toptheta_npu", "DEF")
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(name, _on_cpu(_FALLBACKS[name]), "CPU")
+        library.impl(name, _on_cpu(partial(CPU_SELECTOR.implementation, name)), "CPU")
         library.impl(name, _FALLBACKS[name], "CUDA")
         library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
         # for inference only: nothing to record, so autograd need not look at the call

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,27 @@ import torch
 from typer.testing import CliRunner, Result
 
 import toptheta_npu
+from tests.cpu.builds import best_level
 from tests.helpers import has_npu
+from toptheta_npu._compiler import find_compiler
+from toptheta_npu._findings import Finding
 from toptheta_npu.cli import app
-from toptheta_npu.npu.info import Finding
+from toptheta_npu.cpu import cache, library
+from toptheta_npu.operator import CPU_SELECTOR
+
+
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("TOPTHETA_BACKEND", raising=False)
+    CPU_SELECTOR.choose(None)
+    yield
+    CPU_SELECTOR.choose(None)
+
+
+@pytest.fixture
+def level() -> str:
+    return best_level()
+
 
 pytestmark = pytest.mark.skipif(has_npu(), reason="there is an NPU")
 diagnosis = sys.modules["toptheta_npu.cli.doctor"]
@@ -25,11 +45,81 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["doctor", "--no-probe", *arguments])
 
 
+def without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing can be built and nothing is kept, nor is it loaded."""
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "_FUNCTIONS", {})
+
+
 def test_what_works_comes_first() -> None:
     lines = run().stdout.splitlines()
-    assert lines[:2] == ["What works here", f"yes     CPU           PyTorch fallback, torch {torch.__version__}"]
-    assert lines[2].startswith("yes     transformers  ")
-    assert lines.index("What an Ascend NPU needs") > 3
+    assert lines[0] == "What works here"
+    assert lines[1].startswith("yes     CPU           ")
+    (transformers,) = [index for index, line in enumerate(lines) if line.startswith("yes     transformers  ")]
+    assert transformers < lines.index("What an Ascend NPU needs")
+
+
+def test_a_cpu_with_its_native_kernel(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    lines = run().stdout.splitlines()
+    assert lines[1] == f"yes     CPU           native ({level}), torch {torch.__version__}"
+    assert lines[2].startswith(f"        instruction set: {level}")
+    assert lines[3] == f"        compiler: {find_compiler()}"
+    assert re.fullmatch(
+        rf"        cache: {re.escape(str(cache.cache_folder()))}, with .*float32 \({level}\).*", lines[4]
+    )
+    assert lines[-1].endswith("CPU tensors run the native kernel, CUDA tensors the PyTorch fallback.")
+
+
+def test_a_cpu_without_a_compiler(level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_a_compiler(monkeypatch, tmp_path)
+    done = run()
+    assert done.exit_code == 0
+    assert done.stderr == "", "it is in the output, so not in the log too"
+    lines = done.stdout.splitlines()
+    assert lines[1:6] == [
+        f"yes     CPU           PyTorch fallback, torch {torch.__version__}; the native kernel does not run: "
+        "compiler: expected g++ or $CXX, got /no/such/compiler",
+        "        to do: install g++ 9 or newer, for example: apt-get install g++, or unset CXX",
+        lines[3],
+        "        compiler: expected g++ or $CXX, got /no/such/compiler",
+        f"        cache: {tmp_path / 'cache'}, with nothing built yet",
+    ]
+    assert lines[-1].endswith("CPU and CUDA tensors run the PyTorch fallback.")
+    report = json.loads(run("--json").stdout)
+    assert report["cpu_backend"] == "auto"
+    assert [finding["name"] for finding in report["cpu_findings"]] == [
+        "instruction set", "compiler", "cache", "operators"
+    ]  # fmt: skip
+    assert report["cpu_findings"][-1]["found"] == "PyTorch fallback"
+
+
+def test_a_cpu_that_must_be_native_and_cannot(level: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_a_compiler(monkeypatch, tmp_path)
+    with toptheta_npu.use_backend("native"):
+        done = run()
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[1] == "no      CPU           compiler: expected g++ or $CXX, got /no/such/compiler"
+    assert lines[2] == "        to do: install g++ 9 or newer, for example: apt-get install g++, or unset CXX"
+    assert lines[-1] == "The operators do not run here."
+
+
+def test_the_fallback_where_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPTHETA_BACKEND", "cpu=fallback")
+    lines = run().stdout.splitlines()
+    assert lines[1] == f"yes     CPU           PyTorch fallback, as chosen, torch {torch.__version__}"
+    assert lines[2].startswith("        instruction set")
+
+
+def test_a_misspelt_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPTHETA_BACKEND", "cpu=gpu")
+    done = run()
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[1] == (
+        "no      CPU           TOPTHETA_BACKEND for cpu: expected one of auto, native, fallback, got 'gpu'"
+    )
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--strict"], 1), (["--json"], 0)])
@@ -41,7 +131,7 @@ def test_a_cpu_that_gives_wrong_results_is_told(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(toptheta_npu, "incremental_attention", lambda query, *_: 2 * query)
     done = run()
     assert done.exit_code == 1
-    assert "no      CPU           the PyTorch fallback gives a wrong result" in done.stdout
+    assert re.search(r"^no      CPU           a wrong result \(.*\)$", done.stdout, re.MULTILINE)
     assert done.stdout.endswith("The operators do not run here.\n")
 
 
@@ -76,4 +166,4 @@ def test_version_without_importing_torch_npu() -> None:
     assert lines[0] == f"toptheta_npu {importlib.metadata.version('toptheta_npu')}"
     assert lines[1] == f"torch {importlib.metadata.version('torch')}"
     assert lines[2].startswith("torch_npu ")
-    assert lines[3:] == ["backend npu"]
+    assert lines[3:] == ["backend cpu=auto,npu=npu"]

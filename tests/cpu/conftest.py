@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu.builds import STRANGER
+from tests.cpu.builds import STRANGER, best_level
 from toptheta_npu import _compiler
 from toptheta_npu.cpu import cache, instruction_sets
 
 
 @pytest.fixture
 def level() -> str:
-    """The best level of this machine."""
-    found = instruction_sets.available()
-    if not found or shutil.which("g++") is None:
-        pytest.skip("the CPU kernel cannot be built here")
-    return found[0]
+    return best_level()
 
 
 @pytest.fixture

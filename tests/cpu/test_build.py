@@ -18,11 +18,20 @@ import pytest
 
 import toptheta_npu
 from tests.cpu.builds import STRANGER, answer, entries, needs_root
-from toptheta_npu import TopThetaBackendError, TopThetaValueError
+from toptheta_npu import TopThetaBackendError, TopThetaValueError, _compiler
 from toptheta_npu.cpu import build, cache, instruction_sets
 
 Script = Callable[..., Path]
 Runs = Callable[[], int]
+
+
+def kept(dtype: str, source: Path) -> build.Library | None:
+    """As for `toptheta_npu.backend_info`."""
+    try:
+        compiler = _compiler.find_compiler()
+    except TopThetaBackendError:
+        compiler = None
+    return build.kept_library(dtype, compiler, source=source)
 
 
 def test_a_built_library_is_kept(
@@ -152,7 +161,7 @@ def test_a_compiler_older_than_the_cpu_gets_the_next_level(
     library, found = build.best_library("float32", source=source)
     assert found == "avx512"
     assert answer(library) == 42
-    assert build.kept_library("float32", source=source) == (library, "avx512")
+    assert kept("float32", source) == (library, "avx512")
     monkeypatch.setenv(instruction_sets.VARIABLE, "avx512_bf16")
     with pytest.raises(TopThetaBackendError) as caught:
         build.best_library("float32", source=source)
@@ -170,12 +179,12 @@ def test_kept_library_builds_nothing(
     source: Path, level: str, folder: Path, script: Script, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", str(script()))
-    assert build.kept_library("float32", source=source) is None
+    assert kept("float32", source) is None
     assert runs() == 0
     assert not folder.exists()
     library = build.library("float32", level, source=source)
-    assert build.kept_library("float32", source=source) == (library, level)
-    assert build.kept_library("float16", source=source) is None
+    assert kept("float32", source) == (library, level)
+    assert kept("float16", source) is None
 
 
 def test_without_a_compiler_what_another_machine_built_serves(
@@ -185,7 +194,7 @@ def test_without_a_compiler_what_another_machine_built_serves(
     library = build.library("float32", level, source=source)
     monkeypatch.setenv("CXX", "/no/such/compiler")
     assert build.library("float32", level, source=source) == library
-    assert build.kept_library("float32", source=source) == (library, level)
+    assert kept("float32", source) == (library, level)
     with pytest.raises(TopThetaBackendError, match=r"^compiler: expected g\+\+ or \$CXX, got /no/such/compiler; "):
         build.library("float16", level, source=source)
 
@@ -232,7 +241,7 @@ def test_a_spoilt_library_is_built_again(
     monkeypatch.setenv("CXX", str(script()))
     library = build.library("float32", level, source=source)
     spoil(library)
-    assert build.kept_library("float32", source=source) is None
+    assert kept("float32", source) is None
     assert build.library("float32", level, source=source) == library
     assert answer(library) == 42
     assert entries(folder) == [library.parent]
@@ -252,7 +261,10 @@ def _parts(library: Path) -> dict[str, Path]:
 def test_what_belongs_to_another_user_is_refused(part: str, source: Path, level: str, folder: Path) -> None:
     path = _parts(build.library("float32", level, source=source))[part]
     os.chown(path, STRANGER, -1)
-    for ask in (partial(build.library, "float32", level), partial(build.kept_library, "float32")):
+    for ask in (
+        partial(build.library, "float32", level),
+        partial(build.kept_library, "float32", _compiler.find_compiler()),
+    ):
         with pytest.raises(TopThetaBackendError) as caught:
             ask(source=source)
         assert str(caught.value) == (

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.corpus import token_windows
 from toptheta_npu.models import sparsify
-from toptheta_npu.operator import SELECTOR
+from toptheta_npu.operator import NPU_SELECTOR
 
 _PROMPT, _NEW = 96, 24
 _LAYERS = 6
@@ -39,8 +39,8 @@ def test_greedy_tokens_are_those_of_the_fallback(placement: str, monkeypatch: py
     prompt = token_windows(tokenizer, "evaluation", _PROMPT, 1)
     expected, logits = generate("cpu", placement, prompt)
     calls: list[bool] = []
-    decide = SELECTOR.uses_kernel
-    monkeypatch.setattr(SELECTOR, "uses_kernel", lambda: calls.append(decide()) or calls[-1])
+    decide = NPU_SELECTOR.uses_kernel
+    monkeypatch.setattr(NPU_SELECTOR, "uses_kernel", lambda: calls.append(decide()) or calls[-1])
     found, _ = generate("npu", placement, prompt)
     assert len(calls) >= _LAYERS * (_NEW - 1)
     assert all(calls), "every step ran the kernel"

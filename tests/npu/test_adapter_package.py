@@ -195,7 +195,9 @@ def test_auto_with_a_package_runs_it(vendor: Path) -> None:
 def test_wrong_backend_variable(vendor: Path) -> None:
     outcome = outcome_of(vendor, TOPTHETA_BACKEND="ascend")
     assert outcome["type"] == "TopThetaValueError"
-    assert outcome["error"] == "TOPTHETA_BACKEND: expected one of npu, auto, fallback, got 'ascend'"
+    assert outcome["error"] == (
+        "TOPTHETA_BACKEND: expected one of npu, native, auto, fallback, got 'ascend'; or type cpu=native,npu=auto"
+    )
 
 
 def test_doctor_finds_all(vendor: Path) -> None:

@@ -66,9 +66,9 @@ def _check_npu() -> None:
         raise TopThetaValueError("--device", "torch_npu that can be imported", reason, remedy) from cause
     if not torch_npu.npu.is_available():
         raise TopThetaValueError("--device", "an Ascend NPU that torch_npu can use", "none", remedy)
-    from ..operator import SELECTOR
+    from ..operator import NPU_SELECTOR
 
-    SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
+    NPU_SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
 
 
 def free_bytes(device: str) -> float:
@@ -143,7 +143,7 @@ def environment(device: str) -> Mapping[str, object]:
 
 
 def _npu_stamp() -> dict[str, object]:
-    from ..npu.info import backend_info
+    from .._info import backend_info
 
     properties = _properties("npu")
     counts = {name: getattr(properties, name, None) for name in ("cube_core_num", "vector_core_num")}

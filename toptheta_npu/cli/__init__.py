@@ -25,14 +25,14 @@ app.command()(benchmark_generate)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from ..operator import SELECTOR
+        from ..operator import SELECTORS
 
         for package in ("toptheta_npu", "torch", "torch_npu"):
             try:
                 print(package, version(package))
             except PackageNotFoundError:
                 print(package, "not installed")
-        print("backend", SELECTOR.backend)
+        print("backend", ",".join(f"{device}={selector.backend}" for device, selector in SELECTORS.items()))
         raise typer.Exit
 
 
@@ -40,7 +40,7 @@ def _print_version(wanted: bool) -> None:
 def _about(
     wanted: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the versions and the backend."),
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the versions and the backends."),
     ] = False,
 ) -> None:
     """Top-Theta attention: calibrated thresholds instead of top-k."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import logging
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +18,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .._findings import Finding, as_finding
+from .._info import BackendInfo, backend_info
+from ..cpu.info import what_runs
+from ..errors import TopThetaBackendError, TopThetaError
 from ..npu.environment import has_emulated_devices
-from ..npu.info import BackendInfo, Finding, backend_info
+from ..operator import CPU_SELECTOR
 
 _TRANSFORMERS = ("5", "pip install 'toptheta_npu[hf]'")
 _SOURCES = Path(__file__).parents[2]
@@ -48,16 +55,35 @@ def what_works() -> list[Finding]:
 
 
 def _cpu() -> Finding:
+    """The operator is called, which builds the native kernel if need be."""
     import toptheta_npu
 
     query, cache = torch.ones(1, 2, 1, 16), torch.ones(1, 1, 4, 16)
     try:
-        out = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2))
+        with _without_warnings():
+            out = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2))
+    except TopThetaBackendError as error:
+        return as_finding("CPU", None, error)
+    except TopThetaError as error:  # such as a misspelt environment variable
+        return Finding("CPU", None, str(error))
     except Exception as error:  # whatever is broken here is the finding
         return Finding("CPU", None, f"{type(error).__name__}: {error}", "install torch and toptheta_npu again")
+    runs = what_runs(CPU_SELECTOR, probe=False)
     if not torch.allclose(out, query):
-        return Finding("CPU", None, "the PyTorch fallback gives a wrong result", "install torch again")
-    return Finding("CPU", f"PyTorch fallback, torch {torch.__version__}")
+        return Finding("CPU", None, f"a wrong result ({runs.found})", "install torch and toptheta_npu again")
+    why = f"; the native kernel does not run: {runs.problem}" if runs.problem else ""
+    return Finding("CPU", f"{runs.found}, torch {torch.__version__}{why}", None, runs.remedy)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keeps out of the log what is printed here anyway."""
+    logger, kept = logging.getLogger("toptheta_npu"), lambda record: record.levelno > logging.WARNING
+    logger.addFilter(kept)
+    try:
+        yield
+    finally:
+        logger.removeFilter(kept)
 
 
 def _transformers() -> Finding:
@@ -85,6 +111,8 @@ def _show(here: list[Finding], info: BackendInfo, console: Console) -> None:
         text = finding.found if finding.good else finding.problem
         console.print(f"{mark} {finding.name:<13} {escape(text or '')}")
         _show_remedy(finding, console)
+        if finding.name == "CPU":
+            _show_details(info.cpu_findings[:-1], console)
     console.print("\n[bold]What an Ascend NPU needs[/bold]")
     for finding in info.findings:
         mark = "[green]found  [/green]" if finding.good else "[yellow]missing[/yellow]"
@@ -96,6 +124,13 @@ def _show(here: list[Finding], info: BackendInfo, console: Console) -> None:
         _show_remedy(finding, console)
     console.print()
     console.print(_conclusion(here, info))
+
+
+def _show_details(findings: Iterable[Finding], console: Console) -> None:
+    for finding in findings:
+        problem = (finding.problem or "").removeprefix(f"{finding.name}: ")
+        text = "; ".join(filter(None, (finding.found, problem)))
+        console.print(f"        {finding.name}: {escape(text)}")
 
 
 def _show_remedy(finding: Finding, console: Console) -> None:
@@ -121,5 +156,11 @@ def _conclusion(here: list[Finding], info: BackendInfo) -> str:
         where = " on emulated devices" if has_emulated_devices() else ""
         return f"NPU tensors run the Ascend C kernel{where}."
     if info.backend == "npu":
-        return "NPU tensors raise an error here. CPU and CUDA tensors run the PyTorch fallback as ever."
+        return f"NPU tensors raise an error here. {_elsewhere(here[0])}"
     return f"The backend is {info.backend!r}: NPU tensors run the PyTorch fallback on the NPU."
+
+
+def _elsewhere(cpu: Finding) -> str:
+    if (cpu.found or "").startswith("native"):
+        return "CPU tensors run the native kernel, CUDA tensors the PyTorch fallback."
+    return "CPU and CUDA tensors run the PyTorch fallback."

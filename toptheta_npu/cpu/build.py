@@ -130,18 +130,19 @@ def library(dtype_name: str, level: str, *, source: Path = SOURCE) -> Path:
         return kept
 
 
-def kept_library(dtype_name: str, *, source: Path = SOURCE) -> Library | None:
+def kept_library(dtype_name: str, compiler: Compiler | None, *, source: Path = SOURCE) -> Library | None:
     """What `best_library` would give without building; None if it would build or fail.
+
+    Args:
+        dtype_name: "float32", "float16" or "bfloat16".
+        compiler: the one that would build; None if there is none, so that every compiler's library serves.
+        source: the C++ unit; the files beside it belong to it.
 
     Raises:
         TopThetaBackendError: this machine runs no level, or the cache may not be used.
         TopThetaValueError: TOPTHETA_CPU_LEVEL names no level.
     """
     folder = cache_folder()
-    try:
-        compiler = find_compiler()
-    except TopThetaBackendError:
-        compiler = None
     for level in instruction_sets.levels():
         unit = _read_unit(dtype_name, level, source)
         kept = cache.checked_library(unit.entry(folder, compiler)) if compiler else _any_kept(unit, folder)

@@ -92,7 +92,8 @@ def levels() -> tuple[str, ...]:
     if not found:
         raise TopThetaBackendError(
             "CPU", "AVX2, FMA and F16C on x86-64 or FP16 arithmetic on aarch64, in /proc/cpuinfo",
-            f"a machine of type {platform.machine()} without them", "the PyTorch fallback runs here",
+            f"a machine of type {platform.machine()} without them",
+            "run the PyTorch fallback: export TOPTHETA_BACKEND=cpu=fallback",
         )  # fmt: skip
     return found
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any
 
 import torch
 
-from .._checks import check_choice
+from .._backends import Selector
 from ..errors import TopThetaBackendError
 from . import loading
 
-BACKENDS = ("npu", "auto", "fallback")
-VARIABLE = "TOPTHETA_BACKEND"
-Backend = Literal["npu", "auto", "fallback"]
 _Implementations = Mapping[str, Callable[..., Any]]
 _logger = logging.getLogger("toptheta_npu")
 
 
-class Selector:
+class NpuSelector(Selector):
     """Decides between the adapter's kernels and the fallback for the registered operators.
 
     The adapter registers its kernels with the dispatcher itself, so that a call costs nothing here. As long as it
@@ -31,25 +26,16 @@ class Selector:
     """
 
     def __init__(self, schemas: dict[str, str], fallbacks: _Implementations) -> None:
+        super().__init__("npu")
         self.schemas = schemas
         self.fallbacks = fallbacks
-        self.chosen: Backend | None = None
         self.failure: TopThetaBackendError | None = None
         self._logged: set[str] = set()  # reasons that are in the log
         self._ready = False  # spares the later calls the rest of `uses_kernel`
         self._cover: torch.library.Library | None = None
 
-    @property
-    def backend(self) -> Backend:
-        """As chosen by `use_backend`, by the environment variable, or "npu"."""
-        if self.chosen is not None:
-            return self.chosen
-        given = os.environ.get(VARIABLE) or "npu"
-        check_choice(VARIABLE, given, BACKENDS)
-        return cast(Backend, given)
-
-    def choose(self, backend: Backend | None) -> None:
-        self.chosen = backend
+    def choose(self, backend: str | None) -> None:
+        super().choose(backend)
         self.failure = None
         self._ready = False
         self._place_cover()
@@ -85,7 +71,7 @@ class Selector:
         return getattr(torch.ops.toptheta_npu, name).default(*arguments, **options)
 
     def _place_cover(self) -> None:
-        covered = self.backend == "fallback" and loading.loaded() is not None
+        covered = loading.loaded() is not None and self.backend == "fallback"
         if not covered and self._cover is not None:
             self._cover._destroy()
             self._cover = None
@@ -96,26 +82,3 @@ class Selector:
                 warnings.filterwarnings("ignore", "[\\s\\S]*other operators may also be overridden")
                 for name, implementation in self.fallbacks.items():
                     self._cover.impl(name, implementation, "PrivateUse1")
-
-
-class Chosen:
-    """A choice of `use_backend`; as a context manager it is undone at the end."""
-
-    def __init__(self, selector: Selector, before: Backend | None) -> None:
-        self._selector, self._before = selector, before
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._selector.choose(self._before)
-
-
-def choose_backend(selector: Selector, backend: str) -> Chosen:
-    """Check and make a choice, see `toptheta_npu.use_backend`."""
-    check_choice("backend", backend, BACKENDS)
-    before = selector.chosen
-    selector.choose(cast(Backend, backend))
-    return Chosen(selector, before)

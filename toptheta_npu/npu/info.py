@@ -10,11 +10,11 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
+from .._findings import Finding, as_finding
 from ..errors import TopThetaBackendError
 from . import environment, loading
 from .environment import CUSTOM_PATH, Package
@@ -31,82 +31,19 @@ _TORCH_NPU_MISSING = "install the torch_npu made for torch {torch}; see docs/bui
 _CANN_MISSING = "run the set_env.sh of CANN, for example: source /usr/local/Ascend/ascend-toolkit/set_env.sh"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        name: what was looked for.
-        found: what is there; None if it is missing.
-        problem: why it cannot be used; None if it can.
-        remedy: what to type; None if nothing needs to be done.
-    """
-
-    name: str
-    found: str | None
-    problem: str | None = None
-    remedy: str | None = None
-
-    @property
-    def good(self) -> bool:
-        return self.problem is None
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """What `backend_info` found.
-
-    Attributes:
-        backend: "npu", "auto" or "fallback", as chosen.
-        loaded: the op package whose adapter is in this process, or None.
-        findings: in the order in which they are needed.
-    """
-
-    backend: str
-    loaded: str | None
-    findings: tuple[Finding, ...]
-
-    @property
-    def usable(self) -> bool:
-        """NPU tensors can run the op package, as far as it can be told."""
-        return all(finding.good for finding in self.findings)
-
-    def to_json(self) -> str:
-        """For bug reports."""
-        return json.dumps(asdict(self) | {"usable": self.usable}, indent=2)
-
-
-def backend_info(*, probe: bool = False) -> BackendInfo:
-    """Tell what was found and what is missing to run on NPU tensors, without touching a device.
-
-    Args:
-        probe: also import torch_npu and ask for the devices, in a process of its own; takes seconds.
-
-    Example:
-        >>> import toptheta_npu
-        >>> [finding.name for finding in toptheta_npu.backend_info().findings]
-        ['toptheta_npu', 'Python', 'torch', 'torch_npu', 'CANN', 'op package', 'adapter', 'backend']
-    """
-    from ..operator import SCHEMAS, SELECTOR
-
+def findings(schemas: dict[str, str], *, probe: bool) -> list[Finding]:
+    """What the op package needs, in the order in which it is needed; see `toptheta_npu.backend_info`."""
     torch_npu, cann = _torch_npu(), _cann()
-    findings = [
+    found = [
         Finding("toptheta_npu", _version("toptheta_npu") or "not installed, run from its folder"),
         Finding("Python", f"{platform.python_version()} on {platform.machine()}"),
-        Finding("torch", torch.__version__), torch_npu, cann, *_package_and_adapter(SCHEMAS),
+        Finding("torch", torch.__version__), torch_npu, cann, *_package_and_adapter(schemas),
     ]  # fmt: skip
     if probe:
-        findings.append(_devices() if torch_npu.good else Finding("devices", None, "not asked: torch_npu is missing"))
-        if findings[-1].good and not cann.good:  # torch_npu has found it, by a way that was not looked at
-            findings[findings.index(cann)] = Finding("CANN", cann.found or "where torch_npu finds it")
-    try:
-        backend: str = SELECTOR.backend
-        findings.append(Finding("backend", backend))
-    except ValueError as error:
-        backend = "npu"
-        findings.append(Finding("backend", None, str(error), "unset TOPTHETA_BACKEND"))
-    loaded = loading.loaded()
-    return BackendInfo(backend, None if loaded is None else str(loaded.folder), tuple(findings))
+        found.append(_devices() if torch_npu.good else Finding("devices", None, "not asked: torch_npu is missing"))
+        if found[-1].good and not cann.good:  # torch_npu has found it, by a way that was not looked at
+            found[found.index(cann)] = Finding("CANN", cann.found or "where torch_npu finds it")
+    return found
 
 
 def _version(package: str) -> str | None:
@@ -160,7 +97,7 @@ def _package_and_adapter(schemas: dict[str, str]) -> tuple[Finding, Finding]:
         found = loading.check_package(package)
     except TopThetaBackendError as error:
         unknown = Finding("adapter", None, "not looked for: the op package comes first")
-        return _as_finding("op package", where, error), unknown
+        return as_finding("op package", where, error), unknown
     return _reachable(found, where), _adapter(found, schemas)
 
 
@@ -182,13 +119,8 @@ def _adapter(package: Package, schemas: dict[str, str]) -> Finding:
     try:
         built = loading.check_adapter(package, schemas)
     except TopThetaBackendError as error:
-        return _as_finding("adapter", str(package.adapter) if package.adapter.exists() else None, error)
+        return as_finding("adapter", str(package.adapter) if package.adapter.exists() else None, error)
     return Finding("adapter", f"{package.adapter}, for torch {built}")
-
-
-def _as_finding(name: str, found: str | None, error: TopThetaBackendError) -> Finding:
-    problem, _, remedy = str(error).rpartition("; ")
-    return Finding(name, found, problem, remedy)
 
 
 def _devices() -> Finding:

@@ -1,0 +1,137 @@
+"""Choosing what the operators run, device by device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+
+from ._checks import check_choice
+from .errors import TopThetaValueError, shown
+
+VARIABLE = "TOPTHETA_BACKEND"
+#: By device; the first one holds without a choice.
+BACKENDS = {"cpu": ("auto", "native", "fallback"), "npu": ("npu", "auto", "fallback")}
+_NAMES = ("npu", "native", "auto", "fallback")
+_EXAMPLE = "cpu=native,npu=auto"
+
+
+class Selector:
+    """The choice for one device.
+
+    Attributes:
+        device: "cpu" or "npu".
+        chosen: by `use_backend`; None if the environment variable or the default holds.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.chosen: str | None = None
+
+    @property
+    def backend(self) -> str:
+        """As chosen by `use_backend`, by the environment variable, or the default.
+
+        Raises:
+            TopThetaValueError: the variable cannot be understood.
+        """
+        if self.chosen is not None:
+            return self.chosen
+        return by_variable(os.environ.get(VARIABLE, "")).get(self.device, BACKENDS[self.device][0])
+
+    def choose(self, backend: str | None) -> None:
+        """Make a choice, or with None undo it."""
+        self.chosen = backend
+
+
+class Chosen:
+    """A choice of `use_backend`; as a context manager it is undone at the end."""
+
+    def __init__(self, before: Mapping[Selector, str | None]) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for selector, before in self._before.items():
+            selector.choose(before)
+
+
+def use_backend(backend: str, device: str | None = None) -> Chosen:
+    """Choose what the operators run on a CPU or an NPU, for the whole process. CUDA tensors run the PyTorch fallback.
+
+    On a CPU: "native", the native kernel, or an error if it cannot be had; "auto", the native kernel if it can be built
+    or is kept from before, otherwise the fallback (what holds without a choice); "fallback", the PyTorch fallback.
+
+    On an NPU: "npu", the op package, or an error if it cannot run (what holds without a choice); "auto", the op package
+    if it can be loaded, otherwise the fallback; "fallback", the PyTorch fallback on the NPU. Arguments that the kernel
+    does not take are an error under "auto" too.
+
+    Where "auto" falls back, one warning in the log of "toptheta_npu" says why.
+
+    Args:
+        backend: one of these.
+        device: "cpu" or "npu"; None is every device that knows the backend.
+
+    Returns:
+        A context manager that restores the former choice; without ``with`` the choice stays. The environment
+        variable TOPTHETA_BACKEND chooses for a process in which this function is not called: "fallback", or for each
+        device, "cpu=native,npu=auto".
+
+    Raises:
+        TopThetaValueError: another word, or one that the device does not know.
+
+    Example:
+        >>> import toptheta_npu
+        >>> with toptheta_npu.use_backend("fallback", device="npu"):
+        ...     print(toptheta_npu.backend_info().backend)
+        fallback
+    """
+    from .operator import SELECTORS
+
+    if device is None:
+        check_choice("backend", backend, _NAMES)
+        devices = _devices_with(backend)
+    else:
+        check_choice("device", device, tuple(BACKENDS))
+        check_choice(f"backend with device={device!r}", backend, BACKENDS[device])
+        devices = [device]
+    before = {SELECTORS[device]: SELECTORS[device].chosen for device in devices}
+    for selector in before:
+        selector.choose(backend)
+    return Chosen(before)
+
+
+def by_variable(text: str) -> dict[str, str]:
+    """What the text of the environment variable chooses, by device.
+
+    Raises:
+        TopThetaValueError: it cannot be understood.
+
+    Example:
+        >>> by_variable("fallback")
+        {'cpu': 'fallback', 'npu': 'fallback'}
+        >>> by_variable("cpu=native")
+        {'cpu': 'native'}
+    """
+    if "=" not in text:
+        name = text.strip()
+        if name and name not in _NAMES:
+            raise TopThetaValueError(VARIABLE, f"one of {', '.join(_NAMES)}", shown(text), f"or type {_EXAMPLE}")
+        return dict.fromkeys(_devices_with(name), name)
+    chosen: dict[str, str] = {}
+    for part in text.split(","):
+        device, _, name = (word.strip() for word in part.partition("="))
+        if device not in BACKENDS or device in chosen:
+            expected = f"each of {' and '.join(BACKENDS)} at most once"
+            raise TopThetaValueError(VARIABLE, expected, shown(text), f"such as {_EXAMPLE}")
+        check_choice(f"{VARIABLE} for {device}", name, BACKENDS[device])
+        chosen[device] = name
+    return chosen
+
+
+def _devices_with(backend: str) -> list[str]:
+    return [device for device, names in BACKENDS.items() if backend in names]

@@ -1,0 +1,74 @@
+"""What there is to run the operators, device by device, what is missing, and what to type."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from ._backends import BACKENDS, Selector
+from ._findings import Finding
+from .cpu import info as cpu_info
+from .errors import TopThetaValueError
+from .npu import info as npu_info
+from .npu import loading
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What `backend_info` found.
+
+    Attributes:
+        backend: what is chosen for NPU tensors: "npu", "auto" or "fallback".
+        loaded: the op package whose adapter is in this process, or None.
+        findings: for NPU tensors, in the order in which they are needed.
+        cpu_backend: what is chosen for CPU tensors: "auto", "native" or "fallback".
+        cpu_findings: for CPU tensors; the last one says what an operator runs.
+    """
+
+    backend: str
+    loaded: str | None
+    findings: tuple[Finding, ...]
+    cpu_backend: str
+    cpu_findings: tuple[Finding, ...]
+
+    @property
+    def usable(self) -> bool:
+        """NPU tensors can run the op package, as far as it can be told."""
+        return all(finding.good for finding in self.findings)
+
+    def to_json(self) -> str:
+        """For bug reports."""
+        return json.dumps(asdict(self) | {"usable": self.usable}, indent=2)
+
+
+def backend_info(*, probe: bool = False) -> BackendInfo:
+    """Tell what the operators run on a CPU, and what an NPU needs, without building anything or touching a device.
+
+    Args:
+        probe: also build the CPU kernel for float32, unless it is there, and import torch_npu and ask for the devices,
+            in a process of its own; takes seconds.
+
+    Example:
+        >>> import toptheta_npu
+        >>> [finding.name for finding in toptheta_npu.backend_info().findings]
+        ['toptheta_npu', 'Python', 'torch', 'torch_npu', 'CANN', 'op package', 'adapter', 'backend']
+        >>> [finding.name for finding in toptheta_npu.backend_info().cpu_findings]
+        ['instruction set', 'compiler', 'cache', 'operators']
+    """
+    from .operator import CPU_SELECTOR, NPU_SELECTOR, SCHEMAS
+
+    npu, loaded = _chosen(NPU_SELECTOR), loading.loaded()
+    return BackendInfo(
+        backend=npu.found or BACKENDS["npu"][0],
+        loaded=None if loaded is None else str(loaded.folder),
+        findings=(*npu_info.findings(SCHEMAS, probe=probe), npu),
+        cpu_backend=_chosen(CPU_SELECTOR).found or BACKENDS["cpu"][0],
+        cpu_findings=cpu_info.findings(CPU_SELECTOR, probe=probe),
+    )
+
+
+def _chosen(selector: Selector) -> Finding:
+    try:
+        return Finding("backend", selector.backend)
+    except TopThetaValueError as error:
+        return Finding("backend", None, str(error), "unset TOPTHETA_BACKEND")

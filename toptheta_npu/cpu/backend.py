@@ -1,0 +1,89 @@
+"""What runs for CPU tensors: the native kernel, or the PyTorch fallback."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .._backends import Selector
+from ..errors import TopThetaBackendError
+from .build import ELEMENTS
+
+_Implementation = Callable[..., Any]
+_logger = logging.getLogger("toptheta_npu")
+
+
+class CpuSelector(Selector):
+    """Decides between the native kernel and the fallback, once per operator and dtype and choice.
+
+    Attributes:
+        failures: why the native kernel does not run, by dtype, since the last choice.
+    """
+
+    def __init__(self, fallbacks: Mapping[str, _Implementation]) -> None:
+        super().__init__("cpu")
+        self.fallbacks = fallbacks
+        self.failures: dict[torch.dtype, TopThetaBackendError] = {}
+        self._decided: dict[tuple[str, torch.dtype], _Implementation] = {}
+        self._logged: set[str] = set()  # reasons that are in the log
+        self._lock = threading.RLock()
+
+    def choose(self, backend: str | None) -> None:
+        with self._lock:
+            super().choose(backend)
+            self.failures.clear()
+            self._decided.clear()
+
+    def implementation(self, name: str, dtype: torch.dtype) -> _Implementation:
+        """What an operator runs for tensors of a dtype; the first call may build it, later ones cost nothing.
+
+        Raises:
+            TopThetaBackendError: the native kernel cannot run, and the backend is "native".
+            TopThetaValueError: an environment variable cannot be understood.
+        """
+        return self._decided.get((name, dtype)) or self._decide(name, dtype)
+
+    def runs_native(self, dtype: torch.dtype) -> bool:
+        """Whether operators run the native kernel for a dtype; loads it if need be.
+
+        Raises:
+            As `implementation`.
+        """
+        name = next(iter(self.fallbacks))
+        return self.implementation(name, dtype) is not self.fallbacks[name]
+
+    def _decide(self, name: str, dtype: torch.dtype) -> _Implementation:
+        with self._lock:
+            if (name, dtype) not in self._decided:  # by another thread, which was waited for
+                operators = self._native_operators(dtype)
+                self._decided[name, dtype] = self.fallbacks[name] if operators is None else getattr(operators, name)
+            return self._decided[name, dtype]
+
+    def _native_operators(self, dtype: torch.dtype) -> ModuleType | None:
+        """The native operators, ready for a dtype, or None for the fallback."""
+        backend = self.backend
+        if backend == "fallback" or dtype in self.failures or str(dtype).removeprefix("torch.") not in ELEMENTS:
+            return None
+        operators = _import_operators()
+        try:
+            operators.load(dtype)
+        except TopThetaBackendError as error:
+            if backend == "native":
+                raise
+            self.failures[dtype] = error
+            if str(error) not in self._logged:
+                self._logged.add(str(error))
+                _logger.warning("toptheta_npu runs its PyTorch fallback on the CPU: %s", error)
+            return None
+        return operators
+
+
+def _import_operators() -> ModuleType:
+    from . import operators
+
+    return operators

@@ -1,0 +1,90 @@
+"""What the operators run on this CPU, and what the native kernel is built with."""
+
+from __future__ import annotations
+
+import torch
+
+from .._backends import VARIABLE
+from .._compiler import Compiler, find_compiler
+from .._findings import Finding, as_finding
+from ..errors import TopThetaBackendError, TopThetaValueError
+from . import build, instruction_sets
+from .backend import CpuSelector
+from .cache import cache_folder
+
+_FALLBACK = "PyTorch fallback"
+
+
+def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
+    """What there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
+    compiler = _find_compiler()
+    runs = what_runs(selector, compiler, probe=probe)  # first, since it may build
+    return _instruction_set(), _compiler(compiler), _cache(compiler), runs
+
+
+def what_runs(
+    selector: CpuSelector, compiler: Compiler | TopThetaBackendError | None = None, *, probe: bool
+) -> Finding:
+    """What an operator runs for float32 tensors; nothing is built unless ``probe`` asks for it."""
+    try:
+        if selector.backend == "fallback":
+            return Finding("operators", f"{_FALLBACK}, as chosen")
+        if probe:
+            selector.runs_native(torch.float32)
+        return Finding("operators", _native(selector, compiler or _find_compiler()))
+    except TopThetaBackendError as error:
+        return as_finding("operators", _FALLBACK if selector.backend == "auto" else None, error)
+    except TopThetaValueError as error:
+        variable = VARIABLE if str(error).startswith(VARIABLE) else instruction_sets.VARIABLE
+        return Finding("operators", None, str(error), f"unset {variable}")
+
+
+def _native(selector: CpuSelector, compiler: Compiler | TopThetaBackendError) -> str:
+    if failure := selector.failures.get(torch.float32):
+        raise failure
+    if kept := build.kept_library("float32", _usable(compiler)):
+        return f"native ({kept.level})"
+    if isinstance(compiler, TopThetaBackendError):
+        raise compiler
+    return f"native ({instruction_sets.levels()[0]}), which the first call builds"
+
+
+def _find_compiler() -> Compiler | TopThetaBackendError:
+    try:
+        return find_compiler()
+    except TopThetaBackendError as error:
+        return error
+
+
+def _usable(compiler: Compiler | TopThetaBackendError) -> Compiler | None:
+    return compiler if isinstance(compiler, Compiler) else None
+
+
+def _instruction_set() -> Finding:
+    try:
+        levels = instruction_sets.levels()
+    except TopThetaBackendError as error:
+        return as_finding("instruction set", None, error)
+    except TopThetaValueError as error:
+        return Finding("instruction set", None, str(error), f"unset {instruction_sets.VARIABLE}")
+    others = [level for level in instruction_sets.available() if level != levels[0]]
+    return Finding("instruction set", levels[0] + (f"; this CPU also runs {', '.join(others)}" if others else ""))
+
+
+def _compiler(compiler: Compiler | TopThetaBackendError) -> Finding:
+    if isinstance(compiler, TopThetaBackendError):
+        return as_finding("compiler", None, compiler)
+    return Finding("compiler", str(compiler))
+
+
+def _cache(compiler: Compiler | TopThetaBackendError) -> Finding:
+    folder = None
+    try:
+        folder = str(cache_folder())
+        kept = {name: build.kept_library(name, _usable(compiler)) for name in build.ELEMENTS}
+    except TopThetaBackendError as error:
+        return as_finding("cache", folder, error)
+    except TopThetaValueError:  # of the level, which is told elsewhere
+        return Finding("cache", folder)
+    libraries = [f"{name} ({library.level})" for name, library in kept.items() if library]
+    return Finding("cache", f"{folder}, with {', '.join(libraries) or 'nothing built yet'}")
