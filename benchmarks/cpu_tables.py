@@ -1,10 +1,10 @@
 """The decode step on this CPU: what docs/performance.md shows of it.
 
-    python -m benchmarks.cpu_tables [--write]
+    python -m benchmarks.cpu_tables [--write] [--part NAME]
 
-With --write it renews docs/results/cpu and the tables of docs/performance.md. About two minutes on two cores; other
-programs on the same cores spoil it. Each part is a command in a process of its own, since PyTorch decides once per
-process which pages it asks for.
+With --write it renews docs/results/cpu and the tables of docs/performance.md. About six minutes on two cores, and 8 GiB
+of memory; other programs on the same cores spoil it. Each part is a command in a process of its own, since PyTorch
+decides once per process which pages it asks for.
 """
 
 from __future__ import annotations
@@ -15,35 +15,43 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from benchmarks import decode_step_1b
 from benchmarks.tables import Goal, Table, renew
 from toptheta_npu.benchmark import report
 from toptheta_npu.benchmark.measure import ShapeResult
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+_ROOT = Path(__file__).resolve().parents[1]
+PAGE = _ROOT / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results" / "cpu"
 LEAST_OVER_DENSE = 0.95
 _ROUNDS = 31
-_STEP = ("toptheta_npu", "benchmark", "--device", "cpu", "--rounds", str(_ROUNDS))
+_COMPARISON = ("toptheta_npu", "benchmark", "--device", "cpu", "--rounds", str(_ROUNDS))
+_STEP = ("benchmarks.decode_step_1b",)
+_SMALL, _HUGE = ({"THP_MEM_ALLOC_ENABLE": value} for value in "01")
 #: By the names of their files: a module with its arguments, and what is set around it.
 PARTS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
-    "small_pages": (_STEP, {"THP_MEM_ALLOC_ENABLE": "0"}),
-    "huge_pages": (_STEP, {"THP_MEM_ALLOC_ENABLE": "1"}),
-    "densities": ((*_STEP, "--sweep", "densities", "--cache", "cold"), {"THP_MEM_ALLOC_ENABLE": "0"}),
+    "small_pages": (_COMPARISON, _SMALL),
+    "huge_pages": (_COMPARISON, _HUGE),
+    "densities": ((*_COMPARISON, "--sweep", "densities", "--cache", "cold"), _SMALL),
+    "decode_step_small_pages": (_STEP, _SMALL),
+    "decode_step_huge_pages": (_STEP, _HUGE),
 }
+STEPS = ("decode_step_small_pages", "decode_step_huge_pages")
 
 
-def measure(folder: Path) -> None:
-    """Run all parts; each writes one file into ``folder``."""
-    for name, (arguments, settings) in PARTS.items():
+def measure(folder: Path, parts: Iterable[str] = PARTS) -> None:
+    """Run some parts; each writes one file into ``folder``."""
+    for name in parts:
+        arguments, settings = PARTS[name]
         command = [sys.executable, "-m", *arguments, "--json", str(folder / f"{name}.json")]
-        subprocess.run(command, check=True, env=os.environ | settings, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, cwd=_ROOT, env=os.environ | settings, stdout=subprocess.DEVNULL)
 
 
 def results(folder: Path, name: str) -> list[ShapeResult]:
@@ -51,12 +59,16 @@ def results(folder: Path, name: str) -> list[ShapeResult]:
     return report.from_json((folder / f"{name}.json").read_text())
 
 
+def stored(folder: Path, name: str) -> dict[str, Any]:
+    """What one part wrote."""
+    return json.loads((folder / f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
 def goals(folder: Path = RESULTS) -> list[Goal]:
     """What the native kernel promises, from the files of ``folder``."""
     worst = min(result.gain("sparse", "cold", "own dense") or 0.0 for result in results(folder, "densities"))
-    return [
-        Goal("native top-θ over native at θ=-inf, cold, the least of all k", worst, LEAST_OVER_DENSE, at_most=False)
-    ]
+    least = Goal("native top-θ over native at θ=-inf, cold, the least of all k", worst, LEAST_OVER_DENSE, at_most=False)
+    return [least, *decode_step_1b.goals(stored(folder, STEPS[0]))]
 
 
 def tables(folder: Path = RESULTS) -> dict[str, Table]:
@@ -65,6 +77,8 @@ def tables(folder: Path = RESULTS) -> dict[str, Table]:
         "cpu machine": machine_table(folder),
         **{f"cpu {name}": report.summary(results(folder, name), "cpu") for name in ("small_pages", "huge_pages")},
         "cpu densities": density_table(results(folder, "densities")),
+        **{f"cpu {name}": decode_step_1b.as_table(stored(folder, name)) for name in STEPS},
+        "cpu bytes": decode_step_1b.bytes_table(stored(folder, STEPS[0])),
     }
 
 
@@ -76,8 +90,9 @@ def machine_table(folder: Path) -> Table:
     }  # fmt: skip
     rows = []
     for part in PARTS:
-        environment: Mapping[str, Any] = json.loads((folder / f"{part}.json").read_text())["environment"]
-        pages = " or ".join(sorted({result.pages or "unknown" for result in results(folder, part)}))
+        figures = stored(folder, part)
+        environment: Mapping[str, Any] = figures["environment"]
+        pages = " or ".join(sorted({str(result["pages"]) for result in figures.get("results", [figures])}))
         cells = {name: str(environment[name]) for name in names}
         cells["cache_bytes"] = f"{environment['cache_bytes'] >> 20} MiB"
         rows.append([part.replace("_", " "), *cells.values(), pages])
@@ -104,20 +119,25 @@ def _gain_and_bound(result: ShapeResult) -> str:
 
 def keep(folder: Path) -> None:
     """Copy the files of ``folder`` to the documentation, and renew its tables."""
-    RESULTS.mkdir(exist_ok=True)
-    for name in PARTS:
-        shutil.copyfile(folder / f"{name}.json", RESULTS / f"{name}.json")
+    shutil.copytree(folder, RESULTS, dirs_exist_ok=True)
     renew(PAGE, tables())
 
 
 def main(
     write: Annotated[bool, typer.Option("--write", help="Renew docs/performance.md and docs/results/cpu.")] = False,
+    part: Annotated[
+        list[str] | None, typer.Option(help=f"Measure this one alone: {', '.join(PARTS)}.  [default: all]")
+    ] = None,
 ) -> None:
-    """Measure the decode step on this CPU and print the tables."""
+    """Measure the decode step on this CPU and print the tables; what is not measured is taken from docs/results/cpu."""
+    if unknown := set(part or []) - set(PARTS):
+        raise typer.BadParameter(f"expected one of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}")
     console = Console(width=max(Console().width, 176))
     with tempfile.TemporaryDirectory() as unfinished:
         folder = Path(unfinished)
-        measure(folder)
+        if part:
+            shutil.copytree(RESULTS, folder, dirs_exist_ok=True)
+        measure(folder, part or PARTS)
         if write:
             keep(folder)
         for table in tables(folder).values():
