@@ -52,7 +52,7 @@ def measure() -> tuple[float, float]:
     call = "operator(query, key, value, threshold)"
     straight = "direct(query, key, value, threshold, num_heads=8, num_key_value_heads=2)"
     library, empty = register_empty()
-    with torch.no_grad():
+    with torch.no_grad(), toptheta_npu.use_backend("fallback", device="cpu"):
         with mock.patch.object(torch.ops.toptheta_npu, "incremental_attention", empty):
             alone = [microseconds(call, names, 2000) - microseconds("empty_like(query)", names, 2000) for _ in range(9)]
         in_place = [microseconds(call, names, 500) - microseconds(straight, names, 500) for _ in range(15)]
