@@ -23,6 +23,7 @@ from toptheta_npu import (
 )
 from toptheta_npu.fallback import reference
 
+pytestmark = pytest.mark.usefixtures("cpu_backend")
 _BASE = Case("split", heads=8, lengths=(40, 33, 1), head_dim=16, keep=0.1)
 _MODES = [
     *((sdc, vmc, "pre_softmax") for sdc in ("none", "exact", "exp_threshold", "offline") for vmc in (False, True)),
