@@ -266,12 +266,11 @@ def _decode(
     )  # fmt: skip
     check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
     _check_npu(query, key, value, head_dim, block_size)
-    options = {
-        "input_layout": input_layout, "placement": placement, "sdc": sdc, "sdc_gamma": float(sdc_gamma), "path": path,
-    }  # fmt: skip
+    given = input_layout, placement, sdc, float(sdc_gamma), path
+    options = {} if given == _DEFAULTS else dict(zip(_OPTIONS, given, strict=True))
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
-        num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **({} if options == _DEFAULTS else options),
+        num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **options,
     )  # fmt: skip
 
 
@@ -392,8 +391,11 @@ def _register() -> torch.library.Library:
 
 _LIBRARY = _register()
 #: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
-_DEFAULTS = {
-    argument.name: argument.default_value
-    for argument in torch.ops.toptheta_npu.incremental_attention.default._schema.arguments
-    if argument.kwarg_only and argument.has_default_value()
-}
+_OPTIONS, _DEFAULTS = zip(
+    *(
+        (argument.name, argument.default_value)
+        for argument in torch.ops.toptheta_npu.incremental_attention.default._schema.arguments
+        if argument.kwarg_only and argument.has_default_value()
+    ),
+    strict=True,
+)

@@ -92,7 +92,7 @@ def test_eight_threads_call_at_once(thread_count: Any) -> None:
     inputs = [make_inputs(replace(_LONG, dtype=_DTYPES[seed % 3]), seed=seed) for seed in range(8)]
     expected = [incremental_attention_with_stats(**each.arguments) for each in inputs]
 
-    def call_often(each: Inputs) -> list[tuple[Tensor, ...]]:
+    def call_often(each: Any) -> list[tuple[Tensor, ...]]:
         torch.set_num_threads(2)  # a matter of the thread
         return [incremental_attention_with_stats(**each.arguments) for _ in range(10)]
 
