@@ -44,14 +44,21 @@ def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> T
     Args:
         keep: bool [B, Hq, ..., S].
     """
-    grouped = keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:])
-    blocks = grouped.split(head_block(head_dim), dim=2)
+    blocks = keep.unflatten(1, (num_key_value_heads, -1)).split(head_block(head_dim), dim=2)
     return torch.stack([block.any(2).sum(-1) for block in blocks]).sum(0)
 
 
 def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
     """V rows needed, [B, Hkv, ...]: the union over all query heads of a KV group; ``keep`` as above."""
-    return keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:]).any(2).sum(-1)
+    union: Tensor = keep.unflatten(1, (num_key_value_heads, -1)).any(2)
+    return union.sum(-1)
+
+
+def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Per sequence the first valid key and the number of valid keys, int64 [B], clamped to the cache."""
+    starts = query.new_zeros(len(query), dtype=torch.long) if starts is None else starts.long().clamp(0, capacity)
+    room = capacity - starts
+    return starts, room if lengths is None else lengths.long().clamp(min=0).minimum(room)
 
 
 @dataclass(frozen=True)
