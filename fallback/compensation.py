@@ -70,11 +70,3 @@ def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mea
     beta = estimate.unsqueeze(-1) / denominator
     mean = value_mean.repeat_interleave(out.shape[1] // value_mean.shape[1], dim=1)
     return out + torch.where(beta == 0, 0.0, beta * mean)
-
-
-def add_value_mean(out: Tensor, beta: Tensor, value_mean: Tensor | None) -> Tensor:
-    """out + beta mu, [B, Hq, ..., D] with beta [B, Hq, ...] and mu [B, Hkv, ..., D]; where beta is 0 mu may be NaN."""
-    if value_mean is None:
-        return out
-    mean = value_mean.repeat_interleave(out.shape[1] // value_mean.shape[1], dim=1)
-    return out + torch.where(beta.unsqueeze(-1) == 0, 0.0, beta.unsqueeze(-1) * mean)
