@@ -1,9 +1,9 @@
 """Decode that reads only the surviving V rows.
 
 The steps and equations are those of `reference.incremental_attention`. What differs is what is read of the KV cache:
-valid keys alone, in any layout, and only the V rows that a query head keeps. A KV head that keeps more than
-`DENSE_ABOVE` of a sequence's elements multiplies all its valid V rows instead: scattered reads of most rows cost more
-than one sweep.
+valid keys alone, in any layout, and only the V rows that a query head keeps. Where the query heads of a KV head together
+keep more than `DENSE_ABOVE` of a sequence's keys, all its valid V rows are multiplied instead: scattered reads of most
+rows cost more than one sweep.
 """
 
 from __future__ import annotations
@@ -152,12 +152,12 @@ def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
     """N [B, Hq, D] float32, the sum of weights [B, Hq, S] times V rows."""
     cache = rows.cache
     by_kv_head = (cache.num_key_value_heads, -1)
-    weights, kept = weights.unflatten(1, by_kv_head), rows.kept.unflatten(1, by_kv_head)  # [B, Hkv, g, ...]
+    weights = weights.unflatten(1, by_kv_head)  # [B, Hkv, g, S]
+    union = rows.keep.unflatten(1, by_kv_head).any(2)  # [B, Hkv, S]: V rows that some query head keeps
     above = {"gather": math.inf, "dense": -math.inf}.get(path, DENSE_ABOVE)
-    dense = kept.sum(-1) > above * kept.shape[-1] * rows.n  # [B, Hkv]
+    dense = union.sum(-1) > above * rows.n  # [B, Hkv]
 
-    # the V rows that some query head keeps, KV head by KV head
-    gathered = rows.keep.unflatten(1, by_kv_head).any(2) & ~dense[..., None]  # [B, Hkv, S]
+    gathered = union & ~dense[..., None]
     sequence, head, position = gathered.nonzero(as_tuple=True)
     values = cache.gather_values(sequence, head, position).float()  # [V rows, D]
     weights_of_row = weights[sequence, head, :, position]  # [V rows, g]
