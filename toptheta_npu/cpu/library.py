@@ -11,7 +11,7 @@ import torch
 
 from ..errors import TopThetaBackendError
 from . import threads
-from .build import best_library
+from .build import Library, best_library
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _VIEW = "P4q"
@@ -29,22 +29,21 @@ def function(dtype: torch.dtype) -> Callable[[bytes], int]:
     """
     found = _FUNCTIONS.get(dtype)
     if found is None:
-        found = _FUNCTIONS[dtype] = _load(dtype)
+        found = _FUNCTIONS[dtype] = _load(best_library(DTYPES[dtype]))
     return found
 
 
-def _load(dtype: torch.dtype) -> Callable[[bytes], int]:
-    path = best_library(DTYPES[dtype]).path
+def _load(built: Library) -> Callable[[bytes], int]:
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(built.path))
     except OSError as error:
-        raise TopThetaBackendError("native library", "one that can be loaded", str(error), f"remove {path}") from error
+        remedy = f"remove {built.path.parent}"
+        raise TopThetaBackendError("CPU kernel", "a library that can be loaded", str(error), remedy) from error
     size = library.toptheta_size_of_arguments
     size.restype = ctypes.c_int64
     if size() != ARGUMENTS.size:
-        raise TopThetaBackendError(
-            "native library", f"arguments of {ARGUMENTS.size} bytes", str(size()), f"remove {path}"
-        )
+        remedy = "install toptheta_npu again"
+        raise TopThetaBackendError("CPU kernel", f"arguments of {ARGUMENTS.size} bytes", f"{size()}", remedy)
     entry: Any = library.toptheta_incremental_attention
     entry.argtypes, entry.restype = [ctypes.c_char_p], ctypes.c_int32
     return entry  # type: ignore[no-any-return]

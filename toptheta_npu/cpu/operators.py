@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._value_checks import check_step_values
 from .library import ARGUMENTS, RUN_IN_PARALLEL, function
 from .threads import thread_count
 
@@ -13,10 +14,6 @@ _SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
 _PATHS = {"auto": 0, "gather": 1, "dense": 2}
 _OUTPUT, _WITH_STATISTICS, _PARTIAL = range(3)
 _DONE, _BAD_VALUES, _OUT_OF_MEMORY = range(3)
-
-
-class BadValues(Exception):
-    """A value in a tensor cannot be; whoever called finds out which."""
 
 
 def load(dtype: torch.dtype) -> None:
@@ -176,7 +173,8 @@ def _call(
         )
     )  # fmt: skip
     if status == _BAD_VALUES:
-        raise BadValues
+        check_step_values(key, threshold, lengths, starts, block_table, discarded_mass, layout, placement)
+        raise AssertionError("the native kernel refused values that pass the checks in Python")
     if status == _OUT_OF_MEMORY:
         raise MemoryError("the native CPU backend found no memory for its intermediate results")
 

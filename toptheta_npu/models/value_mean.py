@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
+from .._value_checks import are_seen
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError
 from .rows import Rows
 
@@ -93,8 +94,10 @@ class CachedLayer:
         elif isinstance(self.layer, StaticLayer):
             # its tensor stays the same one even after a reset, and only the device knows the count
             follows = (known.count.to(count.device) + 1 == count).to(value.device)
-            added = known.total + _newest(value, rows)
-            total = torch.where(follows[:, None, None], added, sum_values(value, rows))
+            total = known.total + _newest(value, rows)
+            # a device would have to wait to know whether all sequences follow; reading all of V is quicker there
+            if not are_seen(follows) or not follows.all():
+                total = torch.where(follows[:, None, None], total, sum_values(value, rows))
         elif torch.equal(known.count + 1, count):
             total = known.total + _newest(value, rows)
         else:

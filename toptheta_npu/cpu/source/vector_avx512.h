@@ -1,5 +1,4 @@
-// The vector layer on AVX-512 (F, BW, DQ, VL). The products of AVX512_BF16 were no faster here than shifts and
-// multiplications.
+// The vector layer on AVX-512 (F, BW, DQ, VL), with the products of AVX512_BF16 where the unit is compiled for them.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +11,6 @@ constexpr int kLanes = 16;
 // registers of V that a block of rows may take, next to the accumulators
 constexpr int kValueRows = 4;
 constexpr int kValueVectors = 4;
-constexpr bool kHasBfloat16Products = false;
 
 using Floats = __m512;
 using Mask = __mmask16;
@@ -73,5 +71,14 @@ inline void load_bfloat16(const uint16_t* from, Floats& even, Floats& odd)
     even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
     odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
+
+#if defined(__AVX512BF16__)
+constexpr bool kHasBfloat16Products = true;
+using BfloatPairs = __m512bh;
+inline BfloatPairs load_pairs(const uint16_t* from) { return (__m512bh)_mm512_loadu_si512(from); }
+inline Floats add_products(Floats sums, BfloatPairs a, BfloatPairs b) { return _mm512_dpbf16_ps(sums, a, b); }
+#else
+constexpr bool kHasBfloat16Products = false;
+#endif
 
 }  // namespace toptheta
