@@ -28,7 +28,7 @@ def register_empty() -> Any:
     """The operator's schema with an implementation that does nothing."""
     library = torch.library.Library("toptheta_npu_benchmark", "DEF")
     library.define("empty" + operator.SCHEMAS["incremental_attention"])
-    library.impl("empty", operator._on_cpu(lambda _: lambda query, *_, **__: torch.empty_like(query)), "CPU")
+    library.impl("empty", operator._after_checks(lambda query, *_, **__: torch.empty_like(query)), "CPU")
     library.impl("empty", torch.library.fallthrough_kernel, "Autograd")
     return library, torch.ops.toptheta_npu_benchmark.empty
 
