@@ -1,9 +1,9 @@
 """Decode that reads only the surviving V rows.
 
 The steps and equations are those of `reference.incremental_attention`. What differs is what is read of the KV cache:
-valid keys alone, in any layout, and only the V rows that a query head keeps. Where the query heads of a KV head together
-keep more than `DENSE_ABOVE` of a sequence's keys, all its valid V rows are multiplied instead: scattered reads of most
-rows cost more than one sweep.
+valid keys alone, in any layout, and only the V rows that a query head keeps. Where the query heads of a KV head
+together keep more than `DENSE_ABOVE` of a sequence's keys, all its valid V rows are multiplied instead: scattered reads
+of most rows cost more than one sweep.
 """
 
 from __future__ import annotations

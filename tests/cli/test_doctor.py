@@ -93,7 +93,7 @@ def test_a_cpu_without_a_compiler(
     report = json.loads(run("--json").stdout)
     assert report["cpu_backend"] == "auto"
     assert [finding["name"] for finding in report["cpu_findings"]] == [
-        "instruction set", "compiler", "cache", "operators"
+        "instruction set", "compiler", "cache", "threads", "operators"
     ]  # fmt: skip
     assert report["cpu_findings"][-1]["found"] == "PyTorch fallback"
 

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from tests.cases import CASES, Case
 from tests.helpers import assert_equals_oracle, make_inputs
-from toptheta_npu import incremental_attention_with_stats, use_backend
+from toptheta_npu import TopThetaBackendError, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu import build, instruction_sets, library, threads
 from toptheta_npu.operator import CPU_SELECTOR
 
@@ -205,3 +206,12 @@ def test_choice_of_a_dtype_is_kept() -> None:
 def test_thread_count_is_that_of_pytorch(thread_count: Any) -> None:
     thread_count(3)
     assert threads.thread_count() == 3
+
+
+def test_library_that_cannot_be_loaded_is_told_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "library.so"
+    path.write_text("")  # as from a folder that is mounted noexec, the loader refuses it
+    monkeypatch.setattr(library, "_FUNCTIONS", {})
+    monkeypatch.setattr(library, "best_library", lambda name: build.Library(path, "avx2"))
+    with pytest.raises(TopThetaBackendError, match=r"set TOPTHETA_CACHE to a folder from which programs may be run$"):
+        library.function(torch.float32)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import TopThetaBackendError
-from . import threads
+from . import cache, threads
 from .build import Library, best_library
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -37,7 +37,8 @@ def _load(built: Library) -> Callable[[bytes], int]:
     try:
         library = ctypes.CDLL(str(built.path))
     except OSError as error:
-        remedy = f"remove {built.path.parent}"
+        # a damaged file is built again before it comes here, so it is the place
+        remedy = f"set {cache.VARIABLE} to a folder from which programs may be run"
         raise TopThetaBackendError("CPU kernel", "a library that can be loaded", str(error), remedy) from error
     size = library.toptheta_size_of_arguments
     size.restype = ctypes.c_int64
