@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from ..npu.errors import TopThetaBackendError
 from .library import ARGUMENTS, RUN_IN_PARALLEL, function
 from .threads import thread_count
 
