@@ -25,13 +25,14 @@ OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
   'transformers==5.0.*' 'tokenizers==0.22.*'
 
-.PHONY: demo test test-quick test-npu test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
+.PHONY: demo test test-quick test-npu test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs benchmark \
+  train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu -m 'not aarch64'
 	$(MAKE) --no-print-directory test-npu
 
 # under three minutes on two cores
@@ -73,6 +74,12 @@ $(OLDEST)/.ready: pyproject.toml
 test-npu: $(READY)
 	REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m npu \
 	  tests/npu tests/fallback tests/test_operator.py
+
+# the CPU backend's code for AArch64, built by a cross compiler and run in an emulator
+test-aarch64: $(READY)
+	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m aarch64 tests/cpu; \
+	else echo "SKIPPED: test-aarch64 needs a compiler and an emulator: apt-get install g++-aarch64-linux-gnu qemu-user"; fi
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -77,9 +77,10 @@ def incremental_attention_with_stats(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
     batch = query.shape[0]
-    out, lse = _like(query), torch.empty((batch, num_heads))
-    kept = torch.empty((batch, num_heads), dtype=torch.int32)
-    value_rows = torch.empty((batch, num_key_value_heads), dtype=torch.int32)
+    # not torch.empty, whose dtype and device are what the process has set
+    out, lse = _like(query), threshold.new_empty((batch, num_heads))
+    kept = threshold.new_empty((batch, num_heads), dtype=torch.int32)
+    value_rows = threshold.new_empty((batch, num_key_value_heads), dtype=torch.int32)
     _call(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, None, discarded_mass, value_mean,
         num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, path,
@@ -107,9 +108,8 @@ def incremental_attention_partial(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A decode step over a part of the keys: (out = N/R float32, m, R, E [B, Hq], kept int32)."""
     rows = (query.shape[0], num_heads)
-    out = _like(query, torch.float32)
-    maximum, kept_mass, discarded_mass = torch.empty(rows), torch.empty(rows), torch.empty(rows)
-    kept = torch.empty(rows, dtype=torch.int32)
+    out, kept = _like(query, torch.float32), threshold.new_empty(rows, dtype=torch.int32)
+    maximum, kept_mass, discarded_mass = (threshold.new_empty(rows) for _ in range(3))
     outputs = (
         out.data_ptr(), 0, kept.data_ptr(), 0, maximum.data_ptr(), kept_mass.data_ptr(), discarded_mass.data_ptr()
     )  # fmt: skip
