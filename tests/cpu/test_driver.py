@@ -10,6 +10,7 @@ from tests.cpu.driver_cases import assert_driver_equals_the_oracle, driver_cases
 from tests.cpu.native import ELEMENTS, EMULATED_LEVELS, OWN_LEVELS
 
 
+@pytest.mark.sanitizers
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @pytest.mark.parametrize("dtype", ELEMENTS)

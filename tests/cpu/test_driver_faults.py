@@ -15,6 +15,7 @@ from tests.cpu.driver_cases import DriverCase
 from tests.cpu.native import ALL_LEVELS, OWN_LEVELS, SOURCE, operator_arguments, same_bits
 from tests.helpers import make_inputs
 
+pytestmark = pytest.mark.sanitizers
 _ADDRESS = "address,undefined"
 #: Rows of no whole number of steps, whole tiles, several granules, and keys up to the end of the cache.
 _CASE = Case("faults", heads=6, kv_heads=2, head_dim=42, lengths=(4208,), lengths_as="none", keep=0.2)

@@ -18,7 +18,7 @@ from tests.cases import Case
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import assert_equals_oracle, make_inputs
 from toptheta_npu import TopThetaValueError
-from toptheta_npu._value_checks import cache_capacity, check_cache_values, check_mass_values, check_threshold_values
+from toptheta_npu._value_checks import check_step_values
 
 INF = math.inf
 _BASE = Case("base", heads=8, lengths=(200, 77), vmc=True)
@@ -217,21 +217,20 @@ def test_v_rows_that_no_head_keeps_are_not_read_where_a_third_is_kept(level: str
 @given(data=st.data())
 def test_wrong_values_are_those_that_python_words(level: str, data: st.DataObject) -> None:
     arguments = _drawn_values(data)
+    worded = None
     try:
-        check_threshold_values("threshold", arguments["threshold"], arguments["placement"])
-        if arguments["sdc"] == "offline":
-            check_mass_values(arguments["discarded_mass"])
-        table, lengths = arguments["block_table"], arguments["actual_seq_lengths"]
-        capacity = cache_capacity(arguments["key"], "BNSD", table)
-        check_cache_values(arguments["key"], lengths, arguments["key_start"], table, capacity)
-        is_right = True
-    except TopThetaValueError:
-        is_right = False
-    if is_right:
+        check_step_values(
+            *(arguments[name] for name in ("key", "threshold", "actual_seq_lengths", "key_start", "block_table")),
+            arguments["discarded_mass"] if arguments["sdc"] == "offline" else None, "BNSD", arguments["placement"],
+        )  # fmt: skip
+    except TopThetaValueError as error:
+        worded = str(error)
+    if worded is None:
         assert with_stats(**arguments)[0].isfinite().all()
     else:
-        with pytest.raises(operators.BadValues):
+        with pytest.raises(TopThetaValueError) as refused:
             with_stats(**arguments)
+        assert str(refused.value) == worded
 
 
 def _drawn_values(data: st.DataObject) -> dict[str, Any]:
