@@ -69,6 +69,7 @@ def _attend(
     sdc_gamma: float = 0.05,
     path: str = "auto",
 ) -> tuple[Tensor, _Rows]:
+    """The output in the query's layout, and the rows that it came from."""
     rows = _select_rows(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, None,
         num_heads, num_key_value_heads, input_layout, scale_value, placement,
