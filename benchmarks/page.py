@@ -2,14 +2,15 @@
 
     python -m benchmarks.page [--write]
 
-With --write it renews the tables of docs/performance.md and docs/results/performance.json. About ten minutes on two
-cores; other programs on the same cores spoil it. Nothing fails because a goal is missed.
+With --write it renews the tables of docs/performance.md, docs/results/performance.json and docs/results/cpu. About ten
+minutes on two cores; other programs on the same cores spoil it. Nothing fails because a goal is missed.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,30 +25,21 @@ from benchmarks import (
     calibration_prefill,
     calibration_rows,
     call_overhead,
+    cpu_tables,
     generation,
 )
 from benchmarks.modelled import decode, kernel_page, kernel_tables
 from benchmarks.tables import Goal, Table, goal_table, renew
-from toptheta_npu.benchmark import report, shapes
-from toptheta_npu.benchmark.environment import environment
-from toptheta_npu.benchmark.measure import ShapeResult, compare
+from toptheta_npu.benchmark import shapes
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results"
-COMPARISON = RESULTS / "comparison_cpu.json"
 FIGURES = RESULTS / "performance.json"
-ROUNDS = 15
 
 
-def comparison_goals(results: Iterable[ShapeResult]) -> list[Goal]:
-    """The decode step in pure PyTorch, cold, against the best SDPA."""
-    figures = []
-    for result in results:
-        goal, gain = report.goal_of(result.shape), result.gain("sparse", "cold")
-        if goal is not None and gain is not None:
-            name = f"PyTorch decode step against the best SDPA, cold: {report.short_name(result.shape)}"
-            figures.append(Goal(name, gain, goal, at_most=False))
-    return figures
+def native_goals(folder: Path = cpu_tables.RESULTS) -> list[Goal]:
+    """The native kernel on this CPU, from the files that `benchmarks.cpu_tables` writes."""
+    return _named("native kernel on a CPU", cpu_tables.goals(folder))
 
 
 def other_goals() -> list[Goal]:
@@ -70,13 +62,10 @@ def model_goals() -> list[Goal]:
     return _named("kernel, modelled", kernel_tables.goals(results))
 
 
-def tables(goals: Iterable[Goal], comparison: str, model: Iterable[Mapping[str, Any]]) -> dict[str, Table]:
-    """The tables of docs/performance.md by the names of their places there, from what the files of results hold."""
-    return {
-        "goals": goal_table(goals),
-        "comparison": report.summary(report.from_json(comparison), "cpu"),
-        "model": model_table(model),
-    }
+def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of docs/performance.md by the names of their places, but for those of `benchmarks.cpu_tables`."""
+    goals = [Goal(**goal) for goal in figures["goals"]]
+    return {"goals": goal_table(goals), "model": model_table(figures["model"])}
 
 
 def model_table(rows: Iterable[Mapping[str, Any]]) -> Table:
@@ -87,9 +76,8 @@ def model_table(rows: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def stored_tables() -> dict[str, Table]:
-    """The tables from the committed results."""
-    figures = json.loads(FIGURES.read_text())
-    return tables([Goal(**goal) for goal in figures["goals"]], COMPARISON.read_text(), figures["model"])
+    """All tables from the committed results."""
+    return tables(json.loads(FIGURES.read_text())) | cpu_tables.tables()
 
 
 def main(
@@ -97,24 +85,23 @@ def main(
 ) -> None:
     """Measure everything and print one page: figure, goal, met or not."""
     console = Console(width=max(Console().width, 176))
-    with torch.no_grad():
-        compared = compare(shapes.CPU_SHAPES, "cpu", rounds=ROUNDS)
-    comparison = report.as_json(compared, environment("cpu"), {"rounds": ROUNDS}, "cpu")
-    modelled_rows, left_out = decode.run(shapes.SHAPES, console)
-    goals = [*comparison_goals(compared), *model_goals(), *other_goals()]
-    figures = {
-        "environment": {"torch": torch.__version__, "machine": platform.machine()},
-        "goals": [asdict(goal) for goal in goals],
-        "model": decode.as_json(modelled_rows),
-        "model_left_out": [str(shape) for shape, _ in left_out],
-    }
-    figures = kernel_page.rounded(figures)
-    if write:
-        COMPARISON.write_text(comparison + "\n")
-        FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
-        renew(PAGE, stored_tables())
-    for table in tables(goals, comparison, figures["model"]).values():
-        console.print(table.as_rich())
+    with tempfile.TemporaryDirectory() as unfinished:
+        folder = Path(unfinished)
+        cpu_tables.measure(folder)
+        modelled_rows, left_out = decode.run(shapes.SHAPES, console)
+        goals = [*native_goals(folder), *model_goals(), *other_goals()]
+        figures = kernel_page.rounded({
+            "environment": {"torch": torch.__version__, "machine": platform.machine()},
+            "goals": [asdict(goal) for goal in goals],
+            "model": decode.as_json(modelled_rows),
+            "model_left_out": [str(shape) for shape, _ in left_out],
+        })  # fmt: skip
+        if write:
+            cpu_tables.keep(folder)
+            FIGURES.write_text(json.dumps(figures, indent=1) + "\n")
+            renew(PAGE, tables(figures))
+        for table in (tables(figures) | cpu_tables.tables(folder)).values():
+            console.print(table.as_rich())
 
 
 if __name__ == "__main__":

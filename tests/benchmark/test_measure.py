@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from toptheta_npu import TopThetaValueError
+import toptheta_npu
+from toptheta_npu import TopThetaBackendError, TopThetaValueError
 from toptheta_npu.benchmark import measure, report
 from toptheta_npu.benchmark.clocks import Timing
 from toptheta_npu.benchmark.contenders import COPY, Contender, list_contenders
@@ -27,6 +28,7 @@ from toptheta_npu.benchmark.measure import (
 )
 from toptheta_npu.benchmark.plots import crossover
 from toptheta_npu.benchmark.shapes import PAPER, Shape
+from toptheta_npu.cpu import cache, library
 
 SMALL = Shape(2, 8, 2, 256, 16, head_dim=64, dtype="float32")
 SHAPES = [
@@ -43,13 +45,45 @@ def test_every_contender_of_a_cpu_is_right(shape: Shape) -> None:
     assert result.kept == shape.k
     for row in result.rows:
         assert (row.missing is None) == (set(row.calls) == {"cold", "hot"})
-        if row.role in ("own dense", "sparse", "compensated"):
-            assert row.missing is None
     missing = {row.name for row in result.rows if row.missing}
     if shape.block_size:
-        assert missing == {"SDPA enable_gqa", "SDPA folded", "scores of top-θ", "top-k (torch.topk)"}
+        assert missing == {"SDPA enable_gqa", "SDPA folded", "top-k (torch.topk)"}
     else:
         assert missing == ({"SDPA folded"} if shape.group == 1 else set())
+    assert result.pages in ("small pages", "huge pages") or "% huge pages" in str(result.pages)
+
+
+NATIVE = ["stream", "native at θ=-inf", "native top-θ", "native top-θ + SDC + VMC"]
+
+
+def test_without_the_native_kernel_its_rows_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "_LIBRARIES", {})
+    with toptheta_npu.use_backend("auto", device="cpu"):
+        result = compare_one(SMALL, "cpu", copies=2, rounds=1)
+    assert [row.name for row in result.rows if row.missing] == NATIVE
+    for row in result.rows:
+        if row.missing:
+            assert row.missing.startswith("not available: compiler: expected")
+            assert "/no/such/compiler" in row.missing
+    assert result.gain("fallback", "cold") is not None
+    assert report.summary([result], "cpu").rows[0][-1] == ""
+
+
+def test_the_fallback_is_not_timed_under_the_name_of_the_native_kernel() -> None:
+    with toptheta_npu.use_backend("fallback", device="cpu"):
+        result = compare_one(SMALL, "cpu", copies=2, rounds=1)
+    reasons = {row.name: row.missing for row in result.rows if row.missing}
+    assert reasons == dict.fromkeys(NATIVE, "not available: the PyTorch fallback is chosen")
+
+
+def test_a_native_kernel_that_must_run_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(library, "_LIBRARIES", {})
+    with toptheta_npu.use_backend("native", device="cpu"), pytest.raises(TopThetaBackendError, match="compiler"):
+        compare_one(SMALL, "cpu", copies=2, rounds=1)
 
 
 @pytest.mark.parametrize("device", ["cuda", "npu"])
@@ -111,34 +145,43 @@ def _result() -> ShapeResult:
     """The paper's point with K read in 1 unit of time."""
     seconds = {
         "floor": 1.0, "dense": 3.0, "slow dense": 9.0, "own dense": 2.5, "sparse": 1.25, "compensated": 1.5,
-        "part": 1.0,
     }  # fmt: skip
     rows = [
         Row(role, role.removeprefix("slow "), calls={"cold": Timing(time, 0.9 * time, 1.1 * time)})
         for role, time in seconds.items()
     ]
     shape = replace(PAPER, dtype="float32")
-    return ShapeResult(shape, None, 128.0, 2, make_traffic(shape, 48 * 128), None, rows)
+    return ShapeResult(shape, None, 128.0, 2, make_traffic(shape, 48 * 128), rows=rows)
 
 
 def test_ratios_by_hand() -> None:
     result = _result()
     base = result.baseline("cold")
     assert base is not None
-    assert base.name == "dense"
-    assert result.gain("sparse", "cold") == pytest.approx(3 / 1.25)
-    assert result.gain("sparse", "cold", over="own dense") == pytest.approx(2)
+    assert base.name == "own dense"
+    assert result.gain("sparse", "cold") == pytest.approx(2.5 / 1.25)
+    assert result.gain("sparse", "cold", "own dense") == pytest.approx(2.5 / 1.25)
+    assert result.gain("sparse", "cold", "dense") == pytest.approx(3 / 1.25)
     assert result.bound_share("cold") == pytest.approx(2 / (32 / 17))
-    assert result.limit("cold") == pytest.approx(3 / (1 + 1 / 16))
+    assert result.limit("cold") == pytest.approx(2.5 / (1 + 1 / 16))
     assert result.roofline_share(result.rows[1], "cold") == pytest.approx(2 / 3)
     assert result.roofline_share(result.rows[4], "cold") == pytest.approx((1 + 1 / 16) / 1.25)
+    assert result.floor_rate("cold") == 48 * 2048 * 128 * 4
     assert result.gain("sparse", "hot") is None
+    result.rows[3].calls["cold"] = Timing(3.5, 3, 4)
+    assert result.gain("sparse", "cold") == pytest.approx(3 / 1.25)
+
+
+def test_the_floor_moves_the_rest_of_the_last_block_too() -> None:
+    result = _result()
+    result.shape = replace(PAPER, n=2000, block_size=128)
+    assert result.bytes_moved(result.rows[0]) == 48 * 2048 * 256
 
 
 def test_a_copy_moves_twice_the_bytes() -> None:
     result = _result()
     result.rows[0].name = COPY
-    assert result.limit("cold") == pytest.approx(2 * 3 / (1 + 1 / 16))
+    assert result.limit("cold") == pytest.approx(2 * 2.5 / (1 + 1 / 16))
     assert result.roofline_share(result.rows[0], "cold") == pytest.approx(1)
 
 
@@ -152,38 +195,49 @@ def test_tasks_outrank_events() -> None:
 def test_tasks_are_not_compared_with_calls() -> None:
     result = _result()
     result.rows[4].tasks["cold"] = Timing(0.001, 0, 0)  # top-θ alone
-    assert result.gain("sparse", "cold") == pytest.approx(3 / 1.25)
-    result.rows[2].tasks["cold"] = Timing(0.001, 0, 0)  # one of two dense rows
+    assert result.gain("sparse", "cold") == pytest.approx(2.5 / 1.25)
+    result.rows[2].tasks["cold"] = Timing(0.001, 0, 0)  # one of the dense rows
     base = result.baseline("cold")
     assert base is not None
-    assert base.name == "dense"
+    assert base.name == "own dense"
 
 
-def test_without_dense_attention_the_baseline_is_the_own_one() -> None:
+def test_summary_of_a_cpu() -> None:
     result = _result()
-    result.rows = [row for row in result.rows if row.role != "dense"]
-    assert result.gain("sparse", "cold") == pytest.approx(2)
-
-
-def test_summary_names_goals() -> None:
-    table = report.summary([_result()], "cpu")
+    result.pages = "small pages"
+    table = report.summary([result], "cpu")
     cells = dict(zip(table.columns, table.rows[0], strict=True))
-    assert cells | {"shape": "48/48 n=2048 k=128 f32", "top-θ": "2.40", "goal": "2.2", "met": "yes"} == cells
-    assert (cells["scores"], cells["own gain"], cells["bound"], cells["V rows"]) == ("80%", "2.00", "1.88", "0.062")
-    assert report.goal_of(replace(PAPER, dtype="float32", batch=2)) is None
+    assert cells == {
+        "shape": "48/48 n=2048 k=128 f32", "cache": "cold", "best dense": "own dense", "top-θ": "2.00",
+        "+SDC+VMC": "1.67", "top-k": "", "fallback": "", "over SDPA": "2.40", "own gain": "2.00", "bound": "1.88",
+        "share": "106%", "V rows": "0.062", "θ=-inf rate": "80%", "top-θ rate": "85%", "stream, GB/s": "0.1",
+    }  # fmt: skip
+    assert table.title == "Speed of a decode step, caches in small pages"
     assert table.as_markdown().splitlines()[1].count("---:") == len(table.columns) - 1
+    assert report.notes(result)[0].endswith("2 copies of the cache in small pages")
+
+
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_summary_of_an_accelerator(device: str) -> None:
+    table = report.summary([_result()], device)
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert table.title == "Speed of a decode step"
+    assert (cells["θ=-inf"], cells["top-θ"], cells["limit"], cells["k̃/k"]) == ("1.00", "2.00", "2.35", "1.000")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_results_survive_json(device: str) -> None:
     result = _result()
-    text = report.as_json([result], {"name": "it"}, {"rounds": 1}, device)
+    result.pages = "huge pages" if device == "cpu" else None
+    text = report.as_json([result], {"name": "it"}, {"rounds": 1})
     stored = json.loads(text)
-    first = stored["results"][0]["rows"][1]["calls"]["cold"]
-    assert first["median"] == (1 if device == "cpu" else 3)  # on a CPU ratios only
-    (back,) = report.from_json(text)
-    assert (back.shape, back.traffic, back.kept) == (result.shape, result.traffic, result.kept)
-    assert report.summary([back], "cpu").rows == report.summary([result], "cpu").rows
+    assert stored["unit"] == "seconds"
+    (first,) = stored["results"]
+    assert first["rows"][1]["calls"]["cold"]["median"] == 3
+    assert first["gains"]["cold"]["over_vendor_dense"] == pytest.approx(3 / 1.25)
+    assert first["gains"]["cold"]["of_floor"]["dense"] == pytest.approx(2 / 3)
+    assert report.from_json(text) == [result]
+    assert report.summary(report.from_json(text), device).rows == report.summary([result], device).rows
 
 
 def test_large_shapes_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,21 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page
+from benchmarks import cpu_tables, page
 from benchmarks.modelled import decode
 from benchmarks.tables import Goal, goal_table, renew
-from toptheta_npu.benchmark import report
-from toptheta_npu.benchmark.shapes import CPU_SHAPES, SHAPES, Shape
+from toptheta_npu.benchmark.shapes import CPU_SHAPES, SHAPES, Shape, densities_sweep
 
 _TEXT = page.PAGE.read_text()
 _FIGURES = json.loads(page.FIGURES.read_text())
 
 
-@pytest.mark.parametrize("name", ["goals", "comparison", "model"])
+_COMMANDS = {"cpu": "python -m benchmarks.cpu_tables --write"}
+_TABLES = page.stored_tables()
+
+
+@pytest.mark.parametrize("name", re.findall(r"<!-- table (.*) -->", _TEXT))
 def test_table(name: str) -> None:
     place = re.search(rf"<!-- table {name} -->\n(.*?)<!-- end -->", _TEXT, re.DOTALL)
     assert place is not None
-    assert place[1] == page.stored_tables()[name].as_markdown(), "renew it: python -m benchmarks.page --write"
+    command = _COMMANDS.get(name.split()[0], "python -m benchmarks.page --write")
+    assert place[1] == _TABLES[name].as_markdown(), f"renew it: {command}"
+
+
+def test_every_table_has_its_place() -> None:
+    assert sorted(re.findall(r"<!-- table (.*) -->", _TEXT)) == sorted(_TABLES)
 
 
 def test_results_are_of_the_default_tables() -> None:
@@ -31,7 +39,18 @@ def test_results_are_of_the_default_tables() -> None:
     assert [Shape(**row["shape"]) for row in _FIGURES["model"]] == [
         shape for shape in SHAPES if str(shape) not in left_out
     ]
-    assert [result.shape for result in report.from_json(page.COMPARISON.read_text())] == list(CPU_SHAPES)
+    for name, shapes in (
+        ("small_pages", CPU_SHAPES),
+        ("huge_pages", CPU_SHAPES),
+        ("densities", densities_sweep("cpu")),
+    ):
+        assert [result.shape for result in cpu_tables.results(cpu_tables.RESULTS, name)] == list(shapes)
+
+
+@pytest.mark.parametrize("name", ["small_pages", "huge_pages"])
+def test_pages_are_those_that_the_table_says(name: str) -> None:
+    for result in cpu_tables.results(cpu_tables.RESULTS, name):
+        assert str(result.pages).endswith(name.replace("_", " "))
 
 
 @pytest.mark.parametrize("number", [0, 2, 3])
@@ -45,12 +64,9 @@ def test_modelled_figures_are_those_of_the_kernel(number: int) -> None:
             assert now[form][name] == pytest.approx(then[form][name], rel=0.01), (form, name)
 
 
-def test_goals_of_the_comparison_are_all_on_the_page() -> None:
-    results = report.from_json(page.COMPARISON.read_text())
-    goals = page.comparison_goals(results)
-    assert sorted(goal.limit for goal in goals if goal.limit) == sorted(report.GOALS.values())
+def test_goals_of_the_native_kernel_are_on_the_page() -> None:
     stored = {goal["name"]: goal["value"] for goal in _FIGURES["goals"]}
-    for goal in goals:
+    for goal in page.native_goals():
         assert stored[goal.name] == pytest.approx(goal.value, rel=1e-4)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,22 @@ def test_table_covers_what_is_compared() -> None:
 
 @pytest.mark.parametrize(("name", "device"), [(name, device) for name in SWEEPS for device in ("cpu", "npu")])
 def test_sweep_changes_one_thing(name: str, device: str) -> None:
-    shapes = SWEEPS[name](device)
-    assert len(shapes) >= 5
-    assert len({shape.k / shape.n for shape in shapes}) == (1 if name == "lengths" else len(shapes))
-    assert len({shape.n for shape in shapes}) == (len(shapes) if name == "lengths" else 1)
+    groups: dict[Shape, list[Shape]] = {}
+    for shape in SWEEPS[name](device):
+        same = replace(shape, k=1, n=1) if name == "lengths" else replace(shape, k=1)
+        groups.setdefault(same, []).append(shape)
+    for shapes in groups.values():
+        assert len(shapes) >= 5
+        assert len({shape.k / shape.n for shape in shapes}) == (1 if name == "lengths" else len(shapes))
+        assert len({shape.n for shape in shapes}) == (len(shapes) if name == "lengths" else 1)
+
+
+def test_densities_of_a_cpu_end_at_half() -> None:
+    shapes = SWEEPS["densities"]("cpu")
+    for heads, n in (("48/48", 2048), ("32/8", 8192)):
+        for dtype in ("float32", "bfloat16"):
+            kept = [shape.k for shape in shapes if (shape.heads, shape.n, shape.dtype) == (heads, n, dtype)]
+            assert (kept[0], kept[-1]) == (32, n // 2)
 
 
 def test_bytes() -> None:

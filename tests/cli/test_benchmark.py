@@ -47,17 +47,21 @@ def test_writes_what_it_says(results: tuple[Path, str]) -> None:
     assert text.count("p10 to p90") == 2 * 4
 
 
-def test_json_has_ratios_only(results: tuple[Path, str]) -> None:
+def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
     stored = json.loads((results[0] / "results.json").read_text())
-    assert stored["unit"] == "time of the best dense row, same shape and cache"
+    assert stored["unit"] == "seconds"
     assert stored["settings"] == {"rounds": 2, "cache": "both"}
-    assert {"name", "torch", "threads", "cache_bytes"} <= set(stored["environment"])
+    assert {"name", "torch", "threads", "cache_bytes", "operators"} <= set(stored["environment"])
     for result in stored["results"]:
-        medians = {row["name"]: row["calls"] for row in result["rows"]}
+        rows = {row["name"]: row for row in result["rows"]}
+        assert result["pages"] in ("small pages", "huge pages") or "% huge pages" in result["pages"]
         for cache in ("cold", "hot"):
-            assert min(medians[name][cache]["median"] for name in medians if name.startswith("SDPA")
-                       and cache in medians[name]) == 1  # fmt: skip
-        assert result["gains"]["cold"]["sparse"] > 0
+            gains, dense = result["gains"][cache], rows[result["gains"][cache]["best_dense"]]
+            assert dense["role"] in ("dense", "own dense")
+            times = {name: row["calls"][cache]["median"] for name, row in rows.items() if row["calls"]}
+            assert gains["sparse"] == pytest.approx(times[dense["name"]] / times["native top-θ"])
+            assert gains["of_floor"]["native top-θ"] > 0
+            assert gains["of_floor"]["stream"] == 1
 
 
 def main(*arguments: str) -> int | str | None:

@@ -49,7 +49,7 @@ def without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing can be built and nothing is kept, nor is it loaded."""
     monkeypatch.setenv("CXX", "/no/such/compiler")
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(library, "_FUNCTIONS", {})
+    monkeypatch.setattr(library, "_LIBRARIES", {})
     monkeypatch.setattr(CPU_SELECTOR, "_logged", set())
 
 

@@ -52,7 +52,7 @@ def test_every_level_of_this_machine_equals_the_oracle(level: str, dtype: str, m
     if level not in instruction_sets.available():
         pytest.skip(f"this CPU does not run {level}")
     monkeypatch.setenv(instruction_sets.VARIABLE, level)
-    monkeypatch.setattr(library, "_FUNCTIONS", {})
+    monkeypatch.setattr(library, "_LIBRARIES", {})
     assert build.best_library(dtype).level == level
     for case in CASES:
         if case.dtype == dtype:
@@ -211,7 +211,7 @@ def test_thread_count_is_that_of_pytorch(thread_count: Any) -> None:
 def test_library_that_cannot_be_loaded_is_told_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "library.so"
     path.write_text("")  # as from a folder that is mounted noexec, the loader refuses it
-    monkeypatch.setattr(library, "_FUNCTIONS", {})
+    monkeypatch.setattr(library, "_LIBRARIES", {})
     monkeypatch.setattr(library, "best_library", lambda name: build.Library(path, "avx2"))
     with pytest.raises(TopThetaBackendError, match=r"set TOPTHETA_CACHE to a folder from which programs may be run$"):
         library.function(torch.float32)

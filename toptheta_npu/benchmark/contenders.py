@@ -15,14 +15,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import toptheta_npu
 
 from .. import fallback
-from ..fallback.layout import KeyValueCache
-from ..fallback.scores import attention_scores
+from ..operator import CPU_SELECTOR
 from .clocks import is_emulated
 from .inputs import Inputs
 from .shapes import Shape
 
-Role = Literal["dense", "own dense", "sparse", "compensated", "top-k", "fallback", "floor", "part"]
-Call = Callable[[int], Tensor]
+Role = Literal["dense", "own dense", "sparse", "compensated", "top-k", "fallback", "floor"]
+Call = Callable[[int], Any]
 #: The answer that a contender of each role must give.
 ANSWERS: dict[str, str] = {
     "dense": "dense", "own dense": "dense", "sparse": "kept", "compensated": "compensated", "top-k": "kept",
@@ -71,27 +70,37 @@ def list_contenders(device: str) -> list[Contender]:
 
     Example:
         >>> [contender.name for contender in list_contenders("cpu")][:3]
-        ['read K', 'SDPA enable_gqa', 'SDPA folded']
+        ['stream', 'SDPA enable_gqa', 'SDPA folded']
     """
     top_k = Contender("top-k (torch.topk)", "top-k", _top_k, _no_table)
-    own = [
-        Contender("top-θ at -inf", "own dense", lambda inputs: _operator(inputs, dense=True)),
-        Contender("top-θ", "sparse", _operator),
-        Contender("top-θ + SDC + VMC", "compensated", lambda inputs: _operator(inputs, compensated=True)),
-    ]
-    floor = Contender("read K", "floor", _read_keys)
+    fallback_row = Contender("PyTorch fallback", "fallback", _fallback)
+    if device == "cpu":
+        stream = Contender("stream", "floor", _stream, _no_native)
+        return [stream, *_sdpa(), *_own("native at θ=-inf", "native top-θ", _no_native), top_k, fallback_row]
+    own = _own("top-θ at -inf", "top-θ")
     if device == "npu":
         vendor = [
             Contender("npu_incre_flash_attention", "dense", _incre_flash_attention, _vendor_limits, foreign=True),
             Contender("npu_fused_infer_attention_score", "dense", _fused_infer_attention, _vendor_limits, foreign=True),
         ]
-        copy = Contender(COPY, "floor", _copy_keys)
-        return [copy, *vendor, *own, top_k, Contender("PyTorch fallback", "fallback", _fallback)]
-    if device == "cuda":
-        flash = Contender("flash_attn", "dense", _flash_attn, _no_flash_attn, foreign=True)
-        return [floor, *_sdpa_on_cuda(), flash, *own, top_k]
-    scores = Contender("scores of top-θ", "part", _scores, _no_table)
-    return [floor, *_sdpa(), *own, scores, top_k]
+        return [Contender(COPY, "floor", _copy_keys), *vendor, *own, top_k, fallback_row]
+    flash = Contender("flash_attn", "dense", _flash_attn, _no_flash_attn, foreign=True)
+    return [Contender("read K", "floor", _read_keys), *_sdpa_on_cuda(), flash, *own, top_k]
+
+
+def _own(dense: str, sparse: str, reason: Callable[[Shape], str | None] = _always) -> list[Contender]:
+    """The public operator: the Ascend C kernel on an NPU, the native kernel on a CPU, PyTorch elsewhere."""
+    return [
+        Contender(dense, "own dense", lambda inputs: _operator(inputs, dense=True), reason),
+        Contender(sparse, "sparse", _operator, reason),
+        Contender(f"{sparse} + SDC + VMC", "compensated", lambda inputs: _operator(inputs, compensated=True), reason),
+    ]
+
+
+def _no_native(shape: Shape) -> str | None:
+    if CPU_SELECTOR.runs_native(shape.torch_dtype):
+        return None
+    return f"not available: {CPU_SELECTOR.failures.get(shape.torch_dtype, 'the PyTorch fallback is chosen')}"
 
 
 def _no_table(shape: Shape) -> str | None:
@@ -190,7 +199,6 @@ def _vendor_arguments(inputs: Inputs) -> dict[str, Any]:
 
 
 def _operator(inputs: Inputs, dense: bool = False, compensated: bool = False) -> Call:
-    """The public operator: the Ascend C kernel on an NPU, PyTorch elsewhere."""
     threshold = torch.full_like(inputs.threshold, -torch.inf) if dense else inputs.threshold
     options: dict[str, Any] = {
         "actual_seq_lengths": inputs.lengths, "block_table": inputs.block_table,
@@ -225,6 +233,13 @@ def _top_k(inputs: Inputs) -> Call:
     return attend
 
 
+def _stream(inputs: Inputs) -> Call:
+    """All bytes of K by the threads of the native kernel."""
+    from ..cpu.library import read
+
+    return lambda copy: read(inputs.layers[copy][0])
+
+
 def _read_keys(inputs: Inputs) -> Call:
     """All bytes of K once, as integers: a sum of half-precision numbers may be slower than reading them."""
     width = torch.int64.itemsize
@@ -240,11 +255,3 @@ def _copy_keys(inputs: Inputs) -> Call:
     """Read and written by a kernel; a copy proper would be no kernel, and no task of the profiler."""
     target = torch.empty_like(inputs.layers[0][0])
     return lambda copy: torch.neg(inputs.layers[copy][0], out=target)
-
-
-def _scores(inputs: Inputs) -> Call:
-    """The product of query and K alone, as the fallback computes it."""
-    shape = inputs.shape
-    scaled = inputs.query[:, :, 0].float() * shape.head_dim**-0.5
-    bounds = [(0, shape.n)] * shape.batch
-    return lambda copy: attention_scores(scaled, KeyValueCache(*inputs.layers[copy]), bounds)

@@ -131,7 +131,7 @@ def environment(device: str) -> Mapping[str, object]:
     }
     if device == "cpu":
         stamp |= {"cores": os.cpu_count(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}
-        stamp |= {"clock_mhz": _cpuinfo("cpu MHz")}
+        stamp |= {"clock_mhz": _cpuinfo("cpu MHz"), "operators": _cpu_operators()}
     if device == "cuda":
         properties = _properties(device)
         stamp |= {"cuda": torch.version.cuda, "multiprocessors": properties.multi_processor_count}
@@ -140,6 +140,14 @@ def environment(device: str) -> Mapping[str, object]:
     if clocks := _query(device):
         stamp["clocks"] = clocks
     return stamp
+
+
+def _cpu_operators() -> str | None:
+    """Such as "native (avx512)"."""
+    from ..cpu.info import what_runs
+    from ..operator import CPU_SELECTOR
+
+    return what_runs(CPU_SELECTOR, probe=False).found
 
 
 def _npu_stamp() -> dict[str, object]:

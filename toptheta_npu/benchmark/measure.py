@@ -10,13 +10,16 @@ from torch import Tensor
 
 from ..errors import TopThetaError, TopThetaValueError
 from .clocks import Timing, interleaved_medians, is_emulated, make_timer, npu_task_durations
-from .contenders import ANSWERS, COPY, Call, Contender, list_contenders
+from .contenders import ANSWERS, COPY, Call, Contender, Role, list_contenders
 from .environment import cache_bytes, device_name, free_bytes
 from .inputs import Inputs, Traffic, check_memory, count_copies, make_inputs
+from .pages import page_mode
 from .shapes import Shape, check_for_device
 from .templates import core_counts, vendor_template
 
 CACHES = ("cold", "hot")
+#: Everything that reads all of K and V.
+DENSE: tuple[Role, ...] = ("dense", "own dense")
 
 
 class TopThetaWrongResultError(TopThetaError, ArithmeticError):
@@ -58,6 +61,7 @@ class ShapeResult:
         kept: elements kept per head, mean.
         copies: layers that cold calls rotate through.
         template: what npu_incre_flash_attention takes by its documented rules; on an NPU only.
+        pages: what the caches of all contenders lie in, such as "small pages"; on a CPU only.
     """
 
     shape: Shape
@@ -66,53 +70,55 @@ class ShapeResult:
     copies: int = 0
     traffic: Traffic | None = None
     template: str | None = None
+    pages: str | None = None
     rows: list[Row] = field(default_factory=list)
 
-    def row(self, role: str) -> Row | None:
-        """The row of a role that ran."""
-        return next((row for row in self.rows if row.role == role and row.missing is None), None)
+    def fastest(self, cache: str, *roles: Role) -> Row | None:
+        """The fastest row of some roles."""
+        rows = [row for row in self.rows if row.role in roles and cache in row.calls]
+        complete = all(cache in row.tasks for row in rows)
+        return min(rows, key=lambda row: (row.tasks if complete else row.calls)[cache].median, default=None)
 
     def baseline(self, cache: str) -> Row | None:
-        """The fastest dense contender; where none can run the shape, Top-θ at -inf."""
-        dense = [row for row in self.rows if row.role == "dense" and cache in row.calls]
-        if not dense:
-            return self.row("own dense")
-        complete = all(cache in row.tasks for row in dense)
-        return min(dense, key=lambda row: (row.tasks if complete else row.calls)[cache].median)
+        """The fastest dense row, Top-θ at -inf among them."""
+        return self.fastest(cache, *DENSE)
 
-    def gain(self, role: str, cache: str, over: str | None = None) -> float | None:
-        """How many times as fast as the baseline, or as the row of the role ``over``."""
-        row = self.row(role)
-        base = self.baseline(cache) if over is None else self.row(over)
+    def gain(self, role: Role, cache: str, *over: Role) -> float | None:
+        """How many times as fast as the fastest row of the roles ``over``; without any as the baseline."""
+        row, base = self.fastest(cache, role), self.fastest(cache, *(over or DENSE))
         return row.over(base, cache) if row and base else None
 
     def limit(self, cache: str) -> float | None:
         """The gain over the baseline if K and the needed V rows were read at the rate of the floor."""
-        gain, floor = self.gain("floor", cache), self.row("floor")
-        base = self.baseline(cache)
-        if gain is None or floor is None or self.traffic is None or base is None or base.role != "dense":
+        gain, floor = self.gain("floor", cache), self.fastest(cache, "floor")
+        if gain is None or floor is None or self.traffic is None:
             return None
         return gain * self.bytes_moved(floor) / (self.traffic.key_bytes + self.traffic.value_bytes)
 
     def bound_share(self, cache: str) -> float | None:
         """Share of the byte bound that the gain of Top-θ over itself at -inf reaches."""
-        gain = self.gain("sparse", cache, over="own dense")
+        gain = self.gain("sparse", cache, "own dense")
         return gain / self.traffic.bound if gain and self.traffic else None
 
     def bytes_moved(self, row: Row) -> int:
-        """What a row must move: K, and all V rows or those it needs; a copy reads K and writes it."""
+        """What a row must move: K, and all V rows or those it needs; the floor the whole K cache, which COPY writes."""
         if self.traffic is None:
             return 0
+        if row.role == "floor":
+            return self.shape.layer_bytes // (1 if row.name == COPY else 2)
         key_bytes = self.traffic.key_bytes
-        if row.role in ("floor", "part"):
-            return 2 * key_bytes if row.name == COPY else key_bytes
-        return key_bytes + (key_bytes if row.role in ("dense", "own dense") else self.traffic.value_bytes)
+        return key_bytes + (key_bytes if row.role in DENSE else self.traffic.value_bytes)
 
-    def roofline_share(self, row: Row, cache: str) -> float | None:
+    def roofline_share(self, row: Row | None, cache: str) -> float | None:
         """Rate at which a row moves the bytes it must, over that of the floor."""
-        floor = self.row("floor")
-        gain = row.over(floor, cache) if floor else None
-        return gain * self.bytes_moved(row) / self.bytes_moved(floor) if floor and gain else None
+        floor = self.fastest(cache, "floor")
+        gain = row.over(floor, cache) if row and floor else None
+        return gain * self.bytes_moved(row) / self.bytes_moved(floor) if row and floor and gain else None
+
+    def floor_rate(self, cache: str) -> float | None:
+        """Bytes per second that the floor moves."""
+        floor = self.fastest(cache, "floor")
+        return self.bytes_moved(floor) / (floor.tasks or floor.calls)[cache].median if floor else None
 
 
 def compare(
@@ -163,7 +169,8 @@ def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: 
     inputs = make_inputs(shape, device, copies)
     template = str(vendor_template(shape, core_counts(device_name(device)))) if device == "npu" else None
     kept = float(inputs.kept.float().mean())
-    result = ShapeResult(shape, None, kept, copies, inputs.traffic, template)
+    pages = page_mode(tensor for layer in inputs.layers for tensor in layer) if device == "cpu" else None
+    result = ShapeResult(shape, None, kept, copies, inputs.traffic, template, pages)
     calls: dict[str, Call] = {}
     for contender in list_contenders(device):
         row = Row(contender.name, contender.role, contender.reason(shape))

@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from .._outputs import save_figure
+from .contenders import Role
 from .measure import ShapeResult
 from .report import short_name
 
 #: What `save_plots` may write.
 FILES = ("speedup_length.png", "speedup_density.png", "roofline.png")
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
-_BARS = (
-    ("dense", "best dense", "tab:gray"),
-    ("own dense", "top-θ at -inf", "tab:cyan"),
+_BARS: tuple[tuple[Role, str, str], ...] = (
+    ("dense", "best vendor dense", "tab:gray"),
+    ("own dense", "θ = -inf", "tab:cyan"),
     ("sparse", "top-θ", "tab:blue"),
 )
-_LINES = (("sparse", "-", "top-θ: {}"), ("own dense", "--", "  the same at θ = -inf"))
+_LINES: tuple[tuple[Role, str, str], ...] = (
+    ("sparse", "-", "top-θ: {}"),
+    ("own dense", "--", "  the same at θ = -inf"),
+)
 
 
 def save_plots(results: Sequence[ShapeResult], folder: Path, title: str) -> tuple[list[Path], list[str]]:
@@ -117,7 +121,7 @@ def _draw_densities(results: Sequence[ShapeResult], title: str) -> Any:
     groups = [
         (f"{label}, n = {members[0].shape.n}", members)
         for label, members in _groups(results, lambda result: (*_common(result), result.shape.n), 3)
-    ][:3]
+    ][:4]
     if not groups:
         return None
     caches = _caches(results)
@@ -127,7 +131,7 @@ def _draw_densities(results: Sequence[ShapeResult], title: str) -> Any:
         for colour, (label, members) in zip(_COLOURS, groups, strict=False):
             places = [member.shape.k / member.shape.n for member in members]
             over_dense = [member.gain("sparse", cache) or 0.0 for member in members]
-            over_own = [member.gain("sparse", cache, over="own dense") for member in members]
+            over_own = [member.gain("sparse", cache, "own dense") for member in members]
             bounds = [member.traffic.bound if member.traffic else None for member in members]
             axes.plot(places, over_dense, color=colour, marker="o", markersize=4, label=f"over best dense: {label}")
             axes.plot(places, over_own, color=colour, linestyle="--", marker="s", markersize=3, label="  over θ = -inf")
@@ -168,7 +172,7 @@ def crossover(densities: Sequence[float], gains: Sequence[float]) -> float | Non
 def _draw_roofline(results: Sequence[ShapeResult], title: str) -> Any:
     """Per shape the rate at which a row moves the bytes it must, over that of the floor."""
     caches = _caches(results)[:1]
-    shown = [result for result in results if caches and (floor := result.row("floor")) and caches[0] in floor.calls]
+    shown = [result for result in results if caches and result.fastest(caches[0], "floor")]
     if not shown:
         return None
     from matplotlib import pyplot
@@ -178,9 +182,7 @@ def _draw_roofline(results: Sequence[ShapeResult], title: str) -> Any:
     for place, (role, label, colour) in enumerate(_BARS):
         shares = []
         for result in shown:
-            row = result.baseline(cache) if role == "dense" else result.row(role)
-            share = result.roofline_share(row, cache) if row and row.role == role else None
-            shares.append(share or 0.0)
+            shares.append(result.roofline_share(result.fastest(cache, role), cache) or 0.0)
         heights = [number + 0.27 * (place - 1) for number in range(len(shown))]
         bars = axes.barh(heights, [100 * share for share in shares], 0.25, color=colour, label=label)
         axes.bar_label(bars, fmt="%.0f", fontsize=7, padding=2)
@@ -188,7 +190,7 @@ def _draw_roofline(results: Sequence[ShapeResult], title: str) -> Any:
     axes.invert_yaxis()
     axes.axvline(100, color="black", linewidth=0.7)
     axes.margins(x=0.06)
-    floor = shown[0].row("floor")
+    floor = shown[0].fastest(cache, "floor")
     axes.set_xlabel(f"rate of the bytes that must be moved, % of that of {floor.name if floor else ''}, {cache}")
     figure.legend(loc="outside lower center", ncols=len(_BARS), fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

@@ -11,27 +11,37 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from .clocks import Timing
+from .contenders import Role
 from .inputs import make_traffic
 from .measure import Row, ShapeResult
 from .shapes import Shape, parse_shape
 
-#: Cold gain over the best SDPA that the PyTorch path was to reach on a CPU: heads, n, dtype, with k = 128.
-GOALS = {
-    ("48/48", 2048, "float32"): 2.2,
-    ("48/48", 2048, "bfloat16"): 4.5,
-    ("32/8", 8192, "float32"): 1.1,
-    ("32/8", 8192, "bfloat16"): 1.5,
-}
+_COMPARED: tuple[Role, ...] = ("own dense", "sparse", "compensated", "top-k", "fallback")
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-_COMMON = ("shape", "cache", "best dense", "θ=-inf", "top-θ", "+SDC+VMC", "top-k")
-_RATIOS = ("own gain", "bound", "share", "V rows", "k̃/k")
+_RATIOS = ("own gain", "bound", "share", "V rows")
+_ON_DEVICES = ("shape", "cache", "best dense", "θ=-inf", "top-θ", "+SDC+VMC", "top-k", *_RATIOS, "k̃/k")
+_COLUMNS = {
+    "cpu": ("shape", "cache", "best dense", "top-θ", "+SDC+VMC", "top-k", "fallback", "over SDPA", *_RATIOS,
+            "θ=-inf rate", "top-θ rate", "stream, GB/s"),
+    "npu": (*_ON_DEVICES, "fallback", "limit"),
+    "cuda": (*_ON_DEVICES, "limit"),
+}  # fmt: skip
 CAPTION = (
-    "θ=-inf, top-θ, +SDC+VMC, top-k, fallback: times as fast as the best dense row in the same rounds.\n"
+    "θ=-inf, top-θ, +SDC+VMC, top-k, fallback: times as fast as the best dense row, θ=-inf among them, in the same "
+    "rounds.\n"
     "own gain: top-θ over itself at θ=-inf. V rows: share that is needed. bound: 2/(1 + that share), the most that "
-    "fewer bytes allow.\nshare: of that bound, above 100 % where θ=-inf is not held up by bytes. k̃/k: kept over asked "
-    "for. scores: share of top-θ\nthat the product of query and K takes. limit: K and the V rows needed, moved at the "
-    "rate of the floor, over the best dense row."
+    "fewer bytes allow.\nshare: of that bound, above 100 % where θ=-inf is not held up by bytes."
 )
+_LIMIT = (
+    " k̃/k: kept over asked for.\n"
+    "limit: K and the V rows needed, moved at the rate of the floor, over the best dense row."
+)
+_CAPTIONS = {
+    "cpu": " over SDPA: top-θ over the best form of SDPA.\nstream: the rate at which the same threads read K as plain "
+    "loads. rate: of the bytes that must be moved, over that of stream.",
+    "npu": _LIMIT,
+    "cuda": _LIMIT,
+}
 
 
 @dataclass(frozen=True)
@@ -58,14 +68,16 @@ class Table:
 
 
 def summary(results: Sequence[ShapeResult], device: str) -> Table:
-    """One line per shape and cache state, ratios only."""
-    extra = {"cpu": ("scores", "limit", "goal", "met"), "npu": ("fallback", "limit")}.get(device, ("limit",))
+    """One line per shape and cache state."""
+    columns = _COLUMNS[device]
     rows = []
     for result in results:
         for cache in _caches(result):
-            cells = {**_shape_cells(result, cache), **_ratio_cells(result, cache), **_goal_cells(result, cache)}
-            rows.append([cells[column] for column in (*_COMMON, *_RATIOS, *extra)])
-    return Table("Speed of a decode step", (*_COMMON, *_RATIOS, *extra), rows, CAPTION)
+            cells = {**_shape_cells(result, cache), **_ratio_cells(result, cache), **_floor_cells(result, cache)}
+            rows.append([cells[column] for column in columns])
+    pages = " or ".join(sorted({result.pages for result in results if result.pages}))
+    title = "Speed of a decode step" + (f", caches in {pages}" if pages else "")
+    return Table(title, columns, rows, CAPTION + _CAPTIONS[device])
 
 
 def _caches(result: ShapeResult) -> list[str]:
@@ -92,7 +104,7 @@ def short_name(shape: Shape) -> str:
 
 
 def _ratio_cells(result: ShapeResult, cache: str) -> dict[str, str]:
-    own, share = result.gain("sparse", cache, over="own dense"), result.bound_share(cache)
+    own, share = result.gain("sparse", cache, "own dense"), result.bound_share(cache)
     return {
         "θ=-inf": _ratio(result.gain("own dense", cache)),
         "top-θ": _ratio(result.gain("sparse", cache)),
@@ -101,31 +113,28 @@ def _ratio_cells(result: ShapeResult, cache: str) -> dict[str, str]:
         "fallback": _ratio(result.gain("fallback", cache)),
         "own gain": _ratio(own),
         "bound": _ratio(result.traffic.bound if result.traffic else None),
-        "share": f"{share:.0%}" if share else "",
+        "share": _percent(share),
+        "over SDPA": _ratio(result.gain("sparse", cache, "dense")),
         "V rows": f"{result.traffic.density:.3f}" if result.traffic else "",
     }
 
 
-def _goal_cells(result: ShapeResult, cache: str) -> dict[str, str]:
-    scores, gain = result.gain("sparse", cache, over="part"), result.gain("sparse", cache)
-    goal = goal_of(result.shape) if cache == "cold" else None
+def _floor_cells(result: ShapeResult, cache: str) -> dict[str, str]:
+    rate = result.floor_rate(cache)
     return {
-        # gain is the time of the scores over that of the whole step
-        "scores": f"{scores:.0%}" if scores else "",
         "limit": _ratio(result.limit(cache)),
-        "goal": f"{goal:.1f}" if goal else "",
-        "met": "" if goal is None or gain is None else "yes" if gain >= goal else "no",
+        "θ=-inf rate": _percent(result.roofline_share(result.fastest(cache, "own dense"), cache)),
+        "top-θ rate": _percent(result.roofline_share(result.fastest(cache, "sparse"), cache)),
+        "stream, GB/s": "" if rate is None else f"{rate / 1e9:.1f}",
     }
-
-
-def goal_of(shape: Shape) -> float | None:
-    """The goal of a shape on a CPU, or None."""
-    asked = (shape.batch, shape.k, shape.head_dim, shape.block_size) == (1, 128, 128, 0)
-    return GOALS.get((shape.heads, shape.n, shape.dtype)) if asked else None
 
 
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
 
 
 def details(result: ShapeResult) -> Table:
@@ -143,13 +152,12 @@ def _detail_cells(result: ShapeResult, row: Row, caches: Sequence[str], tasks: b
     yield "" if row.error is None else f"{row.error:.1e}"
     for cache in caches:
         timing, task, base = row.calls.get(cache), row.tasks.get(cache), result.baseline(cache)
-        share = result.roofline_share(row, cache)
         yield "-" if timing is None else f"{1e6 * timing.median:.1f}"
         yield "" if timing is None else f"{1e6 * timing.p10:.1f} to {1e6 * timing.p90:.1f}"
         if tasks:
             yield "" if task is None else f"{1e6 * task.median:.1f}"
         yield _ratio(row.over(base, cache) if base else None)
-        yield f"{share:.0%}" if share else ""
+        yield _percent(result.roofline_share(row, cache))
 
 
 def notes(result: ShapeResult) -> list[str]:
@@ -161,31 +169,27 @@ def notes(result: ShapeResult) -> list[str]:
         read = [
             f"{result.kept:.1f} kept per head; reads {mib[0]:.2f} MiB of K, needs {mib[1]:.2f} MiB of V "
             f"({result.traffic.density:.1%} of its rows); {result.copies} copies of the cache"
+            + (f" in {result.pages}" if result.pages else "")
         ]
     template = [f"npu_incre_flash_attention: {result.template}"] if result.template else []
     return [*read, *template, *missing]
 
 
-def as_json(
-    results: Sequence[ShapeResult], environment: Mapping[str, object], settings: Mapping[str, object], device: str
-) -> str:
-    """Everything, for `from_json`. On a CPU times are relative to the best dense row of the shape and cache state."""
-    relative = device == "cpu"
+def as_json(results: Sequence[ShapeResult], environment: Mapping[str, object], settings: Mapping[str, object]) -> str:
+    """Everything, for `from_json`; times in seconds."""
     return json.dumps(
         {
-            "unit": "time of the best dense row, same shape and cache" if relative else "seconds",
+            "unit": "seconds",
             "settings": dict(settings),
             "environment": dict(environment),
-            "results": [_result_as_json(result, relative) for result in results],
+            "results": [_result_as_json(result) for result in results],
         },
         indent=1,
         default=str,
     )
 
 
-def _result_as_json(result: ShapeResult, relative: bool) -> dict[str, Any]:
-    caches = _caches(result)
-    units = {cache: _unit(result, cache) if relative else 1.0 for cache in caches}
+def _result_as_json(result: ShapeResult) -> dict[str, Any]:
     return {
         "shape": str(result.shape),
         "skipped": result.skipped,
@@ -193,40 +197,34 @@ def _result_as_json(result: ShapeResult, relative: bool) -> dict[str, Any]:
         "copies": result.copies,
         "traffic": result.traffic and result.traffic._asdict(),
         "template": result.template,
-        "gains": {cache: _gains(result, cache) for cache in caches},
+        "pages": result.pages,
+        "gains": {cache: _gains(result, cache) for cache in _caches(result)},
         "rows": [
-            asdict(row)
-            | {
-                name: {cache: _in_units(timing, units[cache]) for cache, timing in timings.items()}
+            asdict(row) | {
+                name: {cache: timing._asdict() for cache, timing in timings.items()}
                 for name, timings in (("calls", row.calls), ("tasks", row.tasks))
             }
             for row in result.rows
         ],
-    }
-
-
-def _unit(result: ShapeResult, cache: str) -> float:
-    base = result.baseline(cache)
-    return base.calls[cache].median if base and cache in base.calls else 1.0
-
-
-def _in_units(timing: Timing, unit: float) -> dict[str, float]:
-    return {name: value / unit for name, value in timing._asdict().items()}
+    }  # fmt: skip
 
 
 def _gains(result: ShapeResult, cache: str) -> dict[str, object]:
     base = result.baseline(cache)
     return {
         "best_dense": base and base.name,
-        **{role: result.gain(role, cache) for role in ("own dense", "sparse", "compensated", "top-k", "fallback")},
-        "over_own_dense": result.gain("sparse", cache, over="own dense"),
+        **{role: result.gain(role, cache) for role in _COMPARED},
+        "over_own_dense": result.gain("sparse", cache, "own dense"),
+        "over_vendor_dense": result.gain("sparse", cache, "dense"),
         "bound_share": result.bound_share(cache),
         "limit": result.limit(cache),
+        "of_floor": {row.name: result.roofline_share(row, cache) for row in result.rows if cache in row.calls},
+        "floor_bytes_per_second": result.floor_rate(cache),
     }
 
 
 def from_json(text: str) -> list[ShapeResult]:
-    """The results that `as_json` wrote; times in its unit, so that all ratios are as measured."""
+    """The results that `as_json` wrote."""
 
     def row(stored: Mapping[str, Any]) -> Row:
         timings = [{cache: Timing(**timing) for cache, timing in stored[name].items()} for name in ("calls", "tasks")]
@@ -238,6 +236,15 @@ def from_json(text: str) -> list[ShapeResult]:
         traffic = stored["traffic"] and make_traffic(shape, stored["traffic"]["value_bytes"] // shape.row_bytes)
         rows = [row(each) for each in stored["rows"]]
         results.append(
-            ShapeResult(shape, stored["skipped"], stored["kept"], stored["copies"], traffic, stored["template"], rows)
+            ShapeResult(
+                shape,
+                stored["skipped"],
+                stored["kept"],
+                stored["copies"],
+                traffic,
+                stored["template"],
+                stored["pages"],
+                rows,
+            )
         )
     return results

@@ -279,12 +279,14 @@ SHAPES: tuple[Shape, ...] = (
     replace(_GROUPED, batch=16, block_size=128),
     replace(_GROUPED, batch=64, n=2048, k=128, dtype="bfloat16", block_size=128),
 )
-#: What two cores measure in a few minutes: the points of the goals in every dtype, and a few of the others.
+#: What two cores measure in a minute: the usual points in every dtype, a few of the others, and a layer of a small
+#: model with a long cache.
 CPU_SHAPES: tuple[Shape, ...] = (
     *(replace(base, dtype=dtype) for base in (PAPER, replace(_GROUPED, k=128)) for dtype in ("float32", *_HALVES)),
     *(replace(_GROUPED, n=n, k=n // 16, dtype="bfloat16") for n in (2048, 8192, 32768)),
     replace(_GROUPED, n=2048, k=128, batch=4, dtype="bfloat16"),
     replace(_GROUPED, dtype="bfloat16", block_size=128),
+    replace(_GROUPED, n=32768, k=128, batch=4, head_dim=64, dtype="bfloat16"),
 )
 
 
@@ -301,14 +303,16 @@ def lengths_sweep(device: str) -> tuple[Shape, ...]:
 
 
 def densities_sweep(device: str) -> tuple[Shape, ...]:
-    """48/48 heads, 8192 keys (2048 on a CPU), from 1/64 kept to all."""
-    n = 2048 if device == "cpu" else 8192
-    shares = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)
-    return tuple(replace(PAPER, n=n, k=int(share * n), dtype=_dense_dtype(device)) for share in shares)
-
-
-def _dense_dtype(device: str) -> str:
-    return "float32" if device == "cpu" else "float16"
+    """48/48 heads, 8192 keys, from 1/64 kept to all; on a CPU from 32 kept to half, also 32/8 heads, in two dtypes."""
+    if device != "cpu":
+        shares = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)
+        return tuple(replace(PAPER, n=8192, k=int(share * 8192)) for share in shares)
+    return tuple(
+        replace(base, k=32 << step, dtype=dtype)
+        for base in (PAPER, _GROUPED)
+        for dtype in ("float32", "bfloat16")
+        for step in range((base.n // 64).bit_length())
+    )
 
 
 #: By the name that ``--sweep`` takes.

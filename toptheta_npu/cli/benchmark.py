@@ -157,7 +157,7 @@ def finish(
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:
-        write_atomically(json_file, report.as_json(results, environment(device), settings, device) + "\n")
+        write_atomically(json_file, report.as_json(results, environment(device), settings) + "\n")
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import TopThetaBackendError
 from . import cache, threads
@@ -17,7 +17,7 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 _VIEW = "P4q"
 #: The fields of struct Arguments in source/arguments.h.
 ARGUMENTS = struct.Struct("@" + "5q" + 3 * _VIEW + "Pq" + 2 * "Pq" + "P3q" + "3P" + "2d" + "4q" + "7P" + "qP")
-_FUNCTIONS: dict[torch.dtype, Callable[[bytes], int]] = {}
+_LIBRARIES: dict[torch.dtype, ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()
 
 
@@ -27,13 +27,31 @@ def function(dtype: torch.dtype) -> Callable[[bytes], int]:
     Raises:
         TopThetaBackendError: the library cannot be built or does not fit.
     """
-    found = _FUNCTIONS.get(dtype)
+    entry: Callable[[bytes], int] = _library(dtype).toptheta_incremental_attention
+    return entry
+
+
+def read(tensor: Tensor) -> float:
+    """Load all bytes of a contiguous tensor over as many threads as an operator uses, and do nothing else.
+
+    Returns:
+        The largest of them as float32 numbers, NaN left out.
+
+    Raises:
+        As `function`.
+    """
+    entry: Callable[..., float] = _library(tensor.dtype).toptheta_read
+    return entry(tensor.data_ptr(), tensor.nbytes, threads.thread_count(), RUN_IN_PARALLEL)
+
+
+def _library(dtype: torch.dtype) -> ctypes.CDLL:
+    found = _LIBRARIES.get(dtype)
     if found is None:
-        found = _FUNCTIONS[dtype] = _load(best_library(DTYPES[dtype]))
+        found = _LIBRARIES[dtype] = _load(best_library(DTYPES[dtype]))
     return found
 
 
-def _load(built: Library) -> Callable[[bytes], int]:
+def _load(built: Library) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(built.path))
     except OSError as error:
@@ -45,6 +63,8 @@ def _load(built: Library) -> Callable[[bytes], int]:
     if size() != ARGUMENTS.size:
         remedy = "install toptheta_npu again"
         raise TopThetaBackendError("CPU kernel", f"arguments of {ARGUMENTS.size} bytes", f"{size()}", remedy)
-    entry: Any = library.toptheta_incremental_attention
-    entry.argtypes, entry.restype = [ctypes.c_char_p], ctypes.c_int32
-    return entry  # type: ignore[no-any-return]
+    step, read = library.toptheta_incremental_attention, library.toptheta_read
+    step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int32
+    read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+    read.restype = ctypes.c_float
+    return library

@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "elements.h"
 #include "step.h"
+#include "stream.h"
 #include "value_checks.h"
 
 #define TOPTHETA_EXPORT extern "C" __attribute__((visibility("default")))
@@ -22,6 +23,13 @@ TOPTHETA_EXPORT int32_t toptheta_incremental_attention(const toptheta::Arguments
         return toptheta::kOutOfMemory;
     }
     return toptheta::kDone;
+}
+
+// Reads memory on the same threads and from the same queue as a decode step; gives the largest float in it.
+TOPTHETA_EXPORT float toptheta_read(const void* data, int64_t bytes, int64_t threads,
+                                    toptheta::RunInParallel run_in_parallel)
+{
+    return toptheta::read_all(data, bytes, threads, run_in_parallel);
 }
 
 // By which the caller knows that it packs the same struct.

@@ -1,0 +1,128 @@
+"""The decode step on this CPU: what docs/performance.md shows of it.
+
+    python -m benchmarks.cpu_tables [--write]
+
+With --write it renews docs/results/cpu and the tables of docs/performance.md. About two minutes on two cores; other
+programs on the same cores spoil it. Each part is a command in a process of its own, since PyTorch decides once per
+process which pages it asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from benchmarks.tables import Goal, Table, renew
+from toptheta_npu.benchmark import report
+from toptheta_npu.benchmark.measure import ShapeResult
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+RESULTS = PAGE.parent / "results" / "cpu"
+LEAST_OVER_DENSE = 0.95
+_ROUNDS = 31
+_STEP = ("toptheta_npu", "benchmark", "--device", "cpu", "--rounds", str(_ROUNDS))
+#: By the names of their files: a module with its arguments, and what is set around it.
+PARTS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
+    "small_pages": (_STEP, {"THP_MEM_ALLOC_ENABLE": "0"}),
+    "huge_pages": (_STEP, {"THP_MEM_ALLOC_ENABLE": "1"}),
+    "densities": ((*_STEP, "--sweep", "densities", "--cache", "cold"), {"THP_MEM_ALLOC_ENABLE": "0"}),
+}
+
+
+def measure(folder: Path) -> None:
+    """Run all parts; each writes one file into ``folder``."""
+    for name, (arguments, settings) in PARTS.items():
+        command = [sys.executable, "-m", *arguments, "--json", str(folder / f"{name}.json")]
+        subprocess.run(command, check=True, env=os.environ | settings, stdout=subprocess.DEVNULL)
+
+
+def results(folder: Path, name: str) -> list[ShapeResult]:
+    """The comparison of one part."""
+    return report.from_json((folder / f"{name}.json").read_text())
+
+
+def goals(folder: Path = RESULTS) -> list[Goal]:
+    """What the native kernel promises, from the files of ``folder``."""
+    worst = min(result.gain("sparse", "cold", "own dense") or 0.0 for result in results(folder, "densities"))
+    return [
+        Goal("native top-θ over native at θ=-inf, cold, the least of all k", worst, LEAST_OVER_DENSE, at_most=False)
+    ]
+
+
+def tables(folder: Path = RESULTS) -> dict[str, Table]:
+    """The tables of docs/performance.md by the names of their places there, from the files of ``folder``."""
+    return {
+        "cpu machine": machine_table(folder),
+        **{f"cpu {name}": report.summary(results(folder, name), "cpu") for name in ("small_pages", "huge_pages")},
+        "cpu densities": density_table(results(folder, "densities")),
+    }
+
+
+def machine_table(folder: Path) -> Table:
+    """What each part was measured on."""
+    names = {
+        "name": "CPU", "threads": "threads", "operators": "operators", "cache_bytes": "last-level cache",
+        "torch": "torch",
+    }  # fmt: skip
+    rows = []
+    for part in PARTS:
+        environment: Mapping[str, Any] = json.loads((folder / f"{part}.json").read_text())["environment"]
+        pages = " or ".join(sorted({result.pages or "unknown" for result in results(folder, part)}))
+        cells = {name: str(environment[name]) for name in names}
+        cells["cache_bytes"] = f"{environment['cache_bytes'] >> 20} MiB"
+        rows.append([part.replace("_", " "), *cells.values(), pages])
+    return Table("The machine", ("table", *names.values(), "caches in"), rows)
+
+
+def density_table(compared: Sequence[ShapeResult]) -> Table:
+    """Gain over θ = -inf against k, one line per kind of shape."""
+    lines: dict[tuple[str, int, str], list[ShapeResult]] = {}
+    for result in compared:
+        lines.setdefault((result.shape.heads, result.shape.n, result.shape.dtype), []).append(result)
+    ks = sorted({result.shape.k for result in compared})
+    rows = []
+    for (heads, n, dtype), members in lines.items():
+        cells = {member.shape.k: _gain_and_bound(member) for member in members}
+        rows.append([f"{heads} n={n} {dtype}", *(cells.get(k, "") for k in ks)])
+    return Table("Native top-θ over native at θ=-inf, cold (bound)", ("", *(f"k={k}" for k in ks)), rows)
+
+
+def _gain_and_bound(result: ShapeResult) -> str:
+    gain = result.gain("sparse", "cold", "own dense")
+    return "" if gain is None or result.traffic is None else f"{gain:.2f} ({result.traffic.bound:.2f})"
+
+
+def keep(folder: Path) -> None:
+    """Copy the files of ``folder`` to the documentation, and renew its tables."""
+    RESULTS.mkdir(exist_ok=True)
+    for name in PARTS:
+        shutil.copyfile(folder / f"{name}.json", RESULTS / f"{name}.json")
+    renew(PAGE, tables())
+
+
+def main(
+    write: Annotated[bool, typer.Option("--write", help="Renew docs/performance.md and docs/results/cpu.")] = False,
+) -> None:
+    """Measure the decode step on this CPU and print the tables."""
+    console = Console(width=max(Console().width, 176))
+    with tempfile.TemporaryDirectory() as unfinished:
+        folder = Path(unfinished)
+        measure(folder)
+        if write:
+            keep(folder)
+        for table in tables(folder).values():
+            console.print(table.as_rich())
+
+
+if __name__ == "__main__":
+    typer.run(main)
