@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
@@ -249,6 +250,38 @@ def test_rows_outside_the_valid_range_may_hold_anything():
     found = value_mean.value_mean_without_cache(value, rows)
     torch.testing.assert_close(found[0], clean[0, :, 3:].mean(1))
     torch.testing.assert_close(found[1], clean[1, :, :7].mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_long_cache_is_summed_up_block_by_block(monkeypatch, dtype, padded):
+    monkeypatch.setattr(value_mean, "_BLOCK_ROWS", 16)
+    value = torch.randn(3, 2, 100, 4).to(dtype)
+    starts, counts = torch.tensor([3, 0, 50]), torch.tensor([90, 33, 0])
+    if padded:
+        column = torch.arange(100)
+        valid = ((column >= starts[:, None]) & (column < (starts + counts)[:, None]))[:, None, :, None]
+        expected = value.double().where(valid, 0.0).sum(2)
+        value = value.where(valid, torch.nan)
+    else:
+        starts = counts = None
+        expected = value[:, :, :70].double().sum(2)
+    with LargestResult() as largest:
+        found = value_mean.sum_values(value, Rows(70, torch.full((3, 1), 70), counts, starts, None))
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+    assert largest.numbers <= 2 * 16 * 4
+
+
+class LargestResult(TorchDispatchMode):
+    """Notes how many numbers an operation writes at most, views left aside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not func.is_view:
+            self.numbers = max(self.numbers, out.numel())
+        return out
 
 
 OPERATIONS = st.one_of(

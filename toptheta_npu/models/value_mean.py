@@ -20,6 +20,8 @@ from ..errors import TopThetaNotImplementedError, TopThetaTypeError
 from .rows import Rows
 
 STATE = "_toptheta_value_mean"
+#: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.
+_BLOCK_ROWS = 2048
 
 
 class RunningMean:
@@ -142,12 +144,26 @@ def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
 
 def sum_values(value: Tensor, rows: Rows) -> Tensor:
     """The sum of the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]."""
+    if value.shape[2] > _BLOCK_ROWS and are_seen(value):
+        return _sum_in_blocks(value, rows)
     if rows.lengths is None:
         return value[:, :, : rows.span].sum(2, dtype=torch.float32)
     column = torch.arange(value.shape[2], device=value.device)
     starts = torch.zeros_like(rows.lengths) if rows.starts is None else rows.starts
     valid = (column >= starts[:, None]) & (column < (starts + rows.lengths)[:, None])
     return torch.where(valid[:, None, :, None], value, 0.0).sum(2, dtype=torch.float32)
+
+
+def _sum_in_blocks(value: Tensor, rows: Rows) -> Tensor:
+    """The same on a CPU, where sums of half-precision numbers and of masked copies take several times as long."""
+    batch, heads, _, head_dim = value.shape
+    starts = [0] * batch if rows.starts is None else rows.starts.tolist()
+    lengths = [rows.span] * batch if rows.lengths is None else rows.lengths.tolist()
+    total = torch.zeros((batch, heads, head_dim))
+    for sequence, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        for block in value[sequence, :, start : start + length].split(_BLOCK_ROWS, dim=1):
+            total[sequence] += block.float().sum(1)
+    return total
 
 
 def _newest(value: Tensor, rows: Rows) -> Tensor:
