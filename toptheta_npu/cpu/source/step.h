@@ -18,9 +18,9 @@
 
 namespace toptheta {
 
-// Above this share of keys that some head of the block keeps, all V rows of a granule are read in one sweep: scattered
-// reads of most rows cost more.
-constexpr double kDenseAbove = 1.0 / 3;
+// Above this share of keys that some head of the block keeps, all V rows of a granule are read in one sweep. Below, the
+// rows that are called into the cache ahead of time come as fast one by one.
+constexpr double kDenseAbove = 0.8;
 
 constexpr int kScoreStride = kMostGranuleRows + kLanes;  // not a power of two, which caches would map to one place
 
