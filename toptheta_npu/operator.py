@@ -25,6 +25,7 @@ from ._checks import (
     check_kernel_limits,
     check_rows,
     check_tensor,
+    check_value_mean,
     refuse_unknown,
 )
 from ._value_checks import check_step_values
@@ -264,10 +265,14 @@ def _decode(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
         num_key_value_heads, input_layout, scale_value, path,
     )  # fmt: skip
-    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    options: dict[str, object] = {}
+    simple = type(placement) is str and type(sdc) is str and type(sdc_gamma) is float  # others compare as they like
+    if not simple or (input_layout, placement, sdc, sdc_gamma, path) != _DEFAULTS or discarded_mass is not None:
+        check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+        options = dict(zip(_OPTIONS, (input_layout, placement, sdc, float(sdc_gamma), path), strict=True))
+    elif value_mean is not None:
+        check_value_mean(value_mean, query, kv_heads, head_dim)
     _check_npu(query, key, value, head_dim, block_size)
-    given = input_layout, placement, sdc, float(sdc_gamma), path
-    options = {} if given == _DEFAULTS else dict(zip(_OPTIONS, given, strict=True))
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
         num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **options,

@@ -27,7 +27,8 @@ def function(dtype: torch.dtype) -> Callable[[bytes], int]:
     Raises:
         TopThetaBackendError: the library cannot be built or does not fit.
     """
-    entry: Callable[[bytes], int] = _library(dtype).toptheta_incremental_attention
+    library = _LIBRARIES.get(dtype) or _library(dtype)
+    entry: Callable[[bytes], int] = library.toptheta_incremental_attention
     return entry
 
 
