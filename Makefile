@@ -16,7 +16,7 @@ QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibratio
   tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
   tests/op_kernel/test_gaps.py tests/op_kernel/test_kernel.py::test_forced_path_equals_the_oracle \
   tests/benchmark/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
-  tests/test_outputs.py
+  tests/test_outputs.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
 OLDEST_TRANSFORMERS := build/transformers-oldest
@@ -25,13 +25,14 @@ OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
   'transformers==5.0.*' 'tokenizers==0.22.*'
 
-.PHONY: demo test test-quick test-npu test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
+.PHONY: demo test test-quick test-npu test-sanitizers test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs benchmark \
+  train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu -m 'not aarch64 and not sanitizers'
 	$(MAKE) --no-print-directory test-npu
 
 # under three minutes on two cores
@@ -73,6 +74,16 @@ $(OLDEST)/.ready: pyproject.toml
 test-npu: $(READY)
 	REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m npu \
 	  tests/npu tests/fallback tests/test_operator.py
+
+# the native CPU kernel, without Python, under the address, undefined-behaviour and thread sanitizers of g++
+test-sanitizers: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m sanitizers tests/cpu
+
+# the CPU backend's code for AArch64, built by a cross compiler and run in an emulator
+test-aarch64: $(READY)
+	@if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m aarch64 tests/cpu; \
+	else echo "SKIPPED: test-aarch64 needs a compiler and an emulator: apt-get install g++-aarch64-linux-gnu qemu-user"; fi
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -26,11 +26,20 @@ from benchmarks import decode_step_1b
 from benchmarks.tables import Goal, Table, renew
 from toptheta_npu.benchmark import report
 from toptheta_npu.benchmark.measure import ShapeResult
+from toptheta_npu.benchmark.shapes import Shape
 
-_ROOT = Path(__file__).resolve().parents[1]
-PAGE = _ROOT / "docs" / "performance.md"
+README = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = README.parent / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results" / "cpu"
 LEAST_OVER_DENSE = 0.95
+#: By heads, n and dtype: top-θ over θ = -inf and over the best dense form, shares of the stream's rate at both.
+GOALS: Mapping[tuple[str, int, str], tuple[float | None, ...]] = {
+    ("48/48", 2048, "float32"): (1.75, 1.5, 0.9, 0.85),
+    ("48/48", 2048, "bfloat16"): (1.65, 1.5, 0.9, 0.85),
+    ("48/48", 2048, "float16"): (1.65, 1.5, 0.9, 0.85),
+    **{("32/8", 8192, dtype): (1.6, 1.4, 0.8, 0.75) for dtype in ("float32", "bfloat16", "float16")},
+    ("32/8", 2048, "bfloat16"): (None, None, None, 0.65),
+}
 _ROUNDS = 31
 _COMPARISON = ("toptheta_npu", "benchmark", "--device", "cpu", "--rounds", str(_ROUNDS))
 _STEP = ("benchmarks.decode_step_1b",)
@@ -51,7 +60,7 @@ def measure(folder: Path, parts: Iterable[str] = PARTS) -> None:
     for name in parts:
         arguments, settings = PARTS[name]
         command = [sys.executable, "-m", *arguments, "--json", str(folder / f"{name}.json")]
-        subprocess.run(command, check=True, cwd=_ROOT, env=os.environ | settings, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, cwd=README.parent, env=os.environ | settings, stdout=subprocess.DEVNULL)
 
 
 def results(folder: Path, name: str) -> list[ShapeResult]:
@@ -76,10 +85,39 @@ def tables(folder: Path = RESULTS) -> dict[str, Table]:
     return {
         "cpu machine": machine_table(folder),
         **{f"cpu {name}": report.summary(results(folder, name), "cpu") for name in ("small_pages", "huge_pages")},
+        "cpu goals": shape_goals(results(folder, "small_pages")),
         "cpu densities": density_table(results(folder, "densities")),
         **{f"cpu {name}": decode_step_1b.as_table(stored(folder, name)) for name in STEPS},
         "cpu bytes": decode_step_1b.bytes_table(stored(folder, STEPS[0])),
     }
+
+
+def shape_goals(compared: Sequence[ShapeResult]) -> Table:
+    """The native kernel on the shapes that have goals, cold: each figure with its goal."""
+    rows = []
+    for result in compared:
+        goals = GOALS.get((result.shape.heads, result.shape.n, result.shape.dtype))
+        if goals is not None and _has_goals(result.shape):
+            cells = [_against(figure, goal) for figure, goal in zip(_figures(result), goals, strict=True)]
+            rows.append([report.short_name(result.shape), *cells])
+    columns = ("over θ=-inf", "over any dense form", "rate at θ=-inf", "rate of top-θ")
+    return Table("Goals, cold", ("shape", *columns), rows)
+
+
+def _has_goals(shape: Shape) -> bool:
+    return shape.batch == 1 and shape.k == 128 and not shape.block_size and shape.head_dim == 128
+
+
+def _figures(result: ShapeResult) -> list[float | None]:
+    """Gains of native top-θ, and shares of the rate of the stream."""
+    rates = [result.roofline_share(result.fastest("cold", role), "cold") for role in ("own dense", "sparse")]
+    return [result.gain("sparse", "cold", "own dense"), result.gain("sparse", "cold"), *rates]
+
+
+def _against(figure: float | None, goal: float | None) -> str:
+    if figure is None or goal is None:
+        return "" if figure is None else f"{figure:.2f}"
+    return f"{figure:.2f} ≥ {goal:g}" if figure >= goal else f"{figure:.2f}, **missed** {goal:g}"
 
 
 def machine_table(folder: Path) -> Table:
@@ -120,7 +158,28 @@ def _gain_and_bound(result: ShapeResult) -> str:
 def keep(folder: Path) -> None:
     """Copy the files of ``folder`` to the documentation, and renew its tables."""
     shutil.copytree(folder, RESULTS, dirs_exist_ok=True)
-    renew(PAGE, tables())
+    renew(PAGE, tables(RESULTS))
+    renew(README, {"cpu": short_table(RESULTS)})
+
+
+def short_table(folder: Path = RESULTS) -> Table:
+    """The table of README.md, from the files of ``folder``."""
+    rows = []
+    for result in results(folder, "small_pages"):
+        if result.shape.n * result.shape.num_key_value_heads > 2048 * 8 and _has_goals(result.shape) and result.traffic:
+            gain, _, _, rate = _figures(result)
+            over_sdpa = result.gain("sparse", "cold", "dense")
+            cells = [f"{gain:.2f}", f"{result.traffic.bound:.2f}", f"{over_sdpa:.2f}", f"{rate:.0%}"]
+            rows.append([f"{result.shape.heads}, {result.shape.n}", result.shape.dtype, *cells])
+    columns = (
+        "heads, keys",
+        "dtype",
+        "over itself at θ = -inf",
+        "bound",
+        "over the best SDPA",
+        "share of the read rate",
+    )
+    return Table("The native kernel", columns, rows)
 
 
 def main(

@@ -1,7 +1,8 @@
 """Top-Theta attention in pure PyTorch: the semantics that every other implementation is tested against.
 
-Read `reference` first: one dense function per equation of the paper. `incremental` is the same decode
-step, reading only the V rows that survive; `prefill` applies the rule row by row to a whole prompt.
+It is written to be read. Begin with `reference` and `compensation`: one function per equation of the paper.
+`incremental` takes the same steps over a KV cache (`layout`, `scores`) and reads only the V rows that survive;
+`partial` merges the parts of a split row; `prefill` applies the rule row by row to a whole prompt.
 """
 
 if __name__ == "fallback":

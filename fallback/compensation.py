@@ -56,14 +56,17 @@ def estimate_discarded_mass(
 
 
 def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mean: Tensor | None) -> Tensor:
-    """N / (R + E~), [..., D], plus the missing weight beta times mu (paper eqs. sdc, vmc:beta and vmc:final)."""
+    """N / (R + E~), [B, Hq, ..., D], plus the missing weight beta times mu (paper eqs. sdc, vmc:beta and vmc:final).
+
+    Args:
+        value_mean: mu, [B, Hkv, ..., D]; where beta is 0 it may be NaN.
+    """
     denominator = kept_mass + estimate
-    return add_value_mean(numerator / denominator.unsqueeze(-1), estimate / denominator, value_mean)
-
-
-def add_value_mean(out: Tensor, beta: Tensor, value_mean: Tensor | None) -> Tensor:
-    """out + beta mu, [B, Hq, ..., D] with beta [B, Hq, ...] and mu [B, Hkv, ..., D]; where beta is 0 mu may be NaN."""
+    # a row without keys has no mass at all: its output is 0, not 0/0
+    denominator = denominator.masked_fill(denominator == 0, 1.0).unsqueeze(-1)
+    out = numerator / denominator
     if value_mean is None:
         return out
+    beta = estimate.unsqueeze(-1) / denominator
     mean = value_mean.repeat_interleave(out.shape[1] // value_mean.shape[1], dim=1)
-    return out + torch.where(beta.unsqueeze(-1) == 0, 0.0, beta.unsqueeze(-1) * mean)
+    return out + torch.where(beta == 0, 0.0, beta * mean)

@@ -44,14 +44,21 @@ def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> T
     Args:
         keep: bool [B, Hq, ..., S].
     """
-    grouped = keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:])
-    blocks = grouped.split(head_block(head_dim), dim=2)
+    blocks = keep.unflatten(1, (num_key_value_heads, -1)).split(head_block(head_dim), dim=2)
     return torch.stack([block.any(2).sum(-1) for block in blocks]).sum(0)
 
 
 def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
     """V rows needed, [B, Hkv, ...]: the union over all query heads of a KV group; ``keep`` as above."""
-    return keep.view(keep.shape[0], num_key_value_heads, -1, *keep.shape[2:]).any(2).sum(-1)
+    union: Tensor = keep.unflatten(1, (num_key_value_heads, -1)).any(2)
+    return union.sum(-1)
+
+
+def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Per sequence the first valid key and the number of valid keys, int64 [B], clamped to the cache."""
+    starts = query.new_zeros(len(query), dtype=torch.long) if starts is None else starts.long().clamp(0, capacity)
+    room = capacity - starts
+    return starts, room if lengths is None else lengths.long().clamp(min=0).minimum(room)
 
 
 @dataclass(frozen=True)
@@ -66,56 +73,46 @@ class KeyValueCache:
     value: Tensor
     block_table: Tensor | None = None
 
+    @classmethod
+    def from_layout(
+        cls, key: Tensor, value: Tensor, block_table: Tensor | None, input_layout: str, num_key_value_heads: int
+    ) -> KeyValueCache:
+        """The cache of any layout; block numbers are clamped to it, as lengths are."""
+        keys, values = (
+            head_view(cache, input_layout, num_key_value_heads, paged=block_table is not None) for cache in (key, value)
+        )
+        return cls(keys, values, None if block_table is None else block_table.long().clamp(0, len(key) - 1))
+
     @property
     def num_key_value_heads(self) -> int:
         return self.key.shape[1]
+
+    @property
+    def head_dim(self) -> int:
+        return self.key.shape[3]
 
     @property
     def capacity(self) -> int:
         return self.key.shape[2] * (1 if self.block_table is None else self.block_table.shape[1])
 
     def key_rows(self, sequence: int, start: int, end: int) -> Tensor:
-        """K rows start to end-1 of one sequence, [Hkv, end - start, D]; a copy only where pages are scattered."""
+        """K rows start to end-1 of one sequence, [Hkv, end - start, D]; a copy only of pages."""
         return self._rows(self.key, sequence, start, end)
 
-    def value_rows(self, sequence: int, start: int, end: int) -> Tensor:
-        """V rows start to end-1 of one sequence, [Hkv, end - start, D]."""
-        return self._rows(self.value, sequence, start, end)
+    def value_rows(self, sequence: int, head: int, start: int, end: int) -> Tensor:
+        """V rows start to end-1 of one sequence and KV head, [end - start, D]; a copy only of pages."""
+        return self._rows(self.value[:, head : head + 1], sequence, start, end)[0]
+
+    def gather_values(self, sequence: Tensor, head: Tensor, position: Tensor) -> Tensor:
+        """A copy of these V rows and no others, [rows, D], for three indices [rows]."""
+        if self.block_table is None:
+            return self.value[sequence, head, position]
+        block_size = self.value.shape[2]
+        block = self.block_table[sequence, position // block_size]
+        return self.value[block, head, position % block_size]
 
     def _rows(self, cache: Tensor, sequence: int, start: int, end: int) -> Tensor:
         if self.block_table is None:
             return cache[sequence, :, start:end]
-        block_size = cache.shape[2]
-        blocks = self.block_table[sequence, : -(-end // block_size)].long()
+        blocks = self.block_table[sequence, : -(-end // cache.shape[2])]
         return cache[blocks].transpose(0, 1).flatten(1, 2)[:, start:end]
-
-    def locate_values(self, element: Tensor, row: Tensor, num_heads: int, span: int) -> tuple[Tensor, Tensor]:
-        """A table [rows, D], and the row numbers in it of V at elements of the scores [B, num_heads, span].
-
-        ``element`` is a flat index into the scores and ``row`` = element // span. The table is the cache itself
-        wherever its strides allow it, else a copy of just these rows.
-        """
-        head_dim, strides = self.value.shape[3], self.value.stride()
-        group = num_heads // self.num_key_value_heads
-        in_rows = strides[3] == 1 and not any(stride % head_dim for stride in strides[:3])
-        a, b, c = (stride // head_dim for stride in strides[:3])
-        if in_rows and self.block_table is None:
-            rows = torch.arange(self.value.shape[0] * num_heads, device=row.device)
-            base = rows // num_heads * a + rows % num_heads // group * b - rows * (span * c)
-            return self._value_table((a, b, c)), base.index_select(0, row).add_(element, alpha=c)
-
-        sequence, head, position = row // num_heads, row % num_heads // group, element - row * span
-        if self.block_table is not None:
-            block_size = self.value.shape[2]
-            sequence = self.block_table[sequence, position // block_size].long()
-            position = position % block_size
-        if in_rows:
-            return self._value_table((a, b, c)), sequence * a + head * b + position * c
-        picked = self.value[sequence, head, position]
-        return picked, torch.arange(len(picked), device=picked.device)
-
-    def _value_table(self, strides: tuple[int, int, int]) -> Tensor:
-        """V as [rows, D], for strides in rows of D elements."""
-        spanned = 1 + sum((size - 1) * stride for size, stride in zip(self.value.shape[:3], strides, strict=True))
-        head_dim = self.value.shape[3]
-        return self.value.as_strided((spanned, head_dim), (head_dim, 1))

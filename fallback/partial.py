@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compensation import add_value_mean, estimate_discarded_mass
+from .compensation import compensate, estimate_discarded_mass
 
 
 class Partial(NamedTuple):
@@ -58,10 +58,7 @@ def merge_partials(
     exact = torch.where(stands_in, (exact - 1).clamp_min(0.0), exact)
     kept = torch.where(stands_in, 1, kept)
 
-    total_kept = kept_mass.sum(0)
     estimate = estimate_discarded_mass(sdc, exact, n, kept, maximum, threshold, sdc_gamma, discarded_mass)
-    denominator = torch.where(has_keys, total_kept + estimate, 1.0)
     # a part of weight 0 may carry any out
     weighted = torch.where(kept_mass.unsqueeze(-1) == 0, 0.0, outs * kept_mass.unsqueeze(-1))
-    out = weighted.sum(0) / denominator.unsqueeze(-1)
-    return add_value_mean(out, estimate / denominator, value_mean)
+    return compensate(weighted.sum(0), kept_mass.sum(0), estimate, value_mean)

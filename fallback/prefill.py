@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import count_group_rows, count_value_rows, head_block
+from .layout import count_group_rows, count_value_rows, valid_range
+from .reference import attention_scores, log_sum_exp, masses, never_empty, valid_keys, weighted_values
 
-_SCORES_PER_CHUNK = 1 << 20  # 4 MiB of float32 scores at a time: they stay in cache
+_SCORES_PER_CHUNK = 1 << 20  # bounds the memory, however long the prompt is
 
 
 class RowChunk(NamedTuple):
@@ -35,8 +35,7 @@ class RowChunk(NamedTuple):
 Selector = Callable[[RowChunk], Tensor]
 
 
-@dataclass(frozen=True)
-class PrefillStats:
+class PrefillStats(NamedTuple):
     """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32.
 
     ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads.
@@ -47,28 +46,12 @@ class PrefillStats:
     group_rows: Tensor
 
 
-def prefill_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold_per_row: Tensor,
-    *,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    scale_value: float | None = None,
-    placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    discarded_mass: Tensor | None = None,
-    vmc: bool = False,
-) -> Tensor:
-    """Causal Top-Theta attention of a prompt or a chunk of one; arguments as `toptheta_npu.prefill_attention`."""
-    out, _ = prefill_attention_with_stats(
-        query, key, value, threshold_per_row,
-        actual_seq_lengths=actual_seq_lengths, key_start=key_start, scale_value=scale_value,
-        placement=placement, sdc=sdc, sdc_gamma=sdc_gamma, discarded_mass=discarded_mass, vmc=vmc,
-    )  # fmt: skip
-    return out
+def prefill_attention(*arguments: Any, **options: Any) -> Tensor:
+    """Causal Top-Theta attention of a prompt or a chunk of one; arguments as `toptheta_npu.prefill_attention`.
+
+    They are taken as already checked.
+    """
+    return prefill_attention_with_stats(*arguments, **options)[0]
 
 
 def prefill_attention_with_stats(
@@ -87,8 +70,7 @@ def prefill_attention_with_stats(
     vmc: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
     """As `prefill_attention`, and what every row kept."""
-    batch, heads, rows, _ = query.shape
-    threshold = threshold_per_row.expand(batch, heads, rows)
+    threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
         theta = score_threshold(threshold[:, :, chunk.rows], chunk.lse, placement)
@@ -121,46 +103,33 @@ def select_and_attend(
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
     [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline".
     """
-    batch, heads, rows, head_dim = query.shape
-    kv_heads = key.shape[1]
+    kv_heads, head_dim = key.shape[1], key.shape[3]
     values = value.float()
-    means = _running_mean(values, rows, actual_seq_lengths, key_start) if vmc else None
-    finite, broken = _split_broken_rows(values)
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    kept = torch.empty((batch, heads, rows), dtype=torch.int32, device=query.device)
-    value_rows = torch.empty((batch, kv_heads, rows), dtype=torch.int32, device=query.device)
-    blocks = heads // kv_heads > head_block(head_dim)
-    group_rows = torch.empty_like(value_rows) if blocks else value_rows
+    means = _running_mean(values, query.shape[2], actual_seq_lengths, key_start) if vmc else None
+    # a product with a weight of 0 must not see what a row holds that is not kept: padding, or the future
+    broken = ~values.isfinite().all(-1, keepdim=True)
+    finite = values.masked_fill(broken, 0.0)
+    outs: list[Tensor] = []
+    stats: list[PrefillStats] = []
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
         here = (slice(None), slice(None), chunk.rows)
-        keep = _never_empty(select(chunk), chunk)
-        kept[here] = keep.sum(-1)
-        value_rows[here] = count_value_rows(keep, kv_heads, head_dim)
-        if blocks:
-            group_rows[here] = count_group_rows(keep, kv_heads)
-        numerator, kept_mass, exact, maximum = _weigh(chunk, keep, finite, broken)
+        keep = never_empty(select(chunk) & (chunk.scores != -torch.inf), chunk.scores)
+        kept = keep.sum(-1)
+        maximum, weights, kept_mass, exact = masses(chunk.scores, keep)
         estimate = estimate_discarded_mass(
-            sdc, exact, chunk.n, kept[here], maximum, maximum if threshold is None else threshold[here], sdc_gamma,
+            sdc, exact, chunk.n, kept, maximum, maximum if threshold is None else threshold[here], sdc_gamma,
             None if discarded_mass is None else discarded_mass[here],
         )  # fmt: skip
+        span = chunk.scores.shape[-1]
+        with torch.autocast(query.device.type, enabled=False):
+            numerator = weighted_values(weights, finite[:, :, :span])
+            spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
         mean = None if means is None else means[here]
-        out[here] = compensate(numerator, kept_mass.where(chunk.n > 0, 1.0), estimate, mean).to(query.dtype)
-    return out, PrefillStats(kept, value_rows, group_rows)
-
-
-def _weigh(
-    chunk: RowChunk, keep: Tensor, finite: Tensor, broken: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """N [B, Hq, rows, D], and R, E and m [B, Hq, rows] of a chunk."""
-    maximum = chunk.scores.amax(-1).where(chunk.n > 0, 0.0)
-    exponentials = (chunk.scores - maximum.unsqueeze(-1)).exp_()
-    total = exponentials.sum(-1)
-    exponentials.mul_(keep)
-    kept_mass = exponentials.sum(-1)
-    numerator = _product(exponentials, finite)
-    if broken is not None:
-        numerator.masked_fill_(_product(keep.float(), broken) > 0, torch.nan)
-    return numerator, kept_mass, (total - kept_mass).clamp_min(0.0), maximum
+        out = compensate(numerator.masked_fill(spoilt, torch.nan), kept_mass, estimate, mean)
+        outs.append(out.to(query.dtype))
+        value_rows, group_rows = count_value_rows(keep, kv_heads, head_dim), count_group_rows(keep, kv_heads)
+        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int()))
+    return torch.cat(outs, 2), PrefillStats(*(torch.cat(counts, 2) for counts in zip(*stats, strict=True)))
 
 
 def row_chunks(
@@ -177,72 +146,31 @@ def row_chunks(
     a chunk's ``rows`` then counts within them.
     """
     batch, heads, count, head_dim = query.shape
-    kv_heads, capacity = key.shape[1:3]
-    past = capacity - count
-    positions = torch.arange(past, capacity, device=query.device)
+    capacity = key.shape[2]
+    position = torch.arange(capacity, device=query.device)
+    row_position = position[capacity - count :]
     if rows_wanted is not None:
-        query, positions = query[:, :, rows_wanted], positions[rows_wanted]
-    first, last = _valid_range(batch, capacity, actual_seq_lengths, key_start, query.device)
+        query, row_position = query[:, :, rows_wanted], row_position[rows_wanted]
+    starts, lengths = valid_range(query, capacity, key_start, actual_seq_lengths)
+    valid = valid_keys(capacity, lengths, starts)[:, 0]  # [B, S]
     scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
-    keys = key.float()
-    scaled = query.float() * scale
-    size = max(1, min(256, _SCORES_PER_CHUNK // (batch * heads * capacity)))
-    for begin in range(0, len(positions), size):
-        rows = slice(begin, min(begin + size, len(positions)))
-        row = positions[rows]
+    queries, keys = query.float(), key.float()
+    size = max(1, _SCORES_PER_CHUNK // (batch * heads * capacity))
+    for begin in range(0, len(row_position), size):
+        rows = slice(begin, min(begin + size, len(row_position)))
+        row = row_position[rows]
         span = int(row[-1]) + 1
-        grouped = scaled[:, :, rows].unflatten(1, (kv_heads, -1)).flatten(2, 3)  # [B, Hkv, g*rows, D]
+        visible = (position[:span] <= row[:, None]) & valid[:, None, :span] & valid[:, row, None]  # [B, rows, span]
         with torch.autocast(query.device.type, enabled=False):
-            scores = (grouped @ keys[:, :, :span].transpose(-1, -2)).view(batch, heads, len(row), span)
-        column = torch.arange(span, device=query.device)
-        visible = (column <= row[:, None]) & (column >= first) & (row[:, None] < last)  # [B, rows, span]
+            scores = attention_scores(queries[:, :, rows], keys[:, :, :span], scale)
         scores.masked_fill_(~visible[:, None], -torch.inf)
-        n = torch.where(row < last[..., 0], row + 1 - first[..., 0], 0).clamp_min(0)
-        yield RowChunk(rows, scores, torch.logsumexp(scores, -1), first, n[:, None])
-
-
-def _valid_range(
-    batch: int, capacity: int, lengths: Tensor | None, starts: Tensor | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """First and last+1 valid key of each sequence, [B, 1, 1]."""
-    first = torch.zeros(batch, dtype=torch.long, device=device) if starts is None else starts.long()
-    last = torch.full_like(first, capacity) if lengths is None else first + lengths.long()
-    return first[:, None, None], last[:, None, None]
-
-
-def _never_empty(keep: Tensor, chunk: RowChunk) -> Tensor:
-    keep = keep & (chunk.scores > -torch.inf)
-    empty = ~keep.any(-1, keepdim=True) & (chunk.n > 0).unsqueeze(-1)
-    if not empty.any():
-        return keep
-    return keep | torch.zeros_like(keep).scatter_(-1, chunk.scores.argmax(-1, keepdim=True), empty)
-
-
-def _product(weights: Tensor, rows: Tensor) -> Tensor:
-    """[B, Hq, Q, S] times the first S of [B, Hkv, S', D], each query head with its own KV head."""
-    batch, heads, count, span = weights.shape
-    grouped = weights.view(batch, rows.shape[1], -1, span)
-    with torch.autocast(weights.device.type, enabled=False):
-        return (grouped @ rows[:, :, :span]).view(batch, heads, count, -1)
-
-
-def _split_broken_rows(value: Tensor) -> tuple[Tensor, Tensor | None]:
-    """V with NaN and infinite rows set to 0, and which rows those were, [B, Hkv, S, 1]; None if there are none.
-
-    A product with a weight of 0 must not see what a row holds that is not kept: padding, or the future.
-    """
-    broken = ~value.isfinite().all(-1, keepdim=True)
-    if not broken.any():
-        return value, None
-    return value.masked_fill(broken, 0.0), broken.float()
+        yield RowChunk(rows, scores, log_sum_exp(scores), starts[:, None, None], visible.sum(-1)[:, None])
 
 
 def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
     """[B, Hkv, Q, D]: the mean of the V rows visible to each query row, its own included; 0 for padding rows."""
     capacity = value.shape[2]
-    first, last = _valid_range(len(value), capacity, lengths, starts, value.device)
-    position = torch.arange(capacity, device=value.device)
-    valid = ((position >= first) & (position < last)).unsqueeze(-1)  # [B, 1, S, 1]
-    count = (position + 1 - first).clamp_min(1).unsqueeze(-1)
-    means = torch.where(valid, value, 0.0).cumsum(2) / count
+    starts, lengths = valid_range(value, capacity, starts, lengths)
+    valid = valid_keys(capacity, lengths, starts).unsqueeze(-1)  # [B, 1, S, 1]
+    means = torch.where(valid, value, 0.0).cumsum(2) / valid.cumsum(2).clamp_min(1)
     return torch.where(valid, means, 0.0)[:, :, capacity - rows :]

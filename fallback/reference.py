@@ -1,6 +1,7 @@
 """The oracle: Top-Theta decode attention written down as the paper states it.
 
-Everything is dense and slow on purpose, and works in the dtype of its inputs (float64 in the tests).
+`incremental_attention` is dense and slow on purpose, and works in the dtype of its inputs (float64 in the tests). The
+equations before it also serve the other modules; "..." are the query rows of a prompt, none in decode.
 Symbols: a = scores, n = valid keys, k~ = kept elements, m = max a, R and E = sums of exp(a - m) over the
 kept and the discarded elements, mu = mean V row.
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import count_value_rows
+from .layout import count_value_rows, valid_range
 
 NEG_INF = float("-inf")
 
@@ -42,9 +43,9 @@ def valid_keys(capacity: int, lengths: Tensor, starts: Tensor) -> Tensor:
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """[B, Hq, S]: a = scale q·k, each query head against the K of its group (paper eq. attn_pre_softmax)."""
-    group = query.shape[1] // key.shape[1]
-    return scale * torch.einsum("bhd,bhsd->bhs", query, key.repeat_interleave(group, dim=1))
+    """[B, Hq, ..., S]: a = scale q·k, each query head against the K of its group (paper eq. attn_pre_softmax)."""
+    grouped = (scale * query).unflatten(1, (key.shape[1], -1))
+    return torch.einsum("bkg...d,bksd->bkg...s", grouped, key).flatten(1, 2)
 
 
 def log_sum_exp(scores: Tensor) -> Tensor:
@@ -52,11 +53,31 @@ def log_sum_exp(scores: Tensor) -> Tensor:
     return torch.logsumexp(scores, dim=-1)
 
 
-def select(scores: Tensor, threshold: Tensor, valid: Tensor) -> Tensor:
-    """[B, Hq, S]: keep a_i > theta; a row that keeps nothing keeps its largest element, lowest index first."""
-    keep = (scores > threshold[..., None]) & valid
-    fallback = torch.zeros_like(keep).scatter(-1, scores.argmax(-1, keepdim=True), True) & valid
-    return torch.where(keep.any(-1, keepdim=True), keep, fallback)
+def select(scores: Tensor, threshold: Tensor) -> Tensor:
+    """[B, Hq, S]: keep a_i > theta, and never nothing; outside the valid keys scores are -inf."""
+    return never_empty(scores > threshold[..., None], scores)
+
+
+def never_empty(keep: Tensor, scores: Tensor) -> Tensor:
+    """A row that keeps nothing keeps its largest element, lowest index first; only a row without keys stays empty."""
+    largest, index = scores.max(-1, keepdim=True)
+    stands_in = ~keep.any(-1, keepdim=True) & (largest != NEG_INF)
+    return keep | torch.zeros_like(keep).scatter(-1, index, stands_in)
+
+
+def masses(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """m; the weights [B, Hq, S], exp(a - m) of the kept elements and 0 for the others; R and E."""
+    maximum = scores.amax(-1)
+    # in a row without keys m is -inf, and all exponentials are 0
+    exponentials = (scores - maximum.masked_fill(maximum == NEG_INF, 0.0)[..., None]).exp()
+    weights = torch.where(keep, exponentials, 0.0)
+    return maximum, weights, weights.sum(-1), (exponentials - weights).sum(-1)
+
+
+def weighted_values(weights: Tensor, value: Tensor) -> Tensor:
+    """[B, Hq, ..., D]: N, the sum of weights times V rows, each query head with the V of its group."""
+    grouped = weights.unflatten(1, (value.shape[1], -1))
+    return torch.einsum("bkg...s,bksd->bkg...d", grouped, value).flatten(1, 2)
 
 
 def incremental_attention(
@@ -79,33 +100,32 @@ def incremental_attention(
 
     ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test where the keys are a part of a longer row.
     """
-    batch, heads, head_dim = query.shape
+    heads, head_dim = query.shape[1:]
     capacity, kv_heads = key.shape[2], key.shape[1]
-    starts = torch.zeros(batch, dtype=torch.long) if starts is None else starts.long()
-    lengths = capacity - starts if lengths is None else lengths.long()
+    starts, lengths = valid_range(query, capacity, starts, lengths)
     scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
     valid = valid_keys(capacity, lengths, starts)
-    n = lengths[:, None]
 
     # rows outside the valid range may hold anything, NaN too
     outside = ~valid[..., None]
     scores = attention_scores(query, key.masked_fill(outside, 0), scale).masked_fill(~valid, NEG_INF)
     lse = log_sum_exp(scores)
     theta = score_threshold(threshold.to(scores), lse if row_lse is None else row_lse, placement)
-    keep = select(scores, theta, valid)
+    keep = select(scores, theta)
     kept = keep.sum(-1)
 
-    maximum = scores.amax(-1)
-    exponentials = torch.where(n[..., None] > 0, (scores - maximum[..., None]).exp(), 0.0)
-    kept_mass = (exponentials * keep).sum(-1)
-    exact = (exponentials * ~keep).sum(-1)
+    maximum, weights, kept_mass, exact = masses(scores, keep)
     estimate = estimate_discarded_mass(
-        sdc, exact, n, kept, maximum, theta, sdc_gamma, None if discarded_mass is None else discarded_mass.to(scores)
-    )
+        sdc, exact, lengths[:, None], kept, maximum, theta, sdc_gamma,
+        None if discarded_mass is None else discarded_mass.to(scores),
+    )  # fmt: skip
+    # a head never sees the V rows that it does not keep
     group_value = torch.where(keep[..., None], value.repeat_interleave(heads // kv_heads, dim=1), 0.0)
-    numerator = torch.einsum("bhs,bhsd->bhd", exponentials * keep, group_value)
-    mean = None if value_mean is None else value_mean.to(scores)
-    out = compensate(numerator, kept_mass, estimate, mean)
-    out = torch.where(n[..., None] > 0, out, 0.0)
+    out = compensate(
+        weighted_values(weights, group_value),
+        kept_mass,
+        estimate,
+        None if value_mean is None else value_mean.to(scores),
+    )
     rows = count_value_rows(keep, kv_heads, head_dim)
     return ReferenceResult(out, keep, lse, kept, rows, maximum, kept_mass, exact)

@@ -20,16 +20,29 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("npu", marks=pytest.mark.npu)]
+    params=[
+        "cpu-native",
+        "cpu-fallback",
+        pytest.param("cuda", marks=pytest.mark.cuda),
+        pytest.param("npu", marks=pytest.mark.npu),
+    ]
 )
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device under test, for the PyTorch fallback; accelerators are skipped where there are none."""
-    name: str = request.param
+    """The device under test: a CPU with either of its backends, others with the fallback; skipped if absent."""
+    name, _, backend = request.param.partition("-")
     if name == "cpu":
-        yield name
+        with toptheta_npu.use_backend(backend, device="cpu"):
+            yield name
         return
     available = has_npu() if name == "npu" else torch.cuda.is_available()
     if not available:
         pytest.skip(f"no {name} device")
-    with toptheta_npu.use_backend("fallback", device="npu"):  # the kernel's own tests are in tests/npu
+    with toptheta_npu.use_backend("fallback"):  # the kernel's own tests are in tests/npu
         yield f"{name}:0"
+
+
+@pytest.fixture(params=["native", "fallback"], scope="module")
+def cpu_backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What CPU tensors run, for tests that look at CPUs alone."""
+    with toptheta_npu.use_backend(request.param, device="cpu"):
+        yield request.param

@@ -282,7 +282,11 @@ def check_compensation(
     if discarded_mass is not None:
         check_tensor("discarded_mass", discarded_mass, query, (query.shape[0], heads), FLOAT32, " [B, Hq]")
     if value_mean is not None:
-        check_tensor("value_mean", value_mean, query, (query.shape[0], kv_heads, head_dim), FLOAT32, " [B, Hkv, D]")
+        check_value_mean(value_mean, query, kv_heads, head_dim)
+
+
+def check_value_mean(value_mean: Tensor, query: Tensor, kv_heads: int, head_dim: int) -> None:
+    check_tensor("value_mean", value_mean, query, (query.shape[0], kv_heads, head_dim), FLOAT32, " [B, Hkv, D]")
 
 
 def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
@@ -334,7 +338,8 @@ def check_rows(
     check_paging(query, block_table, block_size, lengths, starts)
     check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
     check_threshold(threshold, query, query.shape[0], heads)
-    check_lengths(query, lengths, starts)
+    if lengths is not None or starts is not None:
+        check_lengths(query, lengths, starts)
     check_choice("_path", path, PATHS)
     if scale_value is None:
         return lengths, starts, heads, kv_heads, head_dim, head_dim**-0.5

@@ -53,7 +53,7 @@ def backend_info(*, probe: bool = False) -> BackendInfo:
         >>> [finding.name for finding in toptheta_npu.backend_info().findings]
         ['toptheta_npu', 'Python', 'torch', 'torch_npu', 'CANN', 'op package', 'adapter', 'backend']
         >>> [finding.name for finding in toptheta_npu.backend_info().cpu_findings]
-        ['instruction set', 'compiler', 'cache', 'operators']
+        ['instruction set', 'compiler', 'cache', 'threads', 'operators']
     """
     from .operator import CPU_SELECTOR, NPU_SELECTOR, SCHEMAS
 

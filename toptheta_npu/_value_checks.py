@@ -67,3 +67,21 @@ def check_cache_values(
                 raise TopThetaValueError(
                     f"block_table[{index}]", f"block numbers 0 to {key.shape[0] - 1}", str(low if low < 0 else high)
                 )
+
+
+def check_step_values(
+    key: Tensor,
+    threshold: Tensor,
+    lengths: Tensor | None,
+    starts: Tensor | None,
+    block_table: Tensor | None,
+    discarded_mass: Tensor | None,
+    input_layout: str,
+    placement: str,
+) -> None:
+    """All values of a decode step, for an implementation that has not looked at them itself or did not like them."""
+    check_threshold_values("threshold", threshold, placement)
+    if discarded_mass is not None:
+        check_mass_values(discarded_mass)
+    if lengths is not None or starts is not None:
+        check_cache_values(key, lengths, starts, block_table, cache_capacity(key, input_layout, block_table))

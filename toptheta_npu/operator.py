@@ -8,7 +8,6 @@ the implementation for all other devices, which loads it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +25,10 @@ from ._checks import (
     check_kernel_limits,
     check_rows,
     check_tensor,
+    check_value_mean,
     refuse_unknown,
 )
-from ._value_checks import cache_capacity, check_cache_values, check_mass_values, check_threshold_values
+from ._value_checks import check_step_values
 from .cpu.backend import CpuSelector
 from .errors import TopThetaValueError
 from .npu.backend import NpuSelector
@@ -265,14 +265,17 @@ def _decode(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
         num_key_value_heads, input_layout, scale_value, path,
     )  # fmt: skip
-    check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    options: dict[str, object] = {}
+    simple = type(placement) is str and type(sdc) is str and type(sdc_gamma) is float  # others compare as they like
+    if not simple or (input_layout, placement, sdc, sdc_gamma, path) != _DEFAULTS or discarded_mass is not None:
+        check_compensation(query, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+        options = dict(zip(_OPTIONS, (input_layout, placement, sdc, float(sdc_gamma), path), strict=True))
+    elif value_mean is not None:
+        check_value_mean(value_mean, query, kv_heads, head_dim)
     _check_npu(query, key, value, head_dim, block_size)
-    options = {
-        "input_layout": input_layout, "placement": placement, "sdc": sdc, "sdc_gamma": float(sdc_gamma), "path": path,
-    }  # fmt: skip
     return operator(
         query, key, value, threshold, lengths, starts, block_table, discarded_mass, value_mean,
-        num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **({} if options == _DEFAULTS else options),
+        num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **options,
     )  # fmt: skip
 
 
@@ -281,12 +284,21 @@ def _check_npu(query: Tensor, key: Tensor, value: Tensor, head_dim: int, block_s
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
     """
+    if query.is_cpu:  # the name of a device takes longer to make
+        return
     if query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
         check_kernel_limits(query, key, value, head_dim, block_size)
 
 
-def _on_cpu(implementation: Callable[[torch.dtype], Callable[..., Any]]) -> Callable[..., Any]:
-    """What is chosen for a dtype, behind a check of the values in its tensors, which a CPU sees for free."""
+def _on_cpu(name: str) -> Callable[..., Any]:
+    def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
+        return CPU_SELECTOR.implementation(name, query.dtype)(query, *arguments, **options)
+
+    return run
+
+
+def _after_checks(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """The fallback behind a check of the values in its tensors, which a CPU sees for free; the kernel has its own."""
 
     def run(
         query: Tensor,
@@ -299,13 +311,12 @@ def _on_cpu(implementation: Callable[[torch.dtype], Callable[..., Any]]) -> Call
         *rest: Tensor | None,
         **options: Any,
     ) -> Any:
-        check_threshold_values("threshold", threshold, options.get("placement", "pre_softmax"))
-        if options.get("sdc") == "offline" and rest and rest[0] is not None:
-            check_mass_values(rest[0])
-        if actual_seq_lengths is not None or key_start is not None:
-            capacity = cache_capacity(key, options.get("input_layout", "BNSD"), block_table)
-            check_cache_values(key, actual_seq_lengths, key_start, block_table, capacity)
-        return implementation(query.dtype)(
+        check_step_values(
+            key, threshold, actual_seq_lengths, key_start, block_table,
+            rest[0] if options.get("sdc") == "offline" else None,
+            options.get("input_layout", "BNSD"), options.get("placement", "pre_softmax"),
+        )  # fmt: skip
+        return implementation(
             query, key, value, threshold, actual_seq_lengths, key_start, block_table, *rest, **options
         )
 
@@ -361,7 +372,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "incremental_attention_with_stats": _fake_with_stats,
     "incremental_attention_partial": _fake_partial,
 }
-CPU_SELECTOR = CpuSelector(_FALLBACKS)
+CPU_SELECTOR = CpuSelector({name: _after_checks(implementation) for name, implementation in _FALLBACKS.items()})
 NPU_SELECTOR = NpuSelector(SCHEMAS, _FALLBACKS)
 #: What decides what tensors of a device run; CUDA tensors run the fallback.
 SELECTORS: dict[str, Selector] = {"cpu": CPU_SELECTOR, "npu": NPU_SELECTOR}
@@ -371,7 +382,7 @@ def _register() -> torch.library.Library:
     library = torch.library.Library("toptheta_npu", "DEF")
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(name, _on_cpu(partial(CPU_SELECTOR.implementation, name)), "CPU")
+        library.impl(name, _on_cpu(name), "CPU")
         library.impl(name, _FALLBACKS[name], "CUDA")
         library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
         # for inference only: nothing to record, so autograd need not look at the call
@@ -385,8 +396,11 @@ def _register() -> torch.library.Library:
 
 _LIBRARY = _register()
 #: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
-_DEFAULTS = {
-    argument.name: argument.default_value
-    for argument in torch.ops.toptheta_npu.incremental_attention.default._schema.arguments
-    if argument.kwarg_only and argument.has_default_value()
-}
+_OPTIONS, _DEFAULTS = zip(
+    *(
+        (argument.name, argument.default_value)
+        for argument in torch.ops.toptheta_npu.incremental_attention.default._schema.arguments
+        if argument.kwarg_only and argument.has_default_value()
+    ),
+    strict=True,
+)

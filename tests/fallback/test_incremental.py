@@ -86,7 +86,7 @@ def test_dense_threshold_equals_torch_sdpa(path: str, device: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("layout", ["BNSD", "BSND"])
 def test_long_cache_equals_the_oracle(heads: int, dtype: str, layout: str, device: str) -> None:
-    """Scores of a long K are formed in pieces, by group size and dtype; 4096 + 37 keys leave a remainder."""
+    """Thousands of keys of several group sizes; 4096 + 37 of them leave a remainder in pieces of any size."""
     case = Case("long", dtype, layout, heads=heads, head_dim=128, lengths=(4133, 4096), starts=(3, 0), keep=0.02)
     inputs = base_inputs(case, device)
     assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments))

@@ -23,6 +23,7 @@ from toptheta_npu import (
 )
 from toptheta_npu.fallback import reference
 
+pytestmark = pytest.mark.usefixtures("cpu_backend")
 _BASE = Case("split", heads=8, lengths=(40, 33, 1), head_dim=16, keep=0.1)
 _MODES = [
     *((sdc, vmc, "pre_softmax") for sdc in ("none", "exact", "exp_threshold", "offline") for vmc in (False, True)),
@@ -129,6 +130,22 @@ def test_incremental_attention_partial_equals_the_oracle_on_its_keys(theta: str,
             row_lse=lse,
         ).out  # fmt: skip
         torch.testing.assert_close(part.out[:, :, 0][has_keys], plain[has_keys], **close)
+
+
+def test_masses_of_60000_keys_are_exact_to_a_few_roundings(device: str) -> None:
+    """Equal masses, so that roundings add up: a float32 sum of one after the other is off by 1e-4."""
+    scores = torch.tensor([0.9, 0.9, 0.9, -2.0]).repeat(15000)
+    scores[7] = 1.0
+    key = torch.zeros(1, 1, 60000, 16)
+    key[..., 0] = scores
+    query = torch.zeros(1, 1, 1, 16)
+    query[..., 0] = 1.0
+    tensors = [t.to(device) for t in (query, key, key, torch.tensor([0.5]))]
+    part = incremental_attention_partial(*tensors, scale_value=1.0)
+    masses = (scores.double() - 1.0).exp()
+    close = {"rtol": 1e-6, "atol": 0.0}
+    torch.testing.assert_close(part.kept_mass.cpu().double().squeeze(), masses[scores > 0.5].sum(), **close)
+    torch.testing.assert_close(part.discarded_mass.cpu().double().squeeze(), masses[scores < 0.5].sum(), **close)
 
 
 def test_whole_lse_follows_from_the_parts() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
+from toptheta_npu import use_backend
 from toptheta_npu.models import NothingSparsifiedWarning, calibrate, calibrate_discarded_mass, sparsify
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -40,12 +41,13 @@ def step_logits(model, ids: Tensor, prompt: int, cache=None, **options) -> Tenso
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
-def test_decode_after_a_dense_prompt_agrees_with_the_oracle(kind, placement):
+@pytest.mark.parametrize("backend", ["native", "fallback"])
+def test_decode_after_a_dense_prompt_agrees_with_the_oracle(kind, placement, backend):
     model, table, ids = model_of(kind), table_of(kind, placement), tokens(2, 40, seed=3)
     with oracle_attention(model, table, first_row=20):
         expected = model(ids).logits[:, 19:]
     dense = model(ids).logits[:, 19:]
-    with sparsify(model, table, k=K):
+    with use_backend(backend, device="cpu"), sparsify(model, table, k=K):
         found = step_logits(model, ids, 20)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert (found[:, 5:] - dense[:, 5:]).abs().max() > 0.05

@@ -8,7 +8,7 @@ from .._backends import VARIABLE
 from .._compiler import Compiler, find_compiler
 from .._findings import Finding, as_finding
 from ..errors import TopThetaBackendError, TopThetaValueError
-from . import build, instruction_sets
+from . import build, instruction_sets, threads
 from .backend import CpuSelector
 from .cache import cache_folder
 
@@ -19,7 +19,7 @@ def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
     """What there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
     compiler = _find_compiler()
     runs = what_runs(selector, compiler, probe=probe)  # first, since it may build
-    return _instruction_set(), _compiler(compiler), _cache(compiler), runs
+    return _instruction_set(), _compiler(compiler), _cache(compiler), _threads(), runs
 
 
 def what_runs(
@@ -75,6 +75,15 @@ def _compiler(compiler: Compiler | TopThetaBackendError) -> Finding:
     if isinstance(compiler, TopThetaBackendError):
         return as_finding("compiler", None, compiler)
     return Finding("compiler", str(compiler))
+
+
+def _threads() -> Finding:
+    runtimes = threads.loaded_runtimes()
+    if threads.run_in_parallel() == 0:
+        found = "PyTorch has loaded no OpenMP runtime"
+        return Finding("threads", "1", found, "install a PyTorch that is built with OpenMP")
+    count = threads.thread_count()
+    return Finding("threads", f"{count} of PyTorch, over {', '.join(runtimes)}")
 
 
 def _cache(compiler: Compiler | TopThetaBackendError) -> Finding:

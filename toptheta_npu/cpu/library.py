@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError
-from . import threads
+from . import cache, threads
 from .build import Library, best_library
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -27,7 +27,8 @@ def function(dtype: torch.dtype) -> Callable[[bytes], int]:
     Raises:
         TopThetaBackendError: the library cannot be built or does not fit.
     """
-    entry: Callable[[bytes], int] = _library(dtype).toptheta_incremental_attention
+    library = _LIBRARIES.get(dtype) or _library(dtype)
+    entry: Callable[[bytes], int] = library.toptheta_incremental_attention
     return entry
 
 
@@ -55,7 +56,8 @@ def _load(built: Library) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(built.path))
     except OSError as error:
-        remedy = f"remove {built.path.parent}"
+        # a damaged file is built again before it comes here, so it is the place
+        remedy = f"set {cache.VARIABLE} to a folder from which programs may be run"
         raise TopThetaBackendError("CPU kernel", "a library that can be loaded", str(error), remedy) from error
     size = library.toptheta_size_of_arguments
     size.restype = ctypes.c_int64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._value_checks import check_step_values
 from .library import ARGUMENTS, RUN_IN_PARALLEL, function
 from .threads import thread_count
 
@@ -13,10 +14,6 @@ _SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
 _PATHS = {"auto": 0, "gather": 1, "dense": 2}
 _OUTPUT, _WITH_STATISTICS, _PARTIAL = range(3)
 _DONE, _BAD_VALUES, _OUT_OF_MEMORY = range(3)
-
-
-class BadValues(Exception):
-    """A value in a tensor cannot be; whoever called finds out which."""
 
 
 def load(dtype: torch.dtype) -> None:
@@ -80,9 +77,10 @@ def incremental_attention_with_stats(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
     batch = query.shape[0]
-    out, lse = _like(query), torch.empty((batch, num_heads))
-    kept = torch.empty((batch, num_heads), dtype=torch.int32)
-    value_rows = torch.empty((batch, num_key_value_heads), dtype=torch.int32)
+    # not torch.empty, whose dtype and device are what the process has set
+    out, lse = _like(query), threshold.new_empty((batch, num_heads))
+    kept = threshold.new_empty((batch, num_heads), dtype=torch.int32)
+    value_rows = threshold.new_empty((batch, num_key_value_heads), dtype=torch.int32)
     _call(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, None, discarded_mass, value_mean,
         num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, path,
@@ -110,9 +108,8 @@ def incremental_attention_partial(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A decode step over a part of the keys: (out = N/R float32, m, R, E [B, Hq], kept int32)."""
     rows = (query.shape[0], num_heads)
-    out = _like(query, torch.float32)
-    maximum, kept_mass, discarded_mass = torch.empty(rows), torch.empty(rows), torch.empty(rows)
-    kept = torch.empty(rows, dtype=torch.int32)
+    out, kept = _like(query, torch.float32), threshold.new_empty(rows, dtype=torch.int32)
+    maximum, kept_mass, discarded_mass = (threshold.new_empty(rows) for _ in range(3))
     outputs = (
         out.data_ptr(), 0, kept.data_ptr(), 0, maximum.data_ptr(), kept_mass.data_ptr(), discarded_mass.data_ptr()
     )  # fmt: skip
@@ -176,7 +173,8 @@ def _call(
         )
     )  # fmt: skip
     if status == _BAD_VALUES:
-        raise BadValues
+        check_step_values(key, threshold, lengths, starts, block_table, discarded_mass, layout, placement)
+        raise AssertionError("the native kernel refused values that pass the checks in Python")
     if status == _OUT_OF_MEMORY:
         raise MemoryError("the native CPU backend found no memory for its intermediate results")
 

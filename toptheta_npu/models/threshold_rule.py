@@ -12,6 +12,7 @@ from torch import Tensor
 from ..fallback.compensation import score_threshold
 from ..fallback.layout import count_group_rows, head_block
 from ..fallback.prefill import prefill_attention_with_stats
+from ..fallback.reference import attention_scores, log_sum_exp, select, valid_keys
 from ..operator import incremental_attention, incremental_attention_with_stats
 from ..prefill import prefill_attention
 from ..thresholds import ThresholdsAtK
@@ -115,21 +116,13 @@ def group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor, place
 
     The operator's own ``value_rows`` [B, Hkv] are that, unless a group is larger than its head block.
     """
-    batch, heads, _, head_dim = call.query.shape
-    kv_heads, span = call.key.shape[1:3]
+    heads, kv_heads, head_dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     if heads // kv_heads <= head_block(head_dim):
         return value_rows
+    counts = call.rows.counts[:, 0]
+    starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
+    visible = valid_keys(call.key.shape[2], counts, starts)
     scale = head_dim**-0.5 if call.scaling is None else call.scaling
-    query = (call.query.float() * scale).view(batch, kv_heads, -1, head_dim)
-    scores = (query @ call.key.float().transpose(-1, -2)).view(batch, heads, span)
-    counts = call.rows.counts
-    column = torch.arange(span, device=scores.device)
-    starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts[:, None]
-    visible = (column >= starts) & (column < starts + counts)  # [B, S]
-    scores.masked_fill_(~visible[:, None], -torch.inf)
-    theta = score_threshold(threshold, scores.logsumexp(-1), placement)
-    # a row in which nothing passes keeps its largest element
-    largest = torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, scores.argmax(-1, keepdim=True), True)
-    keep = scores > theta.unsqueeze(-1)
-    keep = torch.where(keep.any(-1, keepdim=True), keep, largest) & visible[:, None]
-    return count_group_rows(keep, kv_heads)
+    scores = attention_scores(call.query[:, :, 0].float(), call.key.float(), scale).masked_fill(~visible, -torch.inf)
+    theta = score_threshold(threshold, log_sum_exp(scores), placement)
+    return count_group_rows(select(scores, theta), kv_heads)

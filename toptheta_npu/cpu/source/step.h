@@ -18,9 +18,9 @@
 
 namespace toptheta {
 
-// Above this share of keys that some head of the block keeps, all V rows of a granule are read in one sweep: scattered
-// reads of most rows cost more.
-constexpr double kDenseAbove = 1.0 / 3;
+// Above this share of keys that some head of the block keeps, all V rows of a granule are read in one sweep. Below, the
+// rows that are called into the cache ahead of time come as fast one by one.
+constexpr double kDenseAbove = 0.8;
 
 constexpr int kScoreStride = kMostGranuleRows + kLanes;  // not a power of two, which caches would map to one place
 
@@ -108,18 +108,17 @@ private:
     }
     int heads_of_block(int block) const { return std::min(block_heads_, group_ - block * block_heads_); }
     HeadPart* parts_of(const Item& item) { return parts_.get() + item.number * group_; }
-    float* stored_scores_of(const Item& item)
+    float* stored_scores_of(const Item& item, int block)
     {
-        return stored_scores_.get() + item.number * group_ * plan_.granule_rows();
+        return stored_scores_.get() + (item.number * group_ + block * block_heads_) * plan_.granule_rows();
     }
-    int64_t first_row(const Item& item) const { return item.sequence * a_.heads + item.key_value_head * group_; }
 
     // Post-softmax, where the threshold of a row needs its LSE: first all scores, and the mass of each granule.
     void score_item(const Item& item)
     {
         const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
         for (int block = 0; block < blocks_; ++block) {
-            float* scores = stored_scores_of(item) + block * block_heads_ * plan_.granule_rows();
+            float* scores = stored_scores_of(item, block);
             float maxima[kMostHeads];
             compute_scores(item, block, scores, plan_.granule_rows(), maxima);
             for (int head = 0; head < heads_of_block(block); ++head) {
@@ -165,7 +164,7 @@ private:
             float maxima[kMostHeads];
             if (stored_scores_) {
                 stride = plan_.granule_rows();
-                scores = stored_scores_of(item) + block * block_heads_ * stride;
+                scores = stored_scores_of(item, block);
                 for (int head = 0; head < heads_of_block(block); ++head) {
                     maxima[head] = parts_of(item)[block * block_heads_ + head].maximum;
                 }

@@ -1,0 +1,31 @@
+"""The native operators against the oracle, on drawn cases; HYPOTHESIS_PROFILE=explore draws new ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cases import Case
+from tests.cpu.native import OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
+from tests.helpers import assert_equals_oracle, assert_parts_merge
+from tests.random_cases import inputs_or_reject, largest_score, random_cases
+
+
+@pytest.mark.parametrize("level", OWN_LEVELS)
+@settings(max_examples=2 * settings().max_examples)
+@given(
+    case=random_cases(for_kernel=False), path=st.sampled_from(["auto", "gather", "dense"]), threads=st.integers(1, 3)
+)
+def test_operators_equal_the_oracle(level: str, case: Case, path: str, threads: int) -> None:
+    inputs = inputs_or_reject(case, path)
+    arguments = operator_arguments(inputs)
+    part = partial_arguments(inputs, arguments)
+    with using(level, threads=threads):
+        plain = operators.incremental_attention(**arguments, path=path)
+        statistics = operators.incremental_attention_with_stats(**arguments, path=path)
+        partial = operators.incremental_attention_partial(**part, path=path)
+    assert same_bits((plain,), statistics[:1])
+    largest = largest_score(inputs)
+    assert_equals_oracle(inputs, statistics, largest)
+    assert_parts_merge(inputs, [partial], [inputs.rows.lengths], largest)

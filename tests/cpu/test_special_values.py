@@ -1,0 +1,160 @@
+"""NaN, infinities, huge and tiny numbers in query, K and V on every instruction set, against the oracle."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.cpu.driver import BAD_VALUES, DONE, CaseFile, Result, build_driver, run_driver
+from tests.cpu.native import ALL_LEVELS, ELEMENTS, EMULATED_LEVELS, OWN_LEVELS
+from tests.helpers import tolerance
+from toptheta_npu.fallback import reference
+
+INF, NAN = math.inf, math.nan
+_COUNT = 150
+#: With these and small whole numbers scores are exact, so that all implementations select alike.
+_SPECIAL = {
+    "query": (NAN, INF, -INF, -0.0, 512.0, -512.0),
+    "key": (NAN, INF, -INF, -0.0, 512.0, -512.0, 1e-40, -1e-40),
+    "value": (NAN, INF, -INF, -0.0, 1e38, -1e38, 1e-40),
+}
+_PATHS = ("auto", "gather", "dense")
+_CLOSE = {"equal_nan": True, "check_dtype": False}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A step over small whole numbers with some special ones among them."""
+
+    arguments: dict[str, Any]
+    paths: tuple[str, ...]
+
+    @staticmethod
+    def of(seed: int, dtype: str) -> Drawn:
+        draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+        # a V row that is not finite spoils all heads that read it, wherever it is in V
+        spoils_values = draw.random() < 0.3
+        kv_heads, group = draw.randint(1, 2), 1 if spoils_values else draw.randint(1, 9)
+        head_dim, n = draw.choice([16, 17, 32, 42, 64]), draw.randint(1, 70)
+        start, heads, capacity = draw.randint(0, 5), kv_heads * group, n + 8
+
+        def whole(*shape: int, largest: int, filled: int) -> Tensor:
+            numbers = torch.randint(-largest, largest + 1, shape, generator=generator).float()
+            numbers[..., filled:] = 0.0
+            return numbers
+
+        tensors = {
+            "query": whole(1, heads, 1, head_dim, largest=3, filled=2),
+            "key": whole(1, kv_heads, capacity, head_dim, largest=3, filled=2),
+            "value": whole(1, kv_heads, capacity, head_dim, largest=8, filled=head_dim),
+        }
+        for name in ("value",) if spoils_values else ("query", "key"):
+            for _ in range(draw.randint(0, 3)):
+                place = tuple(draw.randrange(size) for size in tensors[name].shape)
+                tensors[name][place] = draw.choice(_SPECIAL[name])
+        thetas = [draw.choice([-INF, INF, 0.5, 2.0, 2.5, -3.5, 9.0, -1e38]) for _ in range(heads)]
+        arguments = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()} | {
+            "threshold": torch.tensor([thetas]), "actual_seq_lengths": torch.tensor([n]),
+            "key_start": torch.tensor([start]), "num_heads": heads, "num_key_value_heads": kv_heads,
+            "scale_value": 1.0,
+        }  # fmt: skip
+        return Drawn(
+            arguments | _compensation(draw, heads, kv_heads, head_dim), ("gather",) if spoils_values else _PATHS
+        )
+
+    def file(self) -> CaseFile:
+        file = CaseFile({name: value for name, value in self.arguments.items() if isinstance(value, Tensor)})
+        part = {n: v for n, v in self.arguments.items() if n not in ("sdc", "discarded_mass", "value_mean")}
+        for path in self.paths:
+            file.add("incremental_attention_with_stats", self.arguments | {"path": path})
+            file.add("incremental_attention_partial", part | {"path": path})
+        return file
+
+    def judge(self, results: list[Result]) -> None:
+        given = {name: v.double() if isinstance(v, Tensor) else v for name, v in self.arguments.items()}
+        rows = (given["query"][:, :, 0], given["key"], given["value"], given["threshold"])
+        where = {"lengths": given["actual_seq_lengths"], "starts": given["key_start"], "scale_value": 1.0}
+        modes = {name: given[name] for name in ("sdc", "discarded_mass", "value_mean") if name in given}
+        whole = reference.incremental_attention(*rows, **where, **modes)
+        plain = reference.incremental_attention(*rows, **where, sdc="none")
+        # of the other rows only the output is defined: it is NaN
+        defined = whole.maximum.isfinite()
+        rounded = tolerance(self.arguments["query"].dtype)
+        for statistics, partial in zip(results[::2], results[1::2], strict=True):
+            assert (statistics.status, partial.status) == (DONE, DONE)
+            out, lse, kept, value_rows = statistics.outputs
+            wanted = whole.out.to(out.dtype)  # may be beyond float16
+            torch.testing.assert_close(out[:, :, 0].double(), wanted.double(), **_CLOSE, **rounded)
+            torch.testing.assert_close(lse[defined], whole.lse[defined], **_CLOSE, rtol=1e-5, atol=1e-5)
+            assert torch.equal(kept[defined].long(), whole.kept[defined])
+            assert not defined.all() or torch.equal(value_rows.long(), whole.value_rows)
+            torch.testing.assert_close(partial.outputs[0][:, :, 0], plain.out, **_CLOSE, rtol=1e-5, atol=1e-5)
+
+
+def _compensation(draw: random.Random, heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
+    given: dict[str, Any] = {"sdc": draw.choice(["none", "exact", "exp_threshold", "offline"])}
+    if given["sdc"] == "offline":
+        given["discarded_mass"] = torch.full((1, heads), 0.5)
+    if given["sdc"] != "none" and draw.random() < 0.5:
+        given["value_mean"] = torch.linspace(-1, 1, kv_heads * head_dim).view(1, kv_heads, head_dim)
+    return given
+
+
+@pytest.mark.parametrize("level", ALL_LEVELS)
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_special_numbers_do_what_they_do_in_the_oracle(dtype: str, level: str, tmp_path: Path) -> None:
+    drawn = [Drawn.of(seed, dtype) for seed in range(_COUNT)]
+    sanitizers = "" if level in [parameter.values[0] for parameter in EMULATED_LEVELS] else "address,undefined"
+    results = run_driver(build_driver(dtype, level, sanitizers), level, tmp_path, [one.file() for one in drawn])
+    spoilt = 0
+    for seed, (one, found) in enumerate(zip(drawn, results, strict=True)):
+        try:
+            one.judge(found)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {one.arguments}") from error
+        spoilt += int(found[0].outputs[0].isnan().any())
+    assert spoilt > _COUNT / 5
+
+
+def _wrong() -> list[dict[str, Any]]:
+    """Values that cannot be, each in one place of a step that is otherwise right."""
+    far = 2**63 - 1
+    lengths = [{"actual_seq_lengths": torch.tensor([5, wrong])} for wrong in (-1, 13, -far - 1, far)]
+    starts = [{"key_start": torch.tensor([wrong, 0])} for wrong in (-1, 8, 13, -far - 1, far)]
+    pages = {"key": torch.ones(3, 1, 4, 16), "value": torch.ones(3, 1, 4, 16)}
+    tables = [
+        pages | {"block_table": torch.tensor([[0, 1, 2], [2, wrong, -1]], dtype=torch.int32)}
+        for wrong in (-1, 3, 2**31 - 1, -(2**31))
+    ]
+    thresholds = [{"threshold": torch.tensor([[0.0, 1.0], [0.0, NAN]])}, {"threshold": torch.tensor([NAN, 0.0])}]
+    probabilities = [{"threshold": torch.tensor([0.0, 1.5]), "placement": "post_softmax"}]
+    masses = [
+        {"sdc": "offline", "discarded_mass": torch.tensor([[0.0, 1.0], [wrong, 0.0]])} for wrong in (-1e-40, NAN, INF)
+    ]
+    return [*lengths, *starts, *tables, *thresholds, *probabilities, *masses]
+
+
+@pytest.mark.parametrize("level", OWN_LEVELS)
+def test_nothing_is_read_or_written_where_a_value_is_wrong(level: str, tmp_path: Path) -> None:
+    right = {
+        "query": torch.ones(2, 2, 1, 16), "key": torch.ones(2, 1, 12, 16), "value": torch.ones(2, 1, 12, 16),
+        "threshold": torch.tensor([0.0, 1.0]), "actual_seq_lengths": torch.tensor([5, 8]), "num_heads": 2,
+        "num_key_value_heads": 1,
+    }  # fmt: skip
+    files = []
+    for change in ({}, *_wrong()):
+        arguments = right | change
+        file = CaseFile({name: value for name, value in arguments.items() if isinstance(value, Tensor)})
+        file.add("incremental_attention_with_stats", arguments, threads=2)
+        files.append(file)
+    found = [one for (one,) in run_driver(build_driver("float32", level, "address,undefined"), level, tmp_path, files)]
+    assert [one.status for one in found] == [DONE] + [BAD_VALUES] * (len(files) - 1)
+    for one in found[1:]:
+        assert all(set(output.view(torch.uint8).flatten().tolist()) == {0xA5} for output in one.outputs)
