@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import decode_step_1b
-from benchmarks.tables import Goal, Table, renew
+from benchmarks.tables import Goal, Table, goal_table, renew
 from toptheta_npu.benchmark import report
 from toptheta_npu.benchmark.measure import ShapeResult
 from toptheta_npu.benchmark.shapes import Shape
@@ -73,7 +73,7 @@ def stored(folder: Path, name: str) -> dict[str, Any]:
     return json.loads((folder / f"{name}.json").read_text())  # type: ignore[no-any-return]
 
 
-def goals(folder: Path = RESULTS) -> list[Goal]:
+def goals(folder: Path) -> list[Goal]:
     """What the native kernel promises, from the files of ``folder``."""
     worst = min(result.gain("sparse", "cold", "own dense") or 0.0 for result in results(folder, "densities"))
     least = Goal("native top-θ over native at θ=-inf, cold, the least of all k", worst, LEAST_OVER_DENSE, at_most=False)
@@ -87,6 +87,7 @@ def tables(folder: Path = RESULTS) -> dict[str, Table]:
         **{f"cpu {name}": report.summary(results(folder, name), "cpu") for name in ("small_pages", "huge_pages")},
         "cpu goals": shape_goals(results(folder, "small_pages")),
         "cpu densities": density_table(results(folder, "densities")),
+        "cpu promises": goal_table(goals(folder), title="Goals over all k, and of a whole step"),
         **{f"cpu {name}": decode_step_1b.as_table(stored(folder, name)) for name in STEPS},
         "cpu bytes": decode_step_1b.bytes_table(stored(folder, STEPS[0])),
     }

@@ -37,11 +37,6 @@ RESULTS = PAGE.parent / "results"
 FIGURES = RESULTS / "performance.json"
 
 
-def native_goals(folder: Path = cpu_tables.RESULTS) -> list[Goal]:
-    """The native kernel on this CPU, from the files that `benchmarks.cpu_tables` writes."""
-    return _named("native kernel on a CPU", cpu_tables.goals(folder))
-
-
 def other_goals() -> list[Goal]:
     """What the other parts promise, each measured by its own script."""
     return [
@@ -89,7 +84,7 @@ def main(
         folder = Path(unfinished)
         cpu_tables.measure(folder)
         modelled_rows, left_out = decode.run(shapes.SHAPES, console)
-        goals = [*native_goals(folder), *model_goals(), *other_goals()]
+        goals = [*model_goals(), *other_goals()]
         figures = kernel_page.rounded({
             "environment": {"torch": torch.__version__, "machine": platform.machine()},
             "goals": [asdict(goal) for goal in goals],

@@ -64,12 +64,6 @@ def test_modelled_figures_are_those_of_the_kernel(number: int) -> None:
             assert now[form][name] == pytest.approx(then[form][name], rel=0.01), (form, name)
 
 
-def test_goals_of_the_native_kernel_are_on_the_page() -> None:
-    stored = {goal["name"]: goal["value"] for goal in _FIGURES["goals"]}
-    for goal in page.native_goals():
-        assert stored[goal.name] == pytest.approx(goal.value, rel=1e-4)
-
-
 def test_verdicts() -> None:
     goals = [
         Goal("time", 10.5, 10.0, " µs"), Goal("time", 9.5, 10.0, " µs"),
