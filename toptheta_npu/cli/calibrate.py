@@ -1,0 +1,284 @@
+"""``toptheta calibrate``: from a model and some text to a table of thresholds."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .._checks import check_choice
+from .._configuration import as_yaml, use_as_defaults
+from ..errors import TopThetaValueError
+from . import calibration_options as asked
+from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..thresholds import Estimator, Placement, ThresholdTable
+    from .calibration_texts import Material
+
+#: The embedded model is calibrated in a minute or two on two cores.
+_EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
+
+
+def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
+    if value is not None:
+        converters = {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text}
+        use_as_defaults(context, value, converters, exclude=("config", "force"))
+    return value
+
+
+def calibrate(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A causal transformers model: its folder, or its name on the Hub. "
+                       "Default: the embedded one."),
+    ] = None,
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text file, .jsonl file, folder of them, or data set saved by datasets; may be given again."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta"),
+    force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False,
+    evaluation: Annotated[
+        list[Path] | None,
+        typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
+    ] = None,
+    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text",
+    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8",
+    length: Annotated[
+        int | None, typer.Option(help="Tokens in a window. Default: what the model has positions for, at most 4096.")
+    ] = None,
+    sequences: Annotated[str | None, typer.Option(help="Windows to calibrate on, or all. Default: 64.")] = None,
+    k: Annotated[
+        list[int] | None,
+        typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
+    ] = None,
+    layer_k: Annotated[
+        str | None,
+        typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
+    ] = None,
+    placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax",
+    estimator: Annotated[str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's.")] = "pooled",
+    alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1,
+    row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25,
+    decode_tokens: Annotated[int, typer.Option(help="Tokens to generate after each window, also looked at.")] = 0,
+    top_k_at_calibration: Annotated[
+        bool | None,
+        typer.Option(
+            "--top-k-at-calibration/--dense-at-calibration",
+            help="What later layers see. Default: top-k with one k and algorithm1.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0,
+    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True,
+                     callback=_read_configuration),
+    ] = None,
+) -> None:  # fmt: skip
+    """Calibrate thresholds for a model on text, and say what they keep on text that was kept back.
+
+    The defaults: "pooled", since it keeps k on average and serves every k from 64 to 256 from one pass; "pre_softmax",
+    since it needs a single pass over the scores and has the shorter tail of V rows; a quarter of the rows, since
+    neighbours are much alike; and 512 in the first two layers, as in the paper, at most a quarter of a window.
+    """
+    run(
+        asked.Options(
+            model=model, text=text or [], evaluation=evaluation or [], field=field, encoding=encoding, length=length,
+            sequences=sequences, output=output, force=force, k=k or [], layer_k=layer_k, placement=placement,
+            estimator=estimator, alpha=alpha, row_fraction=row_fraction, decode_tokens=decode_tokens,
+            top_k_at_calibration=top_k_at_calibration, seed=seed, dtype=dtype, device=device,
+            trust_remote_code=trust_remote_code,
+        )
+    )  # fmt: skip
+
+
+def run(options: asked.Options) -> None:
+    """The work of the command: whatever can be wrong is looked at before the weights are loaded."""
+    from ..texts import Conventions
+    from . import calibration_report, calibration_texts
+
+    started = time.perf_counter()
+    console = Console(width=max(Console().width, 120), highlight=False)
+    asked.check_output(options.output, options.force)
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    device = choose_device(options.device)
+    texts = calibration_texts.find_texts(options)
+    candidate, plan = _prepared(options)
+    with _Bars() as bars:
+        read = bars.add("reading the texts", None)
+        material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
+        for line in (_intention(options, candidate, plan, material, device), *material.notes):
+            console.print(escape(line))
+        bars.add("loading the weights", None)
+        network = load_weights(candidate, options.dtype or _default_dtype(options), device)
+        table = _calibrated(network, material, options, plan, _provenance(options, candidate, plan), bars)
+        _save(table, options.output)
+        # every k takes a pass of its own
+        windows = material.held_out[: calibration_texts.MOST_JUDGED // min(2, len(plan.k))]
+        kept = calibration_report.judge(network, table, windows, bars.add("checking", len(windows) * len(plan.k)))
+    calibration_report.show(console, table, kept, len(windows))
+    for warning in calibration_report.warnings_of(kept, options.estimator):
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
+    for line in _conclusion(options, table, time.perf_counter() - started):
+        console.print(escape(line), soft_wrap=True)
+
+
+def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
+    if options.model is not None:
+        candidate = look_at_model(options.model, options.trust_remote_code)
+        return candidate, asked.make_plan(options, candidate, asked.MOST_LENGTH, _SEQUENCES)
+    from ..assets import TINY_LLAMA
+
+    candidate = look_at_model(str(TINY_LLAMA), trust_remote_code=False)
+    return candidate, asked.make_plan(options, candidate, _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES)
+
+
+def _default_dtype(options: asked.Options) -> str:
+    """The checkpoint's own; the embedded model is used in float32 elsewhere too."""
+    return "float32" if options.model is None else "auto"
+
+
+def _intention(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material, device: str) -> str:
+    from ..models.attach import num_heads, num_layers
+
+    threads = f" with {torch.get_num_threads()} threads" if device == "cpu" else ""
+    ks = ", ".join(map(str, plan.k))
+    layers, heads = num_layers(candidate.skeleton), num_heads(candidate.skeleton)
+    return (
+        f"{candidate.name}: {layers} layers x {heads} heads, on {device}{threads}. {options.estimator}, "
+        f"{options.placement}, k = {ks}, on {len(material.calibration)} windows of {plan.length} tokens; "
+        f"{len(material.held_out)} held out."
+    )
+
+
+def _provenance(options: asked.Options, candidate: Candidate, plan: asked.Plan) -> dict[str, str]:
+    """The settings in force, as a file for --config says them, and the versions; nothing of this machine."""
+    effective = {
+        "model": candidate.name if options.model is not None else None, "text": options.text or None,
+        "evaluation": options.evaluation or None, "field": options.field, "encoding": options.encoding,
+        "length": plan.length, "sequences": plan.sequences or asked.ALL, "k": plan.k, "layer_k": plan.layer_k,
+        "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
+        "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
+        "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
+        "dtype": options.dtype or _default_dtype(options),
+        "trust_remote_code": options.trust_remote_code or None,
+    }  # fmt: skip
+    versions = {name: version(name) for name in ("toptheta_npu", "transformers")}
+    return {"model": candidate.name, "configuration": as_yaml(effective), **versions}
+
+
+def _calibrated(
+    network: PreTrainedModel, material: Material, options: asked.Options, plan: asked.Plan,
+    provenance: dict[str, str], bars: _Bars,
+) -> ThresholdTable:  # fmt: skip
+    from ..models import calibrate as calibrate_model
+
+    return calibrate_model(
+        network, material.sequences(), k=plan.k, placement=cast("Placement", options.placement),
+        estimator=cast("Estimator", options.estimator), alpha=options.alpha, layer_k=plan.layer_k,
+        row_fraction=options.row_fraction, top_k_at_calibration=plan.top_k_at_calibration, seed=options.seed,
+        decode_tokens=options.decode_tokens, longest=plan.length,
+        progress=bars.add("calibrating", len(material.calibration)), provenance={**provenance, **material.provenance},
+    )  # fmt: skip
+
+
+def _save(table: ThresholdTable, output: Path) -> None:
+    """Saves the table; where that fails, it is not lost but saved elsewhere."""
+    try:
+        table.save(output)
+    except TopThetaValueError as error:
+        rescue = Path(tempfile.mkdtemp(prefix="toptheta-")) / "thresholds.theta"
+        table.save(rescue)
+        reason = getattr(error.__cause__, "strerror", None) or str(error)
+        raise TopThetaValueError(
+            "--output", "a place where the table can be written", f"{reason} at {output}",
+            f"the table is not lost: it is in {rescue}, move it from there",
+        ) from error  # fmt: skip
+
+
+def _conclusion(options: asked.Options, table: ThresholdTable, seconds: float) -> list[str]:
+    """What was made at which price, and what to do with it."""
+    output = options.output
+    k = int(table.k[len(table.k) // 2])
+    load = f"ThresholdTable.load({str(output)!r})"
+    size = f"{output.stat().st_size / 1e6:.2f} MB" if output.is_file() else "written"
+    return [
+        f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
+        f"Next: with toptheta_npu.models.sparsify(model, toptheta_npu.thresholds.{load}, k={k}): model.generate(...)",
+        f"      toptheta inspect {shlex.quote(str(output))}",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Such as "1 h 05 min", "3 min 20 s" or "41 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def _memory() -> str:
+    """The most memory that this process had, and that torch had on a CUDA device."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return ""
+    unit = 1 if sys.platform == "darwin" else 1024
+    parts = [f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB of memory"]
+    if torch.cuda.is_available() and (most := torch.cuda.max_memory_allocated()):
+        parts.append(f"{most / 2**30:.1f} GiB on the GPU")
+    return f", with at most {' and '.join(parts)}"
+
+
+class _Bars:
+    """One progress bar after the other, which leave nothing behind; where there is no terminal, none."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        left = (TextColumn("left:"), TimeRemainingColumn())
+        self._bars = Progress(*columns, *left, console=console, transient=True, disable=not console.is_terminal)
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> _Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def add(self, name: str, total: int | None) -> Callable[[int], None]:
+        """A new bar in the place of the last, and what sets it."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        task = self._task = self._bars.add_task(name, total=total)
+        return lambda done: self._bars.update(task, completed=done)
