@@ -97,10 +97,16 @@ def as_yaml(settings: Mapping[str, Any]) -> str:
         'text: [book.txt]\\nk: [64]\\n'
     """
     plain = {name: _plain(value) for name, value in settings.items() if value is not None}
-    return "".join(
-        yaml.safe_dump({name: value}, default_flow_style=None, allow_unicode=True, width=10**6)
-        for name, value in plain.items()
-    )
+    return yaml.dump(plain, Dumper=_Dumper, default_flow_style=False, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists within a line."""
+
+
+_Dumper.add_representer(
+    list, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+)
 
 
 def _plain(value: Any) -> Any:
@@ -121,7 +127,7 @@ def _entries(path: str | Path) -> list[tuple[int, str, Any]]:
             raise TopThetaValueError(where, "values", "an alias", "write the value itself")
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        if node is None:
+        if node is None or node.tag == "tag:yaml.org,2002:null":
             return []
         if not isinstance(node, yaml.MappingNode):
             got = f"a YAML {node.tag.rpartition(':')[2]}"

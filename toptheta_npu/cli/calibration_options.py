@@ -99,6 +99,10 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     check_int("--decode-tokens", options.decode_tokens, 0)
     length = window_length(options.length, options.decode_tokens, candidate.longest, default_length)
     k = sorted(options.k) or default_k(length)
+    rows = length + options.decode_tokens
+    if k[-1] >= rows:
+        remedy = "lower it, or raise --length"
+        raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
     layer_k = default_layer_k(layers, length) if options.layer_k is None else parse_layer_k(options.layer_k, layers)
     one_pass = options.top_k_at_calibration
@@ -108,7 +112,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
             "give one --k, or --dense-at-calibration",
         )  # fmt: skip
     settings = CalibrationSettings(
-        num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=length + options.decode_tokens,
+        num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=rows,
         placement=cast("Placement", options.placement), estimator=cast("Estimator", options.estimator),
         alpha=options.alpha, layer_k=layer_k, row_fraction=options.row_fraction, seed=options.seed,
         dense_layers=sliding_layers(candidate.skeleton),

@@ -202,9 +202,10 @@ def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
             advice = "calibrate on more windows (--sequences), and on text like that of your prompts"
             if estimator == "algorithm1":
                 advice = "use --estimator pooled, which keeps k on average, or " + advice
+            where = _layers([entry.layer for entry in off])
             found.append(
-                f"k̃/k at k={k} is off by more than {MOST_OFF:.0%} in {_layers([entry.layer for entry in off])}, most in "
-                f"layer {worst.layer} ({worst.ratio:.2f}): {advice}."
+                f"k̃/k at k={k} is off by more than {100 * MOST_OFF:.0f} % in {where}, most in layer {worst.layer} "
+                f"({worst.ratio:.2f}): {advice}."
             )
     return found
 

@@ -12,20 +12,23 @@ from ..errors import TopThetaValueError
 from ..evaluation import corpus
 from ..texts import (
     Conventions,
+    Overlap,
     Sources,
     StoredText,
     Windows,
     collect_windows,
     find_sources,
+    held_out_count,
     held_out_places,
     overlaps,
 )
 from ..texts.overlap import RUN, SHARE
-from ..texts.packing import MOST_HELD_OUT
 from .calibration_options import Options, Plan
 
 #: The most windows that k̃/k is measured on.
 MOST_JUDGED = 8
+#: Shorter windows are not proposed.
+_SHORTEST = 64
 #: Of more sources than these a table names only a digest.
 _MOST_NAMED = 50
 
@@ -65,19 +68,17 @@ class Texts(NamedTuple):
 
 
 def find_texts(options: Options) -> Texts:
-    """The sources that the options name; without any, the Python library for the embedded model.
+    """The sources that the options name; for the embedded model, the Python library where none are named.
 
     Raises:
         TopThetaValueError: none is named for another model, or one cannot be read.
     """
-    if not options.text and options.model is None and not options.evaluation:
-        return Texts(_library("calibration"), _library("evaluation"))
-    if not options.text:
-        remedy = "such as: --text book.txt"
-        raise TopThetaValueError("--text", "files or folders with text to calibrate on", "none", remedy)
-    found = find_sources(options.text, options.field, options.encoding)
     named = find_sources(options.evaluation, options.field, options.encoding) if options.evaluation else None
-    return Texts(found, named)
+    if options.text:
+        return Texts(find_sources(options.text, options.field, options.encoding), named)
+    if options.model is None:
+        return Texts(_library("calibration"), named or _library("evaluation"))
+    raise TopThetaValueError("--text", "files or folders with text to calibrate on", "none", "such as: --text book.txt")
 
 
 def _library(split: corpus.Split) -> Sources:
@@ -95,35 +96,34 @@ def collect(
     """
     wanted = plan.sequences
     kept_back = texts.evaluation is None
-    most = None if wanted is None else wanted + (min(MOST_HELD_OUT, max(1, wanted // 10)) if kept_back else 0)
+    most = None if wanted is None else wanted + (held_out_count(wanted) if kept_back else 0)
     windows = collect_windows(texts.calibration.sources, conventions, plan.length, most, progress)
     _check_enough("--text", windows, conventions, 2 if kept_back else 1)
-    places = list(range(len(windows)))
-    held_places = held_out_places(len(windows)) if kept_back else []
-    calibration = [place for place in places if place not in set(held_places)][:wanted]
-    notes = _notes(texts, wanted, len(calibration), plan.length)
-    if texts.evaluation is None:
-        held_out = [windows[place] for place in held_places]
-    else:
-        others = collect_windows(texts.evaluation.sources, conventions, plan.length, MOST_JUDGED)
-        _check_enough("--evaluation", others, conventions, 1)
-        held_out = [others[place] for place in range(len(others))]
+    count = held_out_count(len(windows) if len(windows) != most or wanted is None else wanted) if kept_back else 0
+    held_places = held_out_places(len(windows), count)
+    calibration = [place for place in range(len(windows)) if place not in held_places][:wanted]
+    judged = windows
+    if texts.evaluation is not None:
+        judged = collect_windows(texts.evaluation.sources, conventions, plan.length, MOST_JUDGED)
+        _check_enough("--evaluation", judged, conventions, 1)
+        held_places = list(range(len(judged)))
+    held_out = [judged[place] for place in held_places]
     shared = overlaps(held_out, (windows[place] for place in calibration))
-    if shared and kept_back:
-        notes.append(
-            f"{len(shared)} of the {len(held_out)} windows that were kept back share more than {SHARE:.0%} of their "
-            "tokens with calibrated ones, so k̃/k may look better than it is on new text; name some with --evaluation."
-        )
-    elif shared:
-        worst = max(shared, key=lambda overlap: overlap.share)
-        example = " ".join(str(conventions.tokenizer.decode(worst.tokens[:RUN])).split())
-        raise TopThetaValueError(
-            "--evaluation", f"texts that share at most {SHARE:.0%} of any window with those to calibrate on, "
-            f"in runs of {RUN} tokens or more", f'{worst.share:.0%} of window {worst.window}, such as "{example}"',
-            "name other texts, or leave it out: then a part of --text is kept back",
-        )  # fmt: skip
-    provenance = _provenance(texts, conventions, plan, windows, calibration)
-    return Material(windows, calibration, held_out, notes, provenance)
+    if shared and not kept_back:
+        raise _calibrated_on(shared, conventions)
+    notes = _notes(texts, wanted, len(calibration), plan.length, len(shared))
+    return Material(windows, calibration, held_out, notes, _provenance(texts, conventions, plan, windows, calibration))
+
+
+def _calibrated_on(shared: list[Overlap], conventions: Conventions) -> TopThetaValueError:
+    worst = max(shared, key=lambda overlap: overlap.share)
+    example = " ".join(str(conventions.tokenizer.decode(worst.tokens[:RUN])).split())
+    return TopThetaValueError(
+        "--evaluation",
+        f"texts of which at most {100 * SHARE:.0f} % of any window is calibrated on, in runs of {RUN} tokens or more",
+        f'{100 * worst.share:.0f} % of window {worst.window}, such as "{example}"',
+        "name other texts, or leave it out: then a part of --text is kept back",
+    )
 
 
 def _check_enough(option: str, windows: Windows, conventions: Conventions, needed: int) -> None:
@@ -132,15 +132,20 @@ def _check_enough(option: str, windows: Windows, conventions: Conventions, neede
     have = len(windows) * conventions.body(windows.length) + windows.rest
     most = have // needed + windows.length - conventions.body(windows.length)
     spare = ", of which one is kept back to judge by" if needed > 1 else ""
-    remedy = "name more text" + (f", or use --length {most}" if most > 1 else "")
+    remedy = "name more text" + (f", or use --length {most}" if most >= _SHORTEST else "")
     raise TopThetaValueError(
         option, f"at least {needed * conventions.body(windows.length)} tokens for {needed} "
         f"{'window' if needed == 1 else 'windows'} of {windows.length}{spare}", str(have), remedy,
     )  # fmt: skip
 
 
-def _notes(texts: Texts, wanted: int | None, have: int, length: int) -> list[str]:
+def _notes(texts: Texts, wanted: int | None, have: int, length: int, shared: int) -> list[str]:
     notes = []
+    if shared:
+        notes.append(
+            f"Of the windows that were kept back, {shared} share more than {100 * SHARE:.0f} % of their tokens with "
+            "calibrated ones, so k̃/k may look better than it is on new text; name other text with --evaluation."
+        )
     if wanted is not None and have < wanted:
         notes.append(f"The texts hold {have} windows of {length} tokens to calibrate on, and not {wanted}.")
     for sources in filter(None, texts):

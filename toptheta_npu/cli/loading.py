@@ -76,13 +76,10 @@ def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedMod
     """The model itself, in evaluation mode; ``device`` "auto" spreads its layers by accelerate.
 
     Raises:
-        TopThetaValueError: the weights cannot be loaded, or there is no accelerate.
+        TopThetaValueError: the weights cannot be loaded.
     """
     from transformers import AutoModelForCausalLM
 
-    if device == "auto" and find_spec("accelerate") is None:
-        expected = "accelerate, which spreads the layers over the devices"
-        raise TopThetaValueError("--device", expected, "no such package", "pip install accelerate")
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": candidate.trust_remote_code}
     if device == "auto":
         options["device_map"] = "auto"
@@ -101,7 +98,7 @@ def choose_device(device: str | None) -> str:
     """The device to run on; None: the first CUDA device, NPU or CPU that is there.
 
     Raises:
-        TopThetaValueError: it is not there.
+        TopThetaValueError: it is not there, or accelerate is not.
 
     Example:
         >>> choose_device("cpu")
@@ -111,7 +108,12 @@ def choose_device(device: str | None) -> str:
 
     if device is not None:
         check_choice("--device", device, DEVICES)
-        return device if device == "auto" else check_device(device)
+        if device != "auto":
+            return check_device(device)
+        if find_spec("accelerate") is None:
+            expected = "accelerate, which spreads the layers over the devices"
+            raise TopThetaValueError("--device", expected, "no such package", "pip install accelerate")
+        return device
     if torch.cuda.is_available():
         return "cuda"
     return "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"

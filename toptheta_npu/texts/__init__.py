@@ -5,7 +5,7 @@ from __future__ import annotations
 from .conventions import Conventions
 from .found import Sources, find_sources
 from .overlap import Overlap, overlaps
-from .packing import Windows, collect_windows, held_out_places
+from .packing import Windows, collect_windows, held_out_count, held_out_places
 from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Windows",
     "collect_windows",
     "find_sources",
+    "held_out_count",
     "held_out_places",
     "overlaps",
 ]

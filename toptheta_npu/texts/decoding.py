@@ -31,7 +31,7 @@ def check_encoding(encoding: str) -> str:
     """
     try:
         found = codecs.lookup(encoding)
-        b"".decode(encoding)  # refuses codecs such as base64, which are none of text
+        "a".encode(encoding)  # refuses codecs such as base64, which are none of text
     except (LookupError, ValueError) as error:
         remedy = "such as utf-8, utf-16, latin-1 or cp1252"
         raise TopThetaValueError("--encoding", "an encoding of text", repr(encoding), remedy) from error

@@ -67,7 +67,7 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
                 JsonLines(file, name, field, encoding) if kind else PlainText(file, name, encoding)
             )  # fmt: skip
         if len(found.sources) == before:
-            got = f"{len(found.left_out)} files without" if found.left_out else "none"
+            got = "one without any" + (", only binary or empty ones" if found.left_out else "")
             raise file_error(path, "a folder with text files", got, "name another folder, or its files one by one")
     return found
 

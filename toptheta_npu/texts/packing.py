@@ -146,15 +146,24 @@ def collect_windows(
     return windows
 
 
-def held_out_places(count: int) -> list[int]:
-    """Which of ``count`` windows to keep back: one in ten, at least one and at most 16, evenly spread.
+def held_out_count(windows: int) -> int:
+    """How many windows to keep back beside or among ``windows``: one in ten, at least one and at most 16.
 
     Example:
-        >>> held_out_places(30)
+        >>> held_out_count(64), held_out_count(3), held_out_count(1000)
+        (6, 1, 16)
+    """
+    return min(MOST_HELD_OUT, max(1, windows // 10))
+
+
+def held_out_places(windows: int, count: int) -> list[int]:
+    """Which ``count`` of the windows to keep back: evenly spread.
+
+    Example:
+        >>> held_out_places(30, 3)
         [5, 15, 25]
     """
-    kept_back = min(MOST_HELD_OUT, max(1, count // 10))
-    return [(2 * index + 1) * count // (2 * kept_back) for index in range(kept_back)]
+    return [(2 * index + 1) * windows // (2 * count) for index in range(count)]
 
 
 def _stream(source: Source, conventions: Conventions, rests: _Packer) -> Iterator[Tokens]:
