@@ -12,11 +12,11 @@ CPP_FOLDERS := benchmarks emulator op_host op_kernel tests toptheta_npu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 # the fast part of every ring but the emulated devices
-QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models \
+QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models tests/texts \
   tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
   tests/op_kernel/test_gaps.py tests/op_kernel/test_kernel.py::test_forced_path_equals_the_oracle \
   tests/benchmark/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
-  tests/test_outputs.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
+  tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
 OLDEST_TRANSFORMERS := build/transformers-oldest

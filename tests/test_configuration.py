@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,10 +105,8 @@ def test_other_files_are_refused(content: str | bytes, message: str, tmp_path: P
 @given(text=st.text(max_size=60) | st.binary(max_size=60))
 def test_any_file_is_taken_or_refused_in_words(text: str | bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     content = text.encode(errors="replace") if isinstance(text, str) else text
-    try:
-        read_configuration(write(tmp_path_factory.getbasetemp(), content), FIELDS)
-    except TopThetaError as error:
-        assert ": expected " in str(error)
+    with suppress(TopThetaError):
+        assert set(read_configuration(write(tmp_path_factory.getbasetemp(), content), FIELDS)) <= set(FIELDS)
 
 
 _VALUES = st.fixed_dictionaries(

@@ -100,7 +100,9 @@ def test_a_full_disk_is_named() -> None:
     windows = Windows(4)
     windows._file.close()
     windows._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    with pytest.raises(TopThetaValueError, match=r"room for the tokens, 16 bytes a window, got No space left on device"):
+    with pytest.raises(
+        TopThetaValueError, match=r"room for the tokens, 16 bytes a window, got No space left on device"
+    ):
         windows.append(torch.zeros(4, dtype=torch.int32).numpy())
 
 

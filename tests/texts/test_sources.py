@@ -85,6 +85,7 @@ def test_a_single_line_of_megabytes_is_read(tmp_path: Path) -> None:
         (b"abc\0def", "utf-8", "got a binary one, with a null byte at offset 3; leave it out"),
         (b"abc\0def", "latin-1", "with a null byte at offset 3"),
         (b"abc", "utf-16-le", "at offset 2"),
+        (b"abcd", "utf-16", "expected the byte order mark of utf-16, got none at offset 0; add --encoding utf-16-l"),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_text_are_named(content: bytes, encoding: str, message: str, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_bytes_that_are_no_text_are_named(content: bytes, encoding: str, message
 
 @pytest.mark.parametrize("encoding", ["utf-99", "base64", "rot13", ""])
 def test_an_encoding_that_is_none_of_text_is_refused(encoding: str, tmp_path: Path) -> None:
-    with pytest.raises(TopThetaValueError, match="^--encoding: expected an encoding of text, got '"):
+    with pytest.raises(TopThetaValueError, match=r"^--encoding: expected an encoding of text, got '"):
         find_sources([tmp_path], encoding=encoding)
 
 
@@ -110,7 +111,11 @@ def test_json_lines_have_a_document_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "error", "message"),
     [
-        ('{"txt": "b", "id": 1}', TopThetaValueError, "expected a field 'text', got the fields txt, id; name the field"),
+        (
+            '{"txt": "b", "id": 1}',
+            TopThetaValueError,
+            "expected a field 'text', got the fields txt, id; name the field",
+        ),
         ("{}", TopThetaValueError, "got the fields none"),
         ('{"text": 3}', TopThetaTypeError, "expected text in field 'text', got 3; name another field with --field"),
         ('{"text": null}', TopThetaTypeError, "got None"),
@@ -133,7 +138,9 @@ def test_bad_lines_are_named_by_file_and_line(
 def test_a_line_too_long_for_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MOST_LINE", 1000)
     (tmp_path / "a.jsonl").write_text("x" * 2000)
-    with pytest.raises(TopThetaValueError, match=r"expected lines of at most 1000 characters, .* write one object a line"):
+    with pytest.raises(
+        TopThetaValueError, match=r"expected lines of at most 1000 characters, .* write one object a line"
+    ):
         read(tmp_path / "a.jsonl")
 
 
@@ -210,12 +217,16 @@ def test_a_data_set_on_disk_gives_its_rows(tmp_path: Path) -> None:
     (source,) = find_sources([tmp_path / "rows"]).sources
     assert documents(source) == ["one", "two"]
     assert (source.name, source.used()[:12]) == ("rows", "first 3 rows")
-    with pytest.raises(TopThetaValueError, match=r"expected a column 'body', got the columns text, id; name the column"):
+    with pytest.raises(
+        TopThetaValueError, match=r"expected a column 'body', got the columns text, id; name the column"
+    ):
         find_sources([tmp_path / "rows"], field="body")
     with pytest.raises(TopThetaTypeError, match=r"rows, row 0: expected text in field 'id', got 1"):
         read(tmp_path / "rows", field="id")
     datasets.DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "splits")
-    with pytest.raises(TopThetaValueError, match=r"expected one split, got the splits test, train; name one of its fold"):
+    with pytest.raises(
+        TopThetaValueError, match=r"expected one split, got the splits test, train; name one of its fold"
+    ):
         find_sources([tmp_path / "splits"])
     assert read(tmp_path / "splits" / "train") == ["one", "two"]
     (tmp_path / "rows" / "state.json").write_text("{")

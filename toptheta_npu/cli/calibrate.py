@@ -136,8 +136,9 @@ def run(options: asked.Options) -> None:
     with _Bars() as bars:
         read = bars.add("reading the texts", None)
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
-        for line in (_intention(options, candidate, plan, material, device), *material.notes):
-            console.print(escape(line))
+        console.print(escape(_intention(options, candidate, plan, material, device)))
+        for note in material.notes:
+            console.print(f"note: {escape(note)}")
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or _default_dtype(options), device)
         table = _calibrated(network, material, options, plan, _provenance(options, candidate, plan), bars)
@@ -229,11 +230,11 @@ def _conclusion(options: asked.Options, table: ThresholdTable, seconds: float) -
     """What was made at which price, and what to do with it."""
     output = options.output
     k = int(table.k[len(table.k) // 2])
-    load = f"ThresholdTable.load({str(output)!r})"
+    load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
     size = f"{output.stat().st_size / 1e6:.2f} MB" if output.is_file() else "written"
     return [
         f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
-        f"Next: with toptheta_npu.models.sparsify(model, toptheta_npu.thresholds.{load}, k={k}): model.generate(...)",
+        f"Next: with toptheta_npu.sparsify(model, {load}, k={k}): model.generate(...)",
         f"      toptheta inspect {shlex.quote(str(output))}",
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+
+from ..thresholds import ThresholdExtrapolationWarning
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,7 +67,10 @@ def judge(
     for k in table.k.tolist():
         targets = table.layer_targets(k)
         seen: dict[int, list[_Rows]] = {layer: [] for layer in layers}
-        with torch.no_grad(), sparsify(network, table, k=k, prefill="thresholded", statistics=True) as recording:
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.ExitStack() as stack:
+            # rows of the last few lengths may all be among those that row_fraction leaves out
+            warnings.simplefilter("ignore", ThresholdExtrapolationWarning)
+            recording = stack.enter_context(sparsify(network, table, k=k, prefill="thresholded", statistics=True))
             for window in windows:
                 network.base_model(input_ids=window[None].to(network.device), use_cache=False)
                 statistics = recording.statistics()

@@ -64,6 +64,9 @@ def decoded(path: Path, encoding: str, record: Callable[[bytes], None]) -> Itera
         except UnicodeDecodeError as error:
             place = offset - len(kept) + error.start
             raise _not_text(path, encoding, error.object[error.start : error.start + 1], place, content) from error
+        except UnicodeError as error:  # utf-16 and utf-32 want a mark
+            remedy = f"add --encoding {encoding}-le or {encoding}-be, or leave the option out"
+            raise file_error(path, f"the byte order mark of {encoding}", "none at offset 0", remedy) from error
         if "\0" in text:
             at = f" at offset {offset + content.index(0)}" if not wide else ""
             remedy = "leave it out; text in UTF-16 needs --encoding utf-16-le or utf-16-be"
