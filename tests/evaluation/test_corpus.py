@@ -1,5 +1,6 @@
 """The corpus: splits that share no module, windows that share no token."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,30 @@ def test_token_windows_are_distinct_and_full() -> None:
     assert len(torch.unique(windows, dim=0)) == 12
     with pytest.raises(TopThetaValueError, match="count: expected at most"):
         corpus.token_windows(tokenizer, "evaluation", 4096, 10_000)
+
+
+def test_prose_windows_of_the_splits_share_no_topic() -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(TINY_LLAMA)
+    calibration = corpus.prose_windows(tokenizer, "calibration", 2560, 24)
+    evaluation = corpus.prose_windows(tokenizer, "evaluation", 2560, 12)
+
+    def runs(windows: torch.Tensor) -> set[tuple[int, ...]]:
+        return {tuple(run.tolist()) for run in windows.flatten().unfold(0, 64, 1)}
+
+    assert calibration.shape == (24, 2560)
+    assert not runs(calibration) & runs(evaluation)
+
+
+def test_prose_windows_refuse_what_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(TINY_LLAMA)
+    with pytest.raises(TopThetaValueError, match="split: expected one of calibration, evaluation, got 'train'"):
+        corpus.prose_windows(tokenizer, "train", 2560, 1)
+    with pytest.raises(TopThetaValueError, match="count: expected at most"):
+        corpus.prose_windows(tokenizer, "evaluation", 2560, 100)
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(TopThetaValueError, match="install all of Python's library"):
+        corpus.prose_windows(tokenizer, "evaluation", 2560, 1)

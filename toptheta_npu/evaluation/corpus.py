@@ -1,4 +1,4 @@
-"""The text behind the embedded model: the sources of the running Python's standard library.
+"""The texts of the running Python: the sources of its library, behind the embedded model, and English prose.
 
 Nothing is downloaded and nothing is stored: the corpus is read from the interpreter at hand. Modules
 are split by name, so a module is in exactly one of the splits on every machine.
@@ -6,9 +6,11 @@ are split by name, so a module is in exactly one of the splits on every machine.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import sysconfig
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -30,6 +32,7 @@ _EXCLUDED = {
     "site-packages", "dist-packages", "encodings", "pydoc_data", "idlelib", "lib2to3",
     "turtledemo", "tkinter", "distutils", "ensurepip", "__pycache__",
 }  # fmt: skip
+_SHORTEST_PARAGRAPH = 120  # characters; shorter ones are alike by chance
 _TEST_FOLDERS = {"test", "tests", "idle_test"}
 
 
@@ -128,3 +131,50 @@ def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
         )
     by_rank.sort(key=lambda window: window[:2])
     return torch.tensor([tokens for _, _, tokens in by_rank[:count]])
+
+
+def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
+    """``count`` windows of ``length`` tokens of English: the language reference behind ``help()``, end to end.
+
+    A topic is in one of the two splits, by its checksum; nothing was trained on them.
+
+    Returns:
+        int64 [count, length].
+
+    Raises:
+        TopThetaValueError: ``split`` is another one, or holds fewer such windows, or this Python has no such texts.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> prose_windows(load_tiny_llama()[1], "evaluation", 256, 3).shape
+        torch.Size([3, 256])
+    """
+    if split not in ("calibration", "evaluation"):
+        raise TopThetaValueError("split", "one of calibration, evaluation", repr(split))
+    try:
+        topics = importlib.import_module("pydoc_data.topics").topics
+    except ModuleNotFoundError as error:
+        remedy = "install all of Python's library"
+        raise TopThetaValueError("pydoc_data", "the texts of help()", "a Python without them", remedy) from error
+
+    def held_out(name: str) -> bool:
+        return zlib.crc32(name.encode()) % 2 == 1
+
+    wholes = _without_parts_of_others(topics)
+    chosen = [topics[name] for name in wholes if held_out(name) == (split == "evaluation")]
+    tokens: list[int] = tokenizer("\n\n".join(chosen), verbose=False)["input_ids"]
+    if len(tokens) < length * count:
+        raise TopThetaValueError("count", f"at most {len(tokens) // length} at length {length}", str(count))
+    return torch.tensor(tokens[: length * count]).view(count, length)
+
+
+def _without_parts_of_others(topics: Mapping[str, str]) -> list[str]:
+    """The names of topics of which no paragraph occurs in a longer one, sorted."""
+    seen: set[str] = set()
+    wholes = []
+    for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
+        paragraphs = {text.strip() for text in topics[name].split("\n\n") if len(text) > _SHORTEST_PARAGRAPH}
+        if not paragraphs & seen:
+            wholes.append(name)
+        seen |= paragraphs
+    return sorted(wholes)
