@@ -483,3 +483,66 @@ def test_layers_without_a_sparse_row_are_named() -> None:
         "rows of up to k keys (67 % of the held-out rows at k = 4); up to 9 keys in layer 0; everything in layer 2, "
         "which see a sliding window; every row so far in layer 0, whose k is longer than the windows"
     )
+
+
+def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = transformers.Gemma3TextConfig(
+        vocab_size=2048, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, max_position_embeddings=256, sliding_window=32,
+        layer_types=["sliding_attention", "full_attention"] * 2, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.Gemma3ForCausalLM(config).save_pretrained(folder / "hybrid")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY_LLAMA / name, folder / "hybrid")
+    assert main("hybrid", "--text", "book.txt", *QUICK) == 0
+    said = words(capsys.readouterr().out)
+    assert "up to 24 keys in layer 1; everything in layers 0 and 2, which see a sliding window." in said
+
+
+def test_texts_from_json_lines_and_data_sets(model: Path, folder: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    parts = Path("book.txt").read_text().split("\n    def ")
+    Path("book.jsonl").write_text("\n".join(json.dumps({"body": part}) for part in parts))
+    datasets.Dataset.from_dict({"body": parts}).save_to_disk("saved")
+    for text in ("book.jsonl", "saved"):
+        assert main(str(model), "--text", text, "--field", "body", *QUICK, "-o", f"{text}.theta") == 0
+    lines, rows = (ThresholdTable.load(f"{text}.theta") for text in ("book.jsonl", "saved"))
+    assert torch.equal(lines.theta, rows.theta)
+    assert lines.provenance["windows_sha256"] == rows.provenance["windows_sha256"]
+
+
+def test_a_data_set_without_its_package_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "saved").mkdir()
+    for name in ("dataset_info.json", "state.json"):
+        (folder / "saved" / name).write_text("{}")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert main("--text", "saved") == 2
+    assert "error: datasets is missing; pip install 'toptheta_npu[datasets]'" in words(capsys.readouterr().err)
+
+
+def test_a_terminal_sees_progress_that_goes_away(model: Path, folder: Path) -> None:
+    """What a terminal shows in the end, line by line, has no bar in it."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toptheta_npu", "calibrate", str(model), "--text", "book.txt", *QUICK],
+        stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 2**16):
+            seen += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    text = seen.decode()
+    assert "calibrating" in text
+    assert "left:" in text
+    # rich clears each line before it writes it anew, and the line of the bar itself in the end
+    (first,) = [line for line in text.split("\n") if "tiny-random: 3 layers" in line]
+    assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", first.split("\x1b[2K")[-1]).startswith("tiny-random: 3 layers")

@@ -134,11 +134,12 @@ def run(options: asked.Options) -> None:
     texts = calibration_texts.find_texts(options)
     candidate, plan = _prepared(options)
     with _Bars() as bars:
-        read = bars.add("reading the texts", None)
+        read = bars.add("reading the texts", plan.sequences)
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
-        console.print(escape(_intention(options, candidate, plan, material, device)))
-        for note in material.notes:
-            console.print(f"note: {escape(note)}")
+    console.print(escape(_intention(options, candidate, plan, material, device)))
+    for note in material.notes:
+        console.print(f"note: {escape(note)}")
+    with _Bars() as bars:
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or _default_dtype(options), device)
         table = _calibrated(network, material, options, plan, _provenance(options, candidate, plan), bars)

@@ -152,12 +152,12 @@ def _value_rows(entry: Kept) -> str:
 def dense_rows(table: ThresholdTable, kept: list[Kept]) -> str:
     """Which rows no threshold sparsifies."""
     parts = [f"rows of up to k keys ({_share(kept)})"]
+    judged = {entry.layer for entry in kept}
     own: dict[int, list[int]] = {}
     for layer, least in enumerate(table.layer_k):
-        if least > table.k[0]:
+        if least > table.k[0] and layer in judged:
             own.setdefault(least, []).append(layer)
     parts += [f"up to {least} keys in {_layers(layers)}" for least, layers in own.items()]
-    judged = {entry.layer for entry in kept}
     if sliding := [layer for layer in range(table.num_layers) if layer not in judged]:
         parts.append(f"everything in {_layers(sliding)}, which see a sliding window")
     if short := sorted({entry.layer for entry in kept if not entry.rows}):
