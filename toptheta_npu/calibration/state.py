@@ -176,12 +176,13 @@ class CalibrationState:
 
     def differences(self, other: CalibrationState, mine_is: str = "here") -> list[str]:
         """What keeps ``other`` from being of the same calibration, each as "name=its value (here mine)"."""
-        mine, theirs = self._described(), other._described()
+        mine, theirs = self.described(), other.described()
         found = [f"{name}={theirs[name]} ({mine_is} {mine[name]})" for name in mine if mine[name] != theirs.get(name)]
         parts = fingerprint.differences(self.fingerprint, other.fingerprint)
         return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
 
-    def _described(self) -> dict[str, str]:
+    def described(self) -> dict[str, str]:
+        """What all parts of a calibration share, but for the model and the sequences, in words."""
         settings = dataclasses.asdict(self.calibrator.settings)
         values = {name: _shown(value) for name, value in settings.items()}
         return {**values, **self.run, "dtype": self.dtype}
