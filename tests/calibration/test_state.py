@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,36 +14,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.calibration.parts import LAYERS, content_of, finish, make, observe, observed, rows, shards
 from toptheta_npu import _sealed
 from toptheta_npu.calibration import Calibrator, state
 from toptheta_npu.calibration.arrays import STATE_OF
 from toptheta_npu.calibration.shards import merge_shards
-from toptheta_npu.calibration.state import KIND, CalibrationState, Part, SeenSequence, WholeSet
+from toptheta_npu.calibration.state import KIND, CalibrationState, Part, WholeSet
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds import Estimator, ThresholdTable
 
-HEADS, LAYERS, LONGEST = 2, 2, 24
-ESTIMATORS = ("algorithm1", "pooled")
-
-
-def rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores [HEADS, LONGEST, LONGEST] of one causal sequence, and the row lengths."""
-    lengths = torch.arange(1, LONGEST + 1)
-    scores = torch.randn(HEADS, LONGEST, LONGEST, generator=torch.Generator().manual_seed(seed))
-    return scores.masked_fill(torch.arange(LONGEST) >= lengths[:, None], -math.inf), lengths
-
-
-def observed(seeds: range, estimator: str = "pooled", **options: Any) -> Calibrator:
-    options = {"k": [3, 5], "longest": LONGEST, "layer_k": [4, 0], "estimator": estimator, **options}
-    calibrator = Calibrator(LAYERS, HEADS, **options)
-    observe(calibrator, seeds)
-    return calibrator
-
-
-def observe(calibrator: Calibrator, seeds: range) -> None:
-    for seed in seeds:
-        for layer in range(LAYERS):
-            calibrator.observe(layer, *rows(seed + 100 * layer))
+ESTIMATORS = get_args(Estimator)
 
 
 def with_discarded(calibrator: Calibrator, table: ThresholdTable, seeds: range) -> Calibrator:
@@ -51,24 +31,6 @@ def with_discarded(calibrator: Calibrator, table: ThresholdTable, seeds: range) 
         for layer in range(LAYERS):
             calibrator.observe_discarded(layer, *rows(seed + 100 * layer), table)
     return calibrator
-
-
-def finish(calibrator: Calibrator) -> ThresholdTable:
-    return calibrator.finish(fingerprint="model", provenance={})
-
-
-def content_of(table: ThresholdTable, path: Path) -> bytes:
-    table.save(path)
-    return path.read_bytes()
-
-
-def make(calibrator: Calibrator | None = None, **changes: Any) -> CalibrationState:
-    fields: dict[str, Any] = {
-        "calibrator": calibrator or observed(range(3)), "fingerprint": "model", "dtype": "float32",
-        "run": {"vmc": "True"}, "provenance": {"text": "noise"}, "part": Part(1, 3),
-        "seen": [SeenSequence.of(torch.arange(length)) for length in (5, 9)], "whole": WholeSet("ab" * 32, 7),
-    }  # fmt: skip
-    return CalibrationState(**{**fields, **changes})
 
 
 # --- there and back -----------------------------------------------------------------------------------
@@ -251,19 +213,6 @@ def test_other_arrays_in_a_well_made_file(path, content, name, change, message):
 
 
 # --- shards -------------------------------------------------------------------------------------------
-
-SET = WholeSet("cd" * 32, 6)
-
-
-def shards(folder: Path, count: int, estimator: str = "pooled", **changes: Any) -> list[Path]:
-    """Files of the shards of ``observed(range(6))``."""
-    paths = []
-    for index in range(count):
-        calibrator = observed(range(index, 6, count), estimator)
-        fields: dict[str, Any] = {"part": Part(index, count), "whole": SET, "seen": make().seen[:1], **changes}
-        make(calibrator, **fields).save(folder / f"shard-{index}")
-        paths.append(folder / f"shard-{index}")
-    return paths
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
