@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def merge(
-    shards: Annotated[list[Path], typer.Argument(metavar="SHARD...", help="The files of all shards, in any order.")],
+    shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="The files of all shards, in any order.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the table here: model.theta.")],
 ) -> None:
     """Merge the shards of a calibration into its table of thresholds.
