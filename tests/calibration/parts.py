@@ -12,6 +12,8 @@ from toptheta_npu.calibration import Calibrator
 from toptheta_npu.calibration.state import CalibrationState, Part, SeenSequence, WholeSet
 from toptheta_npu.thresholds import ThresholdTable
 
+#: Every estimator with the options that it needs.
+ESTIMATORS: dict[str, dict[str, Any]] = {"algorithm1": {}, "pooled": {}}
 HEADS, LAYERS, LONGEST = 2, 2, 24
 
 
@@ -22,8 +24,13 @@ def rows(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return scores.masked_fill(torch.arange(LONGEST) >= lengths[:, None], -math.inf), lengths
 
 
+def of_estimator(name: str) -> dict[str, Any]:
+    """The options that choose an estimator."""
+    return {"estimator": name, **ESTIMATORS[name]}
+
+
 def observed(seeds: range, estimator: str = "pooled", **options: Any) -> Calibrator:
-    options = {"k": [3, 5], "longest": LONGEST, "layer_k": [4, 0], "estimator": estimator, **options}
+    options = {"k": [3, 5], "longest": LONGEST, "layer_k": [4, 0], **of_estimator(estimator), **options}
     calibrator = Calibrator(LAYERS, HEADS, **options)
     observe(calibrator, seeds)
     return calibrator
@@ -42,6 +49,16 @@ def finish(calibrator: Calibrator) -> ThresholdTable:
 def content_of(table: ThresholdTable, path: Path) -> bytes:
     table.save(path)
     return path.read_bytes()
+
+
+def assert_merged(merged: ThresholdTable, whole: ThresholdTable) -> None:
+    """Averages agree to 1e-6; counters, and what comes of them alone, are the same."""
+    for name in ("theta", "std"):
+        torch.testing.assert_close(getattr(merged, name), getattr(whole, name), atol=1e-6, rtol=1e-6)
+    exact = ["counts", "lengths"] + ["theta"] * (whole.estimator != "algorithm1")
+    exact += ["std", "bracket"] * (whole.estimator == "pooled")
+    for name in exact:
+        assert torch.equal(getattr(merged, name), getattr(whole, name)), name
 
 
 def make(calibrator: Calibrator | None = None, **changes: Any) -> CalibrationState:

@@ -14,7 +14,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.calibration.parts import LAYERS, content_of, finish, make, observe, observed, rows, shards
+from tests.calibration.parts import (
+    ESTIMATORS,
+    LAYERS,
+    assert_merged,
+    content_of,
+    finish,
+    make,
+    observe,
+    observed,
+    rows,
+    shards,
+)
 from toptheta_npu import _sealed
 from toptheta_npu.calibration import Calibrator, state
 from toptheta_npu.calibration.arrays import STATE_OF
@@ -23,14 +34,16 @@ from toptheta_npu.calibration.state import KIND, CalibrationState, Part, WholeSe
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import Estimator, ThresholdTable
 
-ESTIMATORS = get_args(Estimator)
-
 
 def with_discarded(calibrator: Calibrator, table: ThresholdTable, seeds: range) -> Calibrator:
     for seed in seeds:
         for layer in range(LAYERS):
             calibrator.observe_discarded(layer, *rows(seed + 100 * layer), table)
     return calibrator
+
+
+def test_every_estimator_is_tried():
+    assert set(ESTIMATORS) == set(get_args(Estimator))
 
 
 # --- there and back -----------------------------------------------------------------------------------
@@ -221,13 +234,7 @@ def test_merged_shards_are_the_whole(tmp_path, count, estimator):
     expected = finish(observed(range(6), estimator))
     paths = shards(tmp_path, count, estimator)
     merged = merge_shards(paths)
-    if estimator == "pooled":
-        for name in ("theta", "counts", "bracket"):
-            assert torch.equal(getattr(merged, name), getattr(expected, name))
-    else:
-        torch.testing.assert_close(merged.theta, expected.theta, atol=1e-6, rtol=1e-6)
-        torch.testing.assert_close(merged.std, expected.std, atol=1e-6, rtol=1e-6)
-        assert torch.equal(merged.counts, expected.counts)
+    assert_merged(merged, expected)
     assert merged.provenance["sequences"] == str(count)
     # the order of the files does not matter
     assert content_of(merge_shards(paths[::-1]), tmp_path / "back") == content_of(merged, tmp_path / "there")

@@ -12,20 +12,20 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
+from tests.calibration.parts import ESTIMATORS, of_estimator
 from tests.models.tiny import new_model, tokens
 from toptheta_npu import _files
 from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.models import calibrate
-from toptheta_npu.thresholds import Estimator
 
 SEQUENCES = 7
 OPTIONS: list[dict[str, Any]] = [
-    {"estimator": estimator, **more}
-    for estimator in get_args(Estimator)
+    {**of_estimator(estimator), **more}
+    for estimator in ESTIMATORS
     for more in ({"row_fraction": 0.5, "decode_tokens": 2}, {"placement": "post_softmax"})
 ]
 

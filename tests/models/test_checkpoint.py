@@ -12,19 +12,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-import torch
 from torch.utils.data import DataLoader
 
+from tests.calibration.parts import ESTIMATORS, assert_merged, content_of, of_estimator
 from tests.models.tiny import K, model_of, new_model, tokens
 from toptheta_npu.calibration.shards import merge_shards
 from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_shard, model_fingerprint
 from toptheta_npu.models.calibration_job import CalibrationOptions
-from toptheta_npu.thresholds import Estimator, ThresholdTable
 
 ROOT = Path(__file__).parents[2]
 TEXTS = list(tokens(7, 40, seed=1))
@@ -49,11 +48,6 @@ def stopped_after(count: int, path: Path, **options: Any) -> None:
         )
 
 
-def content_of(table: ThresholdTable, path: Path) -> bytes:
-    table.save(path)
-    return path.read_bytes()
-
-
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """The state of a calibration that stopped after three sequences."""
@@ -65,9 +59,9 @@ def state(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("more", [{}, {"row_fraction": 1.0, "decode_tokens": 0, "placement": "post_softmax"}])
-@pytest.mark.parametrize("estimator", get_args(Estimator))
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_table_is_that_of_an_uninterrupted_run(tmp_path, estimator, more, monkeypatch):
-    options = {**OPTIONS, "estimator": estimator, "provenance": {"text": "noise"}, **more}
+    options = {**OPTIONS, **of_estimator(estimator), "provenance": {"text": "noise"}, **more}
     expected = content_of(calibrate(model_of(), TEXTS, **options), tmp_path / "whole")
     stopped_after(4, tmp_path / "state", **{**options, "checkpoint_every": 3})
     stopped_after(6, tmp_path / "state", **options)
@@ -266,9 +260,9 @@ def test_the_options_are_those_of_calibrate():
     assert {name: each.default for name, each in signature.items() if name not in own} == wanted
 
 
-@pytest.mark.parametrize("estimator", get_args(Estimator))
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_shards_merge_to_the_whole(tmp_path, estimator):
-    options = {**OPTIONS, "estimator": estimator}
+    options = {**OPTIONS, **of_estimator(estimator)}
     whole = calibrate(model_of(), TEXTS, **options)
     paths = [tmp_path / f"shard-{index}" for index in range(9)]  # two of which have nothing to do
     for index, path in enumerate(paths):
@@ -276,9 +270,8 @@ def test_shards_merge_to_the_whole(tmp_path, estimator):
     merged = merge_shards(paths)
     assert merged.provenance == whole.provenance
     assert merged.fingerprint == model_fingerprint(model_of())
-    if estimator == "algorithm1":
-        torch.testing.assert_close(merged.theta, whole.theta, atol=1e-6, rtol=1e-6)
-    else:
+    assert_merged(merged, whole)
+    if estimator == "pooled":
         assert content_of(merged, tmp_path / "merged") == content_of(whole, tmp_path / "whole")
 
 

@@ -6,17 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-import torch
 
+from tests.calibration.parts import ESTIMATORS, assert_merged, content_of, of_estimator
 from tests.models.tiny import model_of
 from tests.models.two_ranks import OPTIONS, TEXTS, scenes
 from toptheta_npu.calibration.shards import merge_shards
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_distributed
-from toptheta_npu.thresholds import Estimator, ThresholdTable
+from toptheta_npu.thresholds import ThresholdTable
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
@@ -45,43 +45,31 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def content_of(table: ThresholdTable, path: Path) -> bytes:
-    table.save(path)
-    return path.read_bytes()
-
-
 def alone(**arguments: Any) -> ThresholdTable:
     sequences = arguments.pop("sequences", TEXTS)
     return calibrate(model_of(), sequences, **{**OPTIONS, **arguments})
 
 
-def assert_same_up_to_rounding(one: ThresholdTable, other: ThresholdTable) -> None:
-    torch.testing.assert_close(one.theta, other.theta, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(one.std, other.std, atol=1e-6, rtol=1e-6)
-    assert torch.equal(one.counts, other.counts)
-    assert (one.provenance, one.fingerprint) == (other.provenance, other.fingerprint)
-
-
-@pytest.mark.parametrize("scene", [*get_args(Estimator), "decode", "stream", "one_sequence"])
+@pytest.mark.parametrize("scene", [*ESTIMATORS, "decode", "stream", "one_sequence"])
 def test_the_table_is_that_of_one_process(played, tmp_path, scene):
     """Also of an odd number of sequences, and of one, which leaves a rank with none."""
     arguments = scenes(0, played)[scene]
     first, second = (played / f"{scene}.{rank}" for rank in range(2))
     assert first.read_bytes() == second.read_bytes()
     expected = alone(**arguments)
-    if arguments["estimator"] == "algorithm1":
-        assert_same_up_to_rounding(ThresholdTable.load(first), expected)
-    else:
+    table = ThresholdTable.load(first)
+    assert_merged(table, expected)
+    assert (table.provenance, table.fingerprint) == (expected.provenance, expected.fingerprint)
+    if table.estimator == "pooled":
         assert first.read_bytes() == content_of(expected, tmp_path / "alone")
 
 
 def test_shards_in_two_processes_are_the_whole(played, tmp_path):
-    for estimator in get_args(Estimator):
+    for estimator in ESTIMATORS:
         merged = merge_shards([played / f"shard.{estimator}.{rank}" for rank in (1, 0)])
-        expected = alone(estimator=estimator)
-        if estimator == "algorithm1":
-            assert_same_up_to_rounding(merged, expected)
-        else:
+        expected = alone(**of_estimator(estimator))
+        assert_merged(merged, expected)
+        if estimator == "pooled":
             assert content_of(merged, tmp_path / "two") == content_of(expected, tmp_path / "one")
 
 

@@ -11,15 +11,15 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from tests.calibration.parts import ESTIMATORS, of_estimator
 from tests.models.tiny import K, new_model, tokens
 from toptheta_npu.errors import TopThetaError
 from toptheta_npu.models import calibrate_distributed, calibrate_shard
-from toptheta_npu.thresholds import Estimator
 
 OPTIONS: dict[str, Any] = {"k": K, "layer_k": [0, 0], "row_fraction": 0.5, "checkpoint_every": 2}
 TEXTS = tokens(7, 40, seed=1)
@@ -46,7 +46,7 @@ def scenes(rank: int, folder: Path) -> dict[str, dict[str, Any]]:
     """The arguments of every scene, in order, as this rank has them."""
     first, kept = rank == 0, {"checkpoint": folder / "state"}
     return {
-        **{estimator: {"estimator": estimator} for estimator in get_args(Estimator)},
+        **{estimator: of_estimator(estimator) for estimator in ESTIMATORS},
         "decode": {"estimator": "pooled", "decode_tokens": 2},
         "stream": {"estimator": "pooled", "sequences": iter(TEXTS), "longest": 40},
         "one_sequence": {"estimator": "pooled", "sequences": TEXTS[:1]},
@@ -76,9 +76,9 @@ def play(rank: int, folder: Path, name: str, arguments: dict[str, Any]) -> None:
 
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    for estimator in get_args(Estimator):
+    for estimator in ESTIMATORS:
         path = folder / f"shard.{estimator}.{rank}"
-        calibrate_shard(MODEL, TEXTS, index=rank, count=2, path=path, **{**OPTIONS, "estimator": estimator})
+        calibrate_shard(MODEL, TEXTS, index=rank, count=2, path=path, **OPTIONS, **of_estimator(estimator))
     init = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2, timeout=timedelta(seconds=60))
     for name, arguments in scenes(rank, folder).items():
