@@ -1,6 +1,6 @@
-"""Kills calibrations and starts them again; run as ``python -m tests.models.killed_calibration FOLDER KILLS``.
+"""Kills calibrations and starts them again; run as ``python -m tests.models.killed_calibration FOLDER SIGNAL COUNT``.
 
-Writes FOLDER/report.json: per kill, how it was done, what was left, and whether the table was the same in the end.
+Writes FOLDER/report.json: per kill, what was left, and whether the table was the same in the end.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 MODEL = new_model()
+INTERRUPTED = 9
 
 
 def run(folder: Path, options: dict[str, Any], checkpoint_every: int | None) -> bytes:
@@ -41,8 +42,15 @@ def run(folder: Path, options: dict[str, Any], checkpoint_every: int | None) -> 
     return (folder / "table").read_bytes()
 
 
-def count_events(folder: Path, options: dict[str, Any], every: int, writing: bool, die_at: int | None = None) -> int:
-    """Calls and returns of functions in a calibration; at the one numbered ``die_at`` the process kills itself.
+def count_events(
+    folder: Path,
+    options: dict[str, Any],
+    every: int,
+    writing: bool,
+    die_at: int | None = None,
+    by: int = signal.SIGKILL,
+) -> int:
+    """Calls and returns of functions in a calibration; at the one numbered ``die_at`` the process sends itself ``by``.
 
     With ``writing`` only those count that write files.
     """
@@ -52,7 +60,7 @@ def count_events(folder: Path, options: dict[str, Any], every: int, writing: boo
         nonlocal events
         events += not writing or frame.f_code.co_filename == _files.__file__
         if events == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), by)
 
     sys.setprofile(count)
     run(folder, options, every)
@@ -64,13 +72,16 @@ def kill(*arguments: Any) -> bool:
     """Whether a process of its own was killed in the middle of its calibration."""
     child = os.fork()
     if child == 0:
-        count_events(*arguments)
+        try:
+            count_events(*arguments)
+        except KeyboardInterrupt:
+            os._exit(INTERRUPTED)
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    return status in (signal.SIGKILL, INTERRUPTED << 8)
 
 
-def main(folder: Path, kills: int) -> None:
+def main(folder: Path, by: int, kills: int) -> None:
     torch.set_num_threads(1)
     expected = []
     for index, options in enumerate(OPTIONS):
@@ -84,7 +95,8 @@ def main(folder: Path, kills: int) -> None:
         work.mkdir()
         events = count_events(counted, OPTIONS[which], every, writing)
         # spread over the work: one in each of as many parts of it
-        killed = kill(work, OPTIONS[which], every, writing, 1 + int(events * (number + draw.random()) / kills))
+        die_at = 1 + int(events * (number + draw.random()) / kills)
+        killed = kill(work, OPTIONS[which], every, writing, die_at, by)
         state = work / "state"
         seen = len(CalibrationState.load(state).seen) if state.exists() else 0
         beside = len([path for path in work.iterdir() if path.name.startswith(".toptheta")])
@@ -95,4 +107,4 @@ def main(folder: Path, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -177,7 +177,11 @@ class CalibrationState:
     def differences(self, other: CalibrationState, mine_is: str = "here") -> list[str]:
         """What keeps ``other`` from being of the same calibration, each as "name=its value (here mine)"."""
         mine, theirs = self.described(), other.described()
-        found = [f"{name}={theirs[name]} ({mine_is} {mine[name]})" for name in mine if mine[name] != theirs.get(name)]
+        found = [
+            f"{name}={theirs.get(name)} ({mine_is} {mine.get(name)})"
+            for name in {**mine, **theirs}
+            if mine.get(name) != theirs.get(name)
+        ]
         parts = fingerprint.differences(self.fingerprint, other.fingerprint)
         return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
 
