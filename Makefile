@@ -23,7 +23,7 @@ OLDEST_TRANSFORMERS := build/transformers-oldest
 OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
-  'transformers==5.0.*' 'tokenizers==0.22.*'
+  'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
 
 .PHONY: demo test test-quick test-npu test-sanitizers test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs benchmark \
   train clean

@@ -16,11 +16,13 @@ from .benchmark_generate import benchmark_generate
 from .calibrate import calibrate
 from .demo import demo
 from .doctor import doctor
+from .merge import merge
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
+app.command()(merge)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 

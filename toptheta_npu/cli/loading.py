@@ -112,7 +112,7 @@ def choose_device(device: str | None) -> str:
             return check_device(device)
         if find_spec("accelerate") is None:
             expected = "accelerate, which spreads the layers over the devices"
-            raise TopThetaValueError("--device", expected, "no such package", "pip install accelerate")
+            raise TopThetaValueError("--device", expected, "no such package", "pip install 'toptheta_npu[hf]'")
         return device
     if torch.cuda.is_available():
         return "cuda"
