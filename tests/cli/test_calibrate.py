@@ -8,12 +8,13 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,8 @@ import yaml
 from tests.models.tiny import new_model
 from toptheta_npu import cli
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
+from toptheta_npu.calibration import Calibrator
+from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.cli import calibration_report
 from toptheta_npu.cli.calibration_report import Kept
 from toptheta_npu.models import model_fingerprint
@@ -343,6 +346,8 @@ def no_weights(*_: object) -> None:
         (["--row-fraction", "2"], "row_fraction: expected above 0 and at most 1, got 2.0"),
         (["--alpha", "nan"], "alpha: expected a finite number, got nan"),
         (["--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got 'int8'"),
+        (["--checkpoint-every", "0"], "--checkpoint-every: expected an int of at least 1, got 0"),
+        (["--shards", "4/4"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '4/4'; such as 0/4"),
         (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, auto, got 'tpu'"),
         (["--encoding", "utf-99"], "--encoding: expected an encoding of text, got 'utf-99'; such as utf-8, utf-16"),
         (["--encoding", "utf-16"], "book.txt: expected the byte order mark of utf-16, got none at offset 0"),
@@ -420,19 +425,124 @@ def test_a_table_that_cannot_be_written_is_kept_elsewhere(
     assert ThresholdTable.load(kept).k.tolist() == [8]
 
 
-def test_a_killed_command_leaves_nothing(model: Path, folder: Path) -> None:
-    arguments = [str(model), "--text", "book.txt", "--device", "cpu", "--length", "200", "--sequences", "30"]
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Path, folder: Path) -> None:
+    """Ended when the state has been written once: no table is there, and the second run makes that of a single one."""
+    slow = ["--decode-tokens", "40", "--checkpoint-every", "2", "--sequences", "10"]
+    arguments = [str(model), "--text", "book.txt", *QUICK, *slow]
+    assert main(*arguments, "-o", "whole.theta") == 0
     process = subprocess.Popen(
-        [sys.executable, "-m", "toptheta_npu", "calibrate", *arguments, "--decode-tokens", "50"],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-m", "toptheta_npu", "calibrate", *arguments], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("tiny-random: 3 layers")
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert [path.name for path in folder.iterdir()] == ["book.txt"]
+    state = folder / "thresholds.theta.partial"
+    while process.poll() is None and not state.exists():
+        time.sleep(0.002)
+    process.send_signal(ending)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if ending is signal.SIGINT else -signal.SIGKILL)
+    assert ("interrupted: the same command goes on from thresholds.theta.partial." in out) == (ending is signal.SIGINT)
+    assert not Path("thresholds.theta").exists()
+    assert 2 <= len(CalibrationState.load(state).seen) < 10
+    assert main(*arguments) == 0
+    assert Path("thresholds.theta").read_bytes() == Path("whole.theta").read_bytes()
+    assert not state.exists()
+
+
+def interrupted(model: Path, *options: str) -> None:
+    """A run that fails after its second window, with the state of two kept."""
+    calibrator = Calibrator.observe
+    seen = []
+
+    def observe(self: Calibrator, layer: int, *others: torch.Tensor) -> None:
+        seen.append(layer)
+        if seen.count(0) == 3:
+            raise KeyboardInterrupt
+        calibrator(self, layer, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Calibrator, "observe", observe)
+        assert main(str(model), "--text", "book.txt", *QUICK, "--checkpoint-every", "2", *options) == 130
+
+
+def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted(model)
+    assert "interrupted: the same command goes on from thresholds.theta.partial." in words(capsys.readouterr().out)
+    state = folder / "thresholds.theta.partial"
+    kept = state.read_bytes()
+    # other settings do not go on from it, and leave it alone
+    assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1") == 2
+    said = words(capsys.readouterr().err)
+    assert (
+        "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); pass" in said
+    )
+    assert state.read_bytes() == kept
+    assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1", "--restart") == 0
+    assert "going on" not in capsys.readouterr().out
+    assert not state.exists()
+    interrupted(model, "--force")
+    capsys.readouterr()
+    assert main(str(model), "--text", "book.txt", *QUICK, "--force") == 0
+    assert "note: going on from thresholds.theta.partial; --restart begins anew." in words(capsys.readouterr().out)
+
+
+def test_the_state_outlives_a_table_that_cannot_be_saved(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThresholdTable, "save", full_disk(ThresholdTable.save, "thresholds.theta"))
+        assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    assert "No space left on device at thresholds.theta; the table is not lost" in words(capsys.readouterr().err)
+    assert sorted(path.name for path in folder.glob("thresholds*")) == ["thresholds.theta.partial"]
+    (kept,) = folder.glob("toptheta-*/thresholds.theta")
+    assert main(str(model), "--text", "book.txt", *QUICK) == 0
+    assert kept.read_bytes() == Path("thresholds.theta").read_bytes()
+
+
+def full_disk(save: Callable[[ThresholdTable, Path], None], name: str) -> Callable[[ThresholdTable, Path], None]:
+    def fail(table: ThresholdTable, path: Path) -> None:
+        save(table, Path("/dev/full") if str(path) == name else path)
+
+    return fail
+
+
+def test_shards_merge_to_the_table_of_one_process(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [str(model), "--text", "book.txt", *QUICK]
+    assert main(*arguments, "-o", "whole.theta") == 0
+    for shard in ("0/2", "1/2"):
+        capsys.readouterr()
+        assert main(*arguments, "-o", "model.theta", "--shards", shard) == 0
+    said = words(capsys.readouterr().out)
+    assert "model.theta.shard-1-of-2: shard 1 of 2 is done. Next, when all 2 are there: toptheta merge " in said
+    assert not Path("model.theta").exists()
+    monkeypatch.setattr(sys, "argv", ["toptheta", "merge", *map(str, folder.glob("model.theta.shard-*-of-2")), "-o"])
+    sys.argv.append("model.theta")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    assert Path("model.theta").read_bytes() == Path("whole.theta").read_bytes()
+
+
+def test_torchrun_gives_the_table_of_one_process(model: Path, folder: Path) -> None:
+    arguments = [str(model), "--text", "book.txt", *QUICK]
+    assert main(*arguments, "-o", "whole.theta") == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    done = subprocess.run(
+        [*torchrun, "-m", "toptheta_npu", "calibrate", *arguments, "-o", "ranks.theta"], capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Next: ") == 1
+    assert Path("ranks.theta").read_bytes() == Path("whole.theta").read_bytes()
+    assert not list(folder.glob("*.partial*"))
+
+
+def free_port() -> str:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])
 
 
 def entry(layer: int, k: int, ratio: float, rows: int = 10) -> Kept:

@@ -6,35 +6,29 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from .._checks import check_choice
 from .._configuration import as_yaml, use_as_defaults
 from ..errors import TopThetaValueError
 from . import calibration_options as asked
+from .bars import Bars
+from .calibration_work import Ranks, interruptible, parse_shard, shard_file, state_file
 from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..thresholds import Estimator, Placement, ThresholdTable
+    from ..calibration.state import Part
+    from ..thresholds import ThresholdTable
     from .calibration_texts import Material
 
 #: The embedded model is calibrated in a minute or two on two cores.
@@ -44,7 +38,7 @@ _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
 def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
     if value is not None:
         converters = {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text}
-        use_as_defaults(context, value, converters, exclude=("config", "force"))
+        use_as_defaults(context, value, converters, exclude=("config", "force", "restart"))
     return value
 
 
@@ -95,6 +89,9 @@ def calibrate(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
     ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16,
+    restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False,
+    shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -116,6 +113,7 @@ def calibrate(
             sequences=sequences, output=output, force=force, k=k or [], layer_k=layer_k, placement=placement,
             estimator=estimator, alpha=alpha, row_fraction=row_fraction, decode_tokens=decode_tokens,
             top_k_at_calibration=top_k_at_calibration, seed=seed, dtype=dtype, device=device,
+            checkpoint_every=checkpoint_every, restart=restart, shards=shards,
             trust_remote_code=trust_remote_code,
         )
     )  # fmt: skip
@@ -124,34 +122,41 @@ def calibrate(
 def run(options: asked.Options) -> None:
     """The work of the command: whatever can be wrong is looked at before the weights are loaded."""
     from ..texts import Conventions
-    from . import calibration_report, calibration_texts
+    from . import calibration_texts
 
     started = time.perf_counter()
-    console = Console(width=max(Console().width, 120), highlight=False)
-    asked.check_output(options.output, options.force)
+    ranks = Ranks()
+    console = Console(width=max(Console().width, 120), highlight=False, quiet=not ranks.first)
+    part = None if options.shards is None else parse_shard(options.shards)
+    if part is None:
+        asked.check_output(options.output, options.force)
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
     texts = calibration_texts.find_texts(options)
     candidate, plan = _prepared(options)
-    with _Bars() as bars:
+    with Bars(ranks.first) as bars:
         read = bars.add("reading the texts", plan.sequences)
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
     console.print(escape(_intention(options, candidate, plan, material, device)))
-    for note in material.notes:
+    state = state_file(options.output) if part is None else shard_file(options.output, part)
+    for note in (*material.notes, *_resuming(options, ranks, state)):
         console.print(f"note: {escape(note)}")
-    with _Bars() as bars:
-        bars.add("loading the weights", None)
-        network = load_weights(candidate, options.dtype or _default_dtype(options), device)
-        table = _calibrated(network, material, options, plan, _provenance(options, candidate, plan), bars)
-        _save(table, options.output)
-        # every k takes a pass of its own
-        windows = material.held_out[: calibration_texts.MOST_JUDGED // min(2, len(plan.k))]
-        kept = calibration_report.judge(network, table, windows, bars.add("checking", len(windows) * len(plan.k)))
-    calibration_report.show(console, table, kept, len(windows))
-    for warning in calibration_report.warnings_of(kept, options.estimator):
-        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
-    for line in _conclusion(options, table, time.perf_counter() - started):
-        console.print(escape(line), soft_wrap=True)
+    arguments = _arguments(options, candidate, plan, material)
+    with interruptible(console, state), ranks.together(device):
+        with Bars(ranks.first) as bars:
+            bars.add("loading the weights", None)
+            network = load_weights(candidate, options.dtype or _default_dtype(options), device)
+            arguments["progress"] = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))
+            if part is not None and state is not None:
+                _run_shard(network, part, state, options.checkpoint_every, arguments)
+                _conclude_shard(console, options, part, state)
+                return
+            table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
+            _keep(table, options.output, ranks, state)
+        if ranks.first:
+            _report(console, options, network, table, material)
+            for line in _conclusion(options, table, time.perf_counter() - started):
+                console.print(escape(line), soft_wrap=True)
 
 
 def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
@@ -198,19 +203,74 @@ def _provenance(options: asked.Options, candidate: Candidate, plan: asked.Plan) 
     return {"model": candidate.name, "configuration": as_yaml(effective), **versions}
 
 
-def _calibrated(
-    network: PreTrainedModel, material: Material, options: asked.Options, plan: asked.Plan,
-    provenance: dict[str, str], bars: _Bars,
-) -> ThresholdTable:  # fmt: skip
-    from ..models import calibrate as calibrate_model
+def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material) -> dict[str, Any]:
+    """What all the ways to calibrate take."""
+    return {
+        "sequences": material.sequences(), "k": plan.k, "placement": options.placement,
+        "estimator": options.estimator, "alpha": options.alpha, "layer_k": plan.layer_k,
+        "row_fraction": options.row_fraction, "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
+        "decode_tokens": options.decode_tokens, "longest": plan.length,
+        "provenance": {**_provenance(options, candidate, plan), **material.provenance},
+    }  # fmt: skip
 
-    return calibrate_model(
-        network, material.sequences(), k=plan.k, placement=cast("Placement", options.placement),
-        estimator=cast("Estimator", options.estimator), alpha=options.alpha, layer_k=plan.layer_k,
-        row_fraction=options.row_fraction, top_k_at_calibration=plan.top_k_at_calibration, seed=options.seed,
-        decode_tokens=options.decode_tokens, longest=plan.length,
-        progress=bars.add("calibrating", len(material.calibration)), provenance={**provenance, **material.provenance},
-    )  # fmt: skip
+
+def _resuming(options: asked.Options, ranks: Ranks, state: Path | None) -> list[str]:
+    """Goes back to the start where that is wished, and else says that it does not."""
+    if state is None:
+        return []
+    own = ranks.own_state(state)
+    if options.restart:
+        own.unlink(missing_ok=True)
+    return [f"going on from {own}; --restart begins anew."] if own.exists() else []
+
+
+def _own_windows(windows: int, part: Part | None, ranks: Ranks) -> int:
+    """How many of the windows are run here."""
+    index, count = (ranks.rank, ranks.count) if part is None else (part.index, part.count)
+    return len(range(index, windows, count))
+
+
+def _run_shard(network: PreTrainedModel, part: Part, file: Path, every: int, arguments: Mapping[str, Any]) -> None:
+    from ..models import calibrate_shard
+
+    calibrate_shard(network, index=part.index, count=part.count, path=file, checkpoint_every=every, **arguments)
+
+
+def _conclude_shard(console: Console, options: asked.Options, part: Part, file: Path) -> None:
+    all_files = f"{shlex.quote(str(options.output))}.shard-*-of-{part.count}"
+    for line in (
+        f"{file}: shard {part.index} of {part.count} is done.",
+        f"Next, when all {part.count} are there: toptheta merge {all_files} -o {shlex.quote(str(options.output))}",
+    ):
+        console.print(escape(line), soft_wrap=True)
+
+
+def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path | None) -> None:
+    """Saves the table in one of the ranks; the states are then not needed any more."""
+    saved = False
+    try:
+        if ranks.first:
+            _save(table, output)
+            saved = True
+    finally:
+        ranks.after_the_first(saved)
+    if state is not None:
+        ranks.own_state(state).unlink(missing_ok=True)
+
+
+def _report(
+    console: Console, options: asked.Options, network: PreTrainedModel, table: ThresholdTable, material: Material
+) -> None:
+    from . import calibration_report, calibration_texts
+
+    # every k takes a pass of its own
+    windows = material.held_out[: calibration_texts.MOST_JUDGED // min(2, len(table.k))]
+    with Bars(True) as bars:
+        progress = bars.add("checking on held-out text", len(windows) * len(table.k))
+        kept = calibration_report.judge(network, table, windows, progress)
+    calibration_report.show(console, table, kept, len(windows))
+    for warning in calibration_report.warnings_of(kept, options.estimator):
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
 
 def _save(table: ThresholdTable, output: Path) -> None:
@@ -259,28 +319,3 @@ def _memory() -> str:
     if torch.cuda.is_available() and (most := torch.cuda.max_memory_allocated()):
         parts.append(f"{most / 2**30:.1f} GiB on the GPU")
     return f", with at most {' and '.join(parts)}"
-
-
-class _Bars:
-    """One progress bar after the other, which leave nothing behind; where there is no terminal, none."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        left = (TextColumn("left:"), TimeRemainingColumn())
-        self._bars = Progress(*columns, *left, console=console, transient=True, disable=not console.is_terminal)
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> _Bars:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def add(self, name: str, total: int | None) -> Callable[[int], None]:
-        """A new bar in the place of the last, and what sets it."""
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        task = self._task = self._bars.add_task(name, total=total)
-        return lambda done: self._bars.update(task, completed=done)

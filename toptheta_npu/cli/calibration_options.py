@@ -40,6 +40,9 @@ class Options:
     sequences: str | None
     output: Path
     force: bool
+    checkpoint_every: int
+    restart: bool
+    shards: str | None
     k: list[int]
     layer_k: str | None
     placement: str
@@ -97,6 +100,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS)):
         check_choice(f"--{name}", getattr(options, name), choices)
     check_int("--decode-tokens", options.decode_tokens, 0)
+    check_int("--checkpoint-every", options.checkpoint_every, 1)
     length = window_length(options.length, options.decode_tokens, candidate.longest, default_length)
     k = sorted(options.k) or default_k(length)
     rows = length + options.decode_tokens
