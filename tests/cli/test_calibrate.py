@@ -180,6 +180,23 @@ def test_the_provenance_holds_the_settings_in_force_and_the_texts(model: Path, f
     assert Path("again.theta").read_bytes() == Path("thresholds.theta").read_bytes()
 
 
+def test_files_of_one_name_and_many_files_are_all_in_the_provenance(model: Path, folder: Path) -> None:
+    parts = Path("book.txt").read_text().split("\n    def ")
+    for name, some in (("a", parts[::2]), ("b", parts[1::2])):
+        (folder / name).mkdir()
+        (folder / name / "book.txt").write_text("\n".join(some))
+    assert main(str(model), "--text", "a/book.txt", "--text", "b/book.txt", *QUICK) == 0
+    provenance = ThresholdTable.load("thresholds.theta").provenance
+    assert {"text book.txt", "text book.txt (2)"} <= set(provenance)
+    (folder / "many").mkdir()
+    for number, part in enumerate(parts[:60]):
+        (folder / "many" / f"{number}.txt").write_text(part)
+    assert len(parts) > 55
+    assert main(str(model), "--text", "many", *QUICK, "--sequences", "all", "--force") == 0
+    texts = ThresholdTable.load("thresholds.theta").provenance["texts"]
+    assert re.fullmatch(rf"{min(60, len(parts))} files, sha256 of their names and digests [0-9a-f]{{64}}", texts)
+
+
 def test_the_command_line_wins_over_the_file(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"model: {model}", "text: book.txt", "k: [4, 8]", "length: 64", "sequences: 3", "layer_k: {0: 16}"]
     Path("settings.yaml").write_text("\n".join([*lines, "placement: post_softmax", "device: cpu"]))
@@ -339,7 +356,7 @@ def no_weights(*_: object) -> None:
         (["--layer-k", "0:1,9:1"], "--layer-k: expected each of the layers 0 to 2 at most once, got layer 9"),
         (["--layer-k", "0:1,0:2"], "got layer 0 twice"),
         (["--layer-k", "x"], "--layer-k: expected LAYER:K, separated by commas, got 'x'"),
-        (["--layer-k", "99,99,99"], "longest: expected more than 99 (the largest k), got 96"),
+        (["--layer-k", "99,99,99"], "--layer-k: expected less than 96, the keys of the longest row, in some layer"),
         (["--placement", "middle"], "--placement: expected one of pre_softmax, post_softmax, got 'middle'"),
         (["--estimator", "best"], "--estimator: expected one of algorithm1, pooled"),
         (["--k", "4", "--top-k-at-calibration"], "--top-k-at-calibration: expected one --k, which decides what later"),

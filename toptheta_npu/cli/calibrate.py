@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from .._checks import check_choice
 from .._configuration import as_yaml, use_as_defaults
+from .._files import check_writable
 from ..errors import TopThetaValueError
 from . import calibration_options as asked
 from .bars import Bars
@@ -45,7 +46,7 @@ def _read_configuration(context: typer.Context, value: Path | None) -> Path | No
 def calibrate(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="A causal transformers model: its folder, or its name on the Hub. "
+        typer.Argument(metavar="MODEL", help="A causal transformers model: its folder, or its name on the Hub. "
                        "Default: the embedded one."),
     ] = None,
     text: Annotated[
@@ -61,9 +62,9 @@ def calibrate(
     field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text",
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8",
     length: Annotated[
-        int | None, typer.Option(help="Tokens in a window. Default: what the model has positions for, at most 4096.")
+        int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
     ] = None,
-    sequences: Annotated[str | None, typer.Option(help="Windows to calibrate on, or all. Default: 64.")] = None,
+    sequences: Annotated[str | None, typer.Option(help="Windows, or all. Default: 64; embedded 16.")] = None,
     k: Annotated[
         list[int] | None,
         typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
@@ -103,9 +104,11 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Calibrate thresholds for a model on text, and say what they keep on text that was kept back.
 
-    The defaults: "pooled", since it keeps k on average and serves every k from 64 to 256 from one pass; "pre_softmax",
-    since it needs a single pass over the scores and has the shorter tail of V rows; a quarter of the rows, since
-    neighbours are much alike; and 512 in the first two layers, as in the paper, at most a quarter of a window.
+    Why these defaults:
+    - pooled keeps k on average, and serves every k from 64 to 256 from one pass;
+    - pre_softmax needs one pass over the scores, and its V rows have a shorter tail;
+    - a quarter of the rows, since neighbouring rows are much alike;
+    - 512 in the first two layers, as in the paper, at most a quarter of a window.
     """
     run(
         asked.Options(
@@ -127,11 +130,7 @@ def run(options: asked.Options) -> None:
     started = time.perf_counter()
     ranks = Ranks()
     console = Console(width=max(Console().width, 120), highlight=False, quiet=not ranks.first)
-    part = None if options.shards is None else parse_shard(options.shards)
-    if part is None:
-        asked.check_output(options.output, options.force)
-    check_choice("--dtype", options.dtype or "auto", DTYPES)
-    device = choose_device(options.device)
+    part, device = _checked(options, ranks)
     texts = calibration_texts.find_texts(options)
     candidate, plan = _prepared(options)
     with Bars(ranks.first) as bars:
@@ -142,21 +141,36 @@ def run(options: asked.Options) -> None:
     for note in (*material.notes, *_resuming(options, ranks, state)):
         console.print(f"note: {escape(note)}")
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), ranks.together(device):
-        with Bars(ranks.first) as bars:
-            bars.add("loading the weights", None)
-            network = load_weights(candidate, options.dtype or _default_dtype(options), device)
-            arguments["progress"] = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))
-            if part is not None and state is not None:
-                _run_shard(network, part, state, options.checkpoint_every, arguments)
-                _conclude_shard(console, options, part, state)
-                return
+    with interruptible(console, state), ranks.together(device), Bars(ranks.first) as bars:
+        bars.add("loading the weights", None)
+        network = load_weights(candidate, options.dtype or _default_dtype(options), device)
+        arguments["progress"] = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))
+        if part is not None:
+            _run_shard(network, part, options, arguments)
+        else:
             table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
             _keep(table, options.output, ranks, state)
-        if ranks.first:
-            _report(console, options, network, table, material)
-            for line in _conclusion(options, table, time.perf_counter() - started):
-                console.print(escape(line), soft_wrap=True)
+    if ranks.first and part is None:
+        _report(console, options, network, table, material)
+    for line in (
+        _shard_conclusion(options, part) if part else _conclusion(options, table, time.perf_counter() - started)
+    ):
+        console.print(escape(line), soft_wrap=True)
+
+
+def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
+    """The shard, if it is one, and the device; the options that need neither model nor texts are checked."""
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    device = choose_device(options.device)
+    if options.shards is None:
+        asked.check_output(options.output, options.force)
+        return None, device
+    if ranks.count > 1:
+        got = "torchrun, whose ranks share the windows"
+        raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
+    part = parse_shard(options.shards)
+    check_writable(shard_file(options.output, part), "--output")
+    return part, device
 
 
 def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
@@ -230,19 +244,22 @@ def _own_windows(windows: int, part: Part | None, ranks: Ranks) -> int:
     return len(range(index, windows, count))
 
 
-def _run_shard(network: PreTrainedModel, part: Part, file: Path, every: int, arguments: Mapping[str, Any]) -> None:
+def _run_shard(network: PreTrainedModel, part: Part, options: asked.Options, arguments: Mapping[str, Any]) -> None:
     from ..models import calibrate_shard
 
-    calibrate_shard(network, index=part.index, count=part.count, path=file, checkpoint_every=every, **arguments)
+    calibrate_shard(
+        network, index=part.index, count=part.count, path=shard_file(options.output, part),
+        checkpoint_every=options.checkpoint_every, **arguments,
+    )  # fmt: skip
 
 
-def _conclude_shard(console: Console, options: asked.Options, part: Part, file: Path) -> None:
-    all_files = f"{shlex.quote(str(options.output))}.shard-*-of-{part.count}"
-    for line in (
-        f"{file}: shard {part.index} of {part.count} is done.",
-        f"Next, when all {part.count} are there: toptheta merge {all_files} -o {shlex.quote(str(options.output))}",
-    ):
-        console.print(escape(line), soft_wrap=True)
+def _shard_conclusion(options: asked.Options, part: Part) -> list[str]:
+    """What was made, and what makes a table of it."""
+    output = shlex.quote(str(options.output))
+    return [
+        f"{shard_file(options.output, part)}: shard {part.index} of {part.count} is done.",
+        f"Next, when all {part.count} are there: toptheta merge {output}.shard-*-of-{part.count} -o {output}",
+    ]
 
 
 def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path | None) -> None:

@@ -109,6 +109,9 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
     layer_k = default_layer_k(layers, length) if options.layer_k is None else parse_layer_k(options.layer_k, layers)
+    if min(layer_k) >= rows:
+        got = f"at least {min(layer_k)} in every layer"
+        raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
     one_pass = options.top_k_at_calibration
     if one_pass and len(k) > 1:
         raise TopThetaValueError(

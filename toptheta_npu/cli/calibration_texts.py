@@ -160,11 +160,16 @@ def _provenance(
     texts: Texts, conventions: Conventions, plan: Plan, windows: Windows, calibration: list[int]
 ) -> dict[str, str]:
     """Names without folders, and digests: nothing that differs between machines."""
-    read = {source.name: source.used() for source in texts.calibration.sources}
-    used = {name: text for name, text in read.items() if not text.startswith("first 0 ")}
-    named = {f"text {name}": text for name, text in used.items()}
+    read = [(source.name, source.used()) for source in texts.calibration.sources]
+    used = [(name, text) for name, text in read if not text.startswith("first 0 ")]
+    names = [name for name, _ in used]
+    # files of two folders may have one name
+    named = {
+        f"text {name}" + f" ({names[:place].count(name) + 1})" * (name in names[:place]): text
+        for place, (name, text) in enumerate(used[: _MOST_NAMED + 1])
+    }
     if len(used) > _MOST_NAMED:
-        digest = hashlib.sha256("".join(f"{name}: {text}\n" for name, text in sorted(used.items())).encode())
+        digest = hashlib.sha256("".join(f"{name}: {text}\n" for name, text in used).encode())
         named = {"texts": f"{len(used)} files, sha256 of their names and digests {digest.hexdigest()}"}
     return named | {
         "sequence_length": str(plan.length),

@@ -79,7 +79,7 @@ class Ranks:
     """The processes of torchrun that calibrate together; without torchrun, this one alone."""
 
     def __init__(self) -> None:
-        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        self.count = int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
         self.rank = int(os.environ.get("RANK", "0")) if self.count > 1 else 0
 
     @property
