@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Literal
 
 from transformers import PreTrainedModel
@@ -12,14 +11,13 @@ from .._checks import check_choice, check_modes
 from ..calibration import Calibrator
 from ..calibration.settings import check_int
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.baselines import top_k
 from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
 from ..thresholds.checks import DISCARDED_STATISTICS, MAX_LENGTH
 from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
 from .attention import AttentionCall
+from .calibration_rows import TopK
 from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
 from .fingerprint import model_fingerprint
-from .selection import SelectionRule
 from .sparsify import check_table
 from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
 
@@ -34,6 +32,7 @@ def calibrate(
     placement: Placement = "pre_softmax",
     estimator: Estimator = "algorithm1",
     alpha: float = 0.1,
+    quantile: float | None = None,
     layer_k: Sequence[int] | None = None,
     row_fraction: float = 1.0,
     top_k_at_calibration: bool = True,
@@ -57,8 +56,10 @@ def calibrate(
             tokenizer returns, whose attention mask tells the padding; or an iterable of these, such as a DataLoader.
         k: elements to keep; several with ``top_k_at_calibration=False``.
         placement: compare scaled scores ("pre_softmax") or probabilities ("post_softmax").
-        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
+        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average, "quantile" keeps at most
+            k in a share of the rows.
         alpha: standard deviations added to the average (algorithm1 only).
+        quantile: that share, above 0 and below 1 (quantile only): with 0.9, nine rows in ten keep at most k.
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
         row_fraction: share of the rows to look at.
         top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
@@ -96,15 +97,15 @@ def calibrate(
     calibrator = Calibrator(
         num_layers(model), num_heads(model), k=targets, longest=texts.longest_row, placement=placement,
         estimator=estimator, alpha=alpha, layer_k=layer_k, row_fraction=row_fraction, seed=seed,
-        dense_layers=sliding_layers(model),
+        dense_layers=sliding_layers(model), quantile=quantile,
     )  # fmt: skip
 
-    def attend_of(layer: int) -> Attend:
+    def attend_of(layer: int) -> Attend | TopK:
         if not top_k_at_calibration:
             return AttentionCall.dense
-        return SelectionRule(top_k(calibrator.settings.targets(layer)[0]), sdc, vmc, None).attend
+        return TopK(calibrator.settings.targets(layer)[0], sdc, vmc)
 
-    observe_model(model, texts, calibrator.rows_to_observe, calibrator.observe, attend_of, progress)
+    observe_model(model, texts, calibrator.rows_to_observe, calibrator, attend_of, progress)
     origin = {
         "sequences": str(texts.done), "tokens": str(texts.tokens), "decode_tokens": str(decode_tokens),
         "top_k_at_calibration": str(top_k_at_calibration), "sdc": sdc, "vmc": str(vmc),
@@ -166,8 +167,7 @@ def calibrate_discarded_mass(
     def attend_of(layer: int) -> Attend:
         return ThresholdRule(layer, thresholds, options, None).attend if len(ks) == 1 else AttentionCall.dense
 
-    observe = partial(calibrator.observe_discarded, table=table)
-    observe_model(model, texts, calibrator.rows_to_observe, observe, attend_of, progress)
+    observe_model(model, texts, calibrator.rows_to_observe, calibrator.second_pass(table), attend_of, progress)
     return calibrator.with_discarded_mass(table, statistic)
 
 

@@ -1,6 +1,7 @@
 """The table's own file: safetensors with a JSON header and a checksum, read strictly and written atomically.
 
-Schema 2 has a checksum and the statistic behind the discarded mass, schema 1 neither. Both are read.
+Schema 3 has the quantile of that estimator. Schema 2 does not, and schema 1 has neither a checksum nor the statistic
+behind the discarded mass. All are read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .checks import DTYPES, OPTIONAL, UNITS
 if TYPE_CHECKING:
     from .table import ThresholdTable
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 #: Larger files are not read: 4 GiB, several times what a table for the largest models takes.
 MAX_FILE_BYTES = 2**32
 
@@ -37,7 +38,8 @@ _SCHEMA_1: dict[str, type | tuple[type, ...]] = {
     "fingerprint": str,
     "provenance": dict,
 }
-_FIELDS = {1: _SCHEMA_1, 2: {**_SCHEMA_1, "discarded_statistic": (str, type(None)), "checksum": str}}
+_SCHEMA_2 = {**_SCHEMA_1, "discarded_statistic": (str, type(None)), "checksum": str}
+_FIELDS = {1: _SCHEMA_1, 2: _SCHEMA_2, 3: {**_SCHEMA_2, "quantile": (float, type(None))}}
 _RECALIBRATE = "calibrate the model again"
 _DAMAGED = "get a fresh copy, or calibrate the model again"
 
@@ -54,6 +56,7 @@ def save_table(table: ThresholdTable, path: str | Path) -> None:
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,
+        "quantile": table.quantile and float(table.quantile),
     }
     tensors = {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
     header["checksum"] = checksum(header, tensors)
