@@ -13,7 +13,7 @@ from toptheta_npu.calibration.state import CalibrationState, Part, SeenSequence,
 from toptheta_npu.thresholds import ThresholdTable
 
 #: Every estimator with the options that it needs.
-ESTIMATORS: dict[str, dict[str, Any]] = {"algorithm1": {}, "pooled": {}}
+ESTIMATORS: dict[str, dict[str, Any]] = {"algorithm1": {}, "pooled": {}, "quantile": {"quantile": 0.9}}
 HEADS, LAYERS, LONGEST = 2, 2, 24
 
 

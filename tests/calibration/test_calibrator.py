@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toptheta_npu.calibration import CalibrationSettings, Calibrator, bucket_of, length_knots
+from toptheta_npu.calibration import CalibrationSettings, Calibrator, bucket_of, kth_largest, length_knots
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning, ThresholdTable
 
@@ -257,6 +257,33 @@ def test_memory_does_not_grow_with_the_sequences() -> None:
         for seed in range(1, 5):
             calibrator.observe(0, *causal_rows(seed))
         assert held_bytes(calibrator) == before > 1000
+
+
+def test_the_sketches_of_a_large_model_take_128_mib_at_most() -> None:
+    calibrator = Calibrator(32, 32, k=[32, 64, 128, 256, 512], longest=2048, estimator="pooled")
+    assert 2**20 < held_bytes(calibrator) <= 2**27
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("estimator", ["algorithm1", "pooled", "quantile"])
+def test_looking_and_adding_is_observing(estimator: str, placement: str) -> None:
+    settings: dict[str, Any] = {"k": [4, 9], "layers": 2, "estimator": estimator, "placement": placement}
+    settings["quantile"] = 0.9 if estimator == "quantile" else None
+    sequences = [causal_rows(seed) for seed in range(3)]
+    calibrator = calibrator_of([], **settings)
+    found = [calibrator.look(layer, scores + layer, lengths) for scores, lengths in sequences for layer in range(2)]
+    ranked = [torch.stack([kth_largest(rows, [4, 9]) for rows in scores]) for scores, _ in sequences]
+    assert (calibrator._counts == 0).all()
+    for seen in found:
+        calibrator.add(seen)
+    known = calibrator_of([], **settings)
+    for (scores, lengths), own in zip(sequences, ranked, strict=True):
+        for layer in range(2):
+            known.add(known.look(layer, scores + layer, lengths, own + layer))
+    expected = finish(calibrator_of(sequences, **settings))
+    for table in (finish(calibrator), finish(known)):
+        assert torch.equal(table.theta, expected.theta)
+        assert torch.equal(table.counts, expected.counts)
 
 
 def held_bytes(thing: Any) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from torch import Tensor
 
-from toptheta_npu.calibration import SurvivalSketch, sketch
+from toptheta_npu.calibration import SurvivalSketch, histogram, sketch
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 
 HEADS, BUCKETS = 2, 3
@@ -61,15 +61,15 @@ def slow_state(cell: list[float]) -> tuple[int, list[int]]:
     """Exponent and counts from exact arithmetic, straight from the definition."""
     visible = [Fraction(value) for value in cell if value > -math.inf]
     if not visible:
-        return sketch.MINIMUM_EXPONENT, [0] * sketch.BINS
-    exponent = sketch.MINIMUM_EXPONENT
+        return histogram.MINIMUM_EXPONENT, [0] * histogram.BINS
+    exponent = histogram.MINIMUM_EXPONENT
     while True:
         width = Fraction(2) ** exponent
         bins = [math.floor(value / width) for value in visible]
-        if max(bins) - min(bins) < sketch.BINS:
+        if max(bins) - min(bins) < histogram.BINS:
             break
         exponent += 1
-    counts = [0] * sketch.BINS
+    counts = [0] * histogram.BINS
     for index in bins:
         counts[index - min(bins)] += 1
     return exponent, counts
@@ -104,6 +104,29 @@ def test_passes_do_not_show_in_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
     whole = sketch_of((values, buckets))
     monkeypatch.setattr(sketch, "_ELEMENTS_PER_PASS", 70)
     assert_same_state(sketch_of((values, buckets)), whole)
+
+
+@given(batches(), batches())
+def test_some_buckets_are_merged_by_their_numbers(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> None:
+    made = sketch_of(a)
+    part, buckets = SurvivalSketch.of(*b)
+    assert buckets.tolist() == sorted(set(b[1].tolist()))
+    made.merge(part, buckets)
+    assert_same_state(made, sketch_of(a, b))
+
+
+@pytest.mark.parametrize("scale", [2.0**-30, 1.0, 2.0**60])
+def test_hidden_places_may_lie_anywhere(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = scale * torch.randn(HEADS, 5, 60, generator=generator)
+    values[torch.rand(values.shape, generator=generator) < 0.3] = -math.inf
+    buckets = torch.tensor([0, 2, 2, 0, 2])
+    made = sketch_of((values, buckets))
+    for head in range(HEADS):
+        for bucket in range(BUCKETS):
+            exponent, counts = slow_state(values[head, buckets == bucket].flatten().tolist())
+            assert made.exponents()[head, bucket] == exponent
+            assert made.counts[head, bucket].tolist() == counts
 
 
 def gaussian(generator: torch.Generator, rows: int) -> Tensor:

@@ -169,13 +169,13 @@ def test_layers_with_a_larger_k_of_their_own():
 def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
     model = model_of()
     prompts, shown = TEXTS[:2, :20], []
-    original = Calibrator.observe
+    original = Calibrator.look
 
-    def observe(self, layer, scores, lengths):
+    def look(self, layer, scores, lengths, ranked=None):
         shown.append((layer, scores.clone(), lengths.clone()))
-        original(self, layer, scores, lengths)
+        return original(self, layer, scores, lengths, ranked)
 
-    monkeypatch.setattr(Calibrator, "observe", observe)
+    monkeypatch.setattr(Calibrator, "look", look)
     decoded = calibrate(model, prompts, k=K, decode_tokens=15, **DENSE)
     steps = [(layer, lengths.tolist()) for layer, _, lengths in shown if len(lengths) == 1]
     assert steps[:4] == [(0, [21]), (1, [21]), (0, [22]), (1, [22])]

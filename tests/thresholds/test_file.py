@@ -20,7 +20,7 @@ from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueE
 from toptheta_npu.thresholds import ThresholdTable, file
 from toptheta_npu.thresholds.fingerprint import Fingerprint
 
-SCHEMA_1 = Path(__file__).parent / "data" / "schema_1.safetensors"
+SCHEMA_1, SCHEMA_2 = (Path(__file__).parent / "data" / f"schema_{number}.safetensors" for number in (1, 2))
 
 
 def make(value: float = 0.5, **changes: Any) -> ThresholdTable:
@@ -204,8 +204,29 @@ def test_a_file_of_schema_1_is_read(tmp_path: Path) -> None:
     assert table.fingerprint == "llama-d830f7e83ce055c6973c347b2fbcd5f4"
     assert table.discarded_statistic == "mean"
     table.save(tmp_path / "table")
-    assert b'\\"schema\\": 2' in (tmp_path / "table").read_bytes()
+    assert b'\\"schema\\": 3' in (tmp_path / "table").read_bytes()
     assert same(ThresholdTable.load(tmp_path / "table"), table)
+
+
+def test_a_file_of_schema_2_is_read(tmp_path: Path) -> None:
+    table = ThresholdTable.load(SCHEMA_2)
+    assert same(table, make())
+    assert table.quantile is None
+    table.save(tmp_path / "table")
+    assert same(ThresholdTable.load(tmp_path / "table"), table)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"quantile": 0.9}, "quantile: expected None with estimator='algorithm1', got 0.9; leave it out"),
+        ({"estimator": "quantile"}, "quantile: expected a number with estimator='quantile', got None; pass 0.9"),
+        ({"estimator": "quantile", "quantile": 2}, "quantile: expected a number above 0 and below 1, got 2"),
+    ],
+)
+def test_a_quantile_goes_with_its_estimator(changes: dict[str, Any], error: str) -> None:
+    with pytest.raises(TopThetaError, match=error):
+        make(**changes)
 
 
 # --- fingerprints -------------------------------------------------------------------------------------

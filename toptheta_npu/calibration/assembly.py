@@ -61,6 +61,7 @@ def assemble(
         fingerprint=fingerprint,
         provenance=provenance,
         bracket=bracket,
+        quantile=settings.quantile,
     )
 
 

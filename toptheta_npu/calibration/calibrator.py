@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .._checks import check_choice
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..errors import TopThetaValueError, shown
 from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
 from ..thresholds.checks import DISCARDED_STATISTICS
-from ..thresholds.knots import Integers, bucket_of
+from ..thresholds.knots import Integers
 from .arrays import Arrays, Statistic, arrays_of, fill, named, take
 from .assembly import Statistics, assemble, check_complete
 from .discarded import DiscardedMass
 from .moments import Moments
-from .row_statistics import kth_largest, sample_rows
+from .observation import Observation, check_rows, look
+from .row_statistics import sample_rows
 from .settings import CalibrationSettings, default_layer_k
 from .sketch import SurvivalSketch
 
@@ -41,12 +41,14 @@ class Calibrator:
         placement: ``"pre_softmax"``, theta in units of the scaled score, or ``"post_softmax"``, a
             probability.
         estimator: ``"algorithm1"`` averages every row's own threshold; ``"pooled"`` keeps exactly k
-            elements per row on average over the calibration rows.
+            elements per row on average over the calibration rows; ``"quantile"`` keeps at most k elements in a
+            share ``quantile`` of them.
         alpha: standard deviations added to the average (algorithm1 only).
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
         row_fraction: the share of rows that :meth:`rows_to_observe` picks.
         seed: of that choice.
         dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
+        quantile: a share above 0 and below 1 (quantile only): theta is this quantile of the rows' own thresholds.
 
     Raises:
         TopThetaTypeError: a k is not an int.
@@ -76,6 +78,7 @@ class Calibrator:
         row_fraction: float = 1.0,
         seed: int = 0,
         dense_layers: Sequence[int] = (),
+        quantile: float | None = None,
     ) -> None:
         self.settings = CalibrationSettings(
             num_layers=num_layers,
@@ -89,16 +92,15 @@ class Calibrator:
             row_fraction=row_fraction,
             seed=seed,
             dense_layers=dense_layers,
+            quantile=quantile,
         )
         self._knots = self.settings.knots()
         shape = (num_heads, len(self._knots))
-        self._moments: list[list[Moments]] = []
-        self._sketches: list[SurvivalSketch] = []
-        for _ in range(num_layers):
-            if estimator == "pooled":
-                self._sketches.append(SurvivalSketch(*shape))
-            else:
-                self._moments.append([Moments(shape) for _ in self.settings.k])
+        moments, sketches = {
+            "algorithm1": (len(self.settings.k), 0), "pooled": (0, 1), "quantile": (0, len(self.settings.k))
+        }[estimator]  # fmt: skip
+        self._moments = [[Moments(shape) for _ in range(moments)] for _ in range(num_layers)]
+        self._sketches = [[SurvivalSketch(*shape) for _ in range(sketches)] for _ in range(num_layers)]
         self._counts: Integers = np.zeros((num_layers, len(self._knots)), dtype=np.int64)
         self._observed: Integers = np.zeros(num_layers, dtype=np.int64)
         self._discarded: DiscardedMass | None = None
@@ -132,24 +134,35 @@ class Calibrator:
             TopThetaValueError: shapes do not fit, a length exceeds ``longest`` or disagrees with the
                 visible elements, or a score is NaN or +inf.
         """
-        scores, lengths = self._checked(layer, scores, lengths)
-        self._observed[layer] += len(lengths)
-        targets = self.settings.targets(layer)
-        long = (lengths > targets[0]).nonzero().flatten()
-        if len(long) == 0:
+        self.add(self.look(layer, *check_rows(self.settings, layer, scores, lengths)))
+
+    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Observation:
+        """What :meth:`observe` would add, without adding it: any number of threads may look at once.
+
+        Args:
+            layer, scores, lengths: as in :meth:`observe`, taken as right.
+            ranked: float32 [Hq, rows, K], if it is known: the rows' (k+1)-th largest scores, for every effective k of
+                the layer in ascending order. The pooled estimator has no use for it.
+
+        Raises:
+            TopThetaValueError: a score is NaN or +inf.
+        """
+        return look(self.settings, self._knots, layer, scores, lengths, ranked)
+
+    def add(self, seen: Observation) -> None:
+        """Adds what :meth:`look` has found.
+
+        Raises:
+            TopThetaValueError: a row's own threshold is not finite, or a counter of a sketch would overflow.
+        """
+        self._observed[seen.layer] += seen.rows
+        if len(seen.buckets) == 0:
             return
-        scores, lengths = _take_rows(scores, long), lengths[long]
-        buckets = bucket_of(lengths, self._knots)
-        if self.settings.estimator == "pooled":
-            if self.settings.placement == "post_softmax":
-                scores = scores - scores.logsumexp(dim=-1, keepdim=True)
-            self._sketches[layer].update(scores, buckets)
-        else:
-            ranked = self._row_thresholds(scores, targets)
-            for index, target in enumerate(targets):
-                chosen = (lengths > target).numpy()
-                self._moments[layer][index].update(ranked[index][:, chosen], buckets.numpy()[chosen])
-        np.add.at(self._counts[layer], buckets.numpy(), 1)
+        for moments, (values, buckets) in zip(self._moments[seen.layer], seen.thresholds, strict=True):
+            moments.update(values, buckets)
+        for sketch, (part, buckets) in zip(self._sketches[seen.layer], seen.sketches, strict=True):
+            sketch.merge(part, buckets)
+        np.add.at(self._counts[seen.layer], seen.buckets, 1)
 
     def observe_discarded(self, layer: int, scores: Tensor, lengths: Tensor, table: ThresholdTable) -> None:
         """Adds rows to the second, optional pass: the exponential mass that ``table`` discards.
@@ -160,11 +173,21 @@ class Calibrator:
             TopThetaValueError: ``table`` does not belong to these settings, is not the table of the
                 earlier calls, or is post-softmax, where the compensation is exact by construction.
         """
+        second = self.second_pass(table)
+        second.add(second.look(layer, *check_rows(self.settings, layer, scores, lengths)))
+
+    def second_pass(self, table: ThresholdTable) -> DiscardedMass:
+        """The second pass over ``table``, whose ``look`` and ``add`` are to :meth:`observe_discarded` what
+        :meth:`look` and :meth:`add` are to :meth:`observe`.
+
+        Raises:
+            TopThetaValueError: as :meth:`observe_discarded`.
+        """
         if self._discarded is None:
             self._check_table(table)
             self._discarded = DiscardedMass(table)
         self._discarded.check_same(table)
-        self._discarded.observe(layer, *self._checked(layer, scores, lengths))
+        return self._discarded
 
     def with_discarded_mass(
         self, table: ThresholdTable, statistic: DiscardedStatistic = "geometric_mean"
@@ -204,8 +227,9 @@ class Calibrator:
         for mine_layer, their_layer in zip(self._moments, other._moments, strict=True):
             for moments, more in zip(mine_layer, their_layer, strict=True):
                 moments.merge(more)
-        for sketch, more_rows in zip(self._sketches, other._sketches, strict=True):
-            sketch.merge(more_rows)
+        for mine_sketches, their_sketches in zip(self._sketches, other._sketches, strict=True):
+            for sketch, more_rows in zip(mine_sketches, their_sketches, strict=True):
+                sketch.merge(more_rows)
         self._counts += other._counts
         self._observed += other._observed
 
@@ -278,55 +302,26 @@ class Calibrator:
         return {**named("moments", self._moments), **named("sketch", self._sketches)}
 
     def _statistics(self) -> Statistics:
-        if self.settings.estimator == "pooled":
-            return self._pooled_statistics()
+        if self.settings.estimator != "algorithm1":
+            return self._sketched_statistics()
         by_k = list(zip(*self._moments, strict=True))
         mean = np.array([[moments.mean for moments in layers] for layers in by_k])
         std = np.array([[moments.std() for moments in layers] for layers in by_k])
         return Statistics(mean + self.settings.alpha * std, std, None)
 
-    def _pooled_statistics(self) -> Statistics:
-        answers = [
-            [sketch.theta(k) for k in self.settings.targets(layer)] for layer, sketch in enumerate(self._sketches)
-        ]
-        # [L, K, 3, Hq, R]: theta, k_low, k_high
-        theta, *bracket = np.moveaxis(np.array(answers), (0, 1, 2), (2, 1, 0))
-        if self.settings.placement == "post_softmax":
-            theta = np.exp(theta)
-        return Statistics(theta, np.zeros_like(theta), np.array(bracket))
-
-    def _row_thresholds(self, scores: Tensor, targets: Sequence[int]) -> NDArray[np.float32]:
-        """The (k+1)-th largest score or probability of every row: [K, Hq, rows]."""
-        ranked = torch.stack([kth_largest(rows, targets) for rows in scores])
-        if self.settings.placement == "post_softmax":
-            # The softmax keeps the order, so only the one element per row is turned into a probability.
-            ranked = torch.exp(ranked - scores.logsumexp(dim=-1, keepdim=True))
-        values: NDArray[np.float32] = ranked.permute(2, 0, 1).numpy()
-        return values
-
-    def _checked(self, layer: int, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        if not 0 <= layer < self.settings.num_layers:
-            raise TopThetaValueError("layer", f"0 to {self.settings.num_layers - 1}", str(layer))
-        if scores.dtype != torch.float32:
-            raise TopThetaTypeError("scores", "float32", str(scores.dtype), "compute the scores in float32")
-        if lengths.dtype not in (torch.int32, torch.int64):
-            raise TopThetaTypeError("lengths", "int64", str(lengths.dtype))
-        if lengths.ndim != 1 or scores.ndim != 3 or scores.shape[:2] != (self.settings.num_heads, len(lengths)):
-            want = f"shape [{self.settings.num_heads}, rows, S] with lengths [rows]"
-            got = f"{tuple(scores.shape)} with {tuple(lengths.shape)}"
-            raise TopThetaValueError("scores", want, got)
-        scores, lengths = scores.detach().cpu(), lengths.detach().cpu().to(torch.int64)
-        if len(lengths) and int(lengths.max()) > self.settings.longest:
-            remedy = "pass a larger longest to Calibrator"
-            raise TopThetaValueError("lengths", f"at most {self.settings.longest}", str(int(lengths.max())), remedy)
-        # All heads share the mask, so one shows whether it agrees with the lengths.
-        visible = np.count_nonzero(scores[0].numpy() != -np.inf, axis=1)
-        wrong = np.flatnonzero(visible != lengths.numpy())
-        if len(wrong):
-            row = int(wrong[0])
-            got = f"{int(visible[row])} elements above -inf in row {row} of length {int(lengths[row])}"
-            raise TopThetaValueError("scores", "-inf in exactly the invisible places", got)
-        return scores, lengths
+    def _sketched_statistics(self) -> Statistics:
+        bracket = None
+        if self.settings.quantile is not None:
+            answers = [[sketch.quantile(self.settings.quantile) for sketch in layer] for layer in self._sketches]
+            theta = np.array(answers).swapaxes(0, 1)
+        else:
+            pooled = [sketch.thetas(self.settings.targets(layer)) for layer, (sketch,) in enumerate(self._sketches)]
+            # [L, K, 3, Hq, R]: theta, k_low, k_high
+            theta, *bounds = np.moveaxis(np.array(pooled), (0, 1, 2), (2, 1, 0))
+            bracket = np.array(bounds)
+        # Sketches hold log-probabilities after the softmax.
+        theta = np.exp(theta) if self.settings.placement == "post_softmax" else theta
+        return Statistics(theta, np.zeros_like(theta), bracket)
 
     def _check_table(self, table: ThresholdTable) -> None:
         if table.placement == "post_softmax":
@@ -340,11 +335,3 @@ class Calibrator:
         theirs = (table.num_layers, table.num_heads)
         if mine != theirs:
             raise TopThetaValueError("table", "{} layers x {} heads".format(*mine), "{} x {}".format(*theirs))
-
-
-def _take_rows(scores: Tensor, rows: Tensor) -> Tensor:
-    """``scores[:, rows]`` for ascending ``rows``, without a copy where they are neighbours."""
-    first, last = int(rows[0]), int(rows[-1])
-    if last - first + 1 == len(rows):
-        return scores[:, first : last + 1]
-    return scores[:, rows]

@@ -8,7 +8,7 @@ than no compensation. The geometric mean is what a typical row discards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,14 @@ _ROWS_PER_PASS = 64
 _SMALLEST_MASS = 2.0**-24
 
 
+class Masses(NamedTuple):
+    """What some rows of one layer discard: ``mass`` float32 [Hq, K, rows], ``lengths`` int64 [rows]."""
+
+    layer: int
+    mass: np.ndarray
+    lengths: Tensor
+
+
 class DiscardedMass:
     """Means over rows, plain and geometric, of sum exp(a - row max) of the elements that one table does not keep.
 
@@ -47,10 +55,17 @@ class DiscardedMass:
             for statistic in DISCARDED_STATISTICS
         }
 
-    def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
-        """Adds rows: ``scores`` float32 [Hq, rows, S] on the CPU, ``lengths`` int64 [rows] on the CPU."""
+    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Masses:
+        """What rows discard; arguments as in `Calibrator.look`."""
+        del ranked  # of no use here
+        scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
         theta = np.array([theta_rows(self.table, k, layer, lengths.numpy()) for k in self._k])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
+        return Masses(layer, mass, lengths)
+
+    def add(self, seen: Masses) -> None:
+        """Adds what :meth:`look` has found."""
+        layer, mass, lengths = seen
         buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
         for index, k in enumerate(self._k):
             chosen = (lengths > self.table.layer_targets(k)[layer]).numpy()

@@ -98,3 +98,11 @@ def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tens
     rounding = float(torch.rand((), generator=generator, dtype=torch.float64))
     chosen = int(fraction * count + rounding)
     return torch.randperm(count, generator=generator)[:chosen].sort().values
+
+
+def take_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """``values[:, rows]`` for one or more ascending ``rows``, without a copy where they are neighbours."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return values[:, first : last + 1]
+    return values[:, rows]

@@ -8,7 +8,7 @@ from typing import get_args
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
-from ..thresholds.checks import MAX_LENGTH, is_finite_number
+from ..thresholds.checks import MAX_LENGTH, check_quantile, is_finite_number
 from ..thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 
 #: The paper keeps this many elements in each of the first two layers.
@@ -33,6 +33,7 @@ class CalibrationSettings:
     row_fraction: float
     seed: int
     dense_layers: Sequence[int] = ()
+    quantile: float | None = None
 
     def __post_init__(self) -> None:
         for name, most in (("num_layers", None), ("num_heads", None), ("longest", MAX_LENGTH)):
@@ -49,6 +50,7 @@ class CalibrationSettings:
                 raise TopThetaValueError(name, "a finite number", shown(value))
         if not 0.0 < self.row_fraction <= 1.0:
             raise TopThetaValueError("row_fraction", "above 0 and at most 1", str(self.row_fraction))
+        check_quantile(self.estimator, self.quantile)
         self._check_k()
         outside = sorted(set(self.dense_layers) - set(range(self.num_layers)))
         if outside:

@@ -7,7 +7,7 @@ multi-k calibration with one histogram per (head, row-length bucket) instead of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,18 +16,11 @@ from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..thresholds.knots import Floats, Integers
+from .histogram import BINS, exponents, histograms, rebinned, row_ranges
 
-#: Bins of one cell.
-BINS = 112
-
-#: Bins are never narrower than 2**MINIMUM_EXPONENT, about 1e-6: constant rows need a width too.
-MINIMUM_EXPONENT = -20
-
-# Beyond this a "score" is a mask value (float32's or bfloat16's lowest number) or an overflow.
-_LARGEST_SCORE = 2.0**100
 _LARGEST_COUNT = 2**32 - 1
-# Elements of one pass: the scratch of a pass stays in the second-level cache.
-_ELEMENTS_PER_PASS = 1 << 18
+# Elements of one pass, which bounds its scratch.
+_ELEMENTS_PER_PASS = 1 << 20
 
 
 class SketchThresholds(NamedTuple):
@@ -45,7 +38,7 @@ class SurvivalSketch:
     """Counts of elements in 112 bins per (head, bucket), bins [i*2**e, (i+1)*2**e) aligned to zero.
 
     Where the range of a cell outgrows its bins, e grows and neighbours merge. The final e is the smallest
-    one, not below :data:`MINIMUM_EXPONENT`, for which the cell's smallest and largest element are less
+    one, not below `histogram.MINIMUM_EXPONENT`, for which the cell's smallest and largest element are less
     than 112 bins apart. So the state depends on the elements alone, not on their order or on how they were
     sharded, and merging shards is exact.
 
@@ -72,7 +65,7 @@ class SurvivalSketch:
 
     def exponents(self) -> Integers:
         """The exponent e of every cell's bin width, int64 [H, R]."""
-        return _exponents(self.smallest, self.largest)
+        return exponents(self.smallest, self.largest)
 
     def update(self, values: Tensor, buckets: Tensor) -> None:
         """Adds rows.
@@ -87,44 +80,50 @@ class SurvivalSketch:
                 longer fits 32 bits.
         """
         self._check(values, buckets)
-        if len(buckets) == 0:
-            return
-        data = values.detach().cpu().numpy()
-        # Rows of one bucket side by side: a pass then touches few cells.
-        sorted_buckets, order = (array.numpy() for array in buckets.cpu().sort(stable=True))
-        present, starts, rows = np.unique(sorted_buckets, return_index=True, return_counts=True)
-        low, high = _row_ranges(data)
-        cells = np.ix_(np.arange(len(data)), present)
-        smallest = np.minimum(self.smallest[cells], np.minimum.reduceat(low[:, order], starts, axis=1))
-        largest = np.maximum(self.largest[cells], np.maximum.reduceat(high[:, order], starts, axis=1))
-        old = self.counts[cells], self.smallest[cells], self.largest[cells]
-        counts = _rebinned(*old, smallest, largest)
-        cell_of_row = np.repeat(np.arange(len(present)), rows)
-        for chosen in _passes(len(order), data.shape[2]):
-            first, last = cell_of_row[chosen][[0, -1]]
-            local = cell_of_row[chosen] - first
-            for head in range(len(data)):
-                span = (head, slice(first, last + 1))
-                counts[span] += _histograms(data[head, order[chosen]], local, smallest[span], largest[span])
-        self.counts[cells] = _as_uint32(counts)
-        self.smallest[cells], self.largest[cells] = smallest, largest
-        self.rows[present] += rows
+        self.merge(*SurvivalSketch.of(values, buckets))
 
-    def merge(self, other: SurvivalSketch) -> None:
+    @classmethod
+    def of(cls, values: Tensor, buckets: Tensor) -> tuple[SurvivalSketch, Integers]:
+        """The sketch of some rows alone, over those buckets that occur, and their numbers for :meth:`merge`.
+
+        Arguments and errors as in :meth:`update`. It changes nothing, so threads may look at rows at once.
+        """
+        present, local, rows = np.unique(buckets.cpu().numpy(), return_inverse=True, return_counts=True)
+        made = cls(len(values), len(present))
+        made.rows += rows
+        data = values.detach().cpu().numpy()
+        order, starts = np.argsort(local, kind="stable"), np.cumsum(rows) - rows
+        counts = np.zeros(made.counts.shape, dtype=np.int64)
+        for heads in _passes(len(data), data[0].size) if len(present) else ():
+            low, high, shown = row_ranges(data[heads])
+            made.smallest[heads] = np.minimum.reduceat(low[:, order], starts, axis=1)
+            made.largest[heads] = np.maximum.reduceat(high[:, order], starts, axis=1)
+            counts[heads] = histograms(data[heads], local, made.smallest[heads], made.largest[heads], shown)
+        made.counts = _as_uint32(counts)
+        return made, present
+
+    def merge(self, other: SurvivalSketch, buckets: Integers | None = None) -> None:
         """Adds what ``other`` has seen; the result is the sketch of all rows together, exactly.
+
+        Args:
+            other: a sketch of as many heads.
+            buckets: int64, the buckets here that those of ``other`` are, none twice; None: the same.
 
         Raises:
             TopThetaValueError: the shapes differ, or a count no longer fits 32 bits.
         """
-        if other.counts.shape != self.counts.shape:
+        heads, num_buckets = self.smallest.shape
+        if other.smallest.shape != (heads, num_buckets if buckets is None else len(buckets)):
             raise TopThetaValueError("other", f"shape {self.counts.shape}", str(other.counts.shape))
-        smallest = np.minimum(self.smallest, other.smallest)
-        largest = np.maximum(self.largest, other.largest)
-        mine = _rebinned(self.counts, self.smallest, self.largest, smallest, largest)
-        theirs = _rebinned(other.counts, other.smallest, other.largest, smallest, largest)
-        self.counts = _as_uint32(mine + theirs)
-        self.smallest, self.largest = smallest, largest
-        self.rows += other.rows
+        buckets = np.arange(num_buckets) if buckets is None else buckets
+        cells = np.ix_(np.arange(heads), buckets)
+        smallest = np.minimum(self.smallest[cells], other.smallest)
+        largest = np.maximum(self.largest[cells], other.largest)
+        mine = rebinned(self.counts[cells], self.smallest[cells], self.largest[cells], smallest, largest)
+        theirs = rebinned(other.counts, other.smallest, other.largest, smallest, largest)
+        self.counts[cells] = _as_uint32(mine + theirs)
+        self.smallest[cells], self.largest[cells] = smallest, largest
+        self.rows[buckets] += other.rows
 
     def theta(self, k: int) -> SketchThresholds:
         """The thresholds that keep ``k`` elements per row on average.
@@ -135,13 +134,37 @@ class SurvivalSketch:
         Raises:
             TopThetaValueError: ``k`` is below 1.
         """
-        if k < 1:
-            raise TopThetaValueError("k", "at least 1", str(k))
-        wanted = np.broadcast_to((self.rows * k).astype(np.float64), self.counts.shape[:2])
-        # survival[..., i] elements are not below the lower edge of bin i; none are above the last bin.
+        return self.thetas([k])[0]
+
+    def thetas(self, ks: Sequence[int]) -> list[SketchThresholds]:
+        """:meth:`theta` of several k."""
+        if min(ks) < 1:
+            raise TopThetaValueError("k", "at least 1", str(min(ks)))
+        survival = self._survival()
+        return [self._theta(survival, k * self.rows.astype(np.float64)) for k in ks]
+
+    def quantile(self, share: float) -> Floats:
+        """The thresholds that a ``share`` of the elements does not exceed, float64 [H, R]; -inf in cells without rows.
+
+        For rows of one element each. The share is exact at both edges of the bin that holds the threshold.
+
+        Raises:
+            TopThetaValueError: ``share`` is not above 0 and below 1.
+        """
+        if not 0.0 < share < 1.0:
+            raise TopThetaValueError("share", "above 0 and below 1", str(share))
+        return self._theta(self._survival(), (1.0 - share) * self.rows.astype(np.float64)).theta
+
+    def _survival(self) -> Floats:
+        """[H, R, 113]: elements not below the lower edge of each bin; none are above the last one."""
         survival = np.zeros((*self.counts.shape[:2], BINS + 1))
-        survival[..., :BINS] = np.cumsum(self.counts[..., ::-1].astype(np.float64), axis=-1)[..., ::-1]
-        bins = np.maximum((survival > wanted[..., None]).sum(axis=-1) - 1, 0)
+        np.cumsum(self.counts[..., ::-1], axis=-1, dtype=np.float64, out=survival[..., BINS - 1 :: -1])
+        return survival
+
+    def _theta(self, survival: Floats, above_theta: Floats) -> SketchThresholds:
+        """The thresholds that ``above_theta`` [R] elements exceed, of all rows of a bucket together."""
+        wanted = np.broadcast_to(above_theta, self.counts.shape[:2])
+        bins = np.maximum(np.count_nonzero(survival > wanted[..., None], axis=-1) - 1, 0)
         above = np.take_along_axis(survival, bins[..., None], axis=-1)[..., 0]
         below = np.take_along_axis(survival, bins[..., None] + 1, axis=-1)[..., 0]
         dense = above <= wanted
@@ -167,79 +190,6 @@ class SurvivalSketch:
 def _passes(count: int, width: int) -> Iterator[slice]:
     step = max(1, _ELEMENTS_PER_PASS // max(1, width))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
-
-
-def _row_ranges(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest visible and largest element of every row of ``data`` [H, N, n], each float32 [H, N]."""
-    low = np.empty(data.shape[:2], dtype=np.float32)
-    high = np.empty(data.shape[:2], dtype=np.float32)
-    for head, rows in enumerate(data):
-        for chosen in _passes(*rows.shape):
-            part = rows[chosen]
-            high[head, chosen] = part.max(axis=1, initial=-np.inf)
-            # NaN fails this comparison, but has made the maximum NaN.
-            low[head, chosen] = part.min(axis=1, where=part > -np.inf, initial=np.inf)
-    if not (high < _LARGEST_SCORE).all() or not (low > -_LARGEST_SCORE).all():
-        raise TopThetaValueError(
-            "values",
-            "numbers within +-2**100, and -inf where masked",
-            "NaN, +inf or a huge number",
-            "mask with -inf, not with the lowest number of the dtype",
-        )
-    return low, high
-
-
-def _exponents(smallest: np.ndarray, largest: np.ndarray) -> Integers:
-    """The smallest admissible e per cell. Ranges of 112*2**e or more need a larger one, below 56*2**e fit."""
-    empty = ~(smallest <= largest)
-    low = np.where(empty, 0.0, smallest).astype(np.float64)
-    high = np.where(empty, 0.0, largest).astype(np.float64)
-    # frexp: the smallest power of two above a positive number. It says 0 for 0, hence the maximum before it.
-    span = np.maximum((high - low) / BINS, 2.0 ** (MINIMUM_EXPONENT - 1))
-    exponent = np.frexp(span)[1].astype(np.int64)
-    scale = np.exp2(-exponent.astype(np.float64))
-    exponent += np.floor(high * scale) - np.floor(low * scale) >= BINS
-    return exponent
-
-
-def _first_bins(smallest: np.ndarray, exponent: Integers) -> Floats:
-    low = np.where(np.isfinite(smallest), smallest, 0.0).astype(np.float64)
-    return np.floor(low * np.exp2(-exponent.astype(np.float64)))
-
-
-def _rebinned(
-    counts: np.ndarray,
-    smallest: np.ndarray,
-    largest: np.ndarray,
-    new_smallest: np.ndarray,
-    new_largest: np.ndarray,
-) -> Integers:
-    """``counts`` [..., 112] of one range in the bins of a range around it, int64."""
-    old, new = _exponents(smallest, largest), _exponents(new_smallest, new_largest)
-    # Bins are aligned to zero, so each old bin lies within one new bin. Only empty bins are clipped.
-    start = _first_bins(smallest, old)[..., None] + np.arange(BINS)
-    moved = np.floor(start * np.exp2((old - new).astype(np.float64))[..., None])
-    target = np.clip(moved - _first_bins(new_smallest, new)[..., None], 0, BINS - 1).astype(np.int64)
-    cell = np.arange(target[..., 0].size).reshape(target.shape[:-1])[..., None] * BINS
-    total = np.bincount((target + cell).ravel(), weights=counts.ravel(), minlength=target.size)
-    return total.astype(np.int64).reshape(target.shape)
-
-
-def _histograms(rows: np.ndarray, cells: Integers, smallest: np.ndarray, largest: np.ndarray) -> Integers:
-    """Counts [cells, 112] of ``rows`` [N, n], where row i belongs to cell ``cells[i]``."""
-    exponent = _exponents(smallest, largest)
-    finest = np.float32(2.0**-MINIMUM_EXPONENT)
-    scale = np.exp2((MINIMUM_EXPONENT - exponent).astype(np.float32))[cells, None]
-    first = _first_bins(smallest, exponent).astype(np.float32)[cells, None]
-    # Scaling by a power of two, the floor and the difference of floors are exact in float32; the floor at
-    # the finest bins first, for otherwise tiny numbers could underflow to zero. Bin 0 of a cell's 113 takes
-    # the -inf of invisible places.
-    index = torch.from_numpy(rows * finest).floor_().mul_(torch.from_numpy(scale))
-    index.floor_().sub_(torch.from_numpy(first)).clamp_(min=-1.0)
-    index.add_(torch.from_numpy((cells * (BINS + 1) + 1).astype(np.float32))[:, None])
-    size = len(smallest) * (BINS + 1)
-    counted = torch.bincount(index.to(torch.int32).flatten(), minlength=size).numpy()
-    return counted.reshape(-1, BINS + 1)[:, 1:]
 
 
 def _part_of_bin(above: Floats, below: Floats, wanted: Floats) -> Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Literal
 
 from transformers import PreTrainedModel
@@ -30,6 +29,7 @@ def calibrate(
     placement: Placement = "pre_softmax",
     estimator: Estimator = "algorithm1",
     alpha: float = 0.1,
+    quantile: float | None = None,
     layer_k: Sequence[int] | None = None,
     row_fraction: float = 1.0,
     top_k_at_calibration: bool = True,
@@ -55,8 +55,10 @@ def calibrate(
             tokenizer returns, whose attention mask tells the padding; or an iterable of these, such as a DataLoader.
         k: elements to keep; several with ``top_k_at_calibration=False``.
         placement: compare scaled scores ("pre_softmax") or probabilities ("post_softmax").
-        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average.
+        estimator: "algorithm1" averages the rows' own thresholds, "pooled" keeps k on average, "quantile" keeps at most
+            k in a share of the rows.
         alpha: standard deviations added to the average (algorithm1 only).
+        quantile: that share, above 0 and below 1 (quantile only): with 0.9, nine rows in ten keep at most k.
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
         row_fraction: share of the rows to look at.
         top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
@@ -92,9 +94,9 @@ def calibrate(
         ThresholdTable(pre_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
     options = CalibrationOptions(
-        k=k, placement=placement, estimator=estimator, alpha=alpha, layer_k=layer_k, row_fraction=row_fraction,
-        top_k_at_calibration=top_k_at_calibration, sdc=sdc, vmc=vmc, seed=seed, decode_tokens=decode_tokens,
-        longest=longest, progress=progress, provenance=provenance,
+        k=k, placement=placement, estimator=estimator, alpha=alpha, quantile=quantile, layer_k=layer_k,
+        row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc, vmc=vmc, seed=seed,
+        decode_tokens=decode_tokens, longest=longest, progress=progress, provenance=provenance,
     )  # fmt: skip
     job = CalibrationJob(model, sequences, options, part=Part(), checkpoint=checkpoint, every=checkpoint_every)
     return job.run().table()
@@ -154,6 +156,5 @@ def calibrate_discarded_mass(
     def attend_of(layer: int) -> Attend:
         return ThresholdRule(layer, thresholds, options, None).attend if len(ks) == 1 else AttentionCall.dense
 
-    observe = partial(calibrator.observe_discarded, table=table)
-    observe_model(model, texts, calibrator.rows_to_observe, observe, attend_of, progress)
+    observe_model(model, texts, calibrator.rows_to_observe, calibrator.second_pass(table), attend_of, progress)
     return calibrator.with_discarded_mass(table, statistic)

@@ -19,14 +19,13 @@ from ..calibration import Calibrator
 from ..calibration.settings import check_int
 from ..calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.baselines import top_k
 from ..thresholds import Estimator, Placement
 from ..thresholds.checks import MAX_LENGTH
 from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
 from .attention import AttentionCall
+from .calibration_rows import TopK
 from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
 from .fingerprint import model_fingerprint
-from .selection import SelectionRule
 from .token_sequences import can_be_read_twice
 
 Progress = Callable[[int], None]
@@ -40,6 +39,7 @@ class CalibrationOptions:
     placement: Placement = "pre_softmax"
     estimator: Estimator = "algorithm1"
     alpha: float = 0.1
+    quantile: float | None = None
     layer_k: Sequence[int] | None = None
     row_fraction: float = 1.0
     top_k_at_calibration: bool = True
@@ -63,13 +63,13 @@ class CalibrationOptions:
         check_modes(self.placement, self.sdc, 0.0, None, "vmc" if self.vmc else None)
         return targets
 
-    def attend_of(self, calibrator: Calibrator) -> Callable[[int], Attend]:
+    def attend_of(self, calibrator: Calibrator) -> Callable[[int], Attend | TopK]:
         """What each layer passes on while it is calibrated."""
 
-        def attend_of(layer: int) -> Attend:
+        def attend_of(layer: int) -> Attend | TopK:
             if not self.top_k_at_calibration:
                 return AttentionCall.dense
-            return SelectionRule(top_k(calibrator.settings.targets(layer)[0]), self.sdc, self.vmc, None).attend
+            return TopK(calibrator.settings.targets(layer)[0], self.sdc, self.vmc)
 
         return attend_of
 
@@ -120,6 +120,7 @@ class CalibrationJob:
             num_layers(model), num_heads(model), k=targets, longest=self._texts.longest_row,
             placement=options.placement, estimator=options.estimator, alpha=options.alpha, layer_k=options.layer_k,
             row_fraction=options.row_fraction, seed=options.seed, dense_layers=sliding_layers(model),
+            quantile=options.quantile,
         )  # fmt: skip
 
     def digest_of_texts(self) -> str | None:
@@ -148,7 +149,7 @@ class CalibrationJob:
                 options.progress(len(state.seen))
 
         attend_of = options.attend_of(calibrator)
-        observe_model(self._model, self._texts, rows_of_sequence, calibrator.observe, attend_of, done)
+        observe_model(self._model, self._texts, rows_of_sequence, calibrator, attend_of, done)
         state.whole = self._texts.whole
         self._keep()
         return state

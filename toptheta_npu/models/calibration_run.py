@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from ..calibration.row_statistics import take_rows
 from ..calibration.settings import check_int
 from ..errors import TopThetaValueError
-from ..fallback.prefill import row_chunks
 from .attach import attached, text_config
 from .attention import AttentionCall
+from .calibration_rows import BlockThreads, SequenceRows, TopK, keep_largest
 from .token_sequences import batches_of, can_be_read_twice, sequences_of
 
 #: Token ids: a tensor, a list, a tokenizer's output, or an iterable of those; see `calibrate`.
 Sequences = Iterable[Any] | Mapping[str, Any]
 #: What a layer passes on: [B, Hq, Q, D].
 Attend = Callable[[AttentionCall], Tensor]
-#: Takes layer, scores [Hq, rows, S] and row lengths [rows].
-Observe = Callable[[int, Tensor, Tensor], None]
+
+
+class Watch(Protocol):
+    """What is to be learnt of the rows, such as a `Calibrator`: any number of threads look, one adds."""
+
+    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Any:
+        """What rows of a layer say: scores [Hq, rows, S], lengths [rows], and their (k+1)-th largest, if known."""
+
+    def add(self, seen: Any) -> None:
+        """Adds it to what is known."""
 
 
 class CalibrationTexts:
@@ -101,42 +111,96 @@ def observe_model(
     model: PreTrainedModel,
     texts: CalibrationTexts,
     rows_of_sequence: Callable[[int, int], Tensor],
-    observe: Observe,
-    attend_of: Callable[[int], Attend],
+    watch: Watch,
+    attend_of: Callable[[int], Attend | TopK],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Runs every text through the model and shows ``observe`` the scores of its chosen rows, layer by layer."""
-    watched = _Watched()
-    with attached(model, lambda layer: _ObservingRule(layer, watched, observe, attend_of(layer))), torch.no_grad():
-        for index, tokens in enumerate(texts):
-            watched.rows = rows_of_sequence(tokens.shape[1] + texts.decode_tokens, index)
-            # accelerate leaves offloaded weights on the meta device, and itself moves what goes in
-            _run(model, tokens if model.device.type == "meta" else tokens.to(model.device), texts.decode_tokens)
-            if progress is not None:
-                progress(index + 1)
+    """Runs every text through the model and shows ``watch`` the scores of its chosen rows, layer by layer.
+
+    What is added comes in the order of the rows, whatever the number of threads.
+    """
+    with BlockThreads() as threads:
+        chosen = _Chosen()
+
+        def rule_of(layer: int) -> _ObservingRule | _TopKRule:
+            attend = attend_of(layer)
+            if isinstance(attend, TopK):
+                return _TopKRule(layer, chosen, watch, threads, attend)
+            return _ObservingRule(layer, chosen, watch, threads, attend)
+
+        with attached(model, rule_of), torch.no_grad():
+            for index, tokens in enumerate(texts):
+                chosen.rows = rows_of_sequence(tokens.shape[1] + texts.decode_tokens, index)
+                # accelerate leaves offloaded weights on the meta device, and itself moves what goes in
+                _run(model, tokens if model.device.type == "meta" else tokens.to(model.device), texts.decode_tokens)
+                if progress is not None:
+                    progress(index + 1)
 
 
-class _Watched:
+class _Chosen:
     """The rows to look at in the sequence at hand, int64 [chosen], ascending."""
 
     rows: Tensor
 
+    def within(self, sequence: SequenceRows) -> Tensor:
+        """Those of one call, counted from its first row."""
+        past, span = sequence.past, sequence.key.shape[1]
+        rows = self.rows[(self.rows >= past) & (self.rows < span)]
+        return rows.to(sequence.query.device) - past
 
+
+@dataclass(frozen=True)
 class _ObservingRule:
-    def __init__(self, layer: int, watched: _Watched, observe: Observe, attend: Attend) -> None:
-        self._layer = layer
-        self._watched = watched
-        self._observe = observe
-        self._attend = attend
+    """Shows the chosen rows, and attends by another rule."""
+
+    layer: int
+    chosen: _Chosen
+    watch: Watch
+    threads: BlockThreads
+    passes_on: Attend
 
     def attend(self, call: AttentionCall) -> Tensor:
-        past = call.rows.span - call.query.shape[2]
-        rows = self._watched.rows
-        rows = rows[(rows >= past) & (rows < call.rows.span)] - past
-        wanted = rows.to(call.query.device)
-        for chunk in row_chunks(call.query, call.key, scale_value=call.scaling, rows_wanted=wanted):
-            self._observe(self._layer, chunk.scores[0], chunk.n[0, 0])
-        return self._attend(call)
+        sequence = SequenceRows(call)
+
+        def look(rows: Tensor) -> Any:
+            return self.watch.look(self.layer, sequence.scores(rows), sequence.lengths(rows))
+
+        blocks = sequence.blocks(self.chosen.within(sequence))
+        for seen in self.threads.map(look, blocks, call.query.device):
+            self.watch.add(seen)
+        return self.passes_on(call)
+
+
+@dataclass(frozen=True)
+class _TopKRule:
+    """Shows the chosen rows, and attends to the k largest scores of every row."""
+
+    layer: int
+    chosen: _Chosen
+    watch: Watch
+    threads: BlockThreads
+    option: TopK
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        sequence = SequenceRows(call, self.option.vmc)
+        count, device = call.query.shape[2], call.query.device
+        is_chosen = torch.zeros(count, dtype=torch.bool, device=device)
+        is_chosen[self.chosen.within(sequence)] = True
+
+        def attend(rows: Tensor) -> tuple[Tensor, Any]:
+            scores = sequence.scores(rows)
+            keep, ranked = keep_largest(scores, self.option.k)
+            out = sequence.attend(rows, scores, keep, self.option.sdc)
+            here = is_chosen[rows].nonzero().flatten()
+            if len(here) == 0:
+                return out, None
+            ranked = None if ranked is None else take_rows(ranked, here)
+            return out, self.watch.look(self.layer, take_rows(scores, here), sequence.lengths(rows[here]), ranked)
+
+        found = self.threads.map(attend, sequence.blocks(torch.arange(count, device=device)), device)
+        for seen in (seen for _, seen in found if seen is not None):
+            self.watch.add(seen)
+        return torch.cat([out for out, _ in found], 1)[None].to(call.query.dtype)
 
 
 def _run(model: PreTrainedModel, tokens: Tensor, decode_tokens: int) -> None:

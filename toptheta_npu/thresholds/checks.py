@@ -21,7 +21,7 @@ MAX_LENGTH = 2**24
 DISCARDED_STATISTICS = ("geometric_mean", "mean")
 #: Placement of the threshold test, and the unit of theta that goes with it.
 UNITS = {"pre_softmax": "scaled score", "post_softmax": "probability"}
-ESTIMATORS = ("algorithm1", "pooled")
+ESTIMATORS = ("algorithm1", "pooled", "quantile")
 DTYPES = {
     "theta": torch.float32,
     "k": torch.int64,
@@ -63,10 +63,25 @@ def is_finite_number(value: object) -> bool:
         return False
 
 
+def check_quantile(estimator: str, quantile: object) -> None:
+    """Raises a typed error unless there is a quantile exactly where the estimator has one."""
+    if estimator != "quantile":
+        if quantile is not None:
+            remedy = "leave it out, or pass estimator='quantile'"
+            raise TopThetaValueError("quantile", f"None with estimator={estimator!r}", shown(quantile), remedy)
+        return
+    if not isinstance(quantile, (int, float)) or isinstance(quantile, bool):
+        remedy = "pass 0.9 to keep at most k elements in nine rows out of ten"
+        raise TopThetaTypeError("quantile", "a number with estimator='quantile'", shown(quantile), remedy)
+    if not 0.0 < quantile < 1.0:
+        raise TopThetaValueError("quantile", "a number above 0 and below 1", shown(quantile))
+
+
 def _check_header(table: ThresholdTable) -> None:
     for name, choices in (("placement", tuple(UNITS)), ("estimator", ESTIMATORS)):
         if getattr(table, name) not in choices:
             raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(getattr(table, name)))
+    check_quantile(table.estimator, table.quantile)
     if not is_finite_number(table.alpha):
         raise TopThetaValueError("alpha", "a finite number", shown(table.alpha))
     if not isinstance(table.layer_k, (list, tuple)):

@@ -1,6 +1,7 @@
 """The table's own file: safetensors with a JSON header and a checksum, read strictly and written atomically.
 
-Schema 2 has a checksum and the statistic behind the discarded mass, schema 1 neither. Both are read.
+Schema 3 has the quantile of that estimator. Schema 2 does not, and schema 1 has neither a checksum nor the statistic
+behind the discarded mass. All are read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _SCHEMA_1: dict[str, type | tuple[type, ...]] = {
     "provenance": dict,
 }
 _SCHEMA_2 = {**_SCHEMA_1, "discarded_statistic": (str, type(None)), "checksum": str}
-_KIND = Kind("a threshold table", METADATA_KEY, {1: _SCHEMA_1, 2: _SCHEMA_2}, "calibrate the model again")
+_SCHEMA_3 = {**_SCHEMA_2, "quantile": (float, type(None))}
+_SCHEMAS = {1: _SCHEMA_1, 2: _SCHEMA_2, 3: _SCHEMA_3}
+_KIND = Kind("a threshold table", METADATA_KEY, _SCHEMAS, "calibrate the model again")
 
 __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_table", "save_table"]
 
@@ -54,6 +57,7 @@ def content_of(table: ThresholdTable) -> tuple[Header, Tensors]:
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,
+        "quantile": table.quantile and float(table.quantile),
     }
     return header, {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -69,10 +70,14 @@ def bucket_of(lengths: Tensor, knots: Sequence[int]) -> Tensor:
     """
     if lengths.dtype not in (torch.int32, torch.int64):
         raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
-    # A length is nearer to the lower knot while length^2 <= lower * upper: exact in integers.
-    edges = [math.isqrt(lower * upper) for lower, upper in itertools.pairwise(knots)]
-    boundaries = torch.tensor(edges, dtype=torch.int64, device=lengths.device)
+    boundaries = torch.tensor(_boundaries(tuple(knots)), dtype=torch.int64, device=lengths.device)
     return torch.searchsorted(boundaries, lengths.to(torch.int64).contiguous())
+
+
+@functools.lru_cache
+def _boundaries(knots: tuple[int, ...]) -> list[int]:
+    # A length is nearer to the lower knot while length^2 <= lower * upper: exact in integers.
+    return [math.isqrt(lower * upper) for lower, upper in itertools.pairwise(knots)]
 
 
 def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:

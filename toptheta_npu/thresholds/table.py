@@ -24,7 +24,7 @@ from .lookup import (
 from .text import read_text, write_csv, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
-Estimator = Literal["algorithm1", "pooled"]
+Estimator = Literal["algorithm1", "pooled", "quantile"]
 DiscardedStatistic = Literal["geometric_mean", "mean"]
 
 
@@ -40,9 +40,10 @@ class ThresholdTable:
         k: int64 [K], ascending: the knots in elements kept per row.
         lengths: int64 [R], ascending, R <= 128, up to 2**24: the knots in row length.
         counts: int64 [L, Hq, R], calibration rows behind each knot; 0 where filled from neighbours.
-        std: float32 [K, L, Hq, R], spread of the per-row thresholds (0 for the pooled estimator).
+        std: float32 [K, L, Hq, R], spread of the rows' own thresholds (0 but for Algorithm 1).
         placement: ``"pre_softmax"`` or ``"post_softmax"``.
-        estimator: ``"algorithm1"`` (mean of the rows' thresholds) or ``"pooled"`` (k kept on average).
+        estimator: ``"algorithm1"`` (mean of the rows' own thresholds), ``"pooled"`` (k kept on average) or
+            ``"quantile"`` (at most k kept in a share of the rows).
         alpha: how many standard deviations were added to theta.
         layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements.
         fingerprint: of the model that was calibrated.
@@ -52,6 +53,7 @@ class ThresholdTable:
         discarded_statistic: what "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not known.
         bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
             on the calibration rows (pooled estimator).
+        quantile: that share, above 0 and below 1 (quantile estimator), else None.
 
     Raises:
         TopThetaTypeError: a tensor or header field has the wrong type.
@@ -82,6 +84,7 @@ class ThresholdTable:
     discarded_mass: Tensor | None = None
     bracket: Tensor | None = None
     discarded_statistic: DiscardedStatistic | None = None
+    quantile: float | None = None
 
     def __post_init__(self) -> None:
         check_table(self)
@@ -94,8 +97,9 @@ class ThresholdTable:
                 object.__setattr__(self, name, copy)
 
     def __repr__(self) -> str:
+        estimator = self.estimator if self.quantile is None else f"{self.estimator} {self.quantile:g}"
         return (
-            f"ThresholdTable({self.placement}, {self.estimator}, k={self.k.tolist()}, "
+            f"ThresholdTable({self.placement}, {estimator}, k={self.k.tolist()}, "
             f"{self.num_layers} layers x {self.num_heads} heads, lengths {int(self.lengths[0])} to "
             f"{int(self.lengths[-1])} ({len(self.lengths)} knots))"
         )
@@ -240,6 +244,7 @@ class ThresholdTable:
         estimator: Estimator = "algorithm1",
         alpha: float = 0.1,
         provenance: Mapping[str, str] | None = None,
+        quantile: float | None = None,
     ) -> ThresholdTable:
         """Reads the authors' th.txt, which holds one k per layer and says nothing about its origin.
 
@@ -253,6 +258,7 @@ class ThresholdTable:
             estimator: how.
             alpha: with how many standard deviations added.
             provenance: what they were calibrated on.
+            quantile: with which quantile (quantile estimator only).
 
         Raises:
             TopThetaValueError: a line is malformed or a duplicate, a layer has several k, or a layer or
@@ -268,6 +274,7 @@ class ThresholdTable:
             alpha=alpha,
             fingerprint=fingerprint,
             provenance=provenance or {},
+            quantile=quantile,
         )
 
 

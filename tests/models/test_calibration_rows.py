@@ -1,0 +1,148 @@
+"""Blocks of rows side by side: the scores, the selection and the output are those of the fallback, on any threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.models.tiny import K, model_of, tokens
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.fallback.prefill import row_chunks, select_and_attend
+from toptheta_npu.models import calibrate, calibration_rows
+from toptheta_npu.models.calibration_rows import BlockThreads, SequenceRows, keep_largest
+
+CPU = torch.device("cpu")
+TEXTS = tokens(3, 60, seed=1)
+
+
+@pytest.fixture(autouse=True)
+def number_of_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def call_of(queries: int = 40, keys: int = 40, seed: int = 0) -> Any:
+    """Four query heads over two KV heads."""
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (
+        torch.randn(1, heads, rows, 16, generator=generator) for heads, rows in ((4, queries), (2, keys), (2, keys))
+    )
+    return SimpleNamespace(query=2 * query, key=key, value=value, scaling=None, prompt={"key": key, "value": value})
+
+
+@pytest.mark.parametrize("past", [0, 13])
+@pytest.mark.parametrize("wanted", [list(range(40)), [0], [39], [3, 4, 5], [0, 2, 3, 17, 38]])
+def test_scores_are_those_of_the_fallback(past: int, wanted: list[int]) -> None:
+    call, rows = call_of(keys=40 + past), torch.tensor(wanted)
+    (expected,) = row_chunks(call.query, call.key, rows_wanted=rows)
+    sequence = SequenceRows(call)
+    torch.testing.assert_close(sequence.scores(rows), expected.scores[0], rtol=1e-6, atol=1e-6)
+    assert torch.equal(sequence.lengths(rows), expected.n[0, 0])
+
+
+@pytest.mark.parametrize(("sdc", "vmc"), [("exact", True), ("exact", False), ("none", False)])
+@pytest.mark.parametrize("past", [0, 13])
+def test_the_output_is_that_of_the_fallback(sdc: str, vmc: bool, past: int) -> None:
+    call, rows, k = call_of(keys=40 + past), torch.arange(40), 7
+    expected, _ = select_and_attend(call.query, call.key, call.value, top_k(k), sdc=sdc, vmc=vmc)
+    sequence = SequenceRows(call, vmc)
+    scores = sequence.scores(rows)
+    keep, ranked = keep_largest(scores, k)
+    assert ranked is not None
+    out = sequence.attend(rows, scores, keep, sdc)
+    torch.testing.assert_close(out, expected[0], rtol=1e-5, atol=1e-6)
+    long = sequence.lengths(rows) > k
+    sorted_scores = sequence.scores(rows).sort(dim=-1, descending=True).values
+    assert torch.equal(ranked[:, long, 0], sorted_scores[:, long, k])
+
+
+@given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, -torch.inf]), min_size=1, max_size=12), st.integers(1, 13))
+def test_ties_are_kept_up_to_k(row: list[float], k: int) -> None:
+    scores = torch.tensor(row).expand(2, 3, -1).contiguous()
+    keep, _ = keep_largest(scores, k)
+    visible = sum(each > -torch.inf for each in row)
+    assert keep.unique().tolist() in ([0.0], [1.0], [0.0, 1.0])
+    assert (keep.sum(-1) == min(k, visible)).all()
+    kept, dropped = scores[0, 0][keep[0, 0] == 1], scores[0, 0][keep[0, 0] == 0]
+    assert len(kept) == 0 or len(dropped) == 0 or kept.min() >= dropped.max()
+
+
+def test_blocks_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration_rows, "_SCORES_PER_BLOCK", 4 * 40 * 6)
+    blocks = SequenceRows(call_of()).blocks(torch.arange(40))
+    assert [len(block) for block in blocks] == [6] * 6 + [4]
+    assert torch.equal(torch.cat(blocks), torch.arange(40))
+    assert SequenceRows(call_of()).blocks(torch.arange(0)) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": K},
+        {"k": K, "placement": "post_softmax", "row_fraction": 0.4},
+        {"k": [4, K], "top_k_at_calibration": False, "row_fraction": 0.4},
+        {"k": K, "estimator": "pooled"},
+        {"k": [4, K], "estimator": "pooled", "placement": "post_softmax", "top_k_at_calibration": False},
+        {"k": K, "estimator": "quantile", "quantile": 0.9, "decode_tokens": 2},
+    ],
+    ids=str,
+)
+def test_the_file_is_the_same_on_any_number_of_threads(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration_rows, "_SCORES_PER_BLOCK", 4 * 60 * 5)
+    files = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        calibrate(model_of(), TEXTS, layer_k=[12, 0], **options).save(tmp_path / "table")
+        files.append((tmp_path / "table").read_bytes())
+        assert torch.get_num_threads() == threads
+    assert files[0] == files[1] == files[2]
+
+
+def test_blocks_run_on_one_core_each_and_come_back_in_order() -> None:
+    torch.set_num_threads(3)
+    with BlockThreads() as threads:
+        found = threads.map(lambda block: (block, torch.get_num_threads()), list(range(20)), CPU)
+        assert found == [(block, 1) for block in range(20)]
+        assert threads.map(lambda block: torch.get_num_threads(), [0], CPU) == [1]
+        with pytest.raises(ZeroDivisionError):
+            threads.map(lambda block: 1 // block, [0, 1, 2], CPU)
+        assert torch.get_num_threads() == 3
+        assert threads.map(lambda block: block, [], CPU) == []
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_threads_compute_as_the_caller_does(mode: Any) -> None:
+    tables = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        with mode():
+            tables.append(calibrate(model_of(), TEXTS, k=K, layer_k=[0, 0]))
+    assert torch.equal(tables[0].theta, tables[1].theta)
+
+
+@pytest.mark.parametrize("option", [{}, {"top_k_at_calibration": False}])
+def test_an_overflow_is_reported_from_every_thread(option: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    original = SequenceRows.scores
+
+    def broken(self: SequenceRows, rows: Tensor) -> Tensor:
+        scores = original(self, rows)
+        scores[1, -1, 0] = torch.nan
+        return scores
+
+    monkeypatch.setattr(SequenceRows, "scores", broken)
+    with pytest.raises(TopThetaValueError, match=r"expected finite elements or -inf, got NaN"):
+        calibrate(model_of(), TEXTS, k=K, layer_k=[0, 0], **option)
+    assert torch.get_num_threads() == 2

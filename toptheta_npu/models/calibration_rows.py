@@ -1,0 +1,148 @@
+"""The rows of one sequence in one layer, block by block: their scores, and attention over their k largest.
+
+`fallback.prefill` has the same attention for any rule and any batch, to be read. Here blocks are computed side by
+side, hidden keys are masked where there are any, and one search for the k largest serves the thresholds too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..calibration.row_statistics import kth_largest, take_rows
+from ..fallback.compensation import compensate
+from ..fallback.reference import weighted_values
+from .attention import AttentionCall
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+_SCORES_PER_BLOCK = 1 << 20  # bounds the memory of a thread, however long the sequence is
+
+
+class TopK(NamedTuple):
+    """A layer passes on what it computes from the k largest scores of each row, with these compensations."""
+
+    k: int
+    sdc: str
+    vmc: bool
+
+
+class BlockThreads:
+    """As many threads as PyTorch has, each with blocks of its own and one core per operator.
+
+    So whole blocks run side by side, and what comes of a block does not depend on the number of threads.
+    """
+
+    def __init__(self) -> None:
+        self._count = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(self._count, "toptheta", torch.set_num_threads, (1,))
+
+    def __enter__(self) -> BlockThreads:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def map(self, work: Callable[[Item], Found], blocks: list[Item], device: torch.device) -> list[Found]:
+        """``work`` of every block, in their order. Other devices than a CPU compute one after the other."""
+        # threads of the pool know nothing of the caller's autocast
+        with torch.autocast(device.type, enabled=False):
+            if device.type != "cpu":
+                return [work(block) for block in blocks]
+            torch.set_num_threads(1)
+            try:
+                if self._count == 1 or len(blocks) == 1:
+                    return [work(block) for block in blocks]
+                # later blocks are wider: first come those that take longest
+                return list(self._pool.map(work, blocks[::-1]))[::-1]
+            finally:
+                torch.set_num_threads(self._count)
+
+
+class SequenceRows:
+    """Query, key and value of a call with one sequence and no padding: row i sees the keys up to its own.
+
+    Attributes:
+        query: float32 [Hq, Q, D], scaled.
+        key, value: float32 [Hkv, S, D].
+        past: keys before that of the first row, S - Q.
+        value_mean: float32 [Hkv, S, D], the mean of the V rows up to each, if VMC asks for it.
+    """
+
+    def __init__(self, call: AttentionCall, vmc: bool = False) -> None:
+        key, value = call.prompt["key"][0], call.prompt["value"][0]
+        scale = 1 / math.sqrt(key.shape[-1]) if call.scaling is None else call.scaling
+        self.query = scale * call.query[0].float()
+        self.key, self.value = key.float(), value.float()
+        self.past: int = key.shape[1] - call.query.shape[2]
+        count = torch.arange(1, key.shape[1] + 1, device=key.device)
+        self.value_mean = self.value.cumsum(1) / count[:, None] if vmc else None
+
+    def blocks(self, rows: Tensor) -> list[Tensor]:
+        """``rows``, ascending, in parts whose scores take a few MiB each."""
+        size = max(1, _SCORES_PER_BLOCK // (len(self.query) * self.key.shape[1]))
+        return list(rows.split(size)) if len(rows) else []
+
+    def lengths(self, rows: Tensor) -> Tensor:
+        """Visible keys of each row."""
+        return self.past + 1 + rows
+
+    def scores(self, rows: Tensor) -> Tensor:
+        """Scores of ascending rows: float32 [Hq, rows, S], S being the length of the last, -inf where hidden."""
+        lengths = self.lengths(rows)
+        shortest, span = int(lengths[0]), int(lengths[-1])
+        query: Tensor = take_rows(self.query, rows).unflatten(0, (len(self.key), -1)).flatten(1, 2)
+        scores: Tensor = (query @ self.key[:, :span].mT).view(-1, len(rows), span)
+        hidden = torch.arange(shortest, span, device=rows.device) >= lengths[:, None]
+        end = scores[:, :, shortest:]
+        torch.minimum(end, torch.where(hidden, -torch.inf, torch.inf), out=end)
+        return scores
+
+    def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:
+        """[Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`; ``keep`` is overwritten."""
+        exponentials = (scores - scores.amax(-1, keepdim=True)).exp_()
+        weights = keep.mul_(exponentials)
+        kept_mass, exact = weights.sum(-1), exponentials.sub_(weights).sum(-1)
+        estimate = exact if sdc == "exact" else torch.zeros_like(exact)
+        numerator = weighted_values(weights[None], self.value[None, :, : scores.shape[-1]])
+        mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows)[None]
+        out: Tensor = compensate(numerator, kept_mass[None], estimate[None], mean)[0]
+        return out
+
+
+def keep_largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor | None]:
+    """The k largest of every row, and on a CPU the (k+1)-th largest.
+
+    Args:
+        scores: float32 [Hq, rows, S].
+        k: at least 1.
+
+    Returns:
+        float32 [Hq, rows, S], 1 for what is kept and 0 elsewhere; float32 [Hq, rows, 1], None on other devices.
+
+    Raises:
+        TopThetaValueError: on a CPU, a score is NaN or +inf.
+    """
+    if scores.device.type != "cpu":
+        return _mask_of_largest(scores, k), None
+    last_kept, ranked = kth_largest(scores.flatten(0, 1), [k - 1, k]).unflatten(0, scores.shape[:2]).split(1, dim=-1)
+    # into numbers: booleans take four times as long, here and as factors
+    keep = torch.gt(scores, ranked, out=torch.empty_like(scores))
+    tied = ((last_kept == ranked) & (ranked > -torch.inf)).squeeze(-1)
+    if bool(tied.any()):
+        keep[tied] = _mask_of_largest(scores[tied], k)
+    return keep, ranked
+
+
+def _mask_of_largest(scores: Tensor, k: int) -> Tensor:
+    largest = scores.topk(min(k, scores.shape[-1]), dim=-1).indices
+    return torch.zeros_like(scores).scatter_(-1, largest, 1.0).masked_fill_(scores == -torch.inf, 0.0)
