@@ -15,7 +15,7 @@ from ..errors import TopThetaValueError
 from ..thresholds import DiscardedStatistic, ThresholdTable
 from ..thresholds.checks import DISCARDED_STATISTICS
 from ..thresholds.knots import Floats, bucket_of, fill_gaps
-from ..thresholds.lookup import theta_rows
+from ..thresholds.lookup import Lookup
 from .moments import Moments
 
 # The scratch of a pass stays in the second-level cache for rows of some thousand elements.
@@ -33,6 +33,7 @@ class DiscardedMass:
     def __init__(self, table: ThresholdTable) -> None:
         self.table = table
         self._k: list[int] = table.k.tolist()
+        self._lookup = Lookup(table)
         shape = (table.num_heads, len(table.lengths))
         self._moments = {
             statistic: [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
@@ -41,7 +42,7 @@ class DiscardedMass:
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
         """Adds rows: ``scores`` float32 [Hq, rows, S] on the CPU, ``lengths`` int64 [rows] on the CPU."""
-        theta = np.array([theta_rows(self.table, k, layer, lengths.numpy()) for k in self._k])
+        theta = np.array([self._lookup.theta_rows(k, layer, lengths.numpy()) for k in self._k])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
         buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
         for index, k in enumerate(self._k):

@@ -16,11 +16,8 @@ from .checks import DTYPES, UNITS, check_table
 from .file import read_table, save_table
 from .fingerprint import differences, is_schema_1
 from .fit import ThresholdFit, fit_table
-from .lookup import (
-    Extrapolation,
-    ThresholdsAtK,
-    expand,
-)
+from .lookup import Extrapolation, Lookup, LookupForm, ThresholdsAtK
+from .targets import Target
 from .text import read_text, write_csv, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
@@ -132,33 +129,59 @@ class ThresholdTable:
 
     def at(
         self,
-        k: int,
+        k: int | None = None,
         *,
+        target_kept: float | None = None,
+        dense_below: int = 0,
         device: torch.device | str = "cpu",
         max_length: int | None = None,
         extrapolation: Extrapolation = "nearest",
+        lookup: LookupForm = "tabulated",
     ) -> ThresholdsAtK:
-        """Thresholds for one k on one device, one row per row length.
+        """Thresholds for one k, or one share of the row, on one device, one row per row length.
 
         Linear in log k between k knots and in log n between length knots; after the softmax it is log
-        theta that is linear. Rows no longer than the layer's effective k are dense (-inf).
+        theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Worked out in float32,
+        at the knots exact.
+
+        With ``target_kept``, a row of n keys of layer l has the threshold that it would have with
+        k = round(target_kept * n), and at least the smallest calibrated k: it aims at max(k, layer_k[l]) elements.
 
         Args:
             k: elements to keep per row, within the calibrated knots.
+            target_kept: in place of k, the share of its keys that a row aims at, between 0 and 1.
+            dense_below: rows of fewer keys are dense.
             device: where the thresholds go.
             max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
             extrapolation: beyond the longest calibrated length, ``"nearest"`` uses that length's
                 thresholds, ``"fitted"`` the function of :meth:`fit`.
+            lookup: up to the longest calibrated length, ``"tabulated"`` uses the calibrated thresholds, ``"fitted"``
+                the function of :meth:`fit`, which has no scatter from length to length.
 
         Raises:
-            TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the knots, another argument is unusable, or the rows of all
-                lengths would take more than 32 GiB.
+            TopThetaTypeError: ``k``, ``target_kept`` or ``dense_below`` has the wrong type.
+            TopThetaValueError: ``k`` is outside the knots; ``target_kept`` needs a larger k than was calibrated; both
+                or neither are given; another argument is unusable, or the rows of all lengths would take more than
+                32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
+
+        Example:
+            >>> n = torch.tensor([64, 256, 1024])
+            >>> table = ThresholdTable(
+            ...     theta=torch.tensor([[[[2.0, 3.0, 4.0]]], [[[1.0, 2.0, 3.0]]]]), k=torch.tensor([16, 64]), lengths=n,
+            ...     counts=torch.ones(1, 1, 3, dtype=torch.int64), std=torch.zeros(2, 1, 1, 3),
+            ...     placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[0], fingerprint="demo")
+            >>> table.at(32).theta[0][n].flatten()
+            tensor([2.0000, 2.5000, 3.5000])
+            >>> table.at(target_kept=1 / 16, dense_below=100).theta[0][n].flatten()
+            tensor([-inf, 3., 3.])
         """
-        return expand(self, k, device, max_length, extrapolation)
+        prepared = Lookup(self, max_length, extrapolation, lookup)
+        found = prepared.at(Target(k, target_kept, dense_below), device)
+        prepared.warn_beyond(stacklevel=2)
+        return found
 
     def fit(self) -> ThresholdFit:
         """Theta as a function of the row length, by least squares weighted with the counts.
