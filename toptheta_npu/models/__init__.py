@@ -15,6 +15,7 @@ except ImportError as missing:
 from .calibrate import calibrate, calibrate_discarded_mass
 from .fingerprint import folder_fingerprint, model_fingerprint
 from .selection import apply_selection
+from .sparse_run import SparseRun
 from .sparsify import NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
 
@@ -22,6 +23,7 @@ __all__ = [
     "LayerStatistics",
     "NothingSparsifiedWarning",
     "Recording",
+    "SparseRun",
     "apply_selection",
     "calibrate",
     "calibrate_discarded_mass",

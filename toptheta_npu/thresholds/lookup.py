@@ -107,6 +107,7 @@ class Lookup:
     Args:
         table: the table.
         max_length, extrapolation, form: as ``max_length``, ``extrapolation`` and ``lookup`` of ``ThresholdTable.at``.
+        discarded_mass: whether the table's discarded mass is wanted.
     """
 
     def __init__(
@@ -115,6 +116,8 @@ class Lookup:
         max_length: int | None = None,
         extrapolation: Extrapolation = "nearest",
         form: LookupForm = "tabulated",
+        *,
+        discarded_mass: bool = True,
     ) -> None:
         for name, value, choices in (("extrapolation", extrapolation, Extrapolation), ("lookup", form, LookupForm)):
             if value not in get_args(choices):
@@ -130,7 +133,7 @@ class Lookup:
         first = first_usable(table)
         self._shortest = table.lengths.numpy()[np.minimum(first, len(table.lengths) - 1)]
         self._lines = usable_lines(line_of(table.placement, table.theta), first)
-        mass = table.discarded_mass
+        mass = table.discarded_mass if discarded_mass else None
         self._mass = None if mass is None else usable_lines(mass.numpy().astype(np.float64), first)
         beyond = extrapolation == "fitted" and self.longest > self._calibrated
         self._fit = table.fit() if form == "fitted" or beyond else None
