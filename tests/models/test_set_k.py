@@ -178,7 +178,7 @@ def test_the_tensors_stay_and_hold_what_at_gives_on_every_device():
     as_it_was = copy.deepcopy(handed_out)
     held.replace(handed_out)
     after = held.on(torch.device("cpu"))
-    for name in ("theta", "discarded_mass"):
+    for name in ("theta", "discarded_mass", "aims"):
         for old, new, want in zip(getattr(before, name), getattr(after, name), getattr(table.at(9), name), strict=True):
             assert old is new
             assert torch.equal(new, want)

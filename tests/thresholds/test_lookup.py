@@ -230,6 +230,15 @@ def test_at_refuses_what_it_cannot_mean(arguments: dict[str, Any], kind: type[To
         make().at(**arguments)
 
 
+def test_rows_say_what_they_aim_at() -> None:
+    lengths = torch.tensor([5, 100, 640, 1000, 5000])
+    for target, wanted in (({"k": 64}, [64] * 5), ({"target_kept": 0.1}, [16, 16, 64, 100, 100])):
+        found = make().at(**target)
+        for layer, least in enumerate(LAYER_K):
+            assert found.aim_rows(layer, lengths).tolist() == [max(each, least) for each in wanted]
+            assert found.aims[layer].dtype == torch.int32
+
+
 # --- dense below a length -----------------------------------------------------------------------------
 
 

@@ -67,20 +67,27 @@ class DeviceThresholds:
     def _copy_to(self, device: torch.device) -> None:
         if device in self._copies:
             return
-        current = self.current
         with torch.inference_mode(False):
-            theta = tuple(part.to(device) for part in current.theta)
-            mass = current.discarded_mass and tuple(part.to(device) for part in current.discarded_mass)
-        self._copies[device] = dataclasses.replace(current, theta=theta, discarded_mass=mass)
+            parts: dict[str, Any] = {
+                name: tuple(part.to(device) for part in kept) for name, kept in _tensors(self.current).items()
+            }
+        self._copies[device] = dataclasses.replace(self.current, **parts)
 
     def replace(self, at_k: ThresholdsAtK) -> None:
         """Copies the values of ``at_k``, of the same table and lengths on the CPU, into the tensors of every device."""
         with self._writing, torch.no_grad():
             for device, copy in list(self._copies.items()):
-                for kept, new in ((copy.theta, at_k.theta), (copy.discarded_mass, at_k.discarded_mass)):
-                    for tensor, values in zip(kept or (), new or (), strict=True):
-                        tensor.copy_(values)
-                self._copies[device] = dataclasses.replace(at_k, theta=copy.theta, discarded_mass=copy.discarded_mass)
+                kept = _tensors(copy)
+                for name, values in _tensors(at_k).items():
+                    for tensor, value in zip(kept[name], values, strict=True):
+                        tensor.copy_(value)
+                self._copies[device] = dataclasses.replace(at_k, **kept)
+
+
+def _tensors(at_k: ThresholdsAtK) -> dict[str, Any]:
+    """The fields of tensors, one per layer each."""
+    parts = {"theta": at_k.theta, "discarded_mass": at_k.discarded_mass, "aims": at_k.aims}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 class ThresholdRule:

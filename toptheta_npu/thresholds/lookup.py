@@ -53,6 +53,7 @@ class ThresholdsAtK:
         theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``.
         discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
             None if the table has none.
+        aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
     """
 
     k: int | None
@@ -63,6 +64,7 @@ class ThresholdsAtK:
     dense_up_to: tuple[int, ...]
     theta: tuple[Tensor, ...]
     discarded_mass: tuple[Tensor, ...] | None
+    aims: tuple[Tensor, ...]
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
         """Thresholds for rows of any length; those above N use row N. Works under torch.compile.
@@ -92,6 +94,10 @@ class ThresholdsAtK:
                 "discarded_mass", "a table calibrated with it", "None", "run the second calibration pass"
             )
         return self._rows(self.discarded_mass, layer, lengths)
+
+    def aim_rows(self, layer: int, lengths: Tensor) -> Tensor:
+        """The elements that rows of any length aim at, int32 [...], as :meth:`rows` gives the thresholds."""
+        return self._rows(self.aims, layer, lengths)
 
     def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
         if not 0 <= layer < len(source):
@@ -145,19 +151,20 @@ class Lookup:
         destination = _checked_device(device)
         lengths = np.arange(self.longest + 1)
         targets = tuple(max(target.least(table), layer_k) for layer_k in table.layer_k)
-        dense_up_to, theta, mass = [], [], []
+        dense_up_to, theta, mass, aims = [], [], [], []
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
             rows = _Rows(self, target, lengths)
             for layer, layer_k in enumerate(table.layer_k):
                 dense_up_to.append(int(np.flatnonzero(rows.plan(layer_k).dense)[-1]))
+                aims.append(torch.from_numpy(rows.plan(layer_k).aims.astype(np.int32)).to(destination))
                 theta_rows = rows.theta(layer)
                 theta.append(theta_rows.to(destination))
                 if self._mass is not None:
                     mass.append(rows.discarded_mass(layer, theta_rows).to(destination))
         return ThresholdsAtK(
             target.k, None if target.target_kept is None else float(target.target_kept), table.placement, self.longest,
-            targets, tuple(dense_up_to), tuple(theta), tuple(mass) or None,
+            targets, tuple(dense_up_to), tuple(theta), tuple(mass) or None, tuple(aims),
         )  # fmt: skip
 
     def theta_rows(self, k: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
@@ -188,6 +195,7 @@ class Lookup:
 class _Plan:
     """What rows of all lengths have in common in the layers of one minimum."""
 
+    aims: Integers
     dense: NDArray[np.bool_]
     by_k: Places
     cells: Cells
@@ -206,10 +214,11 @@ class _Rows:
     def plan(self, layer_k: int) -> _Plan:
         if layer_k not in self._plans:
             wanted = self._target.of(self._lengths, self._table)
-            short = self._lengths <= np.maximum(wanted, layer_k)
+            aims = np.maximum(wanted, layer_k)
+            dense = (self._lengths <= aims) | (self._lengths < self._target.dense_below)
             by_k = locate(self._table.k.numpy(), wanted, layer_k)
             cells = Cells.of(locate(self._table.lengths.numpy(), self._lengths), by_k)
-            self._plans[layer_k] = _Plan(short | (self._lengths < self._target.dense_below), by_k, cells)
+            self._plans[layer_k] = _Plan(aims, dense, by_k, cells)
         return self._plans[layer_k]
 
     def theta(self, layer: int) -> Tensor:

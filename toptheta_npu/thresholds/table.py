@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from .fingerprint import differences, is_schema_1
 from .fit import ThresholdFit, fit_table
 from .lookup import Extrapolation, Lookup, LookupForm, ThresholdsAtK
 from .targets import Target
-from .text import read_text, write_csv, write_text
+from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
 Estimator = Literal["algorithm1", "pooled"]
@@ -253,6 +254,27 @@ class ThresholdTable:
         """
         write_csv(self, path, k)
 
+    def export_sdc_text(self, path: str | Path, k: int) -> None:
+        """Writes the discarded mass at one k as the authors' sdc.txt.
+
+        One line ``L<layer>_H<head>:<length> <mass> <samples>`` for every line of :meth:`export_text`.
+
+        Raises:
+            TopThetaTypeError: ``k`` is not an int.
+            TopThetaValueError: the table has no discarded mass, ``k`` is outside the knots, or the file cannot be
+                written.
+        """
+        write_sdc(self, path, k)
+
+    def with_sdc_text(self, path: str | Path) -> ThresholdTable:
+        """This table with the discarded mass of the authors' sdc.txt, which is the mean of the rows' masses.
+
+        Raises:
+            TopThetaValueError: the table has several k; or a line is malformed, a duplicate or of another table, or a
+                head has no line at all; the message has the line number.
+        """
+        return dataclasses.replace(self, discarded_mass=read_sdc(path, self), discarded_statistic="mean")
+
     @classmethod
     def from_text(
         cls,
@@ -281,17 +303,45 @@ class ThresholdTable:
             TopThetaValueError: a line is malformed or a duplicate, a layer has several k, or a layer or
                 head has no line at all; the message has the line number.
         """
-        if placement not in UNITS:
-            raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(placement))
-        fields = read_text(path, placement)
-        return cls(
-            **fields,
-            placement=placement,
-            estimator=estimator,
-            alpha=alpha,
-            fingerprint=fingerprint,
-            provenance=provenance or {},
-        )
+        _check_placement(placement)
+        fields = {**read_text(path, placement), "placement": placement, "estimator": estimator, "alpha": alpha}
+        return cls(**fields, fingerprint=fingerprint, provenance=provenance or {})
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | Path,
+        *,
+        k: int,
+        fingerprint: str,
+        layer_k: Sequence[int] | None = None,
+        placement: Placement = "pre_softmax",
+        estimator: Estimator = "algorithm1",
+        alpha: float = 0.1,
+        provenance: Mapping[str, str] | None = None,
+    ) -> ThresholdTable:
+        """Reads the authors' CSV, gzipped or not, with header layer,head,seq_len,threshold.
+
+        It has no counts, so each line counts as one calibration row.
+
+        Args:
+            path: the file.
+            k: that the thresholds were calibrated for, which the file does not say.
+            layer_k: per layer the least k, 0 for none; None: none in any layer.
+            fingerprint, placement, estimator, alpha, provenance: as in :meth:`from_text`.
+
+        Raises:
+            TopThetaTypeError: ``k`` or ``layer_k`` has the wrong type.
+            TopThetaValueError: ``k`` or ``layer_k`` does not fit; or as :meth:`from_text`.
+        """
+        _check_placement(placement)
+        fields = {**read_csv(path, placement, k, layer_k), "placement": placement, "estimator": estimator}
+        return cls(**fields, alpha=alpha, fingerprint=fingerprint, provenance=provenance or {})
+
+
+def _check_placement(placement: str) -> None:
+    if placement not in UNITS:
+        raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(placement))
 
 
 def _check_model(path: str | Path, wanted: str, found: str) -> None:
