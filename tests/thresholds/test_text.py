@@ -141,7 +141,14 @@ def test_k_and_layer_k_of_a_csv_are_ints(tmp_path: Path) -> None:
     make().export_csv(tmp_path / "th", 8)
     with pytest.raises(TopThetaTypeError, match=r"k: expected an int, got 8\.0"):
         ThresholdTable.from_csv(tmp_path / "th", k=8.0, fingerprint="model")  # type: ignore[arg-type]
-    with pytest.raises(TopThetaTypeError, match="layer_k: expected a list or tuple of ints, got '0'"):
+    with pytest.raises(TopThetaValueError, match=r"layer_k: expected layers 0 to 1, which .* has, got layer 7"):
+        ThresholdTable.from_csv(tmp_path / "th", k=8, layer_k={1: 12, 7: 12}, fingerprint="model")
+    with pytest.raises(TopThetaValueError, match=r"layer_k: expected layers from 0, and a k from 0 to .*, got 1: -1"):
+        ThresholdTable.from_csv(tmp_path / "th", k=8, layer_k=[0, -1], fingerprint="model")
+    with pytest.raises(TopThetaTypeError, match=r"layer_k: expected ints, got 0: 1\.5"):
+        ThresholdTable.from_csv(tmp_path / "th", k=8, layer_k=[1.5], fingerprint="model")  # type: ignore[list-item]
+    assert ThresholdTable.from_csv(tmp_path / "th", k=8, layer_k={1: 12}, fingerprint="model").layer_k == LAYER_K
+    with pytest.raises(TopThetaTypeError, match=r"layer_k: expected a list or tuple of ints, or a mapping .* got '0'"):
         ThresholdTable.from_csv(tmp_path / "th", k=8, layer_k="0", fingerprint="model")
 
 

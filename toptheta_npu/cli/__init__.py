@@ -13,12 +13,14 @@ from rich.markup import escape
 from ..errors import TopThetaError
 from .benchmark import benchmark
 from .benchmark_generate import benchmark_generate
+from .convert import convert
 from .demo import demo
 from .doctor import doctor
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(doctor)
+app.command()(convert)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 

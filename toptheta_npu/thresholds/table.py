@@ -314,7 +314,7 @@ class ThresholdTable:
         *,
         k: int,
         fingerprint: str,
-        layer_k: Sequence[int] | None = None,
+        layer_k: Sequence[int] | Mapping[int, int] | None = None,
         placement: Placement = "pre_softmax",
         estimator: Estimator = "algorithm1",
         alpha: float = 0.1,
@@ -327,7 +327,7 @@ class ThresholdTable:
         Args:
             path: the file.
             k: that the thresholds were calibrated for, which the file does not say.
-            layer_k: per layer the least k, 0 for none; None: none in any layer.
+            layer_k: per layer the least k, 0 for none, or a mapping of layers to it; None: none in any layer.
             fingerprint, placement, estimator, alpha, provenance: as in :meth:`from_text`.
 
         Raises:

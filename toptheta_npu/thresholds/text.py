@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,9 @@ def read_text(path: str | Path, placement: str) -> dict[str, Any]:
     return _fields(lines, placement, lowest, tuple(0 if k == lowest else k for k in layer_ks))
 
 
-def read_csv(path: str | Path, placement: str, k: int, layer_k: Sequence[int] | None) -> dict[str, Any]:
+def read_csv(
+    path: str | Path, placement: str, k: int, layer_k: Sequence[int] | Mapping[int, int] | None
+) -> dict[str, Any]:
     """The fields of a table that a csv file and its ``k`` determine.
 
     Raises:
@@ -83,16 +85,33 @@ def read_csv(path: str | Path, placement: str, k: int, layer_k: Sequence[int] | 
     """
     if type(k) is not int:
         raise TopThetaTypeError("k", "an int", shown(k))
-    if layer_k is not None and not (isinstance(layer_k, (list, tuple)) and all(type(each) is int for each in layer_k)):
-        raise TopThetaTypeError("layer_k", "a list or tuple of ints", shown(layer_k))
     if not 1 <= k <= MAX_LENGTH:
         raise TopThetaValueError("k", f"1 to {MAX_LENGTH}", shown(k))
-    lines = parse_csv(path, k, layer_k)
+    least = _least_by_layer(layer_k)
+    lines = parse_csv(path, k, least)
     _check_grid(path, lines)
     layers = 1 + max(layer for layer, _ in lines)
-    if layer_k is not None and len(layer_k) != layers:
+    if isinstance(layer_k, (list, tuple)) and len(layer_k) != layers:
         raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer of {path}", str(len(layer_k)))
-    return _fields(lines, placement, k, tuple(layer_k or [0] * layers))
+    if beyond := [layer for layer in least if layer >= layers]:
+        raise TopThetaValueError("layer_k", f"layers 0 to {layers - 1}, which {path} has", f"layer {shown(beyond[0])}")
+    return _fields(lines, placement, k, tuple(least.get(layer, 0) for layer in range(layers)))
+
+
+def _least_by_layer(layer_k: Sequence[int] | Mapping[int, int] | None) -> dict[int, int]:
+    if layer_k is None:
+        return {}
+    if not isinstance(layer_k, (list, tuple, Mapping)):
+        raise TopThetaTypeError("layer_k", "a list or tuple of ints, or a mapping of layers to ints", shown(layer_k))
+    least = dict(layer_k) if isinstance(layer_k, Mapping) else dict(enumerate(layer_k))
+    for layer, k in least.items():
+        if type(layer) is not int or type(k) is not int:
+            raise TopThetaTypeError("layer_k", "ints", f"{shown(layer)}: {shown(k)}")
+        if layer < 0 or not 0 <= k <= MAX_LENGTH:
+            raise TopThetaValueError(
+                "layer_k", f"layers from 0, and a k from 0 to {MAX_LENGTH}", f"{layer}: {shown(k)}"
+            )
+    return least
 
 
 def read_sdc(path: str | Path, table: ThresholdTable) -> Tensor:

@@ -7,8 +7,8 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ def parse_text(path: str | Path) -> Lines:
     return _parse(path, _numbered(_text(path, "a th.txt file")), _LINE, _FORM, check)
 
 
-def parse_csv(path: str | Path, k: int, layer_k: Sequence[int] | None) -> Lines:
+def parse_csv(path: str | Path, k: int, layer_k: Mapping[int, int]) -> Lines:
     """The lines of a csv file, gzipped or not, of one ``k``; each counts as one calibration row."""
     lines = _numbered(_text(path, "a csv file"))
     number, header = next(lines, (1, ""))
@@ -66,8 +66,7 @@ def parse_csv(path: str | Path, k: int, layer_k: Sequence[int] | None) -> Lines:
         raise TopThetaValueError(f"{path}, line {number}", f"the header {CSV_HEADER}", shortened(repr(header)))
 
     def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
-        least = layer_k[layer] if layer_k is not None and layer < len(layer_k) else 0
-        _check_threshold(where, length, Line(line.number, line.value, line.count, max(k, least)))
+        _check_threshold(where, length, replace(line, k=max(k, layer_k.get(layer, 0))))
 
     return _parse(path, lines, _CSV_LINE, _CSV_FORM, check)
 
