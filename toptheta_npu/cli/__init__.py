@@ -16,10 +16,12 @@ from .benchmark_generate import benchmark_generate
 from .convert import convert
 from .demo import demo
 from .doctor import doctor
+from .inspect import inspect
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(doctor)
+app.command()(inspect)
 app.command()(convert)
 app.command()(benchmark)
 app.command()(benchmark_generate)
