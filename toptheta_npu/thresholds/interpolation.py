@@ -8,6 +8,7 @@ itself and the rest its exponent, so that no digits are lost to the logarithm of
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .table import ThresholdTable
 
 # The scratch of a pass stays in the second-level cache.
-_ROWS_PER_PASS = 8192
+_ROWS_PER_PASS = 3 * 2**12
 
 
 class Places(NamedTuple):
@@ -128,12 +129,14 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool) -> Tensor:
 
 def _changes(coefficients: list[Tensor], cells: Cells, part: slice) -> tuple[Tensor, Tensor]:
     """What a part of the rows adds to the base of its cells, and that base: float32 [N, Hq]."""
-    cell, u = cells.cell[part], cells.u[part]
-    base, slope, step, twist = coefficients
-    change = slope.index_select(0, cell).mul_(u)
+    base, slope, step, twist = (partial(each.index_select, 0, cells.cell[part]) for each in coefficients)
+    change = slope()
     if isinstance(cells.v, Tensor):
-        change.add_(twist.index_select(0, cell).mul_(u).add_(step.index_select(0, cell)).mul_(cells.v[part]))
-    return change, base.index_select(0, cell)
+        change.addcmul_(twist(), cells.v[part])
+    change.mul_(cells.u[part])
+    if isinstance(cells.v, Tensor):
+        change.addcmul_(step(), cells.v[part])
+    return change, base()
 
 
 def _coefficients(lines: Floats, corners: Integers) -> tuple[Floats, Floats, Floats, Floats]:

@@ -245,7 +245,7 @@ class _Rows:
         assert self._lookup._mass is not None
         plan = self.plan(self._table.layer_k[layer])
         rows = interpolated(self._lookup._mass[layer], plan.cells, logarithmic=False)
-        return rows.masked_fill_(theta == -torch.inf, 0.0)
+        return torch.where(theta > -torch.inf, rows, 0.0)
 
 
 def _checked_device(device: torch.device | str) -> torch.device:
