@@ -57,7 +57,7 @@ class SparseRun(Recording):
         """Runs the following steps with ``k``; ``dense_below`` stays as it is.
 
         The thresholds are those of ``ThresholdTable.at(k)``, bit for bit. For 32 x 32 heads and 8192 lengths this
-        writes 32 MiB to each device and takes some 20 ms on two threads of a CPU.
+        writes 32 MiB to each device and takes about 30 ms on two threads of a CPU.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.

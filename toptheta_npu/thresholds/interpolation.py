@@ -102,19 +102,21 @@ def _column(weight: Floats) -> Tensor:
     return torch.from_numpy(weight.astype(np.float32))[:, None]
 
 
-def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool) -> Tensor:
+def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dense: float = -np.inf) -> Tensor:
     """Rows between the knots: float32 [N, Hq].
 
     Args:
         lines: float64 [K, R, Hq], one layer of :func:`usable_lines`.
         cells: where the N rows lie.
         logarithmic: the lines are logarithms of what is wanted, -inf for dense.
+        dense: what a row has in a cell of which a corner is -inf.
     """
     base, slope, step, twist = _coefficients(lines, cells.corners)
     if isinstance(cells.v, float):
         base, slope = base + cells.v * step, slope + cells.v * twist
     if logarithmic:
         base = theta_of("post_softmax", base)
+    base = np.where(base == -np.inf, dense, base)
     coefficients = [torch.from_numpy(each.astype(np.float32)) for each in (base, slope, step, twist)]
     rows = torch.empty(len(cells.cell), base.shape[1])
     for start in range(0, len(rows), _ROWS_PER_PASS):

@@ -139,8 +139,10 @@ class Lookup:
         first = first_usable(table)
         self._shortest = table.lengths.numpy()[np.minimum(first, len(table.lengths) - 1)]
         self._lines = usable_lines(line_of(table.placement, table.theta), first)
-        mass = table.discarded_mass if discarded_mass else None
-        self._mass = None if mass is None else usable_lines(mass.numpy().astype(np.float64), first)
+        self._mass = None
+        if discarded_mass and table.discarded_mass is not None:
+            mass = usable_lines(table.discarded_mass.numpy().astype(np.float64), first)
+            self._mass = np.where(self._lines == -np.inf, -np.inf, mass)
         beyond = extrapolation == "fitted" and self.longest > self._calibrated
         self._fit = table.fit() if form == "fitted" or beyond else None
 
@@ -244,8 +246,11 @@ class _Rows:
         """float32 [N, Hq], 0 where ``theta``, the thresholds of the same rows, is -inf."""
         assert self._lookup._mass is not None
         plan = self.plan(self._table.layer_k[layer])
-        rows = interpolated(self._lookup._mass[layer], plan.cells, logarithmic=False)
-        return torch.where(theta > -torch.inf, rows, 0.0)
+        rows = interpolated(self._lookup._mass[layer], plan.cells, dense=0.0)
+        if self._lookup._fit is not None:
+            return torch.where(theta > -torch.inf, rows, 0.0)
+        rows[torch.from_numpy(np.flatnonzero(plan.dense))] = 0.0
+        return rows
 
 
 def _checked_device(device: torch.device | str) -> torch.device:
