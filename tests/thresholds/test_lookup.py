@@ -135,6 +135,18 @@ def test_an_infinite_theta_in_one_k_gives_way_to_finite_ones() -> None:
     assert (make(theta=theta).at(16).theta[0][17:, 0] == math.inf).all()
 
 
+@pytest.mark.parametrize(("low", "high"), [(1e-44, 0.5), (0.5, 1e-44), (1e-37, 1.0)])
+def test_probabilities_far_apart_neither_overflow_nor_vanish(low: float, high: float) -> None:
+    theta = make("post_softmax").theta.clone()
+    theta[:, 0, 0, 2:4] = torch.tensor([low, high])
+    table = make("post_softmax", theta=theta)
+    found = table.at(16).theta[0][:, 0]
+    for n in range(66, 129):
+        want = definition(table, table.theta, 0, 0, n, 16)
+        # below the smallest normal number there are fewer digits
+        assert found[n].item() == pytest.approx(want, rel=3e-5, abs=2e-38)
+
+
 def test_the_discarded_mass_is_interpolated_as_it_is() -> None:
     mass = torch.rand(len(K), LAYERS, HEADS, len(LENGTHS), generator=torch.Generator().manual_seed(1))
     table = make(discarded_mass=mass)

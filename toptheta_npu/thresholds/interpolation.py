@@ -115,7 +115,8 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
     if isinstance(cells.v, float):
         base, slope = base + cells.v * step, slope + cells.v * twist
     if logarithmic:
-        base = theta_of("post_softmax", base)
+        # Half the exponent twice: in float32 the exponential of all of it may be more than the largest number.
+        base, slope, step, twist = theta_of("post_softmax", base), slope / 2, step / 2, twist / 2
     base = np.where(base == -np.inf, dense, base)
     coefficients = [torch.from_numpy(each.astype(np.float32)) for each in (base, slope, step, twist)]
     rows = torch.empty(len(cells.cell), base.shape[1])
@@ -123,7 +124,7 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
         part = slice(start, start + _ROWS_PER_PASS)
         change, from_base = _changes(coefficients, cells, part)
         if logarithmic:
-            torch.mul(from_base, change.exp_(), out=rows[part])
+            torch.mul(from_base.mul_(change.exp_()), change, out=rows[part])
         else:
             torch.add(from_base, change, out=rows[part])
     return rows
