@@ -60,17 +60,17 @@ class DeviceThresholds:
             if torch.compiler.is_compiling():  # a lock cannot be traced
                 self._copy_to(device)
             else:
-                with self._writing:
+                # so that the copy can be written to outside of an inference mode that holds now
+                with self._writing, torch.inference_mode(False):
                     self._copy_to(device)
         return self._copies[device]
 
     def _copy_to(self, device: torch.device) -> None:
         if device in self._copies:
             return
-        with torch.inference_mode(False):
-            parts: dict[str, Any] = {
-                name: tuple(part.to(device) for part in kept) for name, kept in _tensors(self.current).items()
-            }
+        parts: dict[str, Any] = {
+            name: tuple(part.to(device) for part in kept) for name, kept in _tensors(self.current).items()
+        }
         self._copies[device] = dataclasses.replace(self.current, **parts)
 
     def replace(self, at_k: ThresholdsAtK) -> None:
