@@ -19,7 +19,7 @@ from ..thresholds import DiscardedStatistic, ThresholdTable
 from ..thresholds.checks import DISCARDED_STATISTICS, DTYPES
 from ..thresholds.file import content_of
 from ..thresholds.knots import Floats, bucket_of, fill_gaps
-from ..thresholds.lookup import theta_rows
+from ..thresholds.lookup import Lookup
 from .arrays import Arrays, Statistic, arrays_of, fill, named
 from .moments import Moments
 
@@ -49,6 +49,7 @@ class DiscardedMass:
     def __init__(self, table: ThresholdTable) -> None:
         self.table = table
         self._k: list[int] = table.k.tolist()
+        self._lookup = Lookup(table)
         shape = (table.num_heads, len(table.lengths))
         self._moments = {
             statistic: [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
@@ -59,7 +60,7 @@ class DiscardedMass:
         """What rows discard; arguments as in `Calibrator.look`."""
         del ranked  # of no use here
         scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
-        theta = np.array([theta_rows(self.table, k, layer, lengths.numpy()) for k in self._k])
+        theta = np.array([self._lookup.theta_rows(k, layer, lengths.numpy()) for k in self._k])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
         return Masses(layer, mass, lengths)
 

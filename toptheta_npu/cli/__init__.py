@@ -14,8 +14,10 @@ from ..errors import TopThetaError
 from .benchmark import benchmark
 from .benchmark_generate import benchmark_generate
 from .calibrate import calibrate
+from .convert import convert
 from .demo import demo
 from .doctor import doctor
+from .inspect import inspect
 from .merge import merge
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -23,6 +25,8 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
 app.command()(merge)
+app.command()(inspect)
+app.command()(convert)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 

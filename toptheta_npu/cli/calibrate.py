@@ -74,8 +74,12 @@ def calibrate(
         typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
     ] = None,
     placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax",
-    estimator: Annotated[str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's.")] = "pooled",
+    estimator: Annotated[str, typer.Option(
+        help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")] = "pooled",
     alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1,
+    quantile: Annotated[
+        float | None, typer.Option(help="Share of the rows that keep at most k (estimator quantile), such as 0.9.")
+    ] = None,
     row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25,
     decode_tokens: Annotated[int, typer.Option(help="Tokens to generate after each window, also looked at.")] = 0,
     top_k_at_calibration: Annotated[
@@ -114,7 +118,7 @@ def calibrate(
         asked.Options(
             model=model, text=text or [], evaluation=evaluation or [], field=field, encoding=encoding, length=length,
             sequences=sequences, output=output, force=force, k=k or [], layer_k=layer_k, placement=placement,
-            estimator=estimator, alpha=alpha, row_fraction=row_fraction, decode_tokens=decode_tokens,
+            estimator=estimator, alpha=alpha, quantile=quantile, row_fraction=row_fraction, decode_tokens=decode_tokens,
             top_k_at_calibration=top_k_at_calibration, seed=seed, dtype=dtype, device=device,
             checkpoint_every=checkpoint_every, restart=restart, shards=shards,
             trust_remote_code=trust_remote_code,
@@ -208,6 +212,7 @@ def _provenance(options: asked.Options, candidate: Candidate, plan: asked.Plan) 
         "evaluation": options.evaluation or None, "field": options.field, "encoding": options.encoding,
         "length": plan.length, "sequences": plan.sequences or asked.ALL, "k": plan.k, "layer_k": plan.layer_k,
         "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
+        "quantile": options.quantile,
         "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
         "dtype": options.dtype or _default_dtype(options),
@@ -221,7 +226,7 @@ def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, m
     """What all the ways to calibrate take."""
     return {
         "sequences": material.sequences(), "k": plan.k, "placement": options.placement,
-        "estimator": options.estimator, "alpha": options.alpha, "layer_k": plan.layer_k,
+        "estimator": options.estimator, "alpha": options.alpha, "quantile": options.quantile, "layer_k": plan.layer_k,
         "row_fraction": options.row_fraction, "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
         "decode_tokens": options.decode_tokens, "longest": plan.length,
         "provenance": {**_provenance(options, candidate, plan), **material.provenance},

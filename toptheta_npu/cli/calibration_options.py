@@ -48,6 +48,7 @@ class Options:
     placement: str
     estimator: str
     alpha: float
+    quantile: float | None
     row_fraction: float
     decode_tokens: int
     top_k_at_calibration: bool | None
@@ -121,8 +122,8 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     settings = CalibrationSettings(
         num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=rows,
         placement=cast("Placement", options.placement), estimator=cast("Estimator", options.estimator),
-        alpha=options.alpha, layer_k=layer_k, row_fraction=options.row_fraction, seed=options.seed,
-        dense_layers=sliding_layers(candidate.skeleton),
+        alpha=options.alpha, quantile=options.quantile, layer_k=layer_k, row_fraction=options.row_fraction,
+        seed=options.seed, dense_layers=sliding_layers(candidate.skeleton),
     )  # fmt: skip
     check_room(options.output, settings)
     by_default = len(k) == 1 and options.estimator == "algorithm1"

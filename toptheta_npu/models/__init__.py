@@ -18,6 +18,7 @@ from .distributed import calibrate_distributed
 from .fingerprint import folder_fingerprint, model_fingerprint
 from .selection import apply_selection
 from .shards import calibrate_shard
+from .sparse_run import SparseRun
 from .sparsify import NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
 
@@ -25,6 +26,7 @@ __all__ = [
     "LayerStatistics",
     "NothingSparsifiedWarning",
     "Recording",
+    "SparseRun",
     "apply_selection",
     "calibrate",
     "calibrate_discarded_mass",
