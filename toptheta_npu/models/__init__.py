@@ -13,12 +13,14 @@ except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
 from .calibrate import calibrate, calibrate_discarded_mass
+from .drift import DriftControl
 from .fingerprint import folder_fingerprint, model_fingerprint
 from .selection import apply_selection
 from .sparsify import NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
 
 __all__ = [
+    "DriftControl",
     "LayerStatistics",
     "NothingSparsifiedWarning",
     "Recording",

@@ -28,6 +28,7 @@ from .attach import (
     sliding_layers,
     text_config,
 )
+from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .fingerprint import check_fingerprint
 from .rows import ForwardRows
 from .statistics import Recorder, Recording
@@ -51,6 +52,7 @@ def sparsify(
     max_length: int | None = None,
     extrapolation: Extrapolation = "nearest",
     statistics: bool = False,
+    drift_control: DriftControl | None = None,
 ) -> Iterator[Recording]:
     """Runs the attention of ``model`` by calibrated thresholds within the context, then restores it.
 
@@ -73,6 +75,9 @@ def sparsify(
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
         statistics: collect what every row kept, and the V rows that each KV group needed; slower.
+        drift_control: shift the thresholds during the decode steps of a sequence so that it keeps k elements on
+            average, also on text unlike the calibration text; None: they stay as calibrated. It needs a cache and
+            ``prefill="dense"``.
 
     Yields:
         A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row,
@@ -105,6 +110,7 @@ def sparsify(
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc, statistics=statistics)
+    check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
     at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
@@ -112,11 +118,16 @@ def sparsify(
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model) if statistics else None
     on_device = DeviceThresholds(at_k)
-    rules = [
-        ThresholdRule(layer, on_device, options, None if recorders is None else recorders[layer])
-        for layer in range(thresholds.num_layers)
-    ]
-    with attached(model, rules.__getitem__) as rows:
+    slopes = None if drift_control is None else Slopes(thresholds)
+
+    def rule_of(layer: int) -> ThresholdRule:
+        recorder = None if recorders is None else recorders[layer]
+        drift = None
+        if drift_control is not None and slopes is not None:
+            drift = LayerDrift(drift_control, layer, slopes)
+        return ThresholdRule(layer, on_device, options, recorder, drift)
+
+    with attached(model, rule_of) as rows:
         yield Recording(recorders)
     targets = [target for layer, target in enumerate(at_k.layer_targets) if layer not in sliding_layers(model)]
     _warn(rows, min(targets), int(thresholds.lengths[-1]), max_length)

@@ -22,6 +22,7 @@ from ..operator import (
 from ..prefill import prefill_attention
 from ..thresholds import ThresholdsAtK
 from .attention import AttentionCall
+from .drift import LayerDrift
 from .statistics import Recorder
 
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
@@ -60,17 +61,25 @@ class ThresholdRule:
     """Keeps the elements above the calibrated threshold of each row."""
 
     def __init__(
-        self, layer: int, thresholds: DeviceThresholds, options: ThresholdOptions, recorder: Recorder | None
+        self,
+        layer: int,
+        thresholds: DeviceThresholds,
+        options: ThresholdOptions,
+        recorder: Recorder | None,
+        drift: LayerDrift | None = None,
     ) -> None:
         self._layer = layer
         self._thresholds = thresholds
         self._options = options
         self._recorder = recorder
+        self._drift = drift
 
     def attend(self, call: AttentionCall) -> Tensor:
         """[B, Hq, Q, D]: thresholded where the options say so, else dense."""
         if call.query.shape[2] == 1:
             return self._decode(call)
+        if self._drift is not None:
+            self._drift.carry(call)
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
     def _decode(self, call: AttentionCall) -> Tensor:
@@ -81,15 +90,22 @@ class ThresholdRule:
             "value_mean": call.value_mean() if self._options.vmc else None,
             **self._thresholds_and_options(call, call.rows.counts[:, 0]),
         }
-        theta = arguments.pop("threshold")
-        if self._recorder is None:
+        theta, placement = arguments.pop("threshold"), arguments["placement"]
+        if self._recorder is None and self._drift is None:
             return incremental_attention(call.query, call.key, call.value, theta, **arguments)
+        step = None
+        if self._drift is not None:
+            step = self._drift.step(call, self._thresholds.on(call.query.device), theta)
+            theta = step.threshold(placement)
         out, lse, kept, value_rows = incremental_attention_with_stats(
             call.query, call.key, call.value, theta, **arguments
         )
-        rows = group_rows(call, theta, value_rows, arguments["placement"])
-        empty = empty_rows(call, theta, lse, kept, arguments["placement"])
-        self._recorder.record(call, kept.unsqueeze(-1), rows.unsqueeze(-1), empty.unsqueeze(-1))
+        if step is not None:
+            step.learn(kept, placement)
+        if self._recorder is not None:
+            rows = group_rows(call, theta, value_rows, placement)
+            empty = empty_rows(call, theta, lse, kept, placement)
+            self._recorder.record(call, kept.unsqueeze(-1), rows.unsqueeze(-1), empty.unsqueeze(-1))
         return out
 
     def _prefill(self, call: AttentionCall) -> Tensor:
