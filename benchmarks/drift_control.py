@@ -20,7 +20,6 @@ import torch
 import torch.nn.functional as F
 import typer
 from rich.console import Console
-from rich.progress import track
 from torch import Tensor
 from transformers import LlamaForCausalLM, StaticCache
 
@@ -137,7 +136,7 @@ def main(
 ) -> None:
     """Decode by all thresholds, in domain and out of it, with and without control."""
     model, tokenizer = load_tiny_llama()
-    control = DriftControl()
+    console, control = Console(), DriftControl()
     prose = prose_windows(tokenizer, "calibration", LENGTH, calibration)
     results = []
     with torch.inference_mode():
@@ -149,10 +148,13 @@ def main(
         }
         cases = [(text, source, placement, k, controlled) for placement in PLACEMENTS for k in KS for text in TEXTS
                  for source in TEXTS for controlled in (False, True)]  # fmt: skip
-        for text, source, placement, k, controlled in track(cases, "Decoding", transient=True):
+        for text, source, placement, k, controlled in cases:
             case = {"text": text, "calibrated_on": source, "placement": placement, "k": k, "drift_control": controlled}
             row = trials[text].run(tables[source, placement], k, control if controlled else None)
             results.append(case | row)
+            settled = row["after_256_steps"]
+            figures = {name: settled[name] for name in ("kept_over_k", "heads", "windows")}
+            console.print(case | figures | {"change_percent": row["change_percent"]})
     settings = {
         "windows": windows, "length": LENGTH, "decode_steps": STEPS, "calibration_windows_of_prose": calibration,
         "drift_control": asdict(control), "sdc": "exact", "vmc": True,
@@ -162,7 +164,7 @@ def main(
     output.parent.mkdir(parents=True, exist_ok=True)
     parsed = {"settings": settings, "environment": environment, "results": results}
     output.write_text(json.dumps(parsed, indent=1) + "\n")
-    Console().print(goal_table(goals(results), title="Drift control").as_rich())
+    console.print(goal_table(goals(results), title="Drift control").as_rich())
 
 
 if __name__ == "__main__":
