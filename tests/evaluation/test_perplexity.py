@@ -86,6 +86,19 @@ def test_counts_follow_the_rule(task: PerplexityTask, table: ThresholdTable) -> 
     assert theta.reads.value_rows_mean <= 2 * theta.reads.kept_mean
 
 
+def test_changed_thresholds_keep_what_they_say(task: PerplexityTask, table: ThresholdTable) -> None:
+    plain = task.evaluate(methods.top_theta(table, 8, compensated=True))
+    unchanged = task.evaluate(methods.top_theta_with_first_and_last(table, 8, 0, 0))
+    assert (unchanged.nats, unchanged.reads) == (plain.nats, plain.reads)
+    more = task.evaluate(methods.top_theta_with_first_and_last(table, 8, 2, 3))
+    assert plain.reads.kept_mean < more.reads.kept_mean <= plain.reads.kept_mean + 5
+    for keep in ("recent", "first_and_last"):
+        capped = task.evaluate(methods.top_theta_capped(table, 8, keep))
+        assert capped.reads.value_rows_max <= 2 * 8  # two query heads
+        assert capped.reads.empty_share
+        assert capped.reads.kept_mean < plain.reads.kept_mean
+
+
 def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table: ThresholdTable) -> None:
     result = task.evaluate(methods.random_k(8, 40, 2, table.layer_targets(8), 84))
     assert result.reads.value_rows_mean == pytest.approx(40, rel=0.1)

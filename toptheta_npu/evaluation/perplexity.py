@@ -25,13 +25,18 @@ _Prefix = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Reads:
-    """What the rows read, per layer group: kept elements per query head, V rows per KV head."""
+    """What the rows read, per layer group: kept elements per query head, V rows per KV head.
+
+    ``empty_share`` is the share of the pairs of row and query head in which nothing passed and the largest element
+    stands in; None in results from before it was counted.
+    """
 
     kept_mean: float
     value_rows_mean: float
     value_rows_p95: float
     value_rows_max: float
     keys_mean: float
+    empty_share: float | None = None
 
     @property
     def value_row_saving(self) -> float:
@@ -161,6 +166,7 @@ def summarise(layers: Sequence[LayerStatistics]) -> Reads:
         _p95(rows),
         rows.max().item(),
         torch.cat([layer.keys for layer in layers]).float().mean().item(),
+        torch.cat([layer.empty.flatten() for layer in layers]).float().mean().item(),
     )
 
 

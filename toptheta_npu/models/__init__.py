@@ -15,6 +15,7 @@ except ImportError as missing:
 from ..calibration.shards import merge_shards
 from .calibrate import calibrate, calibrate_discarded_mass
 from .distributed import calibrate_distributed
+from .drift import DriftControl
 from .fingerprint import folder_fingerprint, model_fingerprint
 from .selection import apply_selection
 from .shards import calibrate_shard
@@ -23,6 +24,7 @@ from .sparsify import NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
 
 __all__ = [
+    "DriftControl",
     "LayerStatistics",
     "NothingSparsifiedWarning",
     "Recording",

@@ -32,6 +32,7 @@ from .attach import (
     sliding_layers,
     text_config,
 )
+from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .fingerprint import check_fingerprint
 from .rows import ForwardRows
 from .sparse_run import SparseRun
@@ -62,6 +63,7 @@ def sparsify(
     extrapolation: Extrapolation = "nearest",
     lookup: LookupForm = "tabulated",
     statistics: bool = False,
+    drift_control: DriftControl | None = None,
 ) -> Iterator[SparseRun]:
     """Runs the attention of ``model`` by calibrated thresholds within the context, then restores it.
 
@@ -87,6 +89,9 @@ def sparsify(
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
         lookup: up to them, the "tabulated" thresholds or the "fitted" function.
         statistics: collect what every row kept, and the V rows that each KV group needed; slower.
+        drift_control: shift the thresholds during the decode steps of a sequence so that it keeps k elements on
+            average, also on text unlike the calibration text; None: they stay as calibrated. It needs a cache and
+            ``prefill="dense"``.
 
     Yields:
         A `SparseRun`. Its ``set_k(k)`` and ``set_target_kept(share)`` change the target between two steps; its
@@ -120,6 +125,7 @@ def sparsify(
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc, statistics=statistics)
+    check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
     if k is None and target_kept is None:
         k = DEFAULT_K
@@ -132,11 +138,16 @@ def sparsify(
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model) if statistics else None
     on_device = DeviceThresholds(at_k, _devices(model))
-    rules = [
-        ThresholdRule(layer, on_device, options, None if recorders is None else recorders[layer])
-        for layer in range(thresholds.num_layers)
-    ]
-    with attached(model, rules.__getitem__) as rows:
+    slopes = None if drift_control is None else Slopes(thresholds)
+
+    def rule_of(layer: int) -> ThresholdRule:
+        recorder = None if recorders is None else recorders[layer]
+        drift = None
+        if drift_control is not None and slopes is not None:
+            drift = LayerDrift(drift_control, layer, slopes)
+        return ThresholdRule(layer, on_device, options, recorder, drift)
+
+    with attached(model, rule_of) as rows:
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
         run = SparseRun(recorders, on_device, prepared, target, layers, rows)
         try:
