@@ -23,10 +23,9 @@ from rich.console import Console
 from torch import Tensor
 from transformers import LlamaForCausalLM, StaticCache
 
-from benchmarks.prose import prose_windows
 from benchmarks.tables import Goal, goal_table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.evaluation.corpus import token_windows
+from toptheta_npu.evaluation.corpus import prose_windows, token_windows
 from toptheta_npu.evaluation.methods import DENSER_LAYERS
 from toptheta_npu.evaluation.perplexity import summarise
 from toptheta_npu.models import DriftControl, LayerStatistics, calibrate, sparsify

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -63,10 +63,6 @@ def run_pass(
     texts = CalibrationTexts(model, windows[:longest], None, 0, min(KS))
     fingerprint = model_fingerprint(model)
 
-    def observe(layer: int, scores: Tensor, lengths: Tensor) -> None:
-        for calibrator in calibrators.values():
-            calibrator.observe(layer, scores, lengths)
-
     def after(done: int) -> None:
         progress()
         if done in wanted.sizes:
@@ -75,7 +71,7 @@ def run_pass(
                 tables[key] = calibrator.finish(fingerprint=fingerprint, provenance={})
 
     rows = next(iter(calibrators.values())).rows_to_observe
-    observe_model(model, texts, rows, observe, lambda layer: AttentionCall.dense, after)
+    observe_model(model, texts, rows, _Watchers(calibrators.values()), lambda layer: AttentionCall.dense, after)
     return tables
 
 
@@ -91,10 +87,25 @@ def with_top_k(
     return {TableKey("python", windows.shape[1], len(windows), watcher, top_k=True): table}
 
 
+class _Watchers:
+    """Several calibrators as one."""
+
+    def __init__(self, calibrators: Iterable[Calibrator]) -> None:
+        self._calibrators = list(calibrators)
+
+    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> list[Any]:
+        """What each of them finds."""
+        return [calibrator.look(layer, scores, lengths, ranked) for calibrator in self._calibrators]
+
+    def add(self, seen: list[Any]) -> None:
+        """Adds that to each."""
+        for calibrator, each in zip(self._calibrators, seen, strict=True):
+            calibrator.add(each)
+
+
 def _calibrator(model: PreTrainedModel, longest: int, watcher: Watcher) -> Calibrator:
-    quantile = {} if watcher.quantile is None else {"quantile": watcher.quantile}
     return Calibrator(
         model.config.num_hidden_layers, model.config.num_attention_heads, k=watcher.ks, longest=longest,
         placement=watcher.placement, estimator=watcher.estimator, alpha=watcher.alpha, layer_k=LAYER_K,
-        row_fraction=ROW_FRACTION, **quantile,
+        row_fraction=ROW_FRACTION, quantile=watcher.quantile,
     )  # fmt: skip

@@ -87,7 +87,7 @@ def _task(
 
 def _method(tables: Tables, point: Point) -> Method:
     table = points.thresholds_of(point, tables)
-    options: dict[str, Any] = {"thresholds": "fitted"} if point.form == "fitted" else {}
+    options: dict[str, Any] = {"lookup": "fitted"} if point.form == "fitted" else {}
     return Method(
         "Top-θ", point.k,
         lambda model: sparsify(model, table, k=point.k, prefill="thresholded", statistics=True, **options),

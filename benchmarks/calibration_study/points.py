@@ -34,7 +34,7 @@ class Plan:
     short: int = 1024
     long_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     short_sizes: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200)
-    prose: int = 24
+    prose: int = 16
     windows: int = 8
     positions: int = 512
 

@@ -1,32 +1,11 @@
-"""The texts and the goals of the studies of thresholds on the embedded model."""
+"""The goals of the studies of thresholds on the embedded model."""
 
 from __future__ import annotations
 
 import pytest
 
 from benchmarks import drift_control
-from benchmarks.prose import paragraphs, prose_windows
 from benchmarks.selectors import as_table
-from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.errors import TopThetaValueError
-
-
-def test_prose_is_prose_and_its_splits_share_nothing() -> None:
-    calibration, evaluation = set(paragraphs("calibration")), set(paragraphs("evaluation"))
-    assert calibration
-    assert evaluation
-    assert not calibration & evaluation
-    for text in sorted(calibration | evaluation)[::50]:
-        assert not any(sign in text for sign in ("  ", ">>>", "::="))
-
-
-def test_windows_of_prose() -> None:
-    _, tokenizer = load_tiny_llama()
-    windows = prose_windows(tokenizer, "evaluation", 256, 3)
-    assert windows.shape == (3, 256)
-    assert "function" in tokenizer.decode(prose_windows(tokenizer, "calibration", 256, 20).flatten())
-    with pytest.raises(TopThetaValueError, match="count: expected at most"):
-        prose_windows(tokenizer, "evaluation", 2560, 1000)
 
 
 def case(source: str, controlled: bool, ratio: float, p95: float, change: float) -> dict[str, object]:

@@ -13,6 +13,7 @@ from .._files import check_writable
 from ..calibration.settings import FIRST_LAYERS_K, CalibrationSettings, check_int
 from ..errors import TopThetaValueError, shown
 from ..thresholds.checks import ESTIMATORS, MAX_LENGTH
+from .layer_k import layer_k_of
 from .loading import Candidate
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         remedy = "lower it, or raise --length"
         raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
-    layer_k = default_layer_k(layers, length) if options.layer_k is None else parse_layer_k(options.layer_k, layers)
+    layer_k = default_layer_k(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
     if min(layer_k) >= rows:
         got = f"at least {min(layer_k)} in every layer"
         raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
@@ -171,35 +172,6 @@ def default_layer_k(layers: int, length: int) -> list[int]:
     """
     first = [min(k, max(1, length // 4)) for k in FIRST_LAYERS_K]
     return [*first, *[0] * layers][:layers]
-
-
-def parse_layer_k(text: str, layers: int) -> list[int]:
-    """The least k of every layer: "0:512,1:512", others 0, or one number for each layer.
-
-    Raises:
-        TopThetaValueError: neither, or not as many as there are layers.
-
-    Example:
-        >>> parse_layer_k("0:512,1:256", 4), parse_layer_k("512,512,0,0", 4)
-        ([512, 256, 0, 0], [512, 512, 0, 0])
-    """
-    parts = [part.strip() for part in text.split(",")]
-    remedy = "such as 0:512,1:512 for two layers, or a number for every layer"
-    if all(re.fullmatch(r"\d{1,9}", part) for part in parts):
-        if len(parts) != layers:
-            raise TopThetaValueError("--layer-k", f"{layers} numbers, one per layer", str(len(parts)), remedy)
-        return [int(part) for part in parts]
-    pairs = [re.fullmatch(r"(\d{1,9})\s*:\s*(\d{1,9})", part) for part in parts]
-    values: dict[int, int] = {}
-    for part, pair in zip(parts, pairs, strict=True):
-        if pair is None:
-            raise TopThetaValueError("--layer-k", "LAYER:K, separated by commas", shown(part), remedy)
-        layer, k = int(pair[1]), int(pair[2])
-        if layer >= layers or layer in values:
-            got = f"layer {layer}" + (" twice" if layer in values else "")
-            raise TopThetaValueError("--layer-k", f"each of the layers 0 to {layers - 1} at most once", got)
-        values[layer] = k
-    return [values.get(layer, 0) for layer in range(layers)]
 
 
 def layer_k_text(value: Any) -> str:

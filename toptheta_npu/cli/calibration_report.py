@@ -134,7 +134,7 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
         cells = [cell for entry in entries for cell in (_ratio(entry), _value_rows(entry))]
         shown.add_row(f"{layer}{'*' if table.layer_k[layer] > ks[0] else ''}", *cells)
     # a table of many k is wider than most terminals: cut off, it would say nothing
-    console.print(shown, width=max(console.width, 12 + 36 * len(ks)), no_wrap=True, crop=False)
+    Console(highlight=False, width=max(console.width, 12 + 36 * len(ks))).print(shown, crop=False)
     if least := {k for k in table.layer_k if k > ks[0]}:
         console.print(f"* keeps at least {', '.join(map(str, sorted(least)))}.")
     console.print(f"Dense: {dense_rows(table, kept)}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +10,11 @@ from rich.console import Console
 
 from .._checks import PLACEMENTS, check_choice
 from .._files import check_writable
-from ..errors import TopThetaValueError, shown
+from ..errors import TopThetaValueError
 
 if TYPE_CHECKING:
     from ..thresholds import ThresholdTable
+from .layer_k import read_layer_k
 
 #: The forms and the ends of the file names that stand for them.
 _SUFFIXES = {"sdc": ("sdc.txt",), "th": (".txt",), "csv": (".csv", ".csv.gz"), "theta": (".theta", ".safetensors")}
@@ -117,33 +117,8 @@ def _read(
         return ThresholdTable.from_text(source, fingerprint=fingerprint, provenance=provenance, **origin)
     if k is None:
         raise TopThetaValueError("--k", "the k of the csv file", "none", "it is not in the file")
-    least = None if layer_k is None else parse_layer_k(layer_k)
+    least = None if layer_k is None else read_layer_k(layer_k)
     return ThresholdTable.from_csv(source, k=k, layer_k=least, fingerprint=fingerprint, provenance=provenance, **origin)
-
-
-def parse_layer_k(text: str) -> list[int] | dict[int, int]:
-    """The least k of layers: "0:512,1:512", or one number for each layer.
-
-    Raises:
-        TopThetaValueError: neither.
-
-    Example:
-        >>> parse_layer_k("0:512,1:256"), parse_layer_k("512,512,0,0")
-        ({0: 512, 1: 256}, [512, 512, 0, 0])
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-        return [int(part) for part in parts]
-    values: dict[int, int] = {}
-    for part in parts:
-        pair = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", part)
-        if pair is None or int(pair[1]) in values:
-            raise TopThetaValueError(
-                "--layer-k", "LAYER:K, separated by commas, each layer once", shown(part),
-                "such as 0:512,1:512 for two layers, or a number for every layer",
-            )  # fmt: skip
-        values[int(pair[1])] = int(pair[2])
-    return values
 
 
 def _write(table: ThresholdTable, output: Path, form: str, k: int | None) -> str:

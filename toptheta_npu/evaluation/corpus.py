@@ -7,6 +7,7 @@ are split by name, so a module is in exactly one of the splits on every machine.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import sysconfig
 import zlib
@@ -32,7 +33,8 @@ _EXCLUDED = {
     "site-packages", "dist-packages", "encodings", "pydoc_data", "idlelib", "lib2to3",
     "turtledemo", "tkinter", "distutils", "ensurepip", "__pycache__",
 }  # fmt: skip
-_SHORTEST_PARAGRAPH = 120  # characters; shorter ones are alike by chance
+# Prose: characters of a paragraph, and the share of them that are letters and blanks.
+_SHORTEST_PARAGRAPH, _LETTERS = 80, 0.9
 _TEST_FOLDERS = {"test", "tests", "idle_test"}
 
 
@@ -134,9 +136,10 @@ def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
 
 
 def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
-    """``count`` windows of ``length`` tokens of English: the language reference behind ``help()``, end to end.
+    """``count`` windows of ``length`` tokens of English, end to end: the language reference behind ``help()``.
 
-    A topic is in one of the two splits, by its checksum; nothing was trained on them.
+    Paragraphs that hold code, grammar or mostly signs are left out, and so is what a second topic repeats. A topic is
+    in one of the splits calibration and evaluation; nothing was trained on them.
 
     Returns:
         int64 [count, length].
@@ -151,30 +154,30 @@ def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
     """
     if split not in ("calibration", "evaluation"):
         raise TopThetaValueError("split", "one of calibration, evaluation", repr(split))
-    try:
-        topics = importlib.import_module("pydoc_data.topics").topics
-    except ModuleNotFoundError as error:
-        remedy = "install all of Python's library"
-        raise TopThetaValueError("pydoc_data", "the texts of help()", "a Python without them", remedy) from error
-
-    def held_out(name: str) -> bool:
-        return zlib.crc32(name.encode()) % 2 == 1
-
-    wholes = _without_parts_of_others(topics)
-    chosen = [topics[name] for name in wholes if held_out(name) == (split == "evaluation")]
-    tokens: list[int] = tokenizer("\n\n".join(chosen), verbose=False)["input_ids"]
+    tokens: list[int] = tokenizer("\n\n".join(_paragraphs(split)), verbose=False)["input_ids"]
     if len(tokens) < length * count:
         raise TopThetaValueError("count", f"at most {len(tokens) // length} at length {length}", str(count))
     return torch.tensor(tokens[: length * count]).view(count, length)
 
 
-def _without_parts_of_others(topics: Mapping[str, str]) -> list[str]:
-    """The names of topics of which no paragraph occurs in a longer one, sorted."""
-    seen: set[str] = set()
-    wholes = []
-    for name in sorted(topics, key=lambda name: (-len(topics[name]), name)):
-        paragraphs = {text.strip() for text in topics[name].split("\n\n") if len(text) > _SHORTEST_PARAGRAPH}
-        if not paragraphs & seen:
-            wholes.append(name)
-        seen |= paragraphs
-    return sorted(wholes)
+def _paragraphs(split: Split) -> list[str]:
+    """The paragraphs of prose of one split, topic after topic."""
+    try:
+        topics: Mapping[str, str] = importlib.import_module("pydoc_data.topics").topics
+    except ModuleNotFoundError as error:
+        remedy = "install all of Python's library"
+        raise TopThetaValueError("pydoc_data", "the texts of help()", "a Python without them", remedy) from error
+    home: dict[str, Split] = {}
+    for name, text in sorted(topics.items()):
+        for block in re.split(r"\n\s*\n", text):
+            paragraph = " ".join(block.split())
+            if _is_prose(block, paragraph):
+                home.setdefault(paragraph, "evaluation" if zlib.crc32(name.encode()) % 5 < 2 else "calibration")
+    return [paragraph for paragraph, its in home.items() if its == split]
+
+
+def _is_prose(block: str, paragraph: str) -> bool:
+    if any(line.startswith(" " * 5) for line in block.split("\n")):  # code and grammar
+        return False
+    letters = sum(sign.isalpha() or sign == " " for sign in paragraph)
+    return len(paragraph) >= _SHORTEST_PARAGRAPH and letters >= _LETTERS * len(paragraph)
