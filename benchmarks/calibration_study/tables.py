@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from toptheta_npu.benchmark.report import Table
+from toptheta_npu._tables import Table
 from toptheta_npu.evaluation import report
 from toptheta_npu.evaluation.perplexity import KeptSpread, Reads, Result
 

@@ -1,34 +1,25 @@
 """What a cap at k elements, and keys that every row keeps, make of Top-θ.
 
-    python -m benchmarks.selectors
-
 Top-θ with its compensations on the embedded model, the same with CAPK (at most k of the elements that passed: the most
 recent, or half of the first and half of the last), and the same with the first s and the last r keys of every row
-besides: at the same k, and at so small a k that as many V rows are read. About 25 minutes on two cores; the figures go
-to docs/results/calibration/selectors.json.
+besides: at the same k, and at so small a k that as many V rows are read.
 """
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
-import typer
 from rich.console import Console
 
+from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.benchmark.report import Table
 from toptheta_npu.evaluation import corpus, methods
 from toptheta_npu.evaluation.perplexity import PerplexityTask
 from toptheta_npu.evaluation.report import change, standard_error
 from toptheta_npu.thresholds import ThresholdTable
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "calibration" / "selectors.json"
 LENGTH = 2560
 PLACEMENTS = ("pre_softmax", "post_softmax")
 KS = (32, 64)
@@ -90,34 +81,23 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
         reads = row["reads"]
         spread = f"{reads['value_rows_mean']:.0f} / {reads['value_rows_p95']:.0f} / {reads['value_rows_max']:.0f}"
         above = f"{row['change_percent']:+.2f} ± {row['standard_error']:.2f} %"
-        cells.append([row["placement"], str(row["k"]), row["method"], above, f"{row['kept_over_k']:.2f}", spread,
-                      f"{100 * reads['empty_share']:.1f} %"])  # fmt: skip
+        cells.append([
+            row["placement"].replace("_", "-"), str(row["k"]), row["method"], above, f"{row['kept_over_k']:.2f}",
+            spread, f"{100 * reads['empty_share']:.1f} %",
+        ])  # fmt: skip
     return Table("Caps and keys that are always kept", head, cells)
 
 
-def main(
-    output: Annotated[Path, typer.Option(help="Where the figures go.")] = RESULTS,
-    windows: Annotated[int, typer.Option(help="Held-out windows.")] = 8,
-    positions: Annotated[int, typer.Option(help="Last positions of each that are predicted.")] = 512,
-) -> None:
-    """Evaluate all methods, print the table and write the figures."""
-    console = Console()
+def measure(console: Console, windows: int = 8, positions: int = 512) -> dict[str, Any]:
+    """Evaluates all methods.
+
+    Args:
+        windows: held-out ones.
+        positions: last tokens of each that are predicted.
+    """
     model, tokenizer = load_tiny_llama()
     text = corpus.token_windows(tokenizer, "evaluation", LENGTH, windows)
-    task = PerplexityTask(model, text, positions)
-    search = PerplexityTask(model, text[::4], positions)
+    task, search = (PerplexityTask(model, part, positions) for part in (text, text[::4]))
     study = Study(task, search, console)
-    rows = list(study.rows())
-    parsed = {
-        "settings": {"windows": windows, "length": LENGTH, "positions": positions, "sdc": "exact", "vmc": True},
-        "environment": {"python": platform.python_version(), "torch": torch.__version__},
-        "dense_perplexity": study.dense.perplexity,
-        "results": rows,
-    }
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(parsed, indent=1) + "\n")
-    console.print(as_table(rows).as_rich())
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    settings = {"windows": windows, "length": LENGTH, "positions": positions, "sdc": "exact", "vmc": True}
+    return {"settings": settings, "dense_perplexity": study.dense.perplexity, "results": list(study.rows())}

@@ -1,29 +1,23 @@
 """Does drift control bring k̃ back to k on text unlike the calibration text, and at which price?
 
-    python -m benchmarks.drift_control
-
 The embedded model decodes 8 windows of Python source and 8 of English prose, one token after the other, by thresholds
-that were calibrated on the one and on the other, with drift control and without. About 25 minutes on two cores; the
-figures go to docs/results/calibration/drift_control.json.
+that were calibrated on the one and on the other, with drift control and without.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-import platform
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-import typer
 from rich.console import Console
 from torch import Tensor
 from transformers import LlamaForCausalLM, StaticCache
 
-from benchmarks.tables import Goal, goal_table
+from benchmarks.tables import Goal
+from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.corpus import prose_windows, token_windows
 from toptheta_npu.evaluation.methods import DENSER_LAYERS
@@ -31,7 +25,6 @@ from toptheta_npu.evaluation.perplexity import summarise
 from toptheta_npu.models import DriftControl, LayerStatistics, calibrate, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "calibration" / "drift_control.json"
 LENGTH, STEPS, SETTLED = 2560, 512, 256
 TEXTS = ("python", "english")
 PLACEMENTS = ("pre_softmax", "post_softmax")
@@ -128,16 +121,16 @@ def english_thresholds(model: LlamaForCausalLM, texts: Tensor, placement: str) -
     )  # fmt: skip
 
 
-def main(
-    output: Annotated[Path, typer.Option(help="Where the figures go.")] = RESULTS,
-    windows: Annotated[int, typer.Option(help="Windows of each text.")] = 8,
-    calibration: Annotated[int, typer.Option(help="Windows of prose to calibrate on.")] = 16,
-) -> None:
-    """Decode by all thresholds, in domain and out of it, with and without control."""
+def measure(console: Console, windows: int = 8, calibration: int = 16) -> dict[str, Any]:
+    """Decodes by all thresholds, in domain and out of it, with and without control.
+
+    Args:
+        windows: of each text.
+        calibration: windows of prose to calibrate on.
+    """
     model, tokenizer = load_tiny_llama()
-    console, control = Console(), DriftControl()
+    control, results = DriftControl(), []
     prose = prose_windows(tokenizer, "calibration", LENGTH, calibration)
-    results = []
     with torch.inference_mode():
         tables = {("python", placement): load_tiny_llama_thresholds(placement) for placement in PLACEMENTS}
         tables |= {("english", placement): english_thresholds(model, prose, placement) for placement in PLACEMENTS}
@@ -149,22 +142,28 @@ def main(
                  for source in TEXTS for controlled in (False, True)]  # fmt: skip
         for text, source, placement, k, controlled in cases:
             case = {"text": text, "calibrated_on": source, "placement": placement, "k": k, "drift_control": controlled}
-            row = trials[text].run(tables[source, placement], k, control if controlled else None)
-            results.append(case | row)
-            settled = row["after_256_steps"]
-            figures = {name: settled[name] for name in ("kept_over_k", "heads", "windows")}
-            console.print(case | figures | {"change_percent": row["change_percent"]})
+            results.append(case | trials[text].run(tables[source, placement], k, control if controlled else None))
+            console.print(f"drift control: {len(results)} of {len(cases)} cases")
     settings = {
         "windows": windows, "length": LENGTH, "decode_steps": STEPS, "calibration_windows_of_prose": calibration,
         "drift_control": asdict(control), "sdc": "exact", "vmc": True,
         "dense_perplexity": {text: trial.dense_nats.mean().exp().item() for text, trial in trials.items()},
     }  # fmt: skip
-    environment = {"python": platform.python_version(), "torch": torch.__version__}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    parsed = {"settings": settings, "environment": environment, "results": results}
-    output.write_text(json.dumps(parsed, indent=1) + "\n")
-    console.print(goal_table(goals(results), title="Drift control").as_rich())
+    return {"settings": settings, "results": results}
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def as_table(results: list[dict[str, Any]]) -> Table:
+    """What is kept and what it costs after the first steps, for a page."""
+    cells = []
+    for row in results:
+        part, reads = row["after_256_steps"], row["after_256_steps"]["reads"]
+        cells.append([
+            row["placement"].replace("_", "-"), str(row["k"]), row["calibrated_on"], row["text"],
+            "yes" if row["drift_control"] else "no", f"{part['kept_over_k']:.2f}",
+            *("{:.2f} to {:.2f}".format(*part[unit]) for unit in ("windows", "heads")),
+            f"{reads['value_rows_mean']:.0f}", f"{reads['value_rows_p95']:.0f}",
+            f"{row['change_percent']:+.2f} ± {row['standard_error']:.2f} %",
+        ])  # fmt: skip
+    head = ("thresholds", "k", "calibrated on", "used on", "control", "k̃/k", "of windows", "of heads", "V rows: mean",
+            "p95", "perplexity against dense")  # fmt: skip
+    return Table("Drift control", head, cells)
