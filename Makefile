@@ -12,18 +12,18 @@ CPP_FOLDERS := benchmarks emulator op_host op_kernel tests toptheta_npu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 # the fast part of every ring but the emulated devices
-QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models \
+QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models tests/texts \
   tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
   tests/op_kernel/test_gaps.py tests/op_kernel/test_kernel.py::test_forced_path_equals_the_oracle \
   tests/benchmark/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
-  tests/test_outputs.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
+  tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
 OLDEST_TRANSFORMERS := build/transformers-oldest
 OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
-  'transformers==5.0.*' 'tokenizers==0.22.*'
+  'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
 
 .PHONY: demo test test-quick test-npu test-sanitizers test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs benchmark \
   train clean
@@ -110,7 +110,7 @@ $(READY): pyproject.toml emulator/pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): PyTorch and some 60 small packages, once; one to five minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,plot,dev]' -e ./emulator
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,plot,datasets,dev]' -e ./emulator
 	@touch $@
 
 clean:

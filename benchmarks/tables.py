@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toptheta_npu.benchmark.report import Table
+from toptheta_npu._tables import Table
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def main(
     record = []
     for placement in ("pre_softmax", "post_softmax"):
         pooled = calibrated(llama, text, placement, "pooled", KS, rows, top_k=False)
-        pooled.save(output / f"thresholds_{placement}.safetensors")
+        pooled.save(output / f"thresholds_{placement}.theta")
         tables = [
             ("pooled", KS, pooled),
             (

@@ -38,12 +38,14 @@ Selector = Callable[[RowChunk], Tensor]
 class PrefillStats(NamedTuple):
     """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32.
 
-    ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads.
+    ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads. ``empty`` [B, Hq, Q] bool
+    marks the rows for which the rule kept nothing, so that their largest element stands in.
     """
 
     kept: Tensor
     value_rows: Tensor
     group_rows: Tensor
+    empty: Tensor
 
 
 def prefill_attention(*arguments: Any, **options: Any) -> Tensor:
@@ -113,9 +115,12 @@ def select_and_attend(
     stats: list[PrefillStats] = []
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
         here = (slice(None), slice(None), chunk.rows)
-        keep = never_empty(select(chunk) & (chunk.scores != -torch.inf), chunk.scores)
+        selected = select(chunk) & (chunk.scores != -torch.inf)
+        keep = never_empty(selected, chunk.scores)
         kept = keep.sum(-1)
-        maximum, weights, kept_mass, exact = masses(chunk.scores, keep)
+        # E counts every other element; without it, a rule may drop the largest ones however far they lie above the rest
+        weighed = chunk.scores if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf)
+        maximum, weights, kept_mass, exact = masses(weighed, keep)
         estimate = estimate_discarded_mass(
             sdc, exact, chunk.n, kept, maximum, maximum if threshold is None else threshold[here], sdc_gamma,
             None if discarded_mass is None else discarded_mass[here],
@@ -128,7 +133,8 @@ def select_and_attend(
         out = compensate(numerator.masked_fill(spoilt, torch.nan), kept_mass, estimate, mean)
         outs.append(out.to(query.dtype))
         value_rows, group_rows = count_value_rows(keep, kv_heads, head_dim), count_group_rows(keep, kv_heads)
-        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int()))
+        empty = ~selected.any(-1) & (chunk.n > 0)
+        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty))
     return torch.cat(outs, 2), PrefillStats(*(torch.cat(counts, 2) for counts in zip(*stats, strict=True)))
 
 

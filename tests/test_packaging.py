@@ -22,8 +22,8 @@ NEEDED = {
     "toptheta_npu/assets/tiny_llama/config.json",
     "toptheta_npu/assets/tiny_llama/model.safetensors",
     "toptheta_npu/assets/tiny_llama/tokenizer.json",
-    "toptheta_npu/assets/tiny_llama/thresholds_pre_softmax.safetensors",
-    "toptheta_npu/assets/tiny_llama/thresholds_post_softmax.safetensors",
+    "toptheta_npu/assets/tiny_llama/thresholds_pre_softmax.theta",
+    "toptheta_npu/assets/tiny_llama/thresholds_post_softmax.theta",
 }
 # whatever is imported or compiled
 NEEDED |= {

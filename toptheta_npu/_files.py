@@ -157,7 +157,7 @@ def _is_stream(path: Path) -> bool:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return False
-    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or path.is_relative_to("/dev")
+    return not stat.S_ISDIR(mode) and (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or path.is_relative_to("/dev"))
 
 
 def _replaceable(path: Path) -> Path:

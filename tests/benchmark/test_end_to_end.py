@@ -85,7 +85,7 @@ def test_command_with_the_embedded_model(tmp_path: Path, monkeypatch: pytest.Mon
         ([], "--device: expected one of cpu, cuda, npu, got nothing"),
         (["--device", "model"], "--device: expected one of cpu, cuda, npu, got 'model'"),
         (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
-        (["--device", "cpu", "--thresholds", "t.safetensors"], "--thresholds: expected the model they belong to"),
+        (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds: expected the model they belong to"),
         (["--device", "cpu", "--model", "x"], "--thresholds: expected a file for --model, got none"),
         (["--device", "cpu", "--k", "100000"], "k: expected"),
     ],

@@ -86,6 +86,19 @@ def test_counts_follow_the_rule(task: PerplexityTask, table: ThresholdTable) -> 
     assert theta.reads.value_rows_mean <= 2 * theta.reads.kept_mean
 
 
+def test_changed_thresholds_keep_what_they_say(task: PerplexityTask, table: ThresholdTable) -> None:
+    plain = task.evaluate(methods.top_theta(table, 8, compensated=True))
+    unchanged = task.evaluate(methods.top_theta_with_first_and_last(table, 8, 0, 0))
+    assert (unchanged.nats, unchanged.reads) == (plain.nats, plain.reads)
+    more = task.evaluate(methods.top_theta_with_first_and_last(table, 8, 2, 3))
+    assert plain.reads.kept_mean < more.reads.kept_mean <= plain.reads.kept_mean + 5
+    for keep in ("recent", "first_and_last"):
+        capped = task.evaluate(methods.top_theta_capped(table, 8, keep))
+        assert capped.reads.value_rows_max <= 2 * 8  # two query heads
+        assert capped.reads.empty_share
+        assert capped.reads.kept_mean < plain.reads.kept_mean
+
+
 def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table: ThresholdTable) -> None:
     result = task.evaluate(methods.random_k(8, 40, 2, table.layer_targets(8), 84))
     assert result.reads.value_rows_mean == pytest.approx(40, rel=0.1)
@@ -142,3 +155,26 @@ def test_random_k_draws_anew_for_every_layer_and_window() -> None:
 def test_positions_must_leave_a_prefix(model: LlamaForCausalLM, windows: torch.Tensor, positions: int) -> None:
     with pytest.raises(TopThetaValueError, match="positions: expected 1 to 94, for windows of 96 tokens"):
         PerplexityTask(model, windows, positions)
+
+
+def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, table: ThresholdTable) -> None:
+    method = methods.top_theta(table, 8, compensated=True)
+    result = task.evaluate(method)
+    with torch.inference_mode(), method.enter(task.model) as recording:
+        for window in task.windows:
+            task.model(window[None])
+        layers = recording.statistics()[2:]
+    kept = torch.stack([layer.kept.view(3, LENGTH, 4)[:, -POSITIONS - 1 : -1] for layer in layers]) / 8
+    spread = result.spread
+    assert spread is not None
+    assert result.kept_over_k == pytest.approx(kept.mean().item(), rel=0.02)
+    assert spread.std == pytest.approx(kept.std().item(), rel=0.1)
+    assert spread.least_head <= result.kept_over_k <= spread.most_head
+    assert spread.least_window <= result.kept_over_k <= spread.most_window
+    assert spread.p95 * 8 == round(spread.p95 * 8)
+    assert (kept > spread.p95).float().mean() < 0.1
+    assert report.from_json(report.as_json([result], {})) == [result]
+
+
+def test_a_method_that_does_not_aim_at_k_has_no_spread(task: PerplexityTask) -> None:
+    assert task.evaluate(methods.dense()).spread is None

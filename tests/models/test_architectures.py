@@ -162,8 +162,8 @@ def test_sliding_layers_stay_dense_and_are_named(caplog):
 
 def test_a_table_with_dense_layers_survives_a_file(tmp_path):
     model, table = tiny_model("Olmo3"), calibrated("Olmo3")
-    table.save(tmp_path / "table.safetensors")
-    with sparsify(model, ThresholdTable.load(tmp_path / "table.safetensors"), k=K):
+    table.save(tmp_path / "table.theta")
+    with sparsify(model, ThresholdTable.load(tmp_path / "table.theta"), k=K):
         found = run(model, tokens(1, 22), 20)
     with sparsify(model, table, k=K):
         assert torch.equal(run(model, tokens(1, 22), 20), found)

@@ -219,7 +219,11 @@ def test_thresholds_of_another_model():
         ({"sdc_gamma": -1.0, "sdc": "exp_threshold"}, TopThetaValueError, "sdc_gamma"),
         ({"k": "8"}, TopThetaTypeError, "k: expected an int, got '8'"),
         ({"k": True}, TopThetaTypeError, "k: expected an int, got True"),
-        ({"k": None}, TopThetaTypeError, "k: expected an int, got None"),
+        ({"k": None}, TopThetaValueError, "k: expected 8, the calibrated k, got 128"),
+        ({"target_kept": 0.1}, TopThetaValueError, "k: expected k or target_kept, got k=8 and target_kept="),
+        ({"k": None, "target_kept": "0.1"}, TopThetaTypeError, "target_kept: expected a number, got '0.1'"),
+        ({"dense_below": None}, TopThetaTypeError, "dense_below: expected an int, got None"),
+        ({"lookup": "smoothed"}, TopThetaValueError, "lookup: expected tabulated or fitted, got 'smoothed'"),
         ({"vmc": "yes"}, TopThetaTypeError, "vmc: expected True or False, got 'yes'"),
         ({"vmc": None}, TopThetaTypeError, "vmc: expected True or False, got None"),
         ({"statistics": "kept"}, TopThetaTypeError, "statistics: expected True or False, got 'kept'"),
@@ -244,7 +248,7 @@ def test_post_softmax_thresholds_need_exact_sdc():
         pass
 
 
-@pytest.mark.parametrize("table", ["table.safetensors", Path("table.safetensors"), None, torch.zeros(2)])
+@pytest.mark.parametrize("table", ["table.theta", Path("table.safetensors"), None, torch.zeros(2)])
 def test_what_is_no_table(table):
     named = rf"thresholds: expected a ThresholdTable, got {type(table).__name__}.*ThresholdTable\.load"
     with pytest.raises(TopThetaTypeError, match=named), sparsify(model_of(), table, k=K):

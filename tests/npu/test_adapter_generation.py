@@ -50,3 +50,26 @@ def test_greedy_tokens_are_those_of_the_fallback(placement: str, monkeypatch: py
         gap = logits[first].max() - logits[first, found[first]]
         assert gap < _NEAR_TIE * logits[first].std(), f"token {first} differs, and is no near tie: {gap}"
         warnings.warn(f"{placement}: token {first} differs, at a near tie of {gap:.3g}", stacklevel=1)
+
+
+def test_another_k_reaches_the_tensors_on_the_npu() -> None:
+    model, tokenizer = load_tiny_llama()
+    model = model.bfloat16().to("npu")
+    table = load_tiny_llama_thresholds("pre_softmax")
+    prompt = token_windows(tokenizer, "evaluation", _PROMPT, 1).to("npu")
+
+    def logits() -> Tensor:
+        result = model.generate(
+            prompt, max_new_tokens=2, min_new_tokens=2, do_sample=False, output_logits=True,
+            return_dict_in_generate=True,
+        )  # fmt: skip
+        return result.logits[1].float().cpu()
+
+    with torch.no_grad():
+        with sparsify(model, table, k=33):
+            expected = logits()
+        with sparsify(model, table, k=80) as run:
+            other = logits()
+            run.set_k(33)
+            assert torch.equal(logits(), expected)
+    assert not torch.equal(other, expected)

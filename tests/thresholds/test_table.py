@@ -505,7 +505,7 @@ def test_the_bytes_do_not_depend_on_the_order_of_the_provenance(tmp_path: Path) 
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "table.safetensors"
+    target = tmp_path / "table.theta"
     make().save(target)
     before = target.read_bytes()
 
@@ -648,7 +648,7 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
     ],
 )
 def test_files_that_are_not_a_table_are_refused(tmp_path: Path, write: Callable[[Path], None], expected: str) -> None:
-    path = tmp_path / "table.safetensors"
+    path = tmp_path / "table.theta"
     write(path)
     with pytest.raises(TopThetaValueError, match=expected) as caught:
         ThresholdTable.load(path)

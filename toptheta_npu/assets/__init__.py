@@ -47,4 +47,4 @@ def load_tiny_llama_thresholds(placement: Placement) -> ThresholdTable:
         [32, 64, 128, 256, 512]
     """
     check_choice("placement", placement, PLACEMENTS)
-    return ThresholdTable.load(TINY_LLAMA / f"thresholds_{placement}.safetensors")
+    return ThresholdTable.load(TINY_LLAMA / f"thresholds_{placement}.theta")

@@ -9,7 +9,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from .._outputs import save_figure
+from .._outputs import Drawing, save_figures
 from .contenders import Role
 from .measure import ShapeResult
 from .report import short_name
@@ -38,22 +38,14 @@ def save_plots(results: Sequence[ShapeResult], folder: Path, title: str) -> tupl
 
     matplotlib.use("Agg")
     timed = [result for result in results if any(row.calls for row in result.rows)]
-    files, left_out = [], []
-    for file, draw, needs in zip(
+    drawings = zip(
         FILES,
         (_draw_lengths, _draw_densities, _draw_roofline),
         ("shapes that differ in n alone, with the same share kept (--sweep lengths)",
          "three shapes that differ in k alone (--sweep densities)", "a shape with a floor"),
         strict=True,
-    ):  # fmt: skip
-        figure = draw(timed, title)
-        if figure is None:
-            left_out.append(f"{file} not drawn: it needs {needs}.")
-            continue
-        files.append(folder / file)
-        save_figure(files[-1], figure)
-        matplotlib.pyplot.close(figure)
-    return files, left_out
+    )  # fmt: skip
+    return save_figures(folder, (Drawing(file, draw(timed, title), needs) for file, draw, needs in drawings))
 
 
 def _groups(

@@ -6,16 +6,18 @@ import dataclasses
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._checks import check_choice
-from ..errors import TopThetaValueError
+from ..errors import TopThetaValueError, shown
 from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
 from ..thresholds.checks import DISCARDED_STATISTICS
 from ..thresholds.knots import Integers
+from .arrays import Arrays, Statistic, arrays_of, fill, named, take
 from .assembly import Statistics, assemble, check_complete
 from .discarded import DiscardedMass
 from .moments import Moments
@@ -251,6 +253,53 @@ class Calibrator:
             "python": platform.python_version(),
         }
         return assemble(self.settings, self._counts, self._statistics(), fingerprint, {**own, **provenance})
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """All that was gathered: what a JSON object can hold, and the arrays by name.
+
+        The arrays are the calibrator's own: write them before more rows are observed.
+        """
+        about: dict[str, Any] = {"settings": dataclasses.asdict(self.settings), "discarded": None}
+        arrays = {"counts": self._counts, "observed": self._observed, **arrays_of(self._gathered())}
+        if self._discarded is not None:
+            about["discarded"], more = self._discarded.state()
+            arrays |= more
+        return about, arrays
+
+    @classmethod
+    def from_state(cls, about: Mapping[str, Any], arrays: Arrays) -> Calibrator:
+        """The calibrator that :meth:`state` was taken of; it goes on as if it had never stopped.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: this is no state of a calibrator; nothing of it is trusted.
+
+        Example:
+            >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
+            >>> calibrator.observe(0, torch.randn(2, 100, 64), torch.full((100,), 64))
+            >>> again = Calibrator.from_state(*calibrator.state())
+            >>> table, same = (each.finish(fingerprint="demo", provenance={}) for each in (calibrator, again))
+            >>> torch.equal(table.theta, same.theta)
+            True
+        """
+        settings, rest = CalibrationSettings(**about["settings"]), dict(arrays)
+        expected = settings.num_layers * settings.num_heads * len(settings.knots())
+        # before memory is taken for what the settings say
+        if sum(array.size for array in rest.values()) < expected:
+            raise TopThetaValueError("state", f"arrays of {expected} numbers and more", "fewer")
+        calibrator = cls(**dataclasses.asdict(settings))
+        calibrator._counts = take(rest, "counts", like=calibrator._counts)
+        calibrator._observed = take(rest, "observed", like=calibrator._observed)
+        fill(calibrator._gathered(), rest)
+        if about["discarded"] is not None:
+            calibrator._discarded = DiscardedMass.from_state(about["discarded"], rest)
+            calibrator._check_table(calibrator._discarded.table)
+        if rest:
+            raise TopThetaValueError("state", "no other arrays", shown(sorted(rest)))
+        return calibrator
+
+    def _gathered(self) -> dict[str, Statistic]:
+        """Every statistic by its name in the state."""
+        return {**named("moments", self._moments), **named("sketch", self._sketches)}
 
     def _statistics(self) -> Statistics:
         if self.settings.estimator != "algorithm1":

@@ -7,7 +7,8 @@ than no compensation. The geometric mean is what a typical row discards.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +16,15 @@ from torch import Tensor
 
 from ..errors import TopThetaValueError
 from ..thresholds import DiscardedStatistic, ThresholdTable
-from ..thresholds.checks import DISCARDED_STATISTICS
+from ..thresholds.checks import DISCARDED_STATISTICS, DTYPES
+from ..thresholds.file import content_of
 from ..thresholds.knots import Floats, bucket_of, fill_gaps
-from ..thresholds.lookup import theta_rows
+from ..thresholds.lookup import Lookup
+from .arrays import Arrays, Statistic, arrays_of, fill, named
 from .moments import Moments
+
+#: What the names of a table's tensors begin with in a state.
+_TABLE = "discarded_table."
 
 # The scratch of a pass stays in the second-level cache for rows of some thousand elements.
 _ROWS_PER_PASS = 64
@@ -43,6 +49,7 @@ class DiscardedMass:
     def __init__(self, table: ThresholdTable) -> None:
         self.table = table
         self._k: list[int] = table.k.tolist()
+        self._lookup = Lookup(table)
         shape = (table.num_heads, len(table.lengths))
         self._moments = {
             statistic: [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
@@ -53,7 +60,7 @@ class DiscardedMass:
         """What rows discard; arguments as in `Calibrator.look`."""
         del ranked  # of no use here
         scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
-        theta = np.array([theta_rows(self.table, k, layer, lengths.numpy()) for k in self._k])
+        theta = np.array([self._lookup.theta_rows(k, layer, lengths.numpy()) for k in self._k])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
         return Masses(layer, mass, lengths)
 
@@ -75,6 +82,31 @@ class DiscardedMass:
             for mine, theirs in zip(by_k, other._moments[statistic], strict=True):
                 for moments, more in zip(mine, theirs, strict=True):
                     moments.merge(more)
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """All that was gathered, and the table: what a JSON object can hold, and the arrays by name."""
+        header, tensors = content_of(self.table)
+        arrays = {_TABLE + name: tensor.numpy() for name, tensor in tensors.items()}
+        return header, {**arrays, **arrays_of(self._gathered())}
+
+    @classmethod
+    def from_state(cls, header: Mapping[str, Any], arrays: Arrays) -> DiscardedMass:
+        """What :meth:`state` was taken of; its arrays are taken out of ``arrays``.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: this is no such state.
+        """
+        fields: dict[str, Any] = dict(header)
+        for name in DTYPES:
+            if _TABLE + name in arrays:
+                fields[name] = torch.from_numpy(arrays.pop(_TABLE + name))
+        made = cls(ThresholdTable(**fields))
+        fill(made._gathered(), arrays)
+        return made
+
+    def _gathered(self) -> dict[str, Statistic]:
+        by_name = [named(f"discarded_{statistic}", by_k) for statistic, by_k in self._moments.items()]
+        return {name: moments for part in by_name for name, moments in part.items()}
 
     def check_same(self, table: ThresholdTable) -> None:
         """Raises TopThetaValueError if ``table`` has other thresholds than the table of this pass."""

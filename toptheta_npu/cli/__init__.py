@@ -13,12 +13,20 @@ from rich.markup import escape
 from ..errors import TopThetaError
 from .benchmark import benchmark
 from .benchmark_generate import benchmark_generate
+from .calibrate import calibrate
+from .convert import convert
 from .demo import demo
 from .doctor import doctor
+from .inspect import inspect
+from .merge import merge
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(demo)
 app.command()(doctor)
+app.command()(calibrate)
+app.command()(merge)
+app.command()(inspect)
+app.command()(convert)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 
@@ -54,7 +62,9 @@ def main(commands: typer.Typer = app) -> None:
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        extra = {"transformers": "hf", "tokenizers": "hf", "matplotlib": "plot"}.get(error.name or "")
+        extra = {"transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets"}.get(
+            error.name or ""
+        )
         if extra is None:
             raise
         Console(stderr=True).print(f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'")

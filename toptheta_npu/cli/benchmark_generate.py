@@ -24,7 +24,7 @@ def benchmark_generate(
     model: Annotated[
         str | None, typer.Option(help="A transformers model, by folder or name. Default: the embedded one.")
     ] = None,
-    thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .safetensors file.")] = None,
+    thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .theta file.")] = None,
     k: Annotated[list[int] | None, typer.Option(help="Elements to keep per row; may be given again.")] = None,
     placement: Annotated[str, typer.Option(help="Which of the embedded model's thresholds.")] = "post_softmax",
     prompt: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = 2048,
@@ -82,7 +82,7 @@ def _load(
         return network, tokenizer, load_tiny_llama_thresholds(cast("Placement", placement))
     if thresholds is None:
         raise TopThetaValueError(
-            "--thresholds", "a file for --model", "none", "calibrate it: toptheta_npu.calibrate(...).save(FILE)"
+            "--thresholds", "a file for --model", "none", "calibrate it: toptheta calibrate MODEL --text FILE"
         )
     from ..thresholds import ThresholdTable
 

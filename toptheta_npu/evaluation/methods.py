@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -69,6 +70,21 @@ def top_k(k: int, targets: Sequence[int]) -> Method:
     return Method("Top-k + SDC + VMC", k, lambda model: _selected(model, rule_of, compensated=True))
 
 
+def top_theta_capped(table: ThresholdTable, k: int, keep: baselines.Keep) -> Method:
+    """Compensated Top-θ of which every row keeps at most the k of its layer: CAPK."""
+    targets = table.layer_targets(k)
+    return _changed(table, k, f", {keep} k", lambda rule, layer: baselines.capped(rule, targets[layer], keep))
+
+
+def top_theta_with_first_and_last(table: ThresholdTable, k: int, first: int, last: int) -> Method:
+    """Compensated Top-θ that always keeps the first (attention sinks) and the last keys of a row, too."""
+
+    def change(rule: Selector, layer: int) -> Selector:
+        return baselines.with_first_and_last(rule, first, last)
+
+    return _changed(table, k, f", first {first} and last {last}", change)
+
+
 def last_k(k: int, rows: int, targets: Sequence[int]) -> Method:
     """The ``rows`` most recent keys, as many V rows as Top-θ reads at ``k``; Top-k in the first layers."""
     return _control("last-k", k, targets, baselines.last_k(rows), compensated=False)
@@ -107,8 +123,18 @@ class _ValueMeanRule:
         # with scale 0 all scores are equal, and the softmax is the mean
         prompt = call.prompt | {"scale_value": 0.0}
         out, stats = select_and_attend(call.query, select=baselines.dense(), **prompt)
-        self._recorder.record(call, stats.kept * 0, stats.value_rows * 0)
+        self._recorder.record(call, stats.kept * 0, stats.value_rows * 0, stats.empty)
         return out
+
+
+def _changed(table: ThresholdTable, k: int, name: str, change: Callable[[Selector, int], Selector]) -> Method:
+    at_k = table.at(k)
+
+    def rule_of(layer: int) -> Selector:
+        return change(baselines.above_threshold(partial(at_k.rows, layer), table.placement), layer)
+
+    family = top_theta(table, k, compensated=True).family + name
+    return Method(family, k, lambda model: _selected(model, rule_of, compensated=True))
 
 
 def _control(family: str, k: int, targets: Sequence[int], rule: Selector, *, compensated: bool) -> Method:

@@ -25,13 +25,18 @@ _Prefix = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Reads:
-    """What the rows read, per layer group: kept elements per query head, V rows per KV head."""
+    """What the rows read, per layer group: kept elements per query head, V rows per KV head.
+
+    ``empty_share`` is the share of the pairs of row and query head in which nothing passed and the largest element
+    stands in; None in results from before it was counted.
+    """
 
     kept_mean: float
     value_rows_mean: float
     value_rows_p95: float
     value_rows_max: float
     keys_mean: float
+    empty_share: float | None = None
 
     @property
     def value_row_saving(self) -> float:
@@ -45,11 +50,23 @@ class Reads:
 
 
 @dataclass(frozen=True)
+class KeptSpread:
+    """How k~/k spreads: over rows and query heads, between the means of heads and those of windows."""
+
+    std: float
+    p95: float
+    least_head: float
+    most_head: float
+    least_window: float
+    most_window: float
+
+
+@dataclass(frozen=True)
 class Result:
     """One method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
 
     ``nats`` is the negative log-likelihood per token of each window, and ``kept_over_k`` the measured k~/k in layers
-    from 2 on, None for a method that does not aim at k.
+    from 2 on with its ``spread``, None for a method that does not aim at k.
     """
 
     family: str
@@ -58,6 +75,7 @@ class Result:
     kept_over_k: float | None
     reads: Reads
     reads_all: Reads
+    spread: KeptSpread | None = None
 
     @property
     def perplexity(self) -> float:
@@ -116,8 +134,11 @@ class PerplexityTask:
                     progress(done)
             layers = recording.statistics()
         reads = summarise(layers[DENSER_LAYERS:])
-        ratio = reads.kept_mean / method.k if method.k and method.aims_at_k else None
-        return Result(method.family, method.k, tuple(nats), ratio, reads, summarise(layers))
+        ratio = spread = None
+        if method.k and method.aims_at_k:
+            ratio = reads.kept_mean / method.k
+            spread = kept_spread(layers[DENSER_LAYERS:], method.k, len(self.windows))
+        return Result(method.family, method.k, tuple(nats), ratio, reads, summarise(layers), spread)
 
     def _dense_prefix(self, window: Tensor) -> _Prefix:
         tokens = window[None, : len(window) - self.positions - 1]
@@ -142,7 +163,21 @@ def summarise(layers: Sequence[LayerStatistics]) -> Reads:
     return Reads(
         torch.cat([layer.kept.flatten() for layer in layers]).float().mean().item(),
         rows.mean().item(),
-        rows.kthvalue(max(1, round(0.95 * rows.numel()))).values.item(),
+        _p95(rows),
         rows.max().item(),
         torch.cat([layer.keys for layer in layers]).float().mean().item(),
+        torch.cat([layer.empty.flatten() for layer in layers]).float().mean().item(),
     )
+
+
+def kept_spread(layers: Sequence[LayerStatistics], k: int, windows: int) -> KeptSpread:
+    """The spread of k~/k; every layer has the rows of one of ``windows`` windows after the other, as many each."""
+    ratios = torch.stack([layer.kept.float() / k for layer in layers])  # [L, rows, Hq]
+    heads = ratios.mean(1)
+    means = ratios.unflatten(1, (windows, -1)).mean((0, 2, 3))
+    ends = [end.item() for means in (heads, means) for end in (means.min(), means.max())]
+    return KeptSpread(ratios.std(correction=0).item(), _p95(ratios.flatten()), *ends)
+
+
+def _p95(values: Tensor) -> float:
+    return values.kthvalue(max(1, round(0.95 * values.numel()))).values.item()

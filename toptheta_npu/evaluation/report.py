@@ -16,7 +16,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from .._outputs import save_figure
-from .perplexity import Reads, Result
+from .perplexity import KeptSpread, Reads, Result
 
 _COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
 _SHORT_COLUMNS = ("method", "k", "perplexity against dense", "V rows read", "fewer", "k̃/k")
@@ -145,6 +145,7 @@ def from_json(text: str) -> list[Result]:
             row["kept_over_k"],
             Reads(**row["reads"]),
             Reads(**row["reads_all"]),
+            KeptSpread(**row["spread"]) if row.get("spread") else None,
         )
         for row in json.loads(text)["results"]
     ]

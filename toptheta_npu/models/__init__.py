@@ -12,20 +12,30 @@ try:
 except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
+from ..calibration.shards import merge_shards
 from .calibrate import calibrate, calibrate_discarded_mass
+from .distributed import calibrate_distributed
+from .drift import DriftControl
 from .fingerprint import folder_fingerprint, model_fingerprint
 from .selection import apply_selection
+from .shards import calibrate_shard
+from .sparse_run import SparseRun
 from .sparsify import NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
 
 __all__ = [
+    "DriftControl",
     "LayerStatistics",
     "NothingSparsifiedWarning",
     "Recording",
+    "SparseRun",
     "apply_selection",
     "calibrate",
     "calibrate_discarded_mass",
+    "calibrate_distributed",
+    "calibrate_shard",
     "folder_fingerprint",
+    "merge_shards",
     "model_fingerprint",
     "sparsify",
 ]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from transformers import PreTrainedModel
 
-from .._checks import check_choice, check_modes
+from .._checks import check_choice
 from ..calibration import Calibrator
-from ..calibration.settings import check_int
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..calibration.state import Part
 from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ..thresholds.checks import DISCARDED_STATISTICS, MAX_LENGTH
-from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
+from ..thresholds.checks import DISCARDED_STATISTICS
+from .attach import check_model, sliding_layers
 from .attention import AttentionCall
-from .calibration_rows import TopK
+from .calibration_job import CalibrationJob, CalibrationOptions, Progress, check_options
 from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
-from .fingerprint import model_fingerprint
 from .sparsify import check_table
 from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
-
-Progress = Callable[[int], None]
 
 
 def calibrate(
@@ -43,6 +40,8 @@ def calibrate(
     longest: int | None = None,
     progress: Progress | None = None,
     provenance: Mapping[str, str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 16,
 ) -> ThresholdTable:
     """Thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
 
@@ -70,15 +69,21 @@ def calibrate(
         decode_tokens: tokens to generate greedily after each sequence; their rows are looked at too.
         longest: the most tokens of a sequence; needed where ``sequences`` can be read only once. A data set or
             DataLoader is read once more to find it.
-        progress: called with the number of sequences done, after each.
+        progress: called with the number of sequences done, after each; those of a resumed state count.
         provenance: what the sequences are, to be kept in the table.
+        checkpoint: a file for the state of the work, written after every ``checkpoint_every`` sequences, whole or not
+            at all, and at the end. If it is there already, the work goes on after the last sequence in it, and the
+            table is that of an uninterrupted run, byte for byte. It is left where it is, so that nothing is lost if
+            the table cannot be saved: delete it afterwards.
+        checkpoint_every: sequences between two writings.
 
     Returns:
         A table for `sparsify`, with the model's fingerprint.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported or an
-            option unusable, or a sequence is not tokens or has no row longer than the smallest k.
+            option unusable, or a sequence is not tokens or has no row longer than the smallest k; or ``checkpoint``
+            cannot be read or written, or is of another model, other options or other sequences.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -88,29 +93,13 @@ def calibrate(
         >>> models.calibrate(model, torch.randint(50, (4, 40)), k=8, layer_k=[0, 16])
         ThresholdTable(pre_softmax, algorithm1, k=[8], 2 layers x 2 heads, lengths 9 to 40 (32 knots))
     """
-    check_model(model)
-    targets = _checked_k(k, top_k_at_calibration)
-    check_choice("sdc", sdc, ("none", "exact"))
-    _check_options(progress, provenance, top_k_at_calibration=top_k_at_calibration, vmc=vmc)
-    check_modes(placement, sdc, 0.0, None, "vmc" if vmc else None)
-    texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(targets))
-    calibrator = Calibrator(
-        num_layers(model), num_heads(model), k=targets, longest=texts.longest_row, placement=placement,
-        estimator=estimator, alpha=alpha, layer_k=layer_k, row_fraction=row_fraction, seed=seed,
-        dense_layers=sliding_layers(model), quantile=quantile,
+    options = CalibrationOptions(
+        k=k, placement=placement, estimator=estimator, alpha=alpha, quantile=quantile, layer_k=layer_k,
+        row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc, vmc=vmc, seed=seed,
+        decode_tokens=decode_tokens, longest=longest, progress=progress, provenance=provenance,
     )  # fmt: skip
-
-    def attend_of(layer: int) -> Attend | TopK:
-        if not top_k_at_calibration:
-            return AttentionCall.dense
-        return TopK(calibrator.settings.targets(layer)[0], sdc, vmc)
-
-    observe_model(model, texts, calibrator.rows_to_observe, calibrator, attend_of, progress)
-    origin = {
-        "sequences": str(texts.done), "tokens": str(texts.tokens), "decode_tokens": str(decode_tokens),
-        "top_k_at_calibration": str(top_k_at_calibration), "sdc": sdc, "vmc": str(vmc),
-    }  # fmt: skip
-    return calibrator.finish(fingerprint=model_fingerprint(model), provenance={**origin, **(provenance or {})})
+    job = CalibrationJob(model, sequences, options, part=Part(), checkpoint=checkpoint, every=checkpoint_every)
+    return job.run().table()
 
 
 def calibrate_discarded_mass(
@@ -154,7 +143,7 @@ def calibrate_discarded_mass(
     check_model(model)
     check_table(model, table)
     check_choice("statistic", statistic, DISCARDED_STATISTICS)
-    _check_options(progress, None, vmc=vmc)
+    check_options(progress, None, vmc=vmc)
     ks: list[int] = table.k.tolist()
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
     calibrator = Calibrator(
@@ -169,27 +158,3 @@ def calibrate_discarded_mass(
 
     observe_model(model, texts, calibrator.rows_to_observe, calibrator.second_pass(table), attend_of, progress)
     return calibrator.with_discarded_mass(table, statistic)
-
-
-def _check_options(progress: object, provenance: object, **switches: object) -> None:
-    check_switches(**switches)
-    if progress is not None and not callable(progress):
-        raise TopThetaTypeError("progress", "a function of the sequences done", shown(progress))
-    if provenance is not None and not isinstance(provenance, Mapping):
-        raise TopThetaTypeError("provenance", "a mapping of str to str", shown(provenance))
-
-
-def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
-    if type(k) is not int and not isinstance(k, (list, tuple)):
-        raise TopThetaTypeError("k", "an int, or a list or tuple of them", shown(k))
-    targets = [k] if isinstance(k, int) else list(k)
-    for each in targets:
-        check_int("k", each, 1, MAX_LENGTH)
-    if not targets:
-        raise TopThetaValueError("k", "one or more ints", "none")
-    if top_k_at_calibration and len(targets) > 1:
-        raise TopThetaValueError(
-            "k", "one k with top_k_at_calibration=True, which decides what later layers see", str(targets),
-            "calibrate each k by itself, or pass top_k_at_calibration=False",
-        )  # fmt: skip
-    return targets

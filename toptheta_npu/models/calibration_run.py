@@ -131,7 +131,8 @@ def observe_model(
         with attached(model, rule_of), torch.no_grad():
             for index, tokens in enumerate(texts):
                 chosen.rows = rows_of_sequence(tokens.shape[1] + texts.decode_tokens, index)
-                _run(model, tokens.to(model.device), texts.decode_tokens)
+                # accelerate leaves offloaded weights on the meta device, and itself moves what goes in
+                _run(model, tokens if model.device.type == "meta" else tokens.to(model.device), texts.decode_tokens)
                 if progress is not None:
                     progress(index + 1)
 

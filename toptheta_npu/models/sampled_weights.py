@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .._files import file_error, read_bytes
@@ -129,18 +129,51 @@ def weights_of_folder(folder: Path) -> Iterator[Weights]:
         yield FolderWeights(files)
 
 
+class OffloadedWeights(ModelWeights):
+    """The weights of a model that accelerate keeps in part on the disk, or in memory until a layer runs."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self._model = model
+
+    def rows(self, name: str, indices: list[int]) -> Tensor:
+        if not self._tensors[name].is_meta:
+            return super().rows(name, indices)
+        from accelerate.utils import align_module_device
+
+        place, _, attribute = name.rpartition(".")
+        module = self._model.get_submodule(place)
+        with align_module_device(module, execution_device="cpu"):
+            tensor: Tensor = getattr(module, attribute).detach()
+            return tensor[indices].clone()
+
+
 @contextmanager
 def weights_of_model(model: PreTrainedModel) -> Iterator[Weights]:
-    """The weights of ``model``; of its folder where some of attention's are on the meta device.
+    """The weights of ``model``; of its folder where some of attention's are nowhere else.
 
     Raises:
         TopThetaValueError: there is no such folder.
     """
-    if not any(weight.is_meta for module in attention_modules(model) for weight in module.parameters()):
+    owners = [owner for attention in attention_modules(model) for owner in attention.modules()]
+    absent = [owner for owner in owners if any(weight.is_meta for weight in owner.parameters(recurse=False))]
+    if not absent:
         yield ModelWeights(model)
+        return
+    if _are_offloaded(absent):
+        yield OffloadedWeights(model)
         return
     with weights_of_folder(_origin_of(model)) as weights:
         yield weights
+
+
+def _are_offloaded(modules: Iterable[nn.Module]) -> bool:
+    """Whether accelerate fetches the weights of each module whenever it is called."""
+    if not all(hasattr(module, "_hf_hook") for module in modules):
+        return False
+    from accelerate.utils import has_offloaded_params
+
+    return all(has_offloaded_params(module) for module in modules)
 
 
 def _attention_weights(names: Iterable[str], layers: int) -> list[dict[str, str]]:

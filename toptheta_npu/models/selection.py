@@ -92,5 +92,5 @@ class SelectionRule:
         """[B, Hq, Q, D] over the elements that the selector keeps."""
         out, kept = select_and_attend(call.query, select=self._select, sdc=self._sdc, vmc=self._vmc, **call.prompt)
         if self._recorder is not None:
-            self._recorder.record(call, kept.kept, kept.group_rows)
+            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty)
         return out

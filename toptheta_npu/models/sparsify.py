@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_args
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -14,11 +15,14 @@ from .._checks import check_choice, check_modes
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..thresholds import (
     Extrapolation,
+    LookupForm,
     MeanDiscardedMassWarning,
     ThresholdExtrapolationWarning,
     ThresholdsAtK,
     ThresholdTable,
 )
+from ..thresholds.lookup import Lookup
+from ..thresholds.targets import Target
 from .attach import (
     attached,
     check_model,
@@ -28,10 +32,15 @@ from .attach import (
     sliding_layers,
     text_config,
 )
+from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .fingerprint import check_fingerprint
 from .rows import ForwardRows
-from .statistics import Recorder, Recording
+from .sparse_run import SparseRun
+from .statistics import Recorder
 from .threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
+
+#: Elements to keep per row unless the caller says otherwise.
+DEFAULT_K = 128
 
 
 class NothingSparsifiedWarning(UserWarning):
@@ -43,15 +52,19 @@ def sparsify(
     model: PreTrainedModel,
     thresholds: ThresholdTable,
     *,
-    k: int = 128,
+    k: int | None = None,
+    target_kept: float | None = None,
+    dense_below: int = 0,
     sdc: Sdc = "exact",
     sdc_gamma: float = 0.05,
     vmc: bool = True,
     prefill: PrefillMode = "dense",
     max_length: int | None = None,
     extrapolation: Extrapolation = "nearest",
+    lookup: LookupForm = "tabulated",
     statistics: bool = False,
-) -> Iterator[Recording]:
+    drift_control: DriftControl | None = None,
+) -> Iterator[SparseRun]:
     """Runs the attention of ``model`` by calibrated thresholds within the context, then restores it.
 
     Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
@@ -64,7 +77,9 @@ def sparsify(
     Args:
         model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
-        k: elements to keep per row, within the calibrated range.
+        k: elements to keep per row, within the calibrated range; None: 128, unless ``target_kept`` is given.
+        target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
+        dense_below: rows of fewer keys are dense.
         sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
             table with ``discarded_mass``. Only "exact" with a post-softmax table.
         sdc_gamma: factor of "exp_threshold".
@@ -72,11 +87,16 @@ def sparsify(
         prefill: "dense" or "thresholded".
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
+        lookup: up to them, the "tabulated" thresholds or the "fitted" function.
         statistics: collect what every row kept, and the V rows that each KV group needed; slower.
+        drift_control: shift the thresholds during the decode steps of a sequence so that it keeps k elements on
+            average, also on text unlike the calibration text; None: they stay as calibrated. It needs a cache and
+            ``prefill="dense"``.
 
     Yields:
-        A `Recording`; its ``statistics()`` are per layer the keys, kept elements and V rows of every row,
-        these as the union over all query heads of a KV head.
+        A `SparseRun`. Its ``set_k(k)`` and ``set_target_kept(share)`` change the target between two steps; its
+        ``statistics()`` are per layer the keys, kept elements and V rows of every row, these as the union over all
+        query heads of a KV head.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
@@ -105,21 +125,41 @@ def sparsify(
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc, statistics=statistics)
+    check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
-    at_k = thresholds.at(k, max_length=max_length, extrapolation=extrapolation)
+    if k is None and target_kept is None:
+        k = DEFAULT_K
+    target = Target(k, target_kept, dense_below)
+    prepared = Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
+    at_k = prepared.at(target)
+    prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model) if statistics else None
-    on_device = DeviceThresholds(at_k)
-    rules = [
-        ThresholdRule(layer, on_device, options, None if recorders is None else recorders[layer])
-        for layer in range(thresholds.num_layers)
-    ]
-    with attached(model, rules.__getitem__) as rows:
-        yield Recording(recorders)
-    targets = [target for layer, target in enumerate(at_k.layer_targets) if layer not in sliding_layers(model)]
-    _warn(rows, min(targets), int(thresholds.lengths[-1]), max_length)
+    on_device = DeviceThresholds(at_k, _devices(model))
+    slopes = None if drift_control is None else Slopes(thresholds)
+
+    def rule_of(layer: int) -> ThresholdRule:
+        recorder = None if recorders is None else recorders[layer]
+        drift = None
+        if drift_control is not None and slopes is not None:
+            drift = LayerDrift(drift_control, layer, slopes)
+        return ThresholdRule(layer, on_device, options, recorder, drift)
+
+    with attached(model, rule_of) as rows:
+        layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows)
+        try:
+            yield run
+        finally:
+            run.end()
+    _warn(run, rows, int(thresholds.lengths[-1]), max_length)
+
+
+def _devices(model: PreTrainedModel) -> set[torch.device]:
+    """Where the layers run, as far as it is known: offloaded weights are on the meta device until they are needed."""
+    return {parameter.device for parameter in model.parameters() if parameter.device.type != "meta"}
 
 
 def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
@@ -168,9 +208,9 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
     return at_k.discarded_mass[0]
 
 
-def _warn(rows: ForwardRows, dense: int, calibrated: int, max_length: int | None) -> None:
-    longest = int(rows.longest)
-    if longest <= dense:
+def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | None) -> None:
+    longest, dense = int(rows.longest), run.dense_up_to()
+    if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         warnings.warn(
             f"no row was sparsified: {seen}, and rows of up to {dense} keys are dense. Feed longer "

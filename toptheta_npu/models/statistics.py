@@ -23,11 +23,13 @@ class LayerStatistics:
         value_rows: int32 [rows, Hkv], V rows needed per KV head: the union over all its query heads. An
             operator may read some of them more than once, where a group is larger than its head block.
         decode: bool [rows], False for rows of a prefill.
+        empty: bool [rows, Hq], True where nothing passed and the largest element stands in; kept is 1 there.
 
     Example:
         >>> rows = LayerStatistics(
         ...     keys=torch.tensor([8, 9]), kept=torch.tensor([[4, 2], [3, 3]]),
-        ...     value_rows=torch.tensor([[5], [4]]), decode=torch.tensor([False, True]))
+        ...     value_rows=torch.tensor([[5], [4]]), decode=torch.tensor([False, True]),
+        ...     empty=torch.zeros(2, 2, dtype=torch.bool))
         >>> rows.kept[rows.decode].float().mean().item()
         3.0
     """
@@ -36,6 +38,7 @@ class LayerStatistics:
     kept: Tensor
     value_rows: Tensor
     decode: Tensor
+    empty: Tensor
 
 
 class Recorder:
@@ -43,12 +46,13 @@ class Recorder:
 
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
         self._heads = (num_heads, num_key_value_heads)
-        self._calls: list[tuple[int, Tensor, Tensor, Tensor, bool]] = []
+        self._calls: list[tuple[int, Tensor, Tensor, Tensor, Tensor, bool]] = []
 
-    def record(self, call: AttentionCall, kept: Tensor, value_rows: Tensor) -> None:
-        """Adds the rows of a call: kept [B, Hq, Q] and value_rows [B, Hkv, Q]."""
+    def record(self, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor) -> None:
+        """Adds the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]."""
+        decode = call.query.shape[2] == 1
         # one append, which threads cannot tear apart
-        self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, call.query.shape[2] == 1))
+        self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, empty, decode))
 
     def clear(self) -> None:
         """Forgets all rows."""
@@ -60,22 +64,27 @@ class Recorder:
 
     def result(self, threads: Sequence[int]) -> LayerStatistics:
         """All rows so far, one of ``threads`` after the other, on the CPU."""
-        keys, kept, value_rows, decode = [], [], [], []
+        keys: list[Tensor] = []
+        kept: list[Tensor] = []
+        value_rows: list[Tensor] = []
+        decode: list[Tensor] = []
+        empty: list[Tensor] = []
         place = {thread: index for index, thread in enumerate(threads)}
         calls = sorted((call for call in list(self._calls) if call[0] in place), key=lambda call: place[call[0]])
-        for _, counts, call_kept, call_value_rows, is_decode in calls:
+        for _, counts, call_kept, call_value_rows, call_empty, is_decode in calls:
             row_keys = counts.flatten().cpu()
             real = row_keys > 0
             keys.append(row_keys[real])
-            kept.append(call_kept.transpose(1, 2).flatten(0, 1).cpu()[real])
-            value_rows.append(call_value_rows.transpose(1, 2).flatten(0, 1).cpu()[real])
+            for rows, of_call in ((kept, call_kept), (value_rows, call_value_rows), (empty, call_empty)):
+                rows.append(of_call.transpose(1, 2).flatten(0, 1).cpu()[real])
             decode.append(torch.full((int(real.sum()),), is_decode))
         if not calls:
             no_kept, no_value_rows = (torch.zeros(0, heads, dtype=torch.int32) for heads in self._heads)
-            return LayerStatistics(no_kept[:, 0], no_kept, no_value_rows, torch.zeros(0, dtype=torch.bool))
+            return LayerStatistics(no_kept[:, 0], no_kept, no_value_rows, no_kept[:, 0].bool(), no_kept.bool())
         return LayerStatistics(
-            torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode)
-        )
+            torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode),
+            torch.cat(empty),
+        )  # fmt: skip
 
 
 class Recording:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from .._value_checks import are_seen
 from ..fallback.compensation import score_threshold
 from ..fallback.layout import count_group_rows, head_block
 from ..fallback.prefill import prefill_attention_with_stats
 from ..fallback.reference import attention_scores, log_sum_exp, select, valid_keys
-from ..operator import incremental_attention, incremental_attention_with_stats
+from ..operator import (
+    incremental_attention,
+    incremental_attention_partial,
+    incremental_attention_with_stats,
+)
 from ..prefill import prefill_attention
 from ..thresholds import ThresholdsAtK
 from .attention import AttentionCall
+from .drift import LayerDrift
 from .statistics import Recorder
 
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
@@ -34,38 +42,83 @@ class ThresholdOptions:
 
 
 class DeviceThresholds:
-    """The thresholds on every device that a layer runs on."""
+    """The thresholds on every device that a layer runs on, in tensors that stay the same when their values change.
 
-    def __init__(self, at_k: ThresholdsAtK) -> None:
+    Args:
+        at_k: thresholds on the CPU, whose tensors are taken over.
+        devices: where a copy is wanted from the start; others follow when a layer asks for them.
+    """
+
+    def __init__(self, at_k: ThresholdsAtK, devices: Iterable[torch.device] = ()) -> None:
         self._copies = {torch.device("cpu"): at_k}
-        self._original = at_k
+        self._writing = threading.Lock()
+        for device in devices:
+            self.on(device)
+
+    @property
+    def current(self) -> ThresholdsAtK:
+        """The thresholds on the CPU."""
+        return self._copies[torch.device("cpu")]
 
     def on(self, device: torch.device) -> ThresholdsAtK:
+        """The thresholds on ``device``."""
         if device not in self._copies:
-            mass = self._original.discarded_mass
-            self._copies[device] = dataclasses.replace(
-                self._original,
-                theta=tuple(theta.to(device) for theta in self._original.theta),
-                discarded_mass=None if mass is None else tuple(part.to(device) for part in mass),
-            )
+            if torch.compiler.is_compiling():  # a lock cannot be traced
+                self._copy_to(device)
+            else:
+                # so that the copy can be written to outside of an inference mode that holds now
+                with self._writing, torch.inference_mode(False):
+                    self._copy_to(device)
         return self._copies[device]
+
+    def _copy_to(self, device: torch.device) -> None:
+        if device in self._copies:
+            return
+        parts: dict[str, Any] = {
+            name: tuple(part.to(device) for part in kept) for name, kept in _tensors(self.current).items()
+        }
+        self._copies[device] = dataclasses.replace(self.current, **parts)
+
+    def replace(self, at_k: ThresholdsAtK) -> None:
+        """Copies the values of ``at_k``, of the same table and lengths on the CPU, into the tensors of every device."""
+        with self._writing, torch.no_grad():
+            for device, copy in list(self._copies.items()):
+                kept = _tensors(copy)
+                for name, values in _tensors(at_k).items():
+                    for tensor, value in zip(kept[name], values, strict=True):
+                        tensor.copy_(value)
+                self._copies[device] = dataclasses.replace(at_k, **kept)
+
+
+def _tensors(at_k: ThresholdsAtK) -> dict[str, Any]:
+    """The fields of tensors, one per layer each."""
+    parts = {"theta": at_k.theta, "discarded_mass": at_k.discarded_mass, "aims": at_k.aims}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 class ThresholdRule:
     """Keeps the elements above the calibrated threshold of each row."""
 
     def __init__(
-        self, layer: int, thresholds: DeviceThresholds, options: ThresholdOptions, recorder: Recorder | None
+        self,
+        layer: int,
+        thresholds: DeviceThresholds,
+        options: ThresholdOptions,
+        recorder: Recorder | None,
+        drift: LayerDrift | None = None,
     ) -> None:
         self._layer = layer
         self._thresholds = thresholds
         self._options = options
         self._recorder = recorder
+        self._drift = drift
 
     def attend(self, call: AttentionCall) -> Tensor:
         """[B, Hq, Q, D]: thresholded where the options say so, else dense."""
         if call.query.shape[2] == 1:
             return self._decode(call)
+        if self._drift is not None:
+            self._drift.carry(call)
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
     def _decode(self, call: AttentionCall) -> Tensor:
@@ -76,14 +129,22 @@ class ThresholdRule:
             "value_mean": call.value_mean() if self._options.vmc else None,
             **self._thresholds_and_options(call, call.rows.counts[:, 0]),
         }
-        theta = arguments.pop("threshold")
-        if self._recorder is None:
+        theta, placement = arguments.pop("threshold"), arguments["placement"]
+        if self._recorder is None and self._drift is None:
             return incremental_attention(call.query, call.key, call.value, theta, **arguments)
-        out, _, kept, value_rows = incremental_attention_with_stats(
+        step = None
+        if self._drift is not None:
+            step = self._drift.step(call, self._thresholds.on(call.query.device), theta)
+            theta = step.threshold(placement)
+        out, lse, kept, value_rows = incremental_attention_with_stats(
             call.query, call.key, call.value, theta, **arguments
         )
-        rows = group_rows(call, theta, value_rows, arguments["placement"])
-        self._recorder.record(call, kept.unsqueeze(-1), rows.unsqueeze(-1))
+        if step is not None:
+            step.learn(kept, placement)
+        if self._recorder is not None:
+            rows = group_rows(call, theta, value_rows, placement)
+            empty = empty_rows(call, theta, lse, kept, placement)
+            self._recorder.record(call, kept.unsqueeze(-1), rows.unsqueeze(-1), empty.unsqueeze(-1))
         return out
 
     def _prefill(self, call: AttentionCall) -> Tensor:
@@ -94,7 +155,7 @@ class ThresholdRule:
         if self._recorder is None:
             return prefill_attention(call.query, **arguments)
         out, stats = prefill_attention_with_stats(call.query, **arguments)
-        self._recorder.record(call, stats.kept, stats.group_rows)
+        self._recorder.record(call, stats.kept, stats.group_rows, stats.empty)
         return out
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
@@ -109,6 +170,21 @@ class ThresholdRule:
             "sdc": self._options.sdc,
             "sdc_gamma": self._options.sdc_gamma,
         }
+
+
+def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, placement: str) -> Tensor:
+    """The rows of a decode step in which nothing passed, bool [B, Hq]: there ``kept`` counts the stand-in alone.
+
+    The operator for a part of a row has no stand-in, and the whole row is a part.
+    """
+    if are_seen(kept) and not (kept == 1).any():
+        return torch.zeros_like(kept, dtype=torch.bool)
+    passed = incremental_attention_partial(
+        call.query, call.key, call.value, threshold,
+        actual_seq_lengths=call.rows.lengths, key_start=call.rows.starts, scale_value=call.scaling,
+        placement=placement, lse=lse if placement == "post_softmax" else None,
+    ).kept  # fmt: skip
+    return (kept == 1) & (passed == 0)
 
 
 def group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor, placement: str) -> Tensor:

@@ -20,11 +20,35 @@ from ..errors import TopThetaNotImplementedError, TopThetaTypeError
 from .rows import Rows
 
 STATE = "_toptheta_value_mean"
+DRIFT = "_toptheta_drift"
 #: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.
 _BLOCK_ROWS = 2048
 
 
-class RunningMean:
+class CacheState:
+    """What a context knows of the rows in one cache layer, as an attribute of that layer."""
+
+    def __init__(self, values: Tensor, owner: object) -> None:
+        self._values = weakref.ref(values)
+        self._version = _version(values)
+        self._owner = owner
+
+    def is_about(self, values: Tensor | None, owner: object) -> bool:
+        """Whether this is about that very tensor, untouched since, and was kept up by the same context."""
+        if self._owner is not owner or values is None or self._values() is not values:
+            return False
+        return torch.compiler.is_compiling() or self._version == _version(values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a copied or pickled cache holds other tensors: its state starts over
+        return _no_state, ()
+
+
+def _no_state() -> None:
+    return None
+
+
+class RunningMean(CacheState):
     """Sum of the valid V rows of one cache layer.
 
     Attributes:
@@ -33,25 +57,9 @@ class RunningMean:
     """
 
     def __init__(self, total: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
+        super().__init__(values, owner)
         self.total = total
         self.count = count
-        self._values = weakref.ref(values)
-        self._version = _version(values)
-        self._owner = owner
-
-    def sums_up(self, values: Tensor | None, owner: object) -> bool:
-        """Whether this is about that very tensor, untouched since, and was kept up by the same context."""
-        if self._owner is not owner or values is None or self._values() is not values:
-            return False
-        return torch.compiler.is_compiling() or self._version == _version(values)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # a copied or pickled cache holds other tensors: its mean starts over
-        return _no_mean, ()
-
-
-def _no_mean() -> None:
-    return None
 
 
 def _version(values: Tensor) -> int | None:
@@ -63,13 +71,14 @@ class CachedLayer:
     """The cache layer of one attention module, looked at just before the call that extends it."""
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
-        self._cache, self._index, self._owner = cache, index, owner
-        self._known: RunningMean | None = None
+        self._cache, self._index, self.owner = cache, index, owner
+        self._known: dict[str, Any] = {}
         # layers of a DynamicCache come into being with their first tokens
         if index < len(cache.layers):
-            known = getattr(self.layer, STATE, None)
-            if known is not None and known.sums_up(self.layer.values, owner):
-                self._known = known
+            for name in (STATE, DRIFT):
+                known = getattr(self.layer, name, None)
+                if known is not None and known.is_about(self.layer.values, owner):
+                    self._known[name] = known
 
     @property
     def layer(self) -> Any:
@@ -82,6 +91,19 @@ class CachedLayer:
         seen: int | Tensor = self.layer.get_seq_length()
         return seen
 
+    @property
+    def moves(self) -> bool:
+        """Whether the cache takes its tensors to another place between two steps."""
+        return bool(getattr(self._cache, "offloading", False))
+
+    def known(self, name: str) -> Any:
+        """The state of that name if it is about the rows that were there before the call, else None."""
+        return self._known.get(name)
+
+    def keep(self, name: str, state: CacheState) -> None:
+        """Puts a state that is about the rows of this call, too, on the layer."""
+        setattr(self.layer, name, state)
+
     def forget(self) -> None:
         """Drops the mean: several rows came at once, and the next decode step sums them up."""
         if getattr(self.layer, STATE, None) is not None:
@@ -90,7 +112,7 @@ class CachedLayer:
     def value_mean(self, value: Tensor, rows: Rows) -> Tensor:
         """The mean of the valid rows of ``value`` [B, Hkv, S, D], the new one included: float32 [B, Hkv, D]."""
         count = rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
-        known = self._known
+        known: RunningMean | None = self.known(STATE)
         if known is None:
             total = sum_values(value, rows)
         elif isinstance(self.layer, StaticLayer):
@@ -104,7 +126,7 @@ class CachedLayer:
             total = known.total + _newest(value, rows)
         else:
             total = sum_values(value, rows)
-        setattr(self.layer, STATE, RunningMean(total, count, self.layer.values, self._owner))
+        self.keep(STATE, RunningMean(total, count, self.layer.values, self.owner))
         return _mean(total, rows)
 
 

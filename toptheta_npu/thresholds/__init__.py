@@ -9,6 +9,7 @@ from __future__ import annotations
 from .fit import ThresholdFit
 from .lookup import (
     Extrapolation,
+    LookupForm,
     MeanDiscardedMassWarning,
     ThresholdExtrapolationWarning,
     ThresholdsAtK,
@@ -19,6 +20,7 @@ __all__ = [
     "DiscardedStatistic",
     "Estimator",
     "Extrapolation",
+    "LookupForm",
     "MeanDiscardedMassWarning",
     "Placement",
     "ThresholdExtrapolationWarning",

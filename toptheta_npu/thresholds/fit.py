@@ -20,15 +20,24 @@ if TYPE_CHECKING:
 class ThresholdFit:
     """A few coefficients per (k, layer, head) in place of one threshold per row length.
 
-    Pre-softmax, theta = c0 + c1/n + c2*log n; post-softmax, log theta = c0 + c1*log n.
+    Pre-softmax, theta = c0 + c1/n + c2*log n; post-softmax, log theta = c0 + c1*log n. The residuals are those of
+    these two: of theta, or of log theta.
 
     Attributes:
         coefficients: float64 [K, L, Hq, C], C = 3 (pre) or 2 (post); c0 is -inf where a head has no
             thresholds to fit, and trailing coefficients are 0 where it has fewer than C.
+        r_squared: float64 [K, L, Hq], the share of the variance over the lengths that the function explains, weighted
+            as the fit is; 1 where there is no variance, NaN where there was nothing to fit.
+        rms_residual: float64 [K, L, Hq], root of the weighted mean square residual; NaN likewise.
+        residuals: float64 [K, L, Hq, R], calibrated minus fitted; NaN at the lengths that the fit leaves out, which
+            are the dense ones and those filled from neighbours.
     """
 
     placement: Placement
     coefficients: Tensor
+    r_squared: Tensor
+    rms_residual: Tensor
+    residuals: Tensor
 
     def predict(self, lengths: Tensor) -> Tensor:
         """Thresholds at ``lengths``, in the unit of the table; dense rows are not treated specially.
@@ -44,32 +53,62 @@ class ThresholdFit:
         """
         if bool((lengths < 1).any()):
             raise TopThetaValueError("lengths", "numbers of at least 1", str(int(lengths.min())))
-        line = _evaluate(self.coefficients, _basis(self.placement, lengths.cpu().numpy()))
+        line = _evaluate(self.coefficients.numpy(), _basis(self.placement, lengths.cpu().numpy()))
         return torch.from_numpy(theta_of(self.placement, line).astype(np.float32))
 
-    def line(self, k_index: int, layer: int, lengths: Integers) -> Floats:
-        """Theta, or log theta after the softmax, of one k and layer: float64 [Hq, N]."""
-        return _evaluate(self.coefficients[k_index, layer], _basis(self.placement, lengths))
+    def line(self, k_index: int, layer: int, lengths: Integers) -> Tensor:
+        """Theta, or log theta after the softmax, of one k and layer at one length or more: float32 [N, Hq]."""
+        coefficients, basis = self.coefficients[k_index, layer], torch.from_numpy(_basis(self.placement, lengths))
+        # float32 is for what is added to the value at the last length, so that large terms cancel in float64
+        last = basis[:, -1:]
+        change = (basis - last)[1:].T.float()
+        return torch.addmm((coefficients @ last)[:, 0].float(), change, coefficients[:, 1:].T.float())
 
 
 def fit_table(table: ThresholdTable) -> ThresholdFit:
     """Least squares with the calibration counts as weights, one problem per (k, layer, head)."""
     lengths = table.lengths.numpy()
-    basis = _basis(table.placement, lengths).T
+    basis = _basis(table.placement, lengths)
     line = line_of(table.placement, table.theta)
-    weights = table.counts.numpy().astype(np.float64)
-    coefficients = np.zeros((*line.shape[:3], basis.shape[1]))
-    for index in np.ndindex(line.shape[:3]):
-        target = table.layer_targets(int(table.k[index[0]]))[index[1]]
-        usable = np.isfinite(line[index]) & (lengths > target) & (weights[index[1:]] > 0)
-        terms = min(int(usable.sum()), basis.shape[1])
-        if terms == 0:
-            coefficients[index][0] = -np.inf
-            continue
-        root = np.sqrt(weights[index[1:]][usable])
-        solution = np.linalg.lstsq(basis[usable, :terms] * root[:, None], line[index][usable] * root)
-        coefficients[index][:terms] = solution[0]
-    return ThresholdFit(table.placement, torch.from_numpy(coefficients))
+    targets = np.array([table.layer_targets(k) for k in table.k.tolist()])
+    above = lengths > targets[:, :, None, None]
+    weights = np.where(np.isfinite(line) & above, table.counts.numpy().astype(np.float64), 0.0)
+    line = np.where(weights > 0, line, 0.0)
+    terms = np.minimum((weights > 0).sum(axis=-1), len(basis))
+    coefficients = _least_squares(basis.T, line, weights, terms)
+    residuals = np.where(weights > 0, line - _evaluate(coefficients, basis), np.nan)
+    r_squared, rms = _quality(line, weights, residuals)
+    coefficients[terms == 0, 0] = -np.inf
+    return ThresholdFit(table.placement, *map(torch.from_numpy, (coefficients, r_squared, rms, residuals)))
+
+
+def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Integers) -> Floats:
+    """Coefficients [..., C] of the first ``terms`` [...] columns of ``basis`` [R, C] for ``values`` [..., R]."""
+    root = np.sqrt(weights)
+    used = np.arange(basis.shape[1]) < terms[..., None]
+    matrix = root[..., None] * basis * used[..., None, :]
+    # The columns have very different sizes. Scaled to the same one, a column counts as absent only if it is so.
+    norm = np.sqrt((matrix**2).sum(axis=-2))
+    norm[norm == 0] = 1.0
+    # R of the QR decomposition and Q'y at once, so that the singular values are those of small matrices
+    both = np.concatenate([matrix / norm[..., None, :], (root * values)[..., None]], axis=-1)
+    triangle = np.asarray(np.linalg.qr(both, mode="r"))
+    inverse = np.linalg.pinv(triangle[..., :-1], rcond=basis.shape[0] * np.finfo(np.float64).eps)
+    coefficients: Floats = (inverse @ triangle[..., -1:])[..., 0] / norm
+    return coefficients
+
+
+def _quality(values: Floats, weights: Floats, residuals: Floats) -> tuple[Floats, Floats]:
+    """R squared and root mean square residual [...], weighted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        total = weights.sum(axis=-1)
+        mean = (weights * values).sum(axis=-1) / total
+        variance = (weights * (values - mean[..., None]) ** 2).sum(axis=-1) / total
+        square = (weights * np.nan_to_num(residuals) ** 2).sum(axis=-1) / total
+        # what the values' own float32 rounding leaves is no variance
+        flat = variance <= (np.finfo(np.float32).eps * np.abs(mean)) ** 2
+        r_squared = np.where(flat, 1.0, 1.0 - square / np.where(flat, 1.0, variance))
+    return np.where(total > 0, r_squared, np.nan), np.sqrt(square)
 
 
 def line_of(placement: str, theta: Tensor) -> Floats:
@@ -86,9 +125,9 @@ def theta_of(placement: str, line: Floats) -> Floats:
     return np.where(line == -np.inf, line, np.exp(line)) if placement == "post_softmax" else line
 
 
-def _evaluate(coefficients: Tensor, basis: Floats) -> Floats:
+def _evaluate(coefficients: Floats, basis: Floats) -> Floats:
     # Not a matrix product: with three terms a sum, it would only wake the threads of the BLAS.
-    values: Floats = np.einsum("...c,cn->...n", coefficients.numpy(), basis)
+    values: Floats = np.einsum("...c,cn->...n", coefficients, basis)
     return values
 
 

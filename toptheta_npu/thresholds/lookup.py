@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -15,18 +13,19 @@ from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import MAX_LENGTH
-from .fit import ThresholdFit, line_of, theta_of
-from .knots import Floats, Integers, interpolate, lerp
+from .fit import line_of
+from .interpolation import Cells, Places, first_usable, fitted, interpolated, locate, usable_lines
+from .knots import Integers
+from .targets import Target
 
 if TYPE_CHECKING:
     from .table import Placement, ThresholdTable
 
-# The scratch of a pass stays in the second-level cache.
-_LENGTHS_PER_PASS = 2048
 # One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.
 _MOST_BYTES = 32 * 2**30
 
 Extrapolation = Literal["nearest", "fitted"]
+LookupForm = Literal["tabulated", "fitted"]
 
 
 class ThresholdExtrapolationWarning(UserWarning):
@@ -39,27 +38,33 @@ class MeanDiscardedMassWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class ThresholdsAtK:
-    """Thresholds of one k on one device, a row per length.
+    """Thresholds of one target on one device, a row per length.
 
     A decode step is one indexing operation without host synchronisation: ``theta[layer][n]`` with n an
     int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first.
 
     Attributes:
-        k: elements to keep per row.
+        k: elements to keep per row; None with ``target_kept``.
+        target_kept: elements to keep as a share of the row; None with ``k``.
         placement: ``"pre_softmax"`` (theta in units of the scaled score) or ``"post_softmax"``.
         longest: N, the last length with a row of its own.
-        layer_targets: the effective k of every layer; rows of at most that length are dense.
-        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to the layer's effective k.
+        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
+        dense_up_to: the length of the longest dense row of every layer: its effective k, or ``dense_below`` less one.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``.
         discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
             None if the table has none.
+        aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
     """
 
-    k: int
+    k: int | None
+    target_kept: float | None
     placement: Placement
     longest: int
     layer_targets: tuple[int, ...]
+    dense_up_to: tuple[int, ...]
     theta: tuple[Tensor, ...]
     discarded_mass: tuple[Tensor, ...] | None
+    aims: tuple[Tensor, ...]
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
         """Thresholds for rows of any length; those above N use row N. Works under torch.compile.
@@ -90,6 +95,10 @@ class ThresholdsAtK:
             )
         return self._rows(self.discarded_mass, layer, lengths)
 
+    def aim_rows(self, layer: int, lengths: Tensor) -> Tensor:
+        """The elements that rows of any length aim at, int32 [...], as :meth:`rows` gives the thresholds."""
+        return self._rows(self.aims, layer, lengths)
+
     def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
         if not 0 <= layer < len(source):
             raise TopThetaValueError("layer", f"0 to {len(source) - 1}", str(layer))
@@ -98,41 +107,150 @@ class ThresholdsAtK:
         return source[layer][lengths.to(torch.int64).clamp(0, self.longest)]
 
 
-def expand(
-    table: ThresholdTable,
-    k: int,
-    device: torch.device | str,
-    max_length: int | None,
-    extrapolation: Extrapolation,
-) -> ThresholdsAtK:
-    """The work of ``ThresholdTable.at``."""
-    if extrapolation not in get_args(Extrapolation):
-        raise TopThetaValueError("extrapolation", " or ".join(get_args(Extrapolation)), shown(extrapolation))
-    if max_length is not None and (type(max_length) is not int or not 1 <= max_length <= MAX_LENGTH):
-        raise TopThetaValueError("max_length", f"an int from 1 to {MAX_LENGTH}, or None", shown(max_length))
-    targets = table.layer_targets(k)
-    calibrated = int(table.lengths[-1])
-    longest = max_length or calibrated
-    destination = _checked_device(device)
-    _check_size(table, longest)
-    fit = None
-    if longest > calibrated:
-        _warn(table, longest, extrapolation)
-        fit = table.fit() if extrapolation == "fitted" else None
-    theta, mass = [], []
-    for layer in range(table.num_layers):
-        rows, mass_rows = _layer_rows(table, k, layer, longest, fit)
-        theta.append(torch.from_numpy(rows).to(destination))
-        if mass_rows is not None:
-            mass.append(torch.from_numpy(mass_rows).to(destination))
-    return ThresholdsAtK(
-        k=k,
-        placement=table.placement,
-        longest=longest,
-        layer_targets=tuple(targets),
-        theta=tuple(theta),
-        discarded_mass=tuple(mass) or None,
-    )
+class Lookup:
+    """What `ThresholdTable.at` works out: all that depends on the table once, the rest for each target.
+
+    Args:
+        table: the table.
+        max_length, extrapolation, form: as ``max_length``, ``extrapolation`` and ``lookup`` of ``ThresholdTable.at``.
+        discarded_mass: whether the table's discarded mass is wanted.
+    """
+
+    def __init__(
+        self,
+        table: ThresholdTable,
+        max_length: int | None = None,
+        extrapolation: Extrapolation = "nearest",
+        form: LookupForm = "tabulated",
+        *,
+        discarded_mass: bool = True,
+    ) -> None:
+        for name, value, choices in (("extrapolation", extrapolation, Extrapolation), ("lookup", form, LookupForm)):
+            if value not in get_args(choices):
+                raise TopThetaValueError(name, " or ".join(get_args(choices)), shown(value))
+        if max_length is not None and (type(max_length) is not int or not 1 <= max_length <= MAX_LENGTH):
+            raise TopThetaValueError("max_length", f"an int from 1 to {MAX_LENGTH}, or None", shown(max_length))
+        self._table = table
+        self._calibrated = int(table.lengths[-1])
+        self._extrapolation = extrapolation
+        self._form = form
+        self.longest = max_length or self._calibrated
+        _check_size(table, self.longest)
+        first = first_usable(table)
+        self._shortest = table.lengths.numpy()[np.minimum(first, len(table.lengths) - 1)]
+        self._lines = usable_lines(line_of(table.placement, table.theta), first)
+        self._mass = None
+        if discarded_mass and table.discarded_mass is not None:
+            mass = usable_lines(table.discarded_mass.numpy().astype(np.float64), first)
+            self._mass = np.where(self._lines == -np.inf, -np.inf, mass)
+        beyond = extrapolation == "fitted" and self.longest > self._calibrated
+        self._fit = table.fit() if form == "fitted" or beyond else None
+
+    def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:
+        """Thresholds of ``target`` on ``device``, in tensors of their own."""
+        table = self._table
+        target.check(table, self.longest)
+        destination = _checked_device(device)
+        lengths = np.arange(self.longest + 1)
+        targets = tuple(max(target.least(table), layer_k) for layer_k in table.layer_k)
+        dense_up_to, theta, mass, aims = [], [], [], []
+        # so that they can be written to outside of an inference mode that holds now
+        with torch.inference_mode(False):
+            rows = _Rows(self, target, lengths)
+            for layer, layer_k in enumerate(table.layer_k):
+                dense_up_to.append(int(np.flatnonzero(rows.plan(layer_k).dense)[-1]))
+                aims.append(torch.from_numpy(rows.plan(layer_k).aims.astype(np.int32)).to(destination))
+                theta_rows = rows.theta(layer)
+                theta.append(theta_rows.to(destination))
+                if self._mass is not None:
+                    mass.append(rows.discarded_mass(layer, theta_rows).to(destination))
+        return ThresholdsAtK(
+            target.k, None if target.target_kept is None else float(target.target_kept), table.placement, self.longest,
+            targets, tuple(dense_up_to), tuple(theta), tuple(mass) or None, tuple(aims),
+        )  # fmt: skip
+
+    def theta_rows(self, k: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
+        """Thresholds of one k and layer at ``lengths`` [N]: float32 [Hq, N], -inf up to the layer's effective k."""
+        rows: NDArray[np.float32] = _Rows(self, Target(k), lengths).theta(layer).numpy().T
+        return rows
+
+    def warn_beyond(self, stacklevel: int) -> None:
+        """Warns if there are thresholds beyond the calibrated lengths."""
+        if self.longest <= self._calibrated:
+            return
+        table = self._table
+        used = f"the thresholds of length {self._calibrated}"
+        if self._extrapolation == "fitted":
+            used = "the fitted function"
+        dense = [layer for layer in range(table.num_layers) if not bool(table.counts[layer].any())]
+        note = f"; layers {dense} have no thresholds and stay dense" if dense else ""
+        warnings.warn(
+            f"thresholds were calibrated for row lengths {int(table.lengths[0])} to {self._calibrated}, and "
+            f"max_length={self.longest} was asked for; longer rows use {used} "
+            f"(extrapolation={self._extrapolation!r}){note}",
+            ThresholdExtrapolationWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What rows of all lengths have in common in the layers of one minimum."""
+
+    aims: Integers
+    dense: NDArray[np.bool_]
+    by_k: Places
+    cells: Cells
+
+
+class _Rows:
+    """Rows of ``lengths`` [N] in every layer, under one target; with a fitted function those of 0 to the longest."""
+
+    def __init__(self, lookup: Lookup, target: Target, lengths: Integers) -> None:
+        self._lookup = lookup
+        self._table = lookup._table
+        self._target = target
+        self._lengths = lengths
+        self._plans: dict[int, _Plan] = {}
+
+    def plan(self, layer_k: int) -> _Plan:
+        if layer_k not in self._plans:
+            wanted = self._target.of(self._lengths, self._table)
+            aims = np.maximum(wanted, layer_k)
+            dense = (self._lengths <= aims) | (self._lengths < self._target.dense_below)
+            by_k = locate(self._table.k.numpy(), wanted, layer_k)
+            cells = Cells.of(locate(self._table.lengths.numpy(), self._lengths), by_k)
+            self._plans[layer_k] = _Plan(aims, dense, by_k, cells)
+        return self._plans[layer_k]
+
+    def theta(self, layer: int) -> Tensor:
+        """float32 [N, Hq]."""
+        lookup, plan = self._lookup, self.plan(self._table.layer_k[layer])
+        # the rows from here on are those of the fitted function, if there is one
+        start = 0
+        if lookup._form == "tabulated":
+            rows = interpolated(lookup._lines[layer], plan.cells, logarithmic=self._table.placement == "post_softmax")
+            start = lookup._calibrated + 1
+        else:
+            rows = torch.empty(len(self._lengths), self._table.num_heads)
+        if lookup._fit is not None:
+            lengths = np.maximum(self._lengths[start:], 1)
+            if lookup._extrapolation == "nearest":
+                lengths = np.minimum(lengths, lookup._calibrated)
+            values = fitted(lookup._fit, layer, lengths, plan.by_k.part(slice(start, None)), lookup._shortest[:, layer])
+            rows[start:] = values
+        rows[torch.from_numpy(np.flatnonzero(plan.dense))] = -torch.inf
+        return rows
+
+    def discarded_mass(self, layer: int, theta: Tensor) -> Tensor:
+        """float32 [N, Hq], 0 where ``theta``, the thresholds of the same rows, is -inf."""
+        assert self._lookup._mass is not None
+        plan = self.plan(self._table.layer_k[layer])
+        rows = interpolated(self._lookup._mass[layer], plan.cells, dense=0.0)
+        if self._lookup._fit is not None:
+            return torch.where(theta > -torch.inf, rows, 0.0)
+        rows[torch.from_numpy(np.flatnonzero(plan.dense))] = 0.0
+        return rows
 
 
 def _checked_device(device: torch.device | str) -> torch.device:
@@ -154,81 +272,3 @@ def _check_size(table: ThresholdTable, longest: int) -> None:
     if 4 * numbers > _MOST_BYTES:
         got = f"{4 * numbers / 2**30:.0f} GiB for rows of up to {longest} elements"
         raise TopThetaValueError("max_length", f"thresholds of at most {_MOST_BYTES // 2**30} GiB", got, "lower it")
-
-
-def _layer_rows(
-    table: ThresholdTable, k: int, layer: int, longest: int, fit: ThresholdFit | None
-) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Thresholds and discarded mass, each [longest + 1, Hq]."""
-    theta = np.empty((longest + 1, table.num_heads), dtype=np.float32)
-    mass = None if table.discarded_mass is None else np.empty_like(theta)
-    for start in range(0, longest + 1, _LENGTHS_PER_PASS):
-        lengths = np.arange(start, min(start + _LENGTHS_PER_PASS, longest + 1))
-        rows = theta_rows(table, k, layer, lengths, fit)
-        theta[lengths] = rows.T
-        if mass is not None and table.discarded_mass is not None:
-            mass_rows = _mass_rows(table, table.discarded_mass, k, layer, lengths)
-            mass[lengths] = np.where(rows == -np.inf, 0.0, mass_rows).T
-    return theta, mass
-
-
-def theta_rows(
-    table: ThresholdTable, k: int, layer: int, lengths: Integers, fit: ThresholdFit | None = None
-) -> NDArray[np.float32]:
-    """Thresholds of one layer at ``lengths`` [N]: float32 [Hq, N], -inf up to the layer's effective k."""
-    lower, upper, weight = _between(table, k, layer)
-    ends = []
-    for k_index in (lower, upper):
-        line = line_of(table.placement, table.theta[k_index, layer])
-        values = _over_lengths(table, line, k_index, layer, lengths)
-        beyond = lengths > int(table.lengths[-1])
-        if fit is not None and beyond.any():
-            values[:, beyond] = fit.line(k_index, layer, lengths[beyond])
-        ends.append(values)
-    mixed = theta_of(table.placement, lerp(ends[0], ends[1], weight))
-    mixed[:, lengths <= table.layer_targets(k)[layer]] = -np.inf
-    return mixed.astype(np.float32)
-
-
-def _mass_rows(table: ThresholdTable, mass: Tensor, k: int, layer: int, lengths: Integers) -> Floats:
-    lower, upper, weight = _between(table, k, layer)
-    low, high = (
-        _over_lengths(table, mass[k_index, layer].numpy().astype(np.float64), k_index, layer, lengths)
-        for k_index in (lower, upper)
-    )
-    return lerp(low, high, weight)
-
-
-def _between(table: ThresholdTable, k: int, layer: int) -> tuple[int, int, float]:
-    """The k knots around ``k`` and how far between them it lies, in the log of the layer's effective k."""
-    knots: list[int] = table.k.tolist()
-    upper = bisect.bisect_left(knots, k)
-    lower = upper if knots[upper] == k else upper - 1
-    low, target, high = (table.layer_targets(each)[layer] for each in (knots[lower], k, knots[upper]))
-    return lower, upper, 0.0 if low == high else math.log(target / low) / math.log(high / low)
-
-
-def _over_lengths(table: ThresholdTable, values: Floats, k_index: int, layer: int, lengths: Integers) -> Floats:
-    """``values`` [Hq, R] of one k and layer, interpolated to ``lengths`` [N].
-
-    Only lengths above the effective k carry a calibrated value. Below them the first such value is used:
-    for a k between two knots it stands in for "nearly everything", which is what it means there.
-    """
-    knots = table.lengths.numpy()
-    usable = knots > table.layer_targets(int(table.k[k_index]))[layer]
-    if not usable.any():
-        return np.full((len(values), len(lengths)), -np.inf)
-    return interpolate(values[:, usable], knots[usable], np.maximum(lengths, 1))
-
-
-def _warn(table: ThresholdTable, longest: int, extrapolation: Extrapolation) -> None:
-    first, last = int(table.lengths[0]), int(table.lengths[-1])
-    used = f"the thresholds of length {last}" if extrapolation == "nearest" else "the fitted function"
-    dense = [layer for layer in range(table.num_layers) if not bool(table.counts[layer].any())]
-    note = f"; layers {dense} have no thresholds and stay dense" if dense else ""
-    warnings.warn(
-        f"thresholds were calibrated for row lengths {first} to {last}, and max_length={longest} was asked "
-        f"for; longer rows use {used} (extrapolation={extrapolation!r}){note}",
-        ThresholdExtrapolationWarning,
-        stacklevel=4,
-    )

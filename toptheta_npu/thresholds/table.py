@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +17,9 @@ from .checks import DTYPES, UNITS, check_table
 from .file import read_table, save_table
 from .fingerprint import differences, is_schema_1
 from .fit import ThresholdFit, fit_table
-from .lookup import (
-    Extrapolation,
-    ThresholdsAtK,
-    expand,
-)
-from .text import read_text, write_csv, write_text
+from .lookup import Extrapolation, Lookup, LookupForm, ThresholdsAtK
+from .targets import Target
+from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
 
 Placement = Literal["pre_softmax", "post_softmax"]
 Estimator = Literal["algorithm1", "pooled", "quantile"]
@@ -136,33 +134,59 @@ class ThresholdTable:
 
     def at(
         self,
-        k: int,
+        k: int | None = None,
         *,
+        target_kept: float | None = None,
+        dense_below: int = 0,
         device: torch.device | str = "cpu",
         max_length: int | None = None,
         extrapolation: Extrapolation = "nearest",
+        lookup: LookupForm = "tabulated",
     ) -> ThresholdsAtK:
-        """Thresholds for one k on one device, one row per row length.
+        """Thresholds for one k, or one share of the row, on one device, one row per row length.
 
         Linear in log k between k knots and in log n between length knots; after the softmax it is log
-        theta that is linear. Rows no longer than the layer's effective k are dense (-inf).
+        theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Worked out in float32,
+        at the knots exact.
+
+        With ``target_kept``, a row of n keys of layer l has the threshold that it would have with
+        k = round(target_kept * n), and at least the smallest calibrated k: it aims at max(k, layer_k[l]) elements.
 
         Args:
             k: elements to keep per row, within the calibrated knots.
+            target_kept: in place of k, the share of its keys that a row aims at, between 0 and 1.
+            dense_below: rows of fewer keys are dense.
             device: where the thresholds go.
             max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
             extrapolation: beyond the longest calibrated length, ``"nearest"`` uses that length's
                 thresholds, ``"fitted"`` the function of :meth:`fit`.
+            lookup: up to the longest calibrated length, ``"tabulated"`` uses the calibrated thresholds, ``"fitted"``
+                the function of :meth:`fit`, which has no scatter from length to length.
 
         Raises:
-            TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the knots, another argument is unusable, or the rows of all
-                lengths would take more than 32 GiB.
+            TopThetaTypeError: ``k``, ``target_kept`` or ``dense_below`` has the wrong type.
+            TopThetaValueError: ``k`` is outside the knots; ``target_kept`` needs a larger k than was calibrated; both
+                or neither are given; another argument is unusable, or the rows of all lengths would take more than
+                32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
+
+        Example:
+            >>> n = torch.tensor([64, 256, 1024])
+            >>> table = ThresholdTable(
+            ...     theta=torch.tensor([[[[2.0, 3.0, 4.0]]], [[[1.0, 2.0, 3.0]]]]), k=torch.tensor([16, 64]), lengths=n,
+            ...     counts=torch.ones(1, 1, 3, dtype=torch.int64), std=torch.zeros(2, 1, 1, 3),
+            ...     placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[0], fingerprint="demo")
+            >>> table.at(32).theta[0][n].flatten()
+            tensor([2.0000, 2.5000, 3.5000])
+            >>> table.at(target_kept=1 / 16, dense_below=100).theta[0][n].flatten()
+            tensor([-inf, 3., 3.])
         """
-        return expand(self, k, device, max_length, extrapolation)
+        prepared = Lookup(self, max_length, extrapolation, lookup)
+        found = prepared.at(Target(k, target_kept, dense_below), device)
+        prepared.warn_beyond(stacklevel=2)
+        return found
 
     def fit(self) -> ThresholdFit:
         """Theta as a function of the row length, by least squares weighted with the counts.
@@ -234,6 +258,27 @@ class ThresholdTable:
         """
         write_csv(self, path, k)
 
+    def export_sdc_text(self, path: str | Path, k: int) -> None:
+        """Writes the discarded mass at one k as the authors' sdc.txt.
+
+        One line ``L<layer>_H<head>:<length> <mass> <samples>`` for every line of :meth:`export_text`.
+
+        Raises:
+            TopThetaTypeError: ``k`` is not an int.
+            TopThetaValueError: the table has no discarded mass, ``k`` is outside the knots, or the file cannot be
+                written.
+        """
+        write_sdc(self, path, k)
+
+    def with_sdc_text(self, path: str | Path) -> ThresholdTable:
+        """This table with the discarded mass of the authors' sdc.txt, which is the mean of the rows' masses.
+
+        Raises:
+            TopThetaValueError: the table has several k; or a line is malformed, a duplicate or of another table, or a
+                head has no line at all; the message has the line number.
+        """
+        return dataclasses.replace(self, discarded_mass=read_sdc(path, self), discarded_statistic="mean")
+
     @classmethod
     def from_text(
         cls,
@@ -264,18 +309,46 @@ class ThresholdTable:
             TopThetaValueError: a line is malformed or a duplicate, a layer has several k, or a layer or
                 head has no line at all; the message has the line number.
         """
-        if placement not in UNITS:
-            raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(placement))
-        fields = read_text(path, placement)
-        return cls(
-            **fields,
-            placement=placement,
-            estimator=estimator,
-            alpha=alpha,
-            fingerprint=fingerprint,
-            provenance=provenance or {},
-            quantile=quantile,
-        )
+        _check_placement(placement)
+        fields = {**read_text(path, placement), "placement": placement, "estimator": estimator, "alpha": alpha}
+        return cls(**fields, quantile=quantile, fingerprint=fingerprint, provenance=provenance or {})
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | Path,
+        *,
+        k: int,
+        fingerprint: str,
+        layer_k: Sequence[int] | Mapping[int, int] | None = None,
+        placement: Placement = "pre_softmax",
+        estimator: Estimator = "algorithm1",
+        alpha: float = 0.1,
+        quantile: float | None = None,
+        provenance: Mapping[str, str] | None = None,
+    ) -> ThresholdTable:
+        """Reads the authors' CSV, gzipped or not, with header layer,head,seq_len,threshold.
+
+        It has no counts, so each line counts as one calibration row.
+
+        Args:
+            path: the file.
+            k: that the thresholds were calibrated for, which the file does not say.
+            layer_k: per layer the least k, 0 for none, or a mapping of layers to it; None: none in any layer.
+            fingerprint, placement, estimator, alpha, quantile, provenance: as in :meth:`from_text`.
+
+        Raises:
+            TopThetaTypeError: ``k`` or ``layer_k`` has the wrong type.
+            TopThetaValueError: ``k`` or ``layer_k`` does not fit; or as :meth:`from_text`.
+        """
+        _check_placement(placement)
+        fields = {**read_csv(path, placement, k, layer_k), "placement": placement, "estimator": estimator}
+        return cls(**fields, alpha=alpha, quantile=quantile, fingerprint=fingerprint, provenance=provenance or {})
+
+
+def _check_placement(placement: str) -> None:
+    if placement not in UNITS:
+        raise TopThetaValueError("placement", f"one of {', '.join(UNITS)}", repr(placement))
 
 
 def _check_model(path: str | Path, wanted: str, found: str) -> None:

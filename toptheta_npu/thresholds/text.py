@@ -1,20 +1,18 @@
-"""Text forms of a table: the th.txt and csv files of the paper's authors."""
+"""Text forms of a table: the th.txt, sdc.txt and csv files of the paper's authors."""
 
 from __future__ import annotations
 
 import gzip
-import math
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from .._files import file_error, read_bytes, write_atomically
-from ..errors import TopThetaValueError
+from .._files import file_error, write_atomically
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import MAX_LENGTH
 from .fit import line_of, theta_of
 from .knots import (
@@ -24,26 +22,10 @@ from .knots import (
     fill_gaps,
     length_knots,
 )
+from .text_lines import CSV_HEADER, Line, Lines, parse_csv, parse_sdc, parse_text
 
 if TYPE_CHECKING:
     from .table import ThresholdTable
-
-_LINE = re.compile(r"L(\d{1,9})_H(\d{1,9}):(\d{1,9}) (\S+) (\d{1,9}) (\d{1,9})")
-#: Larger files are not read: 4 GiB of lines.
-_MAX_FILE_BYTES = 2**32
-_FORM = "L<layer>_H<head>:<length> <threshold> <samples> <k>"
-
-
-@dataclass(frozen=True)
-class _Line:
-    number: int
-    theta: float
-    count: int
-    k: int
-
-
-#: (layer, head) -> row length -> what the file says about it.
-_Lines = dict[tuple[int, int], dict[int, _Line]]
 
 
 def write_text(table: ThresholdTable, path: str | Path, k: int) -> None:
@@ -58,10 +40,24 @@ def write_text(table: ThresholdTable, path: str | Path, k: int) -> None:
 
 def write_csv(table: ThresholdTable, path: str | Path, k: int) -> None:
     """The work of ``ThresholdTable.export_csv``."""
-    lines = ["layer,head,seq_len,threshold\n"]
+    lines = [CSV_HEADER + "\n"]
     lines += [f"{layer},{head},{length},{theta!s}\n" for layer, head, _, length, theta in _entries(table, k)]
     # Without a time stamp the same table gives the same bytes.
     write_atomically(path, gzip.compress("".join(lines).encode(), mtime=0))
+
+
+def write_sdc(table: ThresholdTable, path: str | Path, k: int) -> None:
+    """The work of ``ThresholdTable.export_sdc_text``."""
+    mass = table.at(k).discarded_mass
+    if mass is None:
+        remedy = "run calibrate_discarded_mass, or add one with with_sdc_text"
+        raise TopThetaValueError("discarded_mass", "a table calibrated with it", "None", remedy)
+    values = [rows.numpy() for rows in mass]
+    lines = [
+        f"L{layer}_H{head}:{length} {values[layer][length, head]!s} {int(table.counts[layer, head, index])}\n"
+        for layer, head, index, length, _ in _entries(table, k)
+    ]
+    write_atomically(path, "".join(lines).encode())
 
 
 def read_text(path: str | Path, placement: str) -> dict[str, Any]:
@@ -70,29 +66,75 @@ def read_text(path: str | Path, placement: str) -> dict[str, Any]:
     Raises:
         TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
     """
-    lines = _parse(path)
-    heads = _check_grid(path, lines)
-    layer_ks = [next(iter(lines[layer, 0].values())).k for layer in range(len(lines) // heads)]
+    lines = parse_text(path)
+    _check_grid(path, lines)
+    layers = 1 + max(layer for layer, _ in lines)
+    layer_ks = [next(iter(lines[layer, 0].values())).k for layer in range(layers)]
     lowest = min(layer_ks)
-    layer_k = tuple(0 if k == lowest else k for k in layer_ks)
-    lengths = _knots_for(lines)
-    theta = np.full((len(layer_ks), heads, len(lengths)), -np.inf)
-    counts = np.zeros(theta.shape, dtype=np.int64)
-    known = np.zeros(theta.shape, dtype=np.bool_)
+    return _fields(lines, placement, lowest, tuple(0 if k == lowest else k for k in layer_ks))
+
+
+def read_csv(
+    path: str | Path, placement: str, k: int, layer_k: Sequence[int] | Mapping[int, int] | None
+) -> dict[str, Any]:
+    """The fields of a table that a csv file and its ``k`` determine.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: ``k`` or ``layer_k`` is unusable.
+        TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
+    """
+    if type(k) is not int:
+        raise TopThetaTypeError("k", "an int", shown(k))
+    if not 1 <= k <= MAX_LENGTH:
+        raise TopThetaValueError("k", f"1 to {MAX_LENGTH}", shown(k))
+    least = _least_by_layer(layer_k)
+    lines = parse_csv(path, k, least)
+    _check_grid(path, lines)
+    layers = 1 + max(layer for layer, _ in lines)
+    if isinstance(layer_k, (list, tuple)) and len(layer_k) != layers:
+        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer of {path}", str(len(layer_k)))
+    if beyond := [layer for layer in least if layer >= layers]:
+        raise TopThetaValueError("layer_k", f"layers 0 to {layers - 1}, which {path} has", f"layer {shown(beyond[0])}")
+    return _fields(lines, placement, k, tuple(least.get(layer, 0) for layer in range(layers)))
+
+
+def _least_by_layer(layer_k: Sequence[int] | Mapping[int, int] | None) -> dict[int, int]:
+    if layer_k is None:
+        return {}
+    if not isinstance(layer_k, (list, tuple, Mapping)):
+        raise TopThetaTypeError("layer_k", "a list or tuple of ints, or a mapping of layers to ints", shown(layer_k))
+    least = dict(layer_k) if isinstance(layer_k, Mapping) else dict(enumerate(layer_k))
+    for layer, k in least.items():
+        if type(layer) is not int or type(k) is not int:
+            raise TopThetaTypeError("layer_k", "ints", f"{shown(layer)}: {shown(k)}")
+        if layer < 0 or not 0 <= k <= MAX_LENGTH:
+            raise TopThetaValueError(
+                "layer_k", f"layers from 0, and a k from 0 to {MAX_LENGTH}", f"{layer}: {shown(k)}"
+            )
+    return least
+
+
+def read_sdc(path: str | Path, table: ThresholdTable) -> Tensor:
+    """The discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
+
+    Raises:
+        TopThetaValueError: the table has several k, or the file is missing, malformed, or of another table; with the
+            line number.
+    """
+    if len(table.k) != 1:
+        remedy = "the file is of one k: export that k as th.txt, and read both files"
+        raise TopThetaValueError("table", "a table of one k", shown(table.k.tolist()), remedy)
+    lines = parse_sdc(path, table)
+    lengths = table.lengths.numpy()
+    mass = np.zeros(table.theta.shape[1:])
+    known = np.zeros(mass.shape, dtype=np.bool_)
     for (layer, head), entries in lines.items():
-        _pool(entries, lengths, theta[layer, head], counts[layer, head], known[layer, head])
-    wanted = np.array([[lengths > max(lowest, k)] * heads for k in layer_k])
-    line = fill_gaps(line_of(placement, torch.from_numpy(theta)), known, wanted, lengths)
-    values = np.where(known, theta, theta_of(placement, line))
-    tensor = torch.from_numpy(values.astype(np.float32))[None]
-    return {
-        "theta": tensor,
-        "k": torch.tensor([lowest]),
-        "lengths": torch.from_numpy(lengths),
-        "counts": torch.from_numpy(counts),
-        "std": torch.zeros_like(tensor),
-        "layer_k": layer_k,
-    }
+        _pool(entries, lengths, mass[layer, head], np.zeros(len(lengths), dtype=np.int64), known[layer, head])
+    wanted = table.theta[0].numpy() > -np.inf
+    for layer, head in np.argwhere(wanted.any(axis=-1) & ~known.any(axis=-1)).tolist():
+        raise file_error(path, "lines for every head that has thresholds", f"none for L{layer}_H{head}")
+    filled = fill_gaps(mass, known, wanted, lengths)
+    return torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))[None]
 
 
 def _entries(table: ThresholdTable, k: int) -> Iterator[tuple[int, int, int, int, np.float32]]:
@@ -107,71 +149,48 @@ def _entries(table: ThresholdTable, k: int) -> Iterator[tuple[int, int, int, int
                     yield layer, head, index, length, theta[index, head]
 
 
-def _parse(path: str | Path) -> _Lines:
-    lines: _Lines = {}
-    layer_k: dict[int, int] = {}
-    try:
-        text = read_bytes(path, "a th.txt file", _MAX_FILE_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise file_error(path, "a text file", str(error)) from error
-    for number, content in enumerate(text.splitlines(), start=1):
-        if not content.strip():
-            continue
-        where = f"{path}, line {number}"
-        layer, head, length, line = _parse_line(where, number, content)
-        if layer_k.setdefault(layer, line.k) != line.k:
-            got = f"{layer_k[layer]} and {line.k}"
-            raise TopThetaValueError(where, f"one k in layer {layer}", got, "split the file by k")
-        head_lines = lines.setdefault((layer, head), {})
-        if length in head_lines:
-            got = f"a second one (the first is line {head_lines[length].number})"
-            remedy = "a file appended to by several runs: keep one of them"
-            raise TopThetaValueError(where, f"one line for L{layer}_H{head}:{length}", got, remedy)
-        head_lines[length] = line
-    return lines
+def _fields(lines: Lines, placement: str, k: int, layer_k: tuple[int, ...]) -> dict[str, Any]:
+    heads = 1 + max(head for _, head in lines)
+    lengths = _knots_for(lines)
+    theta = np.full((len(layer_k), heads, len(lengths)), -np.inf)
+    counts = np.zeros(theta.shape, dtype=np.int64)
+    known = np.zeros(theta.shape, dtype=np.bool_)
+    for (layer, head), entries in lines.items():
+        _pool(entries, lengths, theta[layer, head], counts[layer, head], known[layer, head])
+    wanted = np.array([[lengths > max(k, least)] * heads for least in layer_k])
+    line = fill_gaps(line_of(placement, torch.from_numpy(theta)), known, wanted, lengths)
+    values = np.where(known, theta, theta_of(placement, line))
+    tensor = torch.from_numpy(values.astype(np.float32))[None]
+    return {
+        "theta": tensor,
+        "k": torch.tensor([k]),
+        "lengths": torch.from_numpy(lengths),
+        "counts": torch.from_numpy(counts),
+        "std": torch.zeros_like(tensor),
+        "layer_k": layer_k,
+    }
 
 
-def _parse_line(where: str, number: int, content: str) -> tuple[int, int, int, _Line]:
-    match = _LINE.fullmatch(content.strip())
-    if match is None:
-        raise TopThetaValueError(where, _FORM, repr(content))
-    layer, head, length, count, k = (int(match[group]) for group in (1, 2, 3, 5, 6))
-    try:
-        theta = float(match[4])
-    except ValueError:
-        raise TopThetaValueError(where, "a number as threshold", match[4]) from None
-    if math.isnan(theta):
-        raise TopThetaValueError(where, "a number as threshold", "NaN", "calibrate again")
-    if length > MAX_LENGTH:
-        raise TopThetaValueError(where, f"a length up to {MAX_LENGTH}", str(length))
-    if not 1 <= k < length:
-        raise TopThetaValueError(where, "1 <= k < length (shorter rows are dense)", f"k={k}, length={length}")
-    return layer, head, length, _Line(number, theta, count, k)
-
-
-def _check_grid(path: str | Path, lines: _Lines) -> int:
-    if not lines:
-        raise file_error(path, f"lines of the form {_FORM}", "none")
+def _check_grid(path: str | Path, lines: Lines) -> None:
     layers = 1 + max(layer for layer, _ in lines)
     heads = 1 + max(head for _, head in lines)
     for layer in range(layers):
         for head in range(heads):
             if (layer, head) not in lines:
                 raise file_error(path, f"lines for {layers} layers x {heads} heads", f"none for L{layer}_H{head}")
-    return heads
 
 
-def _knots_for(lines: _Lines) -> Integers:
+def _knots_for(lines: Lines) -> Integers:
     present = sorted({length for entries in lines.values() for length in entries})
     if len(present) > MAX_LENGTH_KNOTS:
         present = length_knots(present[-1], present[0])
     return np.array(present, dtype=np.int64)
 
 
-def _pool(entries: dict[int, _Line], lengths: Integers, theta: np.ndarray, counts: Integers, known: np.ndarray) -> None:
-    """Writes the mean threshold of each knot's bucket, weighted by the counts, into the rows given."""
+def _pool(entries: dict[int, Line], lengths: Integers, theta: np.ndarray, counts: Integers, known: np.ndarray) -> None:
+    """Writes the mean value of each knot's bucket, weighted by the counts, into the rows given."""
     buckets = bucket_of(torch.tensor(list(entries)), lengths.tolist()).numpy()
-    values = np.array([line.theta for line in entries.values()])
+    values = np.array([line.value for line in entries.values()])
     samples = np.array([line.count for line in entries.values()], dtype=np.int64)
     for bucket in np.unique(buckets):
         inside = buckets == bucket

@@ -1,0 +1,103 @@
+"""What calibration decides, measured on the embedded model.
+
+    python -m benchmarks.calibration_study [--part NAME] [--stored]
+
+It writes docs/results/calibration and renews the tables and figures of docs/calibration.md. About 40 minutes on two
+cores; perplexities and counts do not depend on what else runs there.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from benchmarks.calibration_study import drift_control, selectors
+from benchmarks.calibration_study.figures import save_figures
+from benchmarks.calibration_study.measure import calibrate_all, measure_all, steps
+from benchmarks.calibration_study.points import Plan
+from benchmarks.calibration_study.tables import tables
+from benchmarks.tables import goal_table, renew
+from toptheta_npu._checks import check_choice
+from toptheta_npu._tables import Table
+from toptheta_npu.assets import load_tiny_llama
+from toptheta_npu.evaluation.corpus import python_note
+from toptheta_npu.evaluation.workers import ModelWorkers
+from toptheta_npu.thresholds import ThresholdExtrapolationWarning
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "calibration.md"
+RESULTS = PAGE.parent / "results" / "calibration"
+#: What is measured, by the names of the files in `RESULTS`.
+PARTS: Mapping[str, Callable[[Console], dict[str, Any]]] = {
+    "thresholds": lambda console: measured_thresholds(console, Plan()),
+    "drift_control": drift_control.measure,
+    "selectors": selectors.measure,
+}
+
+
+def stored(part: str) -> list[dict[str, Any]]:
+    """The results of a part that were written last."""
+    return json.loads((RESULTS / f"{part}.json").read_text())["results"]  # type: ignore[no-any-return]
+
+
+def all_tables() -> dict[str, Table]:
+    """Every table by the name of its place in the page, from what was written last."""
+    return tables(stored("thresholds")) | {
+        "study drift control": drift_control.as_table(stored("drift_control")),
+        "study drift control goals": goal_table(drift_control.goals(stored("drift_control"))),
+        "study selectors": selectors.as_table(stored("selectors")),
+    }
+
+
+def main(
+    part: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PARTS)}, and no other.")] = None,
+    stored_only: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
+) -> None:
+    """Measure, write docs/results/calibration, and renew the tables and figures of docs/calibration.md."""
+    console = Console(width=max(Console().width, 160), highlight=False)
+    started = time.perf_counter()
+    for name in () if stored_only else part or PARTS:
+        check_choice("--part", name, tuple(PARTS))
+        environment = {"python": platform.python_version(), "torch": torch.__version__}
+        figures = {"environment": environment, **PARTS[name](console)}
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    for table in all_tables().values():
+        console.print(table.as_rich())
+    save_figures(stored("thresholds"), RESULTS)
+    renew(PAGE, all_tables())
+    console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
+
+
+def measured_thresholds(console: Console, plan: Plan) -> dict[str, Any]:
+    """Every calibration and every measurement of its thresholds, on all cores."""
+    if note := python_note():
+        console.print(note)
+    # the last row lengths of a few windows may be unseen; their neighbours' thresholds are what a user would get
+    warnings.simplefilter("ignore", ThresholdExtrapolationWarning)
+    model, tokenizer = load_tiny_llama()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar, ModelWorkers(model) as workers:
+        task = bar.add_task("calibrating and measuring", total=steps(plan))
+
+        def step() -> None:
+            workers.check()
+            bar.advance(task)
+
+        tables_of_all = calibrate_all(workers, tokenizer, plan, step)
+        results = measure_all(workers, tokenizer, tables_of_all, plan, step)
+    return {"settings": asdict(plan), "results": results}
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,169 @@
+"""Does drift control bring k̃ back to k on text unlike the calibration text, and at which price?
+
+The embedded model decodes 8 windows of Python source and 8 of English prose, one token after the other, by thresholds
+that were calibrated on the one and on the other, with drift control and without.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor
+from transformers import LlamaForCausalLM, StaticCache
+
+from benchmarks.tables import Goal
+from toptheta_npu._tables import Table
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.evaluation.corpus import prose_windows, token_windows
+from toptheta_npu.evaluation.methods import DENSER_LAYERS
+from toptheta_npu.evaluation.perplexity import summarise
+from toptheta_npu.models import DriftControl, LayerStatistics, calibrate, sparsify
+from toptheta_npu.thresholds import ThresholdTable
+
+LENGTH, STEPS, SETTLED = 2560, 512, 256
+TEXTS = ("python", "english")
+PLACEMENTS = ("pre_softmax", "post_softmax")
+KS = (32, 64)
+
+
+class Trial:
+    """The windows of one text, with their prefixes and with what dense attention makes of them."""
+
+    def __init__(self, model: LlamaForCausalLM, windows: Tensor) -> None:
+        self._model = model
+        self._windows = windows
+        prefix = LENGTH - STEPS - 1
+        self._cache = StaticCache(config=model.config, max_cache_len=LENGTH)
+        model(windows[:, :prefix], past_key_values=self._cache, logits_to_keep=1)
+        dense = [model(window[None, :-1], logits_to_keep=STEPS).logits[0] for window in windows]
+        self.dense_nats = self._nats(torch.stack(dense))
+
+    def run(self, table: ThresholdTable, k: int, control: DriftControl | None) -> dict[str, Any]:
+        """Decodes the last tokens of all windows together."""
+        cache, model = copy.deepcopy(self._cache), self._model
+        with sparsify(model, table, k=k, drift_control=control, statistics=True) as recording:
+            logits = [
+                model(self._windows[:, at : at + 1], past_key_values=cache).logits[:, 0]
+                for at in range(LENGTH - STEPS - 1, LENGTH - 1)
+            ]
+            layers = recording.statistics()
+        nats = self._nats(torch.stack(logits, dim=1))
+        changes = 100 * ((nats - self.dense_nats).exp() - 1)
+        total = 100 * ((nats.mean() - self.dense_nats.mean()).exp() - 1)
+        return {
+            "perplexity": nats.mean().exp().item(),
+            "change_percent": total.item(),
+            "standard_error": (changes.std() / len(changes) ** 0.5).item(),
+            "after_256_steps": self._kept(layers, table, k, slice(SETTLED, None)),
+            "all_steps": self._kept(layers, table, k, slice(None)),
+        }
+
+    def _nats(self, logits: Tensor) -> Tensor:
+        """[windows]"""
+        target = self._windows[:, -STEPS:]
+        return F.cross_entropy(logits.float().transpose(1, 2), target, reduction="none").mean(1)
+
+    def _kept(self, layers: list[LayerStatistics], table: ThresholdTable, k: int, steps: slice) -> dict[str, Any]:
+        """k̃/k and the V rows in some of the steps, in layers from 2 on; the mean also in the first two."""
+        parts = [self._part(layer, steps) for layer in layers]
+        targets = table.layer_targets(k)
+        ratios = [part.kept.view(-1, len(self._windows), part.kept.shape[-1]) / target
+                  for part, target in zip(parts, targets, strict=True)]  # fmt: skip
+        of_layers = torch.stack(ratios[DENSER_LAYERS:], dim=2)  # steps, windows, layers, heads
+        heads, windows = of_layers.mean((0, 1)), of_layers.mean((0, 2, 3))
+        return {
+            "kept_over_k": of_layers.mean().item(),
+            "kept_over_k_first_layers": torch.stack(ratios[:DENSER_LAYERS]).mean().item(),
+            "heads": [heads.min().item(), heads.max().item()],
+            "windows": [windows.min().item(), windows.max().item()],
+            "reads": asdict(summarise(parts[DENSER_LAYERS:])),
+        }
+
+    def _part(self, layer: LayerStatistics, steps: slice) -> LayerStatistics:
+        def cut(rows: Tensor) -> Tensor:
+            return rows.unflatten(0, (STEPS, len(self._windows)))[steps].flatten(0, 1)
+
+        return LayerStatistics(*(cut(getattr(layer, name)) for name in LayerStatistics.__dataclass_fields__))
+
+
+def goals(results: list[dict[str, Any]]) -> list[Goal]:
+    """What drift control has to reach out of domain, against the thresholds in domain without it."""
+    found = []
+    by_case = {(row["text"], row["calibrated_on"], row["placement"], row["k"], row["drift_control"]): row
+               for row in results}  # fmt: skip
+    for (text, source, placement, k, controlled), row in by_case.items():
+        if text == source or not controlled:
+            continue
+        name = f"{text} by thresholds of {source}, {placement}, k = {k}: "
+        home = by_case[text, text, placement, k, False]
+        part, reads = row["after_256_steps"], row["after_256_steps"]["reads"]
+        for unit, away in (("heads", 0.1), ("windows", 0.05)):
+            farthest = max(part[unit], key=lambda ratio: abs(ratio - 1))
+            found.append(Goal(f"{name}distance of k̃/k from 1, {unit}", abs(farthest - 1), away))
+        for steps in ("after_256_steps", "all_steps"):
+            raised = row[steps]["reads"]["value_rows_p95"] / home[steps]["reads"]["value_rows_p95"]
+            found.append(Goal(f"{name}p95 of V rows over that in domain, {steps.replace('_', ' ')}", raised, 1.0))
+        assert reads["value_rows_p95"] > 0
+        more = row["change_percent"] - home["change_percent"]
+        found.append(Goal(f"{name}percentage points of perplexity above in domain", more, 0.1))
+    return found
+
+
+def english_thresholds(model: LlamaForCausalLM, texts: Tensor, placement: str) -> ThresholdTable:
+    return calibrate(
+        model, texts, k=(32, 64, 128, 256, 512), placement=placement, estimator="pooled",  # type: ignore[arg-type]
+        row_fraction=0.25, top_k_at_calibration=False,
+    )  # fmt: skip
+
+
+def measure(console: Console, windows: int = 8, calibration: int = 16) -> dict[str, Any]:
+    """Decodes by all thresholds, in domain and out of it, with and without control.
+
+    Args:
+        windows: of each text.
+        calibration: windows of prose to calibrate on.
+    """
+    model, tokenizer = load_tiny_llama()
+    control, results = DriftControl(), []
+    prose = prose_windows(tokenizer, "calibration", LENGTH, calibration)
+    with torch.inference_mode():
+        tables = {("python", placement): load_tiny_llama_thresholds(placement) for placement in PLACEMENTS}
+        tables |= {("english", placement): english_thresholds(model, prose, placement) for placement in PLACEMENTS}
+        trials = {
+            "python": Trial(model, token_windows(tokenizer, "evaluation", LENGTH, windows)),
+            "english": Trial(model, prose_windows(tokenizer, "evaluation", LENGTH, windows)),
+        }
+        cases = [(text, source, placement, k, controlled) for placement in PLACEMENTS for k in KS for text in TEXTS
+                 for source in TEXTS for controlled in (False, True)]  # fmt: skip
+        for text, source, placement, k, controlled in cases:
+            case = {"text": text, "calibrated_on": source, "placement": placement, "k": k, "drift_control": controlled}
+            results.append(case | trials[text].run(tables[source, placement], k, control if controlled else None))
+            console.print(f"drift control: {len(results)} of {len(cases)} cases")
+    settings = {
+        "windows": windows, "length": LENGTH, "decode_steps": STEPS, "calibration_windows_of_prose": calibration,
+        "drift_control": asdict(control), "sdc": "exact", "vmc": True,
+        "dense_perplexity": {text: trial.dense_nats.mean().exp().item() for text, trial in trials.items()},
+    }  # fmt: skip
+    return {"settings": settings, "results": results}
+
+
+def as_table(results: list[dict[str, Any]]) -> Table:
+    """What is kept and what it costs after the first steps, for a page."""
+    cells = []
+    for row in results:
+        part, reads = row["after_256_steps"], row["after_256_steps"]["reads"]
+        cells.append([
+            row["placement"].replace("_", "-"), str(row["k"]), row["calibrated_on"], row["text"],
+            "yes" if row["drift_control"] else "no", f"{part['kept_over_k']:.2f}",
+            *("{:.2f} to {:.2f}".format(*part[unit]) for unit in ("windows", "heads")),
+            f"{reads['value_rows_mean']:.0f}", f"{reads['value_rows_p95']:.0f}",
+            f"{row['change_percent']:+.2f} ± {row['standard_error']:.2f} %",
+        ])  # fmt: skip
+    head = ("thresholds", "k", "calibrated on", "used on", "control", "k̃/k", "of windows", "of heads", "V rows: mean",
+            "p95", "perplexity against dense")  # fmt: skip
+    return Table("Drift control", head, cells)

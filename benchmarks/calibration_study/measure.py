@@ -1,0 +1,106 @@
+"""Runs the calibrations and the measurements on as many threads as there are cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from benchmarks.calibration_study import points
+from benchmarks.calibration_study.calibrations import PLACEMENTS, TableKey, run_pass, with_top_k
+from benchmarks.calibration_study.points import K, Plan, Point, Text
+from toptheta_npu.evaluation import methods
+from toptheta_npu.evaluation.corpus import prose_windows, token_windows
+from toptheta_npu.evaluation.methods import Method
+from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
+from toptheta_npu.evaluation.workers import ModelWorkers
+from toptheta_npu.models import sparsify
+from toptheta_npu.thresholds import ThresholdTable
+
+Tables = dict[TableKey, ThresholdTable]
+Progress = Callable[[], None]
+_READERS: dict[str, Callable[..., Tensor]] = {"python": token_windows, "prose": prose_windows}
+
+
+def steps(plan: Plan) -> int:
+    """How often `calibrate_all` and `measure_all` call their progress."""
+    sequences = sum(each.sizes[-1] for each in points.passes(plan)) + len(PLACEMENTS) * plan.long_sizes[-1]
+    return sequences + len(list(points.points(plan))) + len(_texts(plan))
+
+
+def calibrate_all(workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, plan: Plan, progress: Progress) -> Tables:
+    """Every table that a point needs."""
+    futures: list[Future[Any]] = []
+    for wanted in sorted(points.passes(plan), key=lambda each: -len(each.watchers)):
+        windows = _READERS[wanted.text](tokenizer, "calibration", wanted.length, wanted.sizes[-1])
+        futures.append(workers.submit(partial(run_pass, wanted=wanted, windows=windows, progress=progress)))
+    windows = token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])
+    for placement in PLACEMENTS:
+        futures.append(
+            workers.submit(partial(with_top_k, windows=windows, placement=placement, k=K, progress=progress))
+        )
+    tables: Tables = {}
+    for future in futures:
+        tables.update(future.result())
+    return tables
+
+
+def measure_all(
+    workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, tables: Tables, plan: Plan, progress: Progress
+) -> list[dict[str, Any]]:
+    """One row per point and, first, the dense ones: what was measured, with all its labels."""
+    tasks = {
+        name: workers.submit(partial(_task, tokenizer=tokenizer, plan=plan, text=text, length=length))
+        for name, (text, length) in _texts(plan).items()
+    }
+
+    def measure(method: Callable[[], Method], text: Text) -> Future[Result]:
+        return workers.submit(lambda model: tasks[text].result().evaluate(method(), model))
+
+    dense = {text: measure(methods.dense, text) for text in tasks}
+    results = [(point, measure(partial(_method, tables, point), point.text)) for point in points.points(plan)]
+    rows = []
+    for text, future in dense.items():
+        rows.append({"part": "dense", "label": "dense", "text": text, **_as_json(future.result())})
+        progress()
+    for point, future in results:
+        rows.append({**_labels(point), **_as_json(future.result())})
+        progress()
+    return rows
+
+
+def _texts(plan: Plan) -> dict[Text, tuple[str, int]]:
+    """Where the held-out texts come from, and the length of their windows."""
+    return {"python": ("python", plan.long), "short python": ("python", plan.short), "prose": ("prose", plan.long)}
+
+
+def _task(
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, plan: Plan, text: str, length: int
+) -> PerplexityTask:
+    return PerplexityTask(model, _READERS[text](tokenizer, "evaluation", length, plan.windows), plan.positions)
+
+
+def _method(tables: Tables, point: Point) -> Method:
+    table = points.thresholds_of(point, tables)
+    options: dict[str, Any] = {"lookup": "fitted"} if point.form == "fitted" else {}
+    return Method(
+        "Top-θ", point.k,
+        lambda model: sparsify(model, table, k=point.k, prefill="thresholded", statistics=True, **options),
+    )  # fmt: skip
+
+
+def _labels(point: Point) -> dict[str, Any]:
+    return {
+        "part": point.part, "label": point.label, "placement": point.key.watcher.placement, "k": point.k,
+        "text": point.text, "windows": point.key.windows,
+    }  # fmt: skip
+
+
+def _as_json(result: Result) -> dict[str, Any]:
+    fields = asdict(result)
+    return {name: fields[name] for name in ("nats", "kept_over_k", "spread", "reads")}

@@ -1,0 +1,103 @@
+"""What a cap at k elements, and keys that every row keeps, make of Top-θ.
+
+Top-θ with its compensations on the embedded model, the same with CAPK (at most k of the elements that passed: the most
+recent, or half of the first and half of the last), and the same with the first s and the last r keys of every row
+besides: at the same k, and at so small a k that as many V rows are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from toptheta_npu._tables import Table
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.evaluation import corpus, methods
+from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.evaluation.report import change, standard_error
+from toptheta_npu.thresholds import ThresholdTable
+
+LENGTH = 2560
+PLACEMENTS = ("pre_softmax", "post_softmax")
+KS = (32, 64)
+MATCHED_K = 64
+FIRST_AND_LAST = ((4, 0), (0, 16), (4, 16), (4, 64))
+
+
+class Study:
+    """All methods on the windows of a task, against dense attention on them."""
+
+    def __init__(self, task: PerplexityTask, search: PerplexityTask, console: Console) -> None:
+        self._task = task
+        self._search = search
+        self._console = console
+        self.dense = task.evaluate(methods.dense())
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for placement in PLACEMENTS:
+            table = load_tiny_llama_thresholds(placement)
+            for k in KS:
+                yield self._row("Top-θ", table, k, methods.top_theta(table, k, compensated=True))
+                for keep in ("recent", "first_and_last"):
+                    method = methods.top_theta_capped(table, k, keep)
+                    yield self._row(f"capped, {keep}", table, k, method)
+            for first, last in FIRST_AND_LAST:
+                name = f"first {first} and last {last}"
+                matched = self._matched_k(table, first, last)
+                for k, note in ((MATCHED_K, ""), (matched, f", as many V rows as k = {MATCHED_K}")):
+                    method = methods.top_theta_with_first_and_last(table, k, first, last)
+                    yield self._row(name + note, table, k, method)
+
+    def _matched_k(self, table: ThresholdTable, first: int, last: int) -> int:
+        """The k at which about as many V rows are read as by Top-θ alone at `MATCHED_K`; they are linear in k."""
+
+        def value_rows(k: int, ends: tuple[int, int]) -> float:
+            method = methods.top_theta_with_first_and_last(table, k, *ends)
+            return self._search.evaluate(method).reads.value_rows_mean
+
+        low, high = int(table.k[0]), MATCHED_K
+        wanted, below, above = value_rows(high, (0, 0)), *(value_rows(k, (first, last)) for k in (low, high))
+        return round(max(low, low + (wanted - below) / (above - below) * (high - low)))
+
+    def _row(self, name: str, table: ThresholdTable, k: int, method: methods.Method) -> dict[str, Any]:
+        result = self._task.evaluate(method)
+        row = {
+            "method": name, "placement": table.placement, "k": k, "perplexity": result.perplexity,
+            "change_percent": change(result, self.dense), "standard_error": standard_error(result, self.dense),
+            "kept_over_k": result.kept_over_k, "reads": asdict(result.reads), "nats": result.nats,
+        }  # fmt: skip
+        self._console.print(f"{name}, {table.placement}, k = {k}: {row['change_percent']:+.2f} %, {result.reads}")
+        return row
+
+
+def as_table(rows: list[dict[str, Any]]) -> Table:
+    """For a page."""
+    head = ("thresholds", "k", "method", "change of perplexity", "k̃/k", "V rows", "empty rows")
+    cells = []
+    for row in rows:
+        reads = row["reads"]
+        spread = f"{reads['value_rows_mean']:.0f} / {reads['value_rows_p95']:.0f} / {reads['value_rows_max']:.0f}"
+        above = f"{row['change_percent']:+.2f} ± {row['standard_error']:.2f} %"
+        cells.append([
+            row["placement"].replace("_", "-"), str(row["k"]), row["method"], above, f"{row['kept_over_k']:.2f}",
+            spread, f"{100 * reads['empty_share']:.1f} %",
+        ])  # fmt: skip
+    return Table("Caps and keys that are always kept", head, cells)
+
+
+def measure(console: Console, windows: int = 8, positions: int = 512) -> dict[str, Any]:
+    """Evaluates all methods.
+
+    Args:
+        windows: held-out ones.
+        positions: last tokens of each that are predicted.
+    """
+    model, tokenizer = load_tiny_llama()
+    text = corpus.token_windows(tokenizer, "evaluation", LENGTH, windows)
+    task, search = (PerplexityTask(model, part, positions) for part in (text, text[::4]))
+    study = Study(task, search, console)
+    settings = {"windows": windows, "length": LENGTH, "positions": positions, "sdc": "exact", "vmc": True}
+    return {"settings": settings, "dense_perplexity": study.dense.perplexity, "results": list(study.rows())}

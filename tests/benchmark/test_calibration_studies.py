@@ -1,0 +1,97 @@
+"""The studies of thresholds on the embedded model: their parts on very little text, and the page against its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.calibration_study import drift_control, points
+from benchmarks.calibration_study.__main__ import PAGE, all_tables
+from benchmarks.calibration_study.calibrations import TableKey, Watcher
+from benchmarks.calibration_study.figures import save_figures
+from benchmarks.calibration_study.measure import calibrate_all, measure_all, steps
+from benchmarks.calibration_study.points import Plan
+from benchmarks.calibration_study.selectors import as_table
+from benchmarks.calibration_study.tables import tables
+from toptheta_npu.assets import load_tiny_llama
+from toptheta_npu.calibration import Calibrator
+from toptheta_npu.evaluation.workers import ModelWorkers
+from toptheta_npu.models import calibrate
+
+
+def case(source: str, controlled: bool, ratio: float, p95: float, change: float) -> dict[str, object]:
+    part = {"heads": [ratio, 1.02], "windows": [0.99, ratio], "reads": {"value_rows_p95": p95}}
+    return {
+        "text": "python", "calibrated_on": source, "placement": "pre_softmax", "k": 32, "drift_control": controlled,
+        "after_256_steps": part, "all_steps": part, "change_percent": change,
+    }  # fmt: skip
+
+
+def test_goals_compare_control_out_of_domain_with_thresholds_in_domain() -> None:
+    rows = [
+        case("python", False, 1.0, 200, 0.3),
+        case("english", False, 1.8, 300, 0.2),
+        case("python", True, 1, 150, 0),
+    ]
+    found = drift_control.goals([*rows, case("english", True, 0.94, 190, 0.35)])
+    assert [goal.value for goal in found] == pytest.approx([0.06, 0.06, 0.95, 0.95, 0.05])
+    assert [goal.met for goal in found] == [True, False, True, True, True]
+
+
+def test_a_row_of_the_table_of_selectors() -> None:
+    reads = {"value_rows_mean": 90.4, "value_rows_p95": 190, "value_rows_max": 500, "empty_share": 0.037}
+    row = {"method": "Top-θ", "placement": "pre_softmax", "k": 32, "change_percent": 0.331, "standard_error": 0.2,
+           "kept_over_k": 0.97, "reads": reads}  # fmt: skip
+    assert as_table([row]).rows == [["pre-softmax", "32", "Top-θ", "+0.33 ± 0.20 %", "0.97", "90 / 190 / 500", "3.7 %"]]
+
+
+@pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
+def test_every_point_is_measured_on_a_table_of_its_own_calibration(tmp_path: Path) -> None:
+    plan = Plan(long=300, short=280, long_sizes=(1, 2), short_sizes=(1,), prose=1, windows=1, positions=8)
+    model, tokenizer = load_tiny_llama()
+    done: list[None] = []
+    with ModelWorkers(model, count=1) as workers:
+        made = calibrate_all(workers, tokenizer, plan, lambda: done.append(None))
+        rows = measure_all(workers, tokenizer, made, plan, lambda: done.append(None))
+    assert len(done) == steps(plan)
+    assert len(rows) == 3 + len(list(points.points(plan)))
+    assert set(tables(rows)) <= set(all_tables())
+    for table in tables(rows).values():
+        assert table.rows
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    for picture in save_figures(rows, tmp_path):
+        assert picture.stat().st_size > 10_000
+    watcher = Watcher("pooled", "post_softmax")
+    windows = points_windows(tokenizer, plan)
+    alone = calibrate(
+        model, windows, k=watcher.ks, placement="post_softmax", estimator="pooled", layer_k=(256, 256, 0, 0, 0, 0),
+        row_fraction=0.25, top_k_at_calibration=False,
+    )  # fmt: skip
+    assert torch.equal(made[TableKey("python", 300, 2, watcher)].theta, alone.theta)
+
+
+def points_windows(tokenizer: object, plan: Plan) -> torch.Tensor:
+    from toptheta_npu.evaluation.corpus import token_windows
+
+    return token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])  # type: ignore[arg-type]
+
+
+def test_a_unified_threshold_is_the_mean_over_all_rows() -> None:
+    calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0], alpha=0.0)
+    generator = torch.Generator().manual_seed(0)
+    thresholds = []
+    for length in (16, 40, 64):
+        scores = torch.randn(2, 5, length, generator=generator)
+        calibrator.observe(0, scores, torch.full((5,), length))
+        thresholds.append(scores.sort(descending=True).values[..., 8])
+    table = points.unified(calibrator.finish(fingerprint="demo", provenance={}))
+    expected = torch.cat(thresholds, dim=1).mean(1)
+    assert torch.allclose(table.at(8).theta[0][[9, 30, 64]], expected.expand(3, 2), atol=1e-6)
+
+
+def test_the_page_shows_what_was_measured() -> None:
+    text = PAGE.read_text()
+    for name, table in all_tables().items():
+        assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in text, name

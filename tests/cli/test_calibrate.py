@@ -1,0 +1,678 @@
+"""``toptheta calibrate`` as a user types it."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+import yaml
+
+from tests.models.tiny import new_model
+from toptheta_npu import cli
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
+from toptheta_npu.calibration import Calibrator
+from toptheta_npu.calibration.state import CalibrationState
+from toptheta_npu.cli import calibration_report
+from toptheta_npu.cli.calibration_report import Kept
+from toptheta_npu.models import model_fingerprint
+from toptheta_npu.thresholds import ThresholdTable
+
+#: The module, which the function in cli/__init__.py hides.
+command = import_module("toptheta_npu.cli.calibrate")
+#: Python sources with enough tokens for some windows.
+BOOKS = Path(unittest.__file__).parent
+OTHER_BOOKS = Path(email.__file__).parent
+QUICK = ("--device", "cpu", "--length", "96", "--sequences", "4", "--row-fraction", "1", "--k", "8")
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_one_thread() -> Iterator[None]:
+    """What the command sets for its process goes back; one thread is fastest for tiny models."""
+    verbosity, threads = transformers.utils.logging.get_verbosity(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    transformers.utils.logging.set_verbosity(verbosity)
+    transformers.utils.logging.enable_progress_bar()
+
+
+def save_model(folder: Path, kind: str = "llama") -> Path:
+    """A tiny random model with the tokenizer of the embedded one."""
+    new_model(kind, layers=3, vocab_size=2048, bos_token_id=0, eos_token_id=0).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY_LLAMA / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("models") / "tiny-random")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text((BOOKS / "case.py").read_text())
+    return tmp_path
+
+
+def main(*arguments: str) -> int | str | None:
+    """Exit status of the command line in this process."""
+    given, sys.argv = sys.argv, ["toptheta", "calibrate", *arguments]
+    try:
+        cli.main()
+    except SystemExit as done:
+        return done.code
+    finally:
+        sys.argv = given
+    return 0
+
+
+def words(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+def test_a_model_folder_becomes_a_table(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = save_model(folder / f"tiny-{kind}", kind)
+    assert main(str(where), "--text", "book.txt", *QUICK, "-o", "table.theta") == 0, capsys.readouterr().err
+    network = transformers.AutoModelForCausalLM.from_pretrained(where)
+    table = ThresholdTable.load("table.theta", fingerprint=model_fingerprint(network))
+    assert (table.k.tolist(), table.estimator, table.placement) == ([8], "pooled", "pre_softmax")
+    assert table.layer_k == (24, 24, 0)
+    assert int(table.lengths[-1]) == 96
+    assert sorted(path.name for path in folder.iterdir()) == ["book.txt", "table.theta", f"tiny-{kind}"]
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The command without arguments but for a size that suits a test, in a process of its own."""
+    folder = tmp_path_factory.mktemp("embedded")
+    arguments = ["--sequences", "3", "--length", "512", "--row-fraction", "0.5"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "toptheta_npu", "calibrate", *arguments], capture_output=True, text=True, cwd=folder,
+        env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder, done.stdout
+
+
+def test_the_embedded_model_needs_no_arguments_and_keeps_about_k(embedded: tuple[Path, str]) -> None:
+    folder, text = embedded
+    table = ThresholdTable.load(folder / "thresholds.theta", fingerprint=model_fingerprint(load_tiny_llama()[0]))
+    assert table.k.tolist() == [64, 128]
+    assert table.layer_k == (128, 128, 0, 0, 0, 0)
+    ratios = [float(ratio) for ratio in re.findall(r"(\d\.\d\d) \(\d\.\d\d to \d\.\d\d\)", text)]
+    assert len(ratios) == 2 * 6
+    assert all(0.6 < ratio < 1.6 for ratio in ratios)
+
+
+def test_the_summary_says_what_was_made_and_what_comes_next(embedded: tuple[Path, str]) -> None:
+    text = embedded[1]
+    assert "\x1b" not in text
+    for part in (
+        r"^tiny_llama: 6 layers x 8 heads, on cpu with 1 threads\. pooled, pre_softmax, k = 64, 128, on 3 windows",
+        r"On 4 held-out windows: k̃/k, the mean over heads and rows \(5th to 95th percentile of the rows\)",
+        r"\* keeps at least 128\. Dense: rows of up to k keys \(\d+ % and \d+ % of the held-out rows at k = 64 and 128",
+        r"\); up to 128 keys in layers 0 and 1\.",
+        r"Row lengths: \d+ from 65 to 512, ",
+        r"thresholds\.theta: 0\.\d\d MB, after \d+ s, with at most \d\.\d GiB of memory\.",
+        r"Next: with toptheta_npu\.sparsify\(model, toptheta_npu\.ThresholdTable\.load\('thresholds\.theta'\), k=128\)",
+        r"toptheta inspect thresholds\.theta",
+    ):
+        assert re.search(part, words(text)), (part, text)
+
+
+def test_the_line_of_python_runs(embedded: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(embedded[0])
+    (line,) = [line for line in embedded[1].splitlines() if line.startswith("Next: ")]
+    network, tokenizer = load_tiny_llama()
+    tokens = tokenizer("import os\n" * 60, return_tensors="pt")
+    source = line.removeprefix("Next: ").replace("...", "**tokens, max_new_tokens=2, do_sample=False")
+    exec(f"import toptheta_npu\n{source}", {"model": network, "tokens": tokens})
+
+
+def test_the_same_command_gives_the_same_bytes_wherever_it_runs(model: Path, folder: Path) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy("book.txt", elsewhere)
+    shutil.copytree(model, elsewhere / model.name)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 0
+    assert main(str(elsewhere / model.name), "--text", str(elsewhere / "book.txt"), *QUICK, "-o", "again.theta") == 0
+    assert Path("thresholds.theta").read_bytes() == Path("again.theta").read_bytes()
+    provenance = ThresholdTable.load("again.theta").provenance
+    assert not [value for value in provenance.values() if str(folder) in value or str(model.parent) in value]
+
+
+def test_the_provenance_holds_the_settings_in_force_and_the_texts(model: Path, folder: Path) -> None:
+    assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "3") == 0
+    provenance = ThresholdTable.load("thresholds.theta").provenance
+    settings = yaml.safe_load(provenance["configuration"])
+    assert settings["model"] == provenance["model"] == "tiny-random"
+    assert (settings["text"], settings["k"], settings["layer_k"]) == (["book.txt"], [8], [24, 24, 0])
+    assert (settings["seed"], settings["dtype"], settings["top_k_at_calibration"]) == (3, "auto", False)
+    assert re.fullmatch(r"first \d+ bytes, sha256 [0-9a-f]{64}", provenance["text book.txt"])
+    assert provenance["windows"] == "<|endoftext|> after every document"
+    assert provenance["sequences"] == "4"
+    # and they are a file for --config
+    Path("again.yaml").write_text(provenance["configuration"])
+    shutil.copytree(model, folder / "tiny-random")
+    assert main("--config", "again.yaml", "--device", "cpu", "-o", "again.theta") == 0
+    assert Path("again.theta").read_bytes() == Path("thresholds.theta").read_bytes()
+
+
+def test_files_of_one_name_and_many_files_are_all_in_the_provenance(model: Path, folder: Path) -> None:
+    parts = Path("book.txt").read_text().split("\n    def ")
+    for name, some in (("a", parts[::2]), ("b", parts[1::2])):
+        (folder / name).mkdir()
+        (folder / name / "book.txt").write_text("\n".join(some))
+    assert main(str(model), "--text", "a/book.txt", "--text", "b/book.txt", *QUICK) == 0
+    provenance = ThresholdTable.load("thresholds.theta").provenance
+    assert {"text book.txt", "text book.txt (2)"} <= set(provenance)
+    (folder / "many").mkdir()
+    for number, part in enumerate(parts[:60]):
+        (folder / "many" / f"{number}.txt").write_text(part)
+    assert len(parts) > 55
+    assert main(str(model), "--text", "many", *QUICK, "--sequences", "all", "--force") == 0
+    texts = ThresholdTable.load("thresholds.theta").provenance["texts"]
+    assert re.fullmatch(rf"{min(60, len(parts))} files, sha256 of their names and digests [0-9a-f]{{64}}", texts)
+
+
+def test_the_command_line_wins_over_the_file(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"model: {model}", "text: book.txt", "k: [4, 8]", "length: 64", "sequences: 3", "layer_k: {0: 16}"]
+    Path("settings.yaml").write_text("\n".join([*lines, "placement: post_softmax", "device: cpu"]))
+    assert main("--config", "settings.yaml", "--length", "80", "--placement", "pre_softmax") == 0
+    table = ThresholdTable.load("thresholds.theta")
+    assert (table.k.tolist(), table.layer_k, table.placement) == ([4, 8], (16, 0, 0), "pre_softmax")
+    assert int(table.lengths[-1]) == 80
+    Path("settings.yaml").write_text("\n".join([*lines, "placment: post_softmax"]))
+    assert main("--config", "settings.yaml") == 2
+    assert "settings.yaml:7: placment: expected the name of a setting, got another; did you mean placement?" in words(
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "top_k"),
+    [
+        (["--estimator", "algorithm1"], "True"),
+        (["--estimator", "algorithm1", "--k", "16"], "False"),
+        (["--estimator", "algorithm1", "--dense-at-calibration"], "False"),
+        (["--estimator", "pooled"], "False"),
+        (["--estimator", "pooled", "--top-k-at-calibration"], "True"),
+        (["--estimator", "quantile", "--quantile", "0.9"], "False"),
+    ],
+)
+def test_top_k_at_calibration_is_that_of_the_paper_where_it_can_be(
+    options: list[str], top_k: str, model: Path, folder: Path
+) -> None:
+    assert main(str(model), "--text", "book.txt", *QUICK, *options) == 0
+    assert ThresholdTable.load("thresholds.theta").provenance["top_k_at_calibration"] == top_k
+
+
+def test_rows_of_generated_tokens_are_calibrated_too(model: Path, folder: Path) -> None:
+    assert main(str(model), "--text", "book.txt", *QUICK, "--decode-tokens", "5") == 0
+    table = ThresholdTable.load("thresholds.theta")
+    assert (int(table.lengths[-1]), table.provenance["decode_tokens"]) == (101, "5")
+
+
+def test_texts_to_judge_by(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = partial(main, str(model), "--text", "book.txt", *QUICK, "--force", "--evaluation")
+    assert arguments(str(OTHER_BOOKS / "message.py")) == 0
+    assert "8 held out." in words(capsys.readouterr().out)
+    Path("copy.txt").write_text("# other words at first\n" + Path("book.txt").read_text()[200:])
+    before = Path("thresholds.theta").read_bytes()
+    assert arguments("copy.txt") == 2
+    message = words(capsys.readouterr().err)
+    assert (
+        "error: --evaluation: expected texts of which at most 10 % of any window is calibrated on, in runs of 32 "
+        in (message)
+    )
+    example = re.search(r'got \d+ % of window \d+, such as "(.*)"; name other texts', message)
+    assert example
+    assert example[1][:30] in words(Path("book.txt").read_text())
+    assert Path("thresholds.theta").read_bytes() == before
+
+
+def test_repeated_text_among_the_windows_that_are_kept_back_is_told(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("book.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 300)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 0
+    assert "note: Of the windows that were kept back, 1 share more than 10 % of their tokens" in words(
+        capsys.readouterr().out
+    )
+
+
+def test_less_text_than_asked_for_is_told(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("book.txt").write_text(Path("book.txt").read_text()[:3000])
+    (folder / "texts").mkdir()
+    shutil.move("book.txt", "texts")
+    (folder / "texts" / "picture.png").write_bytes(b"\0")
+    assert main(str(model), "--text", "texts", *QUICK, "--sequences", "500") == 0
+    out = words(capsys.readouterr().out)
+    assert re.search(r"note: The texts hold \d+ windows of 96 tokens to calibrate on, and not 500\.", out)
+    assert "note: 1 file is left out, binary or empty, such as texts/picture.png." in out
+    assert main(str(model), "--text", "texts", *QUICK, "--sequences", "all", "--force") == 0
+
+
+def broken_models(folder: Path, model: Path) -> None:
+    """Copies of the model, each with one fault."""
+    ignored = {
+        "no-config": "config.json", "no-weights": "model.safetensors", "no-tokenizer": "tokenizer*",
+        "damaged": "model.safetensors", "unknown": "config.json", "not-causal": "config.json",
+        "own-code": "config.json", "no-json": "config.json", "sliding": "config.json",
+        "bad-tokenizer": "tokenizer.json",
+    }  # fmt: skip
+    for name, pattern in ignored.items():
+        shutil.copytree(model, folder / name, ignore=shutil.ignore_patterns(pattern))
+    (folder / "damaged" / "model.safetensors").write_bytes(b"abc")
+    (folder / "bad-tokenizer" / "tokenizer.json").write_text("{")
+    own = {"model_type": "foo", "auto_map": {"AutoConfig": "configuration_foo.Foo"}}
+    window = {**json.loads((model / "config.json").read_text()), "model_type": "mistral", "sliding_window": 64}
+    for name, content in {
+        "unknown": '{"model_type": "foo"}', "not-causal": '{"model_type": "t5"}', "own-code": json.dumps(own),
+        "no-json": "{", "sliding": json.dumps(window),
+    }.items():  # fmt: skip
+        (folder / name / "config.json").write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./nowhere", "MODEL: expected the folder of a model, or its name on the Hub, got nowhere, which is not there"),
+        ("book.txt", "got book.txt, a file; correct the path"),
+        (
+            "no-config",
+            "MODEL: expected a folder with config.json, got no-config without it; give the folder that save_",
+        ),
+        ("no-weights", "MODEL: expected a folder with weights, got no-weights without model.safetensors"),
+        ("no-tokenizer", "MODEL: expected a folder with a tokenizer, got no-tokenizer without tokenizer.json; save it"),
+        ("bad-tokenizer", "MODEL: expected a tokenizer that transformers can load, got bad-tokenizer ("),
+        ("damaged", "MODEL: expected weights that transformers can load, got damaged ("),
+        ("unknown", "MODEL: expected an architecture that transformers knows, got unknown (The checkpoint you are"),
+        ("not-causal", "MODEL: expected a causal language model, got not-causal (model type t5); use a decoder-only"),
+        ("own-code", "got own-code, which brings code of its own; add --trust-remote-code if you trust it"),
+        ("no-json", "MODEL: expected a configuration that transformers can read, got no-json ("),
+        ("sliding", "sliding_window: expected None, got 64"),
+    ],
+)
+def test_models_that_cannot_be_calibrated(
+    name: str, message: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken_models(folder, model)
+    assert main(name, "--text", "book.txt", *QUICK) == 2
+    said = words(capsys.readouterr().err)
+    assert message in said
+    assert said.count("error:") == 1
+    assert not Path("thresholds.theta").exists()
+
+
+def test_a_name_that_is_not_on_this_machine(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a network, as tests are: set before transformers is imported, so in a process of its own."""
+    arguments = [sys.executable, "-m", "toptheta_npu", "calibrate", "nobody/nothing", "--text", "book.txt", *QUICK]
+    done = subprocess.run(arguments, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 2
+    said = words(done.stderr)
+    assert said.startswith("error: MODEL: expected a configuration here or on the Hub, got nobody/nothing (")
+    assert said.endswith("give a folder, or download the model first: hf download NAME ")
+
+
+def no_weights(*_: object) -> None:
+    raise AssertionError("the weights were loaded before the options were looked at")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--k", "0"], "k: expected an int from 1"),
+        (["--k", "96"], "--k: expected less than 96, the keys of the longest row, got 96; lower it, or raise --length"),
+        (["--k", "8"], "k: expected one or more different numbers, got [8, 8]"),
+        (["--length", "1"], "--length: expected an int of at least 2, got 1"),
+        (["--length", "300"], "--length: expected at most 256 tokens, for which the model has positions, got 300; use"),
+        (["--length", "250", "--decode-tokens", "9"], "expected at most 247 tokens, for which the model has positions"),
+        (["--decode-tokens", "-1"], "--decode-tokens: expected an int of at least 0, got -1"),
+        (["--sequences", "none"], "--sequences: expected a number from 1, or all, got 'none'"),
+        (["--sequences", "0"], "--sequences: expected a number from 1, or all, got '0'"),
+        (["--layer-k", "1,2"], "--layer-k: expected 3 numbers, one per layer, got 2; such as 0:512,1:512 for"),
+        (["--layer-k", "0:1,9:1"], "--layer-k: expected layers 0 to 2, got layer 9"),
+        (["--layer-k", "0:1,0:2"], "got layer 0 twice"),
+        (["--layer-k", "x"], "--layer-k: expected LAYER:K, separated by commas, got 'x'"),
+        (["--layer-k", "99,99,99"], "--layer-k: expected less than 96, the keys of the longest row, in some layer"),
+        (["--placement", "middle"], "--placement: expected one of pre_softmax, post_softmax, got 'middle'"),
+        (["--estimator", "best"], "--estimator: expected one of algorithm1, pooled, quantile"),
+        (["--estimator", "quantile"], "quantile: expected a number with estimator='quantile', got None"),
+        (["--quantile", "0.9"], "quantile: expected None with estimator='pooled', got 0.9"),
+        (["--k", "4", "--top-k-at-calibration"], "--top-k-at-calibration: expected one --k, which decides what later"),
+        (["--row-fraction", "2"], "row_fraction: expected above 0 and at most 1, got 2.0"),
+        (["--alpha", "nan"], "alpha: expected a finite number, got nan"),
+        (["--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got 'int8'"),
+        (["--checkpoint-every", "0"], "--checkpoint-every: expected an int of at least 1, got 0"),
+        (["--shards", "4/4"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '4/4'; such as 0/4"),
+        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, auto, got 'tpu'"),
+        (["--encoding", "utf-99"], "--encoding: expected an encoding of text, got 'utf-99'; such as utf-8, utf-16"),
+        (["--encoding", "utf-16"], "book.txt: expected the byte order mark of utf-16, got none at offset 0"),
+        (["--text", "nowhere.txt"], "nowhere.txt: expected a file or folder with text, got no such file; correct the"),
+        (["--evaluation", "short.txt"], "--evaluation: expected at least 96 tokens for 1 window of 96, got 7; name"),
+        (["-o", "nowhere/t.theta"], "--output: expected a file in an existing folder, got no such folder at nowhere/"),
+        (["-o", "/dev"], "--output: expected the name of a file, got a folder at /dev"),
+        (["-o", "there.theta"], "--output: expected a new file, got there.theta, which is there already; add --force"),
+        (["-o", "copy/t.safetensors"], "--output: expected a name that does not end in .safetensors in the folder of a "
+         "model, got copy/t.safetensors, which engines such as vLLM would load as weights; use t.theta"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused_before_any_work(
+    options: list[str], message: str, model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(command, "load_weights", no_weights)
+    (folder / "short.txt").write_text("too short a text")
+    (folder / "there.theta").write_text("there")
+    (folder / "copy").mkdir()
+    (folder / "copy" / "config.json").write_text("{}")
+    assert main(str(model), "--text", "book.txt", *QUICK, *options) == 2
+    said = words(capsys.readouterr().err)
+    assert message in said
+    assert (folder / "there.theta").read_text() == "there"
+    assert not (folder / "thresholds.theta").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "message"),
+    [
+        ("too short a text", "96", "--text: expected at least 192 tokens for 2 windows of 96, of which one is kept "
+         "back to judge by, got 7; name more text "),
+        ("all = len(range(9))\n" * 30, "250", r"got (\d+); name more text, or use --length \d+ "),
+        ("  \n ", "96", "got 0; name more text "),
+    ],
+)  # fmt: skip
+def test_too_little_text(
+    text: str, length: str, message: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("book.txt").write_text(text)
+    assert main(str(model), "--text", "book.txt", *QUICK, "--length", length) == 2
+    said = words(capsys.readouterr().err)
+    assert re.search(message, said)
+    if shorter := re.search(r"use --length (\d+)", said):
+        assert main(str(model), "--text", "book.txt", *QUICK, "--length", shorter[1]) == 0
+
+
+def test_another_model_needs_text(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(str(model), *QUICK) == 2
+    assert "--text: expected files or folders with text to calibrate on, got none; such as: --text book.txt" in words(
+        capsys.readouterr().err
+    )
+
+
+def test_a_disk_that_is_too_small_is_told_before_the_work(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "load_weights", no_weights)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 0, 100))
+    assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    assert re.search(r"--output: expected a disk with \d+ free bytes, got 100 in ", words(capsys.readouterr().err))
+
+
+def test_a_table_that_cannot_be_written_is_kept_elsewhere(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert main(str(model), "--text", "book.txt", *QUICK, "-o", "/dev/full") == 2
+    said = words(capsys.readouterr().err)
+    assert (
+        "expected a place where the table can be written, got No space left on device at /dev/full; the table" in said
+    )
+    (kept,) = folder.glob("toptheta-*/thresholds.theta")
+    assert ThresholdTable.load(kept).k.tolist() == [8]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Path, folder: Path) -> None:
+    """Ended when the state has been written once: no table is there, and the second run makes that of a single one."""
+    slow = ["--decode-tokens", "40", "--checkpoint-every", "2", "--sequences", "10"]
+    arguments = [str(model), "--text", "book.txt", *QUICK, *slow]
+    assert main(*arguments, "-o", "whole.theta") == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toptheta_npu", "calibrate", *arguments], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    state = folder / "thresholds.theta.partial"
+    while process.poll() is None and not state.exists():
+        time.sleep(0.002)
+    process.send_signal(ending)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if ending is signal.SIGINT else -signal.SIGKILL)
+    assert ("interrupted: the same command goes on from thresholds.theta.partial." in out) == (ending is signal.SIGINT)
+    assert not Path("thresholds.theta").exists()
+    assert 2 <= len(CalibrationState.load(state).seen) < 10
+    assert main(*arguments) == 0
+    assert Path("thresholds.theta").read_bytes() == Path("whole.theta").read_bytes()
+    assert not state.exists()
+
+
+def interrupted(model: Path, *options: str) -> None:
+    """A run that fails after its second window, with the state of two kept."""
+    calibrator = Calibrator.observe
+    seen = []
+
+    def observe(self: Calibrator, layer: int, *others: torch.Tensor) -> None:
+        seen.append(layer)
+        if seen.count(0) == 3:
+            raise KeyboardInterrupt
+        calibrator(self, layer, *others)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Calibrator, "observe", observe)
+        assert main(str(model), "--text", "book.txt", *QUICK, "--checkpoint-every", "2", *options) == 130
+
+
+def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted(model)
+    assert "interrupted: the same command goes on from thresholds.theta.partial." in words(capsys.readouterr().out)
+    state = folder / "thresholds.theta.partial"
+    kept = state.read_bytes()
+    # other settings do not go on from it, and leave it alone
+    assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1") == 2
+    said = words(capsys.readouterr().err)
+    assert (
+        "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); pass" in said
+    )
+    assert state.read_bytes() == kept
+    assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1", "--restart") == 0
+    assert "going on" not in capsys.readouterr().out
+    assert not state.exists()
+    interrupted(model, "--force")
+    capsys.readouterr()
+    assert main(str(model), "--text", "book.txt", *QUICK, "--force") == 0
+    assert "note: going on from thresholds.theta.partial; --restart begins anew." in words(capsys.readouterr().out)
+
+
+def test_the_state_outlives_a_table_that_cannot_be_saved(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThresholdTable, "save", full_disk(ThresholdTable.save, "thresholds.theta"))
+        assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    assert "No space left on device at thresholds.theta; the table is not lost" in words(capsys.readouterr().err)
+    assert sorted(path.name for path in folder.glob("thresholds*")) == ["thresholds.theta.partial"]
+    (kept,) = folder.glob("toptheta-*/thresholds.theta")
+    assert main(str(model), "--text", "book.txt", *QUICK) == 0
+    assert kept.read_bytes() == Path("thresholds.theta").read_bytes()
+
+
+def full_disk(save: Callable[[ThresholdTable, Path], None], name: str) -> Callable[[ThresholdTable, Path], None]:
+    def fail(table: ThresholdTable, path: Path) -> None:
+        save(table, Path("/dev/full") if str(path) == name else path)
+
+    return fail
+
+
+def test_shards_merge_to_the_table_of_one_process(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [str(model), "--text", "book.txt", *QUICK]
+    assert main(*arguments, "-o", "whole.theta") == 0
+    for shard in ("0/2", "1/2"):
+        capsys.readouterr()
+        assert main(*arguments, "-o", "model.theta", "--shards", shard) == 0
+    said = words(capsys.readouterr().out)
+    assert "model.theta.shard-1-of-2: shard 1 of 2 is done. Next, when all 2 are there: toptheta merge " in said
+    assert not Path("model.theta").exists()
+    monkeypatch.setattr(sys, "argv", ["toptheta", "merge", *map(str, folder.glob("model.theta.shard-*-of-2")), "-o"])
+    sys.argv.append("model.theta")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    assert Path("model.theta").read_bytes() == Path("whole.theta").read_bytes()
+
+
+def test_torchrun_gives_the_table_of_one_process(model: Path, folder: Path) -> None:
+    arguments = [str(model), "--text", "book.txt", *QUICK]
+    assert main(*arguments, "-o", "whole.theta") == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    done = subprocess.run(
+        [*torchrun, "-m", "toptheta_npu", "calibrate", *arguments, "-o", "ranks.theta"], capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Next: ") == 1
+    assert Path("ranks.theta").read_bytes() == Path("whole.theta").read_bytes()
+    assert not list(folder.glob("*.partial*"))
+
+
+def free_port() -> str:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return str(server.getsockname()[1])
+
+
+def entry(layer: int, k: int, ratio: float, rows: int = 10) -> Kept:
+    return Kept(layer, k, k, ratio, (ratio, ratio), (k, k), rows, 10)
+
+
+def test_a_layer_far_from_k_is_warned_of() -> None:
+    kept = [entry(0, 8, 1.0), entry(1, 8, 1.26), entry(2, 8, 1.5), entry(3, 8, 0.4), entry(0, 16, 1.25)]
+    (warning,) = calibration_report.warnings_of([*kept, entry(1, 16, float("nan"), rows=0)], "pooled")
+    assert warning == (
+        "k̃/k at k=8 is off by more than 25 % in layers 1 to 3, most in layer 3 (0.40): calibrate on more windows "
+        "(--sequences), and on text like that of your prompts."
+    )
+    (warning,) = calibration_report.warnings_of(kept, "algorithm1")
+    assert "use --estimator pooled, which keeps k on average, or calibrate on more" in warning
+
+
+def test_the_warning_is_printed(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calibration_report, "MOST_OFF", 0.0)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 0
+    assert "warning: k̃/k at k=8 is off by more than 0 % in layer" in words(capsys.readouterr().out)
+
+
+def test_lengths_without_rows_are_named() -> None:
+    shape = (1, 2, 1, 3)
+    table = ThresholdTable(
+        theta=torch.ones(shape), k=torch.tensor([4]), lengths=torch.tensor([8, 12, 16]),
+        counts=torch.tensor([[[3, 3, 3]], [[3, 0, 3]]]), std=torch.zeros(shape), placement="pre_softmax",
+        estimator="pooled", alpha=0.0, layer_k=[0, 0], fingerprint="demo",
+    )  # fmt: skip
+    expected = "3 from 8 to 16; 1 without rows in layer 1 (12), filled from their neighbours"
+    assert calibration_report.knots(table) == expected
+
+
+def test_layers_without_a_sparse_row_are_named() -> None:
+    shape = (1, 3, 1, 1)
+    theta = torch.ones(shape)
+    theta[0, 0] = -torch.inf
+    table = ThresholdTable(
+        theta=theta, k=torch.tensor([4]), lengths=torch.tensor([8]), counts=torch.ones(3, 1, 1, dtype=torch.int64),
+        std=torch.zeros(shape), placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[9, 0, 0],
+        fingerprint="demo",
+    )  # fmt: skip
+    kept = [entry(0, 4, float("nan"), rows=0), entry(1, 4, 1.0)]
+    assert calibration_report.dense_rows(table, kept) == (
+        "rows of up to k keys (67 % of the held-out rows at k = 4); up to 9 keys in layer 0; everything in layer 2, "
+        "which see a sliding window; every row so far in layer 0, whose k is longer than the windows"
+    )
+
+
+def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = transformers.Gemma3TextConfig(
+        vocab_size=2048, hidden_size=32, intermediate_size=32, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, max_position_embeddings=256, sliding_window=32,
+        layer_types=["sliding_attention", "full_attention"] * 2, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.Gemma3ForCausalLM(config).save_pretrained(folder / "hybrid")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY_LLAMA / name, folder / "hybrid")
+    assert main("hybrid", "--text", "book.txt", *QUICK) == 0
+    said = words(capsys.readouterr().out)
+    assert "up to 24 keys in layer 1; everything in layers 0 and 2, which see a sliding window." in said
+
+
+def test_texts_from_json_lines_and_data_sets(model: Path, folder: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    parts = Path("book.txt").read_text().split("\n    def ")
+    Path("book.jsonl").write_text("\n".join(json.dumps({"body": part}) for part in parts))
+    datasets.Dataset.from_dict({"body": parts}).save_to_disk("saved")
+    for text in ("book.jsonl", "saved"):
+        assert main(str(model), "--text", text, "--field", "body", *QUICK, "-o", f"{text}.theta") == 0
+    lines, rows = (ThresholdTable.load(f"{text}.theta") for text in ("book.jsonl", "saved"))
+    assert torch.equal(lines.theta, rows.theta)
+    assert lines.provenance["windows_sha256"] == rows.provenance["windows_sha256"]
+
+
+def test_a_data_set_without_its_package_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "saved").mkdir()
+    for name in ("dataset_info.json", "state.json"):
+        (folder / "saved" / name).write_text("{}")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert main("--text", "saved") == 2
+    assert "error: datasets is missing; pip install 'toptheta_npu[datasets]'" in words(capsys.readouterr().err)
+
+
+def test_a_terminal_sees_progress_that_goes_away(model: Path, folder: Path) -> None:
+    """What a terminal shows in the end, line by line, has no bar in it."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toptheta_npu", "calibrate", str(model), "--text", "book.txt", *QUICK],
+        stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(ours, 2**16):
+            seen += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    text = seen.decode()
+    assert "calibrating" in text
+    assert "left:" in text
+    # rich clears each line before it writes it anew, and the line of the bar itself in the end
+    (first,) = [line for line in text.split("\n") if "tiny-random: 3 layers" in line]
+    assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", first.split("\x1b[2K")[-1]).startswith("tiny-random: 3 layers")

@@ -1,0 +1,152 @@
+"""``toptheta convert`` as a user types it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from toptheta_npu import cli
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
+from toptheta_npu.models import folder_fingerprint
+from toptheta_npu.thresholds import ThresholdTable
+
+MODEL = ("--fingerprint-of", str(TINY_LLAMA))
+MODEL_FINGERPRINT = folder_fingerprint(TINY_LLAMA)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's thresholds in ``table.theta``, those of k = 64 in every form of the authors."""
+    folder = tmp_path_factory.mktemp("files")
+    table = load_tiny_llama_thresholds("pre_softmax")
+    table.save(folder / "table.theta")
+    table.export_text(folder / "th.txt", 64)
+    table.export_csv(folder / "th.csv", 64)
+    lines = (folder / "th.txt").read_text().splitlines()
+    for name, mass in (("sdc.txt", 0.5), ("other_sdc.txt", 0.25)):
+        masses = (f"{line.split()[0]} {mass} {line.split()[2]}\n" for line in lines)
+        (folder / name).write_text("".join(masses))
+    (folder / "bad.txt").write_text(f"{lines[0]}\nL0_H0:600 1.0 3\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with these files."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def convert(*arguments: str) -> int | str | None:
+    """Exit status of the command in this process."""
+    given, sys.argv = sys.argv, ["toptheta", "convert", *arguments]
+    try:
+        cli.main()
+    except SystemExit as done:
+        return done.code
+    finally:
+        sys.argv = given
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("name", "back"),
+    [("new.txt", ()), ("new.csv.gz", ("--k", "64", "--layer-k", "0:512,1:512")), ("new.csv", ("--k", "64"))],
+)
+def test_there_and_back_keeps_every_threshold(name: str, back: tuple[str, ...]) -> None:
+    table = ThresholdTable.load("table.theta")
+    if name == "new.csv":
+        back = (*back, "--layer-k", ",".join(map(str, table.layer_k)))
+    assert list(table.layer_k) == [512, 512, 0, 0, 0, 0]
+    assert convert("table.theta", "-o", name, "--k", "64") == 0
+    assert convert(name, "-o", "back.theta", *back, *MODEL) == 0
+    found = ThresholdTable.load("back.theta", fingerprint=MODEL_FINGERPRINT)
+    assert found.provenance == {"converted from": name}
+    assert found.layer_k == table.layer_k
+    for layer in range(table.num_layers):
+        lengths = table.lengths[table.lengths > max(64, table.layer_k[layer])]
+        assert torch.equal(found.at(64).theta[layer][lengths], table.at(64).theta[layer][lengths])
+
+
+def test_an_sdc_file_is_added_and_written() -> None:
+    assert convert("th.txt", "--sdc", "sdc.txt", "-o", "with.theta", *MODEL) == 0
+    table = ThresholdTable.load("with.theta")
+    assert table.discarded_mass is not None
+    assert table.discarded_mass.unique().tolist() == [0.0, 0.5]
+    assert table.discarded_statistic == "mean"
+    assert convert("with.theta", "-o", "again_sdc.txt") == 0
+    written = Path("again_sdc.txt").read_text()
+    assert written.startswith("L0_H0:")
+    assert written == Path("sdc.txt").read_text()
+    # also added to a table that is there, and written by another name
+    assert convert("with.theta", "--sdc", "other_sdc.txt", "-o", "other.theta") == 0
+    assert convert("other.theta", "-o", "mass", "--to", "sdc") == 0
+    assert Path("mass").read_text() == Path("other_sdc.txt").read_text()
+
+
+def test_from_text_to_csv_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert convert("th.txt", "-o", "th.csv.gz") == 0
+    assert capsys.readouterr().out.startswith("th.csv.gz written: k=64 of ThresholdTable(pre_softmax, algorithm1")
+    assert convert("th.csv.gz", "-o", "again.txt", "--k", "64", "--layer-k", "0:512,1:512") == 0
+    counts = [line.split()[2] for line in Path("again.txt").read_text().splitlines()]
+    # as the csv says nothing of them
+    assert set(counts) == {"1"}
+
+
+def test_forms_may_be_named_and_origins_told() -> None:
+    load_tiny_llama_thresholds("post_softmax").save("post")
+    assert convert("post", "-o", "lines", "--from", "theta", "--to", "th", "--k", "100") == 0
+    options = ("--placement", "post_softmax", "--estimator", "pooled", "--alpha", "0")
+    assert convert("lines", "-o", "back", "--from", "th", "--to", "theta", *options, *MODEL) == 0
+    table = ThresholdTable.load("back")
+    assert (table.placement, table.estimator, table.alpha, table.k.tolist()) == ("post_softmax", "pooled", 0.0, [100])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table.theta", "-o", "x.txt"], "--k: expected one k from 32 to 512, got none; x.txt holds one"),
+        (["table.theta", "-o", "x.txt", "--k", "1000"], "k: expected 32 to 512, the calibrated range, got 1000"),
+        (["table.theta", "-o", "x.theta", "--k", "64"], "--k: expected th.txt, sdc.txt or csv to write, got x.theta"),
+        (["table.theta", "-o", "x.pdf"], "--to: expected one of sdc, th, csv, theta, got none, for x.pdf; or name"),
+        (["table.pdf", "-o", "x.theta"], "--from: expected one of theta, th, csv, got none, for table.pdf; or name"),
+        (["sdc.txt", "-o", "x.theta"], "--from: expected one of theta, th, csv, got none, for sdc.txt"),
+        (["table.theta", "-o", "x.theta", "--from", "word"], "--from: expected one of theta, th, csv, got 'word'"),
+        (["none.theta", "-o", "x.txt"], "none.theta: expected a threshold table, got no such file"),
+        (["table.theta", "-o", "table.theta"], "--output: expected a new file, got table.theta, which exists; give"),
+        (["table.theta", "-o", "none/x.txt"], "--output: expected a file in an existing folder"),
+        (["table.theta", "-o", "x_sdc.txt", "--k", "64"], "discarded_mass: expected a table calibrated with it"),
+        (["table.theta", "-o", "x.theta", *MODEL], "--fingerprint-of: expected a th.txt or csv to read, got table"),
+        (["table.theta", "-o", "x.theta", "--alpha", "0"], "--alpha: expected a th.txt or csv to read, got table"),
+        (["th.txt", "-o", "x.theta"], "--fingerprint-of: expected the folder of a model, got none; a table belongs"),
+        (["th.txt", "-o", "x.theta", "--fingerprint-of", "."], "expected the folder of a model, got no config.json"),
+        (["th.txt", "-o", "x.csv", "--k", "64"], "--k: expected a csv to read, got th.txt; a th.txt says its k"),
+        (["th.txt", "-o", "x.csv", "--placement", "mid"], "--placement: expected one of pre_softmax, post_softmax"),
+        (["th.txt", "-o", "x.theta", *MODEL, "--estimator", "best"], "estimator: expected one of"),
+        (["th.txt", "-o", "x.csv", "--sdc", "sdc.txt"], "--sdc: expected a table or a sdc.txt to write, got x.csv"),
+        (["th.csv", "-o", "x.theta", *MODEL], "--k: expected the k of the csv file, got none; it is not in the file"),
+        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "0:1,0:2"], "--layer-k: expected LAYER:K, separated by"),
+        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "512"], "layer_k: expected 6 numbers, one per layer of"),
+        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "9:512"], "layer_k: expected layers 0 to 5, which th.csv"),
+        (["table.theta", "--sdc", "sdc.txt", "-o", "x.theta"], "table: expected a table of one k, got [32, 64, 128"),
+        (["bad.txt", "-o", "x.csv"], "bad.txt, line 2: expected L<layer>_H<head>:<length> <threshold> <samples> <k>"),
+    ],
+)
+def test_wrong_use_writes_nothing(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert convert(*arguments) == 2
+    assert message in re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_force_replaces() -> None:
+    assert convert("th.txt", "-o", "table.theta", *MODEL, "--force") == 0
+    assert ThresholdTable.load("table.theta").k.tolist() == [64]

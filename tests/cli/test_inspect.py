@@ -1,0 +1,188 @@
+"""``toptheta inspect`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toptheta_npu import cli
+from toptheta_npu.assets import load_tiny_llama_thresholds
+from toptheta_npu.thresholds import ThresholdTable
+
+KEPT = ["7.5 to 8.2"] * 2
+LENGTHS, K = (9, 20, 33, 50, 128, 400), (8, 32)
+
+
+def make(**changes: Any) -> ThresholdTable:
+    """Three layers, two heads; the last layer has no thresholds, head 1 of the first no rows at 33 and 50."""
+    n, k = torch.tensor(LENGTHS), torch.tensor(K)
+    shape = (2, 3, 2, len(LENGTHS))
+    head = torch.tensor([0.0, 1.0]).view(1, 1, 2, 1)
+    theta = (head + n.log() - k.view(2, 1, 1, 1).log()).expand(shape).clone()
+    theta[:, 2] = -math.inf
+    counts = torch.full(shape[1:], 4)
+    counts[0, 1, 2:4], counts[2] = 0, 0
+    bracket = torch.stack([torch.full(shape, 7.5), torch.full(shape, 8.25)])
+    fields: dict[str, Any] = {
+        "theta": theta, "k": k, "lengths": n, "counts": counts, "std": torch.zeros(shape), "bracket": bracket,
+        "placement": "pre_softmax", "estimator": "pooled", "alpha": 0.0, "layer_k": (0, 40, 0),
+        "fingerprint": "llama:" + 60 * "0", "provenance": {"text": "the standard [library]"},
+    }  # fmt: skip
+    return ThresholdTable(**{**fields, **changes})
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    make().save("table.theta")
+    return "table.theta"
+
+
+def inspect(*arguments: str) -> int | str | None:
+    """Exit status of the command in this process."""
+    given, sys.argv = sys.argv, ["toptheta", "inspect", *arguments]
+    try:
+        cli.main()
+    except SystemExit as done:
+        return done.code
+    finally:
+        sys.argv = given
+    return 0
+
+
+def cells(text: str, title: str) -> dict[str, list[str]]:
+    """The rows of one printed table by their first cell."""
+    lines = re.split("─+", text.split(title)[1], maxsplit=1)[1].splitlines()[1:]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    end = next((index for index, row in enumerate(rows) if row == [""]), len(rows))
+    return {row[0]: row[1:] for row in rows[:end]}
+
+
+def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(file) == 0
+    text = capsys.readouterr().out
+    for line in (
+        "placement +pre_softmax, theta in units of the scaled score",
+        "estimator +pooled *$",
+        "size +3 layers x 2 heads",
+        "k +8, 32",
+        "layer_k +0 in layer 0, 40 in layer 1, 0 in layer 2",
+        "row lengths +9 to 400, 6 knots",
+        "discarded mass +no",
+        r"fingerprint +llama:0{42}…",
+        r"text +the standard \[library\]",
+    ):
+        assert re.search(rf"^ +{line}", text, re.MULTILINE), line
+    theta = cells(text, "theta at k = 32")
+    at_400 = f"{math.log(400 / 32) + 0.5:.2f} ({math.log(400 / 32):.2f} to {math.log(400 / 32) + 1:.2f})"
+    assert theta["0"] == ["32", *theta["0"][1:4], at_400, "2 of 8: n = 33, 50"]
+    assert theta["1"][:2] == ["40", "dense"]
+    assert theta["2"] == ["32", "dense", "dense", "dense", "dense", "none"]
+    assert cells(text, "k̃, the elements that a row keeps") == {"0": KEPT, "1": KEPT, "2": []}
+    quality = cells(text, "R² of the fitted function")
+    assert quality == {"0": ["1.000 (1.000, 0)"] * 2, "1": ["1.000 (1.000, 0)"] * 2, "2": []}
+
+
+def test_looks_closer_at_a_layer_and_a_k(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(file, "--layer", "0", "--k", "16") == 0
+    text = capsys.readouterr().out
+    theta = cells(text, "layer 0: theta at k = 16")
+    assert [row[-1] for row in theta.values()] == ["24", "16"]
+    assert theta["1"][-2] == f"{1 + math.log(400 / 16):.2f}"
+    assert cells(text, "layer 0: k̃")["1"] == KEPT
+    assert cells(text, "layer 0: R²")["1"][0].startswith("1.000, ")
+
+
+def test_a_table_without_counts_of_kept_elements_says_so(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    mass = torch.zeros(2, 3, 2, len(LENGTHS))
+    make(bracket=None, estimator="algorithm1", alpha=0.1, discarded_mass=mass, discarded_statistic="mean").save(file)
+    assert inspect(file) == 0
+    text = capsys.readouterr().out
+    assert "k̃: not in the file; the estimator algorithm1 keeps no counts of it." in text
+    assert re.search(r"estimator +algorithm1, alpha 0\.1", text)
+    assert re.search(r"discarded mass +yes \(mean\)", text)
+    assert "k̃, the elements" not in text
+
+
+def test_json_has_all_of_it(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(file, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["file"], found["shown_k"]) == ("table.theta", 32)
+    assert found["header"]["fingerprint"] == "llama:" + 60 * "0"
+    assert found["header"]["lengths"] == list(LENGTHS)
+    first, second, third = found["layers"]
+    assert first["gaps"] == {"filled": 2, "of": 8, "lengths": [33, 50]}
+    assert first["theta"][-1] == pytest.approx(
+        {"mean": math.log(400 / 32) + 0.5, "min": math.log(400 / 32), "max": math.log(400 / 32) + 1, "dense_heads": 0},
+        rel=1e-6,
+    )
+    assert second["kept"][0] == {"target": 40, "low": 7.5, "high": 8.25}
+    assert (second["target"], second["gaps"]["of"]) == (40, 6)
+    assert third["theta"] == [None] * 4
+    assert third["kept"] == third["r_squared"] == [None, None]
+    assert inspect(file, "--json", "--layer", "1") == 0
+    heads = json.loads(capsys.readouterr().out)["heads"]
+    assert [head["rows"] for head in heads] == [24, 24]
+
+
+def test_counts_weigh_the_elements_kept(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = make()
+    bracket = table.bracket.clone() if table.bracket is not None else torch.zeros(0)
+    bracket[:, 0, 0, :, -1] = 20.0
+    counts = table.counts.clone()
+    counts[0, 0, -1] = 44
+    make(bracket=bracket, counts=counts).save(file)
+    assert inspect(file, "--json") == 0
+    kept = json.loads(capsys.readouterr().out)["layers"][0]["kept"][0]
+    assert kept["low"] == pytest.approx((20 * 48 + 7.5 * 32) / 80)
+
+
+def test_plots_are_drawn_or_say_why_not(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert inspect(file, "--plot", "plots") == 0
+    text = capsys.readouterr().out
+    for name in ("theta_length.png", "theta_k.png"):
+        assert (tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
+        assert f"{name} written." in text
+    assert "row_thresholds.png not drawn: it needs thresholds of single rows" in text
+    for name, options in (("dense", ("--layer", "2")), ("one", ("--layer", "1", "--json"))):
+        assert inspect(file, "--plot", name, *options) == 0
+        printed = capsys.readouterr()
+        text = printed.out + printed.err
+        assert "theta_k.png not drawn: it needs a layer with thresholds for two k or more." in text
+        assert (tmp_path / name / "theta_length.png").exists() == (name == "one")
+    assert json.loads(printed.out)["layer"] == 1
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_the_embedded_thresholds(placement: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_tiny_llama_thresholds(placement).save(tmp_path / "table")
+    assert inspect(str(tmp_path / "table")) == 0
+    text = capsys.readouterr().out
+    assert "…" not in text.split("theta at k")[1]
+    low, high = map(float, cells(text, "k̃, the elements that a row keeps")["4"][2].split(" to "))
+    assert low < 128 < high
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "none: expected a threshold table, got no such file"),
+        (["text"], "text: expected a safetensors file, got something else"),
+        (["table.theta", "--layer", "3"], "layer: expected 0 to 2, got 3"),
+        (["table.theta", "--layer", "-1"], "layer: expected 0 to 2, got -1"),
+        (["table.theta", "--k", "7"], "k: expected 8 to 32, the calibrated range, got 7"),
+        (["table.theta", "--plot", "text"], "--plot: expected a folder that can be made, got text"),
+    ],
+)
+def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("text").write_text("no table")
+    assert inspect(*arguments) == 2
+    assert message in re.sub(r"\s+", " ", capsys.readouterr().err)

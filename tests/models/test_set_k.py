@@ -1,0 +1,286 @@
+"""Another k between two steps: tensors change in place, and every step is that of a fresh context."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StaticCache
+
+from tests.models.tiny import model_of, new_model, tokens
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models import NothingSparsifiedWarning, SparseRun, calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu.models.threshold_rule import DeviceThresholds
+from toptheta_npu.thresholds import ThresholdTable
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+SCHEDULE = (6, 20, 9, 20, 6, 12)
+
+
+@lru_cache
+def table_of(placement: str = "pre_softmax") -> ThresholdTable:
+    options = {"layer_k": [0, 10], "placement": placement, "top_k_at_calibration": False, "estimator": "pooled"}
+    return calibrate(model_of(), tokens(6, 80, seed=1), k=[6, 20], **options)
+
+
+@lru_cache
+def offline_table() -> ThresholdTable:
+    return calibrate_discarded_mass(model_of(), table_of(), tokens(6, 80, seed=1))
+
+
+def begun(ids: Tensor, cache=None):
+    cache = DynamicCache() if cache is None else cache
+    model_of()(ids[:, :30], past_key_values=cache)
+    return cache
+
+
+def step(cache, ids: Tensor, number: int) -> Tensor:
+    return model_of()(ids[:, 30 + number : 31 + number], past_key_values=cache).logits
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("static", [False, True])
+def test_every_step_is_that_of_a_fresh_context_of_its_k(placement, static):
+    ids, table = tokens(2, 40, seed=2), table_of(placement)
+    new_cache = (lambda: StaticCache(config=model_of().config, max_cache_len=64)) if static else DynamicCache
+    fresh, cache = [], begun(ids, new_cache())
+    for number, k in enumerate(SCHEDULE):
+        # without V-mean compensation: a fresh context would sum V up again, which rounds differently
+        with sparsify(model_of(), table, k=k, vmc=False):
+            fresh.append(step(cache, ids, number))
+    cache = begun(ids, new_cache())
+    with sparsify(model_of(), table, k=20, vmc=False) as run:
+        for number, k in enumerate(SCHEDULE):
+            run.set_k(k)
+            assert (run.k, run.target_kept) == (k, None)
+            assert torch.equal(step(cache, ids, number), fresh[number])
+    assert (fresh[0] - fresh[1]).abs().max() > 1e-3
+
+
+class SetK(LogitsProcessor):
+    """Sets the next k of a schedule after every step of a generation."""
+
+    def __init__(self, run: SparseRun, schedule: list[int]) -> None:
+        self._run, self._schedule = run, iter(schedule)
+
+    def __call__(self, input_ids, scores):
+        self._run.set_k(next(self._schedule))
+        return scores
+
+
+def test_k_changes_between_the_tokens_of_one_generate():
+    ids = tokens(1, 30, seed=3)
+    options = {"max_new_tokens": len(SCHEDULE) + 1, "min_new_tokens": len(SCHEDULE) + 1, "do_sample": False}
+    with sparsify(model_of(), table_of(), k=6, statistics=True) as run:
+        set_k = LogitsProcessorList([SetK(run, [*SCHEDULE, 6])])
+        found = model_of().generate(
+            ids, **options, logits_processor=set_k, return_dict_in_generate=True, output_logits=True
+        )
+        rows = run.statistics()[0]
+    cache = begun(found.sequences)
+    for number, k in enumerate(SCHEDULE):
+        with sparsify(model_of(), table_of(), k=k, statistics=True) as fresh:
+            logits = step(cache, found.sequences, number)[:, 0]
+            assert torch.equal(fresh.statistics()[0].kept[0], rows.kept[number])
+        torch.testing.assert_close(logits, found.logits[number + 1], atol=1e-5, rtol=1e-5)
+
+
+def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
+    ids, table, model = tokens(1, 60, seed=4), table_of(), new_model()
+    counter, stats = CompileCounter(), torch._dynamo.utils.counters["stats"]
+    compiled = torch.compile(model.forward, fullgraph=True, backend=counter)
+    warm_up, schedule = [(20, None)] * 3, [(k, None) for k in SCHEDULE] + [(None, 0.2), (None, 0.25), (6, None)]
+
+    def steps(forward, cache, targets) -> Iterator[Tensor]:
+        for k, share in targets:
+            run.set_k(k) if k else run.set_target_kept(share)
+            at = cache.get_seq_length()
+            yield forward(ids[:, at : at + 1], past_key_values=cache).logits
+
+    with sparsify(model, table, k=20) as run:
+        caches = [StaticCache(config=model.config, max_cache_len=64) for _ in range(2)]
+        for cache in caches:
+            model(ids[:, :30], past_key_values=cache)
+        list(steps(compiled, caches[0], warm_up))
+        before = counter.frame_count, stats["unique_graphs"]
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            found = list(steps(compiled, caches[0], schedule))
+        assert (counter.frame_count, stats["unique_graphs"]) == before
+        plain = list(steps(model, caches[1], warm_up + schedule))[len(warm_up) :]
+    assert counter.frame_count > 0
+    for compiled_step, plain_step in zip(found, plain, strict=True):
+        assert torch.equal(compiled_step, plain_step)
+
+
+def test_a_prompt_by_thresholds_takes_the_new_k_too():
+    ids = tokens(2, 50, seed=5)
+    with sparsify(model_of(), table_of(), k=8, prefill="thresholded"):
+        expected = model_of()(ids).logits
+    with sparsify(model_of(), table_of(), k=20, prefill="thresholded") as run:
+        model_of()(ids)
+        run.set_k(8)
+        assert torch.equal(model_of()(ids).logits, expected)
+
+
+def test_the_offline_discarded_mass_follows():
+    ids, table = tokens(1, 40, seed=6), offline_table()
+    with sparsify(model_of(), table, k=9, sdc="offline"):
+        expected = step(begun(ids), ids, 0)
+    with sparsify(model_of(), table, k=20, sdc="offline") as run:
+        other = step(begun(ids), ids, 0)
+        run.set_k(9)
+        assert torch.equal(step(begun(ids), ids, 0), expected)
+    assert not torch.equal(other, expected)
+
+
+@pytest.mark.parametrize("options", [{"dense_below": 33}, {"lookup": "fitted"}, {}])
+def test_shares_and_k_take_turns_and_keep_the_other_options(options):
+    ids, table = tokens(1, 60, seed=7), table_of()
+    cache, fresh = begun(ids), []
+    schedule = [{"target_kept": 0.25}, {"k": 8}, {"k": 9}, {"target_kept": 0.2}, {"k": 20}]
+    for number, target in enumerate(schedule):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NothingSparsifiedWarning)
+            with sparsify(model_of(), table, vmc=False, **target, **options):
+                fresh.append(step(cache, ids, number))
+    cache = begun(ids)
+    with sparsify(model_of(), table, k=7, vmc=False, **options) as run:
+        for number, target in enumerate(schedule):
+            run.set_k(target["k"]) if "k" in target else run.set_target_kept(target["target_kept"])
+            assert (run.k, run.target_kept) == (target.get("k"), target.get("target_kept"))
+            assert torch.equal(step(cache, ids, number), fresh[number])
+
+
+def test_the_default_is_128_unless_a_share_is_given():
+    with pytest.raises(TopThetaValueError, match="k: expected 6 to 20, the calibrated range, got 128"):
+        sparsify(model_of(), table_of()).__enter__()
+    with pytest.raises(TopThetaValueError, match=r"k: expected k or target_kept, got k=8 and target_kept=0\.1"):
+        sparsify(model_of(), table_of(), k=8, target_kept=0.1).__enter__()
+
+
+# --- the tensors --------------------------------------------------------------------------------------
+
+
+def test_the_tensors_stay_and_hold_what_at_gives_on_every_device():
+    table = offline_table()
+    held = DeviceThresholds(table.at(20), [torch.device("meta")])
+    before = held.on(torch.device("cpu"))
+    handed_out = table.at(9)
+    as_it_was = copy.deepcopy(handed_out)
+    held.replace(handed_out)
+    after = held.on(torch.device("cpu"))
+    for name in ("theta", "discarded_mass", "aims"):
+        for old, new, want in zip(getattr(before, name), getattr(after, name), getattr(table.at(9), name), strict=True):
+            assert old is new
+            assert torch.equal(new, want)
+    assert (after.k, after.dense_up_to) == (9, (9, 10))
+    assert held.on(torch.device("meta")).dense_up_to == (9, 10)
+    held.replace(table.at(6))
+    assert all(torch.equal(mine, was) for mine, was in zip(handed_out.theta, as_it_was.theta, strict=True))
+    assert (before.k, handed_out.k, as_it_was.layer_targets) == (20, 9, handed_out.layer_targets)
+
+
+def test_readers_in_another_thread_never_see_a_number_of_neither_k():
+    table = table_of()
+    low, high = table.at(6), table.at(20)
+    held, stop = DeviceThresholds(table.at(6)), threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            held.replace(high)
+            held.replace(low)
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        for _ in range(300):
+            for layer, theta in enumerate(held.on(torch.device("cpu")).theta):
+                seen = theta.clone()
+                assert ((seen == low.theta[layer]) | (seen == high.theta[layer])).all()
+        stop.set()
+        changing.result()
+
+
+def test_another_thread_may_set_k_while_steps_run():
+    ids, table = tokens(1, 40, seed=8), table_of()
+    with sparsify(model_of(), table, k=9):
+        expected = step(begun(ids), ids, 0)
+    with sparsify(model_of(), table, k=20) as run, ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            running = [pool.submit(run.set_k, k) for k in (6, 20, 7)]
+            assert step(begun(ids), ids, 0).isfinite().all()
+            for call in running:
+                call.result()
+            run.set_k(9)
+            assert torch.equal(step(begun(ids), ids, 0), expected)
+
+
+def test_set_k_works_across_inference_mode():
+    ids, table = tokens(1, 40, seed=9), table_of()
+    with sparsify(model_of(), table, k=9):
+        expected = step(begun(ids), ids, 0)
+    with torch.inference_mode():
+        context = sparsify(model_of(), table, k=20)
+        run = context.__enter__()
+    run.set_k(9)
+    assert torch.equal(step(begun(ids), ids, 0), expected)
+    with torch.inference_mode():
+        run.set_k(20)
+        run.set_k(9)
+        assert torch.equal(step(begun(ids), ids, 0), expected)
+    context.__exit__(None, None, None)
+
+
+# --- refusals and warnings ----------------------------------------------------------------------------
+
+
+def test_a_refused_k_changes_nothing():
+    ids, table = tokens(1, 40, seed=10), table_of()
+    with sparsify(model_of(), table, k=9) as run:
+        expected = step(begun(ids), ids, 0)
+        for k, kind, message in (
+            (5, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 5"),
+            (21, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 21"),
+            (9.0, TopThetaTypeError, "k: expected an int, got 9.0"),
+            (None, TopThetaValueError, "k: expected k or target_kept, got neither"),
+        ):
+            with pytest.raises(kind, match=message):
+                run.set_k(k)
+        with pytest.raises(TopThetaValueError, match=r"target_kept: expected at most 0\.25 for rows of up to 80"):
+            run.set_target_kept(0.5)
+        assert run.k == 9
+        assert torch.equal(step(begun(ids), ids, 0), expected)
+    for change in (lambda: run.set_k(9), lambda: run.set_target_kept(0.1)):
+        with pytest.raises(TopThetaValueError, match="got one that has ended; enter sparsify again"):
+            change()
+
+
+def test_an_idle_context_warns_by_the_k_of_its_time():
+    ids = tokens(1, 15, seed=11)
+
+    def generate() -> None:
+        model_of().generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False)
+
+    with pytest.warns(NothingSparsifiedWarning, match="rows of up to 20 keys"), sparsify(model_of(), table_of(), k=20):
+        generate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with sparsify(model_of(), table_of(), k=20) as run:
+            run.set_k(6)
+            generate()
+        with sparsify(model_of(), table_of(), k=6) as run:
+            generate()
+            run.set_k(20)
+    with (
+        pytest.warns(NothingSparsifiedWarning, match="rows of up to 30 keys"),
+        sparsify(model_of(), table_of(), k=6, dense_below=31),
+    ):
+        generate()

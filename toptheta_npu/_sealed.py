@@ -1,0 +1,108 @@
+"""Sealed files: safetensors with one JSON header and a checksum of all that they say. Tables and states are kept so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from ._files import file_error
+from .errors import shortened, shown
+
+Header = dict[str, Any]
+Tensors = dict[str, Tensor]
+#: Names of the fields of a header, and their types.
+Fields = Mapping[str, type | tuple[type, ...]]
+
+
+class Kind(NamedTuple):
+    """One kind of file.
+
+    Attributes:
+        name: what it holds, with its article, for the error messages.
+        key: of its entry in the metadata; several entries would have no fixed order, and the file is to be the same
+            byte for byte.
+        fields: of the header, by schema version; the last one is written. A field "checksum" is checked.
+        again: how to make such a file anew.
+    """
+
+    name: str
+    key: str
+    fields: Mapping[int, Fields]
+    again: str
+
+    @property
+    def damaged(self) -> str:
+        """The remedy for a damaged file."""
+        return f"get a fresh copy, or {self.again}"
+
+
+def seal(kind: Kind, header: Header, tensors: Tensors) -> bytes:
+    """The content of a file: ``header`` without its schema and checksum, and the tensors on the CPU."""
+    header = {"schema": max(kind.fields), **header}
+    header["checksum"] = checksum(header, tensors)
+    return safetensors.torch.save(tensors, {kind.key: json.dumps(header, sort_keys=True)})
+
+
+def unseal(kind: Kind, path: str | os.PathLike[str], content: bytes) -> tuple[Header, Tensors]:
+    """Header and tensors of ``content``, the checksum verified and left out; ``path`` is for the error messages.
+
+    Raises:
+        TopThetaValueError: damaged, or not of this kind in a known schema.
+    """
+    try:
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        got = f"something else or a damaged file ({error})"
+        raise file_error(path, "a safetensors file", got, kind.damaged) from error
+    try:
+        header = _parse_header(kind, path, content)
+        if "checksum" in header and header.pop("checksum") != checksum(header, tensors):
+            raise file_error(path, f"{kind.name} with the checksum of its content", "another content", kind.damaged)
+    except RecursionError as error:
+        raise file_error(path, "a flat JSON header", "deeply nested JSON", kind.again) from error
+    return header, tensors
+
+
+def checksum(header: Header, tensors: Tensors) -> str:
+    """SHA-256 in hexadecimal digits of everything that a file says, but not of how its bytes are arranged."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _parse_header(kind: Kind, path: str | os.PathLike[str], content: bytes) -> Header:
+    length = int.from_bytes(content[:8], "little")
+    text = (_parse_json(kind, path, content[8 : 8 + length]).get("__metadata__") or {}).get(kind.key)
+    if text is None:
+        raise file_error(path, kind.name, "a safetensors file of another kind", kind.again)
+    header = _parse_json(kind, path, text)
+    if not isinstance(header, dict):
+        raise file_error(path, "a JSON object as header", type(header).__name__, kind.again)
+    version = header.get("schema")
+    if type(version) is not int or version not in kind.fields:
+        remedy = f"install the toptheta_npu that wrote it, or {kind.again}"
+        raise file_error(path, f"schema version {' or '.join(map(str, kind.fields))}", shown(version), remedy)
+    fields = kind.fields[version]
+    if set(header) != set(fields):
+        want, got = ", ".join(sorted(fields)), shortened(", ".join(sorted(header)))
+        raise file_error(path, f"the header fields {want}", got, kind.again)
+    for name, wanted in fields.items():
+        if not isinstance(header[name], wanted):
+            raise file_error(path, f"another type of header field {name}", shown(header[name]), kind.again)
+    return header
+
+
+def _parse_json(kind: Kind, path: str | os.PathLike[str], text: bytes | str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise file_error(path, "a JSON header", str(error), kind.damaged) from error

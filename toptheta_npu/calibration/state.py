@@ -1,0 +1,219 @@
+"""One part of a calibration as a file: what was gathered, of which model, and from which sequences.
+
+The file is safetensors with a JSON header and a checksum, like that of a table; it is never unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .._files import file_error, read_bytes, write_atomically
+from .._sealed import Fields, Kind, seal, unseal
+from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shortened, shown
+from ..thresholds import ThresholdTable, fingerprint
+from .arrays import take
+from .calibrator import Calibrator
+from .settings import check_int
+
+#: Larger files are not read: 64 GiB, some hundred times what a state for the largest models takes.
+MAX_STATE_BYTES = 2**36
+
+METADATA_KEY = "toptheta_calibration_state"
+_SCHEMA_1: Fields = {
+    "schema": int,
+    "settings": dict,
+    "discarded": (dict, type(None)),
+    "fingerprint": str,
+    "dtype": str,
+    "run": dict,
+    "provenance": dict,
+    "index": int,
+    "count": int,
+    "whole": (str, type(None)),
+    "total": (int, type(None)),
+    "checksum": str,
+}
+KIND = Kind("the state of a calibration", METADATA_KEY, {1: _SCHEMA_1}, "delete it and calibrate from the start")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Part:
+    """Sequences ``index``, ``index + count``, ... of a calibration; the default is all of them.
+
+    Raises:
+        TopThetaTypeError: not ints.
+        TopThetaValueError: not ``0 <= index < count``.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        check_int("count", self.count, 1)
+        check_int("index", self.index, 0, self.count - 1)
+
+
+class SeenSequence(NamedTuple):
+    """A sequence that was observed: the SHA-256 of its tokens, and their number."""
+
+    digest: bytes
+    tokens: int
+
+    @classmethod
+    def of(cls, tokens: torch.Tensor) -> SeenSequence:
+        """The entry for tokens [n] int64."""
+        return cls(hashlib.sha256(tokens.cpu().numpy().astype("<i8").tobytes()).digest(), len(tokens))
+
+
+class WholeSet(NamedTuple):
+    """What a part that is finished knows of all sequences, its own and the others': their digest and number."""
+
+    digest: str
+    total: int
+
+
+@dataclass(kw_only=True)
+class CalibrationState:
+    """One part of a calibration.
+
+    Attributes:
+        calibrator: what was gathered.
+        fingerprint, dtype: of the model.
+        run: how the model was run, for the table's provenance.
+        provenance: what the sequences are.
+        part: which of the sequences belong to it.
+        seen: those that were observed, in order.
+        whole: of all sequences; None until the part is finished.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
+        >>> state = CalibrationState(calibrator=calibrator, fingerprint="demo", dtype="float32", run={}, provenance={})
+        >>> state.save(Path(tempfile.mkdtemp()) / "state")
+    """
+
+    calibrator: Calibrator
+    fingerprint: str
+    dtype: str
+    run: Mapping[str, str]
+    provenance: Mapping[str, str]
+    part: Part = field(default_factory=Part)
+    seen: list[SeenSequence] = field(default_factory=list)
+    whole: WholeSet | None = None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file, atomically.
+
+        Raises:
+            TopThetaTypeError: ``path`` is not a path.
+            TopThetaValueError: the file cannot be written; what was there is as it was.
+        """
+        write_atomically(path, self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> CalibrationState:
+        """Reads a file that :meth:`save` wrote.
+
+        Raises:
+            TopThetaTypeError: ``path`` is not a path.
+            TopThetaValueError: the file is missing, unreadable, damaged, of another kind or schema.
+        """
+        return cls.from_bytes(path, read_bytes(path, KIND.name, MAX_STATE_BYTES))
+
+    def to_bytes(self) -> bytes:
+        """The content of the file."""
+        about, arrays = self.calibrator.state()
+        digests = np.frombuffer(b"".join(each.digest for each in self.seen), dtype=np.uint8)
+        arrays["seen.digests"] = digests.reshape(-1, _DIGEST_BYTES).copy()
+        arrays["seen.tokens"] = np.array([each.tokens for each in self.seen], dtype=np.int64)
+        header = {
+            **about,
+            "fingerprint": self.fingerprint,
+            "dtype": self.dtype,
+            "run": dict(self.run),
+            "provenance": dict(self.provenance),
+            "index": self.part.index,
+            "count": self.part.count,
+            "whole": self.whole and self.whole.digest,
+            "total": self.whole and self.whole.total,
+        }
+        return seal(KIND, header, {name: torch.from_numpy(array) for name, array in arrays.items()})
+
+    @classmethod
+    def from_bytes(cls, name: str | os.PathLike[str], content: bytes) -> CalibrationState:
+        """The state in ``content``; ``name`` is for the error messages."""
+        header, tensors = unseal(KIND, name, content)
+        try:
+            arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+            for mapping in (header["run"], header["provenance"]):
+                check_texts("provenance", mapping)
+            lengths = take(arrays, "seen.tokens", like=np.zeros(len(tensors["seen.tokens"]), dtype=np.int64))
+            like = np.zeros((len(lengths), _DIGEST_BYTES), dtype=np.uint8)
+            digests = take(arrays, "seen.digests", like=like)
+            return cls(
+                calibrator=Calibrator.from_state(header, arrays),
+                fingerprint=header["fingerprint"],
+                dtype=header["dtype"],
+                run=header["run"],
+                provenance=header["provenance"],
+                part=Part(header["index"], header["count"]),
+                seen=[SeenSequence(*pair) for pair in zip(map(bytes, digests), lengths.tolist(), strict=True)],
+                whole=None if header["whole"] is None else WholeSet(header["whole"], int(header["total"])),
+            )
+        # the checksum fits, but nothing says that this package wrote the file
+        except (TopThetaError, TypeError, ValueError, KeyError, OverflowError, MemoryError) as error:
+            raise file_error(name, KIND.name, f"other content ({shortened(str(error))})", KIND.again) from error
+
+    def differences(self, other: CalibrationState, mine_is: str = "here") -> list[str]:
+        """What keeps ``other`` from being of the same calibration, each as "name=its value (here mine)"."""
+        mine, theirs = self.described(), other.described()
+        found = [
+            f"{name}={theirs.get(name)} ({mine_is} {mine.get(name)})"
+            for name in {**mine, **theirs}
+            if mine.get(name) != theirs.get(name)
+        ]
+        parts = fingerprint.differences(self.fingerprint, other.fingerprint)
+        return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
+
+    def described(self) -> dict[str, str]:
+        """What all parts of a calibration share, but for the model and the sequences, in words."""
+        settings = dataclasses.asdict(self.calibrator.settings)
+        values = {name: _shown(value) for name, value in settings.items()}
+        return {**values, **self.run, "dtype": self.dtype}
+
+    def table(self) -> ThresholdTable:
+        """The thresholds of what was seen.
+
+        Raises:
+            TopThetaValueError: a layer was never observed, or no row was longer than some k.
+        """
+        sizes = {"sequences": str(len(self.seen)), "tokens": str(sum(each.tokens for each in self.seen))}
+        return self.calibrator.finish(fingerprint=self.fingerprint, provenance={**sizes, **self.run, **self.provenance})
+
+
+def check_texts(name: str, mapping: object) -> None:
+    """Raises TopThetaTypeError unless ``mapping`` has texts for texts."""
+    if not isinstance(mapping, Mapping) or not all(isinstance(text, str) for pair in mapping.items() for text in pair):
+        raise TopThetaTypeError(name, "a mapping of str to str", shown(mapping))
+
+
+def _shown(value: object) -> str:
+    return shown(list(value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+
+
+def refuse_other(path: object, differences: Sequence[str]) -> None:
+    """Raises TopThetaValueError where the state in ``path`` is of another calibration than the one asked for."""
+    if differences:
+        got = f"one with {', '.join(differences)}"
+        remedy = "pass the arguments that it was made with, or delete the file and start anew"
+        raise TopThetaValueError(str(path), "the state of this calibration", got, remedy)

@@ -1,0 +1,43 @@
+"""Progress of a long command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class Bars:
+    """One progress bar after the other, which leave nothing behind; where there is no terminal, none."""
+
+    def __init__(self, wanted: bool = True) -> None:
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        left = (TextColumn("left:"), TimeRemainingColumn())
+        self._bars = Progress(
+            *columns, *left, console=console, transient=True, disable=not (wanted and console.is_terminal)
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def add(self, name: str, total: int | None) -> Callable[[int], None]:
+        """A new bar in the place of the last, and what sets it."""
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        task = self._task = self._bars.add_task(name, total=total)
+        return lambda done: self._bars.update(task, completed=done)

@@ -1,0 +1,229 @@
+"""What ``toptheta calibrate`` is asked for, and what follows from it for a model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from .._checks import PLACEMENTS, check_choice
+from .._files import check_writable
+from ..calibration.settings import FIRST_LAYERS_K, CalibrationSettings, check_int
+from ..errors import TopThetaValueError, shown
+from ..thresholds.checks import ESTIMATORS, MAX_LENGTH
+from .layer_k import layer_k_of
+from .loading import Candidate
+
+if TYPE_CHECKING:
+    from ..thresholds import Estimator, Placement
+
+#: The three k of a table when none is asked for, where the windows are long enough.
+DEFAULT_K = (64, 128, 256)
+#: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
+MOST_LENGTH = 4096
+ALL = "all"
+#: A table has at most so many numbers for a k, layer, head and length: theta, std and two bounds.
+_NUMBERS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command, as they were given; None: not at all."""
+
+    model: str | None
+    text: list[Path]
+    evaluation: list[Path]
+    field: str
+    encoding: str
+    length: int | None
+    sequences: str | None
+    output: Path
+    force: bool
+    checkpoint_every: int
+    restart: bool
+    shards: str | None
+    k: list[int]
+    layer_k: str | None
+    placement: str
+    estimator: str
+    alpha: float
+    quantile: float | None
+    row_fraction: float
+    decode_tokens: int
+    top_k_at_calibration: bool | None
+    seed: int
+    dtype: str | None
+    device: str | None
+    trust_remote_code: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of one calibration.
+
+    Attributes:
+        sequences: windows to calibrate on; None: all that there are.
+    """
+
+    k: list[int]
+    layer_k: list[int]
+    length: int
+    sequences: int | None
+    top_k_at_calibration: bool
+
+
+def check_output(output: Path, force: bool) -> None:
+    """Whether a table may be written to ``output``, and can.
+
+    Raises:
+        TopThetaValueError: it is there already, or engines would take it for weights, or it cannot be written.
+    """
+    if output.suffix == ".safetensors" and (output.parent / "config.json").exists():
+        raise TopThetaValueError(
+            "--output", "a name that does not end in .safetensors in the folder of a model",
+            f"{output}, which engines such as vLLM would load as weights", f"use {output.with_suffix('.theta').name}",
+        )  # fmt: skip
+    if output.is_file() and not force:
+        remedy = "add --force to replace it, or name another with -o"
+        raise TopThetaValueError("--output", "a new file", f"{output}, which is there already", remedy)
+    check_writable(output, "--output")
+
+
+def make_plan(options: Options, candidate: Candidate, default_length: int, default_sequences: int) -> Plan:
+    """The settings for a model, checked.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: they do not fit each other or the model.
+    """
+    from ..models.attach import num_heads, num_layers, sliding_layers
+
+    for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS)):
+        check_choice(f"--{name}", getattr(options, name), choices)
+    check_int("--decode-tokens", options.decode_tokens, 0)
+    check_int("--checkpoint-every", options.checkpoint_every, 1)
+    length = window_length(options.length, options.decode_tokens, candidate.longest, default_length)
+    k = sorted(options.k) or default_k(length)
+    rows = length + options.decode_tokens
+    if k[-1] >= rows:
+        remedy = "lower it, or raise --length"
+        raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
+    layers = num_layers(candidate.skeleton)
+    layer_k = default_layer_k(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
+    if min(layer_k) >= rows:
+        got = f"at least {min(layer_k)} in every layer"
+        raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
+    one_pass = options.top_k_at_calibration
+    if one_pass and len(k) > 1:
+        raise TopThetaValueError(
+            "--top-k-at-calibration", "one --k, which decides what later layers see", ", ".join(map(str, k)),
+            "give one --k, or --dense-at-calibration",
+        )  # fmt: skip
+    settings = CalibrationSettings(
+        num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=rows,
+        placement=cast("Placement", options.placement), estimator=cast("Estimator", options.estimator),
+        alpha=options.alpha, quantile=options.quantile, layer_k=layer_k, row_fraction=options.row_fraction,
+        seed=options.seed, dense_layers=sliding_layers(candidate.skeleton),
+    )  # fmt: skip
+    check_room(options.output, settings)
+    by_default = len(k) == 1 and options.estimator == "algorithm1"
+    sequences = parse_sequences(options.sequences, default_sequences)
+    return Plan(k, layer_k, length, sequences, by_default if one_pass is None else one_pass)
+
+
+def window_length(length: int | None, decode_tokens: int, longest: int | None, default: int) -> int:
+    """Tokens of a window.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: fewer than 2, or more than the model has positions for.
+
+    Example:
+        >>> window_length(None, 0, 2048, 4096)
+        2048
+    """
+    most = MAX_LENGTH if longest is None else longest - decode_tokens
+    if length is None:
+        length = min(default, max(most, 2))
+    check_int("--length", length, 2)
+    if length > most:
+        got = f"{length}" + (f" with --decode-tokens {decode_tokens}" if decode_tokens else "")
+        expected = f"at most {most} tokens, for which the model has positions"
+        raise TopThetaValueError("--length", expected, got, f"use --length {max(most, 2)}")
+    return length
+
+
+def default_k(length: int) -> list[int]:
+    """64, 128 and 256, as far as windows are four times as long; a quarter of a short window.
+
+    Example:
+        >>> default_k(4096), default_k(512), default_k(100)
+        ([64, 128, 256], [64, 128], [25])
+    """
+    return [k for k in DEFAULT_K if 4 * k <= length] or [max(1, length // 4)]
+
+
+def default_layer_k(layers: int, length: int) -> list[int]:
+    """512 in the first two layers, as in the paper, but at most a quarter of a window, lest they be dense.
+
+    Example:
+        >>> default_layer_k(4, 4096), default_layer_k(4, 256)
+        ([512, 512, 0, 0], [64, 64, 0, 0])
+    """
+    first = [min(k, max(1, length // 4)) for k in FIRST_LAYERS_K]
+    return [*first, *[0] * layers][:layers]
+
+
+def layer_k_text(value: Any) -> str:
+    """What a file may say of it: text, a list, or a mapping of layers to k.
+
+    Example:
+        >>> layer_k_text([512, 512, 0]), layer_k_text({0: 512})
+        ('512,512,0', '0:512')
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return ",".join(map(str, value))
+    if isinstance(value, dict) and all(type(each) is int for pair in value.items() for each in pair):
+        return ",".join(f"{layer}:{k}" for layer, k in value.items())
+    raise ValueError("text such as '0:512,1:512', a list of a number per layer, or a mapping of layers to k")
+
+
+def parse_sequences(text: str | None, default: int) -> int | None:
+    """How many windows to calibrate on; None: all.
+
+    Raises:
+        TopThetaValueError: neither a number from 1 nor "all".
+
+    Example:
+        >>> parse_sequences("12", 64), parse_sequences(None, 64), parse_sequences("all", 64)
+        (12, 64, None)
+    """
+    if text is None or text == ALL:
+        return default if text is None else None
+    if not re.fullmatch(r"\d{1,9}", text) or not int(text):
+        raise TopThetaValueError("--sequences", f"a number from 1, or {ALL}", shown(text))
+    return int(text)
+
+
+def sequences_text(value: Any) -> str:
+    """What a file may say of it: a number, or "all"."""
+    if type(value) is int or value == ALL:
+        return str(value)
+    raise ValueError(f"a whole number, or {ALL}")
+
+
+def check_room(output: Path, settings: CalibrationSettings) -> None:
+    """Whether the disk has room for the table.
+
+    Raises:
+        TopThetaValueError: it has not.
+    """
+    folder = output.resolve().parent
+    cells = settings.num_layers * settings.num_heads * len(settings.knots())
+    needed = cells * (8 + 4 * len(settings.k) * _NUMBERS) + 2**16
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        remedy = "free some space, or choose another disk with -o"
+        raise TopThetaValueError("--output", f"a disk with {needed} free bytes", f"{free} in {folder}", remedy)

@@ -1,0 +1,229 @@
+"""What ``toptheta calibrate`` says in the end: what the thresholds keep of k on text that they have not seen."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from ..thresholds import ThresholdExtrapolationWarning
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..models import LayerStatistics
+    from ..thresholds import ThresholdTable
+
+#: Off by more, k̃/k is worth a warning.
+MOST_OFF = 0.25
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The held-out rows of a layer at one k.
+
+    Attributes:
+        layer: its number.
+        k: what was asked for.
+        target: what the layer keeps: k, or its own least k.
+        ratio: k̃/k, the mean over heads and rows; NaN without a row that is not dense.
+        spread: its 5th and 95th percentile over rows.
+        value_rows: mean and 95th percentile of the V rows per row and KV group.
+        rows: that are not dense.
+        dense: that are.
+    """
+
+    layer: int
+    k: int
+    target: int
+    ratio: float
+    spread: tuple[float, float]
+    value_rows: tuple[float, float]
+    rows: int
+    dense: int
+
+
+def judge(
+    network: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
+) -> list[Kept]:
+    """What every layer keeps at every k of ``table``, for all rows of ``windows``.
+
+    Args:
+        progress: is told how many of the passes are done, one per k and window.
+    """
+    from ..models import sparsify
+    from ..models.attach import sliding_layers
+
+    layers = [layer for layer in range(table.num_layers) if layer not in sliding_layers(network)]
+    found, done = [], 0
+    for k in table.k.tolist():
+        targets = table.layer_targets(k)
+        seen: dict[int, list[_Rows]] = {layer: [] for layer in layers}
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.ExitStack() as stack:
+            # rows of the last few lengths may all be among those that row_fraction leaves out
+            warnings.simplefilter("ignore", ThresholdExtrapolationWarning)
+            recording = stack.enter_context(sparsify(network, table, k=k, prefill="thresholded", statistics=True))
+            for window in windows:
+                network.base_model(input_ids=window[None].to(network.device), use_cache=False)
+                statistics = recording.statistics()
+                for layer in layers:
+                    seen[layer].append(_rows(statistics[layer], targets[layer]))
+                recording.clear()
+                done += 1
+                progress(done)
+        found += [_kept(layer, k, targets[layer], rows) for layer, rows in seen.items()]
+    return found
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Per row that is not dense: k̃/k [rows] and V rows [rows, Hkv]; and how many are dense."""
+
+    ratio: Tensor
+    value_rows: Tensor
+    dense: int
+
+
+def _rows(statistics: LayerStatistics, target: int) -> _Rows:
+    sparse = statistics.keys > target
+    kept = statistics.kept[sparse].float().mean(1) / target
+    return _Rows(kept, statistics.value_rows[sparse].float(), int((~sparse).sum()))
+
+
+def _kept(layer: int, k: int, target: int, parts: list[_Rows]) -> Kept:
+    ratio = torch.cat([part.ratio for part in parts])
+    value_rows = torch.cat([part.value_rows.flatten() for part in parts])
+    dense = sum(part.dense for part in parts)
+    if not len(ratio):
+        nothing = float("nan")
+        return Kept(layer, k, target, nothing, (nothing, nothing), (nothing, nothing), 0, dense)
+    spread = (_percentile(ratio, 5), _percentile(ratio, 95))
+    rows = (value_rows.mean().item(), _percentile(value_rows, 95))
+    return Kept(layer, k, target, ratio.mean().item(), spread, rows, len(ratio), dense)
+
+
+def _percentile(values: Tensor, percent: int) -> float:
+    """By rank, since torch.quantile takes no more than 16 Mi numbers."""
+    return values.kthvalue(1 + (len(values) - 1) * percent // 100).values.item()
+
+
+def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int) -> None:
+    """The table of k̃/k, the rows that stay dense, and the knots without data."""
+    ks = table.k.tolist()
+    console.print(
+        f"On {windows} held-out {'window' if windows == 1 else 'windows'}: k̃/k, the mean over heads and rows (5th to "
+        "95th percentile of the rows); V rows per row and KV group, mean / 95th percentile."
+    )
+    columns = [name for k in ks for name in (f"k={k}: k̃/k", "V rows")]
+    shown = Table("layer", *columns, box=box.SIMPLE_HEAD, padding=(0, 1))
+    for column in shown.columns:
+        column.justify = "right"
+        column.no_wrap = True
+    by_layer: dict[int, list[Kept]] = {}
+    for entry in kept:
+        by_layer.setdefault(entry.layer, []).append(entry)
+    for layer, entries in by_layer.items():
+        cells = [cell for entry in entries for cell in (_ratio(entry), _value_rows(entry))]
+        shown.add_row(f"{layer}{'*' if table.layer_k[layer] > ks[0] else ''}", *cells)
+    # a table of many k is wider than most terminals: cut off, it would say nothing
+    Console(highlight=False, width=max(console.width, 12 + 36 * len(ks))).print(shown, crop=False)
+    if least := {k for k in table.layer_k if k > ks[0]}:
+        console.print(f"* keeps at least {', '.join(map(str, sorted(least)))}.")
+    console.print(f"Dense: {dense_rows(table, kept)}.")
+    console.print(f"Row lengths: {knots(table)}.")
+
+
+def _ratio(entry: Kept) -> str:
+    return "{:.2f} ({:.2f} to {:.2f})".format(entry.ratio, *entry.spread) if entry.rows else "dense"
+
+
+def _value_rows(entry: Kept) -> str:
+    return "{:.0f} / {:.0f}".format(*entry.value_rows) if entry.rows else "all"
+
+
+def dense_rows(table: ThresholdTable, kept: list[Kept]) -> str:
+    """Which rows no threshold sparsifies."""
+    parts = [f"rows of up to k keys ({_share(kept)})"]
+    judged = {entry.layer for entry in kept}
+    own: dict[int, list[int]] = {}
+    for layer, least in enumerate(table.layer_k):
+        if least > table.k[0] and layer in judged:
+            own.setdefault(least, []).append(layer)
+    parts += [f"up to {least} keys in {_layers(layers)}" for least, layers in own.items()]
+    if sliding := [layer for layer in range(table.num_layers) if layer not in judged]:
+        parts.append(f"everything in {_layers(sliding)}, which see a sliding window")
+    if short := sorted({entry.layer for entry in kept if not entry.rows}):
+        parts.append(f"every row so far in {_layers(short)}, whose k is longer than the windows")
+    return "; ".join(parts)
+
+
+def _share(kept: list[Kept]) -> str:
+    """Such as "5 % and 9 % of the held-out rows at k = 64 and 128"."""
+    shares = []
+    ks = list(dict.fromkeys(entry.k for entry in kept))
+    for k in ks:
+        entries = [entry for entry in kept if entry.k == k]
+        dense, rows = (sum(getattr(entry, name) for entry in entries) for name in ("dense", "rows"))
+        shares.append(f"{100 * dense / max(1, dense + rows):.0f} %")
+    return f"{listed(shares)} of the held-out rows at k = {listed(list(map(str, ks)))}"
+
+
+def listed(words: list[str]) -> str:
+    """The words with commas and an "and".
+
+    Example:
+        >>> listed(["1", "2", "3"])
+        '1, 2 and 3'
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def knots(table: ThresholdTable) -> str:
+    """At which lengths there are thresholds, and which of them had no rows."""
+    lengths = table.lengths.tolist()
+    text = f"{len(lengths)} from {lengths[0]} to {lengths[-1]}"
+    filled = (table.counts == 0) & (table.theta > -torch.inf).any(0)  # [L, Hq, R]
+    if not bool(filled.any()):
+        return f"{text}, every one with calibrated rows"
+    empty = [length for length, any_head in zip(lengths, filled.any(1).any(0).tolist(), strict=True) if any_head]
+    layers = filled.any(2).any(1).nonzero().flatten().tolist()
+    named = f"{empty[0]} to {empty[-1]}" if len(empty) > 1 else str(empty[0])
+    return f"{text}; {len(empty)} without rows in {_layers(layers)} ({named}), filled from their neighbours"
+
+
+def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
+    """A sentence for every k at which a layer keeps far more or less than it should."""
+    found = []
+    for k in dict.fromkeys(entry.k for entry in kept):
+        off = [entry for entry in kept if entry.k == k and entry.rows and abs(entry.ratio - 1) > MOST_OFF]
+        if off:
+            worst = max(off, key=lambda entry: abs(entry.ratio - 1))
+            advice = "calibrate on more windows (--sequences), and on text like that of your prompts"
+            if estimator == "algorithm1":
+                advice = "use --estimator pooled, which keeps k on average, or " + advice
+            where = _layers([entry.layer for entry in off])
+            found.append(
+                f"k̃/k at k={k} is off by more than {100 * MOST_OFF:.0f} % in {where}, most in layer {worst.layer} "
+                f"({worst.ratio:.2f}): {advice}."
+            )
+    return found
+
+
+def _layers(layers: list[int]) -> str:
+    """Such as "layers 0 to 3 and 7"."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]} {'and' if len(run) == 2 else 'to'} {run[-1]}" for run in runs]
+    return f"{'layer' if len(layers) == 1 else 'layers'} {listed(names) if len(runs) > 1 else names[0]}"

@@ -1,0 +1,178 @@
+"""The texts of ``toptheta calibrate``: windows to calibrate on, and windows that are kept from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..errors import TopThetaValueError
+from ..evaluation import corpus
+from ..texts import (
+    Conventions,
+    Overlap,
+    Sources,
+    StoredText,
+    Windows,
+    collect_windows,
+    find_sources,
+    held_out_count,
+    held_out_places,
+    overlaps,
+)
+from ..texts.overlap import RUN, SHARE
+from .calibration_options import Options, Plan
+
+#: The most windows that k̃/k is measured on.
+MOST_JUDGED = 8
+#: Shorter windows are not proposed.
+_SHORTEST = 64
+#: Of more sources than these a table names only a digest.
+_MOST_NAMED = 50
+
+
+class Material(NamedTuple):
+    """What is calibrated on and judged by.
+
+    Attributes:
+        windows: all windows of the texts.
+        calibration: which of them to calibrate on.
+        held_out: int64 [length] each, the windows that are not.
+        notes: what the user should know.
+        provenance: of the table.
+    """
+
+    windows: Windows
+    calibration: list[int]
+    held_out: list[Tensor]
+    notes: list[str]
+    provenance: dict[str, str]
+
+    def sequences(self) -> Iterator[Tensor]:
+        """The windows to calibrate on."""
+        return (self.windows[place] for place in self.calibration)
+
+
+class Texts(NamedTuple):
+    """What is read; nothing of it is yet.
+
+    Attributes:
+        calibration: to calibrate on.
+        evaluation: to judge by; None: a part of the others is kept back.
+    """
+
+    calibration: Sources
+    evaluation: Sources | None
+
+
+def find_texts(options: Options) -> Texts:
+    """The sources that the options name; for the embedded model, the Python library where none are named.
+
+    Raises:
+        TopThetaValueError: none is named for another model, or one cannot be read.
+    """
+    named = find_sources(options.evaluation, options.field, options.encoding) if options.evaluation else None
+    if options.text:
+        return Texts(find_sources(options.text, options.field, options.encoding), named)
+    if options.model is None:
+        return Texts(_library("calibration"), named or _library("evaluation"))
+    raise TopThetaValueError("--text", "files or folders with text to calibrate on", "none", "such as: --text book.txt")
+
+
+def _library(split: corpus.Split) -> Sources:
+    return Sources([StoredText(name, text) for name, text in corpus.read_split(split)])
+
+
+def collect(
+    texts: Texts, conventions: Conventions, plan: Plan, progress: Callable[[int], None] | None = None
+) -> Material:
+    """Reads as many texts as are needed.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a text cannot be read, there is too little of it, or the texts to judge
+            by are among those to calibrate on.
+    """
+    wanted = plan.sequences
+    kept_back = texts.evaluation is None
+    most = None if wanted is None else wanted + (held_out_count(wanted) if kept_back else 0)
+    windows = collect_windows(texts.calibration.sources, conventions, plan.length, most, progress)
+    _check_enough("--text", windows, conventions, 2 if kept_back else 1)
+    count = held_out_count(len(windows) if len(windows) != most or wanted is None else wanted) if kept_back else 0
+    held_places = held_out_places(len(windows), count)
+    calibration = [place for place in range(len(windows)) if place not in held_places][:wanted]
+    judged = windows
+    if texts.evaluation is not None:
+        judged = collect_windows(texts.evaluation.sources, conventions, plan.length, MOST_JUDGED)
+        _check_enough("--evaluation", judged, conventions, 1)
+        held_places = list(range(len(judged)))
+    held_out = [judged[place] for place in held_places]
+    shared = overlaps(held_out, (windows[place] for place in calibration))
+    if shared and not kept_back:
+        raise _calibrated_on(shared, conventions)
+    notes = _notes(texts, wanted, len(calibration), plan.length, len(shared))
+    return Material(windows, calibration, held_out, notes, _provenance(texts, conventions, plan, windows, calibration))
+
+
+def _calibrated_on(shared: list[Overlap], conventions: Conventions) -> TopThetaValueError:
+    worst = max(shared, key=lambda overlap: overlap.share)
+    example = " ".join(str(conventions.tokenizer.decode(worst.tokens[:RUN])).split())
+    return TopThetaValueError(
+        "--evaluation",
+        f"texts of which at most {100 * SHARE:.0f} % of any window is calibrated on, in runs of {RUN} tokens or more",
+        f'{100 * worst.share:.0f} % of window {worst.window}, such as "{example}"',
+        "name other texts, or leave it out: then a part of --text is kept back",
+    )
+
+
+def _check_enough(option: str, windows: Windows, conventions: Conventions, needed: int) -> None:
+    if len(windows) >= needed:
+        return
+    have = len(windows) * conventions.body(windows.length) + windows.rest
+    most = have // needed + windows.length - conventions.body(windows.length)
+    spare = ", of which one is kept back to judge by" if needed > 1 else ""
+    remedy = "name more text" + (f", or use --length {most}" if most >= _SHORTEST else "")
+    raise TopThetaValueError(
+        option, f"at least {needed * conventions.body(windows.length)} tokens for {needed} "
+        f"{'window' if needed == 1 else 'windows'} of {windows.length}{spare}", str(have), remedy,
+    )  # fmt: skip
+
+
+def _notes(texts: Texts, wanted: int | None, have: int, length: int, shared: int) -> list[str]:
+    notes = []
+    if shared:
+        notes.append(
+            f"Of the windows that were kept back, {shared} share more than {100 * SHARE:.0f} % of their tokens with "
+            "calibrated ones, so k̃/k may look better than it is on new text; name other text with --evaluation."
+        )
+    if wanted is not None and have < wanted:
+        notes.append(f"The texts hold {have} windows of {length} tokens to calibrate on, and not {wanted}.")
+    for sources in filter(None, texts):
+        if sources.left_out:
+            count = len(sources.left_out)
+            files = "1 file is" if count == 1 else f"{count} files are"
+            notes.append(f"{files} left out, binary or empty, such as {sources.left_out[0]}.")
+    return notes
+
+
+def _provenance(
+    texts: Texts, conventions: Conventions, plan: Plan, windows: Windows, calibration: list[int]
+) -> dict[str, str]:
+    """Names without folders, and digests: nothing that differs between machines."""
+    read = [(source.name, source.used()) for source in texts.calibration.sources]
+    used = [(name, text) for name, text in read if not text.startswith("first 0 ")]
+    names = [name for name, _ in used]
+    # files of two folders may have one name
+    named = {
+        f"text {name}" + f" ({names[:place].count(name) + 1})" * (name in names[:place]): text
+        for place, (name, text) in enumerate(used[: _MOST_NAMED + 1])
+    }
+    if len(used) > _MOST_NAMED:
+        digest = hashlib.sha256("".join(f"{name}: {text}\n" for name, text in used).encode())
+        named = {"texts": f"{len(used)} files, sha256 of their names and digests {digest.hexdigest()}"}
+    return named | {
+        "sequence_length": str(plan.length),
+        "windows": str(conventions),
+        "windows_sha256": windows.digest(calibration),
+    }

@@ -1,0 +1,129 @@
+"""The work of ``toptheta calibrate``: interrupted and resumed, in shards, or in the ranks of torchrun."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ..errors import TopThetaValueError, shown
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..calibration.state import Part
+    from ..thresholds import ThresholdTable
+
+_BACKENDS = {"cuda": "nccl", "npu": "hccl"}
+
+
+def parse_shard(text: str) -> Part:
+    """The part that "0/4" names.
+
+    Raises:
+        TopThetaValueError: no such part.
+
+    Example:
+        >>> parse_shard("0/4")
+        Part(index=0, count=4)
+    """
+    from ..calibration.state import Part
+
+    pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if pair is None or int(pair[1]) >= int(pair[2]):
+        raise TopThetaValueError("--shards", "INDEX/COUNT, with INDEX from 0 to COUNT - 1", shown(text), "such as 0/4")
+    return Part(int(pair[1]), int(pair[2]))
+
+
+def shard_file(output: Path, part: Part) -> Path:
+    """Where a shard of the calibration of ``output`` goes; its state is there too.
+
+    Example:
+        >>> from toptheta_npu.calibration.state import Part
+        >>> str(shard_file(Path("model.theta"), Part(0, 4)))
+        'model.theta.shard-0-of-4'
+    """
+    return output.with_name(f"{output.name}.shard-{part.index}-of-{part.count}")
+
+
+def state_file(output: Path) -> Path | None:
+    """Where the state of the calibration of ``output`` is kept; None beside a device or pipe."""
+    if output.is_relative_to("/dev") or (output.exists() and not output.is_file()):
+        return None
+    return output.with_name(f"{output.name}.partial")
+
+
+@contextmanager
+def interruptible(console: Console, state: Path | None) -> Iterator[None]:
+    """An interrupt from the keyboard says how to go on, and exits with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if state is not None and state.exists():
+            console.print(f"interrupted: the same command goes on from {escape(str(state))}.", soft_wrap=True)
+        else:
+            console.print("interrupted: nothing was kept.")
+        raise typer.Exit(130) from None
+
+
+class Ranks:
+    """The processes of torchrun that calibrate together; without torchrun, this one alone."""
+
+    def __init__(self) -> None:
+        self.count = int(os.environ.get("WORLD_SIZE", "1")) if dist.is_torchelastic_launched() else 1
+        self.rank = int(os.environ.get("RANK", "0")) if self.count > 1 else 0
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the one that prints and writes."""
+        return self.rank == 0
+
+    @contextmanager
+    def together(self, device: str) -> Iterator[None]:
+        """A process group of all ranks, each with a device of its own."""
+        if self.count == 1:
+            yield
+            return
+        if device in _BACKENDS:
+            accelerator: Any = getattr(torch, device)
+            accelerator.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group(_BACKENDS.get(device, "gloo"))
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+    def calibrate(
+        self, model: PreTrainedModel, state: Path | None, every: int, options: Mapping[str, Any]
+    ) -> ThresholdTable:
+        """The table, the same in all ranks."""
+        from ..models import calibrate, calibrate_distributed
+
+        function = calibrate if self.count == 1 else calibrate_distributed
+        return function(model, checkpoint=state, checkpoint_every=every, **options)
+
+    def after_the_first(self, saved: bool) -> None:
+        """Waits for the first rank, which says whether the table is saved.
+
+        Raises:
+            TopThetaValueError: it is not.
+        """
+        if self.count == 1:
+            return
+        answer = [saved]
+        dist.broadcast_object_list(answer, src=0)
+        if not answer[0]:
+            raise TopThetaValueError("rank 0", "the table saved", "an error there", "see what that rank says")
+
+    def own_state(self, state: Path) -> Path:
+        """The file in which this rank keeps its state."""
+        return state if self.count == 1 else state.with_name(f"{state.name}.rank{self.rank}")

@@ -1,0 +1,191 @@
+"""``toptheta inspect``: what a file of thresholds holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table as RichTable
+
+from .._outputs import check_output_folder
+from .._tables import Table
+
+if TYPE_CHECKING:
+    from ..thresholds import ThresholdTable
+
+_FINGERPRINT_SHOWN = 48
+_MOST_LENGTHS_NAMED = 6
+_WIDEST = 1000
+_KEPT_CAPTION = "Bounds of the mean over the calibration rows that are not dense."
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A table of thresholds.")],
+    k: Annotated[int | None, typer.Option("--k", help="Show thresholds of this k. Default: the middle one.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Show the heads of this layer one by one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Folder for plots of theta over length and over k.")] = None,
+) -> None:
+    """Tell what a file of thresholds holds: its origin, theta, elements kept, gaps, and how well the fit fits."""
+    from ..thresholds import ThresholdTable
+    from ..thresholds.summary import summarise
+
+    if plot is not None:
+        _prepare(plot)
+    table = ThresholdTable.load(file)
+    found = summarise(table, k, layer)
+    console = Console(highlight=False, width=max(Console().width, 120))
+    if as_json:
+        print(json.dumps({"file": str(file), **found}, indent=1))
+    else:
+        _show(console, str(file), found)
+    if plot is not None:
+        for line in _draw(table, found["shown_k"], layer, plot):
+            (Console(stderr=True) if as_json else console).print(line, soft_wrap=True, markup=False)
+
+
+def _prepare(folder: Path) -> None:
+    import matplotlib  # noqa: F401
+
+    from ..thresholds.plots import FILES
+
+    check_output_folder("--plot", folder, *FILES)
+
+
+def _draw(table: ThresholdTable, k: int, layer: int | None, folder: Path) -> list[str]:
+    from ..thresholds.plots import save_plots
+
+    files, left_out = save_plots(table, k, layer, folder)
+    return [*(f"{file} written." for file in files), *left_out]
+
+
+def _show(console: Console, file: str, found: dict[str, Any]) -> None:
+    head = found["header"]
+    console.print(_header(file, head))
+    for table in _layer_tables(found) if "layers" in found else _head_tables(found):
+        shown = table.as_rich()
+        # wider than the terminal it wraps; cut off, it would say nothing
+        width = Measurement.get(console, console.options.update(max_width=_WIDEST), shown).maximum
+        Console(highlight=False, width=max(console.width, width)).print(shown, crop=False)
+    if not head["has_bracket"]:
+        console.print(f"k̃: not in the file; the estimator {head['estimator']} keeps no counts of it.")
+
+
+def _header(file: str, head: dict[str, Any]) -> RichTable:
+    table = RichTable(box=SIMPLE_HEAD, show_header=False, padding=(0, 1), title=escape(file), title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    lengths, fingerprint = head["lengths"], head["fingerprint"]
+    if len(fingerprint) > _FINGERPRINT_SHOWN:
+        fingerprint = fingerprint[:_FINGERPRINT_SHOWN] + "…"
+    mass = f"yes ({head['discarded_statistic'] or 'statistic not known'})" if head["has_discarded_mass"] else "no"
+    rows = [
+        ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
+        ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
+        ("size", f"{head['layers']} layers x {head['heads']} heads"),
+        ("k", ", ".join(map(str, head["k"]))),
+        ("layer_k", _runs(head["layer_k"])),
+        ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
+        ("discarded mass", mass),
+        ("fingerprint", fingerprint),
+        *((f"  {name}", text) for name, text in head["provenance"].items()),
+    ]
+    for name, text in rows:
+        table.add_row(escape(name), escape(text))
+    return table
+
+
+def _runs(layer_k: Sequence[int]) -> str:
+    """Such as "512 in layers 0 to 1, 0 in layers 2 to 5"."""
+    parts = []
+    for value, group in groupby(enumerate(layer_k), lambda pair: pair[1]):
+        layers = [layer for layer, _ in group]
+        parts.append(f"{value} in " + (f"layer {layers[0]}" if len(layers) == 1 else f"{layers[0]} to {layers[-1]}"))
+    return ", ".join(parts)
+
+
+def _layer_tables(found: dict[str, Any]) -> list[Table]:
+    head, lengths, ks = found["header"], found["shown_lengths"], found["header"]["k"]
+    form = _form(head)
+    theta, kept, quality = [], [], []
+    for entry in found["layers"]:
+        layer = str(entry["layer"])
+        gaps = entry["gaps"]
+        cells = [_spread(each, form) for each in entry["theta"]]
+        theta.append([layer, str(entry["target"]), *cells, _gap_cell(gaps)])
+        kept.append([layer, *map(_kept, entry["kept"])])
+        quality.append([layer, *map(_quality, entry["r_squared"])])
+    tables = [
+        Table(
+            f"theta at k = {found['shown_k']}: mean over heads (least to most)",
+            ("layer", "keeps", *(f"n = {length}" for length in lengths), "filled knots"),
+            theta,
+            "filled knots: had no calibration rows, and took theta from the neighbouring lengths; of all knots of all "
+            "heads.",
+        )
+    ]
+    if head["has_bracket"]:
+        by_k = ("layer", *(f"k = {k}" for k in ks))
+        tables.append(Table("k̃, the elements that a row keeps", by_k, kept, _KEPT_CAPTION))
+    caption = "1: the function of the row length explains all of the variance of theta between lengths."
+    title = "R² of the fitted function: mean over heads (lowest, its head)"
+    return [*tables, Table(title, ("layer", *(f"k = {k}" for k in ks)), quality, caption)]
+
+
+def _head_tables(found: dict[str, Any]) -> list[Table]:
+    head, layer, ks, form = found["header"], found["layer"], found["header"]["k"], _form(found["header"])
+    theta, kept, quality = [], [], []
+    for entry in found["heads"]:
+        name = str(entry["head"])
+        theta.append([name, *("dense" if value is None else f"{value:{form}}" for value in entry["theta"])])
+        theta[-1].append(str(entry["rows"]))
+        kept.append([name, *map(_kept, entry["kept"])])
+        pairs = zip(entry["r_squared"], entry["rms_residual"], strict=True)
+        quality.append([name, *("" if square is None else f"{square:.3f}, {rms:.2g}" for square, rms in pairs)])
+    lengths = (f"n = {length}" for length in found["shown_lengths"])
+    by_k = ("head", *(f"k = {k}" for k in ks))
+    tables = [Table(f"layer {layer}: theta at k = {found['shown_k']}", ("head", *lengths, "calibration rows"), theta)]
+    if head["has_bracket"]:
+        tables.append(Table(f"layer {layer}: k̃, the elements that a row keeps", by_k, kept, _KEPT_CAPTION))
+    unit = "log theta" if head["placement"] == "post_softmax" else "theta"
+    title = f"layer {layer}: R² of the fitted function, and its root mean square residual of {unit}"
+    return [*tables, Table(title, by_k, quality)]
+
+
+def _form(head: dict[str, Any]) -> str:
+    return ".1e" if head["placement"] == "post_softmax" else ".2f"
+
+
+def _spread(values: dict[str, Any] | None, form: str) -> str:
+    if values is None:
+        return "dense"
+    dense = f", {values['dense_heads']} dense" if values["dense_heads"] else ""
+    return f"{values['mean']:{form}} ({values['min']:{form}} to {values['max']:{form}}{dense})"
+
+
+def _kept(bounds: dict[str, float] | None) -> str:
+    if bounds is None:
+        return ""
+    low, high = f"{bounds['low']:.1f}", f"{bounds['high']:.1f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _quality(values: dict[str, Any] | None) -> str:
+    return "" if values is None else f"{values['mean']:.3f} ({values['min']:.3f}, {values['worst_head']})"
+
+
+def _gap_cell(gaps: dict[str, Any]) -> str:
+    if not gaps["filled"]:
+        return "none"
+    named = gaps["lengths"][:_MOST_LENGTHS_NAMED]
+    more = len(gaps["lengths"]) - len(named)
+    rest = f" and {more} more" if more else ""
+    return f"{gaps['filled']} of {gaps['of']}: n = {', '.join(map(str, named))}{rest}"

@@ -1,0 +1,213 @@
+"""A transformers model that a user names: looked at before its weights are loaded, so that errors come first."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._checks import check_choice
+from ..errors import TopThetaError, TopThetaValueError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("cpu", "cuda", "npu", "auto")
+
+_FOLDER = "give the folder that save_pretrained wrote"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "*.bin.index.json")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that can be calibrated, as far as its configuration tells.
+
+    Attributes:
+        name: of the folder, without those above it, or on the Hub.
+        where: what transformers loads it from.
+        config: of the whole model.
+        skeleton: the model on the meta device, in evaluation mode.
+        longest: its positions; None: it does not say.
+    """
+
+    name: str
+    where: str
+    config: Any
+    skeleton: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    trust_remote_code: bool
+
+    @property
+    def longest(self) -> int | None:
+        text_config = self.config.get_text_config(decoder=True)
+        most = getattr(text_config, "max_position_embeddings", None)
+        return most if isinstance(most, int) and most > 0 else None
+
+
+def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
+    """A model by its folder or its name on the Hub: configuration, tokenizer and architecture, without the weights.
+
+    Raises:
+        TopThetaValueError: something is missing or cannot be read; the message says what.
+        TopThetaNotImplementedError: `toptheta_npu.models.sparsify` does not support the architecture.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    _be_quiet()
+    folder = Path(model).expanduser()
+    if _is_path(model):
+        _check_folder(folder)
+    where = str(folder) if folder.is_dir() else model
+    config = _found(where, "configuration", AutoConfig.from_pretrained, trust_remote_code)
+    skeleton = _skeleton(model, config, trust_remote_code)
+    tokenizer = _found(where, "tokenizer", AutoTokenizer.from_pretrained, trust_remote_code)
+    name = folder.resolve().name if folder.is_dir() else model
+    return Candidate(name, where, config, skeleton, tokenizer, trust_remote_code)
+
+
+def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedModel:
+    """The model itself, in evaluation mode; ``device`` "auto" spreads its layers by accelerate.
+
+    Raises:
+        TopThetaValueError: the weights cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": candidate.trust_remote_code}
+    if device == "auto":
+        options["device_map"] = "auto"
+    try:
+        network: torch.nn.Module = AutoModelForCausalLM.from_pretrained(candidate.where, **options)
+        if device != "auto":
+            network = network.to(device)
+    # whatever foreign files make transformers stumble over
+    except Exception as error:
+        expected = "weights that transformers can load"
+        raise TopThetaValueError("MODEL", expected, f"{candidate.where} ({_reason(error)})", _FOLDER) from error
+    return network.eval()  # type: ignore[return-value]
+
+
+def choose_device(device: str | None) -> str:
+    """The device to run on; None: the first CUDA device, NPU or CPU that is there.
+
+    Raises:
+        TopThetaValueError: it is not there, or accelerate is not.
+
+    Example:
+        >>> choose_device("cpu")
+        'cpu'
+    """
+    from ..benchmark.environment import check_device
+
+    if device is not None:
+        check_choice("--device", device, DEVICES)
+        if device != "auto":
+            return check_device(device)
+        if find_spec("accelerate") is None:
+            expected = "accelerate, which spreads the layers over the devices"
+            raise TopThetaValueError("--device", expected, "no such package", "pip install 'toptheta_npu[hf]'")
+        return device
+    if torch.cuda.is_available():
+        return "cuda"
+    return "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
+
+
+def _is_path(model: str) -> bool:
+    """Whether a name can only be one of a folder: it is there, or the Hub has no such names."""
+    return os.path.exists(os.path.expanduser(model)) or model.startswith((".", "/", "~")) or model.count("/") > 1
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        got = f"{folder}, a file" if folder.exists() else f"{folder}, which is not there"
+        raise TopThetaValueError("MODEL", "the folder of a model, or its name on the Hub", got, "correct the path")
+    if not (folder / "config.json").is_file():
+        raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", _FOLDER)
+    if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+        got = f"{folder} without model.safetensors or pytorch_model.bin"
+        raise TopThetaValueError("MODEL", "a folder with weights", got, _FOLDER)
+
+
+def _found(where: str, what: str, load: Callable[..., Any], trust_remote_code: bool) -> Any:
+    """What ``load`` gives, from this machine if it is here, else from the Hub."""
+    options = {"trust_remote_code": trust_remote_code}
+    try:
+        try:
+            return load(where, local_files_only=True, **options)
+        except OSError:
+            if os.path.isdir(where):
+                raise
+            return load(where, **options)
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        raise _not_found(where, what, error) from error
+
+
+def _not_found(where: str, what: str, error: Exception) -> TopThetaValueError:
+    reason = _reason(error)
+    if "custom code" in reason or "trust_remote_code" in str(error):
+        expected, got = f"a {what} that transformers knows", f"{where}, which brings code of its own"
+        return TopThetaValueError("MODEL", expected, got, "add --trust-remote-code if you trust it")
+    if not os.path.isdir(where):
+        remedy = "correct the name, give a folder, or download the model first: hf download NAME"
+        return TopThetaValueError("MODEL", f"a {what} here or on the Hub", f"{where} ({reason})", remedy)
+    if what == "tokenizer":
+        if any((Path(where) / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+            return TopThetaValueError("MODEL", "a tokenizer that transformers can load", f"{where} ({reason})", _FOLDER)
+        remedy = "save it there too: tokenizer.save_pretrained(FOLDER)"
+        return TopThetaValueError("MODEL", "a folder with a tokenizer", f"{where} without tokenizer.json", remedy)
+    if "does not recognize" in reason:
+        reason = reason.partition(" but Transformers")[0]
+        remedy = "update transformers, or use another model"
+        return TopThetaValueError("MODEL", "an architecture that transformers knows", f"{where} ({reason})", remedy)
+    return TopThetaValueError("MODEL", f"a {what} that transformers can read", f"{where} ({reason})", _FOLDER)
+
+
+def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
+    """The model without weights, of a supported architecture."""
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    from ..models.attach import check_model
+
+    remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:
+        kinds = ", ".join(config.architectures or []) or f"model type {config.model_type}"
+        remedy = "use a decoder-only model such as LLaMA, Mistral or Qwen"
+        raise TopThetaValueError("MODEL", "a causal language model", f"{model} ({kinds})", remedy)
+    try:
+        with torch.device("meta"):
+            skeleton: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, trust_remote_code=trust_remote_code
+            )
+        skeleton.train(False)
+        check_model(skeleton)
+    except TopThetaError:
+        raise
+    # whatever a foreign configuration makes transformers stumble over
+    except Exception as error:
+        expected = "a configuration that transformers can build"
+        raise TopThetaValueError("MODEL", expected, f"{model} ({_reason(error)})", _FOLDER) from error
+    return skeleton
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what was raised, without the point that ends it."""
+    return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".: ")
+
+
+def _be_quiet() -> None:
+    """Neither bars nor retries of transformers among our lines."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

@@ -1,0 +1,258 @@
+"""One part of a calibration of a model: checked, resumed where it had stopped, run and kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .._checks import check_choice, check_modes
+from .._files import check_writable, checked_path
+from ..calibration import Calibrator
+from ..calibration.settings import check_int
+from ..calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..thresholds import Estimator, Placement
+from ..thresholds.checks import MAX_LENGTH
+from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
+from .attention import AttentionCall
+from .calibration_rows import TopK
+from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
+from .fingerprint import model_fingerprint
+from .token_sequences import can_be_read_twice
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """What `calibrate` can be told; its docstring says what each means."""
+
+    k: int | Sequence[int] = 128
+    placement: Placement = "pre_softmax"
+    estimator: Estimator = "algorithm1"
+    alpha: float = 0.1
+    quantile: float | None = None
+    layer_k: Sequence[int] | None = None
+    row_fraction: float = 1.0
+    top_k_at_calibration: bool = True
+    sdc: Literal["none", "exact"] = "exact"
+    vmc: bool = True
+    seed: int = 0
+    decode_tokens: int = 0
+    longest: int | None = None
+    progress: Progress | None = None
+    provenance: Mapping[str, str] | None = None
+
+    def checked_k(self) -> list[int]:
+        """The k asked for; they and all other options are checked as far as that needs no model.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: an option is unusable.
+        """
+        targets = _checked_k(self.k, self.top_k_at_calibration)
+        check_choice("sdc", self.sdc, ("none", "exact"))
+        check_options(self.progress, self.provenance, top_k_at_calibration=self.top_k_at_calibration, vmc=self.vmc)
+        check_modes(self.placement, self.sdc, 0.0, None, "vmc" if self.vmc else None)
+        return targets
+
+    def attend_of(self, calibrator: Calibrator) -> Callable[[int], Attend | TopK]:
+        """What each layer passes on while it is calibrated."""
+
+        def attend_of(layer: int) -> Attend | TopK:
+            if not self.top_k_at_calibration:
+                return AttentionCall.dense
+            return TopK(calibrator.settings.targets(layer)[0], self.sdc, self.vmc)
+
+        return attend_of
+
+
+class CalibrationJob:
+    """One part of a calibration, ready to run.
+
+    Args:
+        model, sequences, options: as in `calibrate`.
+        part: which sequences to run.
+        checkpoint: the file of the state; None: none is kept.
+        every: sequences from one writing of it to the next.
+
+    Attributes:
+        state: of the part, resumed where the file was there.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        sequences: Sequences,
+        options: CalibrationOptions,
+        *,
+        part: Part,
+        checkpoint: str | os.PathLike[str] | None,
+        every: int,
+    ) -> None:
+        check_model(model)
+        targets = options.checked_k()
+        check_int("checkpoint_every", every, 1)
+        self._model, self._options, self._every = model, options, every
+        self._checkpoint = None if checkpoint is None else checked_path(checkpoint)
+        self._texts = _PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
+        fresh = CalibrationState(
+            calibrator=self._calibrator(targets), fingerprint=model_fingerprint(model),
+            dtype=str(model.dtype).removeprefix("torch."), run=_run_of(options),
+            provenance=dict(options.provenance or {}), part=part,
+        )  # fmt: skip
+        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh)
+        self._texts.checkpoint, self._texts.part, self._texts.seen = checkpoint, part, list(self.state.seen)
+
+    def _calibrator(self, targets: Sequence[int]) -> Calibrator:
+        model, options = self._model, self._options
+        return Calibrator(
+            num_layers(model), num_heads(model), k=targets, longest=self._texts.longest_row,
+            placement=options.placement, estimator=options.estimator, alpha=options.alpha, layer_k=options.layer_k,
+            row_fraction=options.row_fraction, seed=options.seed, dense_layers=sliding_layers(model),
+            quantile=options.quantile,
+        )  # fmt: skip
+
+    def digest_of_texts(self) -> str | None:
+        """Of all sequences; None where they can be read only once."""
+        return self._texts.digest()
+
+    def run(self, meanwhile: Callable[[], None] | None = None) -> CalibrationState:
+        """Runs what is left of the part; ``meanwhile`` is called as often as the state is kept.
+
+        Raises:
+            TopThetaValueError: the sequences are not those of the state, or it cannot be written.
+        """
+        state, options, before = self.state, self._options, len(self.state.seen)
+        calibrator = state.calibrator
+
+        def rows_of_sequence(count: int, index: int) -> Tensor:
+            return calibrator.rows_to_observe(count, state.part.index + (before + index) * state.part.count)
+
+        def done(_: int) -> None:
+            state.seen.append(self._texts.handed_out.popleft())
+            if len(state.seen) % self._every == 0:
+                self._keep()
+                if meanwhile is not None:
+                    meanwhile()
+            if options.progress is not None:
+                options.progress(len(state.seen))
+
+        attend_of = options.attend_of(calibrator)
+        observe_model(self._model, self._texts, rows_of_sequence, calibrator, attend_of, done)
+        state.whole = self._texts.whole
+        self._keep()
+        return state
+
+    def _keep(self) -> None:
+        if self._checkpoint is None:
+            return
+        try:
+            self.state.save(self._checkpoint)
+        except TopThetaValueError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            got = f"{cause.strerror or cause} after {len(self.state.seen)} sequences"
+            remedy = "what was written before is intact: make room and call again, and the work goes on from there"
+            raise TopThetaValueError(str(self._checkpoint), "a place for the state", got, remedy) from error
+
+
+class _PartOfTexts(CalibrationTexts):
+    """Hands out the sequences of one part that were not seen before, and looks at all of them.
+
+    Attributes:
+        checkpoint: the file of the state, for the error messages.
+        part: which sequences.
+        seen: those of the part that a resumed state has; the others are handed out.
+        handed_out: entries for those that were.
+        whole: of all sequences, once all were read.
+    """
+
+    checkpoint: str | os.PathLike[str] | None
+    part: Part
+    seen: list[SeenSequence]
+    whole: WholeSet | None = None
+
+    def __iter__(self) -> Iterator[Tensor]:
+        self.handed_out: deque[SeenSequence] = deque()
+        digest, total = hashlib.sha256(), 0
+        for total, tokens in enumerate(self._checked(), start=1):
+            entry = SeenSequence.of(tokens)
+            digest.update(entry.digest)
+            position, other = divmod(total - 1 - self.part.index, self.part.count)
+            if other:
+                continue
+            if position >= len(self.seen):
+                self.handed_out.append(entry)
+                yield tokens[None]
+            elif entry != self.seen[position]:
+                refuse_other(self.checkpoint, [f"another sequence {total - 1}"])
+        own = len(range(self.part.index, total, self.part.count))
+        if own < len(self.seen):
+            refuse_other(self.checkpoint, [f"more sequences, {len(self.seen)} (here {own})"])
+        self.whole = WholeSet(digest.hexdigest(), total)
+
+    def digest(self) -> str | None:
+        """Of all sequences, as in ``whole``; None where they can be read only once."""
+        if not can_be_read_twice(self._batches):
+            return None
+        digest = hashlib.sha256()
+        for tokens in self._checked():
+            digest.update(SeenSequence.of(tokens).digest)
+        return digest.hexdigest()
+
+
+def _resumed(path: Path, fresh: CalibrationState) -> CalibrationState:
+    """The state in ``path``, checked against ``fresh``; that itself where there is no file yet."""
+    check_writable(path)
+    if not os.path.lexists(path):
+        return fresh
+    found = CalibrationState.load(path)
+    different = fresh.differences(found)
+    for name in ("index", "count"):
+        mine, theirs = getattr(fresh.part, name), getattr(found.part, name)
+        different += [f"{name}={theirs} (here {mine})"] * (mine != theirs)
+    refuse_other(path, different)
+    found.provenance, found.whole = fresh.provenance, None
+    return found
+
+
+def _run_of(options: CalibrationOptions) -> dict[str, str]:
+    names = ("decode_tokens", "top_k_at_calibration", "sdc", "vmc")
+    return {name: str(getattr(options, name)) for name in names}
+
+
+def check_options(progress: object, provenance: object, **switches: object) -> None:
+    """Raises TopThetaTypeError for an option of the wrong type."""
+    check_switches(**switches)
+    if progress is not None and not callable(progress):
+        raise TopThetaTypeError("progress", "a function of the sequences done", shown(progress))
+    if provenance is not None:
+        check_texts("provenance", provenance)
+
+
+def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
+    if type(k) is not int and not isinstance(k, (list, tuple)):
+        raise TopThetaTypeError("k", "an int, or a list or tuple of them", shown(k))
+    targets = [k] if isinstance(k, int) else list(k)
+    for each in targets:
+        check_int("k", each, 1, MAX_LENGTH)
+    if not targets:
+        raise TopThetaValueError("k", "one or more ints", "none")
+    if top_k_at_calibration and len(targets) > 1:
+        raise TopThetaValueError(
+            "k", "one k with top_k_at_calibration=True, which decides what later layers see", str(targets),
+            "calibrate each k by itself, or pass top_k_at_calibration=False",
+        )  # fmt: skip
+    return targets

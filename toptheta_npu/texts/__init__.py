@@ -1,0 +1,26 @@
+"""Texts for calibration: read from files, folders and data sets, tokenised, cut into windows, kept apart."""
+
+from __future__ import annotations
+
+from .conventions import Conventions
+from .found import Sources, find_sources
+from .overlap import Overlap, overlaps
+from .packing import Windows, collect_windows, held_out_count, held_out_places
+from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText
+
+__all__ = [
+    "Conventions",
+    "DatasetRows",
+    "JsonLines",
+    "Overlap",
+    "PlainText",
+    "Source",
+    "Sources",
+    "StoredText",
+    "Windows",
+    "collect_windows",
+    "find_sources",
+    "held_out_count",
+    "held_out_places",
+    "overlaps",
+]

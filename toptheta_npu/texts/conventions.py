@@ -1,0 +1,68 @@
+"""What a model sees around its texts: the tokens that begin a sequence and part one document from the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Tokens = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """How text becomes a sequence.
+
+    Attributes:
+        first: the token in front of every sequence: the tokenizer's BOS, if it puts one in front of a text. Serving
+            does so too, and many heads attend to it, which thresholds have to know of.
+        separator: the token after every document: the tokenizer's EOS, as in pre-training; its BOS if it has none;
+            None if it has neither.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    first: int | None
+    separator: int | None
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Conventions:
+        """Those of a tokenizer.
+
+        Example:
+            >>> from toptheta_npu.assets import load_tiny_llama
+            >>> conventions = Conventions.of(load_tiny_llama()[1])
+            >>> conventions.first, conventions.separator
+            (None, 0)
+        """
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        with_special = list(tokenizer("a")["input_ids"])
+        plain = list(tokenizer("a", add_special_tokens=False)["input_ids"])
+        begins = bos is not None and with_special[:1] == [bos] and plain[:1] != [bos]
+        return cls(tokenizer, bos if begins else None, bos if eos is None else eos)
+
+    def tokens(self, text: str, ends: bool) -> Tokens:
+        """The tokens of a piece of a document, with the separator where the document ends."""
+        ids: list[int] = list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        if ends and self.separator is not None:
+            ids.append(self.separator)
+        return np.array(ids, dtype=np.int32)
+
+    def window(self, body: Tokens) -> Tokens:
+        """A sequence: ``body`` behind the first token."""
+        return body if self.first is None else np.concatenate([np.array([self.first], dtype=np.int32), body])
+
+    def body(self, length: int) -> int:
+        """How many tokens of text a sequence of ``length`` holds."""
+        return length - (self.first is not None)
+
+    def __str__(self) -> str:
+        convert = self.tokenizer.convert_ids_to_tokens
+        begins = "" if self.first is None else f"{convert(self.first)} in front of every window, "
+        return (
+            begins + ("nothing" if self.separator is None else f"{convert(self.separator)}") + " after every document"
+        )

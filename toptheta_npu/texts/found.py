@@ -1,0 +1,131 @@
+"""From the files and folders that a user names to sources of documents, before any of them is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .._files import file_error
+from .decoding import check_encoding, is_binary
+from .sources import DatasetRows, JsonLines, PlainText, Source
+
+_JSON_LINES = (".jsonl", ".ndjson")
+_SPLITS = "dataset_dict.json"
+_SAVED = ("dataset_info.json", "state.json")
+
+
+@dataclass
+class Sources:
+    """What was found.
+
+    Attributes:
+        sources: in the order in which they were named; the files of a folder by their paths.
+        left_out: files of folders that hold null bytes or nothing at all.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    left_out: list[Path] = field(default_factory=list)
+
+
+def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "utf-8") -> Sources:
+    """The sources behind ``paths``: text files, files of JSON lines, folders of both, data sets on disk.
+
+    Names ending in .jsonl or .ndjson are JSON lines, a folder that ``datasets`` saved is a data set, and every other
+    file is plain text. Of folders the hidden files, the empty and the binary ones are left out.
+
+    Args:
+        paths: files and folders.
+        field: of JSON lines and data sets.
+        encoding: of files, as Python names it.
+
+    Raises:
+        ModuleNotFoundError: a data set, and ``datasets`` is not installed.
+        TopThetaValueError: a path leads nowhere or to something else, a file is empty or named twice, or a folder
+            holds no text or itself.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "a.txt").write_text("one"), (folder / "b.txt").write_text("two")
+        >>> [source.name for source in find_sources([folder / "b.txt", folder / "a.txt"]).sources]
+        ['b.txt', 'a.txt']
+    """
+    check_encoding(encoding)
+    found = Sources()
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        before = len(found.sources)
+        for file, name in _files_of(path, found, field):
+            status = _status(file)
+            if (status.st_dev, status.st_ino) in seen:
+                raise file_error(file, "each text once", "one that was named before", "name it once")
+            seen.add((status.st_dev, status.st_ino))
+            kind = file.suffix.lower() in _JSON_LINES
+            found.sources.append(
+                JsonLines(file, name, field, encoding) if kind else PlainText(file, name, encoding)
+            )  # fmt: skip
+        if len(found.sources) == before:
+            got = "one without any" + (", only binary or empty ones" if found.left_out else "")
+            raise file_error(path, "a folder with text files", got, "name another folder, or its files one by one")
+    return found
+
+
+def _files_of(path: Path, found: Sources, field: str) -> Iterator[tuple[Path, str]]:
+    """The files of ``path`` and their names for the record; a data set goes to ``found`` at once."""
+    status = _status(path)
+    if os.path.isdir(path):
+        if (path / _SPLITS).is_file() or all((path / name).is_file() for name in _SAVED):
+            found.sources.append(DatasetRows(path, _name(path), field))
+            return
+        for file in _walk(path, ()):
+            if file.stat().st_size == 0 or is_binary(file):
+                found.left_out.append(file)
+            else:
+                yield file, f"{_name(path)}/{file.relative_to(path).as_posix()}"
+    elif not path.is_file():
+        remedy = "write its content into a file first, so that it can be read again"
+        raise file_error(path, "a file or folder", "a device or pipe", remedy)
+    elif not status.st_size:
+        raise file_error(path, "a file with text", "an empty one", "leave it out")
+    else:
+        yield path, _name(path)
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except FileNotFoundError as error:
+        raise file_error(path, "a file or folder with text", "no such file", "correct the path") from error
+    except (OSError, ValueError) as error:
+        got = f"one that cannot be read ({getattr(error, 'strerror', None) or error})"
+        raise file_error(path, "a file or folder with text", got, "correct the path or its permissions") from error
+
+
+def _name(path: Path) -> str:
+    return path.name or path.resolve().name
+
+
+def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    """Regular files below ``folder``, by name; links are followed unless they lead back."""
+    status = _status(folder)
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        remedy = "remove the link, or name the files one by one"
+        raise file_error(folder, "a folder that does not hold itself", f"a link to {folder.resolve()}", remedy)
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        got = f"one that cannot be read ({error.strerror or error})"
+        raise file_error(folder, "a folder with text files", got, "correct its permissions, or leave it out") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry, (*above, here))
+        elif entry.is_file():
+            yield entry
+        elif entry.is_symlink():
+            remedy = "remove the link, or name the files one by one"
+            raise file_error(entry, "a file", f"a link to {os.readlink(entry)}, which leads nowhere", remedy)

@@ -1,0 +1,194 @@
+"""Documents to windows of one length, no more of them read than needed."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import TopThetaValueError
+from .conventions import Conventions, Tokens
+from .sources import Source
+
+#: The most windows that are kept back.
+MOST_HELD_OUT = 16
+_IN_MEMORY = 2**26
+
+
+class Windows:
+    """Windows of tokens, in a temporary file where they are many.
+
+    Attributes:
+        length: tokens of each.
+        rest: tokens that were read and fill no window.
+
+    Example:
+        >>> windows = Windows(2)
+        >>> windows.append(np.array([5, 6], dtype=np.int32))
+        >>> len(windows), windows[0]
+        (1, tensor([5, 6]))
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.rest = 0
+        self._count = 0
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 (gone with the object)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, place: int) -> Tensor:
+        """int64 [length]."""
+        if not 0 <= place < self._count:
+            raise IndexError(place)
+        size = 4 * self.length
+        self._file.seek(place * size)
+        return torch.from_numpy(np.frombuffer(self._file.read(size), dtype=np.int32).astype(np.int64))
+
+    def append(self, window: Tokens) -> None:
+        """Adds a window, int32 [length].
+
+        Raises:
+            TopThetaValueError: the temporary file cannot be written.
+        """
+        try:
+            self._file.seek(self._count * 4 * self.length)
+            self._file.write(window.tobytes())
+        except OSError as error:
+            raise TopThetaValueError(
+                tempfile.gettempdir(), f"room for the tokens, {4 * self.length} bytes a window",
+                f"{error.strerror or error} at window {self._count}", "free some space, or set TMPDIR to another disk",
+            ) from error  # fmt: skip
+        self._count += 1
+
+    def digest(self, places: Iterable[int]) -> str:
+        """SHA-256 of the windows at ``places``, in this order."""
+        digest = hashlib.sha256()
+        for place in places:
+            digest.update(self[place].numpy().astype("<i4").tobytes())
+        return digest.hexdigest()
+
+
+class _Packer:
+    """Joins tokens and cuts them into runs of one size."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[Tokens] = []
+        self.count = 0
+
+    def add(self, tokens: Tokens) -> None:
+        self._held.append(tokens)
+        self.count += len(tokens)
+
+    def full(self) -> Iterator[Tokens]:
+        """The full runs, which are then gone."""
+        if self.count < self._size:
+            return
+        joined = np.concatenate(self._held)
+        whole = len(joined) - len(joined) % self._size
+        # set beforehand: whoever iterates may stop anywhere, and goes on with the next
+        self._held, self.count = [joined[whole:]], len(joined) - whole
+        yield from joined[:whole].reshape(-1, self._size)
+
+    def rest(self) -> Tokens:
+        return np.concatenate(self._held) if self._held else np.empty(0, dtype=np.int32)
+
+
+def collect_windows(
+    sources: Sequence[Source],
+    conventions: Conventions,
+    length: int,
+    most: int | None,
+    progress: Callable[[int], None] | None = None,
+) -> Windows:
+    """Windows of ``length`` tokens from the documents of ``sources``.
+
+    The documents of a source are joined and cut. With ``most`` the windows are dealt: the first of every source, then
+    the second of every source and so on, with the ends of sources joined, so that a few windows of many files still
+    differ. Nothing is drawn at random: the same files give the same windows. A document is tokenised in pieces of about
+    128 Ki characters, and none beyond those that the windows need.
+
+    Args:
+        sources: what to read.
+        conventions: of the tokenizer.
+        length: tokens of a window, at least 2.
+        most: how many windows; None: all that there are, one source after the other.
+        progress: called with the number of windows, after each.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a source cannot be read, or what it holds is not text.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> from toptheta_npu.texts import StoredText
+        >>> texts = [StoredText("a", "import os\\n" * 20), StoredText("b", "print(1)\\n" * 20)]
+        >>> len(collect_windows(texts, Conventions.of(load_tiny_llama()[1]), 16, most=3))
+        3
+    """
+    windows = Windows(length)
+    rests = _Packer(conventions.body(length))
+    streams = (_stream(source, conventions, rests) for source in sources)
+    bodies = _one_after_the_other(streams) if most is None else _dealt(streams)
+    for body in bodies if most != 0 else ():
+        windows.append(conventions.window(body))
+        if progress is not None:
+            progress(len(windows))
+        if len(windows) == most:
+            break
+    windows.rest = rests.count
+    return windows
+
+
+def held_out_count(windows: int) -> int:
+    """How many windows to keep back beside or among ``windows``: one in ten, at least one and at most 16.
+
+    Example:
+        >>> held_out_count(64), held_out_count(3), held_out_count(1000)
+        (6, 1, 16)
+    """
+    return min(MOST_HELD_OUT, max(1, windows // 10))
+
+
+def held_out_places(windows: int, count: int) -> list[int]:
+    """Which ``count`` of the windows to keep back: evenly spread.
+
+    Example:
+        >>> held_out_places(30, 3)
+        [5, 15, 25]
+    """
+    return [(2 * index + 1) * windows // (2 * count) for index in range(count)]
+
+
+def _stream(source: Source, conventions: Conventions, rests: _Packer) -> Iterator[Tokens]:
+    """Full runs of one source; what its end leaves joins those of the others, which may fill runs too."""
+    packer = _Packer(rests._size)
+    for piece in source.pieces():
+        packer.add(conventions.tokens(piece.text, piece.ends))
+        yield from packer.full()
+    rests.add(packer.rest())
+    yield from rests.full()
+
+
+def _one_after_the_other(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens]:
+    for stream in streams:
+        yield from stream
+
+
+def _dealt(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens]:
+    """One of every stream in turn; no stream is begun before its first turn."""
+    current = streams
+    while current:
+        going_on = []
+        for stream in current:
+            for run in stream:
+                yield run
+                going_on.append(stream)
+                break
+        current = going_on

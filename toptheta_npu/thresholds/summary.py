@@ -1,0 +1,148 @@
+"""What a table holds, in numbers for people and programs: plain dicts and lists, None where there is nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import TopThetaValueError, shown
+
+if TYPE_CHECKING:
+    from .table import ThresholdTable
+
+_SHOWN_LENGTHS = 4
+
+
+def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = None) -> dict[str, Any]:
+    """Everything that ``toptheta inspect`` tells.
+
+    Args:
+        table: the table.
+        k: for thresholds and gaps; None: the middle one of the calibrated k.
+        layer: its heads one by one; None: all layers, over their heads.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: ``k`` is outside the calibrated range, or there is no such layer.
+    """
+    k = int(table.k[len(table.k) // 2]) if k is None else k
+    lengths = shown_lengths(table, k)
+    if layer is not None and not 0 <= layer < table.num_layers:
+        raise TopThetaValueError("layer", f"0 to {table.num_layers - 1}", shown(layer))
+    found = {"header": header(table), "shown_k": k, "shown_lengths": lengths}
+    if layer is not None:
+        return {**found, "layer": layer, "heads": heads_of(table, k, layer, lengths)}
+    return {**found, "layers": layers_of(table, k, lengths)}
+
+
+def header(table: ThresholdTable) -> dict[str, Any]:
+    """What holds for the whole table."""
+    return {
+        "placement": table.placement,
+        "unit": table.unit,
+        "estimator": table.estimator,
+        "alpha": table.alpha,
+        "layers": table.num_layers,
+        "heads": table.num_heads,
+        "k": table.k.tolist(),
+        "layer_k": list(table.layer_k),
+        "lengths": table.lengths.tolist(),
+        "fingerprint": table.fingerprint,
+        "provenance": dict(table.provenance),
+        "discarded_statistic": table.discarded_statistic,
+        "has_discarded_mass": table.discarded_mass is not None,
+        "has_bracket": table.bracket is not None,
+    }
+
+
+def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
+    """A few calibrated lengths, from the first that is sparse in some layer to the last."""
+    sparse = table.lengths[table.lengths > min(table.layer_targets(k))]
+    if not len(sparse):
+        return [int(table.lengths[-1])]
+    wanted = torch.logspace(math.log2(sparse[0]), math.log2(sparse[-1]), _SHOWN_LENGTHS, 2.0)
+    nearest = (sparse.double().log2() - wanted.double().log2()[:, None]).abs().argmin(dim=1)
+    return sparse[nearest.unique()].tolist()
+
+
+def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[str, Any]]:
+    """Per layer what its heads have in common: thresholds, elements kept, gaps and the quality of the fit."""
+    at_k, fit, knots = table.at(k), table.fit(), table.k.tolist()
+    found = []
+    for layer, target in enumerate(at_k.layer_targets):
+        theta = at_k.theta[layer][torch.tensor(lengths)]
+        found.append({
+            "layer": layer,
+            "target": target,
+            "theta": [_spread(heads) for heads in theta],
+            "kept": [_kept(table, index, layer) for index in range(len(knots))],
+            "gaps": _gaps(table, target, layer),
+            "r_squared": [_quality(fit.r_squared[index, layer]) for index in range(len(knots))],
+        })  # fmt: skip
+    return found
+
+
+def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> list[dict[str, Any]]:
+    """Per head of a layer: thresholds, elements kept, calibration rows and the quality of the fit."""
+    theta, fit = table.at(k).theta[layer][torch.tensor(lengths)], table.fit()
+    every_k = range(len(table.k))
+    return [
+        {
+            "head": head,
+            "theta": [_finite(value) for value in theta[:, head].tolist()],
+            "kept": [_kept(table, index, layer, head) for index in every_k],
+            "rows": int(table.counts[layer, head].sum()),
+            "r_squared": [_finite(fit.r_squared[index, layer, head].item()) for index in every_k],
+            "rms_residual": [_finite(fit.rms_residual[index, layer, head].item()) for index in every_k],
+        }
+        for head in range(table.num_heads)
+    ]
+
+
+def _spread(heads: Tensor) -> dict[str, float | int] | None:
+    """Mean, least and most over the heads that are not dense; None where all are."""
+    known = heads[heads.isfinite()].double()
+    if not len(known):
+        return None
+    mean, least, most = known.mean().item(), known.min().item(), known.max().item()
+    return {"mean": mean, "min": least, "max": most, "dense_heads": len(heads) - len(known)}
+
+
+def _kept(table: ThresholdTable, k_index: int, layer: int, head: int | None = None) -> dict[str, float] | None:
+    """Bounds of the mean k̃ over the calibration rows longer than the effective k; None where they are not known."""
+    if table.bracket is None:
+        return None
+    heads = slice(None) if head is None else slice(head, head + 1)
+    target = table.layer_targets(int(table.k[k_index]))[layer]
+    rows = torch.where(table.lengths > target, table.counts[layer, heads], 0).double()
+    if not bool(rows.any()):
+        return None
+    low, high = ((bound * rows).sum().item() / rows.sum().item() for bound in table.bracket[:, k_index, layer, heads])
+    return {"target": target, "low": low, "high": high}
+
+
+def _gaps(table: ThresholdTable, target: int, layer: int) -> dict[str, Any]:
+    """The knots that were filled from their neighbours, among those longer than the effective k."""
+    wanted = table.lengths > target
+    missing = wanted & (table.counts[layer] == 0)
+    # a layer without rows has nothing to fill from: it is dense
+    missing &= bool(table.counts[layer].any())
+    return {
+        "filled": int(missing.sum()),
+        "of": int(wanted.sum()) * table.num_heads,
+        "lengths": table.lengths[missing.any(dim=0)].tolist(),
+    }
+
+
+def _quality(r_squared: Tensor) -> dict[str, float | int] | None:
+    known = r_squared[~r_squared.isnan()]
+    if not len(known):
+        return None
+    worst = int(torch.where(r_squared.isnan(), torch.inf, r_squared).argmin())
+    return {"mean": known.mean().item(), "min": known.min().item(), "worst_head": worst}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

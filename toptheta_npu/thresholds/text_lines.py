@@ -1,0 +1,157 @@
+"""The lines of the authors' files: read one by one, refused by their number."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._files import file_error, read_bytes
+from ..errors import TopThetaValueError, shortened
+from .checks import MAX_LENGTH
+
+if TYPE_CHECKING:
+    from .table import ThresholdTable
+
+CSV_HEADER = "layer,head,seq_len,threshold"
+_FORM = "L<layer>_H<head>:<length> <threshold> <samples> <k>"
+_SDC_FORM = "L<layer>_H<head>:<length> <discarded mass> <samples>"
+_CSV_FORM = "<layer>,<head>,<length>,<threshold>"
+_KEY = r"L(?P<layer>\d{1,9})_H(?P<head>\d{1,9}):(?P<length>\d{1,9}) (?P<value>\S+) (?P<count>\d{1,9})"
+_LINE = re.compile(_KEY + r" (?P<k>\d{1,9})")
+_SDC_LINE = re.compile(_KEY)
+_CSV_LINE = re.compile(r"(?P<layer>\d{1,9}),(?P<head>\d{1,9}),(?P<length>\d{1,9}),(?P<value>[^\s,]+)")
+#: Larger files are not read: 4 GiB of lines.
+_MAX_FILE_BYTES = 2**32
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a file says about one layer, head and row length."""
+
+    number: int
+    value: float
+    count: int
+    k: int
+
+
+#: (layer, head) -> row length -> what the file says about it.
+Lines = dict[tuple[int, int], dict[int, Line]]
+
+
+def parse_text(path: str | Path) -> Lines:
+    """The lines of a th.txt file: thresholds, and one k per layer."""
+    layer_k: dict[int, int] = {}
+
+    def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
+        _check_threshold(where, length, line)
+        if layer_k.setdefault(layer, line.k) != line.k:
+            got = f"{layer_k[layer]} and {line.k}"
+            raise TopThetaValueError(where, f"one k in layer {layer}", got, "split the file by k")
+
+    return _parse(path, _numbered(_text(path, "a th.txt file")), _LINE, _FORM, check)
+
+
+def parse_csv(path: str | Path, k: int, layer_k: Mapping[int, int]) -> Lines:
+    """The lines of a csv file, gzipped or not, of one ``k``; each counts as one calibration row."""
+    lines = _numbered(_text(path, "a csv file"))
+    number, header = next(lines, (1, ""))
+    if header != CSV_HEADER:
+        raise TopThetaValueError(f"{path}, line {number}", f"the header {CSV_HEADER}", shortened(repr(header)))
+
+    def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
+        _check_threshold(where, length, replace(line, k=max(k, layer_k.get(layer, 0))))
+
+    return _parse(path, lines, _CSV_LINE, _CSV_FORM, check)
+
+
+def parse_sdc(path: str | Path, table: ThresholdTable) -> Lines:
+    """The lines of a sdc.txt file, which belongs to ``table``, of one k."""
+    targets = table.layer_targets(int(table.k[0]))
+
+    def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
+        if layer >= table.num_layers or head >= table.num_heads:
+            got = f"L{layer}_H{head}"
+            raise TopThetaValueError(where, f"{table.num_layers} layers x {table.num_heads} heads", got)
+        if not 0 <= line.value < math.inf:
+            raise TopThetaValueError(where, "a finite mass of at least 0", str(line.value), "calibrate again")
+        if length <= targets[layer]:
+            expected = f"a length above {targets[layer]}, up to which rows of layer {layer} are dense"
+            raise TopThetaValueError(where, expected, str(length), "give the sdc.txt of these thresholds")
+
+    return _parse(path, _numbered(_text(path, "a sdc.txt file")), _SDC_LINE, _SDC_FORM, check)
+
+
+def _check_threshold(where: str, length: int, line: Line) -> None:
+    if math.isnan(line.value):
+        raise TopThetaValueError(where, "a number as threshold", "NaN", "calibrate again")
+    if not 1 <= line.k < length:
+        expected = "1 <= k < length (shorter rows are dense)"
+        raise TopThetaValueError(where, expected, f"k={line.k}, length={length}")
+
+
+def _parse(
+    path: str | Path,
+    numbered: Iterator[tuple[int, str]],
+    pattern: re.Pattern[str],
+    form: str,
+    check: Callable[[str, int, int, int, Line], None],
+) -> Lines:
+    lines: Lines = {}
+    for number, content in numbered:
+        where = f"{path}, line {number}"
+        layer, head, length, line = _parse_line(where, number, content, pattern, form)
+        check(where, layer, head, length, line)
+        head_lines = lines.setdefault((layer, head), {})
+        if length in head_lines:
+            got = f"a second one (the first is line {head_lines[length].number})"
+            remedy = "a file appended to by several runs: keep one of them"
+            raise TopThetaValueError(where, f"one line for L{layer}_H{head}:{length}", got, remedy)
+        head_lines[length] = line
+    if not lines:
+        raise file_error(path, f"lines of the form {form}", "none")
+    return lines
+
+
+def _parse_line(
+    where: str, number: int, content: str, pattern: re.Pattern[str], form: str
+) -> tuple[int, int, int, Line]:
+    match = pattern.fullmatch(content)
+    if match is None:
+        raise TopThetaValueError(where, form, shortened(repr(content)))
+    found = match.groupdict()
+    length = int(found["length"])
+    try:
+        value = float(found["value"])
+    except ValueError:
+        raise TopThetaValueError(where, "a number as threshold", shortened(found["value"])) from None
+    if not 1 <= length <= MAX_LENGTH:
+        raise TopThetaValueError(where, f"a length from 1 to {MAX_LENGTH}", str(length))
+    line = Line(number, value, int(found.get("count", 1)), int(found.get("k", 0)))
+    return int(found["layer"]), int(found["head"]), length, line
+
+
+def _numbered(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers."""
+    return ((number, content.strip()) for number, content in enumerate(text.splitlines(), start=1) if content.strip())
+
+
+def _text(path: str | Path, what: str) -> str:
+    content = read_bytes(path, what, _MAX_FILE_BYTES)
+    try:
+        if content.startswith(b"\x1f\x8b"):
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise file_error(path, f"{what} of at most {_MAX_FILE_BYTES} bytes", "more when unpacked")
+        return content.decode()
+    except (OSError, EOFError, zlib.error) as error:
+        raise file_error(path, "a gzip file", f"a damaged one ({error})", "get a fresh copy") from error
+    except UnicodeDecodeError as error:
+        raise file_error(path, "a text file", str(error)) from error
