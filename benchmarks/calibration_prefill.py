@@ -1,55 +1,145 @@
-"""What calibration adds to the forward passes that it watches, with the embedded model.
+"""What a calibration takes against the plain forward pass of the same prompt: the embedded model, on two threads.
 
-    python -m benchmarks.calibration_prefill
+    python -m benchmarks.calibration_prefill [--write]
 
-Dense is the plain forward pass of the same texts; the other variants alternate with it.
+With --write it renews docs/results/calibration.json and its table in docs/performance.md. About a minute on two cores,
+under Linux. Each calibration runs between two plain forward passes, and its ratio is formed with these two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 
 import toptheta_npu
-from benchmarks.tables import Goal, goal_table
+from benchmarks.tables import Goal, Table, renew
 from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.benchmark.clocks import interleaved_medians
+from toptheta_npu.benchmark.clocks import summarise
 from toptheta_npu.evaluation.corpus import token_windows
 
-_LENGTH, _TEXTS, _ROUNDS = 2048, 1, 5
-_DENSE = "dense"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+RESULTS = PAGE.parent / "results" / "calibration.json"
+_LENGTH, _ROUNDS, _THREADS = 2048, 9, 2
+_FORWARD = "plain forward pass"
+_POOLED: Mapping[str, Any] = {"k": (32, 64, 128, 256, 512), "estimator": "pooled", "top_k_at_calibration": False}
+#: By its name in the table: the options of `calibrate`, and how many times as long as the plain forward pass at most.
+VARIANTS: Mapping[str, tuple[Mapping[str, Any], float | None]] = {
+    "Algorithm 1, k = 128": ({"k": 128}, 3.0),
+    "Algorithm 1, k = 128, one row in ten": ({"k": 128, "row_fraction": 0.1}, None),
+    "Algorithm 1, k = 128, dense attention": ({"k": 128, "top_k_at_calibration": False}, None),
+    "quantile 0.9, k = 128": ({"k": 128, "estimator": "quantile", "quantile": 0.9}, None),
+    "pooled, k = 128": ({"k": 128, "estimator": "pooled"}, None),
+    "pooled, k = 32 to 512, dense attention": (_POOLED, 2.2),
+    "pooled, k = 32 to 512, dense attention, one row in ten": ({**_POOLED, "row_fraction": 0.1}, 1.25),
+}
 
 
-def goals() -> list[Goal]:
-    """Time of calibrating over that of the plain forward passes."""
+def measure(rounds: int = _ROUNDS) -> dict[str, dict[str, float]]:
+    """By variant: the median, p10 and p90 of its times over the plain forward pass, and MiB that it takes in memory."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(_THREADS)
+    try:
+        return _measure(rounds)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measure(rounds: int) -> dict[str, dict[str, float]]:
     model, tokenizer = load_tiny_llama()
-    texts = token_windows(tokenizer, "calibration", _LENGTH, _TEXTS)
+    text = token_windows(tokenizer, "calibration", _LENGTH, 1)
 
-    def forward(_: int) -> None:
+    def forward() -> None:
         with torch.inference_mode():
-            for text in texts:
-                model(text[None])
+            model(text)
 
-    def calibrate(**options: object) -> Callable[[int], object]:
-        return lambda _: toptheta_npu.calibrate(model, texts, **options)
+    calls = {name: _calibration(model, text, options) for name, (options, _) in VARIANTS.items()}
+    memory = {name: _peak_mib(call) for name, call in {_FORWARD: forward, **calls}.items()}
+    ratios: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        before = _seconds(forward)
+        for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
+            own, after = _seconds(calls[name]), _seconds(forward)
+            ratios[name].append(2 * own / (before + after))
+            before = after
+    figures = {name: {**summarise(values)._asdict(), "mib": memory[name]} for name, values in ratios.items()}
+    return {_FORWARD: {"median": 1.0, "p10": 1.0, "p90": 1.0, "mib": memory[_FORWARD]}, **figures}
 
-    variants: dict[str, Callable[[int], object]] = {
-        _DENSE: forward,
-        "k = 128, Algorithm 1": calibrate(k=128),
-        "k = 128, Algorithm 1, one row in ten": calibrate(k=128, row_fraction=0.1),
-        "k = 128, Algorithm 1, dense attention": calibrate(k=128, top_k_at_calibration=False),
-        "k = 32 to 512, pooled": calibrate(k=(32, 64, 128, 256, 512), estimator="pooled", top_k_at_calibration=False),
-    }
-    times = interleaved_medians(variants, copies=1, rounds=_ROUNDS)
-    dense = times[_DENSE].median
-    return [
-        Goal(f"{name}, against the plain forward pass, times as long", timing.median / dense)
-        for name, timing in times.items() if name != _DENSE
-    ]  # fmt: skip
+
+def _calibration(model: Any, text: torch.Tensor, options: Mapping[str, Any]) -> Callable[[], object]:
+    return lambda: toptheta_npu.calibrate(model, text, **options)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def _peak_mib(call: Callable[[], object]) -> float:
+    """What the process takes at most during a call, above what it had before."""
+    call()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = _status_mib("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    call()
+    return _status_mib("VmHWM") - before
+
+
+def _status_mib(name: str) -> float:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if found is None:
+        raise OSError(f"no {name} in /proc/self/status")
+    return int(found[1]) / 1024
+
+
+def goals(figures: Mapping[str, Mapping[str, float]]) -> list[Goal]:
+    """The ratios with their goals."""
+    return [Goal(name, figures[name]["median"], limit) for name, (_, limit) in VARIANTS.items()]
+
+
+def as_table(figures: Mapping[str, Mapping[str, float]]) -> Table:
+    """Times as long as the plain forward pass, goals and memory."""
+    rows = [[_FORWARD, "1.00", "", "", "", f"{figures[_FORWARD]['mib']:.0f}"]]
+    for goal in goals(figures):
+        own = figures[goal.name]
+        verdict = "" if goal.limit is None else "met" if goal.met else "**missed**"
+        limit = "" if goal.limit is None else f"≤ {goal.limit:g}"
+        spread = f"{own['p10']:.2f} to {own['p90']:.2f}"
+        rows.append([goal.name, f"{goal.value:.2f}", spread, limit, verdict, f"{own['mib']:.0f}"])
+    title = f"Calibration on a prompt of {_LENGTH} tokens, {_THREADS} threads"
+    return Table(title, ("", "times as long", "p10 to p90", "goal", "", "memory, MiB"), rows)
+
+
+def tables() -> dict[str, Table]:
+    """The table of docs/performance.md from the committed results."""
+    return {"calibration": as_table(json.loads(RESULTS.read_text()))}
+
+
+def keep(figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Renew the committed results and their table."""
+    rounded = {name: {key: round(value, 3) for key, value in own.items()} for name, own in figures.items()}
+    RESULTS.write_text(json.dumps(rounded, indent=1) + "\n")
+    renew(PAGE, tables())
+
+
+def main(
+    write: Annotated[bool, typer.Option("--write", help="Renew docs/results/calibration.json and its table.")] = False,
+) -> None:
+    """Measure, and print the table."""
+    figures = measure()
+    if write:
+        keep(figures)
+    Console().print(as_table(figures).as_rich())
 
 
 if __name__ == "__main__":
-    title = f"Calibration on {_TEXTS} text of {_LENGTH} tokens against its plain forward pass"
-    Console().print(goal_table(goals(), title=title).as_rich())
+    typer.run(main)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from torch import Tensor
 
-from toptheta_npu.calibration import SurvivalSketch, histogram, sketch
+from toptheta_npu.calibration import SurvivalSketch, sketch
+from toptheta_npu.calibration.bins import BINS, MINIMUM_EXPONENT
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 
 HEADS, BUCKETS = 2, 3
@@ -61,15 +62,15 @@ def slow_state(cell: list[float]) -> tuple[int, list[int]]:
     """Exponent and counts from exact arithmetic, straight from the definition."""
     visible = [Fraction(value) for value in cell if value > -math.inf]
     if not visible:
-        return histogram.MINIMUM_EXPONENT, [0] * histogram.BINS
-    exponent = histogram.MINIMUM_EXPONENT
+        return MINIMUM_EXPONENT, [0] * BINS
+    exponent = MINIMUM_EXPONENT
     while True:
         width = Fraction(2) ** exponent
         bins = [math.floor(value / width) for value in visible]
-        if max(bins) - min(bins) < histogram.BINS:
+        if max(bins) - min(bins) < BINS:
             break
         exponent += 1
-    counts = [0] * histogram.BINS
+    counts = [0] * BINS
     for index in bins:
         counts[index - min(bins)] += 1
     return exponent, counts

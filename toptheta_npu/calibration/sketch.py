@@ -8,16 +8,22 @@ multi-k calibration with one histogram per (head, row-length bucket) instead of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..cpu import counting as native_counting
 from ..errors import TopThetaTypeError, TopThetaValueError
+from ..operator import CPU_SELECTOR
 from ..thresholds.knots import Floats, Integers
-from .histogram import BINS, exponents, histograms, rebinned, row_ranges
+from . import counting
+from .bins import BINS, MINIMUM_EXPONENT, exponents, first_bins, rebinned
 
+# Beyond this a "score" is a mask value (float32's or bfloat16's lowest number) or an overflow.
+_LARGEST_SCORE = 2.0**100
 _LARGEST_COUNT = 2**32 - 1
 # Elements of one pass, which bounds its scratch.
 _ELEMENTS_PER_PASS = 1 << 20
@@ -38,7 +44,7 @@ class SurvivalSketch:
     """Counts of elements in 112 bins per (head, bucket), bins [i*2**e, (i+1)*2**e) aligned to zero.
 
     Where the range of a cell outgrows its bins, e grows and neighbours merge. The final e is the smallest
-    one, not below `histogram.MINIMUM_EXPONENT`, for which the cell's smallest and largest element are less
+    one, not below `bins.MINIMUM_EXPONENT`, for which the cell's smallest and largest element are less
     than 112 bins apart. So the state depends on the elements alone, not on their order or on how they were
     sharded, and merging shards is exact.
 
@@ -92,13 +98,10 @@ class SurvivalSketch:
         made = cls(len(values), len(present))
         made.rows += rows
         data = values.detach().cpu().numpy()
-        order, starts = np.argsort(local, kind="stable"), np.cumsum(rows) - rows
         counts = np.zeros(made.counts.shape, dtype=np.int64)
         for heads in _passes(len(data), data[0].size) if len(present) else ():
-            low, high, shown = row_ranges(data[heads])
-            made.smallest[heads] = np.minimum.reduceat(low[:, order], starts, axis=1)
-            made.largest[heads] = np.maximum.reduceat(high[:, order], starts, axis=1)
-            counts[heads] = histograms(data[heads], local, made.smallest[heads], made.largest[heads], shown)
+            made.smallest[heads], made.largest[heads] = _ranges(data[heads], local)
+            counts[heads] = _histograms(data[heads], local, made.smallest[heads], made.largest[heads])
         made.counts = _as_uint32(counts)
         return made, present
 
@@ -190,6 +193,38 @@ class SurvivalSketch:
 def _passes(count: int, width: int) -> Iterator[slice]:
     step = max(1, _ELEMENTS_PER_PASS // max(1, width))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
+def _counting() -> ModuleType:
+    """The passes over all elements: the native ones where CPU tensors run the native kernel."""
+    return native_counting if CPU_SELECTOR.runs_native(torch.float32) else counting
+
+
+def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest visible and largest element of each cell, float32 [H, P], of rows [H, N, n]."""
+    low, high = _counting().row_ranges(data.reshape(-1, data.shape[-1]))
+    if not (high < _LARGEST_SCORE).all() or not (low > -_LARGEST_SCORE).all():
+        raise TopThetaValueError(
+            "values",
+            "numbers within +-2**100, and -inf where masked",
+            "NaN, +inf or a huge number",
+            "mask with -inf, not with the lowest number of the dtype",
+        )
+    order, starts = np.argsort(cells, kind="stable"), np.flatnonzero(np.diff(np.sort(cells), prepend=-1))
+    low, high = (ends.reshape(data.shape[:2])[:, order] for ends in (low, high))
+    # 0 is added since -0 is as small as 0, and the state is to depend on the elements alone
+    return np.minimum.reduceat(low, starts, axis=1) + 0.0, np.maximum.reduceat(high, starts, axis=1) + 0.0
+
+
+def _histograms(data: np.ndarray, cells: Integers, smallest: np.ndarray, largest: np.ndarray) -> Integers:
+    """Counts [H, P, 112] of rows [H, N, n], of which row i belongs to cell ``cells[i]`` in every head."""
+    exponent = exponents(smallest, largest)
+    scale = np.exp2(-exponent.astype(np.float32))[:, cells].ravel()
+    first = first_bins(smallest, exponent).astype(np.float32)[:, cells].ravel()
+    cell = (np.arange(len(data))[:, None] * smallest.shape[1] + cells).ravel()
+    rows, finest = data.reshape(-1, data.shape[-1]), 2.0**-MINIMUM_EXPONENT
+    counts: Integers = _counting().count(rows, cell, scale, first, finest, smallest.size)
+    return counts.reshape(*smallest.shape, BINS)
 
 
 def _part_of_bin(above: Floats, below: Floats, wanted: Floats) -> Floats:

@@ -45,6 +45,15 @@ def read(tensor: Tensor) -> float:
     return entry(tensor.data_ptr(), tensor.nbytes, threads.thread_count(), RUN_IN_PARALLEL)
 
 
+def loaded(dtype: torch.dtype) -> ctypes.CDLL:
+    """The library for tensors of this dtype, whose entry points are those at the end of its C++ unit.
+
+    Raises:
+        As `function`.
+    """
+    return _library(dtype)
+
+
 def _library(dtype: torch.dtype) -> ctypes.CDLL:
     found = _LIBRARIES.get(dtype)
     if found is None:
@@ -68,4 +77,8 @@ def _load(built: Library) -> ctypes.CDLL:
     step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int32
     read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     read.restype = ctypes.c_float
+    ranges, count = library.toptheta_row_ranges, library.toptheta_count
+    ranges.argtypes, ranges.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 2], None
+    count.argtypes = [*ranges.argtypes, ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p]
+    count.restype = None
     return library

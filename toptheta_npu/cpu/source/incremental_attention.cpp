@@ -3,6 +3,7 @@
 #include <new>
 
 #include "arguments.h"
+#include "counting.h"
 #include "elements.h"
 #include "step.h"
 #include "stream.h"
@@ -30,6 +31,25 @@ TOPTHETA_EXPORT float toptheta_read(const void* data, int64_t bytes, int64_t thr
                                     toptheta::RunInParallel run_in_parallel)
 {
     return toptheta::read_all(data, bytes, threads, run_in_parallel);
+}
+
+// The smallest visible and the largest element of `count` rows of `width` elements.
+TOPTHETA_EXPORT void toptheta_row_ranges(const float* rows, int64_t count, int64_t width, float* smallest,
+                                         float* largest)
+{
+    for (int64_t row = 0; row < count; ++row) {
+        toptheta::row_range(rows + row * width, width, smallest[row], largest[row]);
+    }
+}
+
+// Adds the rows' elements to `counts` [cells, 113]; row i belongs to cell `cells[i]`, whose bins begin at `first[i]`.
+TOPTHETA_EXPORT void toptheta_count(const float* rows, int64_t count, int64_t width, const int64_t* cells,
+                                    const float* scale, const float* first, float finest, int64_t* counts)
+{
+    for (int64_t row = 0; row < count; ++row) {
+        const auto add = scale[row] < 1.0F ? toptheta::count_row<true> : toptheta::count_row<false>;
+        add(rows + row * width, width, scale[row], first[row], finest, counts + cells[row] * toptheta::kCounters);
+    }
 }
 
 // By which the caller knows that it packs the same struct.
