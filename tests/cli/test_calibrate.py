@@ -471,17 +471,17 @@ def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Pa
 
 def interrupted(model: Path, *options: str) -> None:
     """A run that fails after its second window, with the state of two kept."""
-    calibrator = Calibrator.observe
-    seen = []
+    rows_to_observe = Calibrator.rows_to_observe
+    begun = []
 
-    def observe(self: Calibrator, layer: int, *others: torch.Tensor) -> None:
-        seen.append(layer)
-        if seen.count(0) == 3:
+    def interrupt_the_third(self: Calibrator, count: int, sequence_index: int) -> torch.Tensor:
+        begun.append(sequence_index)
+        if len(begun) == 3:
             raise KeyboardInterrupt
-        calibrator(self, layer, *others)
+        return rows_to_observe(self, count, sequence_index)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Calibrator, "observe", observe)
+        patch.setattr(Calibrator, "rows_to_observe", interrupt_the_third)
         assert main(str(model), "--text", "book.txt", *QUICK, "--checkpoint-every", "2", *options) == 130
 
 

@@ -131,7 +131,10 @@ def test_forms_may_be_named_and_origins_told() -> None:
         (["th.txt", "-o", "x.theta", *MODEL, "--estimator", "best"], "estimator: expected one of"),
         (["th.txt", "-o", "x.csv", "--sdc", "sdc.txt"], "--sdc: expected a table or a sdc.txt to write, got x.csv"),
         (["th.csv", "-o", "x.theta", *MODEL], "--k: expected the k of the csv file, got none; it is not in the file"),
-        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "0:1,0:2"], "--layer-k: expected each layer at most once, got layer 0 twice"),
+        (
+            ["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "0:1,0:2"],
+            "--layer-k: expected each layer at most once, got layer 0 twice",
+        ),
         (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "512"], "layer_k: expected 6 numbers, one per layer of"),
         (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "9:512"], "layer_k: expected layers 0 to 5, which th.csv"),
         (["table.theta", "--sdc", "sdc.txt", "-o", "x.theta"], "table: expected a table of one k, got [32, 64, 128"),
