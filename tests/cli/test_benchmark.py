@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toptheta_npu import cli
+from tests.cli.command import toptheta
 from toptheta_npu.benchmark.measure import ShapeResult
 
 ROOT = Path(__file__).parents[2]
@@ -64,18 +64,6 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
             assert gains["of_floor"]["stream"] == 1
 
 
-def main(*arguments: str) -> int | str | None:
-    """Exit status of the command line in this process."""
-    given, sys.argv = sys.argv, ["toptheta", *arguments]
-    try:
-        cli.main()
-    except SystemExit as done:
-        return done.code
-    finally:
-        sys.argv = given
-    return 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -107,7 +95,7 @@ def test_wrong_use(
         pytest.skip("there is a CUDA device")
     if "npu" in arguments and hasattr(torch, "npu"):
         pytest.skip("there is an NPU")
-    assert main("benchmark", *arguments) == 2
+    assert toptheta("benchmark", *arguments) == 2
     assert message in re.sub(r"\s+", " ", capsys.readouterr().err)
 
 
@@ -139,7 +127,7 @@ def test_outputs_are_tried_before_the_work(
         (tmp_path / "taken" / name).mkdir(parents=True)
     for module, work in (("benchmark.measure", "compare"), ("assets", "load_tiny_llama")):
         monkeypatch.setattr(import_module(f"toptheta_npu.{module}"), work, no_measurement)
-    assert main(*command, option, value) == 2
+    assert toptheta(*command, option, value) == 2
     assert re.search(f"error: {option}: expected (a f|the name of a f)", capsys.readouterr().err)
 
 
@@ -191,7 +179,7 @@ def test_any_value_is_measured_or_refused_in_words(
     err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
         patch.setattr("toptheta_npu.benchmark.measure.compare_one", lambda shape, *_, **__: ShapeResult(shape))
-        status = main("benchmark", *arguments)
+        status = toptheta("benchmark", *arguments)
     assert status in (0, 2), arguments
     assert (status == 0) == (not err.getvalue()), (arguments, err.getvalue())
 

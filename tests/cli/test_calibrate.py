@@ -24,6 +24,7 @@ import torch
 import transformers
 import yaml
 
+from tests.cli.command import toptheta
 from tests.models.tiny import new_model
 from toptheta_npu import cli
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
@@ -75,15 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def main(*arguments: str) -> int | str | None:
-    """Exit status of the command line in this process."""
-    given, sys.argv = sys.argv, ["toptheta", "calibrate", *arguments]
-    try:
-        cli.main()
-    except SystemExit as done:
-        return done.code
-    finally:
-        sys.argv = given
-    return 0
+    return toptheta("calibrate", *arguments)
 
 
 def words(text: str) -> str:

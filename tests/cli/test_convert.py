@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from toptheta_npu import cli
+from tests.cli.command import toptheta
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.models import folder_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
@@ -44,15 +43,7 @@ def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def convert(*arguments: str) -> int | str | None:
-    """Exit status of the command in this process."""
-    given, sys.argv = sys.argv, ["toptheta", "convert", *arguments]
-    try:
-        cli.main()
-    except SystemExit as done:
-        return done.code
-    finally:
-        sys.argv = given
-    return 0
+    return toptheta("convert", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from toptheta_npu import cli
+from tests.cli.command import toptheta
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -46,15 +45,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def inspect(*arguments: str) -> int | str | None:
-    """Exit status of the command in this process."""
-    given, sys.argv = sys.argv, ["toptheta", "inspect", *arguments]
-    try:
-        cli.main()
-    except SystemExit as done:
-        return done.code
-    finally:
-        sys.argv = given
-    return 0
+    return toptheta("inspect", *arguments)
 
 
 def cells(text: str, title: str) -> dict[str, list[str]]:
