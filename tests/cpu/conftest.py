@@ -12,12 +12,21 @@ import pytest
 
 from tests.cpu.builds import STRANGER, best_level
 from toptheta_npu import _compiler
-from toptheta_npu.cpu import cache, instruction_sets
+from toptheta_npu.cpu import cache, instruction_sets, library
 
 
 @pytest.fixture
 def level() -> str:
     return best_level()
+
+
+@pytest.fixture(params=instruction_sets.available() or [""])
+def each_level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every instruction set of this CPU in turn."""
+    best_level()
+    monkeypatch.setenv(instruction_sets.VARIABLE, request.param)
+    monkeypatch.setattr(library, "_LIBRARIES", {})
+    return str(request.param)
 
 
 @pytest.fixture

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import toptheta_npu
-from tests.cpu.builds import best_level
 from toptheta_npu.calibration import Calibrator, SurvivalSketch
 from toptheta_npu.calibration import counting as plain
 from toptheta_npu.calibration.bins import BINS, MINIMUM_EXPONENT
 from toptheta_npu.cpu import counting as native
-from toptheta_npu.cpu import instruction_sets, library
 from toptheta_npu.errors import TopThetaValueError
 
 FINEST = 2.0**-MINIMUM_EXPONENT
@@ -29,14 +27,6 @@ visible = st.one_of(
 )  # fmt: skip
 elements = visible | st.just(-math.inf)
 shapes = st.tuples(st.integers(1, 5), st.integers(1, 70))
-
-
-@pytest.fixture(params=instruction_sets.available() or [""])
-def each_level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    best_level()
-    monkeypatch.setenv(instruction_sets.VARIABLE, request.param)
-    monkeypatch.setattr(library, "_LIBRARIES", {})
-    return str(request.param)
 
 
 def sketches(values: torch.Tensor, buckets: torch.Tensor) -> list[SurvivalSketch]:

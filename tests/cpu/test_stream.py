@@ -10,17 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cpu.builds import best_level
-from toptheta_npu.cpu import instruction_sets, library
+from toptheta_npu.cpu import library
 
 CHUNK = 256 << 8  # float32 numbers in the chunk that a thread takes
-
-
-@pytest.fixture(params=instruction_sets.available() or [""])
-def each_level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    best_level()
-    monkeypatch.setenv(instruction_sets.VARIABLE, request.param)
-    monkeypatch.setattr(library, "_LIBRARIES", {})
-    return str(request.param)
 
 
 @pytest.fixture(params=[1, 2])
