@@ -16,7 +16,8 @@ def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     high = rows.max(axis=-1, initial=-np.inf)
     # A minimum with a mask takes four times as long, so the columns that all rows see go without.
-    hidden = np.flatnonzero(rows.min(axis=0, initial=np.inf) == -np.inf)
+    # fmin: a NaN, which is the caller's to refuse, does not hide the -inf of another row.
+    hidden = np.flatnonzero(np.fmin.reduce(rows, axis=0, initial=np.inf) == -np.inf)
     shown = hidden[0] if len(hidden) else rows.shape[-1]
     rest = rows[:, shown:]
     low = rest.min(axis=-1, where=rest > -np.inf, initial=np.inf)
