@@ -7,7 +7,8 @@ that were calibrated on the one and on the other, with drift control and without
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from toptheta_npu.thresholds import ThresholdTable
 
 LENGTH, STEPS, SETTLED = 2560, 512, 256
 TEXTS = ("python", "english")
+_TEXT_NAMES = {"python": "python", "english": "prose"}
 PLACEMENTS = ("pre_softmax", "post_softmax")
 KS = (32, 64)
 
@@ -152,18 +154,31 @@ def measure(console: Console, windows: int = 8, calibration: int = 16) -> dict[s
     return {"settings": settings, "results": results}
 
 
-def as_table(results: list[dict[str, Any]]) -> Table:
-    """What is kept and what it costs after the first steps, for a page."""
+def worst(goals: Iterable[Goal]) -> list[Goal]:
+    """Of each kind of goal the one that is farthest from being met, over all texts, thresholds and k."""
+    kinds: dict[str, Goal] = {}
+    for goal in goals:
+        kind = goal.name.split(": ")[1]
+        if kind not in kinds or goal.value > kinds[kind].value:
+            kinds[kind] = replace(goal, name=kind)
+    return list(kinds.values())
+
+
+def as_table(results: list[dict[str, Any]], k: int = 64) -> Table:
+    """What is kept and what it costs after the first steps at one k, for a page."""
     cells = []
     for row in results:
+        home = row["text"] == row["calibrated_on"]
+        if row["k"] != k or (home and row["drift_control"]):
+            continue
         part, reads = row["after_256_steps"], row["after_256_steps"]["reads"]
         cells.append([
-            row["placement"].replace("_", "-"), str(row["k"]), row["calibrated_on"], row["text"],
+            row["placement"].replace("_", "-"), *(_TEXT_NAMES[row[name]] for name in ("calibrated_on", "text")),
             "yes" if row["drift_control"] else "no", f"{part['kept_over_k']:.2f}",
             *("{:.2f} to {:.2f}".format(*part[unit]) for unit in ("windows", "heads")),
             f"{reads['value_rows_mean']:.0f}", f"{reads['value_rows_p95']:.0f}",
             f"{row['change_percent']:+.2f} ± {row['standard_error']:.2f} %",
         ])  # fmt: skip
-    head = ("thresholds", "k", "calibrated on", "used on", "control", "k̃/k", "of windows", "of heads", "V rows: mean",
-            "p95", "perplexity against dense")  # fmt: skip
-    return Table("Drift control", head, cells)
+    head = ("placement", "calibrated on", "used on", "control", "k̃/k", "of windows", "of heads", "V rows: mean", "p95",
+            "perplexity against dense")  # fmt: skip
+    return Table(f"Drift control, k = {k}", head, cells)

@@ -75,15 +75,15 @@ class Study:
 
 def as_table(rows: list[dict[str, Any]]) -> Table:
     """For a page."""
-    head = ("thresholds", "k", "method", "change of perplexity", "k̃/k", "V rows", "empty rows")
+    head = ("placement", "k", "method", "change of perplexity", "k̃/k", "V rows", "empty rows")
     cells = []
     for row in rows:
         reads = row["reads"]
         spread = f"{reads['value_rows_mean']:.0f} / {reads['value_rows_p95']:.0f} / {reads['value_rows_max']:.0f}"
         above = f"{row['change_percent']:+.2f} ± {row['standard_error']:.2f} %"
         cells.append([
-            row["placement"].replace("_", "-"), str(row["k"]), row["method"], above, f"{row['kept_over_k']:.2f}",
-            spread, f"{100 * reads['empty_share']:.1f} %",
+            row["placement"].replace("_", "-"), str(row["k"]), row["method"].replace("_", " "), above,
+            f"{row['kept_over_k']:.2f}", spread, f"{100 * reads['empty_share']:.1f} %",
         ])  # fmt: skip
     return Table("Caps and keys that are always kept", head, cells)
 
