@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import platform
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -38,46 +39,63 @@ from toptheta_npu.thresholds import ThresholdExtrapolationWarning
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "calibration.md"
 RESULTS = PAGE.parent / "results" / "calibration"
 #: What is measured, by the names of the files in `RESULTS`.
-PARTS: Mapping[str, Callable[[Console], dict[str, Any]]] = {
-    "thresholds": lambda console: measured_thresholds(console, Plan()),
+PARTS: Mapping[str, Callable[[Console, tuple[Path, ...]], dict[str, Any]]] = {
+    "thresholds": lambda console, prose: measured_thresholds(console, Plan(prose_files=prose)),
     "drift_control": drift_control.measure,
-    "selectors": selectors.measure,
+    "selectors": lambda console, _: selectors.measure(console),
 }
 
 
-def stored(part: str) -> list[dict[str, Any]]:
+def stored(part: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
     """The results of a part that were written last."""
-    return json.loads((RESULTS / f"{part}.json").read_text())["results"]  # type: ignore[no-any-return]
+    return json.loads((folder / f"{part}.json").read_text())["results"]  # type: ignore[no-any-return]
+
+
+def tables_of(part: str, folder: Path = RESULTS) -> dict[str, Table]:
+    """The tables of a part by the names of their places in the page, from what was written last."""
+    results = stored(part, folder)
+    if part == "thresholds":
+        return tables(results)
+    if part == "selectors":
+        return {"study selectors": selectors.as_table(results)}
+    goals = drift_control.worst(drift_control.goals(results))
+    return {
+        "study drift control": drift_control.as_table(results),
+        "study drift control goals": goal_table(goals, figure="worst of all cases"),
+    }
 
 
 def all_tables() -> dict[str, Table]:
-    """Every table by the name of its place in the page, from what was written last."""
-    return tables(stored("thresholds")) | {
-        "study drift control": drift_control.as_table(stored("drift_control")),
-        "study drift control goals": goal_table(
-            drift_control.worst(drift_control.goals(stored("drift_control"))), figure="worst of all cases"
-        ),
-        "study selectors": selectors.as_table(stored("selectors")),
-    }
+    """Every table of the page."""
+    return {name: table for part in PARTS for name, table in tables_of(part).items()}
 
 
 def main(
     part: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PARTS)}, and no other.")] = None,
     stored_only: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
+    prose: Annotated[
+        list[Path] | None, typer.Option(help="Text files in place of the prose of the running Python; writes nothing.")
+    ] = None,
 ) -> None:
     """Measure, write docs/results/calibration, and renew the tables and figures of docs/calibration.md."""
     console = Console(width=max(Console().width, 160), highlight=False)
     started = time.perf_counter()
-    for name in () if stored_only else part or PARTS:
+    chosen = () if stored_only else tuple(part or PARTS)
+    for name in chosen:
         check_choice("--part", name, tuple(PARTS))
-        environment = {"python": platform.python_version(), "torch": torch.__version__}
-        figures = {"environment": environment, **PARTS[name](console)}
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
-    for table in all_tables().values():
-        console.print(table.as_rich())
-    save_figures(stored("thresholds"), RESULTS)
-    renew(PAGE, all_tables())
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if prose else RESULTS
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in chosen:
+            environment = {"python": platform.python_version(), "torch": torch.__version__}
+            figures = {"environment": environment, **PARTS[name](console, tuple(prose or ()))}
+            (folder / f"{name}.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
+        for name in chosen or PARTS:
+            for table in tables_of(name, folder).values():
+                console.print(table.as_rich())
+    if not prose:
+        save_figures(stored("thresholds"), RESULTS)
+        renew(PAGE, all_tables())
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 
 

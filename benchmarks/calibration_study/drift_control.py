@@ -7,8 +7,9 @@ that were calibrated on the one and on the other, with drift control and without
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from rich.console import Console
 from torch import Tensor
 from transformers import LlamaForCausalLM, StaticCache
 
+from benchmarks.calibration_study.texts import windows_of
 from benchmarks.tables import Goal
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.evaluation.corpus import prose_windows, token_windows
 from toptheta_npu.evaluation.methods import DENSER_LAYERS
 from toptheta_npu.evaluation.perplexity import summarise
 from toptheta_npu.models import DriftControl, LayerStatistics, calibrate, sparsify
@@ -123,22 +124,25 @@ def english_thresholds(model: LlamaForCausalLM, texts: Tensor, placement: str) -
     )  # fmt: skip
 
 
-def measure(console: Console, windows: int = 8, calibration: int = 16) -> dict[str, Any]:
+def measure(
+    console: Console, prose_files: Sequence[Path] = (), windows: int = 8, calibration: int = 16
+) -> dict[str, Any]:
     """Decodes by all thresholds, in domain and out of it, with and without control.
 
     Args:
+        prose_files: other prose than that of the running Python.
         windows: of each text.
         calibration: windows of prose to calibrate on.
     """
     model, tokenizer = load_tiny_llama()
     control, results = DriftControl(), []
-    prose = prose_windows(tokenizer, "calibration", LENGTH, calibration)
+    prose = windows_of(tokenizer, "prose", "calibration", LENGTH, calibration, prose_files)
     with torch.inference_mode():
         tables = {("python", placement): load_tiny_llama_thresholds(placement) for placement in PLACEMENTS}
         tables |= {("english", placement): english_thresholds(model, prose, placement) for placement in PLACEMENTS}
         trials = {
-            "python": Trial(model, token_windows(tokenizer, "evaluation", LENGTH, windows)),
-            "english": Trial(model, prose_windows(tokenizer, "evaluation", LENGTH, windows)),
+            "python": Trial(model, windows_of(tokenizer, "python", "evaluation", LENGTH, windows)),
+            "english": Trial(model, windows_of(tokenizer, "prose", "evaluation", LENGTH, windows, prose_files)),
         }
         cases = [(text, source, placement, k, controlled) for placement in PLACEMENTS for k in KS for text in TEXTS
                  for source in TEXTS for controlled in (False, True)]  # fmt: skip

@@ -14,8 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from benchmarks.calibration_study import points
 from benchmarks.calibration_study.calibrations import PLACEMENTS, TableKey, run_pass, with_top_k
 from benchmarks.calibration_study.points import K, Plan, Point, Text
+from benchmarks.calibration_study.texts import windows_of
 from toptheta_npu.evaluation import methods
-from toptheta_npu.evaluation.corpus import prose_windows, token_windows
+from toptheta_npu.evaluation.corpus import Split
 from toptheta_npu.evaluation.methods import Method
 from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
 from toptheta_npu.evaluation.workers import ModelWorkers
@@ -24,7 +25,6 @@ from toptheta_npu.thresholds import ThresholdTable
 
 Tables = dict[TableKey, ThresholdTable]
 Progress = Callable[[], None]
-_READERS: dict[str, Callable[..., Tensor]] = {"python": token_windows, "prose": prose_windows}
 
 
 def steps(plan: Plan) -> int:
@@ -37,9 +37,9 @@ def calibrate_all(workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, pla
     """Every table that a point needs."""
     futures: list[Future[Any]] = []
     for wanted in sorted(points.passes(plan), key=lambda each: -len(each.watchers)):
-        windows = _READERS[wanted.text](tokenizer, "calibration", wanted.length, wanted.sizes[-1])
+        windows = _windows(tokenizer, plan, wanted.text, "calibration", wanted.length, wanted.sizes[-1])
         futures.append(workers.submit(partial(run_pass, wanted=wanted, windows=windows, progress=progress)))
-    windows = token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])
+    windows = _windows(tokenizer, plan, "python", "calibration", plan.long, plan.long_sizes[-1])
     for placement in PLACEMENTS:
         futures.append(
             workers.submit(partial(with_top_k, windows=windows, placement=placement, k=K, progress=progress))
@@ -82,7 +82,14 @@ def _texts(plan: Plan) -> dict[Text, tuple[str, int]]:
 def _task(
     model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, plan: Plan, text: str, length: int
 ) -> PerplexityTask:
-    return PerplexityTask(model, _READERS[text](tokenizer, "evaluation", length, plan.windows), plan.positions)
+    windows = _windows(tokenizer, plan, text, "evaluation", length, plan.windows)
+    return PerplexityTask(model, windows, plan.positions)
+
+
+def _windows(
+    tokenizer: PreTrainedTokenizerBase, plan: Plan, text: str, split: Split, length: int, count: int
+) -> Tensor:
+    return windows_of(tokenizer, text, split, length, count, plan.prose_files)
 
 
 def _method(tables: Tables, point: Point) -> Method:

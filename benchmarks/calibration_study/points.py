@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -28,6 +29,7 @@ class Plan:
         long_sizes, short_sizes: windows to calibrate on, ascending; of Python source.
         prose: windows of prose to calibrate on.
         windows, positions: held-out windows, and how many of the last tokens of each are predicted.
+        prose_files: other prose than that of the running Python.
     """
 
     long: int = 2560
@@ -37,6 +39,7 @@ class Plan:
     prose: int = 16
     windows: int = 8
     positions: int = 512
+    prose_files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,10 @@ from benchmarks.calibration_study.measure import calibrate_all, measure_all, ste
 from benchmarks.calibration_study.points import Plan
 from benchmarks.calibration_study.selectors import as_table
 from benchmarks.calibration_study.tables import tables
+from benchmarks.calibration_study.texts import windows_of
 from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.calibration import Calibrator
+from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.models import calibrate
 
@@ -76,6 +78,20 @@ def points_windows(tokenizer: object, plan: Plan) -> torch.Tensor:
     from toptheta_npu.evaluation.corpus import token_windows
 
     return token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])  # type: ignore[arg-type]
+
+
+def test_prose_from_files_is_split_into_what_is_calibrated_on_and_what_is_held_out(tmp_path: Path) -> None:
+    _, tokenizer = load_tiny_llama()
+    for name in "ab":
+        (tmp_path / name).write_text("".join(f"The {name} and the {number} agree.\n" for number in range(200)))
+    files = (tmp_path / "a", tmp_path / "b")
+    calibration = windows_of(tokenizer, "prose", "calibration", 64, 8, files)
+    held_out = windows_of(tokenizer, "prose", "evaluation", 64, 8, files)
+    assert calibration.shape == held_out.shape == (8, 64)
+    assert "The a and" in tokenizer.decode(calibration[0])
+    assert "The b and" in tokenizer.decode(held_out[0])
+    with pytest.raises(TopThetaValueError, match="--prose: expected 64000 tokens of the evaluation part, got"):
+        windows_of(tokenizer, "prose", "evaluation", 64, 1000, files)
 
 
 def test_a_unified_threshold_is_the_mean_over_all_rows() -> None:
