@@ -7,17 +7,19 @@ besides: at the same k, and at so small a k that as many V rows are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from transformers import PreTrainedModel
 
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus, methods
 from toptheta_npu.evaluation.perplexity import PerplexityTask
 from toptheta_npu.evaluation.report import change, standard_error
+from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.thresholds import ThresholdTable
 
 LENGTH = 2560
@@ -30,47 +32,59 @@ FIRST_AND_LAST = ((4, 0), (0, 16), (4, 16), (4, 64))
 class Study:
     """All methods on the windows of a task, against dense attention on them."""
 
-    def __init__(self, task: PerplexityTask, search: PerplexityTask, console: Console) -> None:
+    def __init__(self, task: PerplexityTask, search: PerplexityTask, workers: ModelWorkers) -> None:
         self._task = task
         self._search = search
-        self._console = console
+        self._workers = workers
         self.dense = task.evaluate(methods.dense())
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> list[Future[dict[str, Any]]]:
+        """One per method, in the order of the table."""
+        found = []
         for placement in PLACEMENTS:
             table = load_tiny_llama_thresholds(placement)
             for k in KS:
-                yield self._row("Top-θ", table, k, methods.top_theta(table, k, compensated=True))
+                found.append(self._row("Top-θ", table, k, methods.top_theta(table, k, compensated=True)))
                 for keep in ("recent", "first_and_last"):
-                    method = methods.top_theta_capped(table, k, keep)
-                    yield self._row(f"capped, {keep}", table, k, method)
-            for first, last in FIRST_AND_LAST:
-                name = f"first {first} and last {last}"
-                matched = self._matched_k(table, first, last)
-                for k, note in ((MATCHED_K, ""), (matched, f", as many V rows as k = {MATCHED_K}")):
-                    method = methods.top_theta_with_first_and_last(table, k, first, last)
-                    yield self._row(name + note, table, k, method)
+                    found.append(self._row(f"capped, {keep}", table, k, methods.top_theta_capped(table, k, keep)))
+            for ends in FIRST_AND_LAST:
+                name = "first {} and last {}".format(*ends)
+                method = methods.top_theta_with_first_and_last(table, MATCHED_K, *ends)
+                found.append(self._row(name, table, MATCHED_K, method))
+                found.append(self._matched_row(f"{name}, as many V rows as k = {MATCHED_K}", table, ends))
+        return found
 
-    def _matched_k(self, table: ThresholdTable, first: int, last: int) -> int:
+    def _row(self, name: str, table: ThresholdTable, k: int, method: methods.Method) -> Future[dict[str, Any]]:
+        return self._workers.submit(lambda model: self._measured(name, table, k, method, model))
+
+    def _matched_row(self, name: str, table: ThresholdTable, ends: tuple[int, int]) -> Future[dict[str, Any]]:
+        def work(model: PreTrainedModel) -> dict[str, Any]:
+            k = self._matched_k(table, ends, model)
+            method = methods.top_theta_with_first_and_last(table, k, *ends)
+            return self._measured(name, table, k, method, model)
+
+        return self._workers.submit(work)
+
+    def _matched_k(self, table: ThresholdTable, ends: tuple[int, int], model: PreTrainedModel) -> int:
         """The k at which about as many V rows are read as by Top-θ alone at `MATCHED_K`; they are linear in k."""
 
         def value_rows(k: int, ends: tuple[int, int]) -> float:
             method = methods.top_theta_with_first_and_last(table, k, *ends)
-            return self._search.evaluate(method).reads.value_rows_mean
+            return self._search.evaluate(method, model).reads.value_rows_mean
 
         low, high = int(table.k[0]), MATCHED_K
-        wanted, below, above = value_rows(high, (0, 0)), *(value_rows(k, (first, last)) for k in (low, high))
+        wanted, below, above = value_rows(high, (0, 0)), value_rows(low, ends), value_rows(high, ends)
         return round(max(low, low + (wanted - below) / (above - below) * (high - low)))
 
-    def _row(self, name: str, table: ThresholdTable, k: int, method: methods.Method) -> dict[str, Any]:
-        result = self._task.evaluate(method)
-        row = {
+    def _measured(
+        self, name: str, table: ThresholdTable, k: int, method: methods.Method, model: PreTrainedModel
+    ) -> dict[str, Any]:
+        result = self._task.evaluate(method, model)
+        return {
             "method": name, "placement": table.placement, "k": k, "perplexity": result.perplexity,
             "change_percent": change(result, self.dense), "standard_error": standard_error(result, self.dense),
             "kept_over_k": result.kept_over_k, "reads": asdict(result.reads), "nats": result.nats,
         }  # fmt: skip
-        self._console.print(f"{name}, {table.placement}, k = {k}: {row['change_percent']:+.2f} %, {result.reads}")
-        return row
 
 
 def as_table(rows: list[dict[str, Any]]) -> Table:
@@ -98,6 +112,12 @@ def measure(console: Console, windows: int = 8, positions: int = 512) -> dict[st
     model, tokenizer = load_tiny_llama()
     text = corpus.token_windows(tokenizer, "evaluation", LENGTH, windows)
     task, search = (PerplexityTask(model, part, positions) for part in (text, text[::4]))
-    study = Study(task, search, console)
+    with ModelWorkers(model) as workers:
+        study = Study(task, search, workers)
+        futures = study.rows()
+        results = []
+        for future in futures:
+            results.append(future.result())
+            console.print(f"selectors: {len(results)} of {len(futures)} methods")
     settings = {"windows": windows, "length": LENGTH, "positions": positions, "sdc": "exact", "vmc": True}
-    return {"settings": settings, "dense_perplexity": study.dense.perplexity, "results": list(study.rows())}
+    return {"settings": settings, "dense_perplexity": study.dense.perplexity, "results": results}

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
-from benchmarks.calibration_study import drift_control, points
+from benchmarks.calibration_study import drift_control, points, selectors
 from benchmarks.calibration_study.__main__ import PAGE, all_tables
 from benchmarks.calibration_study.calibrations import TableKey, Watcher
 from benchmarks.calibration_study.figures import save_figures
@@ -78,6 +79,17 @@ def points_windows(tokenizer: object, plan: Plan) -> torch.Tensor:
     from toptheta_npu.evaluation.corpus import token_windows
 
     return token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])  # type: ignore[arg-type]
+
+
+def test_selectors_are_measured_in_the_order_of_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LENGTH": 300, "KS": (32,), "FIRST_AND_LAST": ((4, 16),)}.items():
+        monkeypatch.setattr(selectors, name, value)
+    results = selectors.measure(Console(quiet=True), windows=2, positions=8)["results"]
+    assert [row["method"] for row in results[:4]] == [
+        "Top-θ", "capped, recent", "capped, first_and_last", "first 4 and last 16"
+    ]  # fmt: skip
+    top_theta, capped, _, with_ends, matched = (row["reads"]["value_rows_mean"] for row in results[:5])
+    assert capped < top_theta < matched < with_ends
 
 
 def test_prose_from_files_is_split_into_what_is_calibrated_on_and_what_is_held_out(tmp_path: Path) -> None:
