@@ -138,7 +138,7 @@ def main(
     figures = measure()
     if write:
         keep(figures)
-    Console().print(as_table(figures).as_rich())
+    Console(width=max(Console().width, 120)).print(as_table(figures).as_rich())
 
 
 if __name__ == "__main__":
