@@ -95,7 +95,8 @@ def main(output: Annotated[Path, typer.Option(help="Where the figures go.")] = R
                    "threads": torch.get_num_threads(), "milliseconds_of_a_step": 1e3 * sparse}  # fmt: skip
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps({"environment": environment, "ratios": found}, indent=1) + "\n")
-    Console(width=max(Console().width, 120)).print(goal_table([Goal(*row) for row in found.items()], title="Cost of drift control").as_rich())
+    table = goal_table([Goal(*row) for row in found.items()], title="Cost of drift control")
+    Console(width=max(Console().width, 120)).print(table.as_rich())
 
 
 if __name__ == "__main__":

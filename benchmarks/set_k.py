@@ -96,7 +96,8 @@ def main(
     """Print what another k costs."""
     torch.set_num_threads(threads)
     title = f"another k for {layers} x {heads} heads and rows of up to {longest}, {threads} threads"
-    Console(width=max(Console().width, 120)).print(goal_table(goals(layers, heads, longest, rounds), title=title).as_rich())
+    table = goal_table(goals(layers, heads, longest, rounds), title=title)
+    Console(width=max(Console().width, 120)).print(table.as_rich())
 
 
 if __name__ == "__main__":
