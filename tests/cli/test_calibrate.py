@@ -123,7 +123,7 @@ def test_the_summary_says_what_was_made_and_what_comes_next(embedded: tuple[Path
     text = embedded[1]
     assert "\x1b" not in text
     for part in (
-        r"^tiny_llama: 6 layers x 8 heads, on cpu with 1 threads\. pooled, pre_softmax, k = 64, 128, on 3 windows",
+        r"^tiny_llama: 6 layers x 8 heads, on cpu with 1 thread\. pooled, pre_softmax, k = 64, 128, on 3 windows",
         r"On 4 held-out windows: k̃/k, the mean over heads and rows \(5th to 95th percentile of the rows\)",
         r"\* keeps at least 128\. Dense: rows of up to k keys \(\d+ % and \d+ % of the held-out rows at k = 64 and 128",
         r"\); up to 128 keys in layers 0 and 1\.",

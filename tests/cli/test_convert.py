@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.cli.command import toptheta
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
@@ -144,3 +145,16 @@ def test_wrong_use_writes_nothing(
 def test_force_replaces() -> None:
     assert convert("th.txt", "-o", "table.theta", *MODEL, "--force") == 0
     assert ThresholdTable.load("table.theta").k.tolist() == [64]
+
+
+def test_thresholds_are_not_given_the_fingerprint_of_a_model_of_another_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=50
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "other")
+    assert convert("th.txt", "--fingerprint-of", "other", "-o", "new.theta") == 2
+    said = re.sub(r"\s+", " ", capsys.readouterr().err)
+    assert "--fingerprint-of: expected a model of 6 layers x 8 heads, as th.txt has, got 2 x 4; name the model" in said
+    assert not Path("new.theta").exists()

@@ -112,3 +112,14 @@ def test_the_table_of_a_single_shard(tmp_path, capsys, monkeypatch):
     expected = finish(observed(range(4)))
     assert ThresholdTable.load(tmp_path / "out").theta.equal(expected.theta)
     assert content_of(expected, tmp_path / "expected") != (tmp_path / "out").read_bytes()  # which says where it is from
+
+
+def test_a_table_that_is_there_is_replaced_on_request_only(tmp_path, capsys, monkeypatch):
+    paths, output = shards(tmp_path, 2), tmp_path / "model.theta"
+    output.write_text("mine")
+    _, err, status = run(capsys, monkeypatch, *paths, "-o", output)
+    assert status == 2
+    assert "which is there already; add --force to replace it" in err
+    assert output.read_text() == "mine"
+    assert run(capsys, monkeypatch, *paths, "-o", output, "--force")[2] == 0
+    assert ThresholdTable.load(output).num_layers

@@ -20,7 +20,8 @@ from .doctor import doctor
 from .inspect import inspect
 from .merge import merge
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+# rich's boxes cut the names of long options
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)

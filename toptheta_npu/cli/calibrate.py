@@ -24,6 +24,7 @@ from . import calibration_options as asked
 from .bars import Bars
 from .calibration_work import Ranks, interruptible, parse_shard, shard_file, state_file
 from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
+from .table_file import check_output
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -108,6 +109,7 @@ def calibrate(
 ) -> None:  # fmt: skip
     """Calibrate thresholds for a model on text, and say what they keep on text that was kept back.
 
+    \b
     Why these defaults:
     - pooled keeps k on average, and serves every k from 64 to 256 from one pass;
     - pre_softmax needs one pass over the scores, and its V rows have a shorter tail;
@@ -167,7 +169,7 @@ def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
     if options.shards is None:
-        asked.check_output(options.output, options.force)
+        check_output(options.output, options.force)
         return None, device
     if ranks.count > 1:
         got = "torchrun, whose ranks share the windows"
@@ -195,7 +197,8 @@ def _default_dtype(options: asked.Options) -> str:
 def _intention(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material, device: str) -> str:
     from ..models.attach import num_heads, num_layers
 
-    threads = f" with {torch.get_num_threads()} threads" if device == "cpu" else ""
+    count = torch.get_num_threads()
+    threads = f" with {count} {'thread' if count == 1 else 'threads'}" if device == "cpu" else ""
     ks = ", ".join(map(str, plan.k))
     layers, heads = num_layers(candidate.skeleton), num_heads(candidate.skeleton)
     return (

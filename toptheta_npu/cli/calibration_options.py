@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .._checks import PLACEMENTS, check_choice
-from .._files import check_writable
 from ..calibration.settings import FIRST_LAYERS_K, CalibrationSettings, check_int
 from ..errors import TopThetaValueError, shown
 from ..thresholds.checks import ESTIMATORS, MAX_LENGTH
@@ -72,23 +71,6 @@ class Plan:
     length: int
     sequences: int | None
     top_k_at_calibration: bool
-
-
-def check_output(output: Path, force: bool) -> None:
-    """Whether a table may be written to ``output``, and can.
-
-    Raises:
-        TopThetaValueError: it is there already, or engines would take it for weights, or it cannot be written.
-    """
-    if output.suffix == ".safetensors" and (output.parent / "config.json").exists():
-        raise TopThetaValueError(
-            "--output", "a name that does not end in .safetensors in the folder of a model",
-            f"{output}, which engines such as vLLM would load as weights", f"use {output.with_suffix('.theta').name}",
-        )  # fmt: skip
-    if output.is_file() and not force:
-        remedy = "add --force to replace it, or name another with -o"
-        raise TopThetaValueError("--output", "a new file", f"{output}, which is there already", remedy)
-    check_writable(output, "--output")
 
 
 def make_plan(options: Options, candidate: Candidate, default_length: int, default_sequences: int) -> Plan:

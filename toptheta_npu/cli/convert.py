@@ -65,6 +65,8 @@ def convert(
     else:
         fingerprint = _fingerprint(fingerprint_of, write_as)
         table = _read(source, read_as, k, layer_k, fingerprint, origin)
+        if fingerprint_of is not None:
+            _check_geometry(table, source, fingerprint_of)
     if sdc is not None:
         table = table.with_sdc_text(sdc)
     written = _write(table, output, write_as, None if read_as == "csv" else k)
@@ -100,6 +102,18 @@ def _fingerprint(folder: Path | None, write_as: str) -> str:
     from ..models import folder_fingerprint
 
     return folder_fingerprint(folder)
+
+
+def _check_geometry(table: ThresholdTable, source: Path, folder: Path) -> None:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(folder).get_text_config()
+    have, wanted = (config.num_hidden_layers, config.num_attention_heads), (table.num_layers, table.num_heads)
+    if have != wanted:
+        raise TopThetaValueError(
+            "--fingerprint-of", "a model of {} layers x {} heads, as {} has".format(*wanted, source),
+            "{} x {}".format(*have), "name the model that was calibrated",
+        )  # fmt: skip
 
 
 def _read(

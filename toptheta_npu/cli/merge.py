@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .._files import check_writable
 from ..errors import TopThetaValueError
+from .table_file import check_output
 
 if TYPE_CHECKING:
     from ..calibration.shards import MergedPart
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def merge(
     shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="The files of all shards, in any order.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the table here: model.theta.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False,
 ) -> None:
     """Merge the shards of a calibration into its table of thresholds.
 
@@ -27,10 +28,10 @@ def merge(
     """
     from ..calibration.shards import merged_files
 
-    check_writable(output, "--output")
     for shard in shards:
         if output.exists() and shard.exists() and output.samefile(shard):
             raise TopThetaValueError("--output", "a file of its own", f"the shard {shard}", "name another file")
+    check_output(output, force)
     merger = merged_files(shards)
     table = merger.table()
     table.save(output)
