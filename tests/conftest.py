@@ -19,6 +19,11 @@ settings.register_profile("explore", deadline=None, max_examples=500, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: content made at import (a gzip header holds the time) differs between workers."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(
     params=[
         "cpu-native",
