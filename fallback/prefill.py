@@ -25,6 +25,8 @@ class RowChunk(NamedTuple):
     """Consecutive query rows with everything a selection rule may look at."""
 
     rows: slice  # which query rows
+    query: Tensor  # [B, Hq, rows, D] float32
+    key: Tensor  # [B, Hkv, S, D] float32; what scores do not show may hold anything
     scores: Tensor  # [B, Hq, rows, S] float32, -inf outside the visible keys
     lse: Tensor  # [B, Hq, rows]
     first: Tensor  # [B, 1, 1] first visible key
@@ -168,9 +170,11 @@ def row_chunks(
         span = int(row[-1]) + 1
         visible = (position[:span] <= row[:, None]) & valid[:, None, :span] & valid[:, row, None]  # [B, rows, span]
         with torch.autocast(query.device.type, enabled=False):
-            scores = attention_scores(queries[:, :, rows], keys[:, :, :span], scale)
+            query_rows, visible_keys = queries[:, :, rows], keys[:, :, :span]
+            scores = attention_scores(query_rows, visible_keys, scale)
         scores.masked_fill_(~visible[:, None], -torch.inf)
-        yield RowChunk(rows, scores, log_sum_exp(scores), starts[:, None, None], visible.sum(-1)[:, None])
+        counts = visible.sum(-1)[:, None]
+        yield RowChunk(rows, query_rows, visible_keys, scores, log_sum_exp(scores), starts[:, None, None], counts)
 
 
 def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:

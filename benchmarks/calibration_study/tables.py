@@ -7,7 +7,8 @@ from typing import Any
 
 from toptheta_npu._tables import Table
 from toptheta_npu.evaluation import report
-from toptheta_npu.evaluation.perplexity import KeptSpread, Reads, Result
+from toptheta_npu.evaluation.perplexity import Result
+from toptheta_npu.evaluation.reads import KeptSpread, Reads
 
 Row = Mapping[str, Any]
 _FIGURES = (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -28,18 +29,37 @@ from ..thresholds import ThresholdTable
 DENSER_LAYERS = 2
 
 
+class KeyReads(NamedTuple):
+    """How many K rows a method reads to choose: so many per key, and per V row that it then reads."""
+
+    per_key: float = 1.0
+    per_value_row: float = 0.0
+
+    def rows(self, keys: float, value_rows: float) -> float:
+        """K rows, from the mean number of keys and of V rows."""
+        return self.per_key * keys + self.per_value_row * value_rows
+
+
+#: A method that scores every key.
+EVERY_KEY = KeyReads()
+#: A method that knows its keys beforehand.
+KEYS_OF_VALUES = KeyReads(per_key=0.0, per_value_row=1.0)
+
+
 @dataclass(frozen=True)
 class Method:
     """A way to attend: ``enter(model)`` is the context in which the model does so.
 
     ``family`` groups the points of one curve; ``k`` is the number of elements asked for, None where
     the method has no such number; ``aims_at_k`` is False where k only names the Top-θ run to be matched.
+    ``key_reads`` says which K rows it reads.
     """
 
     family: str
     k: int | None
     enter: Callable[[PreTrainedModel], AbstractContextManager[Recording]]
     aims_at_k: bool = True
+    key_reads: KeyReads = EVERY_KEY
 
 
 def dense() -> Method:
@@ -112,7 +132,7 @@ def value_mean_only(targets: Sequence[int]) -> Method:
         with attached(model, rule_of):
             yield Recording(recorders)
 
-    return Method("V mean only", None, enter)
+    return Method("V mean only", None, enter, key_reads=KeyReads(0.0, 0.0))
 
 
 class _ValueMeanRule:
@@ -141,7 +161,7 @@ def _control(family: str, k: int, targets: Sequence[int], rule: Selector, *, com
     def rule_of(layer: int) -> Selector:
         return baselines.top_k(targets[layer]) if layer < DENSER_LAYERS else rule
 
-    return Method(family, k, lambda model: _selected(model, rule_of, compensated=compensated), aims_at_k=False)
+    return Method(family, k, lambda model: _selected(model, rule_of, compensated=compensated), False, KEYS_OF_VALUES)
 
 
 def _selected(

@@ -1,0 +1,61 @@
+"""A task measures a method: what every sample scored, and what attention read to score it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from transformers import PreTrainedModel
+
+from .methods import Method
+from .reads import KeptSpread, LayerReads, Reads
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One method on one task.
+
+    Attributes:
+        metric: what a sample's score is: ``"nats per token"``, ``"accuracy"``, or a metric of lm-eval.
+        higher_is_better: False for losses.
+        scores: one per window, prompt or document; all methods have the same samples in the same order, so that two
+            methods are compared sample by sample.
+        reads: of the layers from 2 on.
+        reads_all: of all layers.
+        layers: of each layer.
+        spread: of k~/k in layers from 2 on; None for a method that does not aim at k.
+        details: more of the task, by name; values are as JSON has them.
+    """
+
+    metric: str
+    higher_is_better: bool
+    scores: tuple[float, ...]
+    reads: Reads
+    reads_all: Reads
+    layers: tuple[LayerReads, ...] = ()
+    spread: KeptSpread | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    """Samples on which methods are compared."""
+
+    @property
+    def name(self) -> str:
+        """As `toptheta evaluate --tasks` has it."""
+
+    @property
+    def samples(self) -> int:
+        """How many scores a measurement has."""
+
+    def measure(
+        self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
+    ) -> Measurement:
+        """All samples under a method, one sample at a time.
+
+        Args:
+            method: how to attend.
+            model: the model of the task or a copy of it, for threads of which each has its own.
+            progress: called with the number of finished samples; what it raises ends the measurement.
+        """
