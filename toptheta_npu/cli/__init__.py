@@ -31,6 +31,11 @@ app.command()(convert)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 
+#: The extra that brings a package.
+_EXTRAS = {
+    "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets", "lm_eval": "eval",
+}  # fmt: skip
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -63,9 +68,7 @@ def main(commands: typer.Typer = app) -> None:
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        extra = {"transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets"}.get(
-            error.name or ""
-        )
+        extra = _EXTRAS.get(error.name or "")
         if extra is None:
             raise
         Console(stderr=True).print(f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'")

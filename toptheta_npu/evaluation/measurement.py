@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
-from .methods import Method
-from .reads import KeptSpread, LayerReads, Reads
+from ..errors import TopThetaValueError
+from ..models import Recording
+from ..models.attach import num_layers
+from .methods import DENSER_LAYERS, Method
+from .reads import KeptSpread, LayerReads, Reads, summarise
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,26 @@ class Task(Protocol):
             model: the model of the task or a copy of it, for threads of which each has its own.
             progress: called with the number of finished samples; what it raises ends the measurement.
         """
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Raises TopThetaValueError unless the model has a layer from 2 on."""
+    layers = num_layers(model)
+    if layers <= DENSER_LAYERS:
+        raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))
+
+
+def measured(
+    recording: Recording, metric: str, higher_is_better: bool, scores: Sequence[float], details: Mapping[str, Any]
+) -> Measurement:
+    """The measurement of a method whose rows are in ``recording``.
+
+    Raises:
+        TopThetaValueError: there are none.
+    """
+    layers = recording.statistics()
+    if not any(len(layer.keys) for layer in layers[DENSER_LAYERS:]):
+        remedy = "let the task generate more tokens"
+        raise TopThetaValueError("task", "rows that attend by the method", "none, prompts are dense", remedy)
+    reads, reads_all = summarise(layers[DENSER_LAYERS:]), summarise(layers)
+    return Measurement(metric, higher_is_better, tuple(scores), reads, reads_all, details=details)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from ..fallback import baselines
 from ..fallback.prefill import Selector, select_and_attend
 from ..models import Recording, apply_selection, sparsify
-from ..models.attach import attached
+from ..models.attach import attached, dense_prompts
 from ..models.attention import AttentionCall
 from ..models.selection import SelectionRule
 from ..models.sparsify import make_recorders
@@ -60,6 +60,12 @@ class Method:
     enter: Callable[[PreTrainedModel], AbstractContextManager[Recording]]
     aims_at_k: bool = True
     key_reads: KeyReads = EVERY_KEY
+
+    @contextmanager
+    def enter_decoding(self, model: PreTrainedModel) -> Iterator[Recording]:
+        """The same for the decode steps of a generation: prompts, and all calls with several new tokens, are dense."""
+        with self.enter(model) as recording, dense_prompts(model):
+            yield recording
 
 
 def dense() -> Method:
