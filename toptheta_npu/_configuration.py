@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -13,7 +12,7 @@ import typer
 import yaml
 
 from ._files import read_bytes
-from .errors import TopThetaTypeError, TopThetaValueError, shown
+from .errors import TopThetaTypeError, TopThetaValueError, nearest, shown
 
 #: Larger files are not configurations.
 MAX_BYTES = 2**20
@@ -64,7 +63,7 @@ def read_configuration(
         where = f"{path}:{line}: {written}"
         name = written.replace("-", "_")
         if name not in fields:
-            raise TopThetaValueError(where, "the name of a setting", "another", _nearest(name, fields))
+            raise TopThetaValueError(where, "the name of a setting", "another", nearest(name, fields))
         if name in settings:
             raise TopThetaValueError(where, "each name once", "it twice", "remove one of the lines")
         try:
@@ -196,8 +195,3 @@ def _quoting(value: Any, hint: Any) -> str | None:
     if not isinstance(value, (str, list, dict)) and ("str" in wants or "Path" in wants or "Literal" in wants):
         return "put it into quotes"
     return None
-
-
-def _nearest(name: str, fields: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(fields))}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 #: How much of a bad value an error message shows.
 _MOST_SHOWN = 200
 
@@ -71,3 +74,17 @@ def shown(value: object) -> str:
 def shortened(text: str) -> str:
     """``text`` without its end where it is too long for an error message."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The remedy for a name that is not ``known``.
+
+    Example:
+        >>> nearest("top_theta", ["dense", "top-theta"])
+        'did you mean top-theta?'
+        >>> nearest("quest", ["dense", "top-theta"])
+        'known are dense, top-theta'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
