@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -76,7 +76,7 @@ def top_theta(table: ThresholdTable, k: int, *, compensated: bool, family: str |
         k,
         lambda model: sparsify(
             model, table, k=k, sdc="exact" if post or compensated else "none", vmc=compensated,
-            prefill="thresholded", statistics=True,
+            prefill="thresholded", statistics="summary",
         ),
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def top_k(k: int, targets: Sequence[int]) -> Method:
     def rule_of(layer: int) -> Selector:
         return baselines.top_k(targets[layer])
 
-    return Method("Top-k + SDC + VMC", k, lambda model: _selected(model, rule_of, compensated=True))
+    return Method("Top-k + SDC + VMC", k, lambda model: _selected(model, rule_of, compensated=True, targets=targets))
 
 
 def top_theta_capped(table: ThresholdTable, k: int, keep: baselines.Keep) -> Method:
@@ -122,7 +122,7 @@ def value_mean_only(targets: Sequence[int]) -> Method:
 
     @contextmanager
     def enter(model: PreTrainedModel) -> Iterator[Recording]:
-        recorders = make_recorders(model)
+        recorders = make_recorders(model, "summary")
 
         def rule_of(layer: int) -> SelectionRule | _ValueMeanRule:
             if layer < DENSER_LAYERS:
@@ -154,7 +154,8 @@ def _changed(table: ThresholdTable, k: int, name: str, change: Callable[[Selecto
         return change(baselines.above_threshold(partial(at_k.rows, layer), table.placement), layer)
 
     family = top_theta(table, k, compensated=True).family + name
-    return Method(family, k, lambda model: _selected(model, rule_of, compensated=True))
+    targets = table.layer_targets(k)
+    return Method(family, k, lambda model: _selected(model, rule_of, compensated=True, targets=targets))
 
 
 def _control(family: str, k: int, targets: Sequence[int], rule: Selector, *, compensated: bool) -> Method:
@@ -165,10 +166,14 @@ def _control(family: str, k: int, targets: Sequence[int], rule: Selector, *, com
 
 
 def _selected(
-    model: PreTrainedModel, select_for_layer: Callable[[int], Selector], *, compensated: bool
+    model: PreTrainedModel,
+    select_for_layer: Callable[[int], Selector],
+    *,
+    compensated: bool,
+    targets: Sequence[int] | None = None,
 ) -> AbstractContextManager[Recording]:
-    sdc = "exact" if compensated else "none"
-    return apply_selection(model, select_for_layer, sdc=sdc, vmc=compensated, statistics=True)  # type: ignore[arg-type]
+    sdc: Literal["exact", "none"] = "exact" if compensated else "none"
+    return apply_selection(model, select_for_layer, sdc=sdc, vmc=compensated, statistics="summary", targets=targets)
 
 
 def _suffix(post: bool, compensated: bool) -> str:
