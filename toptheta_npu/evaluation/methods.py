@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -132,7 +132,7 @@ def top_theta(
         k,
         lambda model: sparsify(
             model, table, k=k, sdc=compensation.sdc, sdc_gamma=compensation.gamma, vmc=compensation.vmc,
-            prefill="thresholded", statistics=True,
+            prefill="thresholded", statistics="summary",
         ),
     )  # fmt: skip
 
@@ -144,7 +144,7 @@ def top_k(
     compensation, change = _without_table(compensated), _change(selection)
     return Method(
         f"Top-k{compensation.suffix(None)}{UNION_SUFFIX if selection == 'union' else ''}", k,
-        lambda model: _selected(model, lambda layer: change(baselines.top_k(targets[layer])), compensation),
+        lambda model: _selected(model, lambda layer: change(baselines.top_k(targets[layer])), compensation, targets),
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def value_mean_only(targets: Sequence[int]) -> Method:
 
     @contextmanager
     def enter(model: PreTrainedModel) -> Iterator[Recording]:
-        recorders = make_recorders(model)
+        recorders = make_recorders(model, "summary")
 
         def rule_of(layer: int) -> SelectionRule | _ValueMeanRule:
             if layer < DENSER_LAYERS:
@@ -309,15 +309,17 @@ def _by_thresholds(
     def rule_of(layer: int) -> Selector:
         return change(baselines.above_threshold(partial(at_k.rows, layer), table.placement), layer)
 
-    return _selected(model, rule_of, compensation)
+    return _selected(model, rule_of, compensation, table.layer_targets(k))
 
 
 def _selected(
-    model: PreTrainedModel, select_for_layer: Callable[[int], Selector], compensation: Compensation
+    model: PreTrainedModel,
+    select_for_layer: Callable[[int], Selector],
+    compensation: Compensation,
+    targets: Sequence[int] | None = None,
 ) -> AbstractContextManager[Recording]:
-    return apply_selection(
-        model, select_for_layer, sdc=compensation.sdc, vmc=compensation.vmc, statistics=True  # type: ignore[arg-type]
-    )  # fmt: skip
+    sdc, vmc = cast('Literal["none", "exact"]', compensation.sdc), compensation.vmc
+    return apply_selection(model, select_for_layer, sdc=sdc, vmc=vmc, statistics="summary", targets=targets)
 
 
 def _of_table(table: ThresholdTable, k: int, compensated: bool | Compensation) -> Compensation:
