@@ -167,9 +167,9 @@ def test_the_embedded_thresholds(placement: Any, tmp_path: Path, capsys: pytest.
     [
         (["none"], "none: expected a threshold table, got no such file"),
         (["text"], "text: expected a safetensors file, got something else"),
-        (["table.theta", "--layer", "3"], "layer: expected 0 to 2, got 3"),
-        (["table.theta", "--layer", "-1"], "layer: expected 0 to 2, got -1"),
-        (["table.theta", "--k", "7"], "k: expected 8 to 32, the calibrated range, got 7"),
+        (["table.theta", "--layer", "3"], "--layer: expected 0 to 2, got 3"),
+        (["table.theta", "--layer", "-1"], "--layer: expected 0 to 2, got -1"),
+        (["table.theta", "--k", "7"], "--k: expected 8 to 32, the calibrated range, got 7"),
         (["table.theta", "--plot", "text"], "--plot: expected a folder that can be made, got text"),
     ],
 )
