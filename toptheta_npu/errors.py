@@ -18,7 +18,23 @@ def _message(argument: str, expected: str, got: str, remedy: str | None) -> str:
     return f"{text}; {remedy}" if remedy else text
 
 
-class TopThetaValueError(TopThetaError, ValueError):
+class TopThetaArgumentError(TopThetaError):
+    """Something is wrong with an argument; one of the classes below says what.
+
+    Attributes:
+        argument, expected, got, remedy: the parts of the message; remedy is None where there is none.
+    """
+
+    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
+        super().__init__(_message(argument, expected, got, remedy))
+        self.argument, self.expected, self.got, self.remedy = argument, expected, got, remedy
+
+    def __reduce__(self) -> tuple[type, tuple[str | None, ...]]:
+        """So that it comes back from another process."""
+        return type(self), (self.argument, self.expected, self.got, self.remedy)
+
+
+class TopThetaValueError(TopThetaArgumentError, ValueError):
     """An argument has an unusable value.
 
     Example:
@@ -26,22 +42,13 @@ class TopThetaValueError(TopThetaError, ValueError):
         'k: expected a positive number, got -1; pass k=128, for example'
     """
 
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
 
-
-class TopThetaTypeError(TopThetaError, TypeError):
+class TopThetaTypeError(TopThetaArgumentError, TypeError):
     """An argument has an unusable type or dtype."""
 
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
 
-
-class TopThetaNotImplementedError(TopThetaError, NotImplementedError):
+class TopThetaNotImplementedError(TopThetaArgumentError, NotImplementedError):
     """An argument asks for something that this package does not do."""
-
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
 
 
 class TopThetaBackendError(TopThetaError, RuntimeError):
