@@ -66,7 +66,7 @@ def matched_method(
         layer_targets: the k of each layer, of which those of the first layers are used.
 
     Returns:
-        The method, whose ``settings`` say what was found and what was expected of it.
+        The method, whose ``settings`` say what was found, what was wanted and what it gives on the calibration text.
 
     Raises:
         TopThetaValueError: ``spec`` is not matched, or the windows are shorter than the target's rows.
@@ -101,14 +101,14 @@ def matched_method(
         wanted = _wanted_value_rows(target, methods.EVERY_KEY)
         factor, expected = match_scale_factor(model, calibration_windows, target.keys_mean, wanted, spec.tile)
         method = methods.blasst(k, factor, layer_targets, tile=spec.tile, **options)
-        settings = {"scale_factor": factor, "expected_value_rows": expected}
+        settings = {"scale_factor": factor, "wanted_value_rows": wanted, "expected_value_rows": expected}
     else:
         page = spec.page or 0
         reads = methods.key_reads_of(spec.compensation, methods.page_key_reads(page))
         wanted = _wanted_value_rows(target, reads)
         count, expected = match_pages(model, calibration_windows, target.keys_mean, wanted, page)
         method = methods.pages(k, count, layer_targets, page=page, **options)
-        settings = {"count": count, "expected_value_rows": expected}
+        settings = {"count": count, "wanted_value_rows": wanted, "expected_value_rows": expected}
     return dataclasses.replace(method, family=spec.label, settings=settings)
 
 
@@ -179,7 +179,6 @@ def _value_rows_by_cut(
     """
     observer = _Observer(_rows_around(keys, windows.shape[1]), size, place, places)
     device = model.get_input_embeddings().weight.device
-
     with torch.inference_mode(), attached(model, lambda layer: observer if layer >= DENSER_LAYERS else _Dense()):
         for window in windows:
             model(window[None].to(device), use_cache=False, logits_to_keep=1)
@@ -215,8 +214,9 @@ class _Observer(_Dense):
         for chunk in row_chunks(call.query, rows_wanted=self._wanted.to(call.query.device), **where):
             place = self._place(chunk)
             sizes = baselines.block_sizes(chunk, self._size).expand_as(place)
-            counted = torch.bincount(place.flatten(), sizes.flatten().double(), len(self.keys))
-            self.keys += counted.cpu().numpy()
+            # not every device has float64 or counts in the same order twice
+            counted = torch.bincount(place.flatten().cpu(), sizes.flatten().cpu().double(), len(self.keys))
+            self.keys += counted.numpy()
             self.rows += int((chunk.n > 0).sum()) * place.shape[1]
         return super().attend(call)
 
