@@ -94,10 +94,14 @@ def _check_targets(targets: Sequence[int] | None, layers: int) -> None:
 
 
 class SelectionRule:
-    """Keeps what a selector keeps."""
+    """Keeps what a selector keeps.
+
+    Attributes:
+        select: the selector.
+    """
 
     def __init__(self, select: Selector, sdc: str, vmc: bool, recorder: Recorder | None) -> None:
-        self._select = select
+        self.select = select
         self._sdc = sdc
         self._vmc = vmc
         self._recorder = recorder
@@ -106,7 +110,7 @@ class SelectionRule:
         """[B, Hq, Q, D] over the elements that the selector keeps."""
         popularity = self._recorder is not None and self._recorder.popularity
         out, kept = select_and_attend(
-            call.query, select=self._select, sdc=self._sdc, vmc=self._vmc, popularity=popularity, **call.prompt
+            call.query, select=self.select, sdc=self._sdc, vmc=self._vmc, popularity=popularity, **call.prompt
         )
         if self._recorder is not None:
             self._recorder.record(call, kept.kept, kept.group_rows, kept.empty, kept.wanted_by)

@@ -28,6 +28,7 @@ from .attach import (
     check_model,
     check_switches,
     num_heads,
+    num_key_value_heads,
     num_layers,
     sliding_layers,
     text_config,
@@ -178,8 +179,7 @@ def make_recorders(
     model: PreTrainedModel, kind: Statistics = "rows", targets: Sequence[int] | None = None
 ) -> list[Recorder]:
     """One recorder per layer; ``targets`` say how many elements the rows of each layer aim at."""
-    heads = num_heads(model)
-    kv_heads = getattr(text_config(model), "num_key_value_heads", None) or heads
+    heads, kv_heads = num_heads(model), num_key_value_heads(model)
     if kind == "rows":
         return [RowRecorder(heads, kv_heads) for _ in range(num_layers(model))]
     aims = [None] * num_layers(model) if targets is None else targets
