@@ -12,13 +12,14 @@ from toptheta_npu._tables import Table
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure and the bound that it should keep, if it has one."""
+    """A figure with its standard error, if it has one, and the bound that it should keep, if there is one."""
 
     name: str
     value: float
     limit: float | None = None
     unit: str = ""
     at_most: bool = True
+    error: float | None = None
 
     @property
     def digits(self) -> int:
@@ -35,7 +36,8 @@ def goal_table(goals: Iterable[Goal], *, title: str = "Goals", figure: str = "fi
     """Each figure, its goal, and whether it was met."""
 
     def row(goal: Goal) -> list[str]:
-        value = f"{goal.value:.{goal.digits}f}{goal.unit}"
+        error = "" if goal.error is None else f" ± {goal.error:.{goal.digits}f}"
+        value = f"{goal.value:.{goal.digits}f}{error}{goal.unit}"
         if goal.limit is None:
             return [goal.name, value, "", ""]
         sign = "≤" if goal.at_most else "≥"

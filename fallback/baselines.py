@@ -2,7 +2,7 @@
 
 Each rule sees a chunk of scores and says which elements a row keeps, so that every method runs through
 the same attention, compensation and counting. A row of at most k keys is dense under the rules with a k.
-Top-Theta is among them, for `capped` and `with_first_and_last`, which change what another rule keeps.
+Top-Theta is among them, for `capped`, `with_first_and_last` and `group_union`, which change what another rule keeps.
 """
 
 from __future__ import annotations
@@ -106,20 +106,110 @@ def random_k(k: int, seed: int = 0) -> Selector:
     return select
 
 
-def blasst(scale_factor: float, tile: int = 128) -> Selector:
-    """Skip a tile of keys whose largest score lies ln(lambda) below the running maximum, lambda = factor / n.
+def group_union(rule: Selector) -> Selector:
+    """Every query head keeps what ``rule`` keeps for any head of its KV group, whose V rows are loaded anyway.
 
-    The rule of BLASST (arXiv 2512.12087): the test depends on the order of the tiles, none on calibration
-    per head or length.
+    The second variant of the paper's section "Impact of Grouped Query Attention". A head for which ``rule`` keeps
+    nothing has no element of its own to stand in, unless its whole group keeps nothing.
     """
 
     def select(chunk: RowChunk) -> Tensor:
-        padding = -chunk.scores.shape[-1] % tile
-        padded = torch.nn.functional.pad(chunk.scores, (0, padding), value=-math.inf)
-        tile_maximum = padded.unflatten(-1, (-1, tile)).amax(-1)
-        running = tile_maximum.cummax(-1).values
-        bound = (scale_factor / chunk.n.clamp_min(1)).log().unsqueeze(-1)
-        warm: Tensor = tile_maximum - running >= bound
-        return warm.repeat_interleave(tile, dim=-1)[..., : chunk.scores.shape[-1]]
+        kept = (rule(chunk) & (chunk.scores > -torch.inf)).unflatten(1, (chunk.key.shape[1], -1))
+        union: Tensor = kept.any(2, keepdim=True).expand_as(kept).flatten(1, 2)
+        return union
 
     return select
+
+
+def blasst(scale_factor: float, tile: int = 128) -> Selector:
+    """Skip a tile of keys whose largest score lies below the running maximum by more than ln(n / factor).
+
+    The rule of BLASST (arXiv 2512.12087): a decode step goes through the tiles from the row's first key on and skips
+    one if exp(its maximum - the running maximum) < lambda = factor / n. The running maximum includes the tile's own,
+    so a tile that holds the largest score so far is kept, also where n is below the factor and lambda above 1.
+
+    Raises:
+        ValueError: ``tile`` is not positive, or ``scale_factor`` is negative or NaN.
+    """
+    if not scale_factor >= 0:
+        raise ValueError(f"scale_factor: expected a number >= 0, got {scale_factor!r}")
+    _check_block("tile", tile)
+    bound = math.log(scale_factor) if scale_factor else -math.inf
+
+    def select(chunk: RowChunk) -> Tensor:
+        return _of_keys(largest_log_factor(chunk, tile) >= bound, chunk, tile)
+
+    return select
+
+
+def largest_log_factor(chunk: RowChunk, tile: int) -> Tensor:
+    """The logarithm of the largest scale factor with which `blasst` keeps a tile, [B, Hq, rows, tiles].
+
+    It is infinite for the tiles that are always kept; a tile without visible keys has -inf.
+    """
+    maximum = _in_blocks(chunk.scores, chunk, tile, -math.inf).amax(-1)
+    running = maximum.cummax(-1).values
+    factor = maximum - running + chunk.n.clamp_min(1).log().unsqueeze(-1)
+    return factor.masked_fill(maximum == running, math.inf).masked_fill(maximum == -math.inf, -math.inf)
+
+
+def pages(count: int, page: int = 16) -> Selector:
+    """Keep ``count`` pages of keys: the last of the row, and those whose scores may be the largest.
+
+    The rule of Quest (Tang et al. 2024, arXiv 2406.10774). Pages count from the row's first key on; the bound of a
+    page is the sum over d of max(q_d min_d, q_d max_d), of the least and the largest key elements of the page. The
+    last page, which may be incomplete, needs none. A row of at most ``count`` pages is dense.
+
+    Raises:
+        ValueError: ``count`` or ``page`` is not positive.
+    """
+    if count < 1:
+        raise ValueError(f"count: expected at least 1, the last page, got {count}")
+    _check_block("page", page)
+
+    def select(chunk: RowChunk) -> Tensor:
+        return _of_keys(page_rank(chunk, page) < count, chunk, page)
+
+    return select
+
+
+def page_rank(chunk: RowChunk, page: int) -> Tensor:
+    """In which order `pages` keeps the pages of each row, [B, Hq, rows, pages]: its last is 0, the best other one 1."""
+    keys = _in_blocks(chunk.key.transpose(-1, -2), chunk, page, 0.0)  # [B, Hkv, D, pages, page]
+    query = chunk.query.unflatten(1, (chunk.key.shape[1], -1))
+    with torch.autocast(query.device.type, enabled=False):
+        bound = torch.einsum("bkgrd,bkdp->bkgrp", query.clamp_min(0), keys.amax(-1))
+        bound += torch.einsum("bkgrd,bkdp->bkgrp", query.clamp_max(0), keys.amin(-1))
+    index = torch.arange(bound.shape[-1], device=bound.device)
+    last = (chunk.n.unsqueeze(-1) - 1).div(page, rounding_mode="floor")  # [B, 1, rows, 1]
+    # all pages before the last are complete; those behind it are the row's future or padding, of whatever content
+    bound = bound.flatten(1, 2).masked_fill(index > last, -math.inf).masked_fill(index == last, math.inf)
+    rank: Tensor = bound.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    return rank
+
+
+def block_sizes(chunk: RowChunk, size: int) -> Tensor:
+    """How many visible keys each block of ``size`` keys has, from the first one on: [B, 1, rows, blocks]."""
+    begin = size * torch.arange(-(-chunk.scores.shape[-1] // size), device=chunk.n.device)
+    return (chunk.n.unsqueeze(-1) - begin).clamp(0, size)
+
+
+def _in_blocks(values: Tensor, chunk: RowChunk, size: int, beyond: float) -> Tensor:
+    """[B, ..., blocks, size] from [B, ..., S]: blocks of keys, from each sequence's first visible key on."""
+    span = values.shape[-1]
+    position = torch.arange(-(-span // size) * size, device=values.device) + chunk.first.unsqueeze(-1)  # [B, 1, 1, S']
+    index = position.clamp_max(span - 1).expand(*values.shape[:-1], -1)
+    moved: Tensor = values.gather(-1, index).masked_fill(position >= span, beyond).unflatten(-1, (-1, size))
+    return moved
+
+
+def _of_keys(blocks: Tensor, chunk: RowChunk, size: int) -> Tensor:
+    """[B, Hq, rows, S] from [B, Hq, rows, blocks]: every key has what its block has; invisible keys have anything."""
+    position = torch.arange(chunk.scores.shape[-1], device=blocks.device) - chunk.first.unsqueeze(-1)  # [B, 1, 1, S]
+    index = position.div(size, rounding_mode="floor").clamp_min(0)
+    return blocks.gather(-1, index.expand(*blocks.shape[:-1], -1))
+
+
+def _check_block(name: str, size: int) -> None:
+    if size < 1:
+        raise ValueError(f"{name}: expected at least 1 key, got {size}")

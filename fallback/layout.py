@@ -54,6 +54,16 @@ def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
     return union.sum(-1)
 
 
+def count_wanted_by(keep: Tensor, num_key_value_heads: int) -> Tensor:
+    """V rows that exactly 1, 2, ... query heads of a KV group keep, [B, Hkv, ..., group]; ``keep`` as above.
+
+    Their sum over the last dimension is `count_group_rows`.
+    """
+    by_group = keep.unflatten(1, (num_key_value_heads, -1))
+    heads = by_group.sum(2, dtype=torch.int32)
+    return torch.stack([(heads == number).sum(-1) for number in range(1, by_group.shape[2] + 1)], -1)
+
+
 def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """Per sequence the first valid key and the number of valid keys, int64 [B], clamped to the cache."""
     starts = query.new_zeros(len(query), dtype=torch.long) if starts is None else starts.long().clamp(0, capacity)

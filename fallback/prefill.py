@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import count_group_rows, count_value_rows, valid_range
+from .layout import count_group_rows, count_value_rows, count_wanted_by, valid_range
 from .reference import attention_scores, log_sum_exp, masses, never_empty, valid_keys, weighted_values
 
 _SCORES_PER_CHUNK = 1 << 20  # bounds the memory, however long the prompt is
@@ -41,13 +41,15 @@ class PrefillStats(NamedTuple):
     """What a sparse prefill kept: kept [B, Hq, Q] and value_rows [B, Hkv, Q] as in decode, int32.
 
     ``group_rows`` [B, Hkv, Q] is the union over a whole KV group, of however many heads. ``empty`` [B, Hq, Q] bool
-    marks the rows for which the rule kept nothing, so that their largest element stands in.
+    marks the rows for which the rule kept nothing, so that their largest element stands in. ``wanted_by``
+    [B, Hkv, Q, Hq / Hkv] are the V rows that exactly 1, 2, ... heads of a group keep, where they were asked for.
     """
 
     kept: Tensor
     value_rows: Tensor
     group_rows: Tensor
     empty: Tensor
+    wanted_by: Tensor | None = None
 
 
 def prefill_attention(*arguments: Any, **options: Any) -> Tensor:
@@ -72,8 +74,9 @@ def prefill_attention_with_stats(
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
     vmc: bool = False,
+    popularity: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
-    """As `prefill_attention`, and what every row kept."""
+    """As `prefill_attention`, and what every row kept; ``popularity`` asks for ``wanted_by``."""
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
@@ -83,7 +86,7 @@ def prefill_attention_with_stats(
     return select_and_attend(
         query, key, value, above_threshold,
         actual_seq_lengths=actual_seq_lengths, key_start=key_start, scale_value=scale_value, sdc=sdc,
-        sdc_gamma=sdc_gamma, threshold=threshold, discarded_mass=discarded_mass, vmc=vmc,
+        sdc_gamma=sdc_gamma, threshold=threshold, discarded_mass=discarded_mass, vmc=vmc, popularity=popularity,
     )  # fmt: skip
 
 
@@ -101,11 +104,12 @@ def select_and_attend(
     threshold: Tensor | None = None,
     discarded_mass: Tensor | None = None,
     vmc: bool = False,
+    popularity: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
     """Attention over the elements that any rule ``select`` keeps, with the same compensations and counts.
 
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
-    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline".
+    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline", and ``popularity`` asks for ``wanted_by``.
     """
     kv_heads, head_dim = key.shape[1], key.shape[3]
     values = value.float()
@@ -134,10 +138,13 @@ def select_and_attend(
         mean = None if means is None else means[here]
         out = compensate(numerator.masked_fill(spoilt, torch.nan), kept_mass, estimate, mean)
         outs.append(out.to(query.dtype))
-        value_rows, group_rows = count_value_rows(keep, kv_heads, head_dim), count_group_rows(keep, kv_heads)
+        wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None
+        group_rows = count_group_rows(keep, kv_heads) if wanted_by is None else wanted_by.sum(-1)
+        value_rows = count_value_rows(keep, kv_heads, head_dim)
         empty = ~selected.any(-1) & (chunk.n > 0)
-        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty))
-    return torch.cat(outs, 2), PrefillStats(*(torch.cat(counts, 2) for counts in zip(*stats, strict=True)))
+        stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty, wanted_by))
+    counts = zip(*(part if popularity else part[:-1] for part in stats), strict=True)
+    return torch.cat(outs, 2), PrefillStats(*(torch.cat(parts, 2) for parts in counts))
 
 
 def row_chunks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -13,13 +12,15 @@ import typer
 import yaml
 
 from ._files import read_bytes
-from .errors import TopThetaTypeError, TopThetaValueError, shown
+from .errors import TopThetaTypeError, TopThetaValueError, nearest, shown
 
 #: Larger files are not configurations.
 MAX_BYTES = 2**20
 #: Takes a value as the file has it to what the option takes; raises ValueError with what was expected.
 Convert = Callable[[Any], Any]
 
+#: In the memory of a command's context: where its settings are written.
+_WRITTEN = "toptheta_npu.settings"
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
 _LISTS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts", Path: "paths"}
 
@@ -59,34 +60,65 @@ def read_configuration(
         >>> read_configuration(file, {"k": list[int], "row_fraction": float})
         {'k': [64], 'row_fraction': 0.5}
     """
-    settings: dict[str, Any] = {}
-    for line, written, value in _entries(path):
-        where = f"{path}:{line}: {written}"
-        name = written.replace("-", "_")
-        if name not in fields:
-            raise TopThetaValueError(where, "the name of a setting", "another", _nearest(name, fields))
-        if name in settings:
-            raise TopThetaValueError(where, "each name once", "it twice", "remove one of the lines")
-        try:
-            convert = (converters or {}).get(name)
-            settings[name] = _fitted(value, fields[name]) if convert is None or value is None else convert(value)
-        except ValueError as mismatch:
-            raise TopThetaTypeError(where, str(mismatch), shown(value), _quoting(value, fields[name])) from mismatch
-    return {name: value for name, value in settings.items() if value is not None}
+    return {name: value for name, (_, value) in _settings(path, fields, converters or {}, {}).items()}
 
 
 def use_as_defaults(
-    context: typer.Context, path: Path, converters: Mapping[str, Convert], exclude: Collection[str]
+    context: typer.Context,
+    path: Path,
+    converters: Mapping[str, Convert],
+    exclude: Collection[str],
+    instead: Mapping[str, str] | None = None,
 ) -> None:
     """Makes the settings in ``path`` the defaults of the running command: for the callback of an eager option.
+
+    Args:
+        context: of the command.
+        path: the file.
+        converters: as of :func:`read_configuration`.
+        exclude: parameters that only the command line has.
+        instead: what to write in place of a name that is not a setting.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: as :func:`read_configuration`.
     """
     callback = context.command.callback
     assert callback is not None
-    fields = {name: hint for name, hint in fields_of(callback).items() if name not in exclude}
-    context.default_map = {**(context.default_map or {}), **read_configuration(path, fields, converters)}
+    known = fields_of(callback)
+    fields = {name: hint for name, hint in known.items() if name not in exclude}
+    on_command_line = {name: f"give it on the command line: --{name.replace('_', '-')}" for name in exclude}
+    settings = _settings(path, fields, converters, {**on_command_line, **(instead or {})})
+    context.default_map = {**(context.default_map or {}), **{name: value for name, (_, value) in settings.items()}}
+    context.meta[_WRITTEN] = {name: where for name, (where, _) in settings.items()}
+
+
+def written_in(context: typer.Context, name: str) -> str | None:
+    """FILE:LINE: NAME of a parameter whose value is from the file of :func:`use_as_defaults`; None for another."""
+    source = context.get_parameter_source(name)
+    written: dict[str, str] = context.meta.get(_WRITTEN, {})
+    return written.get(name) if source is not None and source.name == "DEFAULT_MAP" else None
+
+
+def _settings(
+    path: str | Path, fields: Mapping[str, Any], converters: Mapping[str, Convert], instead: Mapping[str, str]
+) -> dict[str, tuple[str, Any]]:
+    """By its name, where each setting is written and what it is."""
+    settings: dict[str, tuple[str, Any]] = {}
+    for line, written, value in _entries(path):
+        where = f"{path}:{line}: {written}"
+        name = written.replace("-", "_")
+        if name not in fields:
+            remedy = instead.get(name) or nearest(name, fields)
+            raise TopThetaValueError(where, "the name of a setting", "another", remedy)
+        if name in settings:
+            raise TopThetaValueError(where, "each name once", "it twice", "remove one of the lines")
+        try:
+            convert = converters.get(name)
+            fitted = _fitted(value, fields[name]) if convert is None or value is None else convert(value)
+        except ValueError as mismatch:
+            raise TopThetaTypeError(where, str(mismatch), shown(value), _quoting(value, fields[name])) from mismatch
+        settings[name] = (where, fitted)
+    return {name: (where, value) for name, (where, value) in settings.items() if value is not None}
 
 
 def as_yaml(settings: Mapping[str, Any]) -> str:
@@ -196,8 +228,3 @@ def _quoting(value: Any, hint: Any) -> str | None:
     if not isinstance(value, (str, list, dict)) and ("str" in wants or "Path" in wants or "Literal" in wants):
         return "put it into quotes"
     return None
-
-
-def _nearest(name: str, fields: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(fields))}"

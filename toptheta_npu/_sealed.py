@@ -17,6 +17,13 @@ from .errors import shortened, shown
 
 Header = dict[str, Any]
 Tensors = dict[str, Tensor]
+#: The entries of the metadata that mark the files of this package.
+TABLE_KEY, STATE_KEY = "toptheta_thresholds", "toptheta_calibration_state"
+#: What a file is if it is another one than was wanted, and what takes it.
+_OTHERS = {
+    TABLE_KEY: ("a threshold table", "it is merged already: see what it holds with toptheta inspect"),
+    STATE_KEY: ("the state of a calibration, such as a shard", "make a table of all shards with toptheta merge"),
+}
 #: Names of the fields of a header, and their types.
 Fields = Mapping[str, type | tuple[type, ...]]
 
@@ -81,9 +88,11 @@ def checksum(header: Header, tensors: Tensors) -> str:
 
 def _parse_header(kind: Kind, path: str | os.PathLike[str], content: bytes) -> Header:
     length = int.from_bytes(content[:8], "little")
-    text = (_parse_json(kind, path, content[8 : 8 + length]).get("__metadata__") or {}).get(kind.key)
+    metadata = _parse_json(kind, path, content[8 : 8 + length]).get("__metadata__") or {}
+    text = metadata.get(kind.key)
     if text is None:
-        raise file_error(path, kind.name, "a safetensors file of another kind", kind.again)
+        unknown = ("a safetensors file of another kind", "correct the path")
+        raise file_error(path, kind.name, *next((what for key, what in _OTHERS.items() if key in metadata), unknown))
     header = _parse_json(kind, path, text)
     if not isinstance(header, dict):
         raise file_error(path, "a JSON object as header", type(header).__name__, kind.again)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 #: How much of a bad value an error message shows.
 _MOST_SHOWN = 200
 
@@ -15,7 +18,23 @@ def _message(argument: str, expected: str, got: str, remedy: str | None) -> str:
     return f"{text}; {remedy}" if remedy else text
 
 
-class TopThetaValueError(TopThetaError, ValueError):
+class TopThetaArgumentError(TopThetaError):
+    """Something is wrong with an argument; one of the classes below says what.
+
+    Attributes:
+        argument, expected, got, remedy: the parts of the message; remedy is None where there is none.
+    """
+
+    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
+        super().__init__(_message(argument, expected, got, remedy))
+        self.argument, self.expected, self.got, self.remedy = argument, expected, got, remedy
+
+    def __reduce__(self) -> tuple[type, tuple[str | None, ...]]:
+        """So that it comes back from another process."""
+        return type(self), (self.argument, self.expected, self.got, self.remedy)
+
+
+class TopThetaValueError(TopThetaArgumentError, ValueError):
     """An argument has an unusable value.
 
     Example:
@@ -23,22 +42,13 @@ class TopThetaValueError(TopThetaError, ValueError):
         'k: expected a positive number, got -1; pass k=128, for example'
     """
 
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
 
-
-class TopThetaTypeError(TopThetaError, TypeError):
+class TopThetaTypeError(TopThetaArgumentError, TypeError):
     """An argument has an unusable type or dtype."""
 
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
 
-
-class TopThetaNotImplementedError(TopThetaError, NotImplementedError):
+class TopThetaNotImplementedError(TopThetaArgumentError, NotImplementedError):
     """An argument asks for something that this package does not do."""
-
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
 
 
 class TopThetaBackendError(TopThetaError, RuntimeError):
@@ -71,3 +81,17 @@ def shown(value: object) -> str:
 def shortened(text: str) -> str:
     """``text`` without its end where it is too long for an error message."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The remedy for a name that is not ``known``.
+
+    Example:
+        >>> nearest("top_theta", ["dense", "top-theta"])
+        'did you mean top-theta?'
+        >>> nearest("quest", ["dense", "top-theta"])
+        'known are dense, top-theta'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"

@@ -2,7 +2,7 @@
 
     python -m benchmarks.calibration_study [--part NAME] [--stored]
 
-It writes docs/results/calibration and renews the tables and figures of docs/calibration.md. About 40 minutes on two
+It writes docs/results/calibration and renews the tables and figures of docs/calibration.md. About 25 minutes on two
 cores; perplexities and counts do not depend on what else runs there.
 """
 

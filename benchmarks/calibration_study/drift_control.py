@@ -7,6 +7,8 @@ that were calibrated on the one and on the other, with drift control and without
 from __future__ import annotations
 
 import copy
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -62,6 +64,7 @@ class Trial:
             "perplexity": nats.mean().exp().item(),
             "change_percent": total.item(),
             "standard_error": (changes.std() / len(changes) ** 0.5).item(),
+            "nats": nats.tolist(),
             "after_256_steps": self._kept(layers, table, k, slice(SETTLED, None)),
             "all_steps": self._kept(layers, table, k, slice(None)),
         }
@@ -85,7 +88,15 @@ class Trial:
             "heads": [heads.min().item(), heads.max().item()],
             "windows": [windows.min().item(), windows.max().item()],
             "reads": asdict(summarise(parts[DENSER_LAYERS:])),
+            "value_rows_p95_without": self._p95_without(parts[DENSER_LAYERS:]),
         }
+
+    def _p95_without(self, layers: Sequence[LayerStatistics]) -> list[float]:
+        """The p95 of the V rows without each of the windows."""
+        count = len(self._windows)
+        rows = [layer.value_rows.unflatten(0, (-1, count)) for layer in layers]
+        others = [[window for window in range(count) if window != left_out] for left_out in range(count)]
+        return [_p95(torch.cat([each[:, kept].flatten() for each in rows])) for kept in others]
 
     def _part(self, layer: LayerStatistics, steps: slice) -> LayerStatistics:
         def cut(rows: Tensor) -> Tensor:
@@ -110,11 +121,30 @@ def goals(results: list[dict[str, Any]]) -> list[Goal]:
             found.append(Goal(f"{name}distance of k̃/k from 1, {unit}", abs(farthest - 1), away))
         for steps in ("after_256_steps", "all_steps"):
             raised = row[steps]["reads"]["value_rows_p95"] / home[steps]["reads"]["value_rows_p95"]
-            found.append(Goal(f"{name}p95 of V rows over that in domain, {steps.replace('_', ' ')}", raised, 1.0))
+            pairs = zip(*(each[steps]["value_rows_p95_without"] for each in (row, home)), strict=True)
+            without = [our / their for our, their in pairs]
+            title = f"{name}p95 of V rows over that in domain, {steps.replace('_', ' ')}"
+            found.append(Goal(title, raised, 1.0, error=_jackknife_error(without)))
         assert reads["value_rows_p95"] > 0
         more = row["change_percent"] - home["change_percent"]
-        found.append(Goal(f"{name}percentage points of perplexity above in domain", more, 0.1))
+        title = f"{name}percentage points of perplexity above in domain"
+        found.append(Goal(title, more, 0.1, error=_paired_error(row["nats"], home["nats"])))
     return found
+
+
+def _paired_error(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Of the difference of two perplexities of the same windows, in percent."""
+    differences = [our - their for our, their in zip(ours, theirs, strict=True)]
+    return 100 * statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def _jackknife_error(without: Sequence[float]) -> float:
+    """The standard error of a figure, from what it is without each of the windows."""
+    return math.sqrt((len(without) - 1) * statistics.pvariance(without))
+
+
+def _p95(values: Tensor) -> float:
+    return values.kthvalue(max(1, round(0.95 * values.numel()))).values.item()
 
 
 def english_thresholds(model: LlamaForCausalLM, texts: Tensor, placement: str) -> ThresholdTable:

@@ -97,7 +97,7 @@ def _method(tables: Tables, point: Point) -> Method:
     options: dict[str, Any] = {"lookup": "fitted"} if point.form == "fitted" else {}
     return Method(
         "Top-θ", point.k,
-        lambda model: sparsify(model, table, k=point.k, prefill="thresholded", statistics=True, **options),
+        lambda model: sparsify(model, table, k=point.k, prefill="thresholded", statistics="summary", **options),
     )  # fmt: skip
 
 

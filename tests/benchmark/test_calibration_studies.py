@@ -25,10 +25,12 @@ from toptheta_npu.models import calibrate
 
 
 def case(source: str, controlled: bool, ratio: float, p95: float, change: float) -> dict[str, object]:
-    part = {"heads": [ratio, 1.02], "windows": [0.99, ratio], "reads": {"value_rows_p95": p95}}
+    reads = {"value_rows_p95": p95}
+    part = {"heads": [ratio, 1.02], "windows": [0.99, ratio], "reads": reads, "value_rows_p95_without": [p95, 2 * p95]}
     return {
         "text": "python", "calibrated_on": source, "placement": "pre_softmax", "k": 32, "drift_control": controlled,
         "after_256_steps": part, "all_steps": part, "change_percent": change,
+        "nats": [change, 2 * change],
     }  # fmt: skip
 
 
@@ -41,6 +43,8 @@ def test_goals_compare_control_out_of_domain_with_thresholds_in_domain() -> None
     found = drift_control.goals([*rows, case("english", True, 0.94, 190, 0.35)])
     assert [goal.value for goal in found] == pytest.approx([0.06, 0.06, 0.95, 0.95, 0.05])
     assert [goal.met for goal in found] == [True, False, True, True, True]
+    # the p95 has one ratio, whichever window is left out; the losses differ by 0.05 and 0.1
+    assert [goal.error for goal in found] == [None, None, 0, 0, pytest.approx(100 * 0.05 / 2)]
 
 
 def test_a_row_of_the_table_of_selectors() -> None:

@@ -116,10 +116,10 @@ def outcome_of(path: Path, content: bytes) -> CalibrationState | None:
     ("spoil", "message"),
     [
         (lambda content: b"", "expected a safetensors file, got something else or a damaged file"),
-        (lambda content: content[:-1], "expected a safetensors file, .*; get a fresh copy, or delete it and calibrate"),
+        (lambda content: content[:-1], "expected a safetensors file, .*; get a fresh copy, or calibrate from"),
         (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "checksum of its content, got another content"),
         (lambda content: content.replace(b'\\"schema\\": 1', b'\\"schema\\": 2'), "schema version 1, got 2; install"),
-        (lambda content: content.replace(KIND.key.encode(), KIND.key.encode()[::-1]), "another kind; delete it and"),
+        (lambda content: content.replace(KIND.key.encode(), KIND.key.encode()[::-1]), "another kind; correct the path"),
     ],
 )
 def test_damaged_and_foreign_files(path, content, spoil, message):
@@ -131,11 +131,13 @@ def test_damaged_and_foreign_files(path, content, spoil, message):
 def test_a_table_is_no_state_and_a_state_no_table(tmp_path):
     finish(observed(range(2))).save(tmp_path / "table")
     with pytest.raises(
-        TopThetaValueError, match="expected the state of a calibration, got a safetensors file of anoth"
+        TopThetaValueError, match="expected the state of a calibration, got a threshold table; it is merged"
     ):
         CalibrationState.load(tmp_path / "table")
     make().save(tmp_path / "state")
-    with pytest.raises(TopThetaValueError, match="expected a threshold table, got a safetensors file of another kind"):
+    with pytest.raises(
+        TopThetaValueError, match="expected a threshold table, got the state of a calibration, such as a shard; make a"
+    ):
         ThresholdTable.load(tmp_path / "state")
 
 
@@ -221,7 +223,9 @@ def test_settings_of_a_giant_take_no_memory(path, content):
 def test_other_arrays_in_a_well_made_file(path, content, name, change, message):
     _, tensors = _sealed.unseal(KIND, "state", content)
     path.write_bytes(resealed(content, **{name: change(tensors.get(name))}))
-    with pytest.raises(TopThetaValueError, match=f"state of a calibration, got other content .*{message}.*; delete it"):
+    with pytest.raises(
+        TopThetaValueError, match=f"state of a calibration, got other content .*{message}.*; calibrate from"
+    ):
         CalibrationState.load(path)
 
 

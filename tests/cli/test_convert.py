@@ -104,7 +104,7 @@ def test_forms_may_be_named_and_origins_told() -> None:
     ("arguments", "message"),
     [
         (["table.theta", "-o", "x.txt"], "--k: expected one k from 32 to 512, got none; x.txt holds one"),
-        (["table.theta", "-o", "x.txt", "--k", "1000"], "k: expected 32 to 512, the calibrated range, got 1000"),
+        (["table.theta", "-o", "x.txt", "--k", "1000"], "--k: expected 32 to 512, the calibrated range, got 1000"),
         (["table.theta", "-o", "x.theta", "--k", "64"], "--k: expected th.txt, sdc.txt or csv to write, got x.theta"),
         (["table.theta", "-o", "x.pdf"], "--to: expected one of sdc, th, csv, theta, got none, for x.pdf; or name"),
         (["table.pdf", "-o", "x.theta"], "--from: expected one of theta, th, csv, got none, for table.pdf; or name"),
@@ -127,8 +127,11 @@ def test_forms_may_be_named_and_origins_told() -> None:
             ["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "0:1,0:2"],
             "--layer-k: expected each layer at most once, got layer 0 twice",
         ),
-        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "512"], "layer_k: expected 6 numbers, one per layer of"),
-        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "9:512"], "layer_k: expected layers 0 to 5, which th.csv"),
+        (["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "512"], "--layer-k: expected 6 numbers, one per layer of"),
+        (
+            ["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "9:512"],
+            "--layer-k: expected layers 0 to 5, which th.csv",
+        ),
         (["table.theta", "--sdc", "sdc.txt", "-o", "x.theta"], "table: expected a table of one k, got [32, 64, 128"),
         (["bad.txt", "-o", "x.csv"], "bad.txt, line 2: expected L<layer>_H<head>:<length> <threshold> <samples> <k>"),
     ],

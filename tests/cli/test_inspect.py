@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.calibration.parts import shards
 from tests.cli.command import toptheta
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.thresholds import ThresholdTable
@@ -167,13 +168,32 @@ def test_the_embedded_thresholds(placement: Any, tmp_path: Path, capsys: pytest.
     [
         (["none"], "none: expected a threshold table, got no such file"),
         (["text"], "text: expected a safetensors file, got something else"),
-        (["table.theta", "--layer", "3"], "layer: expected 0 to 2, got 3"),
-        (["table.theta", "--layer", "-1"], "layer: expected 0 to 2, got -1"),
-        (["table.theta", "--k", "7"], "k: expected 8 to 32, the calibrated range, got 7"),
+        (["shard"], "shard: expected a threshold table, got the state of a calibration, such as a shard; make a table"),
+        (
+            ["th"],
+            "th: expected a threshold table, got a th.txt of the paper's authors; make a table of it: toptheta "
+            "convert th.txt --fingerprint-of MODEL_FOLDER -o thresholds.theta",
+        ),
+        (
+            ["csv"],
+            "csv: expected a threshold table, got a csv of the paper's authors; make a table of it: toptheta "
+            "convert th.csv.gz --k K --fingerprint-of",
+        ),
+        (["sdc"], "got a sdc.txt of the paper's authors; make a table of it: toptheta convert th.txt --sdc sdc.txt"),
+        (["table.theta", "--layer", "3"], "--layer: expected 0 to 2, got 3"),
+        (["table.theta", "--layer", "-1"], "--layer: expected 0 to 2, got -1"),
+        (["table.theta", "--k", "7"], "--k: expected 8 to 32, the calibrated range, got 7"),
         (["table.theta", "--plot", "text"], "--plot: expected a folder that can be made, got text"),
     ],
 )
 def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("text").write_text("no table")
+    shards(Path(), 1)[0].rename("shard")
+    mass = torch.zeros(1, 3, 2, len(LENGTHS))
+    one_k = {name: getattr(make(), name)[:1] for name in ("theta", "k", "std")}
+    table = make(**one_k, bracket=None, discarded_mass=mass)
+    table.export_text("th", 8)
+    table.export_csv("csv", 8)
+    table.export_sdc_text("sdc", 8)
     assert inspect(*arguments) == 2
     assert message in re.sub(r"\s+", " ", capsys.readouterr().err)

@@ -75,7 +75,8 @@ def hostile(tmp_path: Path) -> dict[str, tuple[list[object], str]]:
         "text": ([tmp_path / "[red]text[red]", *out], "[red]text[red]: expected a safetensors file"),
         "table": (
             [tmp_path / "table", *out],
-            "table: expected the state of a calibration, got a safetensors file of ano",
+            "table: expected the state of a calibration, got a threshold table; it is merged already: see "
+            "what it holds with toptheta inspect",
         ),
         "none": ([tmp_path / "none", *out], "none: expected the state of a calibration, got no such file"),
         "folder": ([tmp_path, *out], "got a folder; give the path of a file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,12 @@ def sketches(values: torch.Tensor, buckets: torch.Tensor) -> list[SurvivalSketch
             made.append(SurvivalSketch(len(values), 3))
             made[-1].update(values, buckets)
     return made
+
+
+def test_both_forms_and_the_bins_have_as_many_counters() -> None:
+    header = (Path(native.__file__).parent / "source" / "counting.h").read_text()
+    (counters,) = re.findall(r"constexpr int kCounters = (\d+);", header)
+    assert int(counters) == native.COUNTERS == BINS + 1
 
 
 @pytest.mark.usefixtures("each_level")

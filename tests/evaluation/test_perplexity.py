@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import methods, report
 from toptheta_npu.evaluation.perplexity import PerplexityTask
-from toptheta_npu.models import calibrate
+from toptheta_npu.models import calibrate, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 
 LENGTH, POSITIONS = 96, 24
@@ -161,7 +161,8 @@ def test_positions_must_leave_a_prefix(model: LlamaForCausalLM, windows: torch.T
 def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, table: ThresholdTable) -> None:
     method = methods.top_theta(table, 8, compensated=True)
     result = task.evaluate(method)
-    with torch.inference_mode(), method.enter(task.model) as recording:
+    whole = sparsify(task.model, table, k=8, prefill="thresholded", statistics="rows")
+    with torch.inference_mode(), whole as recording:
         for window in task.windows:
             task.model(window[None])
         layers = recording.statistics()[2:]
@@ -179,3 +180,16 @@ def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, ta
 
 def test_a_method_that_does_not_aim_at_k_has_no_spread(task: PerplexityTask) -> None:
     assert task.evaluate(methods.dense()).spread is None
+
+
+def test_a_measurement_is_what_evaluate_tells_and_more(task: PerplexityTask, table: ThresholdTable) -> None:
+    method, seen = methods.top_theta(table, 8, compensated=True), []
+    result, found = task.evaluate(method), task.measure(method, task.model, seen.append)
+    assert (task.name, task.samples, seen) == ("perplexity", 3, [1, 2, 3])
+    assert (found.metric, found.higher_is_better) == ("nats per token", False)
+    assert (found.scores, found.reads, found.reads_all, found.spread) == (
+        result.nats, result.reads, result.reads_all, result.spread,
+    )  # fmt: skip
+    assert len(found.layers) == 4
+    assert found.layers[3].kept_over_target == pytest.approx([result.kept_over_k] * 4, rel=0.3)
+    assert sum(count for _, count in found.layers[3].kept_histogram) == 3 * POSITIONS * 4

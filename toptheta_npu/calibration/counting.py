@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ..cpu.counting import COUNTERS
 from ..thresholds.knots import Integers
-from .bins import BINS
 
 
 def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -45,9 +45,9 @@ def count(
     else:
         index = torch.from_numpy(rows).mul(scales)
     index.floor_().sub_(torch.from_numpy(first)[:, None]).clamp_(min=-1.0)
-    size = num_cells * (BINS + 1)
+    size = num_cells * COUNTERS
     integer = torch.int16 if size <= 2**15 else torch.int32
-    place = torch.from_numpy(cells * (BINS + 1) + 1)[:, None].to(integer)
+    place = torch.from_numpy(cells * COUNTERS + 1)[:, None].to(integer)
     counted = torch.bincount(index.to(integer).add_(place).flatten(), minlength=size)
-    result: Integers = counted.numpy().reshape(num_cells, BINS + 1)[:, 1:]
+    result: Integers = counted.numpy().reshape(num_cells, COUNTERS)[:, 1:]
     return result

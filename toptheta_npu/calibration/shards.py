@@ -10,9 +10,10 @@ from typing import NamedTuple
 from safetensors import safe_open
 
 from .._files import checked_path, file_error
+from .._sealed import STATE_KEY
 from ..errors import TopThetaTypeError, TopThetaValueError, shortened, shown
 from ..thresholds import ThresholdTable
-from .state import METADATA_KEY, CalibrationState, Part
+from .state import CalibrationState, Part
 
 _REMEDY = "give every shard of one calibration, each once"
 
@@ -147,7 +148,7 @@ def _index_in(path: str | os.PathLike[str]) -> int:
         return -1
     try:
         with safe_open(str(path), framework="pt") as file:
-            return int(json.loads(file.metadata()[METADATA_KEY])["index"])
+            return int(json.loads(file.metadata()[STATE_KEY])["index"])
     # whatever is wrong with it, loading says so in words
     except Exception:
         return -1

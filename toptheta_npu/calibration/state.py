@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .._files import file_error, read_bytes, write_atomically
-from .._sealed import Fields, Kind, seal, unseal
+from .._sealed import STATE_KEY, Fields, Kind, seal, unseal
 from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shortened, shown
 from ..thresholds import ThresholdTable, fingerprint
 from .arrays import take
@@ -26,7 +26,6 @@ from .settings import check_int
 #: Larger files are not read: 64 GiB, some hundred times what a state for the largest models takes.
 MAX_STATE_BYTES = 2**36
 
-METADATA_KEY = "toptheta_calibration_state"
 _SCHEMA_1: Fields = {
     "schema": int,
     "settings": dict,
@@ -41,7 +40,7 @@ _SCHEMA_1: Fields = {
     "total": (int, type(None)),
     "checksum": str,
 }
-KIND = Kind("the state of a calibration", METADATA_KEY, {1: _SCHEMA_1}, "delete it and calibrate from the start")
+KIND = Kind("the state of a calibration", STATE_KEY, {1: _SCHEMA_1}, "calibrate from the start without it")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 

@@ -19,6 +19,7 @@ from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
 from .merge import merge
+from .shell import Command
 
 # rich's boxes cut the names of long options
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -30,6 +31,8 @@ app.command()(inspect)
 app.command()(convert)
 app.command()(benchmark)
 app.command()(benchmark_generate)
+for registered in app.registered_commands:
+    registered.cls = Command
 
 #: The extra that brings a package.
 _EXTRAS = {
@@ -65,11 +68,13 @@ def main(commands: typer.Typer = app) -> None:
     try:
         commands()
     except TopThetaError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get(error.name or "")
         if extra is None:
             raise
-        Console(stderr=True).print(f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'")
+        Console(stderr=True, soft_wrap=True).print(
+            f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'"
+        )
         sys.exit(2)

@@ -40,7 +40,8 @@ _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
 def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
     if value is not None:
         converters = {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text}
-        use_as_defaults(context, value, converters, exclude=("config", "force", "restart"))
+        instead = {"dense_at_calibration": "write top_k_at_calibration: false"}
+        use_as_defaults(context, value, converters, ("config", "force", "restart"), instead)
     return value
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .._checks import PLACEMENTS, check_choice
-from ..calibration.settings import FIRST_LAYERS_K, CalibrationSettings, check_int
+from ..calibration.settings import CalibrationSettings, check_int, default_layer_k
 from ..errors import TopThetaValueError, shown
 from ..thresholds.checks import ESTIMATORS, MAX_LENGTH
 from .layer_k import layer_k_of
@@ -92,7 +92,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         remedy = "lower it, or raise --length"
         raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
-    layer_k = default_layer_k(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
+    layer_k = layer_k_for(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
     if min(layer_k) >= rows:
         got = f"at least {min(layer_k)} in every layer"
         raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
@@ -145,15 +145,14 @@ def default_k(length: int) -> list[int]:
     return [k for k in DEFAULT_K if 4 * k <= length] or [max(1, length // 4)]
 
 
-def default_layer_k(layers: int, length: int) -> list[int]:
+def layer_k_for(layers: int, length: int) -> list[int]:
     """512 in the first two layers, as in the paper, but at most a quarter of a window, lest they be dense.
 
     Example:
-        >>> default_layer_k(4, 4096), default_layer_k(4, 256)
+        >>> layer_k_for(4, 4096), layer_k_for(4, 256)
         ([512, 512, 0, 0], [64, 64, 0, 0])
     """
-    first = [min(k, max(1, length // 4)) for k in FIRST_LAYERS_K]
-    return [*first, *[0] * layers][:layers]
+    return [min(k, max(1, length // 4)) for k in default_layer_k(layers)]
 
 
 def layer_k_text(value: Any) -> str:

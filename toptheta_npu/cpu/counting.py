@@ -8,7 +8,8 @@ import torch
 from ..thresholds.knots import Integers
 from .library import loaded
 
-_COUNTERS = 113  # kCounters of source/counting.h
+#: Of a cell: one for what lies below its bins, and one for each of them; kCounters of source/counting.h.
+COUNTERS = 113
 
 
 def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -24,7 +25,7 @@ def count(
 ) -> Integers:
     """As `calibration.counting.count`."""
     rows, cells = np.ascontiguousarray(rows), np.ascontiguousarray(cells)
-    counts = np.zeros((num_cells, _COUNTERS), dtype=np.int64)
+    counts = np.zeros((num_cells, COUNTERS), dtype=np.int64)
     loaded(torch.float32).toptheta_count(
         rows.ctypes.data, *rows.shape, cells.ctypes.data, scale.ctypes.data, first.ctypes.data, finest,
         counts.ctypes.data,

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..errors import TopThetaValueError
-from .prefix import run_prefix, score
+from .prefix import Likelihood, run_prefix, score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,7 +24,7 @@ _Request = tuple[Any, list[int], list[int]]
 
 
 def harness_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, answered: Callable[[], None] = lambda: None
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, answered: Callable[[int], None] = lambda requests: None
 ) -> Any:
     """lm-eval's ``HFLM`` for a model, which runs a context once for all of its continuations.
 
@@ -33,24 +33,25 @@ def harness_model(
     Args:
         model: in evaluation mode.
         tokenizer: of the model; lm-eval changes a copy of it.
-        answered: called after every request.
+        answered: called after every text that ran, with the number of requests that it answered.
 
     Raises:
         ModuleNotFoundError: lm-eval is missing; it comes with the extra ``eval``.
     """
     harness = _model_class()(pretrained=model, tokenizer=copy.deepcopy(tokenizer), batch_size=1)
-    harness.set_cache_hook(_Counter(answered))
+    harness.answered = answered
+    harness.set_cache_hook(_Listener(answered))
     return harness
 
 
-class _Counter:
-    """Takes the place of lm-eval's request cache, which is told of every answer."""
+class _Listener:
+    """Takes the place of lm-eval's request cache, which is told of every generated text and every whole document."""
 
-    def __init__(self, answered: Callable[[], None]) -> None:
+    def __init__(self, answered: Callable[[int], None]) -> None:
         self._answered = answered
 
     def add_partial(self, *_: object) -> None:
-        self._answered()
+        self._answered(1)
 
 
 @cache
@@ -58,6 +59,7 @@ def _model_class() -> type:
     from lm_eval.models.huggingface import HFLM  # takes seconds
 
     class HarnessModel(HFLM):  # type: ignore[misc, unused-ignore]
+        answered: Callable[[int], None]
         truncated = 0
 
         def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
@@ -76,11 +78,11 @@ def _model_class() -> type:
                 self.truncated += sum(len(self.tok_encode(text)) > left_truncate_len for text in strings)
             return super().tok_batch_encode(strings, *args, left_truncate_len=left_truncate_len, **kwargs)
 
-        def _loglikelihood_tokens(self, requests: list[_Request], *_: Any, **__: Any) -> list[tuple[float, bool]]:
+        def _loglikelihood_tokens(self, requests: list[_Request], *_: Any, **__: Any) -> list[Likelihood]:
             contexts: dict[tuple[int, ...], dict[int, _Request]] = {}
             for index, request in enumerate(requests):
                 contexts.setdefault(self._cut(*request[1:]), {})[index] = request
-            answers: dict[int, tuple[float, bool]] = {}
+            answers: dict[int, Likelihood] = {}
             for context, of_context in contexts.items():
                 answers |= self._answer(context, of_context)
             return [answers[index] for index in range(len(requests))]
@@ -96,15 +98,14 @@ def _model_class() -> type:
             self.truncated += len(context) > room
             return tuple(context[-room:])
 
-        def _answer(self, context: tuple[int, ...], requests: dict[int, _Request]) -> dict[int, tuple[float, bool]]:
-            answers = {}
+        def _answer(self, context: tuple[int, ...], requests: dict[int, _Request]) -> dict[int, Likelihood]:
             with torch.inference_mode():
                 prefix = run_prefix(self.model, context)
-                for index, (text, _context, continuation) in requests.items():
-                    likelihood = score(self.model, prefix, continuation)
-                    answers[index] = (likelihood.log_likelihood, likelihood.greedy)
-                    if text is not None:  # a window of a longer document
-                        self.cache_hook.add_partial("loglikelihood", text, answers[index])
+                answers = {
+                    index: score(self.model, prefix, continuation) for index, (_, _, continuation) in requests.items()
+                }
+            # what has no text is a window of a longer document
+            self.answered(sum(text is not None for text, _, _ in requests.values()))
             return answers
 
     return HarnessModel

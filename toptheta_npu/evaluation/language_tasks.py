@@ -26,8 +26,9 @@ from ..errors import TopThetaValueError
 from .harness_model import harness_model
 from .harness_scores import details_of, scores_of
 from .harness_tasks import check_code, find_task, load_task
-from .measurement import Measurement, check_layers, measured
+from .measurement import Measurement, check_layers
 from .methods import Method
+from .reads import ReadCounter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -110,9 +111,10 @@ class LmEvalTask:
         self._unsafe = confirm_run_unsafe_code
         entry = find_task(name, include_path)
         check_code(entry, confirm_run_unsafe_code)
+        shots = _num_fewshot(name, (entry.cfg or {}).get("num_fewshot"), num_fewshot)
         with _BUILDING, _seeded():
             self._task = load_task(entry, tokenizer, metadata or {})
-            self._configure(num_fewshot)
+            self._configure(shots)
             with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
                 self._task.build_all_requests(limit=limit, rank=0, world_size=1)
 
@@ -147,28 +149,33 @@ class LmEvalTask:
         from lm_eval import evaluate
 
         check_layers(model)
-        task = self._unused_task()
-        harness = harness_model(model, self._tokenizer, _Progress(len(task.instances), self.samples, progress))
+        task, counter = self._unused_task(), ReadCounter(method)
+        share = _Share(len(task.instances), self.samples)
+
+        def answered(requests: int) -> None:
+            counter.add(recording.summaries())
+            recording.clear()
+            progress(share.of_documents(requests))
+
+        harness = harness_model(model, self._tokenizer, answered)
         enter = method.enter_decoding if self.prefill == "dense" else method.enter
         with _seeded(model.device), enter(model) as recording:
             results = evaluate(
                 harness, {"tasks": {self._name: task}}, limit=self._limit, bootstrap_iters=0, log_samples=True,
                 confirm_run_unsafe_code=self._unsafe,
             )  # fmt: skip
-            documents = results["samples"][self._name]
-            metric, higher_is_better, scores = scores_of(documents, results["higher_is_better"][self._name])
-            details = {"prefill": self.prefill, "truncated": harness.truncated, **details_of(self._name, results)}
-            return measured(recording, metric, higher_is_better, scores, details)
+        metric, better, scores = scores_of(results["samples"][self._name], results["higher_is_better"][self._name])
+        details = {"prefill": self.prefill, "truncated": harness.truncated, **details_of(self._name, results)}
+        read = counter.result()
+        if not read.reads.keys_mean:
+            remedy = "let the task generate several tokens"
+            raise TopThetaValueError("task", "decode steps, which attend by the method", "none", remedy)
+        return Measurement(metric, better, tuple(scores), details=details, **read._asdict())
 
-    def _configure(self, num_fewshot: int | None) -> None:
-        setting = PAPER_SETTINGS.get(self._name)
-        own = self._task.get_config("num_fewshot")
-        if num_fewshot is None:
-            num_fewshot = setting.num_fewshot if setting else own or 0
-        if own == 0 and num_fewshot:
-            raise TopThetaValueError("num_fewshot", f"0, with which {self._name} is defined", str(num_fewshot))
+    def _configure(self, num_fewshot: int) -> None:
         self._task.set_config("num_fewshot", num_fewshot)
         self._task.set_fewshot_seed(1234)  # lm-eval's
+        setting = PAPER_SETTINGS.get(self._name)
         if setting and setting.generation:
             self._task.set_config("generation_kwargs", dict(setting.generation), update=True)
 
@@ -182,20 +189,30 @@ class LmEvalTask:
         return task
 
 
+def _num_fewshot(name: str, own: int | None, wanted: int | None) -> int:
+    """Examples in the prompt; lm-eval lets nobody add some to a task that is defined to have none."""
+    if wanted is None:
+        return PAPER_SETTINGS[name].num_fewshot if name in PAPER_SETTINGS else own or 0
+    if wanted < 0 or (own == 0 and wanted):
+        raise TopThetaValueError("num_fewshot", "0 or more" if own else f"0, as {name} has it", str(wanted))
+    return wanted
+
+
 def _built_already(**_: object) -> None:
     return None
 
 
-class _Progress:
-    """Tells how many documents are about finished from the number of answered requests."""
+class _Share:
+    """About how many documents are finished, from the number of answered requests."""
 
-    def __init__(self, requests: int, documents: int, progress: Callable[[int], None]) -> None:
-        self._requests, self._documents, self._progress = requests, documents, progress
+    def __init__(self, requests: int, documents: int) -> None:
+        self._requests, self._documents = requests, documents
         self._answered = 0
 
-    def __call__(self) -> None:
-        self._answered += 1
-        self._progress(self._answered * self._documents // self._requests)
+    def of_documents(self, answered: int) -> int:
+        """After so many further answers."""
+        self._answered += answered
+        return self._answered * self._documents // self._requests
 
 
 @contextlib.contextmanager

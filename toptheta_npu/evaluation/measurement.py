@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
 from ..errors import TopThetaValueError
-from ..models import Recording
 from ..models.attach import num_layers
 from .methods import DENSER_LAYERS, Method
-from .reads import KeptSpread, LayerReads, Reads, summarise
+from .reads import KeptSpread, LayerReads, Reads
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,3 @@ def check_layers(model: PreTrainedModel) -> None:
     layers = num_layers(model)
     if layers <= DENSER_LAYERS:
         raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))
-
-
-def measured(
-    recording: Recording, metric: str, higher_is_better: bool, scores: Sequence[float], details: Mapping[str, Any]
-) -> Measurement:
-    """The measurement of a method whose rows are in ``recording``.
-
-    Raises:
-        TopThetaValueError: there are none.
-    """
-    layers = recording.statistics()
-    if not any(len(layer.keys) for layer in layers[DENSER_LAYERS:]):
-        remedy = "let the task generate more tokens"
-        raise TopThetaValueError("task", "rows that attend by the method", "none, prompts are dense", remedy)
-    reads, reads_all = summarise(layers[DENSER_LAYERS:]), summarise(layers)
-    return Measurement(metric, higher_is_better, tuple(scores), reads, reads_all, details=details)

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import TopThetaValueError
-from .measurement import check_layers
-from .methods import DENSER_LAYERS, Method
+from .measurement import Measurement, check_layers
+from .methods import Method
 from .prefix import Prefix, run_prefix
-from .reads import KeptSpread, Reads, kept_spread, summarise
+from .reads import KeptSpread, ReadCounter, Reads
 
 
 @dataclass(frozen=True)
@@ -76,29 +76,42 @@ class PerplexityTask:
         with torch.inference_mode():
             self._prefixes = [run_prefix(model, window[: length - positions - 1]) for window in windows]
 
-    def evaluate(
-        self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] | None = None
-    ) -> Result:
-        """Perplexity and reads of one method over all windows.
+    @property
+    def name(self) -> str:
+        """``"perplexity"``."""
+        return "perplexity"
+
+    @property
+    def samples(self) -> int:
+        """The number of windows."""
+        return len(self.windows)
+
+    def measure(
+        self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
+    ) -> Measurement:
+        """Nats per token of every window under a method, and what attention read.
 
         Args:
-            model: a copy of the task's model to run instead, for threads of which each has its own.
+            method: how to attend.
+            model: the task's model or a copy of it, for threads of which each has its own.
             progress: called with the number of finished windows after each.
         """
-        model = self.model if model is None else model
-        nats = []
+        counter, nats = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:
             for done, (window, prefix) in enumerate(zip(self.windows, self._prefixes, strict=True), start=1):
                 nats.append(_negative_log_likelihood(model, window[-self.positions - 1 :], prefix))
-                if progress is not None:
-                    progress(done)
-            layers = recording.statistics()
-        reads = summarise(layers[DENSER_LAYERS:])
-        ratio = spread = None
-        if method.k and method.aims_at_k:
-            ratio = reads.kept_mean / method.k
-            spread = kept_spread(layers[DENSER_LAYERS:], method.k, len(self.windows))
-        return Result(method.family, method.k, tuple(nats), ratio, reads, summarise(layers), spread)
+                counter.add(recording.summaries())
+                recording.clear()
+                progress(done)
+        return Measurement("nats per token", False, tuple(nats), **counter.result()._asdict())
+
+    def evaluate(
+        self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] = lambda done: None
+    ) -> Result:
+        """Perplexity and reads of one method over all windows; arguments as `measure`."""
+        found = self.measure(method, self.model if model is None else model, progress)
+        ratio = found.reads.kept_mean / method.k if method.k and method.aims_at_k else None
+        return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
 
 
 def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: Prefix) -> float:

@@ -17,9 +17,10 @@ from .._checks import check_choice
 from ..errors import TopThetaValueError
 from ..models.threshold_rule import PrefillMode
 from . import corpus, retrieval
-from .measurement import Measurement, check_layers, measured
+from .measurement import Measurement, check_layers
 from .methods import Method
 from .prefix import Prefix, run_prefix, score
+from .reads import ReadCounter
 from .retrieval import RetrievalPrompt
 from .workers import share_weights
 
@@ -124,15 +125,18 @@ class RetrievalTask:
         dense_prompts = self._count_dense(method)
         # the model itself is the method's within the context
         dense = share_weights(model) if self._prefill == "dense" and len(self._prefixes) < len(self.prompts) else model
-        margins = []
+        counter, margins = ReadCounter(method), []
         with torch.inference_mode(), method.enter(model) as recording:
             for index, prompt in enumerate(self.prompts):
                 before = self._text_before(index, dense)
                 rest = prompt.tokens[prompt.query_start :] if before else prompt.tokens
                 margins.append(_margin(model, run_prefix(model, rest, before), self._choices[index], prompt.answer))
+                counter.add(recording.summaries())
+                recording.clear()
                 progress(index + 1)
-            details = self._details(margins) | {"dense_prompts": dense_prompts}
-            return measured(recording, "accuracy", True, [float(margin > 0) for margin in margins], details)
+        scores = tuple(float(margin > 0) for margin in margins)
+        details = self._details(margins) | {"dense_prompts": dense_prompts}
+        return Measurement("accuracy", True, scores, details=details, **counter.result()._asdict())
 
     def _details(self, margins: list[float]) -> dict[str, Any]:
         return {

@@ -22,10 +22,12 @@ from .shards import calibrate_shard
 from .sparse_run import SparseRun
 from .sparsify import NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
+from .summaries import LayerSummary
 
 __all__ = [
     "DriftControl",
     "LayerStatistics",
+    "LayerSummary",
     "NothingSparsifiedWarning",
     "Recording",
     "SparseRun",

@@ -115,6 +115,11 @@ def num_heads(model: PreTrainedModel) -> int:
     return int(text_config(model).num_attention_heads)
 
 
+def num_key_value_heads(model: PreTrainedModel) -> int:
+    """KV heads per layer."""
+    return int(getattr(text_config(model), "num_key_value_heads", None) or num_heads(model))
+
+
 def sliding_layers(model: PreTrainedModel) -> list[int]:
     """The layers in which a token sees only a window of those before it."""
     kinds = getattr(text_config(model), "layer_types", None) or []

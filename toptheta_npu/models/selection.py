@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -10,12 +10,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .._checks import check_choice, check_modes
-from ..errors import TopThetaTypeError
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..fallback.prefill import Selector, select_and_attend
-from .attach import attached, check_model, check_switches
+from .attach import attached, check_model, check_switches, num_layers
 from .attention import AttentionCall
 from .sparsify import make_recorders
-from .statistics import Recorder, Recording
+from .statistics import Recorder, Recording, Statistics, checked_statistics
 
 
 @contextmanager
@@ -25,7 +25,8 @@ def apply_selection(
     *,
     sdc: Literal["none", "exact"] = "exact",
     vmc: bool = True,
-    statistics: bool = False,
+    statistics: bool | Statistics = False,
+    targets: Sequence[int] | None = None,
 ) -> Iterator[Recording]:
     """Runs all rows of ``model``, prompts and decode steps alike, under one selection rule per layer.
 
@@ -37,7 +38,8 @@ def apply_selection(
         select_for_layer: gives the rule of a layer; it sees chunks of rows and returns what they keep.
             A row for which it keeps nothing keeps its largest element.
         sdc, vmc: the compensations, as in `sparsify`; the estimates that need thresholds are not available.
-        statistics: collect what every row kept.
+        statistics: collect what every row kept, or with ``"summary"`` add it up, as in `sparsify`.
+        targets: how many elements the rows of each layer aim at, for the k~/k of the summaries; None: they have none.
 
     Yields:
         A `Recording`, as `sparsify`.
@@ -60,11 +62,13 @@ def apply_selection(
         raise TopThetaTypeError(
             "select_for_layer", "a function of the layer", repr(select_for_layer), "pass lambda layer: top_k(64)"
         )
-    check_switches(vmc=vmc, statistics=statistics)
+    check_switches(vmc=vmc)
+    kind = checked_statistics(statistics)
     check_choice("sdc", sdc, ("none", "exact"))
     check_modes("pre_softmax", sdc, 0.0, None, "vmc" if vmc else None)
     check_model(model)
-    recorders = make_recorders(model) if statistics else None
+    _check_targets(targets, num_layers(model))
+    recorders = make_recorders(model, kind, targets) if kind else None
 
     def rule_of(layer: int) -> SelectionRule:
         select = select_for_layer(layer)
@@ -79,18 +83,35 @@ def apply_selection(
         yield Recording(recorders)
 
 
+def _check_targets(targets: Sequence[int] | None, layers: int) -> None:
+    if targets is None:
+        return
+    wanted, remedy = f"one int from 1 on for each of the {layers} layers", "ThresholdTable.layer_targets(k) gives them"
+    if not isinstance(targets, Sequence) or not all(type(target) is int for target in targets):
+        raise TopThetaTypeError("targets", wanted, shown(targets), remedy)
+    if len(targets) != layers or min(targets) < 1:
+        raise TopThetaValueError("targets", wanted, shown(targets), remedy)
+
+
 class SelectionRule:
-    """Keeps what a selector keeps."""
+    """Keeps what a selector keeps.
+
+    Attributes:
+        select: the selector.
+    """
 
     def __init__(self, select: Selector, sdc: str, vmc: bool, recorder: Recorder | None) -> None:
-        self._select = select
+        self.select = select
         self._sdc = sdc
         self._vmc = vmc
         self._recorder = recorder
 
     def attend(self, call: AttentionCall) -> Tensor:
         """[B, Hq, Q, D] over the elements that the selector keeps."""
-        out, kept = select_and_attend(call.query, select=self._select, sdc=self._sdc, vmc=self._vmc, **call.prompt)
+        popularity = self._recorder is not None and self._recorder.popularity
+        out, kept = select_and_attend(
+            call.query, select=self.select, sdc=self._sdc, vmc=self._vmc, popularity=popularity, **call.prompt
+        )
         if self._recorder is not None:
-            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty)
+            self._recorder.record(call, kept.kept, kept.group_rows, kept.empty, kept.wanted_by)
         return out

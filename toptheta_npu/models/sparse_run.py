@@ -26,7 +26,7 @@ class SparseRun(Recording):
 
     def __init__(
         self,
-        recorders: list[Recorder] | None,
+        recorders: Sequence[Recorder] | None,
         thresholds: DeviceThresholds,
         lookup: Lookup,
         target: Target,

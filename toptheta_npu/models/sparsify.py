@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import get_args
 
@@ -28,6 +28,7 @@ from .attach import (
     check_model,
     check_switches,
     num_heads,
+    num_key_value_heads,
     num_layers,
     sliding_layers,
     text_config,
@@ -36,7 +37,8 @@ from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .fingerprint import check_fingerprint
 from .rows import ForwardRows
 from .sparse_run import SparseRun
-from .statistics import Recorder
+from .statistics import Recorder, RowRecorder, Statistics, checked_statistics
+from .summaries import SummaryRecorder
 from .threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
 
 #: Elements to keep per row unless the caller says otherwise.
@@ -62,7 +64,7 @@ def sparsify(
     max_length: int | None = None,
     extrapolation: Extrapolation = "nearest",
     lookup: LookupForm = "tabulated",
-    statistics: bool = False,
+    statistics: bool | Statistics = False,
     drift_control: DriftControl | None = None,
 ) -> Iterator[SparseRun]:
     """Runs the attention of ``model`` by calibrated thresholds within the context, then restores it.
@@ -88,7 +90,8 @@ def sparsify(
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
         lookup: up to them, the "tabulated" thresholds or the "fitted" function.
-        statistics: collect what every row kept, and the V rows that each KV group needed; slower.
+        statistics: collect what every row kept, and the V rows that each KV group needed; slower. ``"summary"``
+            adds them up instead, so that any number of rows takes the same memory; True is ``"rows"``.
         drift_control: shift the thresholds during the decode steps of a sequence so that it keeps k elements on
             average, also on text unlike the calibration text; None: they stay as calibrated. It needs a cache and
             ``prefill="dense"``.
@@ -96,7 +99,7 @@ def sparsify(
     Yields:
         A `SparseRun`. Its ``set_k(k)`` and ``set_target_kept(share)`` change the target between two steps; its
         ``statistics()`` are per layer the keys, kept elements and V rows of every row, these as the union over all
-        query heads of a KV head.
+        query heads of a KV head, and its ``summaries()`` the sums.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
@@ -124,7 +127,8 @@ def sparsify(
     check_model(model)
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
-    check_switches(vmc=vmc, statistics=statistics)
+    check_switches(vmc=vmc)
+    kind = checked_statistics(statistics)
     check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
     if k is None and target_kept is None:
@@ -136,7 +140,7 @@ def sparsify(
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
-    recorders = make_recorders(model) if statistics else None
+    recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
     slopes = None if drift_control is None else Slopes(thresholds)
 
@@ -171,11 +175,15 @@ def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
         )  # fmt: skip
 
 
-def make_recorders(model: PreTrainedModel) -> list[Recorder]:
-    """One recorder per layer."""
-    heads = num_heads(model)
-    kv_heads = getattr(text_config(model), "num_key_value_heads", None) or heads
-    return [Recorder(heads, kv_heads) for _ in range(num_layers(model))]
+def make_recorders(
+    model: PreTrainedModel, kind: Statistics = "rows", targets: Sequence[int] | None = None
+) -> list[Recorder]:
+    """One recorder per layer; ``targets`` say how many elements the rows of each layer aim at."""
+    heads, kv_heads = num_heads(model), num_key_value_heads(model)
+    if kind == "rows":
+        return [RowRecorder(heads, kv_heads) for _ in range(num_layers(model))]
+    aims = [None] * num_layers(model) if targets is None else targets
+    return [SummaryRecorder(heads, kv_heads, aim) for aim in aims]
 
 
 def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:

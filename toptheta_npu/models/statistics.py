@@ -5,12 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaValueError
+from .._checks import check_choice
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .attention import AttentionCall
+from .summaries import LayerSummary, SummaryRecorder
+
+#: What `sparsify` and `apply_selection` collect: every row, or sums over the rows.
+Statistics = Literal["rows", "summary"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +47,26 @@ class LayerStatistics:
     empty: Tensor
 
 
-class Recorder:
-    """Collects the statistics of one layer; they stay on the device until they are asked for."""
+class RowRecorder:
+    """Collects the rows of one layer; they stay on the device until they are asked for."""
+
+    #: Whether `record` wants ``wanted_by``.
+    popularity = False
 
     def __init__(self, num_heads: int, num_key_value_heads: int) -> None:
         self._heads = (num_heads, num_key_value_heads)
         self._calls: list[tuple[int, Tensor, Tensor, Tensor, Tensor, bool]] = []
 
-    def record(self, call: AttentionCall, kept: Tensor, value_rows: Tensor, empty: Tensor) -> None:
-        """Adds the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]."""
+    def record(
+        self,
+        call: AttentionCall,
+        kept: Tensor,
+        value_rows: Tensor,
+        empty: Tensor,
+        wanted_by: Tensor | None = None,
+        aims: Tensor | None = None,
+    ) -> None:
+        """Adds the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]; the rest is left out."""
         decode = call.query.shape[2] == 1
         # one append, which threads cannot tear apart
         self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, empty, decode))
@@ -87,10 +104,27 @@ class Recorder:
         )  # fmt: skip
 
 
+Recorder = RowRecorder | SummaryRecorder
+
+
+def checked_statistics(statistics: Any) -> Statistics | None:
+    """Which statistics an argument asks for; True is short for every row.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: it is neither a bool nor the name of a kind.
+    """
+    if type(statistics) is bool:
+        return "rows" if statistics else None
+    if not isinstance(statistics, str):
+        raise TopThetaTypeError("statistics", "True, False, 'rows' or 'summary'", shown(statistics))
+    check_choice("statistics", statistics, get_args(Statistics))
+    return statistics  # type: ignore[return-value]
+
+
 class Recording:
     """What `sparsify` and `apply_selection` yield."""
 
-    def __init__(self, recorders: list[Recorder] | None) -> None:
+    def __init__(self, recorders: Sequence[Recorder] | None) -> None:
         self._recorders = recorders
 
     def statistics(self) -> list[LayerStatistics]:
@@ -101,22 +135,37 @@ class Recording:
         Raises:
             TopThetaValueError: the context was entered without ``statistics=True``.
         """
-        recorders = self._wanted()
+        recorders = [recorder for recorder in self._recorders or () if isinstance(recorder, RowRecorder)]
+        self._check(bool(recorders), "True")
         threads = list(dict.fromkeys(thread for recorder in recorders for thread in recorder.threads()))
         return [recorder.result(threads) for recorder in recorders]
+
+    def summaries(self) -> list[LayerSummary]:
+        """The sums over the same rows, one entry per layer, of all threads together.
+
+        Raises:
+            TopThetaValueError: the context was entered without ``statistics="summary"``.
+        """
+        recorders = [recorder for recorder in self._recorders or () if isinstance(recorder, SummaryRecorder)]
+        self._check(bool(recorders), "'summary'")
+        return [recorder.result() for recorder in recorders]
 
     def clear(self) -> None:
         """Forgets the rows so far, for example between two sequences.
 
         Raises:
-            TopThetaValueError: the context was entered without ``statistics=True``.
+            TopThetaValueError: the context was entered without ``statistics``.
         """
-        for recorder in self._wanted():
+        self._check(self._recorders is not None, "True")
+        for recorder in self._recorders or ():
             recorder.clear()
 
-    def _wanted(self) -> list[Recorder]:
-        if self._recorders is None:
-            raise TopThetaValueError(
-                "statistics", "a context that collects them", "one that does not", "enter it with statistics=True"
-            )
-        return self._recorders
+    def _check(self, collected: bool, wanted: str) -> None:
+        if collected:
+            return
+        got = "one that does not"
+        if self._recorders:
+            got = "one that collects " + ("every row" if wanted != "True" else "sums over the rows")
+        raise TopThetaValueError(
+            "statistics", "a context that collects them", got, f"enter it with statistics={wanted}"
+        )

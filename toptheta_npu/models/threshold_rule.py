@@ -6,15 +6,17 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from .._value_checks import are_seen
+from ..fallback.baselines import above_threshold
 from ..fallback.compensation import score_threshold
-from ..fallback.layout import count_group_rows, head_block
-from ..fallback.prefill import prefill_attention_with_stats
+from ..fallback.layout import count_group_rows, count_wanted_by, head_block
+from ..fallback.prefill import RowChunk, Selector, prefill_attention_with_stats
 from ..fallback.reference import attention_scores, log_sum_exp, select, valid_keys
 from ..operator import (
     incremental_attention,
@@ -142,9 +144,12 @@ class ThresholdRule:
         if step is not None:
             step.learn(kept, placement)
         if self._recorder is not None:
-            rows = group_rows(call, theta, value_rows, placement)
+            rows, wanted_by = group_rows(call, theta, value_rows, placement, self._recorder.popularity)
             empty = empty_rows(call, theta, lse, kept, placement)
-            self._recorder.record(call, kept.unsqueeze(-1), rows.unsqueeze(-1), empty.unsqueeze(-1))
+            self._recorder.record(
+                call, kept.unsqueeze(-1), rows.unsqueeze(-1), empty.unsqueeze(-1),
+                None if wanted_by is None else wanted_by.unsqueeze(2), self._aims(call),
+            )  # fmt: skip
         return out
 
     def _prefill(self, call: AttentionCall) -> Tensor:
@@ -154,9 +159,25 @@ class ThresholdRule:
             arguments["discarded_mass"] = arguments["discarded_mass"].transpose(1, 2)
         if self._recorder is None:
             return prefill_attention(call.query, **arguments)
-        out, stats = prefill_attention_with_stats(call.query, **arguments)
-        self._recorder.record(call, stats.kept, stats.group_rows, stats.empty)
+        out, stats = prefill_attention_with_stats(call.query, **arguments, popularity=self._recorder.popularity)
+        self._recorder.record(call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by, self._aims(call))
         return out
+
+    def selector(self) -> Selector:
+        """The same rule for chunks of rows, without the drift of a sequence."""
+
+        def select(chunk: RowChunk) -> Tensor:
+            thresholds = self._thresholds.on(chunk.scores.device)
+            of_rows = partial(thresholds.rows, self._layer)
+            return above_threshold(of_rows, thresholds.placement)(chunk)
+
+        return select
+
+    def _aims(self, call: AttentionCall) -> Tensor:
+        """The elements that each row aims at, int64 [B, Q]: all its keys where it is dense."""
+        thresholds, counts = self._thresholds.on(call.query.device), call.rows.counts
+        sparse = counts > thresholds.dense_up_to[self._layer]
+        return torch.where(sparse, thresholds.aim_rows(self._layer, counts).long(), counts)
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
         """Thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
@@ -187,18 +208,28 @@ def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor
     return (kept == 1) & (passed == 0)
 
 
-def group_rows(call: AttentionCall, threshold: Tensor, value_rows: Tensor, placement: str) -> Tensor:
-    """V rows that a decode step needs per KV head, [B, Hkv]: the union over all heads of the group.
+def group_rows(
+    call: AttentionCall, threshold: Tensor, value_rows: Tensor, placement: str, popularity: bool
+) -> tuple[Tensor, Tensor | None]:
+    """V rows that a decode step needs per KV head, [B, Hkv], and how many heads want how many of them.
 
-    The operator's own ``value_rows`` [B, Hkv] are that, unless a group is larger than its head block.
+    The first are the union over all heads of a group. The operator's own ``value_rows`` [B, Hkv] are that, unless a
+    group is larger than its head block. The second, [B, Hkv, Hq / Hkv], are counted only for ``popularity``.
     """
     heads, kv_heads, head_dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
-    if heads // kv_heads <= head_block(head_dim):
-        return value_rows
+    counted = heads // kv_heads <= head_block(head_dim)
+    if counted and not popularity:
+        return value_rows, None
+    keep = _kept_elements(call, threshold, placement)
+    rows = value_rows if counted else count_group_rows(keep, kv_heads)
+    return rows, count_wanted_by(keep, kv_heads) if popularity else None
+
+
+def _kept_elements(call: AttentionCall, threshold: Tensor, placement: str) -> Tensor:
+    """What a decode step keeps, bool [B, Hq, S], which the operator does not tell."""
     counts = call.rows.counts[:, 0]
     starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
     visible = valid_keys(call.key.shape[2], counts, starts)
-    scale = head_dim**-0.5 if call.scaling is None else call.scaling
+    scale = call.query.shape[3] ** -0.5 if call.scaling is None else call.scaling
     scores = attention_scores(call.query[:, :, 0].float(), call.key.float(), scale).masked_fill(~visible, -torch.inf)
-    theta = score_threshold(threshold, log_sum_exp(scores), placement)
-    return count_group_rows(select(scores, theta), kv_heads)
+    return select(scores, score_threshold(threshold, log_sum_exp(scores), placement))

@@ -62,10 +62,9 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
             if (status.st_dev, status.st_ino) in seen:
                 raise file_error(file, "each text once", "one that was named before", "name it once")
             seen.add((status.st_dev, status.st_ino))
-            kind = file.suffix.lower() in _JSON_LINES
-            found.sources.append(
-                JsonLines(file, name, field, encoding) if kind else PlainText(file, name, encoding)
-            )  # fmt: skip
+            is_json = file.suffix.lower() in _JSON_LINES
+            source: Source = JsonLines(file, name, field, encoding) if is_json else PlainText(file, name, encoding)
+            found.sources.append(source)
         if len(found.sources) == before:
             got = "one without any" + (", only binary or empty ones" if found.left_out else "")
             raise file_error(path, "a folder with text files", got, "name another folder, or its files one by one")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from .._files import file_error, read_bytes, write_atomically
-from .._sealed import Header, Kind, Tensors, checksum, seal, unseal
+from .._sealed import TABLE_KEY, Header, Kind, Tensors, checksum, seal, unseal
 from ..errors import shortened
 from .checks import DTYPES, OPTIONAL, UNITS
+from .text_lines import form_of
 
 if TYPE_CHECKING:
     from .table import ThresholdTable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 #: Larger files are not read: 4 GiB, several times what a table for the largest models takes.
 MAX_FILE_BYTES = 2**32
 
-METADATA_KEY = "toptheta_thresholds"
+METADATA_KEY = TABLE_KEY
 _SCHEMA_1: dict[str, type | tuple[type, ...]] = {
     "schema": int,
     "placement": str,
@@ -69,7 +70,13 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         TopThetaTypeError: ``path`` is not a path.
         TopThetaValueError: the file cannot be read, is damaged or not a table of a known schema.
     """
-    header, tensors = unseal(_KIND, path, read_bytes(path, _KIND.name, MAX_FILE_BYTES))
+    content = read_bytes(path, _KIND.name, MAX_FILE_BYTES)
+    if form := form_of(content):
+        remedy = (
+            f"make a table of it: toptheta convert {form.as_input} --fingerprint-of MODEL_FOLDER -o thresholds.theta"
+        )
+        raise file_error(path, _KIND.name, f"a {form.name} of the paper's authors", remedy)
+    header, tensors = unseal(_KIND, path, content)
     if header["unit"] != UNITS.get(header["placement"]):
         expected = f"one of the placements and units {UNITS}"
         raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _KIND.again)

@@ -17,39 +17,13 @@ import torch
 from torch import Tensor
 
 from .fit import ThresholdFit, theta_of
-from .knots import Floats, Integers
+from .knots import Floats, Integers, Places
 
 if TYPE_CHECKING:
     from .table import ThresholdTable
 
 # The scratch of a pass stays in the second-level cache.
 _ROWS_PER_PASS = 3 * 2**12
-
-
-class Places(NamedTuple):
-    """Where N rows lie between the knots: above ``low`` by ``weight`` of the way to ``high``, in the logarithm.
-
-    A row on a knot, or beyond the last one, has ``low == high`` and weight 0.
-    """
-
-    low: Integers
-    high: Integers
-    weight: Floats
-
-    def part(self, rows: slice) -> Places:
-        """Those of some of the rows."""
-        return Places(self.low[rows], self.high[rows], self.weight[rows])
-
-
-def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
-    """The places of ``positions`` [N] among ascending ``knots``; all of them count as at least ``least``."""
-    inside = np.clip(positions, knots[0], knots[-1])
-    high = np.searchsorted(knots, inside)
-    low = np.where(knots[high] == inside, high, high - 1)
-    below, here, above = (np.log(np.maximum(each, least)) for each in (knots[low], inside, knots[high]))
-    span = above - below
-    weight = np.where(span > 0, (here - below) / np.where(span > 0, span, 1.0), 0.0)
-    return Places(low, np.where(weight > 0, high, low), weight)
 
 
 def first_usable(table: ThresholdTable) -> Integers:

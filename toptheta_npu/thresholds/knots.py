@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -80,6 +81,32 @@ def _boundaries(knots: tuple[int, ...]) -> list[int]:
     return [math.isqrt(lower * upper) for lower, upper in itertools.pairwise(knots)]
 
 
+class Places(NamedTuple):
+    """Where N rows lie between the knots: above ``low`` by ``weight`` of the way to ``high``, in the logarithm.
+
+    A row on a knot, or beyond the last one, has ``low == high`` and weight 0.
+    """
+
+    low: Integers
+    high: Integers
+    weight: Floats
+
+    def part(self, rows: slice) -> Places:
+        """Those of some of the rows."""
+        return Places(self.low[rows], self.high[rows], self.weight[rows])
+
+
+def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
+    """The places of ``positions`` [N] among ascending ``knots``; all of them count as at least ``least``."""
+    inside = np.clip(positions, knots[0], knots[-1])
+    high = np.searchsorted(knots, inside)
+    low = np.where(knots[high] == inside, high, high - 1)
+    below, here, above = (np.log(np.maximum(each, least)) for each in (knots[low], inside, knots[high]))
+    span = above - below
+    weight = np.where(span > 0, (here - below) / np.where(span > 0, span, 1.0), 0.0)
+    return Places(low, np.where(weight > 0, high, low), weight)
+
+
 def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
     """``low`` at weight 0, ``high`` at 1; between a finite and an infinite end the lower: it keeps more."""
     with np.errstate(invalid="ignore"):
@@ -102,13 +129,8 @@ def interpolate(values: Floats, knots: Integers, lengths: Integers) -> Floats:
     Returns:
         float64 [..., N].
     """
-    upper = np.clip(np.searchsorted(knots, lengths), 0, len(knots) - 1)
-    lower = np.maximum(upper - 1, 0)
-    span = np.log(knots[upper]) - np.log(knots[lower])
-    offset = np.log(lengths) - np.log(knots[lower])
-    weight = np.where(span > 0, np.clip(offset / np.where(span > 0, span, 1.0), 0.0, 1.0), 0.0)
-    weight = np.where(lengths == knots[upper], 1.0, weight)
-    return lerp(values[..., lower], values[..., upper], weight)
+    places = locate(knots, lengths)
+    return lerp(values[..., places.low], values[..., places.high], places.weight)
 
 
 def fill_gaps(values: Floats, known: NDArray[np.bool_], wanted: NDArray[np.bool_], knots: Integers) -> Floats:

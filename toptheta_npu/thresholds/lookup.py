@@ -14,8 +14,8 @@ from torch import Tensor
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import MAX_LENGTH
 from .fit import line_of
-from .interpolation import Cells, Places, first_usable, fitted, interpolated, locate, usable_lines
-from .knots import Integers
+from .interpolation import Cells, first_usable, fitted, interpolated, usable_lines
+from .knots import Integers, Places, locate
 from .targets import Target
 
 if TYPE_CHECKING:

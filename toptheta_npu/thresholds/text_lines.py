@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .._files import file_error, read_bytes
 from ..errors import TopThetaValueError, shortened
@@ -27,6 +27,8 @@ _KEY = r"L(?P<layer>\d{1,9})_H(?P<head>\d{1,9}):(?P<length>\d{1,9}) (?P<value>\S
 _LINE = re.compile(_KEY + r" (?P<k>\d{1,9})")
 _SDC_LINE = re.compile(_KEY)
 _CSV_LINE = re.compile(r"(?P<layer>\d{1,9}),(?P<head>\d{1,9}),(?P<length>\d{1,9}),(?P<value>[^\s,]+)")
+_GZIP = b"\x1f\x8b"
+_LONGEST_LINE = 2**12
 #: Larger files are not read: 4 GiB of lines.
 _MAX_FILE_BYTES = 2**32
 
@@ -41,8 +43,36 @@ class Line:
     k: int
 
 
+class Form(NamedTuple):
+    """One of the authors' files: its usual name, and what ``toptheta convert`` takes it as."""
+
+    name: str
+    as_input: str
+
+
 #: (layer, head) -> row length -> what the file says about it.
 Lines = dict[tuple[int, int], dict[int, Line]]
+
+
+def form_of(content: bytes) -> Form | None:
+    """Which of the authors' files this is, as far as its first line tells.
+
+    Example:
+        >>> form_of(b"L0_H0:9 0.5 12 8\\n")
+        Form(name='th.txt', as_input='th.txt')
+    """
+    start = content[:_LONGEST_LINE]
+    if start.startswith(_GZIP):
+        try:
+            start = zlib.decompressobj(wbits=31).decompress(start, _LONGEST_LINE)
+        except zlib.error:
+            return None
+    line = start.decode("ascii", errors="replace").strip().split("\n")[0].strip()
+    if _LINE.fullmatch(line):
+        return Form("th.txt", "th.txt")
+    if _SDC_LINE.fullmatch(line):
+        return Form("sdc.txt", "th.txt --sdc sdc.txt")
+    return Form("csv", "th.csv.gz --k K") if line == CSV_HEADER else None
 
 
 def parse_text(path: str | Path) -> Lines:
@@ -145,7 +175,7 @@ def _numbered(text: str) -> Iterator[tuple[int, str]]:
 def _text(path: str | Path, what: str) -> str:
     content = read_bytes(path, what, _MAX_FILE_BYTES)
     try:
-        if content.startswith(b"\x1f\x8b"):
+        if content.startswith(_GZIP):
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
                 content = file.read(_MAX_FILE_BYTES + 1)
         if len(content) > _MAX_FILE_BYTES:

@@ -1,0 +1,103 @@
+"""Errors in the words of the shell, whichever part of the package raises them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import toptheta
+from tests.cli.test_inspect import make
+from toptheta_npu import cli
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with two tables, one of which has the name of an option."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("table.theta", "layer"):
+        make().save(name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("calibrate --row-fraction 2", "--row-fraction: expected above 0 and at most 1, got 2.0"),
+        ("calibrate --k 0", "--k: expected an int from 1 to 16777216, got 0"),
+        (
+            "calibrate --quantile 0.9",
+            "--quantile: expected nothing with --estimator pooled, got 0.9; leave it out, or pass --estimator quantile",
+        ),
+        (
+            "calibrate --estimator quantile",
+            "--quantile: expected a number with --estimator quantile, got nothing; pass",
+        ),
+        ("inspect table.theta --layer 9", "--layer: expected 0 to 2, got 9"),
+        ("inspect table.theta --k 7", "--k: expected 8 to 32, the calibrated range, got 7; calibrate with --k 7"),
+    ],
+)
+def test_the_library_s_arguments_are_options(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert toptheta(*arguments.split()) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_a_file_with_the_name_of_an_option_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("layer").write_text("no table")
+    assert toptheta("inspect", "layer") == 2
+    assert capsys.readouterr().err.startswith("error: layer: expected a safetensors file")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("k: -5", "k: expected an int from 1 to 16777216, got -5"),
+        ("row-fraction: 3", "row-fraction: expected above 0 and at most 1, got 3.0"),
+        ("placement: middle", "placement: expected one of pre_softmax, post_softmax, got 'middle'"),
+        ("layer_k: [512]", "layer_k: expected 6 numbers, one per layer, got 1"),
+        ("length: 100000", "length: expected at most 4096 tokens, for which the model has positions, got 100000"),
+        ("model: ./none", "model: expected the folder of a model, or its name on the Hub, got none"),
+        (
+            "restart: true",
+            "restart: expected the name of a setting, got another; give it on the command line: --restart",
+        ),
+        ("force: true", "force: expected the name of a setting, got another; give it on the command line: --force"),
+        (
+            "dense_at_calibration: true",
+            "dense_at_calibration: expected the name of a setting, got another; write top_k_at_calibration: false",
+        ),
+    ],
+)
+def test_a_value_from_a_file_is_named_by_its_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("settings.yaml").write_text(f"# settings\nseed: 3\n{line}\n")
+    Path("book.txt").write_text("words\n" * 10)
+    assert toptheta("calibrate", "--config", "settings.yaml", "--text", "book.txt") == 2
+    assert capsys.readouterr().err.startswith(f"error: settings.yaml:3: {message}")
+
+
+def test_the_command_line_in_place_of_the_file_s_value_is_named_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("settings.yaml").write_text("k: 8\n")
+    assert toptheta("calibrate", "--config", "settings.yaml", "--k", "0") == 2
+    assert capsys.readouterr().err.startswith("error: --k: expected an int from 1")
+
+
+def test_errors_are_not_broken_into_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert toptheta("inspect", "x" * 100) == 2
+    assert re.fullmatch(r"error: x{100}: expected [^\n]*\n", capsys.readouterr().err)
+
+
+def test_an_interrupt_of_any_command_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toptheta_npu.thresholds.table.read_table", interrupted)
+    assert toptheta("inspect", "table.theta") == 130
+    assert capsys.readouterr().err == "interrupted.\n"
+
+
+def test_every_command_speaks_so() -> None:
+    assert {command.cls.__name__ for command in cli.app.registered_commands if command.cls} == {"Command"}

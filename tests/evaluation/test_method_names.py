@@ -1,0 +1,171 @@
+"""Methods in words: what is understood, what is refused and how, and what is made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.evaluation import methods
+from toptheta_npu.evaluation.method_names import NAMES, MethodSpec, make_method, parse_method
+
+_VALUES = {
+    "sdc": ["none", "exact", "exp_threshold", "offline"], "vmc": ["true", "false"], "gamma": ["0.1", "0.05", "1"],
+    "selection": ["own", "union"], "layer_k": ["table", "equal"], "page": ["16", "32"], "tile": ["64", "128"],
+    "keep": ["recent", "first_and_last"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dense", {}),
+        ("value-mean", {}),
+        ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own"}),
+        ("top-theta-capped", {"sdc": "exact", "vmc": True, "keep": "recent"}),
+        ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table"}),
+        ("last-k", {"sdc": "none", "vmc": False}),
+        ("random-k", {"sdc": "exact", "vmc": True}),
+        ("blasst", {"sdc": "none", "vmc": False, "selection": "own", "tile": 128}),
+        ("pages", {"sdc": "none", "vmc": False, "selection": "own", "page": 16}),
+    ],
+)
+def test_a_name_alone_has_the_defaults(name: str, options: dict[str, object]) -> None:
+    spec = parse_method(name)
+    assert spec == MethodSpec(name, **options)  # type: ignore[arg-type]
+    assert spec.text == name
+    assert name in NAMES
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical", "label"),
+    [
+        ("top-theta", "top-theta", "Top-θ + SDC + VMC"),
+        ("top-theta:vmc=false", "top-theta:vmc=false", "Top-θ + SDC"),
+        ("top-theta:sdc=none", "top-theta:sdc=none", "Top-θ"),
+        ("top-theta:vmc=false,sdc=none", "top-theta:sdc=none", "Top-θ"),
+        (" top-theta : vmc = true , sdc = exact ", "top-theta", "Top-θ + SDC + VMC"),
+        ("top-theta:selection=union", "top-theta:selection=union", "Top-θ + SDC + VMC, group union"),
+        ("top-theta:sdc=offline", "top-theta:sdc=offline", "Top-θ + offline SDC + VMC"),
+        ("top-theta:gamma=0.050,sdc=exp_threshold", "top-theta:sdc=exp_threshold", "Top-θ + exp-threshold SDC + VMC"),
+        (
+            "top-theta:gamma=.1,sdc=exp_threshold,vmc=false",
+            "top-theta:sdc=exp_threshold,vmc=false,gamma=0.1",
+            "Top-θ + exp-threshold SDC, gamma 0.1",
+        ),
+        ("top-theta-capped", "top-theta-capped", "Top-θ + SDC + VMC, recent k"),
+        (
+            "top-theta-capped:keep=first_and_last",
+            "top-theta-capped:keep=first_and_last",
+            "Top-θ + SDC + VMC, first_and_last k",
+        ),
+        ("top-k:layer_k=equal,sdc=none", "top-k:sdc=none,layer_k=equal", "Top-k, equal k"),
+        ("last-k", "last-k", "last-k"),
+        ("last-k:sdc=exact,vmc=true", "last-k:sdc=exact,vmc=true", "last-k + SDC + VMC"),
+        ("random-k", "random-k", "random-k + SDC + VMC"),
+        ("blasst:tile=128", "blasst", "BLASST"),
+        ("blasst:tile=64,selection=union", "blasst:selection=union,tile=64", "BLASST, tiles of 64, group union"),
+        ("pages:page=32,sdc=exact", "pages:sdc=exact,page=32", "pages (Quest) + SDC, pages of 32"),
+        ("value-mean", "value-mean", "V mean only"),
+    ],
+)
+def test_texts_have_one_form_and_a_label(text: str, canonical: str, label: str) -> None:
+    spec = parse_method(text)
+    assert spec.text == canonical
+    assert spec.label == label
+    assert parse_method(canonical) == spec
+    assert hash(parse_method(canonical)) == hash(spec)
+
+
+def test_a_label_with_a_placement_is_that_of_the_demo() -> None:
+    assert parse_method("top-theta").label_with("post_softmax") == "Top-θ post + VMC"
+    assert parse_method("top-theta:vmc=false").label_with("post_softmax") == "Top-θ post"
+    assert parse_method("top-theta").label_with("pre_softmax") == "Top-θ pre + SDC + VMC"
+    assert parse_method("top-theta:sdc=none").label_with("pre_softmax") == "Top-θ pre"
+    assert parse_method("top-k").label_with("post_softmax") == "Top-k + SDC + VMC"
+
+
+@given(name=st.sampled_from(NAMES), options=st.dictionaries(st.sampled_from(sorted(_VALUES)), st.integers(0, 3)))
+def test_what_is_understood_has_the_values_given_and_round_trips(name: str, options: dict[str, int]) -> None:
+    words = {option: _VALUES[option][index % len(_VALUES[option])] for option, index in options.items()}
+    text = ",".join(f"{option}={word}" for option, word in words.items())
+    with contextlib.suppress(TopThetaValueError):  # most do not go together
+        spec = parse_method(f"{name}:{text}" if text else name)
+        assert parse_method(spec.text) == spec
+        for option, word in words.items():
+            value = getattr(spec, option)
+            assert (float(word) if option == "gamma" else word) == (value if option == "gamma" else str(value).lower())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("top_theta", "method: expected the name of a method, got 'top_theta'; did you mean top-theta?"),
+        ("", "method: expected the name of a method, got ''; known are blasst, dense, last-k, pages, random-k, "),
+        ("top-theta:", "method top-theta: expected an option as name=value, got ''; such as top-theta:sdc=none"),
+        ("top-theta:vmc", "expected an option as name=value, got 'vmc'"),
+        ("top-theta:vmc=", "expected an option as name=value, got 'vmc='"),
+        ("top-theta:sdc=none,", "expected an option as name=value, got ''"),
+        ("top-k:gama=1", "method top-k: expected an option that it has, got 'gama'; did you mean gamma?"),
+        ("top-k:gamma=1", "expected an option that it has, got 'gamma'; it has sdc, vmc, selection, layer_k"),
+        ("dense:sdc=none", "method dense: expected an option that it has, got 'sdc'; it has none"),
+        ("blasst:tile=64,tile=32", "method blasst: expected tile once, got it twice; remove one of them"),
+        ("blasst:tile=0", "method blasst: tile: expected a whole number from 1 on, got '0'"),
+        ("blasst:tile=1.5", "tile: expected a whole number from 1 on, got '1.5'"),
+        ("pages:page=²", "page: expected a whole number from 1 on, got '²'"),
+        ("top-k:vmc=yes", "method top-k: vmc: expected one of true, false, got 'yes'"),
+        ("top-k:sdc=offline", "method top-k: sdc: expected one of none, exact, got 'offline'"),
+        ("top-theta:sdc=exact,gamma=1", "expected gamma only with sdc=exp_threshold, got it with sdc=exact; leave it"),
+        ("top-theta:sdc=exp_threshold,gamma=-1", "gamma: expected a number >= 0, got '-1'"),
+        ("top-theta:sdc=exp_threshold,gamma=nan", "gamma: expected a number >= 0, got 'nan'"),
+        ("top-theta:sdc=exp_threshold,gamma=x", "gamma: expected a number >= 0, got 'x'"),
+        (
+            "top-theta:sdc=none,vmc=true",
+            "expected no vmc=true with sdc=none, which leaves no mass to give back, got both",
+        ),
+        ("pages:vmc=true", "which leaves no mass to give back, got vmc=true with its sdc=none; add sdc=exact"),
+        ("top-theta:selection=union,sdc=offline", "expected sdc=exact or sdc=none with selection=union"),
+        ("top-theta-capped:keep=oldest", "keep: expected one of recent, first_and_last, got 'oldest'"),
+    ],
+)
+def test_what_is_not_understood_is_refused(text: str, message: str) -> None:
+    with pytest.raises(TopThetaValueError, match=re.escape(message)):
+        parse_method(text)
+
+
+def test_a_method_is_a_text() -> None:
+    with pytest.raises(TopThetaTypeError, match="method: expected a text such as top-theta:sdc=none, got 3"):
+        parse_method(3)  # type: ignore[arg-type]
+
+
+def test_specs_say_which_points_there_are() -> None:
+    specs = {name: parse_method(name) for name in NAMES}
+    assert {name for name, spec in specs.items() if spec.needs_table} == {"top-theta", "top-theta-capped"}
+    assert {name for name, spec in specs.items() if not spec.has_k} == {"dense", "value-mean"}
+    assert {name for name, spec in specs.items() if spec.is_matched} == {"last-k", "random-k", "blasst", "pages"}
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("last-k", {"k": 8}, "spec: expected a method that is not matched, got last-k; use matching.matched_method"),
+        ("top-theta", {"k": 8}, "table: expected a value, which this method needs, got None"),
+        ("top-k", {"targets": [8]}, "k: expected a value"),
+        ("value-mean", {}, "targets: expected a value"),
+    ],
+)
+def test_what_a_method_needs_must_be_given(text: str, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(TopThetaValueError, match=message):
+        make_method(parse_method(text), **arguments)  # type: ignore[arg-type]
+
+
+def test_methods_carry_the_label_and_k_of_their_spec() -> None:
+    assert make_method(parse_method("dense")).family == "dense"
+    assert make_method(parse_method("value-mean"), targets=[8] * 4).family == "V mean only"
+    made = make_method(parse_method("top-k:layer_k=equal,sdc=none"), 8, targets=[16, 16, 8, 8])
+    assert (made.family, made.k, made.aims_at_k) == ("Top-k, equal k", 8, True)
+    assert made.key_reads == methods.EVERY_KEY

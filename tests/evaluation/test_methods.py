@@ -1,0 +1,199 @@
+"""What each method keeps, reads and compensates, in a small random model."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from tests.evaluation.small_model import LENGTH, K, logits_and_statistics, random_windows, small_model, thresholds
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation import methods
+from toptheta_npu.evaluation.method_names import make_method, parse_method
+from toptheta_npu.evaluation.methods import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
+from toptheta_npu.models import calibrate_discarded_mass, sparsify
+from toptheta_npu.models.statistics import LayerStatistics
+from toptheta_npu.thresholds import ThresholdTable
+
+TARGETS = [2 * K, 2 * K, K, K]
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def windows() -> Tensor:
+    return random_windows(2, seed=1)
+
+
+@pytest.fixture(scope="module")
+def pre(model: LlamaForCausalLM, windows: Tensor) -> ThresholdTable:
+    return calibrate_discarded_mass(model, thresholds(model, windows, "pre_softmax"), windows)
+
+
+@pytest.fixture(scope="module")
+def post(model: LlamaForCausalLM, windows: Tensor) -> ThresholdTable:
+    return thresholds(model, windows, "post_softmax")
+
+
+@pytest.mark.parametrize(
+    ("sdc", "vmc"), [("none", False), *((sdc, vmc) for sdc in ("exact", "exp_threshold", "offline") for vmc in (0, 1))]
+)
+def test_thresholds_take_every_compensation(
+    model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable, sdc: Any, vmc: int
+) -> None:
+    gamma = ",gamma=0.3" if sdc == "exp_threshold" else ""
+    method = make_method(parse_method(f"top-theta:sdc={sdc},vmc={str(bool(vmc)).lower()}{gamma}"), K, pre)
+    logits, _ = logits_and_statistics(method, model, windows)
+    with torch.inference_mode(), sparsify(
+        model, pre, k=K, sdc=sdc, sdc_gamma=0.3 if gamma else 0.05, vmc=bool(vmc), prefill="thresholded"
+    ):  # fmt: skip
+        assert torch.equal(model(windows).logits, logits)
+
+
+def test_no_two_compensations_are_the_same(model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable) -> None:
+    texts = [
+        "top-theta:sdc=none", "top-theta:vmc=false", "top-theta", "top-theta:sdc=exp_threshold",
+        "top-theta:sdc=exp_threshold,gamma=1", "top-theta:sdc=exp_threshold,vmc=false", "top-theta:sdc=offline",
+        "top-theta:sdc=offline,vmc=false", "top-theta:selection=union", "top-theta-capped",
+        "top-theta-capped:keep=first_and_last",
+    ]  # fmt: skip
+    made = [make_method(parse_method(text), K, pre) for text in texts]
+    sums = {round(logits_and_statistics(method, model, windows)[0].abs().sum().item(), 3) for method in made}
+    assert len(sums) == len({method.family for method in made}) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("compensation", "message"),
+    [
+        (Compensation("none", False), "sdc: expected 'exact' with placement='post_softmax'"),
+        (Compensation("exp_threshold"), "sdc: expected 'exact' with placement='post_softmax'"),
+    ],
+)
+def test_after_the_softmax_the_denominator_is_exact(
+    post: ThresholdTable, compensation: Compensation, message: str
+) -> None:
+    with pytest.raises(TopThetaValueError, match=message):
+        methods.top_theta(post, K, compensated=compensation)
+    assert methods.top_theta(post, K, compensated=False).family == "Top-θ post"
+
+
+def test_what_cannot_run_is_refused_before_it_runs(
+    model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable
+) -> None:
+    bare = thresholds(model, windows, "pre_softmax")
+    refused: list[tuple[Any, str]] = [
+        (
+            lambda: methods.top_theta(bare, K, compensated=Compensation("offline")),
+            "discarded_mass: expected the cal",
+        ),
+        (lambda: methods.top_theta(pre, 3 * K, compensated=True), "k: expected 8 to 16, the calibrated range"),
+        (lambda: methods.top_theta(pre, K, compensated=Compensation("none")), "vmc: expected no VMC with sdc='none'"),
+        (lambda: methods.top_theta(pre, K, compensated=True, selection="all"), "selection: expected one of own, union"),
+        (
+            lambda: methods.top_theta(pre, K, compensated=Compensation("offline"), selection="union"),
+            "sdc: expected one of none, exact, got 'offline'",
+        ),
+        (lambda: methods.top_k(K, TARGETS, compensated=Compensation("offline")), "sdc: expected one of none, exact"),
+        (lambda: methods.last_k(K, 9, TARGETS, compensated=Compensation("none")), "vmc: expected no VMC"),
+        (lambda: methods.pages(K, 2, TARGETS, selection="all"), "selection: expected one of own, union"),
+        (lambda: methods.top_theta_capped(pre, K, "oldest"), "keep: expected one of recent, first_and_last"),
+    ]
+    for make, message in refused:
+        with pytest.raises(TopThetaValueError, match=re.escape(message)):
+            make()
+
+
+@pytest.mark.parametrize("selection", ["union", "own"])
+def test_thresholds_of_another_model_are_refused_under_every_selection(pre: ThresholdTable, selection: Any) -> None:
+    method = methods.top_theta(pre, K, compensated=True, selection=selection)
+    other = small_model(layers=3)
+    with pytest.raises(TopThetaValueError, match="3 layers x 4 heads, as the model has"), method.enter(other):
+        pass
+
+
+@pytest.mark.parametrize(
+    "text", ["top-theta:selection=union", "top-k:selection=union", "top-k:selection=union,sdc=none"]
+)
+def test_heads_of_a_group_keep_its_union(
+    model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable, text: str
+) -> None:
+    own, union = (make_method(parse_method(each), K, pre, TARGETS) for each in (text.replace("union", "own"), text))
+    before, after = (logits_and_statistics(method, model, windows)[1] for method in (own, union))
+    for layer in after:
+        assert torch.equal(layer.kept, layer.value_rows.repeat_interleave(2, dim=1))
+    # the first layer has the same input
+    assert torch.equal(after[0].value_rows, before[0].value_rows)
+    assert (before[0].kept < after[0].kept).any()
+
+
+def test_top_k_may_be_equal_in_all_layers(model: LlamaForCausalLM, windows: Tensor) -> None:
+    for text, expected in (("top-k", TARGETS), ("top-k:layer_k=equal", [K] * 4)):
+        _, layers = logits_and_statistics(make_method(parse_method(text), K, targets=TARGETS), model, windows)
+        assert [int(layer.kept.max()) for layer in layers] == expected
+
+
+def check_first_layers(layers: list[LayerStatistics]) -> None:
+    """Top-k at 16."""
+    for layer in layers[:2]:
+        assert torch.equal(layer.kept, layer.keys.clamp_max(2 * K)[:, None].expand_as(layer.kept))
+
+
+@pytest.mark.parametrize("compensated", [False, True])
+def test_pages_keep_whole_pages(model: LlamaForCausalLM, windows: Tensor, compensated: bool) -> None:
+    method = methods.pages(K, 3, TARGETS, page=4, compensated=compensated)
+    _, layers = logits_and_statistics(method, model, windows)
+    check_first_layers(layers)
+    for layer in layers[2:]:
+        last = (layer.keys - 1) % 4 + 1
+        expected = torch.minimum(layer.keys, 8 + last)
+        assert torch.equal(layer.kept, expected[:, None].expand_as(layer.kept))
+    assert method.family == "pages (Quest)" + (" + SDC + VMC" if compensated else "")
+    assert method.key_reads == (EVERY_KEY if compensated else KeyReads(0.5, 1.0))
+    assert not method.aims_at_k
+
+
+def test_blasst_keeps_whole_tiles_and_fewer_at_a_larger_factor(model: LlamaForCausalLM, windows: Tensor) -> None:
+    kept = []
+    for factor in (0.0, 1.0, 30.0):
+        method = methods.blasst(K, factor, TARGETS, tile=8)
+        _, layers = logits_and_statistics(method, model, windows)
+        check_first_layers(layers)
+        complete = layers[2].keys % 8 == 0
+        assert (layers[2].kept[complete] % 8 == 0).all()
+        kept.append(layers[2].kept.float().mean().item())
+    assert kept[0] == (LENGTH + 1) / 2
+    assert kept[0] > kept[1] > kept[2]
+    assert (method.family, method.key_reads, method.aims_at_k) == ("BLASST", EVERY_KEY, False)
+
+
+def test_exact_sdc_reads_every_key() -> None:
+    assert methods.last_k(K, 9, TARGETS).key_reads == KEYS_OF_VALUES
+    assert methods.last_k(K, 9, TARGETS, compensated=Compensation("exact", False)).key_reads == EVERY_KEY
+    assert methods.random_k(K, 9, 2, TARGETS, 90).key_reads == EVERY_KEY
+    assert methods.random_k(K, 9, 2, TARGETS, 90, compensated=False).key_reads == KEYS_OF_VALUES
+    assert KeyReads(2 / 16, 1.0).rows(160, 30) == 50
+
+
+def test_names_of_functions_and_of_words_agree(pre: ThresholdTable, post: ThresholdTable) -> None:
+    pairs = [
+        (methods.dense(), "dense", None),
+        (methods.value_mean_only(TARGETS), "value-mean", None),
+        (methods.top_k(K, TARGETS), "top-k", None),
+        (methods.top_k(K, TARGETS, compensated=False, selection="union"), "top-k:sdc=none,selection=union", None),
+        (methods.top_theta(post, K, compensated=True), "top-theta", post),
+        (methods.top_theta(post, K, compensated=False), "top-theta:vmc=false", post),
+        (methods.top_theta(pre, K, compensated=True), "top-theta", pre),
+        (methods.top_theta(pre, K, compensated=False, selection="union"), "top-theta:sdc=none,selection=union", pre),
+        (methods.top_theta(pre, K, compensated=Compensation("offline")), "top-theta:sdc=offline", pre),
+        (methods.top_theta_capped(post, K, "recent"), "top-theta-capped", post),
+    ]
+    for method, text, table in pairs:
+        made = make_method(parse_method(text), K, table, TARGETS)
+        assert (made.family, made.k, made.key_reads) == (method.family, method.k, method.key_reads)

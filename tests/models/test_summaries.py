@@ -1,0 +1,272 @@
+"""Sums over the rows of a run against the rows themselves."""
+
+from __future__ import annotations
+
+import gc
+import operator
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.fallback.layout import count_group_rows, count_wanted_by
+from toptheta_npu.models import LayerStatistics, LayerSummary, apply_selection, calibrate, sparsify
+from toptheta_npu.models.histogram import Histogram, bin_of, bins_up_to, least_of
+from toptheta_npu.models.summaries import SummaryRecorder
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+FIGURES = (
+    "rows", "keys", "kept", "kept_squares", "empty", "value_rows", "most_value_rows", "wanted_by", "sparse_rows",
+    "sparse_aims", "sparse_kept",
+)  # fmt: skip
+
+
+def agree(ours: LayerSummary, theirs: LayerSummary) -> bool:
+    histograms = ("kept_histogram", "value_rows_histogram")
+    return all(
+        torch.equal(*(torch.as_tensor(getattr(each, name)) for each in (ours, theirs))) for name in FIGURES
+    ) and (all(getattr(ours, name).items() == getattr(theirs, name).items() for name in histograms))
+
+
+def check_against_rows(summary: LayerSummary, rows: LayerStatistics, aims: int) -> None:
+    kept, value_rows, sparse = rows.kept.long(), rows.value_rows.long(), rows.keys > aims
+    assert (summary.rows, summary.keys) == (len(rows.keys), int(rows.keys.sum()))
+    for name, expected in {
+        "kept": kept.sum(0), "kept_squares": kept.square().sum(0), "empty": rows.empty.sum(0),
+        "value_rows": value_rows.sum(0), "most_value_rows": value_rows.amax(0), "sparse_kept": kept[sparse].sum(0),
+    }.items():  # fmt: skip
+        assert getattr(summary, name).tolist() == expected.tolist(), name
+    assert summary.kept_histogram.items() == [*zip(*(e.tolist() for e in kept.unique(return_counts=True)), strict=True)]
+    assert summary.value_rows_histogram.items() == Histogram.of(value_rows).items()
+    assert (summary.sparse_rows, summary.sparse_aims) == (int(sparse.sum()), aims * int(sparse.sum()))
+    heads = torch.arange(1, summary.wanted_by.shape[1] + 1)
+    assert summary.wanted_by.sum(1).tolist() == value_rows.sum(0).tolist()
+    assert (summary.wanted_by * heads).sum(1).tolist() == kept.sum(0).unflatten(0, (value_rows.shape[1], -1)).sum(
+        1
+    ).tolist()
+
+
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_summaries_add_up_the_rows_of_prompts_and_decode_steps(prefill, placement):
+    model, table = model_of(), table_of(placement=placement)
+    batch = left_padded([tokens(1, length, seed=length) for length in (30, 12, 19)])
+    found = {}
+    for kind in ("rows", "summary"):
+        with sparsify(model, table, k=K, prefill=prefill, statistics=kind) as run:
+            model.generate(**batch, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+            found[kind] = run.statistics() if kind == "rows" else run.summaries()
+    for rows, summary in zip(found["rows"], found["summary"], strict=True):
+        assert (rows.decode.sum() < len(rows.keys)) == (prefill == "thresholded")
+        check_against_rows(summary, rows, K)
+        sparse = rows.keys > K
+        assert torch.allclose(summary.kept_over_aim.float(), rows.kept[sparse].float().mean(0) / K)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    kv_heads=st.integers(1, 3), group=st.integers(1, 4), rows=st.integers(1, 12), past=st.integers(0, 9),
+    padding=st.integers(0, 5), target=st.integers(1, 9), seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_a_recorder_adds_up_any_masks(kv_heads, group, rows, past, padding, target, seed):
+    generator = torch.Generator().manual_seed(seed)
+    recorder = SummaryRecorder(kv_heads * group, kv_heads, target)
+    counts = (torch.arange(rows) + 1 + past - torch.tensor([[0], [padding]])).clamp_min(0)
+    span = past + rows
+    visible = torch.arange(span) < counts[:, None, :, None]
+    parts = []
+    for _ in range(2):
+        keep = (torch.rand(2, kv_heads * group, rows, span, generator=generator) < 0.4) & visible
+        empty = ~keep.any(-1) & (counts > 0)[:, None]
+        union, wanted_by = count_group_rows(keep, kv_heads), count_wanted_by(keep, kv_heads)
+        call = SimpleNamespace(rows=SimpleNamespace(counts=counts, span=span), query=torch.zeros(2, 1, rows, 1))
+        recorder.record(call, keep.sum(-1), union, empty, wanted_by)
+        real = (counts > 0).flatten()
+        each = [tensor.transpose(1, 2).flatten(0, 1)[real] for tensor in (keep.sum(-1), union, empty)]
+        parts.append((counts.flatten()[real], *each))
+    keys, kept, value_rows, empty = (torch.cat(part) for part in zip(*parts, strict=True))
+    check_against_rows(recorder.result(), LayerStatistics(keys, kept, value_rows, keys > 0, empty), target)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(16, 1, 16), (8, 1, 272), (4, 4, 16)])
+def test_popularity_is_that_of_a_group_of_any_size(heads, kv_heads, head_dim):
+    model = new_model(layers=1, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim)
+    table = calibrate(model, tokens(3, 60, seed=1), k=K, layer_k=[0])
+    with sparsify(model, table, k=K, statistics="summary") as run:
+        model.generate(tokens(2, 40), max_new_tokens=5, min_new_tokens=5)
+        (summary,) = run.summaries()
+    assert summary.wanted_by.shape == (kv_heads, heads // kv_heads)
+    assert torch.equal(summary.wanted_by.sum(1), summary.value_rows)
+    members = torch.arange(1, heads // kv_heads + 1)
+    assert int((summary.wanted_by * members).sum()) == int(summary.kept.sum())
+
+
+def test_another_rule_has_summaries_too_and_targets_where_they_are_given():
+    model, ids = model_of(), tokens(2, 30)
+    found = []
+    for kind, targets in (("rows", None), ("summary", [5, 6]), ("summary", None)):
+        with apply_selection(model, lambda layer: top_k(5 + layer), statistics=kind, targets=targets) as run:
+            model(ids)
+            found.append(run.statistics() if kind == "rows" else run.summaries())
+    for layer, (rows, aiming, plain) in enumerate(zip(*found, strict=True)):
+        check_against_rows(aiming, rows, 5 + layer)
+        assert (aiming.kept_over_aim == 1).all()
+        assert plain.sparse_rows == 0
+        assert plain.kept_over_aim.isnan().all()
+        assert torch.equal(plain.wanted_by, aiming.wanted_by)
+
+
+def test_summaries_of_parts_add_up_to_that_of_the_whole():
+    model, table = model_of(), table_of()
+    with sparsify(model, table, k=K, prefill="thresholded", statistics="summary") as run:
+        parts = []
+        for length in (40, 17, 25):
+            model(tokens(2, length, seed=length))
+            parts.append(run.summaries())
+            run.clear()
+        assert [summary.rows for summary in run.summaries()] == [0, 0]
+        for length in (40, 17, 25):
+            model(tokens(2, length, seed=length))
+        whole = run.summaries()
+    for layer, summary in enumerate(whole):
+        assert agree(reduce(operator.add, (part[layer] for part in parts)), summary)
+
+
+def test_threads_add_up_to_their_single_runs():
+    model, table = model_of(), table_of()
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            cache, ids = DynamicCache(), tokens(1, 26, seed=number)
+            for part in ids.split([20, *[1] * 6], dim=1):
+                model(part, past_key_values=cache)
+
+    with sparsify(model, table, k=K, prefill="thresholded", statistics="summary") as run:
+        alone = []
+        for number in range(4):
+            work(number)
+            alone.append(run.summaries())
+            run.clear()
+        for _ in range(3):
+            barrier = threading.Barrier(4)
+            with ThreadPoolExecutor(4, initializer=barrier.wait) as pool:
+                list(pool.map(work, range(4)))
+            for layer, summary in enumerate(run.summaries()):
+                assert agree(reduce(operator.add, (each[layer] for each in alone)), summary)
+            run.clear()
+
+
+def test_more_rows_take_no_more_memory():
+    model, table = model_of(), table_of()
+
+    def held() -> int:
+        gc.collect()
+        return sum(each.numel() for each in gc.get_objects() if type(each) is torch.Tensor)
+
+    with sparsify(model, table, k=K, statistics="summary") as run:
+        sizes = []
+        for _ in range(3):
+            model.generate(tokens(1, 20), max_new_tokens=12, min_new_tokens=12, do_sample=False)
+            sizes.append(held())
+        assert run.summaries()[0].rows == 33
+    assert sizes[1] == sizes[2]
+
+
+def test_recording_looks_at_no_value_so_that_no_step_waits_for_a_device():
+    recorder = SummaryRecorder(4, 2, 3)
+    meta = torch.device("meta")  # where a look at a value is an error
+    call = SimpleNamespace(rows=SimpleNamespace(counts=torch.empty(1, 2, dtype=torch.long, device=meta), span=9001))
+    counts = torch.empty(1, 2, 2, dtype=torch.int32, device=meta)
+    kept = counts.repeat(1, 2, 1)
+    for _ in range(2):
+        recorder.record(call, kept, counts, kept > 0, counts.unsqueeze(-1).repeat(1, 1, 1, 2))
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        recorder.result()
+
+
+def test_inference_mode_and_other_modes_add_to_one_another():
+    with sparsify(model_of(), table_of(), k=K, prefill="thresholded", statistics="summary") as run:
+        for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+            with mode():
+                model_of()(tokens(1, 20))
+        assert run.summaries()[1].rows == 60
+
+
+def test_aims_follow_k_and_dense_rows_have_none():
+    model, ids = model_of(), tokens(1, 40)
+    table = calibrate(model, tokens(6, 80, seed=1), k=(4, 16), layer_k=[0, 0], top_k_at_calibration=False)
+    with sparsify(model, table, k=16, prefill="thresholded", statistics="summary", dense_below=21) as run:
+        model(ids)
+        run.set_k(4)
+        model(ids)
+        with pytest.raises(TopThetaValueError):
+            run.set_k(400)
+        first = run.summaries()[0]
+    assert (first.sparse_rows, first.sparse_aims) == (40, 20 * 16 + 20 * 4)
+    with sparsify(model, table, target_kept=0.2, prefill="thresholded", statistics="summary") as run:
+        model(ids)
+        first = run.summaries()[0]
+    aims = [max(4, round(n / 5)) for n in range(1, 41)]
+    assert first.sparse_rows == 36
+    assert first.sparse_aims == sum(aims[4:])
+
+
+def test_what_was_not_collected_is_refused_with_the_way_to_it():
+    def enter(kind):
+        return apply_selection(model_of(), lambda layer: top_k(5), statistics=kind)
+
+    with enter("summary") as run, pytest.raises(TopThetaValueError, match=r"sums over the rows; enter.*=True"):
+        run.statistics()
+    with enter("rows") as run, pytest.raises(TopThetaValueError, match=r"every row; enter it with.*='summary'"):
+        run.summaries()
+    with enter(False) as run:
+        for ask in (run.clear, run.statistics, run.summaries):
+            with pytest.raises(TopThetaValueError, match="a context that collects them, got one that does not"):
+                ask()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"statistics": 1}, TopThetaTypeError, "statistics: expected True, False, 'rows' or 'summary', got 1"),
+        ({"statistics": "sums"}, TopThetaValueError, "statistics: expected one of rows, summary, got 'sums'"),
+        ({"targets": 5}, TopThetaTypeError, "targets: expected one int from 1 on for each of the 2 layers, got 5"),
+        ({"targets": [5]}, TopThetaValueError, r"got \[5\]"),
+        ({"targets": [5, 0]}, TopThetaValueError, r"got \[5, 0\]"),
+        ({"targets": [5, 1.0]}, TopThetaTypeError, r"ThresholdTable.layer_targets\(k\) gives them"),
+    ],
+)
+def test_unusable_arguments_are_refused(wrong, error, message):
+    with pytest.raises(error, match=message), apply_selection(model_of(), lambda layer: top_k(5), **wrong):
+        pass
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50))
+def test_a_bin_starts_at_most_a_thousandth_below_its_numbers(numbers):
+    values = torch.tensor(numbers)
+    bins = bin_of(values, max(numbers))
+    assert int(bins.max()) < bins_up_to(max(numbers))
+    for value, number in zip(numbers, bins.tolist(), strict=True):
+        least = least_of(number)
+        assert least == value if value < 4096 else 0 <= value - least <= value / 1000
+        assert int(bin_of(torch.tensor(least), least)) == number
+
+
+@given(st.lists(st.integers(0, 4095), min_size=1, max_size=60), st.integers(0, 60))
+def test_percentiles_are_those_of_the_numbers_by_rank(numbers, cut):
+    histogram = Histogram.of(torch.tensor(numbers[:cut])) + Histogram.of(torch.tensor(numbers[cut:]))
+    for share in (0.0, 0.5, 0.95, 1.0):
+        expected = sorted(numbers)[max(1, round(share * len(numbers))) - 1]
+        assert histogram.percentile(share) == expected
+    assert histogram.total == len(numbers)
+    assert Histogram.of(torch.tensor([])).percentile(0.5) == 0

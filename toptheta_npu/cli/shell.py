@@ -1,0 +1,79 @@
+"""What all commands have in common in a shell: errors name its options, and an interrupt is no traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typer
+from rich.console import Console
+from typer.core import TyperCommand
+
+from .._configuration import written_in
+from ..errors import TopThetaArgumentError
+
+Error = TypeVar("Error", bound=TopThetaArgumentError)
+
+INTERRUPTED = 130
+_NONE = re.compile(r"\ANone\b")
+_SETTING = re.compile(r"\b(?P<name>[a-z_]+)=(?P<quote>['\"]?)(?P<value>[\w.+-]+)(?P=quote)")
+
+
+class Command(TyperCommand):
+    """A command that says what is wrong in the words of the shell."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TopThetaArgumentError as error:
+            raise in_shell_words(error, ctx).with_traceback(error.__traceback__) from error.__cause__
+        except KeyboardInterrupt:
+            Console(stderr=True).print("interrupted.")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def in_shell_words(error: Error, context: Any) -> Error:
+    """``error`` with options in place of the library's arguments: ``--row-fraction`` for ``row_fraction``.
+
+    Where a value came from a file of settings, its line is named.
+
+    Args:
+        error: of anything that the command called.
+        context: of the command.
+    """
+    options = {parameter.name: parameter for parameter in context.command.params if parameter.opts[0].startswith("-")}
+    argument, name = error.argument, error.argument.removeprefix("--").replace("-", "_").lower()
+    # a file may have the name of an option
+    if argument not in _files(context.params):
+        argument = written_in(context, name) or (_long(options[name].opts) if name in options else argument)
+
+    def words(text: str) -> str:
+        return _SETTING.sub(lambda setting: _option(options, setting) or setting[0], text)
+
+    expected, got = words(error.expected), error.got
+    if name in options:
+        expected, got = (_NONE.sub("nothing", text) for text in (expected, got))
+    return type(error)(argument, expected, got, error.remedy and words(error.remedy))
+
+
+def _files(values: Mapping[str, Any]) -> set[str]:
+    """Of all that was given, the names of files."""
+    lists = (value if isinstance(value, (list, tuple)) else [value] for value in values.values())
+    return {str(each) for values in lists for each in values if isinstance(each, Path)}
+
+
+def _long(names: list[str]) -> str:
+    return next(name for name in names if name.startswith("--"))
+
+
+def _option(options: Mapping[str, Any], setting: re.Match[str]) -> str | None:
+    """The option that says the same as ``name=value``; None where there is none."""
+    found = options.get(setting["name"])
+    if found is None:
+        return None
+    if not found.is_flag:
+        return f"{_long(found.opts)} {setting['value']}"
+    names = {"True": found.opts, "False": found.secondary_opts}.get(setting["value"])
+    return _long(names) if names else None

@@ -1,0 +1,301 @@
+"""The points of an evaluation as JSON lines: appended as they are finished, so that an interrupted run goes on.
+
+The first line is the header, every other one a point with its measurement. A header says everything that the figures
+depend on, so points of another header never come into the same file. More tasks and tables may join it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .._files import check_writable, file_error, read_bytes, write_atomically
+from ..errors import TopThetaValueError, shown
+from .measurement import Measurement
+from .reads import KeptSpread, LayerReads, Reads
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: two writers of one file are not noticed there
+    fcntl = None  # type: ignore[assignment]
+
+SCHEMA = 1
+_MAX_BYTES = 2**31
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is measured: a method on a task.
+
+    Attributes:
+        task: its name.
+        method: as the command line has it, `MethodSpec.text`.
+        label: of the method, for people.
+        table: the name of the thresholds, for methods that need some.
+        k: elements to keep; None for a method without such a number.
+        matched_to: the method whose reads this one was matched to; None for one that has a k of its own.
+    """
+
+    task: str
+    method: str
+    label: str
+    table: str | None = None
+    k: int | None = None
+    matched_to: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The point for people, such as "perplexity: top-theta, k=64, thresholds"."""
+        return f"{self.task}: " + ", ".join(
+            filter(None, (self.method, f"k={self.k}" if self.k is not None else "", self.table or ""))
+        )
+
+
+@dataclass(frozen=True)
+class Header:
+    """What all points of a file have in common.
+
+    Attributes:
+        model: its name, without folders.
+        fingerprint: of the model.
+        settings: by task, as JSON has them.
+        tables: name and digest of the thresholds.
+        environment: versions of what computed.
+    """
+
+    model: str
+    fingerprint: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A file of results: its header, and the measurements by point in the order of the file."""
+
+    header: Header
+    measurements: Mapping[Point, Measurement]
+
+    def of_task(self, task: str) -> dict[Point, Measurement]:
+        """The points of one task."""
+        return {point: measurement for point, measurement in self.measurements.items() if point.task == task}
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks by their first point."""
+        return list(dict.fromkeys(point.task for point in self.measurements))
+
+
+def read_results(path: str | Path) -> Results:
+    """Reads a file that `ResultsFile` wrote; an unfinished last line, as a killed run leaves it, is left out.
+
+    Raises:
+        TopThetaValueError: the file cannot be read or holds something else.
+    """
+    return _parsed(path, read_bytes(path, "results of toptheta evaluate", _MAX_BYTES))[0]
+
+
+class ResultsFile:
+    """A file of results that is being written; a context, for as long as no other process may write it.
+
+    Args:
+        path: the file; if it is there, its points count as finished.
+        header: of all points.
+        restart: leave out what is there.
+
+    Raises:
+        TopThetaValueError: the file cannot be written, is being written by another process, holds something else, or
+            was made with other settings.
+    """
+
+    def __init__(self, path: Path, header: Header, *, restart: bool = False) -> None:
+        self.path = path
+        self._header = header
+        self._restart = restart
+        self._file: BinaryIO
+        self.measurements: dict[Point, Measurement] = {}
+
+    def __enter__(self) -> ResultsFile:
+        check_writable(self.path, "--output")
+        # opened without truncating: another process may be writing
+        self._open()
+        try:
+            self._lock()
+            self._resume()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def results(self) -> Results:
+        """What the file holds now."""
+        return Results(self._header, dict(self.measurements))
+
+    def add(self, point: Point, measurement: Measurement) -> None:
+        """Keeps a finished point: on the disk when this returns.
+
+        Raises:
+            TopThetaValueError: it cannot be written; the points before it are still in the file.
+        """
+        self._append(_line(point, measurement))
+        self.measurements[point] = measurement
+
+    def sort(self, order: Iterable[Point]) -> None:
+        """Writes the file anew with the points in this order, others after them: a finished run leaves one file,
+        however often it was interrupted."""
+        first = {point: self.measurements[point] for point in order if point in self.measurements}
+        self.measurements = first | self.measurements
+        self._rewrite()
+
+    def _open(self) -> None:
+        self._file = open(self.path, "a+b")  # noqa: SIM115 (closed at the end of the context)
+
+    def _lock(self) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            got = f"{self.path}, which another evaluation is writing"
+            raise TopThetaValueError("--output", "a file of this run", got, "name another, or wait for it") from error
+
+    def _resume(self) -> None:
+        self._file.seek(0)
+        content = b"" if self._restart else self._file.read()
+        if not content.strip():
+            self._file.truncate(0)
+            self._append(_header_line(self._header))
+            return
+        found, complete = _parsed(self.path, content)
+        self._header = self._joined(found.header)
+        self.measurements = dict(found.measurements)
+        self._file.truncate(complete)
+        if self._header != found.header:
+            self._file.close()
+            self._rewrite()
+            self._open()
+            self._lock()
+
+    def _joined(self, found: Header) -> Header:
+        """The header of what is there, with the tasks and tables that are new."""
+        ours, theirs = (_plain(asdict(header)) for header in (self._header, found))
+        for name in ("settings", "tables"):
+            ours[name] = theirs[name] | ours[name]
+            theirs[name] = ours[name] | theirs[name]
+        for path, have, want in _differences(theirs, ours):
+            raise TopThetaValueError(
+                "--output", f"results with {path} = {shown(want)}", f"{self.path} with {shown(have)}",
+                "use the same settings, name another file with -o, or add --restart to begin anew",
+            )  # fmt: skip
+        return Header(**ours)
+
+    def _rewrite(self) -> None:
+        lines = [_header_line(self._header), *(_line(*each) for each in self.measurements.items())]
+        write_atomically(self.path, b"".join(lines))
+
+    def _append(self, line: bytes) -> None:
+        end = self._file.seek(0, os.SEEK_END)
+        with _write_errors(self.path):
+            try:
+                self._file.write(line)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError:
+                self._file.truncate(end)
+                raise
+
+
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        got = f"{error.strerror or error} at {path}"
+        remedy = "free some space and run the same command again: finished points are kept"
+        raise TopThetaValueError("--output", "a place where results can be written", got, remedy) from error
+
+
+def _header_line(header: Header) -> bytes:
+    return _json_line({"schema": SCHEMA, **asdict(header)})
+
+
+def _line(point: Point, measurement: Measurement) -> bytes:
+    return _json_line({"point": asdict(point), "measurement": asdict(measurement)})
+
+
+def _json_line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode() + b"\n"
+
+
+def _parsed(path: str | Path, content: bytes) -> tuple[Results, int]:
+    """The results, and how many bytes they take: a line that a killed run began is not among them."""
+    complete = content.rfind(b"\n") + 1
+    lines = content[:complete].splitlines()
+    if not lines:
+        raise file_error(path, "results of toptheta evaluate", "an empty file", "correct the path")
+    header = _read_header(path, lines[0])
+    measurements: dict[Point, Measurement] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            entry = json.loads(line)
+            measurements[Point(**entry["point"])] = _measurement(entry["measurement"])
+        except (ValueError, KeyError, TypeError) as error:
+            what = "a point of an evaluation"
+            raise file_error(f"{path}:{number}", what, shown(line[:60]), "remove the line") from error
+    return Results(header, measurements), complete
+
+
+def _read_header(path: str | Path, line: bytes) -> Header:
+    what = "results of toptheta evaluate"
+    try:
+        entry = json.loads(line)
+        schema = entry.pop("schema")
+        if schema == SCHEMA:
+            return Header(**entry)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise file_error(path, what, "another file", "correct the path") from error
+    raise file_error(path, f"{what} of schema {SCHEMA}", f"schema {shown(schema)}", "use the version that wrote it")
+
+
+def _measurement(entry: dict[str, Any]) -> Measurement:
+    return Measurement(
+        **entry | {
+            "scores": tuple(entry["scores"]),
+            "reads": Reads(**entry["reads"]),
+            "reads_all": Reads(**entry["reads_all"]),
+            "layers": tuple(_layer(layer) for layer in entry["layers"]),
+            "spread": None if entry["spread"] is None else KeptSpread(**entry["spread"]),
+        }
+    )  # fmt: skip
+
+
+def _layer(entry: dict[str, Any]) -> LayerReads:
+    return LayerReads(
+        Reads(**entry["reads"]),
+        tuple(entry["kept_over_target"]),
+        tuple((least, count) for least, count in entry["kept_histogram"]),
+        tuple(tuple(rows) for rows in entry["wanted_by"]),
+    )
+
+
+def _plain(content: Any) -> Any:
+    """As it comes back from a file."""
+    return json.loads(json.dumps(content))
+
+
+def _differences(have: Any, want: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two contents of JSON differ."""
+    if isinstance(have, dict) and isinstance(want, dict):
+        for name in sorted({*have, *want}):
+            yield from _differences(have.get(name), want.get(name), f"{path}.{name}" if path else name)
+    elif have != want:
+        yield path, have, want

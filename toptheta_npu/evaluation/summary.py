@@ -1,0 +1,140 @@
+"""The points of an evaluation as tables: each method's score, how it differs from dense, and what it read."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .._tables import Table
+from ..errors import TopThetaValueError
+from .measurement import Measurement
+from .results import Point, Results
+
+_COLUMNS = ("method", "thresholds", "k", "score", "against dense", "kept", "V rows", "K+V", "k̃/k")
+_NORMAL_95 = 1.96
+NATS = "nats per token"
+
+
+class Change(NamedTuple):
+    """A difference to dense with its standard error, both in ``unit``; None: one sample has no spread."""
+
+    value: float
+    standard_error: float | None
+    unit: str
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval."""
+        if self.standard_error is None:
+            return None
+        half = _NORMAL_95 * self.standard_error
+        return self.value - half, self.value + half
+
+    def __str__(self) -> str:
+        error = "" if self.standard_error is None else f" ± {self.standard_error:.2f}"
+        return f"{self.value:+.2f}{error} {self.unit}"
+
+
+def change(measurement: Measurement, dense: Measurement) -> Change:
+    """How a measurement differs from the dense one, sample by sample.
+
+    Of losses per token it is the change of perplexity in percent; of other scores the difference of their means in
+    points, hundredths. Where every score is 0 or 1 half a sample is added to each of the four outcomes of a pair
+    (Agresti and Min 2005, doi:10.1002/sim.1781): without a single difference the error is then small and not 0.
+
+    Raises:
+        TopThetaValueError: the two have other samples.
+
+    Example:
+        >>> from toptheta_npu.evaluation.reads import Reads
+        >>> nothing = Reads(0, 0, 0, 0, 0)
+        >>> dense, sparse = (Measurement("acc", True, scores, nothing, nothing) for scores in ((1, 1), (1, 0)))
+        >>> change(sparse, dense).value
+        -50.0
+    """
+    if len(measurement.scores) != len(dense.scores):
+        have, want = len(measurement.scores), len(dense.scores)
+        raise TopThetaValueError("scores", f"{want}, as dense has them", str(have), "evaluate both on the same samples")
+    differences = [ours - theirs for ours, theirs in zip(measurement.scores, dense.scores, strict=True)]
+    mean = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
+    if measurement.metric == NATS:
+        factor = math.exp(mean)
+        return Change(100 * (factor - 1), None if error is None else 100 * factor * error, "%")
+    if {*measurement.scores, *dense.scores} <= {0.0, 1.0}:
+        error = _paired_proportions_error(differences)
+    return Change(100 * mean, None if error is None else 100 * error, "points")
+
+
+def _paired_proportions_error(differences: Sequence[float]) -> float:
+    gained, lost = (sum(difference == sign for difference in differences) for sign in (1, -1))
+    count = len(differences) + 2
+    return math.sqrt(gained + lost + 1 - (gained - lost) ** 2 / count) / count
+
+
+def score(measurement: Measurement) -> str:
+    """The score for people: a perplexity, or a mean in percent.
+
+    Example:
+        >>> from toptheta_npu.evaluation.reads import Reads
+        >>> nothing = Reads(0, 0, 0, 0, 0)
+        >>> score(Measurement("accuracy", True, (1.0, 0.0), nothing, nothing))
+        '50.0 %'
+    """
+    mean = statistics.fmean(measurement.scores)
+    return f"{math.exp(mean):.3f}" if measurement.metric == NATS else f"{100 * mean:.1f} %"
+
+
+def score_name(measurement: Measurement) -> str:
+    """What `score` is."""
+    return "perplexity" if measurement.metric == NATS else measurement.metric
+
+
+def key_value_share(measurement: Measurement) -> float | None:
+    """The K and V rows that are read, over those that dense attention reads; layers from 2 on."""
+    reads = measurement.reads
+    if reads.key_rows_mean is None or not reads.keys_mean:
+        return None
+    return (reads.key_rows_mean + reads.value_rows_mean) / (2 * reads.keys_mean)
+
+
+def tables_of(results: Results) -> list[Table]:
+    """A table per task."""
+    return [task_table(task, results.of_task(task)) for task in results.tasks]
+
+
+def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
+    """The methods of one task side by side; those that share a label stay together."""
+    dense = next((each for point, each in measurements.items() if point.method == "dense"), None)
+    first = next(iter(measurements.values()))
+    count = len(first.scores)
+    columns = [score_name(first) if column == "score" else column for column in _COLUMNS]
+    rows = [_row(point, measurement, dense) for point, measurement in measurements.items()]
+    caption = (
+        f"{count} samples; against dense with the standard error of the differences, sample by sample. Layers from 2 "
+        "on: kept, elements per row and head; V rows per row and KV group, mean / p95 / max; K+V, of the rows that "
+        "dense attention reads."
+    )
+    matched = sorted({point.matched_to for point in measurements if point.matched_to})
+    if matched:
+        caption += f" Methods without a k of their own read as much as {' and '.join(matched)}."
+    return Table(task, columns, rows, caption)
+
+
+def _row(point: Point, measurement: Measurement, dense: Measurement | None) -> list[str]:
+    reads = measurement.reads
+    share = key_value_share(measurement)
+    ratio = measurement.spread and point.k and reads.kept_mean / point.k
+    return [
+        point.label,
+        point.table or "",
+        "" if point.k is None else str(point.k),
+        score(measurement),
+        "" if dense is None or measurement is dense else str(change(measurement, dense)),
+        f"{reads.kept_mean:.0f}",
+        f"{reads.value_rows_mean:.0f} / {reads.value_rows_p95:.0f} / {reads.value_rows_max:.0f}",
+        "" if share is None else f"{100 * share:.0f} %",
+        f"{ratio:.2f}" if ratio else "",
+    ]

@@ -1,0 +1,218 @@
+"""What a sparse run kept, added up: of any number of rows in the same memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from .attention import AttentionCall
+from .histogram import Histogram, bin_of, bins_up_to
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSummary:
+    """Sums over the rows of one layer, padding left out; two of them add up to that of all their rows.
+
+    All tensors are int64 on the CPU. Squares of 2^17 kept elements of 2^29 rows still fit.
+
+    Attributes:
+        rows: how many rows.
+        keys: sum of their visible keys, the row's own included.
+        kept: [Hq], sum of the elements kept per query head.
+        kept_squares: [Hq], sum of their squares.
+        empty: [Hq], rows in which nothing passed and the largest element stands in; they count as 1 kept.
+        value_rows: [Hkv], sum of the V rows needed per KV head, each the union over all its query heads.
+        most_value_rows: [Hkv], the most V rows that a row needed.
+        kept_histogram: of the elements kept, over rows and query heads.
+        value_rows_histogram: of the V rows, over rows and KV heads.
+        wanted_by: [Hkv, Hq / Hkv], V rows that exactly 1, 2, ... query heads of the group kept. Of decode steps they
+            come from scores of their own, in which an element at its threshold may fall on the other side.
+        sparse_rows: rows with more keys than they aim at; 0 where nothing says what they aim at.
+        sparse_aims: sum of the elements that these rows aim at.
+        sparse_kept: [Hq], sum of the elements that these rows kept.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        >>> from toptheta_npu.models import sparsify
+        >>> (model, _), table = load_tiny_llama(), load_tiny_llama_thresholds("post_softmax")
+        >>> with sparsify(model, table, k=64, statistics="summary") as run:
+        ...     _ = model.generate(torch.arange(600)[None], max_new_tokens=5, min_new_tokens=5, do_sample=False)
+        >>> last = run.summaries()[-1]
+        >>> last.rows, last.keys, last.wanted_by.shape
+        (4, 2410, torch.Size([2, 4]))
+        >>> bool(last.value_rows_histogram.percentile(0.95) <= last.most_value_rows.max())
+        True
+        >>> bool((last + last).kept_over_aim.equal(last.kept_over_aim))
+        True
+    """
+
+    rows: int
+    keys: int
+    kept: Tensor
+    kept_squares: Tensor
+    empty: Tensor
+    value_rows: Tensor
+    most_value_rows: Tensor
+    kept_histogram: Histogram
+    value_rows_histogram: Histogram
+    wanted_by: Tensor
+    sparse_rows: int
+    sparse_aims: int
+    sparse_kept: Tensor
+
+    @property
+    def kept_over_aim(self) -> Tensor:
+        """k~/k of every query head over the rows with more keys than k, float64 [Hq]; NaN where there were none."""
+        return self.sparse_kept.double() / self.sparse_aims
+
+    def __add__(self, other: LayerSummary) -> LayerSummary:
+        sums = {
+            each.name: getattr(self, each.name) + getattr(other, each.name)
+            for each in fields(self)
+            if each.name != "most_value_rows"
+        }
+        return LayerSummary(most_value_rows=torch.maximum(self.most_value_rows, other.most_value_rows), **sums)
+
+
+class SummaryRecorder:
+    """Adds up the rows of one layer; the sums stay on the device, one set per thread, until they are asked for.
+
+    Args:
+        num_heads, num_key_value_heads: of the layer.
+        target: how many elements its rows aim at, unless a call says so itself; None: not known.
+    """
+
+    #: Whether `record` wants ``wanted_by``.
+    popularity = True
+
+    def __init__(self, num_heads: int, num_key_value_heads: int, target: int | None = None) -> None:
+        self._heads = (num_heads, num_key_value_heads)
+        self._target = target
+        self._sums: dict[tuple[int, torch.device], _Sums] = {}
+
+    def record(
+        self,
+        call: AttentionCall,
+        kept: Tensor,
+        value_rows: Tensor,
+        empty: Tensor,
+        wanted_by: Tensor | None = None,
+        aims: Tensor | None = None,
+    ) -> None:
+        """Adds the rows of a call.
+
+        Args:
+            kept, empty: [B, Hq, Q].
+            value_rows: [B, Hkv, Q].
+            wanted_by: [B, Hkv, Q, Hq / Hkv]; None: no V row was wanted.
+            aims: [B, Q], the elements that each row aims at.
+        """
+        place = (threading.get_ident(), kept.device)
+        sums = self._sums.get(place)
+        if sums is None:
+            # normal tensors, which can be written to in any mode
+            with torch.inference_mode(False):
+                sums = self._sums.setdefault(place, _Sums(*self._heads, kept.device))
+        with sums.adding, torch.no_grad():
+            sums.add(call.rows.counts, call.rows.span, kept, value_rows, empty, wanted_by, self._aims(call, aims))
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        self._sums = {}
+
+    def result(self) -> LayerSummary:
+        """The sums over all rows so far, on the CPU."""
+        total = _Sums(*self._heads, torch.device("cpu")).result()
+        for sums in list(self._sums.values()):
+            with sums.adding:
+                total += sums.result()
+        return total
+
+    def _aims(self, call: AttentionCall, aims: Tensor | None) -> Tensor | None:
+        if aims is not None or self._target is None:
+            return aims
+        return torch.full_like(call.rows.counts, self._target)
+
+
+class _Sums:
+    """The sums of one thread on one device. Nothing here looks at a value, so that no step waits for the device."""
+
+    def __init__(self, num_heads: int, num_key_value_heads: int, device: torch.device) -> None:
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.long, device=device)
+
+        self.adding = threading.Lock()
+        self._rows, self._keys, self._sparse_rows, self._sparse_aims = (zeros() for _ in range(4))
+        self._kept, self._squares, self._empty, self._sparse_kept = (zeros(num_heads) for _ in range(4))
+        self._value_rows, self._most_value_rows = (zeros(num_key_value_heads) for _ in range(2))
+        self._wanted_by = zeros(num_key_value_heads, num_heads // num_key_value_heads)
+        self._kept_bins, self._value_row_bins = zeros(0), zeros(0)
+
+    def add(
+        self,
+        counts: Tensor,
+        span: int,
+        kept: Tensor,
+        value_rows: Tensor,
+        empty: Tensor,
+        wanted_by: Tensor | None,
+        aims: Tensor | None,
+    ) -> None:
+        """Adds rows of at most ``span`` keys: counts [B, Q], 0 for padding; the rest as `SummaryRecorder.record`."""
+        keys = counts.flatten().long()
+        real = (keys > 0).long()
+        kept, value_rows, empty = (each.transpose(0, 1).flatten(1) * real for each in (kept, value_rows, empty))
+        self._rows += real.sum()
+        self._keys += keys.sum()
+        self._kept += kept.sum(1)
+        self._squares += kept.square().sum(1)
+        self._empty += empty.sum(1)
+        self._value_rows += value_rows.sum(1)
+        torch.maximum(self._most_value_rows, value_rows.amax(1), out=self._most_value_rows)
+        self._kept_bins = _counted(self._kept_bins, kept, real, span)
+        self._value_row_bins = _counted(self._value_row_bins, value_rows, real, span)
+        if wanted_by is not None:
+            self._wanted_by += (wanted_by * real.view(len(counts), 1, -1, 1)).sum((0, 2))
+        if aims is not None:
+            self._add_sparse(keys, kept, aims.flatten().long())
+
+    def _add_sparse(self, keys: Tensor, kept: Tensor, aims: Tensor) -> None:
+        sparse = (keys > aims).long()
+        self._sparse_rows += sparse.sum()
+        self._sparse_aims += (aims * sparse).sum()
+        self._sparse_kept += (kept * sparse).sum(1)
+
+    def result(self) -> LayerSummary:
+        """The sums so far, on the CPU."""
+        return LayerSummary(
+            rows=int(self._rows),
+            keys=int(self._keys),
+            kept=_on_cpu(self._kept),
+            kept_squares=_on_cpu(self._squares),
+            empty=_on_cpu(self._empty),
+            value_rows=_on_cpu(self._value_rows),
+            most_value_rows=_on_cpu(self._most_value_rows),
+            kept_histogram=Histogram(_on_cpu(self._kept_bins)),
+            value_rows_histogram=Histogram(_on_cpu(self._value_row_bins)),
+            wanted_by=_on_cpu(self._wanted_by),
+            sparse_rows=int(self._sparse_rows),
+            sparse_aims=int(self._sparse_aims),
+            sparse_kept=_on_cpu(self._sparse_kept),
+        )
+
+
+def _counted(bins: Tensor, numbers: Tensor, real: Tensor, span: int) -> Tensor:
+    """``bins`` with the real ones among ``numbers`` [heads, rows] of at most ``span`` added."""
+    missing = bins_up_to(span) - len(bins)
+    if missing > 0:
+        with torch.inference_mode(False):
+            bins = torch.cat([bins, bins.new_zeros(missing)])
+    return bins.scatter_add_(0, bin_of(numbers, span).flatten(), real.expand_as(numbers).flatten())
+
+
+def _on_cpu(sums: Tensor) -> Tensor:
+    """A copy of its own."""
+    return sums.to("cpu", copy=True)
