@@ -34,6 +34,11 @@ app.command()(benchmark_generate)
 for registered in app.registered_commands:
     registered.cls = Command
 
+#: The extra that brings a package.
+_EXTRAS = {
+    "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets", "lm_eval": "eval",
+}  # fmt: skip
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -66,9 +71,7 @@ def main(commands: typer.Typer = app) -> None:
         Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        extra = {"transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets"}.get(
-            error.name or ""
-        )
+        extra = _EXTRAS.get(error.name or "")
         if extra is None:
             raise
         Console(stderr=True, soft_wrap=True).print(

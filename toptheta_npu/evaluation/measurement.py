@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedModel
 
-from .methods import Method
+from ..errors import TopThetaValueError
+from ..models.attach import num_layers
+from .methods import DENSER_LAYERS, Method
 from .reads import KeptSpread, LayerReads, Reads
 
 
@@ -59,3 +61,10 @@ class Task(Protocol):
             model: the model of the task or a copy of it, for threads of which each has its own.
             progress: called with the number of finished samples; what it raises ends the measurement.
         """
+
+
+def check_layers(model: PreTrainedModel) -> None:
+    """Raises TopThetaValueError unless the model has a layer from 2 on."""
+    layers = num_layers(model)
+    if layers <= DENSER_LAYERS:
+        raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))

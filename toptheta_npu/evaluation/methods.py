@@ -19,7 +19,7 @@ from .._checks import check_choice, check_modes
 from ..fallback import baselines
 from ..fallback.prefill import Selector, select_and_attend
 from ..models import Recording, apply_selection, sparsify
-from ..models.attach import attached
+from ..models.attach import attached, dense_prompts
 from ..models.attention import AttentionCall
 from ..models.selection import SelectionRule
 from ..models.sparsify import check_table, make_recorders
@@ -91,6 +91,12 @@ class Method:
     aims_at_k: bool = True
     key_reads: KeyReads = EVERY_KEY
     settings: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    @contextmanager
+    def enter_decoding(self, model: PreTrainedModel) -> Iterator[Recording]:
+        """The same for the decode steps of a generation: prompts, and all calls with several new tokens, are dense."""
+        with self.enter(model) as recording, dense_prompts(model):
+            yield recording
 
 
 def dense() -> Method:

@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -120,8 +121,8 @@ def needle_query(name: str) -> str:
 class RetrievalPrompt:
     """A question at the end of a long text, and the values offered as its answer.
 
-    ``tokens`` encode ``text``; the question starts at token ``query_start``. Each choice begins with a
-    space, and its tokens follow those of the prompt as if both had been encoded together.
+    ``tokens`` encode ``text``, after the special tokens that the tokenizer puts before a text; the question starts at
+    token ``query_start``. Each choice begins with a space; `choice_tokens` are its tokens.
     """
 
     kind: Kind
@@ -144,7 +145,8 @@ def key_value_prompt(
     """A table and a question after one of its values; the other choices are values of the same table.
 
     Args:
-        length: tokens of the prompt, met exactly; library source in front of the table makes up the rest.
+        length: tokens of the prompt, special ones included, met exactly; library source in front of the table makes
+            up the rest.
         depth: which pair is asked for, from 0 (the first) to 1 (the last).
         seed: the same arguments give the same prompt.
         split: where names, values and source come from.
@@ -254,6 +256,32 @@ class Accuracy:
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.total)
 
 
+def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> list[list[int]]:
+    """The tokens of each choice, those that follow the prompt when both are encoded together.
+
+    Raises:
+        TopThetaValueError: the tokenizer encodes the end of the prompt differently when a choice follows, so that the
+            prompt and its answer have no likelihood of their own.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> _, tokenizer = load_tiny_llama()
+        >>> prompt = needle_prompt(tokenizer, 256)
+        >>> tokenizer.decode(choice_tokens(tokenizer, prompt)[prompt.answer]) == prompt.choices[prompt.answer]
+        True
+    """
+    leading, tokens = leading_tokens(tokenizer), list(prompt.tokens)
+    wholes: list[list[int]] = _encode(tokenizer, [prompt.text + choice for choice in prompt.choices])
+    for choice, whole in zip(prompt.choices, wholes, strict=True):
+        if (leading + whole)[: len(tokens)] != tokens or len(leading + whole) == len(tokens):
+            end = prompt.text[prompt.text.rindex("\n") + 1 :]
+            raise TopThetaValueError(
+                "tokenizer", f"one that encodes {end!r} in the same way whether or not {choice!r} follows",
+                type(tokenizer).__name__, "use tasks of lm-eval for this model, such as niah_single_1",
+            )  # fmt: skip
+    return [(leading + whole)[len(tokens) :] for whole in wholes]
+
+
 def choice_log_likelihoods(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt
 ) -> Tensor:
@@ -263,25 +291,15 @@ def choice_log_likelihoods(
 
     Returns:
         float32 [8], on the CPU.
+
+    Raises:
+        TopThetaValueError: as `choice_tokens`.
     """
-    from transformers import DynamicCache
+    from .prefix import run_prefix, score
 
     with torch.inference_mode():
-        shared = DynamicCache(config=model.config)
-        tokens = torch.tensor([prompt.tokens], device=model.device)
-        last = model(tokens, past_key_values=shared, logits_to_keep=1).logits[0]
-        layers: list[Any] = list(shared.layers)
-        # updating a dynamic cache concatenates, so the shared keys and values are never written to
-        prefix = [(layer.keys, layer.values) for layer in layers]
-        scores = []
-        for choice in prompt.choices:
-            answer = torch.tensor(_encode(tokenizer, choice), device=model.device)
-            rows = [last]
-            if len(answer) > 1:
-                cache = DynamicCache(prefix, config=model.config)
-                rows.append(model(answer[None, :-1], past_key_values=cache).logits[0])
-            scores.append(torch.cat(rows).float().log_softmax(-1).gather(-1, answer[:, None]).sum())
-        return torch.stack(scores).cpu()
+        prefix = run_prefix(model, prompt.tokens)
+        return torch.tensor([score(model, prefix, each).log_likelihood for each in choice_tokens(tokenizer, prompt)])
 
 
 def accuracy(
@@ -314,9 +332,16 @@ def _generator(kind: Kind, length: int, depth: float, seed: int, split: corpus.S
     return random.Random(f"{kind} {split} {length} {float(depth)} {seed}")
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    return tokens
+def leading_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The special tokens that the tokenizer puts before a text."""
+    plain = _encode(tokenizer, "x")
+    whole: list[int] = tokenizer("x")["input_ids"]
+    return whole[: whole.index(plain[0])]
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str | list[str]) -> Any:
+    """The tokens of a text, or of each text of a list, without special ones."""
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def _count(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
@@ -330,7 +355,8 @@ def _facts_that_fit(
     if pairs is not None and pairs < CHOICES:
         raise TopThetaValueError("pairs", f"at least {CHOICES}, one for each choice", str(pairs))
     facts = list(draw_facts(generator, split, pairs or length // 8).items())
-    room = length - _SOURCE_LINE - max(_count(tokenizer, table_query(name)) for name, _ in facts)
+    question = max(_count(tokenizer, table_query(name)) for name, _ in facts)
+    room = length - len(leading_tokens(tokenizer)) - _SOURCE_LINE - question
     # the largest number of pairs whose table fits
     sizes = range(len(facts) + 1)
     fitting = bisect_right(sizes, room, key=lambda size: _count(tokenizer, table_text(dict(facts[:size])))) - 1
@@ -345,11 +371,12 @@ def _fit(
     tokenizer: PreTrainedTokenizerBase, length: int, source: str, compose: Callable[[str], str]
 ) -> tuple[str, tuple[int, ...]]:
     """The text around as much of ``source`` as makes it exactly ``length`` tokens."""
+    leading = leading_tokens(tokenizer)
     for start in range(_ATTEMPTS):
         end, excess = len(source), length
         while excess > 0 and end > start:
             text = compose(source[start:end])
-            tokens = _encode(tokenizer, text)
+            tokens = leading + _encode(tokenizer, text)
             excess = len(tokens) - length
             if excess == 0:
                 return text, tuple(tokens)
@@ -371,5 +398,14 @@ def _prompt(
 ) -> RetrievalPrompt:
     choices = [f" {choice}" for choice in (value, *others)]
     generator.shuffle(choices)
-    start = len(tokens) - _count(tokenizer, query)
+    start = _question_start(tokenizer, text, tokens, query)
     return RetrievalPrompt(kind, text, tokens, start, tuple(choices), choices.index(f" {value}"), depth)
+
+
+def _question_start(tokenizer: PreTrainedTokenizerBase, text: str, tokens: tuple[int, ...], query: str) -> int:
+    """The first token of the question; where it shares a token with the text before, that one."""
+    alone = tuple(_encode(tokenizer, query))
+    if tokens[-len(alone) :] == alone:
+        return len(tokens) - len(alone)
+    before = leading_tokens(tokenizer) + _encode(tokenizer, text.removesuffix(query))
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, tokens, strict=False)))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -41,9 +41,8 @@ class ModelWorkers:
     def __init__(self, model: PreTrainedModel, count: int | None = None) -> None:
         self.count = count or min(available_cores(), _MOST_WORKERS)
         self._models: SimpleQueue[PreTrainedModel] = SimpleQueue()
-        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         for _ in range(self.count):
-            self._models.put(copy.deepcopy(model, dict(shared)))
+            self._models.put(share_weights(model))
         self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="toptheta")
         self._stopped = False
         self._threads = torch.get_num_threads()
@@ -75,6 +74,12 @@ class ModelWorkers:
             return work(model)
         finally:
             self._models.put(model)
+
+
+def share_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of a model, of which the weights are the model's own."""
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
 
 
 def available_cores() -> int:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from .attention import STATE, LayerState, Rule, register
+from .attention import STATE, AttentionCall, LayerState, Rule, register
 from .borrowing import lend_class, lend_name, sparse_class
 from .rows import ForwardRows
 
@@ -49,6 +49,28 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
                 module = modules[state.index]
                 undo.callback(lend_class(module, classes[type(module)], state))
         yield rows
+
+
+@contextmanager
+def dense_prompts(model: PreTrainedModel) -> Iterator[None]:
+    """Within a context that sparsifies ``model``: calls with several new tokens are dense and not in its statistics."""
+    states = [state for module in attention_modules(model) if (state := getattr(module, STATE, None)) is not None]
+    rules: list[Rule] = [state.rule for state in states]
+    for state in states:
+        state.rule = _DensePrompts(state.rule)
+    try:
+        yield
+    finally:
+        for state, rule in zip(states, rules, strict=True):
+            state.rule = rule
+
+
+class _DensePrompts:
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        return call.dense() if call.query.shape[2] > 1 else self._rule.attend(call)
 
 
 def attention_modules(model: PreTrainedModel) -> list[Any]:

@@ -1,0 +1,231 @@
+"""Tasks of lm-eval, with its own prompts and scores: those of the paper, the local ones in ``tasks``, and your own.
+
+Texts that are only scored run under the method as a whole, as in the paper's question answering. Where the model writes
+the answer, the prompt is dense and every decode step attends by the method.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import io
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..errors import TopThetaValueError
+from .harness_model import harness_model
+from .harness_scores import details_of, scores_of
+from .harness_tasks import check_code, find_task, load_task
+from .measurement import Measurement, check_layers
+from .methods import Method
+from .reads import ReadCounter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+#: RULER, by the names that lm-eval gives its tasks; they need the extra ``lm_eval[ruler]``.
+RULER = (
+    "niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
+    "niah_multiquery", "niah_multivalue", "ruler_vt", "ruler_cwe", "ruler_fwe", "ruler_qa_squad", "ruler_qa_hotpot",
+)  # fmt: skip
+
+_BUILDING = threading.Lock()
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the paper ran a task: examples in the prompt, and what it told ``generate``."""
+
+    num_fewshot: int
+    generation: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: The paper's settings (section "Evaluation"), by lm-eval's names of the tasks; they hold unless others are asked for.
+PAPER_SETTINGS: Mapping[str, Setting] = MappingProxyType({
+    "arc_challenge": Setting(25),
+    "arc_easy": Setting(25),
+    "hellaswag": Setting(10),
+    "medmcqa": Setting(0),
+    # greedy, prompt and program together at most 2048 tokens
+    "humaneval": Setting(0, {"do_sample": False, "max_length": 2048}),
+    "longbench_qmsum": Setting(0, {"do_sample": False}),
+    "longbench_gov_report": Setting(0, {"do_sample": False}),
+})  # fmt: skip
+
+
+class LmEvalTask:
+    """A task of lm-eval; a document is a sample.
+
+    Args:
+        name: as lm-eval has it, or one of the local tasks: toptheta_key_value, toptheta_needle (both also with _token,
+            for answers of one token), toptheta_key_value_generate and toptheta_next_line.
+        tokenizer: of the model.
+        limit: the first so many documents; None for all.
+        num_fewshot: examples in the prompt; None: as in `PAPER_SETTINGS`, else the task's own number.
+        include_path: folders with further YAML files.
+        metadata: what the task makes of itself, such as ``{"lengths": [2048]}`` for the local tasks and
+            ``{"max_seq_lengths": [4096]}`` for those of RULER.
+        confirm_run_unsafe_code: let a task such as humaneval run the code that the model writes, on this machine.
+
+    Raises:
+        ModuleNotFoundError: lm-eval is missing; it comes with the extra ``eval``.
+        TopThetaValueError: there is no such task, it runs code without leave, or its data or modules cannot be had.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        >>> from toptheta_npu.evaluation import methods
+        >>> model, tokenizer = load_tiny_llama()
+        >>> task = LmEvalTask("toptheta_needle_token", tokenizer, limit=2, metadata={"lengths": [256]})
+        >>> method = methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> measurement = task.measure(method, model)
+        >>> measurement.metric, measurement.scores, measurement.details["prefill"]
+        ('acc', (1.0, 1.0), 'thresholded')
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: PreTrainedTokenizerBase,
+        limit: int | None = None,
+        num_fewshot: int | None = None,
+        include_path: Sequence[str | Path] = (),
+        metadata: Mapping[str, Any] | None = None,
+        confirm_run_unsafe_code: bool = False,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise TopThetaValueError("limit", "at least 1, or None for all documents", str(limit))
+        self._name = name
+        self._tokenizer = tokenizer
+        self._limit = limit
+        self._unsafe = confirm_run_unsafe_code
+        entry = find_task(name, include_path)
+        check_code(entry, confirm_run_unsafe_code)
+        shots = _num_fewshot(name, (entry.cfg or {}).get("num_fewshot"), num_fewshot)
+        with _BUILDING, _seeded():
+            self._task = load_task(entry, tokenizer, metadata or {})
+            self._configure(shots)
+            with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+                self._task.build_all_requests(limit=limit, rank=0, world_size=1)
+
+    @property
+    def name(self) -> str:
+        """As lm-eval has it."""
+        return self._name
+
+    @property
+    def samples(self) -> int:
+        """How many documents there are."""
+        return len({instance.doc_id for instance in self._task.instances})
+
+    @property
+    def prefill(self) -> str:
+        """``"dense"`` where the model writes the answer, ``"thresholded"`` where a text is only scored."""
+        return "dense" if self._task.OUTPUT_TYPE == "generate_until" else "thresholded"
+
+    def measure(
+        self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
+    ) -> Measurement:
+        """The score of every document by the task's first metric of acc_norm, acc, exact_match and others, as
+        `Task.measure`.
+
+        The details have ``prefill``, lm-eval's own ``metrics``, ``num_fewshot``, ``version`` and ``filter``, how many
+        requests were ``truncated`` to the model's context, and, document by document, the ``length``, ``depth`` and
+        ``margin`` that it has.
+
+        Raises:
+            TopThetaValueError: the model has no layer from 2 on, or writes one token per answer at most.
+        """
+        from lm_eval import evaluate
+
+        check_layers(model)
+        task, counter = self._unused_task(), ReadCounter(method)
+        share = _Share(len(task.instances), self.samples)
+
+        def answered(requests: int) -> None:
+            counter.add(recording.summaries())
+            recording.clear()
+            progress(share.of_documents(requests))
+
+        harness = harness_model(model, self._tokenizer, answered)
+        enter = method.enter_decoding if self.prefill == "dense" else method.enter
+        with _seeded(model.device), enter(model) as recording:
+            results = evaluate(
+                harness, {"tasks": {self._name: task}}, limit=self._limit, bootstrap_iters=0, log_samples=True,
+                confirm_run_unsafe_code=self._unsafe,
+            )  # fmt: skip
+        metric, better, scores = scores_of(results["samples"][self._name], results["higher_is_better"][self._name])
+        details = {"prefill": self.prefill, "truncated": harness.truncated, **details_of(self._name, results)}
+        read = counter.result()
+        if not read.reads.keys_mean:
+            remedy = "let the task generate several tokens"
+            raise TopThetaValueError("task", "decode steps, which attend by the method", "none", remedy)
+        return Measurement(metric, better, tuple(scores), details=details, **read._asdict())
+
+    def _configure(self, num_fewshot: int) -> None:
+        self._task.set_config("num_fewshot", num_fewshot)
+        self._task.set_fewshot_seed(1234)  # lm-eval's
+        setting = PAPER_SETTINGS.get(self._name)
+        if setting and setting.generation:
+            self._task.set_config("generation_kwargs", dict(setting.generation), update=True)
+
+    def _unused_task(self) -> Any:
+        """The task with requests that wait for answers, the same ones each time."""
+        task = copy.copy(self._task)
+        task._instances = [
+            dataclasses.replace(instance, resps=[], filtered_resps={}) for instance in self._task.instances
+        ]
+        task.build_all_requests = _built_already
+        return task
+
+
+def _num_fewshot(name: str, own: int | None, wanted: int | None) -> int:
+    """Examples in the prompt; lm-eval lets nobody add some to a task that is defined to have none."""
+    if wanted is None:
+        return PAPER_SETTINGS[name].num_fewshot if name in PAPER_SETTINGS else own or 0
+    if wanted < 0 or (own == 0 and wanted):
+        raise TopThetaValueError("num_fewshot", "0 or more" if own else f"0, as {name} has it", str(wanted))
+    return wanted
+
+
+def _built_already(**_: object) -> None:
+    return None
+
+
+class _Share:
+    """About how many documents are finished, from the number of answered requests."""
+
+    def __init__(self, requests: int, documents: int) -> None:
+        self._requests, self._documents = requests, documents
+        self._answered = 0
+
+    def of_documents(self, answered: int) -> int:
+        """After so many further answers."""
+        self._answered += answered
+        return self._answered * self._documents // self._requests
+
+
+@contextlib.contextmanager
+def _seeded(device: torch.device = _CPU) -> Iterator[None]:
+    """The seeds of lm-eval's command line, and the caller's random state afterwards."""
+    state, numbers = random.getstate(), np.random.get_state()
+    others: dict[str, Any] = {} if device.type == "cpu" else {"device_type": device.type}
+    with torch.random.fork_rng([device] if others else [], **others):
+        random.seed(0)
+        np.random.seed(1234)
+        torch.manual_seed(1234)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numbers)

@@ -1,0 +1,185 @@
+"""Retrieval prompts as a task: how often the model chooses the true value, by the prompt's length and the fact's depth.
+
+The text up to the question runs densely, once for all methods. The question and the offered values then run under the
+method, each row exactly as its decode step would.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from transformers import PreTrainedModel
+
+from .._checks import check_choice
+from ..errors import TopThetaValueError
+from ..models.threshold_rule import PrefillMode
+from . import corpus, retrieval
+from .measurement import Measurement, check_layers
+from .methods import Method
+from .prefix import Prefix, run_prefix, score
+from .reads import ReadCounter
+from .retrieval import RetrievalPrompt
+from .workers import share_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def prompts_of(
+    tokenizer: PreTrainedTokenizerBase,
+    kind: retrieval.Kind,
+    lengths: Sequence[int],
+    depths: Sequence[float],
+    seeds: Sequence[int],
+    split: corpus.Split = "evaluation",
+) -> Iterator[RetrievalPrompt]:
+    """A prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
+    make = retrieval.key_value_prompt if kind == "key_value" else retrieval.needle_prompt
+    for seed, length, depth in itertools.product(seeds, lengths, depths):
+        yield make(tokenizer, length, depth, seed, split)
+
+
+class RetrievalTask:
+    """Key-value or needle prompts, with eight answers each.
+
+    A prompt scores 1 if the true value is the most likely one, else 0; guessing gives 1/8.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: of the model.
+        kind: ``"key_value"`` or ``"needle"``.
+        lengths: tokens of a prompt.
+        depths: where the fact stands, from 0 (the start) to 1 (the end).
+        seeds: prompts for each length and depth.
+        split: of the library that names, values and source come from.
+        prefill: ``"dense"``, or ``"thresholded"``: the text before the question runs under the method, too, which
+            takes a prefill per prompt and method.
+        prefix_bytes: the keys and values of the dense texts are kept up to this many bytes, those of the first prompts;
+            the texts of the others run densely again for every method.
+
+    Raises:
+        TopThetaValueError: the model has no layer from 2 on, an argument is unusable, or the tokenizer has no answers
+            of its own, as `retrieval.choice_tokens` says.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        >>> from toptheta_npu.evaluation import methods
+        >>> model, tokenizer = load_tiny_llama()
+        >>> task = RetrievalTask(model, tokenizer, "needle", lengths=(256,), depths=(0.0, 1.0), seeds=(0,))
+        >>> method = methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> measurement = task.measure(method, model)
+        >>> measurement.scores, measurement.details["depth"]
+        ((1.0, 1.0), [0.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        kind: retrieval.Kind,
+        lengths: Sequence[int] = (512, 1024, 2048),
+        depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+        seeds: Sequence[int] = range(8),
+        *,
+        split: corpus.Split = "evaluation",
+        prefill: PrefillMode = "dense",
+        prefix_bytes: int = 2**30,
+    ) -> None:
+        check_choice("kind", kind, get_args(retrieval.Kind))
+        check_choice("prefill", prefill, get_args(PrefillMode))
+        for name, values in (("lengths", lengths), ("depths", depths), ("seeds", seeds)):
+            if not values:
+                raise TopThetaValueError(name, "at least one", "none")
+        check_layers(model)
+        self._name = kind
+        self._prefill = prefill
+        self.prompts = list(prompts_of(tokenizer, kind, lengths, depths, seeds, split))
+        self._choices = [retrieval.choice_tokens(tokenizer, prompt) for prompt in self.prompts]
+        self._prefixes = self._kept_prefixes(model, prefix_bytes) if prefill == "dense" else []
+
+    @property
+    def name(self) -> str:
+        """The kind of the prompts."""
+        return self._name
+
+    @property
+    def samples(self) -> int:
+        """How many prompts there are."""
+        return len(self.prompts)
+
+    def measure(
+        self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
+    ) -> Measurement:
+        """The score of every prompt, as `Task.measure`.
+
+        The details have, prompt by prompt: ``length``, ``depth``, and ``margin``, the log-likelihood of the true value
+        less that of the most likely other one, in nats; and ``dense_prompts``, how many of them have no row of more
+        than k keys, so that no method chooses there.
+
+        Raises:
+            TopThetaValueError: all prompts are such.
+        """
+        dense_prompts = self._count_dense(method)
+        # the model itself is the method's within the context
+        dense = share_weights(model) if self._prefill == "dense" and len(self._prefixes) < len(self.prompts) else model
+        counter, margins = ReadCounter(method), []
+        with torch.inference_mode(), method.enter(model) as recording:
+            for index, prompt in enumerate(self.prompts):
+                before = self._text_before(index, dense)
+                rest = prompt.tokens[prompt.query_start :] if before else prompt.tokens
+                margins.append(_margin(model, run_prefix(model, rest, before), self._choices[index], prompt.answer))
+                counter.add(recording.summaries())
+                recording.clear()
+                progress(index + 1)
+        scores = tuple(float(margin > 0) for margin in margins)
+        details = self._details(margins) | {"dense_prompts": dense_prompts}
+        return Measurement("accuracy", True, scores, details=details, **counter.result()._asdict())
+
+    def _details(self, margins: list[float]) -> dict[str, Any]:
+        return {
+            "prefill": self._prefill,
+            "length": [len(prompt.tokens) for prompt in self.prompts],
+            "depth": [prompt.depth for prompt in self.prompts],
+            "margin": margins,
+        }
+
+    def _kept_prefixes(self, model: PreTrainedModel, limit: int) -> list[Prefix]:
+        prefixes: list[Prefix] = []
+        held = 0
+        with torch.inference_mode():
+            for prompt in self.prompts:
+                prefix = _run_text(model, prompt)
+                held += prefix.num_bytes
+                if held > limit:
+                    break
+                prefixes.append(prefix)
+        return prefixes
+
+    def _text_before(self, index: int, dense: PreTrainedModel) -> Prefix | None:
+        """The dense text before the question; None where it is not dense."""
+        if self._prefill != "dense":
+            return None
+        return self._prefixes[index] if index < len(self._prefixes) else _run_text(dense, self.prompts[index])
+
+    def _count_dense(self, method: Method) -> int:
+        k = method.k or 0
+        longest = max(len(prompt.tokens) for prompt in self.prompts)
+        if longest <= k:
+            raise TopThetaValueError(
+                "lengths", f"prompts of more than k = {k} tokens", f"at most {longest}",
+                "a row of at most k keys is dense: ask for longer prompts, or for a smaller k",
+            )  # fmt: skip
+        return sum(len(prompt.tokens) <= k for prompt in self.prompts)
+
+
+def _run_text(model: PreTrainedModel, prompt: RetrievalPrompt) -> Prefix:
+    return run_prefix(model, prompt.tokens[: prompt.query_start])
+
+
+def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], answer: int) -> float:
+    """How much more likely the answer is than the most likely other choice, in nats."""
+    likelihoods = [score(model, prompt, tokens).log_likelihood for tokens in choices]
+    return likelihoods[answer] - max(each for index, each in enumerate(likelihoods) if index != answer)
