@@ -487,8 +487,18 @@ def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.
     assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1") == 2
     said = words(capsys.readouterr().err)
     assert (
-        "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); pass" in said
+        "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); give the "
+        "options and texts that it was made with, add --restart to replace it and begin anew, or name another" in said
     )
+    assert "going on" not in said + words(capsys.readouterr().out)
+    assert state.read_bytes() == kept
+    # nor do other texts
+    Path("other.txt").write_text((OTHER_BOOKS / "header.py").read_text())
+    capsys.readouterr()
+    assert main(str(model), "--text", "other.txt", *QUICK) == 2
+    printed = capsys.readouterr()
+    assert "got one with another sequence 0; give the options and texts" in words(printed.err)
+    assert "going on" not in printed.out
     assert state.read_bytes() == kept
     assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1", "--restart") == 0
     assert "going on" not in capsys.readouterr().out
@@ -497,6 +507,32 @@ def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.
     capsys.readouterr()
     assert main(str(model), "--text", "book.txt", *QUICK, "--force") == 0
     assert "note: going on from thresholds.theta.partial; --restart begins anew." in words(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"of somebody else", "expected a safetensors file, got something else or a damaged file"),
+        (None, "expected the state of a calibration, got a threshold table"),
+    ],
+)
+def test_a_foreign_file_in_the_place_of_the_state_is_left_alone(
+    content: bytes | None, message: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = folder / "thresholds.theta.partial"
+    if content is None:
+        assert main(str(model), "--text", "book.txt", *QUICK, "-o", str(state)) == 0
+        capsys.readouterr()
+        content = state.read_bytes()
+    state.write_bytes(content)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    printed = capsys.readouterr()
+    assert f"thresholds.theta.partial: {message}" in words(printed.err)
+    assert "; add --restart to replace it and begin anew, or name another output with -o" in words(printed.err)
+    assert "going on" not in printed.out
+    assert state.read_bytes() == content
+    assert main(str(model), "--text", "book.txt", *QUICK, "--restart") == 0
+    assert not state.exists()
 
 
 def test_the_state_outlives_a_table_that_cannot_be_saved(
