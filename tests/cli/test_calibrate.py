@@ -25,7 +25,7 @@ import transformers
 import yaml
 
 from tests.cli.command import toptheta
-from tests.models.tiny import new_model
+from tests.cli.folders import save_model
 from toptheta_npu import cli
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.calibration import Calibrator
@@ -52,14 +52,6 @@ def quiet_and_one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
     transformers.utils.logging.set_verbosity(verbosity)
     transformers.utils.logging.enable_progress_bar()
-
-
-def save_model(folder: Path, kind: str = "llama") -> Path:
-    """A tiny random model with the tokenizer of the embedded one."""
-    new_model(kind, layers=3, vocab_size=2048, bos_token_id=0, eos_token_id=0).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TINY_LLAMA / name, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

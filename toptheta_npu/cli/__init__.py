@@ -17,6 +17,7 @@ from .calibrate import calibrate
 from .convert import convert
 from .demo import demo
 from .doctor import doctor
+from .evaluate import evaluate
 from .inspect import inspect
 from .merge import merge
 from .shell import Command
@@ -27,6 +28,7 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
 app.command()(merge)
+app.command()(evaluate)
 app.command()(inspect)
 app.command()(convert)
 app.command()(benchmark)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ..errors import TopThetaValueError
-from .measurement import Measurement, check_layers
-from .methods import Method
-from .prefix import Prefix, run_prefix
+from .measurement import Measurement
+from .methods import DENSER_LAYERS, Method
 from .reads import KeptSpread, ReadCounter, Reads
+
+_Prefix = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,15 @@ class PerplexityTask:
     """
 
     def __init__(self, model: PreTrainedModel, windows: Tensor, positions: int = 512) -> None:
-        length = windows.shape[1]
-        if not 1 <= positions <= length - 2:
-            raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
-        check_layers(model)
+        layers = model.config.num_hidden_layers
+        check_positions(positions, windows.shape[1])
+        if layers <= DENSER_LAYERS:
+            raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))
         self.model = model
         self.windows = windows
         self.positions = positions
         with torch.inference_mode():
-            self._prefixes = [run_prefix(model, window[: length - positions - 1]) for window in windows]
+            self._prefixes = [self._dense_prefix(window) for window in windows]
 
     @property
     def name(self) -> str:
@@ -113,9 +115,24 @@ class PerplexityTask:
         ratio = found.reads.kept_mean / method.k if method.k and method.aims_at_k else None
         return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
 
+    def _dense_prefix(self, window: Tensor) -> _Prefix:
+        tokens = window[None, : len(window) - self.positions - 1]
+        cache = DynamicCache(config=self.model.config)
+        self.model(tokens.to(self.model.device), past_key_values=cache, logits_to_keep=1)
+        layers: list[Any] = list(cache.layers)
+        return [(layer.keys, layer.values) for layer in layers]
 
-def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: Prefix) -> float:
+
+def check_positions(positions: int, length: int) -> None:
+    """Raises TopThetaValueError unless windows of ``length`` tokens leave a prefix before their last ``positions``."""
+    if not 1 <= positions <= length - 2:
+        raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
+
+
+def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: _Prefix) -> float:
     """Mean nats of all tokens but the first, after a prefix."""
+    # updating a dynamic cache concatenates, so the shared prefix is never written to
+    cache = DynamicCache(prefix, config=model.config)
     tokens = tokens.to(model.device)
-    logits = model(tokens[None, :-1], past_key_values=prefix.to_continue()).logits[0]
+    logits = model(tokens[None, :-1], past_key_values=cache).logits[0]
     return F.cross_entropy(logits.float(), tokens[1:], reduction="mean").item()
