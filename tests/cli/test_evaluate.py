@@ -195,7 +195,7 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--task", "perplexty"), "--task: expected perplexity, key-value, needle or a task of lm-eval, got 'perplexty'"),
+        (("--task", "perplexty"), "expected perplexity, key-value, needle or a task of lm-eval, got 'perplexty'"),
         (("--task", "arc_chalenge"), "did you mean arc_challenge"),
         (("--method", "top-theat"), "method: expected the name of a method, got 'top-theat'; did you mean top-theta?"),
         (("--method", "top-theta:sdk=none"), "sdk"),

@@ -1,0 +1,69 @@
+"""The evaluation study on the embedded model, with the commands that a user has for theirs.
+
+    python -m benchmarks.evaluation_study [--cut] [--stored]
+
+It writes docs/results/evaluation and renews the tables and figures of docs/reproduction.md. About 40 minutes on two
+cores; figures do not depend on what else runs there. Interrupted, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.evaluation_study import tables, thresholds
+from benchmarks.evaluation_study.commands import CUT, FULL, Scale, commands
+from benchmarks.tables import renew
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
+RESULTS = PAGE.parent / "results" / "evaluation"
+#: Thresholds are made again from the same texts; results are what is committed.
+TABLES = Path("build") / "evaluation_study"
+
+
+def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None:
+    """Calibrates what is not calibrated yet, and runs every command."""
+    for each in (folder, results):
+        each.mkdir(parents=True, exist_ok=True)
+    thresholds.make(folder, scale.sequences)
+    for command in commands(scale):
+        words = command.arguments(folder, results, scale)
+        console.rule(f"{command.file}: {', '.join(command.methods)}")
+        subprocess.run([sys.executable, "-m", "toptheta_npu", "evaluate", *words], check=True)
+
+
+def draw(results: Path, figures: Path) -> None:
+    """The figures, by the command that users have."""
+    files = [str(path) for path in sorted(results.glob("*.jsonl"))]
+    subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *files, "-o", str(figures)], check=True)
+
+
+def main(
+    cut: Annotated[bool, typer.Option("--cut", help="A little of everything; keeps nothing.")] = False,
+    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
+) -> None:
+    """Measure, draw and renew the page."""
+    console, started = Console(width=max(Console().width, 120), highlight=False), time.perf_counter()
+    if cut:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            measure(CUT, folder / "tables", folder / "results", console)
+            draw(folder / "results", folder / "figures")
+            tables.all_tables(folder / "results")
+    else:
+        if not stored:
+            measure(FULL, TABLES, RESULTS, console)
+            draw(RESULTS, RESULTS)
+        renew(PAGE, tables.all_tables(RESULTS))
+    console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
+
+
+if __name__ == "__main__":
+    typer.run(main)
