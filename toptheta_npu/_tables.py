@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 #: What stands beside the text of a column: padding, and a divider or edge.
@@ -30,7 +31,7 @@ class Table:
         for number, column in enumerate(self.columns):
             table.add_column(column, justify="right" if number else "left", no_wrap=number > 0)
         for row in self.rows:
-            table.add_row(*map(_unmarked, row))
+            table.add_row(*(escape(_unmarked(cell)) for cell in row))
         return table
 
     def folded(self, width: int) -> list[Table]:

@@ -35,7 +35,7 @@ def inspect(
 ) -> None:
     """Tell what a file of thresholds holds: its origin, theta, elements kept, gaps, and how well the fit fits."""
     from ..thresholds import ThresholdTable
-    from ..thresholds.summary import summarise
+    from ..thresholds.summary import in_words, summarise
 
     if plot is not None:
         _prepare(plot)
@@ -45,7 +45,7 @@ def inspect(
     if as_json:
         print(json.dumps({"file": str(file), **found}, indent=1))
     else:
-        _show(console, str(file), found)
+        _show(console, f"{file}: {in_words(table)}", found)
     if plot is not None:
         for line in _draw(table, found["shown_k"], layer, plot):
             (Console(stderr=True, soft_wrap=True) if as_json else console).print(line, markup=False)
@@ -66,9 +66,9 @@ def _draw(table: ThresholdTable, k: int, layer: int | None, folder: Path) -> lis
     return [*(f"{file} written." for file in files), *left_out]
 
 
-def _show(console: Console, file: str, found: dict[str, Any]) -> None:
+def _show(console: Console, title: str, found: dict[str, Any]) -> None:
     head = found["header"]
-    console.print(f"{escape(file)}: {head['placement']}, {head['estimator']}, {_size(head)}\n")
+    console.print(f"{escape(title)}\n")
     for table in _layer_tables(found) if "layers" in found else _head_tables(found):
         printing.print_table(console, table)
         console.print()
@@ -76,11 +76,6 @@ def _show(console: Console, file: str, found: dict[str, Any]) -> None:
         console.print(f"k̃: not in the file; the estimator {head['estimator']} keeps no counts of it.\n")
     console.print("Settings and origin")
     console.print(_origin(head), width=console.width)
-
-
-def _size(head: dict[str, Any]) -> str:
-    ks, lengths = ", ".join(map(str, head["k"])), head["lengths"]
-    return f"k = {ks}, {head['layers']} layers x {head['heads']} heads, rows of {lengths[0]} to {lengths[-1]} keys"
 
 
 def _origin(head: dict[str, Any]) -> RichTable:
