@@ -107,16 +107,21 @@ def test_the_embedded_model_needs_no_arguments_and_keeps_about_k(embedded: tuple
     assert table.k.tolist() == [64, 128]
     assert table.layer_k == (128, 128, 0, 0, 0, 0)
     ratios = [float(ratio) for ratio in re.findall(r"(\d\.\d\d) \(\d\.\d\d to \d\.\d\d\)", text)]
-    assert len(ratios) == 2 * 6
+    assert len(ratios) == 2 * 6 - 2
+    # the first two layers keep 128 either way
+    rows = re.findall(r"^ +(\d\*?) +(as k=128)?", text, re.MULTILINE)
+    assert rows == [("0*", "as k=128"), ("1*", "as k=128"), ("2", ""), ("3", ""), ("4", ""), ("5", "")]
     assert all(0.6 < ratio < 1.6 for ratio in ratios)
 
 
 def test_the_summary_says_what_was_made_and_what_comes_next(embedded: tuple[Path, str]) -> None:
     text = embedded[1]
     assert "\x1b" not in text
+    assert "8 held out.\n" in text  # a program reads it: nothing is broken into lines
     for part in (
         r"^tiny_llama: 6 layers x 8 heads, on cpu with 1 thread\. pooled, pre_softmax, k = 64, 128, on 3 windows",
-        r"On 4 held-out windows: k̃/k, the mean over heads and rows \(5th to 95th percentile of the rows\)",
+        r"on 3 windows of 512 tokens; 8 held out\. On 4 of 8 held-out windows, since every k takes a pass: k̃/k",
+        r"the mean over heads and rows \(5th to 95th percentile of the rows\)",
         r"\* keeps at least 128\. Dense: rows of up to k keys \(\d+ % and \d+ % of the held-out rows at k = 64 and 128",
         r"\); up to 128 keys in layers 0 and 1\.",
         r"Row lengths: \d+ from 65 to 512, ",
@@ -693,7 +698,9 @@ def test_a_terminal_sees_progress_that_goes_away(model: Path, folder: Path) -> N
     assert process.wait() == 0
     text = seen.decode()
     assert "calibrating" in text
-    assert "left:" in text
+    counts = re.findall(r"(\d+)/(\d+|\?)", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text))
+    assert ("5", "5") in counts  # four windows to calibrate on, one to judge by
+    assert all(of != "?" and int(done) <= int(of) for done, of in counts)
     # rich clears each line before it writes it anew, and the line of the bar itself in the end
     (first,) = [line for line in text.split("\n") if "tiny-random: 3 layers" in line]
     assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", first.split("\x1b[2K")[-1]).startswith("tiny-random: 3 layers")

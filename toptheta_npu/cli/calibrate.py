@@ -21,6 +21,7 @@ from .._configuration import as_yaml, use_as_defaults
 from .._files import check_writable
 from ..errors import TopThetaValueError
 from . import calibration_options as asked
+from . import printing
 from .bars import Bars
 from .calibration_work import Ranks, interruptible, noted, parse_shard, resumable, shard_file, state_file
 from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
@@ -136,12 +137,12 @@ def run(options: asked.Options) -> None:
 
     started = time.perf_counter()
     ranks = Ranks()
-    console = Console(width=max(Console().width, 120), highlight=False, quiet=not ranks.first)
+    console = printing.console(quiet=not ranks.first)
     part, device = _checked(options, ranks)
     texts = calibration_texts.find_texts(options)
     candidate, plan = _prepared(options)
     with Bars(ranks.first) as bars:
-        read = bars.add("reading the texts", plan.sequences)
+        read = bars.add("reading the texts", calibration_texts.windows_wanted(texts, plan))
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
     console.print(escape(_intention(options, candidate, plan, material, device)))
     for note in material.notes:
@@ -164,7 +165,7 @@ def run(options: asked.Options) -> None:
     for line in (
         _shard_conclusion(options, part) if part else _conclusion(options, table, time.perf_counter() - started)
     ):
-        console.print(escape(line), soft_wrap=True)
+        console.print(escape(line))
 
 
 def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
@@ -300,7 +301,7 @@ def _report(
     with Bars(True) as bars:
         progress = bars.add("checking on held-out text", len(windows) * len(table.k))
         kept = calibration_report.judge(network, table, windows, progress)
-    calibration_report.show(console, table, kept, len(windows))
+    calibration_report.show(console, table, kept, len(windows), len(material.held_out))
     for warning in calibration_report.warnings_of(kept, options.estimator):
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
