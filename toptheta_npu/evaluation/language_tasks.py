@@ -51,7 +51,8 @@ class Setting:
     generation: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The paper's settings (section "Evaluation"), by lm-eval's names of the tasks; they hold unless others are asked for.
+#: The paper's tasks (section "Evaluations") by lm-eval's names, with the settings of its published runs; these hold
+#: unless others are asked for.
 PAPER_SETTINGS: Mapping[str, Setting] = MappingProxyType({
     "arc_challenge": Setting(25),
     "arc_easy": Setting(25),
@@ -194,7 +195,7 @@ def _num_fewshot(name: str, own: int | None, wanted: int | None) -> int:
     if wanted is None:
         return PAPER_SETTINGS[name].num_fewshot if name in PAPER_SETTINGS else own or 0
     if wanted < 0 or (own == 0 and wanted):
-        raise TopThetaValueError("num_fewshot", "0 or more" if own else f"0, as {name} has it", str(wanted))
+        raise TopThetaValueError("num_fewshot", f"0, as {name} has it" if own == 0 else "0 or more", str(wanted))
     return wanted
 
 

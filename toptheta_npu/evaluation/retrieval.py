@@ -21,7 +21,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -398,14 +397,16 @@ def _prompt(
 ) -> RetrievalPrompt:
     choices = [f" {choice}" for choice in (value, *others)]
     generator.shuffle(choices)
-    start = _question_start(tokenizer, text, tokens, query)
+    start = _question_start(tokenizer, tokens, query)
     return RetrievalPrompt(kind, text, tokens, start, tuple(choices), choices.index(f" {value}"), depth)
 
 
-def _question_start(tokenizer: PreTrainedTokenizerBase, text: str, tokens: tuple[int, ...], query: str) -> int:
+def _question_start(tokenizer: PreTrainedTokenizerBase, tokens: tuple[int, ...], query: str) -> int:
     """The first token of the question; where it shares a token with the text before, that one."""
     alone = tuple(_encode(tokenizer, query))
     if tokens[-len(alone) :] == alone:
         return len(tokens) - len(alone)
-    before = leading_tokens(tokenizer) + _encode(tokenizer, text.removesuffix(query))
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, tokens, strict=False)))
+    for start in reversed(range(1, len(tokens))):
+        if query in tokenizer.decode(tokens[start:]):
+            return start
+    raise TopThetaValueError("tokenizer", f"one whose tokens give back {query!r}", type(tokenizer).__name__)
