@@ -19,6 +19,7 @@ from .demo import demo
 from .doctor import doctor
 from .inspect import inspect
 from .merge import merge
+from .plot import plot
 from .shell import Command
 
 # rich's boxes cut the names of long options
@@ -29,6 +30,7 @@ app.command()(calibrate)
 app.command()(merge)
 app.command()(inspect)
 app.command()(convert)
+app.command()(plot)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 for registered in app.registered_commands:
