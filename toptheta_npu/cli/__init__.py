@@ -20,6 +20,7 @@ from .doctor import doctor
 from .evaluate import evaluate
 from .inspect import inspect
 from .merge import merge
+from .plot import plot
 from .shell import Command
 
 # rich's boxes cut the names of long options
@@ -31,6 +32,7 @@ app.command()(merge)
 app.command()(evaluate)
 app.command()(inspect)
 app.command()(convert)
+app.command()(plot)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 for registered in app.registered_commands:
