@@ -100,7 +100,7 @@ def test_every_method_at_every_k_with_every_table(
     said = words(capsys.readouterr().out)
     assert "tiny-random on cpu: 11 points, from 5 methods on perplexity." in said
     assert "perplexity: top-k, k=8: perplexity" in said
-    assert "evaluation.jsonl: 11 points. Next: toptheta plot evaluation.jsonl" in said
+    assert "evaluation.jsonl: 11 points. Next: toptheta plot evaluation.jsonl -o figures" in said
 
 
 def test_perplexity_is_that_of_the_plain_model(model: Path, folder: Path) -> None:

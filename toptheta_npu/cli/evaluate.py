@@ -373,5 +373,5 @@ def _conclusion(options: Options, points: int) -> list[str]:
     output = shlex.quote(str(options.output))
     return [
         f"{options.output}: {points} points.",
-        f"Next: toptheta plot {output}",
+        f"Next: toptheta plot {output} -o figures",
     ]

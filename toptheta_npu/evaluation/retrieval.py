@@ -407,6 +407,6 @@ def _question_start(tokenizer: PreTrainedTokenizerBase, tokens: tuple[int, ...],
     if tokens[-len(alone) :] == alone:
         return len(tokens) - len(alone)
     for start in reversed(range(1, len(tokens))):
-        if query in tokenizer.decode(tokens[start:]):
+        if query in tokenizer.decode(list(tokens[start:])):
             return start
     raise TopThetaValueError("tokenizer", f"one whose tokens give back {query!r}", type(tokenizer).__name__)
