@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.evaluation_study import tables, thresholds
-from benchmarks.evaluation_study.commands import CUT, FULL, Scale, commands
+from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, Scale, commands
 from benchmarks.tables import renew
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
@@ -42,7 +42,12 @@ def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None
 def draw(results: Path, figures: Path) -> None:
     """The figures, by the command that users have."""
     files = [str(path) for path in sorted(results.glob("*.jsonl"))]
-    subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *files, "-o", str(figures)], check=True)
+    compared = [word for name in COMPARED for word in ("--method", name)]
+    compared += [word for name in SHIPPED for word in ("--table", name)]
+    for folder, words in (("compared", [*files, *compared]), ("all", files)):
+        subprocess.run(
+            [sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder), "--k", "32"], check=True
+        )
 
 
 def main(

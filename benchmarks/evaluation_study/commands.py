@@ -11,6 +11,10 @@ SHIPPED = ("pre_softmax", "post_softmax")
 WITH_MASS, EQUAL_PRE, EQUAL_POST = "pre_with_mass", "equal_pre", "equal_post"
 
 
+#: The methods that every task has.
+COMPARED = ("top-theta", "top-k", "last-k", "blasst", "pages")
+
+
 @dataclass(frozen=True)
 class Scale:
     """How much is measured.
@@ -74,16 +78,12 @@ def commands(scale: Scale) -> list[Command]:
     few = scale.ks[:2]
     perplexity = Command("perplexity", ("perplexity",), (), SHIPPED, scale.ks)
     return [
-        replace(perplexity, methods=(
-            "dense", "top-theta", "top-k", "last-k", "random-k", "blasst", "pages", "value-mean",
-        )),
+        replace(perplexity, methods=("dense", *COMPARED, "random-k", "value-mean")),
         replace(perplexity, methods=_compensations(), tables=(WITH_MASS,), ks=few[:1]),
         replace(perplexity, methods=("top-theta:vmc=false",), tables=SHIPPED[1:], ks=few[:1]),
         replace(perplexity, methods=("top-theta:selection=union", "top-k:selection=union"), ks=few),
         *_equal_first_layers(perplexity, few),
-        Command("retrieval", ("key-value", "needle"), (
-            "dense", "top-theta", "top-k", "last-k", "blasst", "pages",
-        ), SHIPPED, few),
+        Command("retrieval", ("key-value", "needle"), ("dense", *COMPARED), SHIPPED, few),
         Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[1:]),
     ]  # fmt: skip
 

@@ -17,14 +17,20 @@ def plot(
     k: Annotated[
         int | None, typer.Option("--k", help="Show this k where a figure has one. Default: the middle one.")
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Draw this method and dense alone; may be given again. Default: all.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="Of Top-θ, draw these thresholds alone; may be given again. Default: all.")
+    ] = None,
 ) -> None:
     """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
     import matplotlib  # noqa: F401
 
-    from ..evaluation.plots import joined, save_plots
+    from ..evaluation.plots import chosen, joined, save_plots
     from ..evaluation.results import read_results
 
-    points = joined({str(file): read_results(file) for file in files})
+    points = chosen(joined({str(file): read_results(file) for file in files}), method or (), table or ())
     check_output_folder("--output", output, "tradeoff.png")
     written, left_out = save_plots(points, k, output)
     console = Console(highlight=False)

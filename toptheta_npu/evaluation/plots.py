@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .._outputs import Drawing, save_figures
-from ..errors import TopThetaValueError
+from ..errors import TopThetaValueError, nearest
 from .measurement import Measurement
+from .method_names import parse_method
 from .plot_style import Measured
 from .read_plots import draw_kept, draw_kept_over_target, draw_popularity, draw_traffic
 from .results import Point, Results
@@ -45,6 +46,30 @@ def joined(results: Mapping[str, Results]) -> dict[Point, Measurement]:
                     "FILE", f"one result for {point.name}", f"another in {name}", "plot one of the files"
                 )
     return points
+
+
+def chosen(
+    points: Mapping[Point, Measurement], methods: Sequence[str], tables: Sequence[str]
+) -> dict[Point, Measurement]:
+    """Dense, and the points of some methods with some tables; all of them where none is named.
+
+    Raises:
+        TopThetaValueError: no point has one of the methods or tables.
+    """
+    texts = {parse_method(method).text for method in methods}
+    for option, wanted, known in (
+        ("--method", texts, {point.method for point in points}),
+        ("--table", set(tables), {point.table for point in points if point.table}),
+    ):
+        for name in sorted(wanted - known):
+            expected = f"one of {', '.join(sorted(known)) or 'none'}, which were measured"
+            raise TopThetaValueError(option, expected, name, nearest(name, known) if known else None)
+
+    def is_chosen(point: Point) -> bool:
+        by_method = not texts or point.method in texts
+        return point.method == "dense" or (by_method and (not tables or point.table in (None, *tables)))
+
+    return {point: measurement for point, measurement in points.items() if is_chosen(point)}
 
 
 def save_plots(points: Mapping[Point, Measurement], k: int | None, folder: Path) -> tuple[list[Path], list[str]]:
