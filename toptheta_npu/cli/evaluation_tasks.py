@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -150,12 +151,22 @@ def _perplexity(options: Options, texts: Texts) -> PlannedTask:
 
     positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
     check_positions(positions, texts.length)
+    place = None if options.popularity is None else _layer_and_head(options.popularity)
     windows = texts.scored
 
     def make(model: PreTrainedModel) -> Task:
-        return PerplexityTask(model, windows, positions)
+        return PerplexityTask(model, windows, positions, place)
 
-    return PlannedTask(texts.settings() | {"positions": positions}, len(windows), texts.length, make)
+    return PlannedTask(
+        texts.settings() | {"positions": positions, "popularity": options.popularity}, len(windows), texts.length, make
+    )
+
+
+def _layer_and_head(text: str) -> tuple[int, int]:
+    pair = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
+    if pair is None:
+        raise TopThetaValueError("--popularity", "LAYER:KV_HEAD, two numbers from 0", shown(text), "such as 2:0")
+    return int(pair[1]), int(pair[2])
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:

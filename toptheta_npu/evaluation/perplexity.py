@@ -14,14 +14,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..errors import TopThetaValueError
-from .measurement import Measurement
-from .methods import DENSER_LAYERS, Method
+from .measurement import Measurement, check_layers
+from .methods import Method
+from .popularity import popularity as popularity_map
+from .prefix import Prefix, run_prefix
 from .reads import KeptSpread, ReadCounter, Reads
 
-_Prefix = list[tuple[Tensor, Tensor]]
+#: Rows of a popularity map.
+_MAPPED = 128
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class PerplexityTask:
         model: in evaluation mode.
         windows: int64 [W, T] tokens.
         positions: how many of the last positions are predicted under a method.
+        popularity: layer and KV head of which the measurements hold a popularity map, of the last tokens of the first
+            window; None: of none.
 
     Raises:
         TopThetaValueError: the model has no layer from 2 on, or the windows leave no prefix.
@@ -67,16 +72,22 @@ class PerplexityTask:
         True
     """
 
-    def __init__(self, model: PreTrainedModel, windows: Tensor, positions: int = 512) -> None:
-        layers = model.config.num_hidden_layers
-        check_positions(positions, windows.shape[1])
-        if layers <= DENSER_LAYERS:
-            raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        windows: Tensor,
+        positions: int = 512,
+        popularity: tuple[int, int] | None = None,
+    ) -> None:
+        length = windows.shape[1]
+        check_positions(positions, length)
+        check_layers(model)
         self.model = model
         self.windows = windows
         self.positions = positions
+        self._popularity = popularity
         with torch.inference_mode():
-            self._prefixes = [self._dense_prefix(window) for window in windows]
+            self._prefixes = [run_prefix(model, window[: length - positions - 1]) for window in windows]
 
     @property
     def name(self) -> str:
@@ -105,7 +116,18 @@ class PerplexityTask:
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(done)
-        return Measurement("nats per token", False, tuple(nats), **counter.result()._asdict())
+        return Measurement(
+            "nats per token", False, tuple(nats), details=self._map(method, model), **counter.result()._asdict()
+        )
+
+    def _map(self, method: Method, model: PreTrainedModel) -> dict[str, Any]:
+        """The popularity map, of a method that selects elements."""
+        if self._popularity is None or not method.k:
+            return {}
+        layer, group = self._popularity
+        rows = min(_MAPPED, self.positions)
+        found = popularity_map(model, self.windows[0], method, layer=layer, group=group, rows=rows)
+        return {"popularity": found.as_json()}
 
     def evaluate(
         self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] = lambda done: None
@@ -115,13 +137,6 @@ class PerplexityTask:
         ratio = found.reads.kept_mean / method.k if method.k and method.aims_at_k else None
         return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
 
-    def _dense_prefix(self, window: Tensor) -> _Prefix:
-        tokens = window[None, : len(window) - self.positions - 1]
-        cache = DynamicCache(config=self.model.config)
-        self.model(tokens.to(self.model.device), past_key_values=cache, logits_to_keep=1)
-        layers: list[Any] = list(cache.layers)
-        return [(layer.keys, layer.values) for layer in layers]
-
 
 def check_positions(positions: int, length: int) -> None:
     """Raises TopThetaValueError unless windows of ``length`` tokens leave a prefix before their last ``positions``."""
@@ -129,10 +144,8 @@ def check_positions(positions: int, length: int) -> None:
         raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
 
 
-def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: _Prefix) -> float:
+def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: Prefix) -> float:
     """Mean nats of all tokens but the first, after a prefix."""
-    # updating a dynamic cache concatenates, so the shared prefix is never written to
-    cache = DynamicCache(prefix, config=model.config)
     tokens = tokens.to(model.device)
-    logits = model(tokens[None, :-1], past_key_values=cache).logits[0]
+    logits = model(tokens[None, :-1], past_key_values=prefix.to_continue()).logits[0]
     return F.cross_entropy(logits.float(), tokens[1:], reduction="mean").item()
