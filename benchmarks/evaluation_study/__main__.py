@@ -8,6 +8,7 @@ cores; figures do not depend on what else runs there. Interrupted, it goes on wh
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,13 +20,23 @@ import typer
 from rich.console import Console
 
 from benchmarks.evaluation_study import tables, thresholds
-from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, Scale, commands
+from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
 from benchmarks.tables import renew
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
 RESULTS = PAGE.parent / "results" / "evaluation"
 #: Thresholds are made again from the same texts; results are what is committed.
 TABLES = Path("build") / "evaluation_study"
+FIGURES = TABLES / "figures"
+#: What the page shows of them, by the folder that `draw` makes.
+SHOWN = {
+    "compared": ("tradeoff_perplexity", "prompts_needle_k32", "traffic_perplexity_k32"),
+    "ablations": ("ablation_perplexity",),
+    "popularity": (
+        "popularity_perplexity_top-theta-post-vmc_k128_layer2",
+        "popularity_perplexity_top-k-sdc-vmc_k128_layer2",
+    ),
+}
 
 
 def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None:
@@ -40,14 +51,26 @@ def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None
 
 
 def draw(results: Path, figures: Path) -> None:
-    """The figures, by the command that users have."""
-    files = [str(path) for path in sorted(results.glob("*.jsonl"))]
+    """All figures, by the command that users have."""
+    perplexity, retrieval, popularity = (
+        str(results / f"{name}.jsonl") for name in ("perplexity", "retrieval", "popularity")
+    )
     compared = [word for name in COMPARED for word in ("--method", name)]
     compared += [word for name in SHIPPED for word in ("--table", name)]
-    for folder, words in (("compared", [*files, *compared]), ("all", files)):
-        subprocess.run(
-            [sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder), "--k", "32"], check=True
-        )
+    for folder, words in (
+        ("compared", [perplexity, retrieval, *compared, "--k", "32"]),
+        ("ablations", [perplexity, "--table", WITH_MASS, "--k", "32"]),
+        ("popularity", [popularity]),
+    ):
+        subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder)], check=True)
+
+
+def keep(figures: Path, folder: Path) -> None:
+    """Copies the figures that the page shows, with their data."""
+    for drawn, names in SHOWN.items():
+        for name in names:
+            for ending in (".png", ".csv"):
+                shutil.copy(figures / drawn / f"{name}{ending}", folder)
 
 
 def main(
@@ -65,7 +88,8 @@ def main(
     else:
         if not stored:
             measure(FULL, TABLES, RESULTS, console)
-            draw(RESULTS, RESULTS)
+        draw(RESULTS, FIGURES)
+        keep(FIGURES, RESULTS)
         renew(PAGE, tables.all_tables(RESULTS))
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 

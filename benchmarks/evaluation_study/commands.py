@@ -52,6 +52,7 @@ class Command:
     methods: tuple[str, ...]
     tables: tuple[str, ...]
     ks: tuple[int, ...]
+    more: tuple[str, ...] = ()
 
     def arguments(self, tables: Path, results: Path, scale: Scale) -> list[str]:
         """The words after ``toptheta evaluate``; without a model they mean the embedded one."""
@@ -70,7 +71,7 @@ class Command:
             "--prompts",
             str(scale.prompts),
         ]
-        return [*words, "--limit", str(scale.documents), "-o", str(results / f"{self.file}.jsonl")]
+        return [*words, "--limit", str(scale.documents), "-o", str(results / f"{self.file}.jsonl"), *self.more]
 
 
 def commands(scale: Scale) -> list[Command]:
@@ -84,6 +85,10 @@ def commands(scale: Scale) -> list[Command]:
         replace(perplexity, methods=("top-theta:selection=union", "top-k:selection=union"), ks=few),
         *_equal_first_layers(perplexity, few),
         Command("retrieval", ("key-value", "needle"), ("dense", *COMPARED), SHIPPED, few),
+        # as in the paper's figure: layer 2, the first group, k = 128
+        Command("popularity", ("perplexity",), ("top-theta", "top-k"), SHIPPED, (128,), (
+            "--windows", "1", "--popularity", "2:0",
+        )),
         Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[1:]),
     ]  # fmt: skip
 
