@@ -14,7 +14,6 @@ import pytest
 from tests.pages import ROOT, links
 
 NEEDED = {
-    "toptheta_command.py",
     "toptheta_npu/py.typed",
     "toptheta_npu/operator.py",
     "toptheta_npu/npu/adapter.cpp",
