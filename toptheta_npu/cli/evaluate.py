@@ -63,7 +63,7 @@ class Options:
     limit: int | None
     num_fewshot: int | None
     task_folder: Path | None
-    allow_code_execution: bool
+    confirm_run_unsafe_code: bool
     dtype: str | None
     device: str | None
     workers: int | None
@@ -73,7 +73,7 @@ class Options:
 
 def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
     if value is not None:
-        use_as_defaults(context, value, {}, exclude=("config", "restart", "allow_code_execution"))
+        use_as_defaults(context, value, {}, exclude=("config", "restart", "confirm_run_unsafe_code"))
     return value
 
 
@@ -133,8 +133,8 @@ def evaluate(
         int | None, typer.Option(min=0, help="Examples before a question. Default: the paper's, else the task's.")
     ] = None,
     task_folder: Annotated[Path | None, typer.Option(help="Folder with tasks of lm-eval of yours, YAML.")] = None,
-    allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run what the model writes (humaneval).")
+    confirm_run_unsafe_code: Annotated[
+        bool, typer.Option("--confirm-run-unsafe-code", help="Run what the model writes (humaneval).")
     ] = False,
     dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
     device: Annotated[
@@ -167,7 +167,7 @@ def evaluate(
             k=sorted(set(k or ())), output=output, restart=restart, text=text or [], field=field, encoding=encoding,
             length=length, windows=windows, positions=positions, popularity=popularity,
             prompts=prompts, prompt_length=prompt_length or [], seed=seed, limit=limit, num_fewshot=num_fewshot,
-            task_folder=task_folder, allow_code_execution=allow_code_execution, dtype=dtype, device=device,
+            task_folder=task_folder, confirm_run_unsafe_code=confirm_run_unsafe_code, dtype=dtype, device=device,
             workers=workers,
             trust_remote_code=trust_remote_code, extrapolate=extrapolate,
         )

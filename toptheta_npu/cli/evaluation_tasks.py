@@ -200,7 +200,7 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
     task = LmEvalTask(
         name, candidate.tokenizer, limit=options.limit, num_fewshot=options.num_fewshot,
         include_path=[options.task_folder] if options.task_folder else (), metadata=_lengths_of_task(options),
-        confirm_run_unsafe_code=options.allow_code_execution,
+        confirm_run_unsafe_code=options.confirm_run_unsafe_code,
     )  # fmt: skip
     settings = {name: getattr(options, name) for name in ("limit", "num_fewshot")} | {"lengths": options.prompt_length}
     return PlannedTask(settings, task.samples, None, lambda model: task)
