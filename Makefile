@@ -25,7 +25,7 @@ OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
   'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
 
-.PHONY: demo test test-quick test-npu test-sanitizers test-aarch64 test-transformers-oldest test-oldest run-oldest lint docs benchmark \
+.PHONY: demo test test-quick test-npu test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark \
   train clean
 
 demo: $(READY)
@@ -78,6 +78,10 @@ test-npu: $(READY)
 # the native CPU kernel, without Python, under the address, undefined-behaviour and thread sanitizers of g++
 test-sanitizers: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m sanitizers tests/cpu
+
+# a little of the evaluation study, with every command that it has
+study-cut: $(READY)
+	$(BIN)/python -m benchmarks.evaluation_study --cut
 
 # the CPU backend's code for AArch64, built by a cross compiler and run in an emulator
 test-aarch64: $(READY)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,22 +28,38 @@ def check_output_folder(option: str, folder: Path, *names: str) -> None:
 
 
 def save_figure(path: Path, figure: Any) -> None:
-    """Write a matplotlib figure as PNG, whole or not at all.
+    """Write a matplotlib figure, whole or not at all: as SVG or PNG, as the name ends; the same figure, the same file.
 
     Raises:
         TopThetaValueError: it cannot be written.
     """
+    from matplotlib import rc_context
+
     picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
+    if path.suffix == ".svg":
+        with rc_context({"svg.hashsalt": path.stem}):
+            figure.savefig(picture, format="svg", metadata={"Date": None})
+    else:
+        figure.savefig(picture, format="png", dpi=120)
     write_atomically(path, picture.getvalue())
 
 
 class Drawing(NamedTuple):
-    """A plot for a folder: its file, its figure or None where there is nothing to draw, and what it would need."""
+    """A plot for a folder: its file, its figure or None where there is nothing to draw, and what it would need.
+
+    With ``data``, a head and rows, it comes as PNG, as SVG and as CSV.
+    """
 
     file: str
     figure: Any
     needs: str
+    data: Sequence[Sequence[object]] = ()
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all its files."""
+        stem = self.file.removesuffix(".png")
+        return [self.file, *(f"{stem}.{kind}" for kind in ("svg", "csv") if self.data)]
 
 
 def save_figures(folder: Path, drawings: Iterable[Drawing]) -> tuple[list[Path], list[str]]:
@@ -57,11 +74,21 @@ def save_figures(folder: Path, drawings: Iterable[Drawing]) -> tuple[list[Path],
     from matplotlib import pyplot
 
     files, left_out = [], []
-    for file, figure, needs in drawings:
-        if figure is None:
-            left_out.append(f"{file} not drawn: it needs {needs}.")
+    for drawing in drawings:
+        if drawing.figure is None:
+            left_out.append(f"{drawing.file} not drawn: it needs {drawing.needs}.")
             continue
-        files.append(folder / file)
-        save_figure(files[-1], figure)
-        pyplot.close(figure)
+        for file in drawing.files:
+            files.append(folder / file)
+            if file.endswith(".csv"):
+                write_atomically(files[-1], _as_csv(drawing.data))
+            else:
+                save_figure(files[-1], drawing.figure)
+        pyplot.close(drawing.figure)
     return files, left_out
+
+
+def _as_csv(data: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(data)
+    return text.getvalue()

@@ -25,8 +25,8 @@ from benchmarks.tables import Goal
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.methods import DENSER_LAYERS
-from toptheta_npu.evaluation.reads import summarise
 from toptheta_npu.models import DriftControl, LayerStatistics, calibrate, sparsify
+from toptheta_npu.models.histogram import Histogram
 from toptheta_npu.thresholds import ThresholdTable
 
 LENGTH, STEPS, SETTLED = 2560, 512, 256
@@ -87,7 +87,7 @@ class Trial:
             "kept_over_k_first_layers": torch.stack(ratios[:DENSER_LAYERS]).mean().item(),
             "heads": [heads.min().item(), heads.max().item()],
             "windows": [windows.min().item(), windows.max().item()],
-            "reads": asdict(summarise(parts[DENSER_LAYERS:])),
+            "reads": _reads(parts[DENSER_LAYERS:]),
             "value_rows_p95_without": self._p95_without(parts[DENSER_LAYERS:]),
         }
 
@@ -103,6 +103,18 @@ class Trial:
             return rows.unflatten(0, (STEPS, len(self._windows)))[steps].flatten(0, 1)
 
         return LayerStatistics(*(cut(getattr(layer, name)) for name in LayerStatistics.__dataclass_fields__))
+
+
+def _reads(layers: Sequence[LayerStatistics]) -> dict[str, float]:
+    """What the rows read, by the names of `toptheta_npu.evaluation.reads.Reads`."""
+    kept, value_rows, keys, empty = (
+        torch.cat([getattr(layer, name).flatten() for layer in layers])
+        for name in ("kept", "value_rows", "keys", "empty")
+    )
+    means = {"kept_mean": kept, "value_rows_mean": value_rows, "keys_mean": keys, "empty_share": empty}
+    return {name: values.float().mean().item() for name, values in means.items()} | {
+        "value_rows_p95": _p95(value_rows), "value_rows_max": float(value_rows.max()),
+    }  # fmt: skip
 
 
 def goals(results: list[dict[str, Any]]) -> list[Goal]:
@@ -144,7 +156,7 @@ def _jackknife_error(without: Sequence[float]) -> float:
 
 
 def _p95(values: Tensor) -> float:
-    return values.kthvalue(max(1, round(0.95 * values.numel()))).values.item()
+    return float(Histogram.of(values).percentile(0.95))
 
 
 def english_thresholds(model: LlamaForCausalLM, texts: Tensor, placement: str) -> ThresholdTable:

@@ -47,6 +47,19 @@ def test_goals_compare_control_out_of_domain_with_thresholds_in_domain() -> None
     assert [goal.error for goal in found] == [None, None, 0, 0, pytest.approx(100 * 0.05 / 2)]
 
 
+@pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
+def test_every_case_of_drift_control_is_decoded_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("LENGTH", 600), ("STEPS", 16), ("SETTLED", 8), ("KS", (64,))):
+        monkeypatch.setattr(drift_control, name, value)
+    rows = drift_control.measure(Console(quiet=True), windows=2, calibration=1)["results"]
+    assert len(rows) == 16
+    for row in rows:
+        assert row["after_256_steps"]["reads"]["keys_mean"] == 595.5
+        assert 8 < row["all_steps"]["reads"]["kept_mean"] < row["all_steps"]["reads"]["value_rows_p95"] < 600
+        assert len(row["nats"]) == len(row["all_steps"]["value_rows_p95_without"]) == 2
+    assert len(drift_control.goals(rows)) == 4 * 5
+
+
 def test_a_row_of_the_table_of_selectors() -> None:
     reads = {"value_rows_mean": 90.4, "value_rows_p95": 190, "value_rows_max": 500, "empty_share": 0.037}
     row = {"method": "Top-θ", "placement": "pre_softmax", "k": 32, "change_percent": 0.331, "standard_error": 0.2,

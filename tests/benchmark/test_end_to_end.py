@@ -87,7 +87,7 @@ def test_command_with_the_embedded_model(tmp_path: Path, monkeypatch: pytest.Mon
         (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds: expected the model they belong to"),
         (["--device", "cpu", "--model", "x"], "--thresholds: expected a file for --model, got none"),
-        (["--device", "cpu", "--k", "100000"], "k: expected"),
+        (["--device", "cpu", "--k", "100000"], "--k: expected"),
     ],
 )
 def test_wrong_options(arguments: list[str], message: str) -> None:

@@ -25,7 +25,7 @@ import transformers
 import yaml
 
 from tests.cli.command import toptheta
-from tests.models.tiny import new_model
+from tests.cli.folders import save_model
 from toptheta_npu import cli
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.calibration import Calibrator
@@ -52,14 +52,6 @@ def quiet_and_one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
     transformers.utils.logging.set_verbosity(verbosity)
     transformers.utils.logging.enable_progress_bar()
-
-
-def save_model(folder: Path, kind: str = "llama") -> Path:
-    """A tiny random model with the tokenizer of the embedded one."""
-    new_model(kind, layers=3, vocab_size=2048, bos_token_id=0, eos_token_id=0).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TINY_LLAMA / name, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +107,21 @@ def test_the_embedded_model_needs_no_arguments_and_keeps_about_k(embedded: tuple
     assert table.k.tolist() == [64, 128]
     assert table.layer_k == (128, 128, 0, 0, 0, 0)
     ratios = [float(ratio) for ratio in re.findall(r"(\d\.\d\d) \(\d\.\d\d to \d\.\d\d\)", text)]
-    assert len(ratios) == 2 * 6
+    assert len(ratios) == 2 * 6 - 2
+    # the first two layers keep 128 either way
+    rows = re.findall(r"^ +(\d\*?) +(as k=128)?", text, re.MULTILINE)
+    assert rows == [("0*", "as k=128"), ("1*", "as k=128"), ("2", ""), ("3", ""), ("4", ""), ("5", "")]
     assert all(0.6 < ratio < 1.6 for ratio in ratios)
 
 
 def test_the_summary_says_what_was_made_and_what_comes_next(embedded: tuple[Path, str]) -> None:
     text = embedded[1]
     assert "\x1b" not in text
+    assert "8 held out.\n" in text  # a program reads it: nothing is broken into lines
     for part in (
         r"^tiny_llama: 6 layers x 8 heads, on cpu with 1 thread\. pooled, pre_softmax, k = 64, 128, on 3 windows",
-        r"On 4 held-out windows: k̃/k, the mean over heads and rows \(5th to 95th percentile of the rows\)",
+        r"on 3 windows of 512 tokens; 8 held out\. On 4 of 8 held-out windows, since every k takes a pass: k̃/k",
+        r"the mean over heads and rows \(5th to 95th percentile of the rows\)",
         r"\* keeps at least 128\. Dense: rows of up to k keys \(\d+ % and \d+ % of the held-out rows at k = 64 and 128",
         r"\); up to 128 keys in layers 0 and 1\.",
         r"Row lengths: \d+ from 65 to 512, ",
@@ -487,8 +484,18 @@ def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.
     assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1") == 2
     said = words(capsys.readouterr().err)
     assert (
-        "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); pass" in said
+        "thresholds.theta.partial: expected the state of this calibration, got one with seed=0 (here 1); give the "
+        "options and texts that it was made with, add --restart to replace it and begin anew, or name another" in said
     )
+    assert "going on" not in said + words(capsys.readouterr().out)
+    assert state.read_bytes() == kept
+    # nor do other texts
+    Path("other.txt").write_text((OTHER_BOOKS / "header.py").read_text())
+    capsys.readouterr()
+    assert main(str(model), "--text", "other.txt", *QUICK) == 2
+    printed = capsys.readouterr()
+    assert "got one with another sequence 0; give the options and texts" in words(printed.err)
+    assert "going on" not in printed.out
     assert state.read_bytes() == kept
     assert main(str(model), "--text", "book.txt", *QUICK, "--seed", "1", "--restart") == 0
     assert "going on" not in capsys.readouterr().out
@@ -497,6 +504,32 @@ def test_a_run_goes_on_or_begins_anew(model: Path, folder: Path, capsys: pytest.
     capsys.readouterr()
     assert main(str(model), "--text", "book.txt", *QUICK, "--force") == 0
     assert "note: going on from thresholds.theta.partial; --restart begins anew." in words(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"of somebody else", "expected a safetensors file, got something else or a damaged file"),
+        (None, "expected the state of a calibration, got a threshold table"),
+    ],
+)
+def test_a_foreign_file_in_the_place_of_the_state_is_left_alone(
+    content: bytes | None, message: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = folder / "thresholds.theta.partial"
+    if content is None:
+        assert main(str(model), "--text", "book.txt", *QUICK, "-o", str(state)) == 0
+        capsys.readouterr()
+        content = state.read_bytes()
+    state.write_bytes(content)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    printed = capsys.readouterr()
+    assert f"thresholds.theta.partial: {message}" in words(printed.err)
+    assert "; add --restart to replace it and begin anew, or name another output with -o" in words(printed.err)
+    assert "going on" not in printed.out
+    assert state.read_bytes() == content
+    assert main(str(model), "--text", "book.txt", *QUICK, "--restart") == 0
+    assert not state.exists()
 
 
 def test_the_state_outlives_a_table_that_cannot_be_saved(
@@ -665,7 +698,9 @@ def test_a_terminal_sees_progress_that_goes_away(model: Path, folder: Path) -> N
     assert process.wait() == 0
     text = seen.decode()
     assert "calibrating" in text
-    assert "left:" in text
+    counts = re.findall(r"(\d+)/(\d+|\?)", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text))
+    assert ("5", "5") in counts  # four windows to calibrate on, one to judge by
+    assert all(of != "?" and int(done) <= int(of) for done, of in counts)
     # rich clears each line before it writes it anew, and the line of the bar itself in the end
     (first,) = [line for line in text.split("\n") if "tiny-random: 3 layers" in line]
     assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", first.split("\x1b[2K")[-1]).startswith("tiny-random: 3 layers")

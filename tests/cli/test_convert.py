@@ -84,11 +84,27 @@ def test_an_sdc_file_is_added_and_written() -> None:
 
 def test_from_text_to_csv_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert convert("th.txt", "-o", "th.csv.gz") == 0
-    assert capsys.readouterr().out.startswith("th.csv.gz written: k=64 of ThresholdTable(pre_softmax, algorithm1")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == ("th.csv.gz written: pre_softmax, algorithm1, k = 64, 6 layers x 8 heads, rows of 65 to 2560 keys.")
+    assert second == (
+        "Assumed, since th.txt does not say: --placement pre_softmax, --estimator algorithm1, --alpha 0.1."
+    )
     assert convert("th.csv.gz", "-o", "again.txt", "--k", "64", "--layer-k", "0:512,1:512") == 0
     counts = [line.split()[2] for line in Path("again.txt").read_text().splitlines()]
     # as the csv says nothing of them
     assert set(counts) == {"1"}
+
+
+def test_what_is_said_is_not_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    told = ("--placement", "post_softmax", "--estimator", "quantile", "--quantile", "0.9")
+    load_tiny_llama_thresholds("post_softmax").save("post.theta")
+    assert convert("post.theta", "-o", "post.txt", "--k", "64") == 0
+    assert convert("post.txt", "-o", "new.theta", *told, *MODEL) == 0
+    table = ThresholdTable.load("new.theta")
+    assert (table.estimator, table.quantile) == ("quantile", 0.9)
+    assert "Assumed" not in capsys.readouterr().out
+    assert convert("post.txt", "-o", "other.theta", *told[:2], *MODEL) == 0
+    assert "does not say: --estimator algorithm1, --alpha 0.1." in capsys.readouterr().out
 
 
 def test_forms_may_be_named_and_origins_told() -> None:
@@ -111,16 +127,18 @@ def test_forms_may_be_named_and_origins_told() -> None:
         (["sdc.txt", "-o", "x.theta"], "--from: expected one of theta, th, csv, got none, for sdc.txt"),
         (["table.theta", "-o", "x.theta", "--from", "word"], "--from: expected one of theta, th, csv, got 'word'"),
         (["none.theta", "-o", "x.txt"], "none.theta: expected a threshold table, got no such file"),
-        (["table.theta", "-o", "table.theta"], "--output: expected a new file, got table.theta, which exists; give"),
+        (["table.theta", "-o", "table.theta"], "--output: expected a new file, got table.theta, which is there"),
         (["table.theta", "-o", "none/x.txt"], "--output: expected a file in an existing folder"),
-        (["table.theta", "-o", "x_sdc.txt", "--k", "64"], "discarded_mass: expected a table calibrated with it"),
+        (["table.theta", "-o", "x_sdc.txt", "--k", "64"], "table.theta: expected a table with a discarded mass, got"),
+        (["none.txt", "-o", "x.theta"], "none.txt: expected a th.txt file, got no such file; correct the path"),
+        (["bad.txt", "-o", "x.theta", "--fingerprint-of", "none"], "bad.txt, line 2: expected L<layer>_H<head>"),
         (["table.theta", "-o", "x.theta", *MODEL], "--fingerprint-of: expected a th.txt or csv to read, got table"),
         (["table.theta", "-o", "x.theta", "--alpha", "0"], "--alpha: expected a th.txt or csv to read, got table"),
         (["th.txt", "-o", "x.theta"], "--fingerprint-of: expected the folder of a model, got none; a table belongs"),
         (["th.txt", "-o", "x.theta", "--fingerprint-of", "."], "expected the folder of a model, got no config.json"),
         (["th.txt", "-o", "x.csv", "--k", "64"], "--k: expected a csv to read, got th.txt; a th.txt says its k"),
         (["th.txt", "-o", "x.csv", "--placement", "mid"], "--placement: expected one of pre_softmax, post_softmax"),
-        (["th.txt", "-o", "x.theta", *MODEL, "--estimator", "best"], "estimator: expected one of"),
+        (["th.txt", "-o", "x.theta", *MODEL, "--estimator", "best"], "--estimator: expected one of"),
         (["th.txt", "-o", "x.csv", "--sdc", "sdc.txt"], "--sdc: expected a table or a sdc.txt to write, got x.csv"),
         (["th.csv", "-o", "x.theta", *MODEL], "--k: expected the k of the csv file, got none; it is not in the file"),
         (
@@ -132,7 +150,11 @@ def test_forms_may_be_named_and_origins_told() -> None:
             ["th.csv", "-o", "x.txt", "--k", "64", "--layer-k", "9:512"],
             "--layer-k: expected layers 0 to 5, which th.csv",
         ),
-        (["table.theta", "--sdc", "sdc.txt", "-o", "x.theta"], "table: expected a table of one k, got [32, 64, 128"),
+        (
+            ["table.theta", "--sdc", "sdc.txt", "-o", "x.theta"],
+            "--sdc: expected a table of one k, as a sdc.txt is of "
+            "one, got table.theta with k = 32, 64, 128, 256, 512; make one of one k first: toptheta convert",
+        ),
         (["bad.txt", "-o", "x.csv"], "bad.txt, line 2: expected L<layer>_H<head>:<length> <threshold> <samples> <k>"),
     ],
 )

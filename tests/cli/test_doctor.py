@@ -125,6 +125,21 @@ def test_a_misspelt_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("choice", "meaning"),
+    [
+        ("", "npu: NPU tensors run the op package, and raise an error where it cannot run"),
+        ("npu=auto", "auto: NPU tensors run the op package, or the PyTorch fallback where it cannot run"),
+        ("npu=fallback", "fallback: NPU tensors run the PyTorch fallback"),
+    ],
+)
+def test_the_backend_is_a_choice_and_not_a_thing_that_is_found(
+    choice: str, meaning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOPTHETA_BACKEND", choice)
+    assert f"chosen  backend       {meaning}" in run().stdout.splitlines()
+
+
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--strict"], 1), (["--json"], 0)])
 def test_exit_status(arguments: list[str], status: int) -> None:
     assert run(*arguments).exit_code == status

@@ -77,9 +77,47 @@ def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]
     assert theta["0"] == ["32", *theta["0"][1:4], at_400, "2 of 8: n = 33, 50"]
     assert theta["1"][:2] == ["40", "dense"]
     assert theta["2"] == ["32", "dense", "dense", "dense", "dense", "none"]
-    assert cells(text, "k̃, the elements that a row keeps") == {"0": KEPT, "1": KEPT, "2": []}
+    assert cells(text, "k̃, the elements that a row keeps") == {"0": KEPT, "1": ["as k = 32", KEPT[1]], "2": []}
     quality = cells(text, "R² of the fitted function")
-    assert quality == {"0": ["1.000 (1.000, 0)"] * 2, "1": ["1.000 (1.000, 0)"] * 2, "2": []}
+    assert quality == {"0": ["1.000 (1.000, 0)"] * 2, "1": ["as k = 32", "1.000 (1.000, 0)"], "2": []}
+
+
+def test_thresholds_come_before_the_origin(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(file) == 0
+    text = capsys.readouterr().out
+    first = "table.theta: pre_softmax, pooled, k = 8, 32, 3 layers x 2 heads, rows of 9 to 400 keys"
+    assert text.splitlines()[0] == first
+    titles = ["theta at k", "k̃, the elements", "R² of the fitted", "Settings and origin", "fingerprint"]
+    assert sorted(titles, key=text.index) == titles
+
+
+def test_a_terminal_of_80_columns_sees_whole_tables(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inspect(file) == 0
+    whole = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "80")
+    for arguments in ([], ["--layer", "0"]):
+        assert inspect(file, *arguments) == 0
+        text = capsys.readouterr().out
+        tables = [line for line in text.splitlines() if line.startswith(" ")]
+        assert max(map(len, tables)) <= 80
+    assert inspect(file) == 0
+    folded = capsys.readouterr().out
+    assert folded.count(" layer ") > whole.count(" layer ")
+    every = re.compile(r"-?\d+\.\d\d")
+    assert sorted(every.findall(folded)) == sorted(every.findall(whole))
+
+
+def test_what_a_layer_keeps_at_two_k_is_said_once(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(file) == 0
+    text = capsys.readouterr().out
+    assert cells(text, "k̃, the elements that a row keeps")["1"] == ["as k = 32", KEPT[0]]
+    assert cells(text, "R² of the fitted function")["1"][0] == "as k = 32"
+    assert inspect(file, "--layer", "1") == 0
+    text = capsys.readouterr().out
+    assert cells(text, "layer 1: k̃")["0"] == ["as k = 32", KEPT[0]]
+    assert cells(text, "layer 1: R²")["0"][0] == "as k = 32"
 
 
 def test_looks_closer_at_a_layer_and_a_k(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +196,7 @@ def test_the_embedded_thresholds(placement: Any, tmp_path: Path, capsys: pytest.
     load_tiny_llama_thresholds(placement).save(tmp_path / "table")
     assert inspect(str(tmp_path / "table")) == 0
     text = capsys.readouterr().out
-    assert "…" not in text.split("theta at k")[1]
+    assert "…" not in text.split("theta at k")[1].split("Settings and origin")[0]
     low, high = map(float, cells(text, "k̃, the elements that a row keeps")["4"][2].split(" to "))
     assert low < 128 < high
 

@@ -33,13 +33,21 @@ def test_shards_become_a_table(tmp_path, capsys, monkeypatch):
     paths, output = shards(tmp_path, 3), tmp_path / "model.theta"
     out, err, status = run(capsys, monkeypatch, *paths[::-1], "-o", output)
     assert (err, status) == ("", 0)
-    lines = [line.split() for line in out.splitlines()]
+    lines = [line.split() for line in out.splitlines()][1:]
     assert lines[0] == ["shard", "sequences", "tokens", "file"]
-    assert lines[1:4] == [[str(index), "of", "3", "1", "5", str(paths[index])] for index in range(3)]
-    assert f"{output} written, from 3 sequences of 15 tokens: ThresholdTable(pre_softmax, pooled, k=[3, 5]" in out
+    assert lines[2:5] == [[str(index), "of", "3", "1", "5", str(paths[index])] for index in range(3)]
+    assert (
+        f"{output} written, from 3 sequences of 15 tokens: pre_softmax, pooled, k = 3, 5, 2 layers x 2 heads, " in out
+    )
     table, expected = ThresholdTable.load(output), finish(observed(range(6)))
     assert table.theta.equal(expected.theta)
     assert table.fingerprint == "model"
+
+
+def test_the_name_of_a_shard_is_shown_as_it_is(tmp_path, capsys, monkeypatch):
+    first, second = (path.rename(tmp_path / f"[red]{path.name}") for path in shards(tmp_path, 2))
+    out, _, status = run(capsys, monkeypatch, first, second, "-o", tmp_path / "out")
+    assert (status, out.count("[red]shard-")) == (0, 2)
 
 
 def test_it_needs_neither_transformers_nor_a_model(tmp_path):

@@ -88,8 +88,8 @@ def test_a_table_per_task_with_the_reads_of_every_method() -> None:
     assert perplexity.rows[1][4] == "+1.51 ± 0.51 %"
     assert list(perplexity.rows[1])[5:] == ["60", "150 / 300 / 900", "54 %", "0.94"]
     assert needle.rows[1][3:5] == ["50.0 %", "-50.00 ± 33.07 points"]
-    assert "Methods without a k of their own read as much as top-theta, pre." in needle.caption
-    assert "read as much" not in perplexity.caption
+    assert "Methods without a k of their own are matched to top-theta, pre: pages" in needle.caption
+    assert "matched" not in perplexity.caption
 
 
 def test_bytes_of_keys_and_values_are_a_share_of_dense() -> None:

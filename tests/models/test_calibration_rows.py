@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +22,7 @@ from toptheta_npu.fallback.baselines import top_k
 from toptheta_npu.fallback.prefill import row_chunks, select_and_attend
 from toptheta_npu.models import calibrate, calibration_rows
 from toptheta_npu.models.calibration_rows import BlockThreads, SequenceRows, keep_largest
+from toptheta_npu.thresholds import ThresholdTable
 
 CPU = torch.device("cpu")
 TEXTS = tokens(3, 60, seed=1)
@@ -120,6 +124,54 @@ def test_blocks_run_on_one_core_each_and_come_back_in_order() -> None:
             threads.map(lambda block: 1 // block, [0, 1, 2], CPU)
         assert torch.get_num_threads() == 3
         assert threads.map(lambda block: block, [], CPU) == []
+
+
+def threads_of_a_new_thread() -> int:
+    with ThreadPoolExecutor(1) as new:
+        return new.submit(torch.get_num_threads).result()
+
+
+def test_who_begins_while_another_works_on_blocks_gets_all_cores_afterwards() -> None:
+    torch.set_num_threads(3)
+    began, found = Event(), []
+
+    def other() -> None:
+        torch.ones(1).add(1)  # from now on this thread has the number of threads of this moment
+        began.set()
+        with BlockThreads() as threads:
+            found.extend(threads.map(lambda block: torch.get_num_threads(), [0, 1], CPU))
+            found.append(torch.get_num_threads())
+
+    def work(_: int) -> None:
+        second.start()
+        assert began.wait(60)
+        second.join(0.2)  # time to do harm
+
+    second = Thread(target=other)
+    with BlockThreads() as threads:
+        threads.map(work, [0], CPU)
+        second.join(60)
+        assert found == [1, 1, 3]
+        assert (torch.get_num_threads(), threads_of_a_new_thread()) == (3, 3)
+
+
+def test_two_calibrations_in_one_process_make_the_tables_of_one_after_the_other() -> None:
+    torch.set_num_threads(2)
+    options = [
+        {"k": K, "top_k_at_calibration": False, "estimator": "pooled"},
+        {"k": K, "top_k_at_calibration": True, "estimator": "algorithm1"},
+    ]  # fmt: skip
+
+    def table(option: dict[str, Any]) -> ThresholdTable:
+        return calibrate(copy.deepcopy(model_of()), TEXTS, layer_k=[0, 0], **option)
+
+    alone = list(map(table, options))
+    with ThreadPoolExecutor(2) as pool:
+        together = list(pool.map(table, options * 3))
+    for one, other in zip(alone * 3, together, strict=True):
+        torch.testing.assert_close(one.theta, other.theta, rtol=1e-5, atol=1e-5)
+        assert torch.equal(one.counts, other.counts)
+    assert (torch.get_num_threads(), threads_of_a_new_thread()) == (2, 2)
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])

@@ -41,6 +41,8 @@ _SCHEMA_1: Fields = {
     "checksum": str,
 }
 KIND = Kind("the state of a calibration", STATE_KEY, {1: _SCHEMA_1}, "calibrate from the start without it")
+#: What a state that is resumed must be.
+OWN_STATE = "the state of this calibration"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -215,4 +217,4 @@ def refuse_other(path: object, differences: Sequence[str]) -> None:
     if differences:
         got = f"one with {', '.join(differences)}"
         remedy = "pass the arguments that it was made with, or delete the file and start anew"
-        raise TopThetaValueError(str(path), "the state of this calibration", got, remedy)
+        raise TopThetaValueError(str(path), OWN_STATE, got, remedy)

@@ -17,8 +17,10 @@ from .calibrate import calibrate
 from .convert import convert
 from .demo import demo
 from .doctor import doctor
+from .evaluate import evaluate
 from .inspect import inspect
 from .merge import merge
+from .plot import plot
 from .shell import Command
 
 # rich's boxes cut the names of long options
@@ -27,8 +29,10 @@ app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
 app.command()(merge)
+app.command()(evaluate)
 app.command()(inspect)
 app.command()(convert)
+app.command()(plot)
 app.command()(benchmark)
 app.command()(benchmark_generate)
 for registered in app.registered_commands:

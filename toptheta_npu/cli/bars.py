@@ -9,11 +9,29 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
+
+
+class _Done(MofNCompleteColumn):
+    """How much is done, of how much if that is known; nothing for what is not counted."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is not None:
+            return super().render(task)
+        return Text(f"{int(task.completed)}" if task.completed else "")
+
+
+class _Left(TimeRemainingColumn):
+    """The time left, where it can be told."""
+
+    def render(self, task: Task) -> Text:
+        return Text() if task.time_remaining is None else Text("left: ").append_text(super().render(task))
 
 
 class Bars:
@@ -21,11 +39,8 @@ class Bars:
 
     def __init__(self, wanted: bool = True) -> None:
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        left = (TextColumn("left:"), TimeRemainingColumn())
-        self._bars = Progress(
-            *columns, *left, console=console, transient=True, disable=not (wanted and console.is_terminal)
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), _Done(), TimeElapsedColumn(), _Left())
+        self._bars = Progress(*columns, console=console, transient=True, disable=not (wanted and console.is_terminal))
         self._task: TaskID | None = None
 
     def __enter__(self) -> Bars:

@@ -6,7 +6,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +21,9 @@ from .._configuration import as_yaml, use_as_defaults
 from .._files import check_writable
 from ..errors import TopThetaValueError
 from . import calibration_options as asked
+from . import printing
 from .bars import Bars
-from .calibration_work import Ranks, interruptible, parse_shard, shard_file, state_file
+from .calibration_work import Ranks, interruptible, noted, parse_shard, resumable, shard_file, state_file
 from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
 from .table_file import check_output
 
@@ -136,22 +137,24 @@ def run(options: asked.Options) -> None:
 
     started = time.perf_counter()
     ranks = Ranks()
-    console = Console(width=max(Console().width, 120), highlight=False, quiet=not ranks.first)
+    console = printing.console(quiet=not ranks.first)
     part, device = _checked(options, ranks)
     texts = calibration_texts.find_texts(options)
     candidate, plan = _prepared(options)
     with Bars(ranks.first) as bars:
-        read = bars.add("reading the texts", plan.sequences)
+        read = bars.add("reading the texts", calibration_texts.windows_wanted(texts, plan))
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
     console.print(escape(_intention(options, candidate, plan, material, device)))
-    state = state_file(options.output) if part is None else shard_file(options.output, part)
-    for note in (*material.notes, *_resuming(options, ranks, state)):
+    for note in material.notes:
         console.print(f"note: {escape(note)}")
+    state = state_file(options.output) if part is None else shard_file(options.output, part)
+    own = None if state is None else ranks.own_state(state)
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), ranks.together(device), Bars(ranks.first) as bars:
+    with interruptible(console, state), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or _default_dtype(options), device)
-        arguments["progress"] = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))
+        progress = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))
+        arguments["progress"] = _resuming(options.restart, own, console, progress)
         if part is not None:
             _run_shard(network, part, options, arguments)
         else:
@@ -162,7 +165,7 @@ def run(options: asked.Options) -> None:
     for line in (
         _shard_conclusion(options, part) if part else _conclusion(options, table, time.perf_counter() - started)
     ):
-        console.print(escape(line), soft_wrap=True)
+        console.print(escape(line))
 
 
 def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
@@ -237,14 +240,18 @@ def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, m
     }  # fmt: skip
 
 
-def _resuming(options: asked.Options, ranks: Ranks, state: Path | None) -> list[str]:
-    """Goes back to the start where that is wished, and else says that it does not."""
+def _resuming(
+    restart: bool, state: Path | None, console: Console, progress: Callable[[int], None]
+) -> Callable[[int], None]:
+    """Goes back to the start where that is wished; else ``progress`` says that it does not, once the state fits."""
     if state is None:
-        return []
-    own = ranks.own_state(state)
-    if options.restart:
-        own.unlink(missing_ok=True)
-    return [f"going on from {own}; --restart begins anew."] if own.exists() else []
+        return progress
+    if restart and not state.is_dir():
+        state.unlink(missing_ok=True)
+    if not state.exists():
+        return progress
+    note = f"note: going on from {escape(str(state))}; --restart begins anew."
+    return noted(progress, lambda: console.print(note))
 
 
 def _own_windows(windows: int, part: Part | None, ranks: Ranks) -> int:
@@ -294,7 +301,7 @@ def _report(
     with Bars(True) as bars:
         progress = bars.add("checking on held-out text", len(windows) * len(table.k))
         kept = calibration_report.judge(network, table, windows, progress)
-    calibration_report.show(console, table, kept, len(windows))
+    calibration_report.show(console, table, kept, len(windows), len(material.held_out))
     for warning in calibration_report.warnings_of(kept, options.estimator):
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 

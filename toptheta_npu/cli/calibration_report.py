@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from .._tables import Table
 from ..thresholds import ThresholdExtrapolationWarning
+from . import printing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -115,38 +115,47 @@ def _percentile(values: Tensor, percent: int) -> float:
     return values.kthvalue(1 + (len(values) - 1) * percent // 100).values.item()
 
 
-def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int) -> None:
-    """The table of k̃/k, the rows that stay dense, and the knots without data."""
+def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int, held_out: int) -> None:
+    """The table of k̃/k, the rows that stay dense, and the knots without data.
+
+    Args:
+        console: where it goes.
+        table: that was judged.
+        kept: what `judge` found.
+        windows: that it was found on.
+        held_out: windows that were kept back.
+    """
     ks = table.k.tolist()
+    of = f" of {held_out}" if held_out > windows else ""
+    why = ", since every k takes a pass" if of and len(ks) > 1 else ""
     console.print(
-        f"On {windows} held-out {'window' if windows == 1 else 'windows'}: k̃/k, the mean over heads and rows (5th to "
-        "95th percentile of the rows); V rows per row and KV group, mean / 95th percentile."
+        f"On {windows}{of} held-out {'window' if held_out == 1 else 'windows'}{why}: k̃/k, the mean over heads and rows "
+        "(5th to 95th percentile of the rows); V rows per row and KV group, mean / 95th percentile."
     )
     columns = [name for k in ks for name in (f"k={k}: k̃/k", "V rows")]
-    shown = Table("layer", *columns, box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in shown.columns:
-        column.justify = "right"
-        column.no_wrap = True
     by_layer: dict[int, list[Kept]] = {}
     for entry in kept:
         by_layer.setdefault(entry.layer, []).append(entry)
+    rows = []
     for layer, entries in by_layer.items():
-        cells = [cell for entry in entries for cell in (_ratio(entry), _value_rows(entry))]
-        shown.add_row(f"{layer}{'*' if table.layer_k[layer] > ks[0] else ''}", *cells)
-    # a table of many k is wider than most terminals: cut off, it would say nothing
-    Console(highlight=False, width=max(console.width, 12 + 36 * len(ks))).print(shown, crop=False)
+        same = printing.covered(ks, table.layer_k[layer])
+        cells = [(f"as k={same[entry.k]}", "") if entry.k in same else _cells(entry) for entry in entries]
+        rows.append(
+            [f"{layer}{'*' if table.layer_k[layer] > ks[0] else ''}", *(cell for pair in cells for cell in pair)]
+        )
+    printing.print_table(console, Table("", ["layer", *columns], rows))
     if least := {k for k in table.layer_k if k > ks[0]}:
         console.print(f"* keeps at least {', '.join(map(str, sorted(least)))}.")
     console.print(f"Dense: {dense_rows(table, kept)}.")
     console.print(f"Row lengths: {knots(table)}.")
 
 
-def _ratio(entry: Kept) -> str:
-    return "{:.2f} ({:.2f} to {:.2f})".format(entry.ratio, *entry.spread) if entry.rows else "dense"
-
-
-def _value_rows(entry: Kept) -> str:
-    return "{:.0f} / {:.0f}".format(*entry.value_rows) if entry.rows else "all"
+def _cells(entry: Kept) -> tuple[str, str]:
+    """k̃/k and V rows."""
+    if not entry.rows:
+        return "dense", "all"
+    ratio = "{:.2f} ({:.2f} to {:.2f})".format(entry.ratio, *entry.spread)
+    return ratio, "{:.0f} / {:.0f}".format(*entry.value_rows)
 
 
 def dense_rows(table: ThresholdTable, kept: list[Kept]) -> str:

@@ -85,6 +85,13 @@ def _library(split: corpus.Split) -> Sources:
     return Sources([StoredText(name, text) for name, text in corpus.read_split(split)])
 
 
+def windows_wanted(texts: Texts, plan: Plan) -> int | None:
+    """How many windows are cut, those that are kept back included; None: all that there are."""
+    if plan.sequences is None:
+        return None
+    return plan.sequences + (held_out_count(plan.sequences) if texts.evaluation is None else 0)
+
+
 def collect(
     texts: Texts, conventions: Conventions, plan: Plan, progress: Callable[[int], None] | None = None
 ) -> Material:
@@ -96,7 +103,7 @@ def collect(
     """
     wanted = plan.sequences
     kept_back = texts.evaluation is None
-    most = None if wanted is None else wanted + (held_out_count(wanted) if kept_back else 0)
+    most = windows_wanted(texts, plan)
     windows = collect_windows(texts.calibration.sources, conventions, plan.length, most, progress)
     _check_enough("--text", windows, conventions, 2 if kept_back else 1)
     count = held_out_count(len(windows) if len(windows) != most or wanted is None else wanted) if kept_back else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from ..calibration.state import OWN_STATE
 from ..errors import TopThetaValueError, shown
 
 if TYPE_CHECKING:
@@ -73,6 +74,33 @@ def interruptible(console: Console, state: Path | None) -> Iterator[None]:
         else:
             console.print("interrupted: nothing was kept.")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def resumable(state: Path | None) -> Iterator[None]:
+    """What is wrong with the file of a state, that ``--restart`` mends is said with it."""
+    try:
+        yield
+    except TopThetaValueError as error:
+        # an error of the disk is not mended so
+        if error.argument != str(state) or isinstance(error.__cause__, OSError):
+            raise
+        remedy = "add --restart to replace it and begin anew, or name another output with -o"
+        if error.expected == OWN_STATE:
+            remedy = f"give the options and texts that it was made with, {remedy}"
+        raise TopThetaValueError(error.argument, error.expected, error.got, remedy) from error
+
+
+def noted(progress: Callable[[int], None], note: Callable[[], None]) -> Callable[[int], None]:
+    """``progress``, and before its first call ``note``."""
+    notes = [note]
+
+    def call(done: int) -> None:
+        if notes:
+            notes.pop()()
+        progress(done)
+
+    return call
 
 
 class Ranks:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from .._checks import PLACEMENTS, check_choice
-from .._files import check_writable
+from .._files import file_error
 from ..errors import TopThetaValueError
+from . import printing
+from .layer_k import read_layer_k
+from .table_file import check_output
 
 if TYPE_CHECKING:
     from ..thresholds import ThresholdTable
-from .layer_k import read_layer_k
 
+#: What a source is, by its form.
+_SOURCES = {"theta": "a threshold table", "th": "a th.txt file", "csv": "a csv file"}
 #: The forms and the ends of the file names that stand for them.
 _SUFFIXES = {"sdc": ("sdc.txt",), "th": (".txt",), "csv": (".csv", ".csv.gz"), "theta": (".theta", ".safetensors")}
 _NO_MODEL = "a table belongs to one model: give the folder with its config.json and weights"
@@ -45,32 +49,39 @@ def convert(
     alpha: Annotated[
         float | None, typer.Option(help="Of th.txt or csv thresholds, the standard deviations added. Default: 0.1.")
     ] = None,
+    quantile: Annotated[float | None, typer.Option(help="Of th.txt or csv thresholds of that estimator.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
 ) -> None:
     """Convert thresholds: a table to th.txt, sdc.txt or csv.gz of the paper's authors, or back.
 
     th.txt and csv hold one k and do not say which model they are of; csv does not say the k either.
     """
-    read_as = _form("--from", source_form, source, ("theta", "th", "csv"))
+    from ..thresholds.summary import in_words
+
+    read_as = _form("--from", source_form, source, tuple(_SOURCES))
     write_as = _form("--to", output_form, output, tuple(_SUFFIXES))
-    if output.exists() and not force:
-        raise TopThetaValueError("--output", "a new file", f"{output}, which exists", "give --force to replace it")
-    check_writable(output, "--output")
+    if not source.exists():
+        raise file_error(source, _SOURCES[read_as], "no such file", "correct the path")
+    check_output(output, force)
     if sdc is not None and write_as in ("th", "csv"):
         raise TopThetaValueError("--sdc", "a table or a sdc.txt to write", str(output), "it has no discarded mass")
-    about = {"placement": placement, "estimator": estimator, "alpha": alpha}
+    about = {"placement": placement, "estimator": estimator, "alpha": alpha, "quantile": quantile}
     origin = {name: value for name, value in about.items() if value is not None}
+    console = printing.console()
     if read_as == "theta":
         table = _load(source, layer_k=layer_k, fingerprint_of=fingerprint_of, **origin)
     else:
-        fingerprint = _fingerprint(fingerprint_of, write_as)
-        table = _read(source, read_as, k, layer_k, fingerprint, origin)
+        if fingerprint_of is None and write_as == "theta":
+            raise TopThetaValueError("--fingerprint-of", "the folder of a model", "none", _NO_MODEL)
+        table = _read(source, read_as, k, layer_k, origin)
         if fingerprint_of is not None:
-            _check_geometry(table, source, fingerprint_of)
+            table = _of_model(table, source, fingerprint_of)
     if sdc is not None:
-        table = table.with_sdc_text(sdc)
-    written = _write(table, output, write_as, None if read_as == "csv" else k)
-    Console(highlight=False, soft_wrap=True).print(f"{output} written: {written}{table!r}", markup=False)
+        table = _with_mass(table, source, sdc)
+    written = _write(table, source, output, write_as, None if read_as == "csv" else k)
+    console.print(f"{output} written: {in_words(table, written)}.", markup=False)
+    if assumed := [] if read_as == "theta" else _assumed(table, origin):
+        console.print(f"Assumed, since {source} does not say: {', '.join(assumed)}.", markup=False)
 
 
 def _form(option: str, form: str | None, path: Path, choices: tuple[str, ...]) -> str:
@@ -94,19 +105,13 @@ def _load(source: Path, **of_imports: Any) -> ThresholdTable:
     return ThresholdTable.load(source)
 
 
-def _fingerprint(folder: Path | None, write_as: str) -> str:
-    if folder is None:
-        if write_as == "theta":
-            raise TopThetaValueError("--fingerprint-of", "the folder of a model", "none", _NO_MODEL)
-        return ""
-    from ..models import folder_fingerprint
-
-    return folder_fingerprint(folder)
-
-
-def _check_geometry(table: ThresholdTable, source: Path, folder: Path) -> None:
+def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTable:
+    """The table with the fingerprint of the model in ``folder``."""
     from transformers import AutoConfig
 
+    from ..models.fingerprint import folder_fingerprint
+
+    fingerprint = folder_fingerprint(folder)
     config = AutoConfig.from_pretrained(folder).get_text_config()
     have, wanted = (config.num_hidden_layers, config.num_attention_heads), (table.num_layers, table.num_heads)
     if have != wanted:
@@ -114,11 +119,11 @@ def _check_geometry(table: ThresholdTable, source: Path, folder: Path) -> None:
             "--fingerprint-of", "a model of {} layers x {} heads, as {} has".format(*wanted, source),
             "{} x {}".format(*have), "name the model that was calibrated",
         )  # fmt: skip
+    return replace(table, fingerprint=fingerprint)
 
 
-def _read(
-    source: Path, form: str, k: int | None, layer_k: str | None, fingerprint: str, origin: dict[str, Any]
-) -> ThresholdTable:
+def _read(source: Path, form: str, k: int | None, layer_k: str | None, origin: dict[str, Any]) -> ThresholdTable:
+    """The thresholds of a th.txt or csv, of no model yet."""
     from ..thresholds import ThresholdTable
 
     if "placement" in origin:
@@ -128,20 +133,34 @@ def _read(
         for option, given in (("--layer-k", layer_k), ("--k", k)):
             if given is not None:
                 raise TopThetaValueError(option, "a csv to read", str(source), "a th.txt says its k itself")
-        return ThresholdTable.from_text(source, fingerprint=fingerprint, provenance=provenance, **origin)
+        return ThresholdTable.from_text(source, fingerprint="", provenance=provenance, **origin)
     if k is None:
         raise TopThetaValueError("--k", "the k of the csv file", "none", "it is not in the file")
     least = None if layer_k is None else read_layer_k(layer_k)
-    return ThresholdTable.from_csv(source, k=k, layer_k=least, fingerprint=fingerprint, provenance=provenance, **origin)
+    return ThresholdTable.from_csv(source, k=k, layer_k=least, fingerprint="", provenance=provenance, **origin)
 
 
-def _write(table: ThresholdTable, output: Path, form: str, k: int | None) -> str:
-    """Writes the file, and says what of the table it is."""
+def _assumed(table: ThresholdTable, origin: dict[str, Any]) -> list[str]:
+    """What neither the file nor an option says of its thresholds, as options that say so."""
+    names = ["placement", "estimator", *(["alpha"] if table.estimator == "algorithm1" else [])]
+    return [f"--{name} {getattr(table, name)}" for name in names if name not in origin]
+
+
+def _with_mass(table: ThresholdTable, source: Path, sdc: Path) -> ThresholdTable:
+    if len(table.k) > 1:
+        ks = ", ".join(map(str, table.k.tolist()))
+        remedy = f"make one of one k first: toptheta convert {source} --k {int(table.k[0])} -o th.txt"
+        raise TopThetaValueError("--sdc", "a table of one k, as a sdc.txt is of one", f"{source} with k = {ks}", remedy)
+    return table.with_sdc_text(sdc)
+
+
+def _write(table: ThresholdTable, source: Path, output: Path, form: str, k: int | None) -> list[int]:
+    """Writes the file, and tells which k are in it."""
     if form == "theta":
         if k is not None:
             raise TopThetaValueError("--k", "th.txt, sdc.txt or csv to write", str(output), "a table keeps all its k")
         table.save(output)
-        return ""
+        return table.k.tolist()
     ks: list[int] = table.k.tolist()
     if k is None and len(ks) > 1:
         raise TopThetaValueError("--k", f"one k from {ks[0]} to {ks[-1]}", "none", f"{output} holds one")
@@ -151,5 +170,8 @@ def _write(table: ThresholdTable, output: Path, form: str, k: int | None) -> str
     elif form == "csv":
         table.export_csv(output, k)
     else:
+        if table.discarded_mass is None:
+            remedy = "add that of a sdc.txt with --sdc, or calibrate it: toptheta_npu.models.calibrate_discarded_mass"
+            raise TopThetaValueError(str(source), "a table with a discarded mass", "one without it", remedy)
         table.export_sdc_text(output, k)
-    return f"k={k} of "
+    return [k]

@@ -26,6 +26,12 @@ from ..npu.environment import has_emulated_devices
 from ..operator import CPU_SELECTOR
 
 _TRANSFORMERS = ("5", "pip install 'toptheta_npu[hf]'")
+#: What the choice of a backend means for NPU tensors.
+_RUNS = {
+    "npu": "the op package, and raise an error where it cannot run",
+    "auto": "the op package, or the PyTorch fallback where it cannot run",
+    "fallback": "the PyTorch fallback",
+}
 _SOURCES = Path(__file__).parents[2]
 _SOURCE_FILE = re.compile(r"\b(?:docs|op_host)/[\w./-]*\w")
 
@@ -115,6 +121,9 @@ def _show(here: list[Finding], info: BackendInfo, console: Console) -> None:
             _show_details(info.cpu_findings[:-1], console)
     console.print("\n[bold]What an Ascend NPU needs[/bold]")
     for finding in info.findings:
+        if finding.name == "backend" and finding.good:  # a choice, of which nothing can be found or missing
+            console.print(f"chosen  backend       {finding.found}: NPU tensors run {_RUNS[info.backend]}")
+            continue
         mark = "[green]found  [/green]" if finding.good else "[yellow]missing[/yellow]"
         if not finding.good and finding.found is not None:
             mark = "[yellow]unfit  [/yellow]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,18 +12,17 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table as RichTable
 
 from .._outputs import check_output_folder
 from .._tables import Table
+from . import printing
 
 if TYPE_CHECKING:
     from ..thresholds import ThresholdTable
 
 _FINGERPRINT_SHOWN = 48
 _MOST_LENGTHS_NAMED = 6
-_WIDEST = 1000
 _KEPT_CAPTION = "Bounds of the mean over the calibration rows that are not dense."
 
 
@@ -36,20 +35,20 @@ def inspect(
 ) -> None:
     """Tell what a file of thresholds holds: its origin, theta, elements kept, gaps, and how well the fit fits."""
     from ..thresholds import ThresholdTable
-    from ..thresholds.summary import summarise
+    from ..thresholds.summary import in_words, summarise
 
     if plot is not None:
         _prepare(plot)
     table = ThresholdTable.load(file)
     found = summarise(table, k, layer)
-    console = Console(highlight=False, width=max(Console().width, 120))
+    console = printing.console()
     if as_json:
         print(json.dumps({"file": str(file), **found}, indent=1))
     else:
-        _show(console, str(file), found)
+        _show(console, f"{file}: {in_words(table)}", found)
     if plot is not None:
         for line in _draw(table, found["shown_k"], layer, plot):
-            (Console(stderr=True) if as_json else console).print(line, soft_wrap=True, markup=False)
+            (Console(stderr=True, soft_wrap=True) if as_json else console).print(line, markup=False)
 
 
 def _prepare(folder: Path) -> None:
@@ -67,20 +66,20 @@ def _draw(table: ThresholdTable, k: int, layer: int | None, folder: Path) -> lis
     return [*(f"{file} written." for file in files), *left_out]
 
 
-def _show(console: Console, file: str, found: dict[str, Any]) -> None:
+def _show(console: Console, title: str, found: dict[str, Any]) -> None:
     head = found["header"]
-    console.print(_header(file, head))
+    console.print(f"{escape(title)}\n")
     for table in _layer_tables(found) if "layers" in found else _head_tables(found):
-        shown = table.as_rich()
-        # wider than the terminal it wraps; cut off, it would say nothing
-        width = Measurement.get(console, console.options.update(max_width=_WIDEST), shown).maximum
-        Console(highlight=False, width=max(console.width, width)).print(shown, crop=False)
+        printing.print_table(console, table)
+        console.print()
     if not head["has_bracket"]:
-        console.print(f"k̃: not in the file; the estimator {head['estimator']} keeps no counts of it.")
+        console.print(f"k̃: not in the file; the estimator {head['estimator']} keeps no counts of it.\n")
+    console.print("Settings and origin")
+    console.print(_origin(head), width=console.width)
 
 
-def _header(file: str, head: dict[str, Any]) -> RichTable:
-    table = RichTable(box=SIMPLE_HEAD, show_header=False, padding=(0, 1), title=escape(file), title_justify="left")
+def _origin(head: dict[str, Any]) -> RichTable:
+    table = RichTable(box=SIMPLE_HEAD, show_header=False, padding=(0, 1))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     lengths, fingerprint = head["lengths"], head["fingerprint"]
@@ -121,8 +120,9 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
         gaps = entry["gaps"]
         cells = [_spread(each, form) for each in entry["theta"]]
         theta.append([layer, str(entry["target"]), *cells, _gap_cell(gaps)])
-        kept.append([layer, *map(_kept, entry["kept"])])
-        quality.append([layer, *map(_quality, entry["r_squared"])])
+        least = head["layer_k"][entry["layer"]]
+        kept.append([layer, *_by_k(ks, least, map(_kept, entry["kept"]))])
+        quality.append([layer, *_by_k(ks, least, map(_quality, entry["r_squared"]))])
     tables = [
         Table(
             f"theta at k = {found['shown_k']}: mean over heads (least to most)",
@@ -143,13 +143,15 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
 def _head_tables(found: dict[str, Any]) -> list[Table]:
     head, layer, ks, form = found["header"], found["layer"], found["header"]["k"], _form(found["header"])
     theta, kept, quality = [], [], []
+    least = head["layer_k"][layer]
     for entry in found["heads"]:
         name = str(entry["head"])
         theta.append([name, *("dense" if value is None else f"{value:{form}}" for value in entry["theta"])])
         theta[-1].append(str(entry["rows"]))
-        kept.append([name, *map(_kept, entry["kept"])])
+        kept.append([name, *_by_k(ks, least, map(_kept, entry["kept"]))])
         pairs = zip(entry["r_squared"], entry["rms_residual"], strict=True)
-        quality.append([name, *("" if square is None else f"{square:.3f}, {rms:.2g}" for square, rms in pairs)])
+        fits = ("" if square is None else f"{square:.3f}, {rms:.2g}" for square, rms in pairs)
+        quality.append([name, *_by_k(ks, least, fits)])
     lengths = (f"n = {length}" for length in found["shown_lengths"])
     by_k = ("head", *(f"k = {k}" for k in ks))
     tables = [Table(f"layer {layer}: theta at k = {found['shown_k']}", ("head", *lengths, "calibration rows"), theta)]
@@ -158,6 +160,12 @@ def _head_tables(found: dict[str, Any]) -> list[Table]:
     unit = "log theta" if head["placement"] == "post_softmax" else "theta"
     title = f"layer {layer}: R² of the fitted function, and its root mean square residual of {unit}"
     return [*tables, Table(title, by_k, quality)]
+
+
+def _by_k(ks: Sequence[int], least: int, cells: Iterable[str]) -> list[str]:
+    """The cells of a layer; what its least k makes the same at two k is said once."""
+    same = printing.covered(ks, least)
+    return [f"as k = {same[k]}" if cell and k in same else cell for k, cell in zip(ks, cells, strict=True)]
 
 
 def _form(head: dict[str, Any]) -> str:

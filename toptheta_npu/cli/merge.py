@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from .._tables import Table
 from ..errors import TopThetaValueError
+from . import printing
 from .table_file import check_output
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ def merge(
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
     from ..calibration.shards import merged_files
+    from ..thresholds.summary import in_words
 
     for shard in shards:
         if output.exists() and shard.exists() and output.samefile(shard):
@@ -35,21 +35,15 @@ def merge(
     merger = merged_files(shards)
     table = merger.table()
     table.save(output)
-    console = Console(highlight=False)
-    console.print(_listed(merger.parts))
+    console = printing.console()
+    printing.print_table(console, _listed(merger.parts))
     sequences, tokens = sum(part.sequences for part in merger.parts), sum(part.tokens for part in merger.parts)
-    console.print(
-        f"{escape(str(output))} written, from {sequences} sequences of {tokens} tokens: {escape(repr(table))}",
-        soft_wrap=True,
-    )
+    console.print(f"{output} written, from {sequences} sequences of {tokens} tokens: {in_words(table)}.", markup=False)
     console.print("The files of the shards are not needed any more.")
 
 
 def _listed(parts: list[MergedPart]) -> Table:
-    listed = Table("shard", "sequences", "tokens", "file", box=None, pad_edge=False)
-    for name in ("sequences", "tokens"):
-        next(column for column in listed.columns if column.header == name).justify = "right"
-    for part in parts:
-        numbers = (f"{part.part.index} of {part.part.count}", str(part.sequences), str(part.tokens))
-        listed.add_row(*numbers, escape(part.name))
-    return listed
+    rows = [
+        [f"{part.part.index} of {part.part.count}", str(part.sequences), str(part.tokens), part.name] for part in parts
+    ]
+    return Table("", ["shard", "sequences", "tokens", "file"], rows)

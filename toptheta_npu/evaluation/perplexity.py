@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +19,12 @@ from transformers import PreTrainedModel
 from ..errors import TopThetaValueError
 from .measurement import Measurement, check_layers
 from .methods import Method
+from .popularity import popularity as popularity_map
 from .prefix import Prefix, run_prefix
 from .reads import KeptSpread, ReadCounter, Reads
+
+#: Rows of a popularity map.
+_MAPPED = 128
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class PerplexityTask:
         model: in evaluation mode.
         windows: int64 [W, T] tokens.
         positions: how many of the last positions are predicted under a method.
+        popularity: layer and KV head of which the measurements hold a popularity map, of the last tokens of the first
+            window; None: of none.
 
     Raises:
         TopThetaValueError: the model has no layer from 2 on, or the windows leave no prefix.
@@ -65,14 +72,20 @@ class PerplexityTask:
         True
     """
 
-    def __init__(self, model: PreTrainedModel, windows: Tensor, positions: int = 512) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        windows: Tensor,
+        positions: int = 512,
+        popularity: tuple[int, int] | None = None,
+    ) -> None:
         length = windows.shape[1]
-        if not 1 <= positions <= length - 2:
-            raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
+        check_positions(positions, length)
         check_layers(model)
         self.model = model
         self.windows = windows
         self.positions = positions
+        self._popularity = popularity
         with torch.inference_mode():
             self._prefixes = [run_prefix(model, window[: length - positions - 1]) for window in windows]
 
@@ -103,7 +116,18 @@ class PerplexityTask:
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(done)
-        return Measurement("nats per token", False, tuple(nats), **counter.result()._asdict())
+        return Measurement(
+            "nats per token", False, tuple(nats), details=self._map(method, model), **counter.result()._asdict()
+        )
+
+    def _map(self, method: Method, model: PreTrainedModel) -> dict[str, Any]:
+        """The popularity map, of a method that selects elements."""
+        if self._popularity is None or not method.k:
+            return {}
+        layer, group = self._popularity
+        rows = min(_MAPPED, self.positions)
+        found = popularity_map(model, self.windows[0], method, layer=layer, group=group, rows=rows)
+        return {"popularity": found.as_json()}
 
     def evaluate(
         self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] = lambda done: None
@@ -112,6 +136,12 @@ class PerplexityTask:
         found = self.measure(method, self.model if model is None else model, progress)
         ratio = found.reads.kept_mean / method.k if method.k and method.aims_at_k else None
         return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
+
+
+def check_positions(positions: int, length: int) -> None:
+    """Raises TopThetaValueError unless windows of ``length`` tokens leave a prefix before their last ``positions``."""
+    if not 1 <= positions <= length - 2:
+        raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
 
 
 def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: Prefix) -> float:

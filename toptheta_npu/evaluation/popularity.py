@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
@@ -18,8 +21,6 @@ from ..models.attention import STATE, AttentionCall, LayerState, Rule
 from ..models.selection import SelectionRule
 from ..models.threshold_rule import ThresholdRule
 from .methods import Method
-
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +35,10 @@ class PopularityMap:
 
     Example:
         >>> found = PopularityMap(2, 0, first_row=1, wanted=torch.tensor([[4, 1, 0], [4, 0, 2]], dtype=torch.int8))
-        >>> found.value_rows.tolist(), found.as_json()["wanted"]
-        ([2, 2], ['410', '402'])
+        >>> found.value_rows.tolist()
+        [2, 2]
+        >>> PopularityMap.from_json(found.as_json()).wanted.equal(found.wanted)
+        True
     """
 
     layer: int
@@ -49,16 +52,17 @@ class PopularityMap:
         return (self.wanted > 0).sum(1)
 
     def as_json(self) -> dict[str, Any]:
-        """For the details of a measurement, a string per token with a digit per key; 10 heads and more are letters."""
-        digits = [_DIGITS[min(number, len(_DIGITS) - 1)] for number in range(128)]
-        rows = ["".join(digits[number] for number in row) for row in self.wanted.tolist()]
-        return {"layer": self.layer, "group": self.group, "first_row": self.first_row, "wanted": rows}
+        """For the details of a measurement; the map, nearly all of it 0, is packed by zlib and base64."""
+        packed = base64.b64encode(zlib.compress(self.wanted.numpy().tobytes(), 9)).decode()
+        place = {"layer": self.layer, "group": self.group, "first_row": self.first_row}
+        return {**place, "shape": list(self.wanted.shape), "wanted": packed}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> PopularityMap:
         """What `as_json` gave."""
-        rows = [[_DIGITS.index(digit) for digit in row] for row in found["wanted"]]
-        return cls(found["layer"], found["group"], found["first_row"], torch.tensor(rows, dtype=torch.int8))
+        numbers = np.frombuffer(zlib.decompress(base64.b64decode(found["wanted"])), dtype=np.int8)
+        wanted = torch.from_numpy(numbers.reshape(found["shape"]).copy())
+        return cls(found["layer"], found["group"], found["first_row"], wanted)
 
 
 def popularity(

@@ -119,7 +119,10 @@ def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
     )
     matched = sorted({point.matched_to for point in measurements if point.matched_to})
     if matched:
-        caption += f" Methods without a k of their own read as much as {' and '.join(matched)}."
+        caption += (
+            f" Methods without a k of their own are matched to {' and '.join(matched)}: pages to its K and V rows, the "
+            "others to its V rows."
+        )
     return Table(task, columns, rows, caption)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Lock
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -23,6 +24,8 @@ from .attention import AttentionCall
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
+#: Held while PyTorch uses one thread.
+_ONE_CORE = Lock()
 _SCORES_PER_BLOCK = 1 << 20  # bounds the memory of a thread, however long the sequence is
 
 
@@ -37,12 +40,14 @@ class TopK(NamedTuple):
 class BlockThreads:
     """As many threads as PyTorch has, each with blocks of its own and one core per operator.
 
-    So whole blocks run side by side, and what comes of a block does not depend on the number of threads.
+    So whole blocks run side by side, and what comes of a block does not depend on the number of threads. That number
+    belongs to the process: of several in it, one at a time works on its blocks.
     """
 
     def __init__(self) -> None:
-        self._count = torch.get_num_threads()
-        self._pool = ThreadPoolExecutor(self._count, "toptheta", torch.set_num_threads, (1,))
+        with _ONE_CORE:
+            self._count = _threads_of_new_threads()
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> BlockThreads:
         return self
@@ -50,7 +55,8 @@ class BlockThreads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def map(self, work: Callable[[Item], Found], blocks: list[Item], device: torch.device) -> list[Found]:
         """``work`` of every block, in their order. Other devices than a CPU compute one after the other."""
@@ -58,14 +64,34 @@ class BlockThreads:
         with torch.autocast(device.type, enabled=False):
             if device.type != "cpu":
                 return [work(block) for block in blocks]
-            torch.set_num_threads(1)
-            try:
-                if self._count == 1 or len(blocks) == 1:
-                    return [work(block) for block in blocks]
-                # later blocks are wider: first come those that take longest
-                return list(self._pool.map(work, blocks[::-1]))[::-1]
-            finally:
-                torch.set_num_threads(self._count)
+            with _ONE_CORE:
+                try:
+                    torch.set_num_threads(1)
+                    if self._count == 1 or len(blocks) == 1:
+                        return [work(block) for block in blocks]
+                    # later blocks are wider: first come those that take longest
+                    return list(self._threads().map(work, blocks[::-1]))[::-1]
+                finally:
+                    torch.set_num_threads(self._count)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._count, "toptheta")
+            all_there = Barrier(self._count)
+
+            def use_one_core(_: int) -> None:
+                torch.set_num_threads(1)
+                # a thread that came later would set the number for the process again
+                all_there.wait()
+
+            list(self._pool.map(use_one_core, range(self._count)))
+        return self._pool
+
+
+def _threads_of_new_threads() -> int:
+    """PyTorch's number of threads. One that began while blocks were worked on has a number of its own, 1."""
+    with ThreadPoolExecutor(1) as new:
+        return new.submit(torch.get_num_threads).result()
 
 
 class SequenceRows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,25 @@ def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = N
     if layer is not None:
         return {**found, "layer": layer, "heads": heads_of(table, k, layer, lengths)}
     return {**found, "layers": layers_of(table, k, lengths)}
+
+
+def in_words(table: ThresholdTable, ks: Sequence[int] | None = None) -> str:
+    """What a table is, in a line; ``ks`` in place of its own k.
+
+    Example:
+        >>> from toptheta_npu import ThresholdTable
+        >>> n = torch.tensor([16, 32])
+        >>> print(in_words(ThresholdTable(
+        ...     theta=torch.ones(1, 1, 1, 2), k=torch.tensor([8]), lengths=n, std=torch.zeros(1, 1, 1, 2),
+        ...     counts=torch.ones(1, 1, 2, dtype=torch.int64), placement="pre_softmax", estimator="pooled", alpha=0.0,
+        ...     layer_k=[0], fingerprint="demo")))
+        pre_softmax, pooled, k = 8, 1 layer x 1 head, rows of 16 to 32 keys
+    """
+    shown_ks = ", ".join(map(str, table.k.tolist() if ks is None else ks))
+    layers = f"{table.num_layers} layer{'s' * (table.num_layers > 1)}"
+    heads = f"{table.num_heads} head{'s' * (table.num_heads > 1)}"
+    rows = f"rows of {int(table.lengths[0])} to {int(table.lengths[-1])} keys"
+    return f"{table.placement}, {table.estimator}, k = {shown_ks}, {layers} x {heads}, {rows}"
 
 
 def header(table: ThresholdTable) -> dict[str, Any]:

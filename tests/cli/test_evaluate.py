@@ -1,0 +1,296 @@
+"""``toptheta evaluate`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.cli.command import toptheta
+from tests.cli.folders import save_model
+from toptheta_npu.assets import TINY_LLAMA
+from toptheta_npu.evaluation.popularity import PopularityMap
+from toptheta_npu.evaluation.results import Results, read_results
+
+BOOK = Path(unittest.__file__).parent / "case.py"
+QUICK = ("--text", "book.txt", "--length", "128", "--windows", "2", "--positions", "24", "--k", "8", "--workers", "1")
+METHODS = ("--method", "top-theta", "--method", "top-k", "--method", "last-k", "--method", "pages:page=8")
+
+
+@pytest.fixture(autouse=True)
+def quiet_and_one_thread() -> Iterator[None]:
+    """What the command sets for its process goes back; one thread is fastest for tiny models."""
+    verbosity, threads = transformers.utils.logging.get_verbosity(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    transformers.utils.logging.set_verbosity(verbosity)
+    transformers.utils.logging.enable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's folder with thresholds of both placements beside it."""
+    model = save_model(tmp_path_factory.mktemp("models") / "tiny-random")
+    for placement in ("pre", "post"):
+        done = toptheta(
+            "calibrate", str(model), "--text", str(BOOK), "--length", "128", "--sequences", "4", "--k", "8",
+            "--k", "16", "--layer-k", "16,16,0", "--placement", f"{placement}_softmax",
+            "-o", str(model.parent / f"{placement}.theta"),
+        )  # fmt: skip
+        assert done == 0
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text(BOOK.read_text())
+    return tmp_path
+
+
+def main(model: Path, *arguments: str, tables: tuple[str, ...] = ("pre",)) -> int | str | None:
+    files = [str(model.parent / f"{name}.theta") for name in tables]
+    return toptheta("evaluate", str(model), *files, *arguments)
+
+
+def results() -> Results:
+    return read_results("evaluation.jsonl")
+
+
+def words(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def test_every_method_at_every_k_with_every_table(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK, "--k", "16", *METHODS, tables=("pre", "post")) == 0
+    points = list(results().measurements)
+    named = [(point.method, point.table, point.k, point.matched_to) for point in points]
+    reference = "top-theta, pre"
+    assert named == [
+        ("dense", None, None, None),
+        *(("top-theta", table, k, None) for k in (8, 16) for table in ("pre", "post")),
+        *(("top-k", None, k, None) for k in (8, 16)),
+        *(("last-k", None, k, reference) for k in (8, 16)),
+        *(("pages:page=8", None, k, reference) for k in (8, 16)),
+    ]
+    found = {point.name: measurement for point, measurement in results().measurements.items()}
+    dense = found["perplexity: dense"]
+    assert len(dense.scores) == 2
+    # 24 rows of each window, over 104 to 127 keys
+    assert dense.reads.keys_mean == dense.reads.value_rows_mean == dense.reads.key_rows_mean == 115.5
+    assert found["perplexity: top-k, k=8"].reads.kept_mean == 8
+    theta, last = found["perplexity: top-theta, k=8, pre"], found["perplexity: last-k, k=8"]
+    assert last.reads.value_rows_mean == round(theta.reads.value_rows_mean)
+    assert last.details["settings"] == {"rows": round(theta.reads.value_rows_mean)}
+    said = words(capsys.readouterr().out)
+    assert "tiny-random on cpu: 11 points, from 5 methods on perplexity." in said
+    assert "perplexity: top-k, k=8: perplexity" in said
+    assert "evaluation.jsonl: 11 points. Next: toptheta plot evaluation.jsonl -o figures" in said
+
+
+def test_perplexity_is_that_of_the_plain_model(model: Path, folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from toptheta_npu.texts import Conventions, collect_windows, find_sources
+
+    assert main(model, *QUICK, "--method", "dense") == 0
+    (measurement,) = results().measurements.values()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    found = collect_windows(
+        find_sources([Path("book.txt")], "text", "utf-8").sources, Conventions.of(tokenizer), 128, 4
+    )
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for place, nats in zip((2, 3), measurement.scores, strict=True):  # the first two are spare
+            logits = network(found[place][None]).logits[0, -25:-1]
+            assert torch.nn.functional.cross_entropy(logits, found[place][-24:]).item() == pytest.approx(nats, abs=1e-5)
+
+
+def test_the_results_say_what_they_depend_on_and_nothing_of_this_machine(model: Path, folder: Path) -> None:
+    assert main(model, *QUICK, "--method", "top-theta") == 0
+    header = results().header
+    assert header.model == "tiny-random"
+    settings = dict(header.settings["perplexity"])
+    assert len(settings.pop("windows_sha256")) == 64
+    assert settings == {"text": ["book.txt"], "length": 128, "windows": 2, "positions": 24, "popularity": None}
+    assert list(header.tables) == ["pre"]
+    assert header.environment["dtype"] == "float32"
+    assert str(folder) not in Path("evaluation.jsonl").read_text()
+
+
+def test_a_popularity_map_of_the_methods_that_choose(model: Path, folder: Path) -> None:
+    assert main(model, *QUICK, "--method", "top-theta", "--method", "top-k", "--popularity", "2:1") == 0
+    dense, theta, top_k = results().measurements.values()
+    assert "popularity" not in dense.details
+    found = PopularityMap.from_json(top_k.details["popularity"])
+    assert (found.layer, found.group, found.first_row, found.wanted.shape) == (2, 1, 104, (24, 128))
+    assert found.wanted.sum(1).tolist() == [16] * 24  # two heads of the group with 8 each
+    assert not PopularityMap.from_json(theta.details["popularity"]).wanted.equal(found.wanted)
+
+
+def test_more_methods_join_the_file_and_finished_points_are_not_measured_again(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK, "--method", "top-k") == 0
+    first = results()
+    capsys.readouterr()
+    assert main(model, *QUICK, *METHODS) == 0
+    assert "2 points are in evaluation.jsonl; 3 to go." in words(capsys.readouterr().out)
+    joined = results()
+    assert [point.method for point in joined.measurements] == ["dense", "top-theta", "top-k", "last-k", "pages:page=8"]
+    for point, measurement in first.measurements.items():
+        assert joined.measurements[point] == measurement
+    content = Path("evaluation.jsonl").read_bytes()
+    Path("evaluation.jsonl").unlink()
+    assert main(model, *QUICK, *METHODS) == 0
+    assert Path("evaluation.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_an_ended_sweep_goes_on_and_gives_the_same_file(ending: signal.Signals, model: Path, folder: Path) -> None:
+    arguments = [str(model), str(model.parent / "pre.theta"), *QUICK, "--k", "16", *METHODS, "--windows", "8"]
+    assert toptheta("evaluate", *arguments, "-o", "whole.jsonl") == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toptheta_npu", "evaluate", *arguments], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    file = folder / "evaluation.jsonl"
+    while process.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 2):
+        time.sleep(0.002)
+    process.send_signal(ending)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if ending is signal.SIGINT else -signal.SIGKILL)
+    assert ("interrupted: the same command goes on from evaluation.jsonl." in out) == (ending is signal.SIGINT)
+    assert 2 <= len(read_results(file).measurements) < 9
+    assert toptheta("evaluate", *arguments) == 0
+    assert file.read_bytes() == Path("whole.jsonl").read_bytes()
+
+
+def test_other_settings_are_refused_and_restart_begins_anew(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK, "--method", "dense") == 0
+    assert main(model, *QUICK, "--method", "dense", "--positions", "12") == 2
+    said = words(capsys.readouterr().err)
+    assert "--output: expected results with settings.perplexity.positions = 12, got evaluation.jsonl with 24" in said
+    assert "or add --restart to begin anew" in said
+    assert results().header.settings["perplexity"]["positions"] == 24
+    assert main(model, *QUICK, "--method", "dense", "--positions", "12", "--restart") == 0
+    assert results().header.settings["perplexity"]["positions"] == 12
+
+
+def test_a_file_of_settings(model: Path, folder: Path) -> None:
+    lines = ["text: book.txt", "length: 128", "windows: 2", "positions: 24", "k: [8]", "method: [top-k]", "workers: 1"]
+    Path("evaluation.yaml").write_text("\n".join(lines))
+    assert main(model, "--config", "evaluation.yaml", "--windows", "3") == 0
+    assert results().header.settings["perplexity"]["windows"] == 3
+    assert [point.method for point in results().measurements] == ["dense", "top-k"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--task", "perplexty"), "expected perplexity, key-value, needle or a task of lm-eval, got 'perplexty'"),
+        (("--task", "arc_chalenge"), "did you mean arc_challenge"),
+        (("--method", "top-theat"), "method: expected the name of a method, got 'top-theat'; did you mean top-theta?"),
+        (("--method", "top-theta:sdk=none"), "sdk"),
+        (("--method", "last-k"), "--method: expected a Top-θ method to match last-k to, got none"),
+        (("--k", "99"), "k: expected 8 to 16, the calibrated range, got 99"),
+        (("--length", "999"), "--length: expected at most 256 tokens, for which the model has positions, got 999"),
+        (("--length", "200"), "TABLE: expected thresholds for rows of up to 200 keys, as perplexity has them, got pre, "
+         "calibrated up to 128; calibrate on longer windows, evaluate shorter ones, or add --extrapolate"),
+        (("--windows", "9999"), "--text: expected text for 10001 windows of 128 tokens, 2 of them spare, got"),
+        (("--positions", "127"), "positions: expected 1 to 126, for windows of 128 tokens, got 127"),
+        (("--text", "nothing.txt"), "nothing.txt"),
+        (("--popularity", "2"), "--popularity: expected LAYER:KV_HEAD, two numbers from 0, got '2'; such as 2:0"),
+        (("--device", "tpu"), "--device: expected one of cpu, cuda, npu, auto"),
+        (("-o", "no/such/folder.jsonl"), "--output: expected a file in an existing folder"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused_with_a_sentence(
+    arguments: tuple[str, ...], message: str, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments if "--method" in arguments else (*METHODS, *arguments)
+    assert main(model, *QUICK, *given) == 2
+    said = words(capsys.readouterr().err)
+    assert message in said
+    assert said.count("error:") == 1
+    assert not Path("evaluation.jsonl").exists()
+
+
+def test_thresholds_of_another_model_are_refused(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = save_model(folder / "other", seed=1)
+    assert toptheta("evaluate", str(other), str(model.parent / "pre.theta"), *QUICK) == 2
+    said = words(capsys.readouterr().err)
+    assert "calibrate" in said
+    assert "error:" in said
+    assert not Path("evaluation.jsonl").exists()
+
+
+def test_a_model_without_such_attention_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    config = MambaConfig(vocab_size=2048, hidden_size=32, num_hidden_layers=3, state_size=4)
+    MambaForCausalLM(config).save_pretrained("mamba")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(TINY_LLAMA / name, "mamba")
+    assert toptheta("evaluate", "mamba", *QUICK, "--method", "dense") == 2
+    assert capsys.readouterr().err.count("error:") == 1
+
+
+def test_another_model_needs_text(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(model) == 2
+    assert "--text: expected files or folders with text to score, got none; such as: --text book.txt" in words(
+        capsys.readouterr().err
+    )
+
+
+def test_rows_beyond_calibrated_ones_are_told(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(model, *QUICK, "--length", "160", "--method", "top-theta", "--extrapolate") == 0
+    assert "note: rows of up to 159 keys used the thresholds of length 128" in words(capsys.readouterr().out)
+
+
+def test_a_full_disk_keeps_finished_points(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synchronise, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) > 3:
+            raise OSError(28, "No space left on device")
+        synchronise(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        assert main(model, *QUICK, *METHODS) == 2
+    assert "No space left on device at evaluation.jsonl; free some space and run the same command again" in words(
+        capsys.readouterr().err
+    )
+    assert len(results().measurements) == 2
+    assert main(model, *QUICK, *METHODS) == 0
+    assert len(results().measurements) == 5
+
+
+def test_json_lines_are_for_other_programs_too(model: Path, folder: Path) -> None:
+    assert main(model, *QUICK, "--method", "top-k") == 0
+    header, dense, sparse = map(json.loads, Path("evaluation.jsonl").read_text().splitlines())
+    assert header["schema"] == 1
+    assert [line["point"]["method"] for line in (dense, sparse)] == ["dense", "top-k"]
+    assert dense["measurement"]["metric"] == "nats per token"

@@ -1,0 +1,54 @@
+"""``toptheta plot`` as a user types it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import toptheta
+from tests.evaluation.test_plots import needle_points, perplexity_points
+from toptheta_npu.evaluation.results import Header, ResultsFile
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    monkeypatch.chdir(tmp_path)
+    for name, points in (("one.jsonl", perplexity_points()), ("two.jsonl", needle_points())):
+        with ResultsFile(Path(name), Header("tiny", "llama:0")) as file:
+            for point, measurement in points.items():
+                file.add(point, measurement)
+    return "one.jsonl", "two.jsonl"
+
+
+def test_draws_the_points_of_all_files_into_a_new_folder(
+    files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert toptheta("plot", *files, "-o", "deep/figures", "--k", "16") == 0
+    lines = capsys.readouterr().out.splitlines()
+    written = [line.removesuffix(" written.") for line in lines if line.endswith(" written.")]
+    assert sorted(written) == sorted(f"deep/figures/{name}" for name in os.listdir("deep/figures"))
+    assert "deep/figures/tradeoff_perplexity.svg" in written
+    assert "deep/figures/prompts_needle_k16.csv" in written
+    assert "popularity_needle.png not drawn: it needs points of needle whose details have a popularity map." in lines
+
+
+def test_a_file_of_something_else_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("other.jsonl").write_text("{}\n")
+    for name, message in (("none.jsonl", "no such file"), ("other.jsonl", "results of toptheta evaluate")):
+        assert toptheta("plot", files[0], name, "-o", "figures") == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+    assert not Path("figures").exists()
+
+
+def test_a_k_that_was_not_measured_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert toptheta("plot", files[0], "-o", "figures", "--k", "17") == 2
+    assert "--k: expected one of 16, 64" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_that_cannot_be_made_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert toptheta("plot", files[0], "-o", "two.jsonl/figures") == 2
+    assert "--output: expected a folder that can be made" in " ".join(capsys.readouterr().err.split())

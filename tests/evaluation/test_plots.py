@@ -1,0 +1,284 @@
+"""The figures of an evaluation: what they show, what they lack, and that they read without colour."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation import plot_style, plots, read_plots, score_plots
+from toptheta_npu.evaluation.measurement import Measurement
+from toptheta_npu.evaluation.popularity import PopularityMap
+from toptheta_npu.evaluation.reads import LayerReads, Reads
+from toptheta_npu.evaluation.results import Header, Point, Results
+
+pytest.importorskip("matplotlib")
+
+KS = (16, 64)
+LABELS = {
+    "top-theta": "Top-θ post + VMC", "top-theta:sdc=none": "Top-θ pre", "top-k": "Top-k + SDC + VMC",
+    "top-k:sdc=none": "Top-k",
+}  # fmt: skip
+
+
+def reads(kept: float, value_rows: float, key_rows: float | None = 1000.0) -> Reads:
+    return Reads(kept, value_rows, 2 * value_rows, 3 * value_rows, 1000.0, 0.0, value_rows, key_rows)
+
+
+def layers_of(kept: int, ratio: float | None) -> tuple[LayerReads, ...]:
+    histogram = ((0, 1), (kept // 2, 2), (kept, 4), (2 * kept, 1))
+    return tuple(LayerReads(reads(kept, 100.0 + layer), (ratio, ratio), histogram) for layer in range(4))
+
+
+def nats(change: float) -> tuple[float, ...]:
+    return tuple(2 + change + 0.001 * number for number in (1, -1, 0))
+
+
+def perplexity_points() -> dict[Point, Measurement]:
+    found = {Point("perplexity", "dense", "dense"): Measurement(
+        "nats per token", False, (2.0, 2.0, 2.0), reads(1000, 1000), reads(1000, 1000), layers_of(1000, None)
+    )}  # fmt: skip
+    for (number, (method, label)), k in itertools.product(enumerate(LABELS.items()), KS):
+        table = "web" if method.startswith("top-theta") else None
+        found[Point("perplexity", method, label, table, k)] = Measurement(
+            "nats per token", False, nats(0.01 * (number + 1) / k), reads(k, 3 * k), reads(k, 3 * k),
+            layers_of(k, 0.5 + k / 32),
+        )  # fmt: skip
+    zero = reads(0, 0, 0.0)
+    found[Point("perplexity", "value-mean", "V mean only")] = Measurement("nats per token", False, nats(1), zero, zero)
+    return found
+
+
+def needle_points() -> dict[Point, Measurement]:
+    details = {"length": [256, 256, 512, 512, 512], "depth": [0.0, 1.0, 0.0, 1.0, 1.0]}
+    return {
+        Point("needle", method, label, k=k): Measurement(
+            "accuracy", True, scores, reads(9, 9), reads(9, 9), details=details
+        )
+        for method, label, k, scores in (
+            ("dense", "dense", None, (1.0,) * 5),
+            ("top-k", "Top-k + SDC + VMC", 16, (1.0, 1.0, 0.0, 1.0, 0.0)),
+        )
+    }
+
+
+@pytest.fixture(scope="module")
+def at_64(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All figures of one task at k = 64."""
+    folder: Path = tmp_path_factory.mktemp("figures")
+    plots.save_plots(perplexity_points(), 64, folder)
+    return folder
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    with open(folder / f"{name}.csv", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_figure_is_a_picture_a_drawing_and_its_data(tmp_path: Path) -> None:
+    points = perplexity_points() | needle_points()
+    written, left_out = plots.save_plots(points, None, tmp_path)
+    stems = [
+        "tradeoff_perplexity", "ablation_perplexity", "traffic_perplexity_k16", "kept-over-k_perplexity_k16",
+        "kept_perplexity_k16", "tradeoff_needle", "prompts_needle_k16",
+    ]  # fmt: skip
+    assert sorted(written) == sorted(tmp_path / f"{stem}.{kind}" for stem in stems for kind in ("png", "svg", "csv"))
+    for file in written:
+        start = {".png": b"\x89PNG", ".svg": b"<?xml", ".csv": b"method,"}[file.suffix]
+        assert file.read_bytes().startswith(start)
+        assert file.suffix != ".svg" or b"<dc:date>" not in file.read_bytes()
+    assert len(left_out) == 7
+    assert "ablation_needle.png not drawn: it needs the dense point, and one method of needle with" in "\n".join(
+        left_out
+    )
+    assert "popularity_perplexity.png not drawn: it needs points of perplexity whose details have" in "\n".join(
+        left_out
+    )
+
+
+def test_the_same_points_give_the_same_files(at_64: Path, tmp_path: Path) -> None:
+    plots.save_plots(perplexity_points(), 64, tmp_path)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 15
+    for file in files:
+        assert file.read_bytes() == (at_64 / file.name).read_bytes(), file.name
+
+
+def test_the_trade_off_has_changes_shares_and_paired_errors(at_64: Path) -> None:
+    rows = {(row["method"], row["k"]): row for row in table(at_64, "tradeoff_perplexity")}
+    assert len(rows) == 9
+    row = rows["Top-θ pre", "64"]
+    assert [float(row[f"{name}_percent"]) for name in ("kept", "value_rows", "key_and_value_rows")] == (
+        pytest.approx([6.4, 19.2, 59.6])
+    )
+    factor = math.exp(0.02 / 64)
+    assert float(row["change"]) == pytest.approx(100 * (factor - 1))
+    assert float(row["standard_error"]) == pytest.approx(100 * factor * 0.001 / math.sqrt(3))
+    assert (row["thresholds"], row["unit"], float(row["dense_score"])) == ("web", "%", 2.0)
+    assert rows["V mean only", ""]["value_rows_percent"] == "0.0"
+
+
+def points_of(points: dict[Point, Measurement]) -> list[tuple[Point, Measurement]]:
+    return list(points.items())
+
+
+def test_titles_say_what_follows() -> None:
+    points = points_of(perplexity_points())
+    figure = score_plots.draw_tradeoff("perplexity", points).figure
+    assert figure.get_suptitle() == (
+        "perplexity: within 1 % of dense, Top-θ post + VMC at k = 16 reads the fewest V rows, 4.8 %"
+    )
+    title = score_plots.draw_ablation("perplexity", points).figure.get_suptitle()
+    assert title == (
+        "perplexity: top-k at k = 16 differs by +0.25 % from dense with neither, by +0.19 % with exact SDC + VMC"
+    )
+    title = score_plots.draw_prompts("needle", points_of(needle_points()), 16).figure.get_suptitle()
+    assert title == "needle at k = 16: least right is Top-k + SDC + VMC with 0 %, length 512 and depth 0"
+    title = read_plots.draw_traffic("perplexity", points, 16).figure.get_suptitle()
+    assert title.endswith("with Top-θ post + VMC, layer 3 reads the most V rows, 103; the layers from 2 on 102 to 103")
+    title = read_plots.draw_kept_over_target("perplexity", points, 64).figure.get_suptitle()
+    assert title == "perplexity at k = 64: furthest from 1 is Top-θ post + VMC, 2.50 in layer 0, head 0"
+    title = read_plots.draw_kept("perplexity", points, 16).figure.get_suptitle()
+    assert title.endswith("with Top-θ post + VMC, half of the rows and heads keep at most 19 elements, 95 % at most 39")
+
+
+def test_a_method_that_loses_by_falling_is_told_by_falling() -> None:
+    found = needle_points()
+    figure = score_plots.draw_tradeoff("needle", points_of(found)).figure
+    assert figure.get_suptitle() == "needle: no method stays within 1 point of dense"
+    better = {point: replace(each, scores=(1.0,) * 5) for point, each in found.items()}
+    assert (
+        "Top-k + SDC + VMC at k = 16 reads"
+        in score_plots.draw_tradeoff("needle", points_of(better)).figure.get_suptitle()
+    )
+
+
+def test_prompts_are_averaged_by_length_and_depth() -> None:
+    _, *rows = score_plots.draw_prompts("needle", points_of(needle_points()), 16).data
+    found = {(length, depth): share for method, length, depth, share in rows if method != "dense"}
+    assert found == {(256, 0.0): 1, (256, 1.0): 1, (512, 0.0): 0, (512, 1.0): 0.5}
+
+
+def test_the_histogram_goes_by_quarter_octaves(at_64: Path) -> None:
+    rows = [row for row in table(at_64, "kept_perplexity_k64") if row["method"] == "Top-k"]
+    assert [(row["kept_from"], row["kept_below"], float(row["percent"])) for row in rows] == [
+        ("0", "1", 12.5), ("32", "40", 25), ("64", "80", 50), ("128", "160", 12.5),
+    ]  # fmt: skip
+    steps = [read_plots._step(number) for number in range(300)]
+    assert all(low <= number < high for number, (low, high) in enumerate(steps))
+    assert all(one == two or one[1] == two[0] for one, two in itertools.pairwise(steps))
+
+
+def test_layers_and_heads_are_in_the_data(at_64: Path) -> None:
+    traffic = [row for row in table(at_64, "traffic_perplexity_k64") if row["method"] == "Top-k"]
+    assert [float(row["value_rows_mean"]) for row in traffic] == [100, 101, 102, 103]
+    assert {row["key_rows_mean"] for row in traffic} == {"1000.0"}
+    ratios = table(at_64, "kept-over-k_perplexity_k64")
+    assert {row["method"] for row in ratios} == set(LABELS.values())
+    assert {row["kept_over_k"] for row in ratios} == {"2.5"}
+
+
+def test_a_popularity_map_is_drawn_with_its_v_rows_per_token(tmp_path: Path) -> None:
+    wanted = torch.zeros(5, 40, dtype=torch.int8)
+    wanted[:, 3], wanted[2, 7] = 4, 1
+    details = {"popularity": PopularityMap(2, 1, 35, wanted).as_json()}
+    point, measurement = list(perplexity_points().items())[1]
+    written, _ = plots.save_plots({point: replace(measurement, details=details)}, None, tmp_path)
+    stem = "popularity_perplexity_top-theta-post-vmc_k16_layer2"
+    assert tmp_path / f"{stem}.svg" in written
+    rows = [tuple(map(int, row.values())) for row in table(tmp_path, stem)]
+    assert rows == sorted([*((35 + row, 3, 4) for row in range(5)), (37, 7, 1)])
+    (drawing,) = read_plots.draw_popularity("perplexity", [(point, replace(measurement, details=details))])
+    assert "a token wants 1 V rows (1 to 2),\n17 % of them for a single query head" in drawing.figure.get_suptitle()
+    assert drawing.figure.axes[1].lines[0].get_ydata().tolist() == [1, 1, 2, 1, 1]
+
+
+def test_curves_differ_without_colour() -> None:
+    styles = [plot_style.style(number) for number in range(32)]
+    assert len({(style.marker, style.linestyle) for style in styles}) == 32
+    assert len({(style.color, style.marker) for style in styles}) == 32
+    axes = score_plots.draw_tradeoff("perplexity", points_of(perplexity_points())).figure.axes[1]
+    looks = {(line.get_marker(), line.get_linestyle()) for line in (bars[0] for bars in axes.containers)}
+    assert len(looks) == 4
+    bars = score_plots.draw_ablation("perplexity", points_of(perplexity_points())).figure.axes[0].containers
+    assert len({bar[0].get_hatch() for bar in bars if hasattr(bar, "patches")}) == 2
+
+
+def test_axes_say_what_they_measure() -> None:
+    points = points_of(perplexity_points())
+    for figure in (
+        score_plots.draw_tradeoff("perplexity", points).figure,
+        score_plots.draw_prompts("needle", points_of(needle_points()), 16).figure,
+        read_plots.draw_traffic("perplexity", points, 16).figure,
+        read_plots.draw_kept_over_target("perplexity", points, 16).figure,
+        read_plots.draw_kept("perplexity", points, 16).figure,
+    ):
+        assert all(axes.get_xlabel() for axes in figure.axes if axes.get_label() != "<colorbar>")
+        assert any(axes.get_ylabel() for axes in figure.axes)
+
+
+def test_tables_of_one_label_are_told_apart() -> None:
+    points = [
+        (Point("perplexity", "top-theta", "Top-θ pre", name, 16), next(iter(perplexity_points().values())))
+        for name in ("web", "code")
+    ]
+    assert list(plot_style.curves(points)) == ["Top-θ pre (web)", "Top-θ pre (code)"]
+
+
+def test_methods_of_another_version_are_left_out_of_the_ablation() -> None:
+    points = points_of(perplexity_points())
+    odd = (Point("perplexity", "later-method:x=1", "later", None, 16), points[1][1])
+    assert score_plots.draw_ablation("perplexity", [*points, odd]).figure is not None
+
+
+def results(points: dict[Point, Measurement], model: str = "tiny", **settings: object) -> Results:
+    return Results(Header(model, f"fingerprint of {model}", settings), points)
+
+
+def test_files_of_one_model_are_joined() -> None:
+    one, two = perplexity_points(), needle_points()
+    both = plots.joined(
+        {"one": results(one, perplexity={"windows": 3}), "two": results({**two, **one}, perplexity={"windows": 3})}
+    )
+    assert both == one | two
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (results(needle_points(), "other"), "FILE: expected results of tiny, as one has, got two of other"),
+        (
+            results(perplexity_points(), perplexity={"windows": 9}),
+            "same settings in all files, got other settings in two",
+        ),
+        (
+            results({point: replace(each, scores=(1.0, 2.0, 3.0)) for point, each in perplexity_points().items()}),
+            "one result for perplexity: dense, got another in two",
+        ),
+    ],
+)
+def test_files_that_do_not_go_together_are_refused(other: Results, message: str) -> None:
+    settings = {"perplexity": {"windows": 3}} if "settings" in message else {}
+    with pytest.raises(TopThetaValueError, match=message):
+        plots.joined({"one": results(perplexity_points(), **settings), "two": other})
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopThetaValueError, match="--k: expected one of 16, 64, which were measured, got 32"):
+        plots.save_plots(perplexity_points(), 32, tmp_path)
+    with pytest.raises(TopThetaValueError, match="FILE: expected at least one finished point, got none"):
+        plots.save_plots({}, None, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dense_alone_draws_what_it_has(tmp_path: Path) -> None:
+    point, measurement = next(iter(perplexity_points().items()))
+    written, left_out = plots.save_plots({point: measurement}, None, tmp_path)
+    assert {file.stem for file in written} == {"traffic_perplexity"}
+    assert len(left_out) == 6

@@ -1,0 +1,116 @@
+"""Which points a plan has, and what is kept of them when one fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.models.tiny import model_of, table_of
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation.measurement import Measurement, Task
+from toptheta_npu.evaluation.method_names import parse_method
+from toptheta_npu.evaluation.methods import Method
+from toptheta_npu.evaluation.reads import Reads
+from toptheta_npu.evaluation.results import Header, ResultsFile, read_results
+from toptheta_npu.evaluation.sweep import MakeTask, Plan, Sweep, table_digest
+from toptheta_npu.evaluation.workers import ModelWorkers
+
+HEADER = Header("tiny", "fingerprint")
+
+
+class Names:
+    """A task that scores the length of a method's name, and fails for one of them."""
+
+    name = "names"
+    samples = 2
+
+    def __init__(self, failing: str | None = None) -> None:
+        self._failing = failing
+        self.measured: list[str] = []
+
+    def measure(
+        self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
+    ) -> Measurement:
+        if method.family == self._failing:
+            raise TopThetaValueError("names", "another method", method.family)
+        self.measured.append(method.family)
+        progress(2)
+        reads = Reads(4.0, 7.0, 9.0, 12.0, 40.0, key_rows_mean=40.0)
+        return Measurement("accuracy", True, (float(len(method.family)), 0.0), reads, reads)
+
+
+def plan_of(*methods: str, ks: tuple[int, ...] = (8,), tables: tuple[str, ...] = ("pre",)) -> Plan:
+    return Plan(("names",), tuple(map(parse_method, methods)), ks, {name: table_of() for name in tables})
+
+
+def run(plan: Plan, task: Names, path: Path) -> None:
+    def windows() -> torch.Tensor:
+        return torch.ones(1, 64, dtype=torch.long)
+
+    def make(model: PreTrainedModel) -> Task:
+        return task
+
+    makers: dict[str, MakeTask] = {"names": make}
+    with ModelWorkers(model_of(), count=1) as workers, ResultsFile(path, HEADER) as results:
+        for _ in Sweep(plan, makers, workers, windows, results).run():
+            pass
+
+
+def test_matched_methods_come_after_all_others_and_name_what_they_are_matched_to() -> None:
+    plan = plan_of("last-k", "dense", "top-theta", "top-theta:sdc=none", tables=("a", "b"))
+    points = [(point.method, point.table, point.k, point.matched_to) for point, _ in plan.points("names")]
+    assert points == [
+        ("dense", None, None, None),
+        *(("top-theta", table, 8, None) for table in "ab"),
+        *(("top-theta:sdc=none", table, 8, None) for table in "ab"),
+        ("last-k", None, 8, "top-theta, a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("methods", "ks", "tables", "message"),
+    [
+        (("top-theta",), (8,), (), "TABLE: expected thresholds for top-theta, got none; toptheta calibrate makes some"),
+        (("top-k",), (), ("pre",), "--k: expected at least one number, for top-k, got none"),
+        (("last-k",), (8,), ("pre",), "--method: expected a Top-θ method to match last-k to, got none"),
+        (("top-theta",), (9,), ("pre",), "k: expected 8, the calibrated k, got 9"),
+    ],
+)
+def test_plans_that_cannot_be_run(
+    methods: tuple[str, ...], ks: tuple[int, ...], tables: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(TopThetaValueError, match=message):
+        plan_of(*methods, ks=ks, tables=tables)
+
+
+def test_a_point_that_fails_costs_no_other(tmp_path: Path) -> None:
+    path, plan = tmp_path / "evaluation.jsonl", plan_of("dense", "top-theta", "top-k", "last-k")
+    with pytest.raises(TopThetaValueError, match="names: expected another method, got Top-k"):
+        run(plan, Names(failing="Top-k + SDC + VMC"), path)
+    kept = [point.method for point in read_results(path).measurements]
+    # the last one may have been finished before the error was seen
+    assert kept in (["dense", "top-theta"], ["dense", "top-theta", "last-k"])
+    task = Names()
+    run(plan, task, path)
+    assert task.measured == ["Top-k + SDC + VMC", "last-k"][: 4 - len(kept)]
+    assert [point.method for point in read_results(path).measurements] == ["dense", "top-theta", "top-k", "last-k"]
+    again = Names()
+    run(plan, again, path)
+    assert not again.measured
+
+
+def test_a_matched_method_reads_what_was_measured_in_an_earlier_run(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.jsonl"
+    run(plan_of("dense", "top-theta"), Names(), path)
+    run(plan_of("dense", "top-theta", "last-k"), Names(), path)
+    (last,) = (found for point, found in read_results(path).measurements.items() if point.method == "last-k")
+    assert last.details["settings"] == {"rows": 7}
+
+
+def test_the_digest_of_a_table_is_that_of_its_numbers() -> None:
+    assert table_digest(table_of()) == table_digest(table_of())
+    assert table_digest(table_of()) != table_digest(table_of(placement="post_softmax"))

@@ -1,0 +1,38 @@
+"""``toptheta plot``: the figures of an evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from .._outputs import check_output_folder
+
+
+def plot(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Results of toptheta evaluate, of one model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures.")],
+    k: Annotated[
+        int | None, typer.Option("--k", help="Show this k where a figure has one. Default: the middle one.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Draw this method and dense alone; may be given again. Default: all.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="Of Top-θ, draw these thresholds alone; may be given again. Default: all.")
+    ] = None,
+) -> None:
+    """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
+    import matplotlib  # noqa: F401
+
+    from ..evaluation.plots import chosen, joined, save_plots
+    from ..evaluation.results import read_results
+
+    points = chosen(joined({str(file): read_results(file) for file in files}), method or (), table or ())
+    check_output_folder("--output", output, "tradeoff.png")
+    written, left_out = save_plots(points, k, output)
+    console = Console(highlight=False)
+    for line in (*(f"{file} written." for file in written), *left_out):
+        console.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,44 @@
+"""Tables and sentences that are as wide as the terminal; where there is none, nothing is broken into lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+from rich.markup import escape
+
+from .._tables import Table
+
+_WIDEST = 10_000
+
+
+def console(quiet: bool = False, width: int | None = None) -> Console:
+    """For what a command says: a terminal wraps long lines itself, and programs want them whole."""
+    return Console(highlight=False, soft_wrap=True, quiet=quiet, width=width)
+
+
+def print_table(target: Console, table: Table) -> None:
+    """Title, table and caption; of a table that is wider than the terminal one part below the other."""
+    # a pipe has no width; whoever names one means it
+    width = target.width if target.is_terminal or "COLUMNS" in os.environ else _WIDEST
+    if table.title:
+        target.print(escape(table.title))
+    # rich would cut off a column that is still wider
+    wide = console(target.quiet, _WIDEST)
+    for part in table.folded(width):
+        wide.print(replace(part, title="", caption="").as_rich())
+    if table.caption:
+        target.print(escape(table.caption))
+
+
+def covered(ks: Sequence[int], least: int) -> dict[int, int]:
+    """Of each k that a layer with a least k of its own takes for a larger one, the largest such.
+
+    Example:
+        >>> covered([64, 128, 256], 128), covered([64, 128, 256], 0)
+        ({64: 128}, {})
+    """
+    largest = max((k for k in ks if k <= least), default=0)
+    return {k: largest for k in ks if k < largest}

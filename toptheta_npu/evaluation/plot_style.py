@@ -1,0 +1,124 @@
+"""What the figures of an evaluation share: curves that can be told apart without colour, panels, and file names."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .measurement import Measurement
+from .results import Point
+
+Measured = tuple[Point, Measurement]
+
+#: Colours that the colour-blind tell apart (Okabe and Ito 2008), with grey for yellow, which white swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+LINES = ("-", "--", "-.", ":")
+HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--")
+#: Its brightness rises evenly, so that it reads in grey.
+COLOUR_MAP = "cividis"
+_COLUMNS = 4
+
+
+class Style(NamedTuple):
+    """How a curve is drawn; no two of the first 32 have the same marker and line, nor two of one colour the marker."""
+
+    color: str
+    marker: str
+    linestyle: str
+
+
+def style(number: int) -> Style:
+    """Of the curve with this number."""
+    turn = number // len(COLOURS)
+    return Style(
+        COLOURS[number % len(COLOURS)],
+        MARKERS[(number + 3 * turn) % len(MARKERS)],
+        LINES[(number + turn * (len(LINES) - 2)) % len(LINES)],
+    )
+
+
+def curve_name(point: Point, points: Iterable[Measured]) -> str:
+    """The label of a point's method, with the name of its thresholds where several tables have that label."""
+    tables = {other.table for other, _ in points if other.label == point.label}
+    return f"{point.label} ({point.table})" if len(tables) > 1 and point.table else point.label
+
+
+def curves(points: Sequence[Measured]) -> dict[str, list[Measured]]:
+    """The points of each method by k, the methods in the order of the file."""
+    found: dict[str, list[Measured]] = {}
+    for point, measurement in points:
+        found.setdefault(curve_name(point, points), []).append((point, measurement))
+    return {name: sorted(each, key=lambda pair: pair[0].k or 0) for name, each in found.items()}
+
+
+def at_k(points: Sequence[Measured], k: int | None) -> dict[str, Measurement]:
+    """One measurement per method: that at ``k``, or the only one of a method without a k."""
+    return {curve_name(point, points): measurement for point, measurement in points if point.k in (None, k)}
+
+
+def dense_of(points: Sequence[Measured]) -> Measurement | None:
+    """The dense measurement."""
+    return next((measurement for point, measurement in points if point.method == "dense"), None)
+
+
+def grid(count: int, width: float = 3.2, height: float = 3.0, extra: float = 0.8) -> tuple[Any, list[Any]]:
+    """A figure with ``count`` panels, a few in a row."""
+    from matplotlib import pyplot
+
+    columns = min(count, _COLUMNS)
+    rows = math.ceil(count / columns)
+    size = (max(width * columns + extra, 6.4), height * rows + extra)
+    figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    panels = list(axes.flat)
+    for unused in panels[count:]:
+        unused.remove()
+    return figure, panels[:count]
+
+
+def finish(axes: Any, x: str, y: str, title: str = "") -> None:
+    """Labels, and no frame on the sides that hold no scale."""
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.set_title(title, loc="left", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def around_zero(axis: Any, linear: float) -> None:
+    """A scale that is linear up to ``linear`` on both sides of 0, and logarithmic beyond, with plain numbers."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.axes.set_yscale("symlog", linthresh=linear)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def legend_below(figure: Any, axes: Any) -> None:
+    """The curves of one panel for all, their lines long enough to be told apart."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False, handlelength=4)
+
+
+def octaves(axis: Any) -> None:
+    """A logarithmic scale over whole octaves with plain numbers at the powers of two."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    low, high = (math.log2(end) for end in axis.get_view_interval())
+    axis.axes.set(**{f"{axis.axis_name}lim": (2 ** math.floor(low), 2 ** math.ceil(high))})
+    axis.set_major_locator(LogLocator(base=2, numticks=9))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def cell_colour(image: Any, value: float) -> str:
+    """Black or white, whichever is readable on the colour of a value."""
+    red, green, blue, _ = image.cmap(image.norm(value))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
+
+
+def file_name(*parts: object) -> str:
+    """A file name of the parts that are not None, with nothing in it that a file system minds."""
+    words = (re.sub(r"[^a-z0-9]+", "-", str(part).lower().replace("θ", "theta")).strip("-") for part in parts if part)
+    return "_".join(words) + ".png"

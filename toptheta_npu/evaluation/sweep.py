@@ -1,0 +1,202 @@
+"""Which points an evaluation has, and their measurement: every method at every k on every task.
+
+A method without a k of its own, such as a window of the last keys, is matched to what Top-θ reads: its point waits for
+that of the first Top-θ method with the first table, at the same k and on the same task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..calibration.settings import default_layer_k
+from ..errors import TopThetaValueError
+from ..models.attach import num_layers
+from ..thresholds import ThresholdTable
+from .matching import matched_method
+from .measurement import Measurement, Task
+from .method_names import MethodSpec, make_method
+from .methods import Method
+from .results import Point, ResultsFile
+from .workers import ModelWorkers
+
+MakeTask = Callable[[PreTrainedModel], Task]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared with what.
+
+    Attributes:
+        tasks: their names.
+        methods: in the order of the tables; dense is always among them, as the one to compare with.
+        ks: elements to keep.
+        tables: thresholds by name; the first one gives every method the least k of its layers.
+
+    Raises:
+        TopThetaValueError: a method needs a table or a k, and there is none; or there is nothing to match it to.
+    """
+
+    tasks: tuple[str, ...]
+    methods: tuple[MethodSpec, ...]
+    ks: tuple[int, ...]
+    tables: Mapping[str, ThresholdTable]
+
+    def __post_init__(self) -> None:
+        for spec in self.methods:
+            if spec.needs_table and not self.tables:
+                raise TopThetaValueError(
+                    "TABLE", f"thresholds for {spec.text}", "none", "toptheta calibrate makes some"
+                )
+            if spec.has_k and not self.ks:
+                raise TopThetaValueError("--k", f"at least one number, for {spec.text}", "none")
+            if spec.is_matched and self.reference is None:
+                remedy = "add --method top-theta and a TABLE"
+                raise TopThetaValueError("--method", f"a Top-θ method to match {spec.text} to", "none", remedy)
+        for table in self.tables.values():
+            for k in self.ks:
+                table.layer_targets(k)  # raises for a k that was not calibrated
+
+    @property
+    def reference(self) -> MethodSpec | None:
+        """The method that others are matched to."""
+        return next((spec for spec in self.methods if spec.needs_table), None)
+
+    def points(self, task: str) -> Iterator[tuple[Point, MethodSpec]]:
+        """The points of one task; what is matched comes after what it is matched to."""
+        later = []
+        for spec in self.methods:
+            for k in self.ks if spec.has_k else (None,):
+                for table in self.tables if spec.needs_table else (None,):
+                    pair = self.point(task, spec, table, k), spec
+                    if spec.is_matched:
+                        later.append(pair)
+                    else:
+                        yield pair
+        yield from later
+
+    def point(self, task: str, spec: MethodSpec, table: str | None, k: int | None) -> Point:
+        """One of them."""
+        matched_to = None
+        if spec.is_matched and self.reference is not None:
+            matched_to = f"{self.reference.text}, {next(iter(self.tables))}"
+        placement = self.tables[table].placement if table is not None else None
+        return Point(task, spec.text, spec.label_with(placement), table, k, matched_to)
+
+    def reference_point(self, task: str, k: int | None) -> Point:
+        """What the matched points of a task are matched to at one k."""
+        assert self.reference is not None
+        return self.point(task, self.reference, next(iter(self.tables)), k)
+
+
+class Sweep:
+    """Measures the points of a plan that a file of results lacks.
+
+    Args:
+        plan: what is compared.
+        tasks: what makes each task of the plan from a model; called only if some of its points are missing.
+        workers: run the points, one each at a time.
+        calibration_windows: gives int64 [W, T] tokens of text that no task scores, to methods that calibrate by
+            themselves.
+        results: open; a point is in the file as soon as it is measured.
+        progress: called, in the threads, with a point and how many of its samples are finished.
+    """
+
+    def __init__(
+        self, plan: Plan, tasks: Mapping[str, MakeTask], workers: ModelWorkers,
+        calibration_windows: Callable[[], Tensor], results: ResultsFile,
+        progress: Callable[[Point, int], None] = lambda point, done: None,
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._tasks = tasks
+        self._workers = workers
+        self._windows = calibration_windows
+        self._results = results
+        self._progress = progress
+
+    def missing(self) -> list[Point]:
+        """The points that are not in the file yet."""
+        return [
+            point for task in self._plan.tasks for point, _ in self._plan.points(task)
+            if point not in self._results.measurements
+        ]  # fmt: skip
+
+    def run(self) -> Iterator[tuple[Point, Measurement]]:
+        """The missing points as they come, task after task; in the end the file is in the order of the plan."""
+        for task in self._plan.tasks:
+            yield from self._run_task(task)
+        self._results.sort(point for task in self._plan.tasks for point, _ in self._plan.points(task))
+
+    def _run_task(self, name: str) -> Iterator[tuple[Point, Measurement]]:
+        points = [pair for pair in self._plan.points(name) if pair[0] not in self._results.measurements]
+        if not points:
+            return
+        task = self._workers.submit(self._tasks[name])
+        futures: dict[Point, Future[Measurement]] = {}
+        for point, spec in points:
+            futures[point] = self._workers.submit(self._work(point, spec, task, dict(futures)))
+        of_future = {future: point for point, future in futures.items()}
+        try:
+            for future in as_completed(of_future):
+                point, measurement = of_future[future], future.result()
+                self._results.add(point, measurement)
+                yield point, measurement
+        except BaseException:
+            self._keep_finished(futures)
+            raise
+
+    def _keep_finished(self, futures: Mapping[Point, Future[Measurement]]) -> None:
+        """An error in one point, or an interrupt, does not cost another that is finished."""
+        for point, future in futures.items():
+            done = future.done() and not future.cancelled() and future.exception() is None
+            if done and point not in self._results.measurements:
+                self._results.add(point, future.result())
+
+    def _work(
+        self, point: Point, spec: MethodSpec, task: Future[Task], before: Mapping[Point, Future[Measurement]]
+    ) -> Callable[[PreTrainedModel], Measurement]:
+        def progress(done: int) -> None:
+            self._workers.check()
+            self._progress(point, done)
+
+        def measure(model: PreTrainedModel) -> Measurement:
+            method = self._method(point, spec, before, model)
+            measurement = task.result().measure(method, model, progress)
+            if not method.settings:
+                return measurement
+            return replace(measurement, details={**measurement.details, "settings": dict(method.settings)})
+
+        return measure
+
+    def _method(
+        self, point: Point, spec: MethodSpec, before: Mapping[Point, Future[Measurement]], model: PreTrainedModel
+    ) -> Method:
+        layer_targets = self._layer_targets(point.k, model)
+        if spec.is_matched:
+            reference = self._plan.reference_point(point.task, point.k)
+            known = self._results.measurements.get(reference) or before[reference].result()
+            assert point.k is not None
+            return matched_method(spec, point.k, known.reads, model, self._windows(), layer_targets)
+        table = None if point.table is None else self._plan.tables[point.table]
+        return make_method(spec, point.k, table, layer_targets)
+
+    def _layer_targets(self, k: int | None, model: PreTrainedModel) -> Sequence[int]:
+        """The k of each layer: at least what the first table has there, 512 in the first two without a table."""
+        wanted = k if k is not None else min(self._plan.ks, default=0)
+        table = next(iter(self._plan.tables.values()), None)
+        layer_k = default_layer_k(num_layers(model)) if table is None else table.layer_k
+        return [max(wanted, least) for least in layer_k]
+
+
+def table_digest(table: ThresholdTable) -> str:
+    """SHA-256 of what a table makes of scores; where it comes from does not matter."""
+    digest = hashlib.sha256(f"{table.placement} {list(table.layer_k)}".encode())
+    for tensor in (table.k, table.lengths, table.theta, table.discarded_mass):
+        if tensor is not None:
+            digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
