@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
+from toptheta_npu import cli
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import harness_tasks, methods, task_documents
@@ -354,6 +356,21 @@ def test_lm_eval_has_the_tasks_that_are_named() -> None:
     known = lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False).task_index
     assert {*RULER, *PAPER_SETTINGS} <= set(known)
     assert known["humaneval"].cfg["unsafe_code"]
+
+
+def test_without_lm_eval_a_command_says_what_to_install(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    app = typer.Typer()
+    app.command()(lambda: LmEvalTask("toptheta_needle", tokenizer))
+    monkeypatch.setattr(sys, "argv", ["toptheta"])
+    with pytest.raises(SystemExit) as exited:
+        cli.main(app)
+    assert exited.value.code == 2
+    assert "error: lm_eval is missing; pip install 'toptheta_npu[eval]'" in capsys.readouterr().err
 
 
 ALONE = """
