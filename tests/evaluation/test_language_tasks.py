@@ -1,0 +1,398 @@
+"""Tasks of lm-eval: its own scores for a plain model, the method's rows for a sparse one, errors of one sentence."""
+
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from toptheta_npu import cli
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation import harness_tasks, methods, task_documents
+from toptheta_npu.evaluation.harness_model import harness_model
+from toptheta_npu.evaluation.harness_scores import scores_of
+from toptheta_npu.evaluation.harness_tasks import LOCAL_TASKS, find_task, load_task
+from toptheta_npu.evaluation.language_tasks import PAPER_SETTINGS, RULER, LmEvalTask
+from toptheta_npu.evaluation.methods import Method
+from toptheta_npu.evaluation.retrieval_task import RetrievalTask
+from toptheta_npu.models import sparsify
+
+pytest.importorskip("lm_eval")
+
+SMALL = {"lengths": [192], "depths": [0.0, 1.0], "seeds": 1, "count": 2}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    return load_tiny_llama()
+
+
+@pytest.fixture(scope="module")
+def model(loaded: tuple[LlamaForCausalLM, PreTrainedTokenizerBase]) -> LlamaForCausalLM:
+    return loaded[0]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(loaded: tuple[LlamaForCausalLM, PreTrainedTokenizerBase]) -> PreTrainedTokenizerBase:
+    return loaded[1]
+
+
+@pytest.fixture(scope="module")
+def sparse() -> Method:
+    return methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+
+
+@pytest.fixture(scope="module")
+def all_pass() -> Method:
+    """Top-θ with thresholds that everything passes."""
+    table = load_tiny_llama_thresholds("post_softmax")
+    table = dataclasses.replace(table, theta=torch.full_like(table.theta, -torch.inf), bracket=None)
+    return methods.top_theta(table, 64, compensated=True)
+
+
+def stock(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> Any:
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
+
+
+def evaluate(model: Any, name: str, tokenizer: PreTrainedTokenizerBase, metadata: dict[str, Any]) -> Any:
+    """lm-eval by itself, with its own model class."""
+    import lm_eval
+
+    task = load_task(find_task(name), tokenizer, metadata)
+    return lm_eval.evaluate(stock(model, tokenizer), {"tasks": {name: task}}, bootstrap_iters=0)
+
+
+@pytest.mark.parametrize("name", ["toptheta_key_value", "toptheta_needle_token", "toptheta_next_line"])
+def test_thresholds_that_all_pass_give_the_plain_models_scores(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, all_pass: Method, name: str
+) -> None:
+    expected = evaluate(model, name, tokenizer, SMALL)
+    documents = expected["samples"][name]
+    task = LmEvalTask(name, tokenizer, metadata=SMALL)
+    measurement = task.measure(all_pass, model)
+    metric = "acc_norm" if name == "toptheta_next_line" else "acc"
+    assert measurement.metric == metric
+    assert task.samples == len(measurement.scores) == 2
+    assert list(measurement.scores) == [document[metric] for document in documents]
+    results = {key: value for key, value in expected["results"][name].items() if key in ("acc,none", "acc_norm,none")}
+    assert measurement.details["metrics"] == results
+    for document, margin in zip(documents, measurement.details["margin"], strict=True):
+        likelihoods = [likelihood for likelihood, _ in document["filtered_resps"]]
+        right = likelihoods.pop(document["target"])
+        assert margin == pytest.approx(right - max(likelihoods), abs=1e-4)
+    assert measurement.reads.kept_mean == measurement.reads.keys_mean
+
+
+def requests(kind: str, *arguments: tuple[Any, ...]) -> list[Any]:
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, each, 0, ("task", index, 1)) for index, each in enumerate(arguments)]  # type: ignore[arg-type]
+
+
+def test_single_requests_are_answered_as_lm_eval_does(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, all_pass: Method
+) -> None:
+    """Also contexts that end in blanks, are empty or longer than the model's, and answers of one token or several."""
+    long = "import os\n" * 100
+    scored = requests(
+        "loglikelihood", ("for i in range", "("), ("for i in range", "(len(self.items)):"), ("import ", "os"),
+        ("", "import os"), ("class A:\n    def ", "__init__(self)"), (long, "import os"), ("for i in range", "(10):"),
+    )  # fmt: skip
+    rolled = requests("loglikelihood_rolling", ("import os\nimport sys\n",), (long,))
+    answered: list[int] = []
+    ours = harness_model(model, tokenizer, answered.append)
+    theirs = stock(model, tokenizer)
+    ours._max_length = theirs._max_length = 128
+    with all_pass.enter(model):
+        found = ours.loglikelihood(scored)
+        found_rolling = ours.loglikelihood_rolling(rolled)
+    expected = theirs.loglikelihood(scored, disable_tqdm=True)
+    for (likelihood, greedy), (other, other_greedy) in zip(found, expected, strict=True):
+        assert likelihood == pytest.approx(other, abs=1e-4)
+        assert greedy == other_greedy
+    assert found_rolling == pytest.approx(theirs.loglikelihood_rolling(rolled, disable_tqdm=True), rel=1e-5)
+    assert ours.truncated == 1
+    assert sum(answered) == len(scored) + len(rolled)
+
+
+@pytest.mark.parametrize("kind", ["key_value", "needle"])
+@pytest.mark.parametrize("which", ["dense", "sparse"])
+def test_lm_eval_and_the_retrieval_task_agree_prompt_by_prompt(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sparse: Method, kind: Any, which: str
+) -> None:
+    method = sparse if which == "sparse" else methods.dense()
+    direct = RetrievalTask(model, tokenizer, kind, (192, 256), (0.0, 1.0), (0,), prefill="thresholded")
+    metadata = {"lengths": [192, 256], "depths": [0.0, 1.0], "seeds": 1}
+    through = LmEvalTask(f"toptheta_{kind}", tokenizer, metadata=metadata)
+    one, other = direct.measure(method, model), through.measure(method, model)
+    assert one.scores == other.scores
+    assert other.details["margin"] == pytest.approx(one.details["margin"], abs=1e-4)
+    for name in ("length", "depth", "prefill"):
+        assert one.details[name] == other.details[name]
+    assert one.reads == other.reads
+
+
+def test_one_token_answers_are_first_tokens_of_the_same_prompts(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    whole = LmEvalTask("toptheta_key_value", tokenizer, metadata=SMALL)
+    short = LmEvalTask("toptheta_key_value_token", tokenizer, metadata=SMALL)
+    for name in ("text", "length", "depth"):
+        assert [request.doc[name] for request in whole._task.instances[::8]] == [
+            document[name] for document in short._task.eval_docs
+        ]
+    for document, of_whole in zip(short._task.eval_docs, whole._task.eval_docs, strict=True):
+        choices = document["choices"]
+        assert len(set(choices)) == len(choices) >= 4
+        assert of_whole["choices"][of_whole["answer"]].startswith(choices[document["answer"]])
+        for choice in choices:
+            assert len(tokenizer(document["text"] + choice)["input_ids"]) == document["length"] + 1
+    with_calls: list[torch.Size] = []
+    hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, given: with_calls.append(given[0].shape))
+    short.measure(methods.dense(), model)
+    hook.remove()
+    assert with_calls == [(1, 192)] * 2  # a call per prompt, whatever the number of answers
+
+
+def test_every_call_has_a_batch_of_one_and_a_context_runs_once(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    calls: list[torch.Size] = []
+    hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, given: calls.append(given[0].shape))
+    for name in ("toptheta_needle", "toptheta_key_value_generate"):
+        LmEvalTask(name, tokenizer, metadata=SMALL).measure(methods.dense(), model)
+    hook.remove()
+    assert {batch for batch, _ in calls} == {1}
+    assert [length for _, length in calls if length > 20] == [192] * 4
+
+
+def test_generation_has_dense_prompts_and_sparse_steps(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sparse: Method
+) -> None:
+    task = LmEvalTask("toptheta_key_value_generate", tokenizer, metadata=SMALL)
+    assert task.prefill == "dense"
+    measurement = task.measure(sparse, model)
+    assert measurement.metric == "exact_match"
+    assert measurement.details["prefill"] == "dense"
+    rows = sum(count for _, count in measurement.layers[-1].kept_histogram) / model.config.num_attention_heads
+    # sparsify by itself writes the same
+    steps, right = 0, []
+    with sparsify(model, load_tiny_llama_thresholds("post_softmax"), k=64):
+        for document in task._task.eval_docs:
+            tokens = torch.tensor([tokenizer(document["text"])["input_ids"]])
+            written = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8, do_sample=False)
+            new = written[0, 192:].tolist()
+            ends = [end for end in range(1, 9) if "\n" in tokenizer.decode(new[:end])]
+            steps += (ends[0] if ends else 8) - 1  # the first token comes from the prompt
+            right.append(float(tokenizer.decode(new).strip()[:5] == document["value"]))
+    assert rows == steps >= 8
+    assert list(measurement.scores) == right
+    assert 192 < measurement.reads.keys_mean < 200
+    assert measurement.reads.kept_mean < 0.7 * 192
+
+
+@pytest.mark.parametrize("which", ["dense", "top_k", "value_mean_only"])
+def test_any_method_can_be_entered_for_its_decode_steps_alone(model: LlamaForCausalLM, which: str) -> None:
+    method = {
+        "dense": methods.dense(),
+        "top_k": methods.top_k(8, [8] * 6),
+        "value_mean_only": methods.value_mean_only([8] * 6),
+    }[which]
+    prompt = torch.arange(40)[None]
+    with torch.no_grad():
+        plain = model(prompt).logits
+        with method.enter(model) as recording:
+            inside = model(prompt).logits
+        with method.enter_decoding(model) as recording:
+            torch.testing.assert_close(model(prompt).logits, plain)
+            recording.clear()
+            model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=3, min_new_tokens=3)
+            assert [summary.rows for summary in recording.summaries()] == [2] * 6
+    assert torch.allclose(inside, plain, atol=1e-4) == (which == "dense")
+
+
+def test_a_generation_without_a_decode_step_is_refused(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    (tmp_path / "short.yaml").write_text(
+        f"include: {LOCAL_TASKS / 'toptheta_key_value_generate.yaml'}\n"
+        "task: short\ngeneration_kwargs: {do_sample: false, max_gen_toks: 1, until: []}\n"
+    )
+    task = LmEvalTask("short", tokenizer, include_path=[tmp_path], metadata=SMALL)
+    with pytest.raises(TopThetaValueError, match="task: expected decode steps, which attend by the method, got none"):
+        task.measure(methods.dense(), model)
+
+
+def test_limit_progress_and_the_callers_random_state(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    import numpy as np
+
+    states = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
+    task = LmEvalTask("toptheta_needle", tokenizer, limit=3, metadata={**SMALL, "seeds": 5})
+    seen: list[int] = []
+    measurement = task.measure(methods.dense(), model, seen.append)
+    assert task.name == "toptheta_needle"
+    assert task.samples == len(measurement.scores) == 3
+    assert seen == [1, 2, 3]
+    assert states == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
+    assert task.measure(methods.dense(), model) == measurement
+
+
+def test_the_next_line_is_one_of_four_of_its_module(tokenizer: PreTrainedTokenizerBase) -> None:
+    from toptheta_npu.evaluation import corpus
+
+    modules = ["\n" + text for _, text in corpus.read_split("evaluation")]
+    documents = list(task_documents.next_lines(tokenizer, 256, 6))
+    assert documents == list(task_documents.next_lines(tokenizer, 256, 6))
+    for document in documents:
+        right = document["choices"][document["answer"]]
+        (module,) = {text for text in modules if document["text"] + right in text}
+        assert len(set(document["choices"])) == 4
+        assert all(choice + "\n" in module for choice in document["choices"])
+        assert 256 * 7 // 8 <= len(tokenizer(document["text"])["input_ids"]) <= 256
+    with pytest.raises(
+        TopThetaValueError, match=r"lengths: expected 2 places in the library, got 0 of 10000000 tokens"
+    ):
+        list(task_documents.next_lines(tokenizer, 10_000_000, 2))
+
+
+def test_the_documents_need_a_tokenizer() -> None:
+    with pytest.raises(TopThetaValueError, match="metadata: expected the tokenizer's name or path, got none"):
+        task_documents.needle(lengths=[192], depths=[0.5], seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("toptheta_needle", {"limit": 0}, "limit: expected at least 1, or None for all documents, got 0"),
+        ("toptheta_needle", {"num_fewshot": 2}, "num_fewshot: expected 0, as toptheta_needle has it, got 2"),
+        ("toptheta_needle", {"num_fewshot": -1}, "num_fewshot: expected 0, as"),
+        (
+            "toptheta_neddle",
+            {},
+            "task: expected a task of lm-eval, got 'toptheta_neddle'; did you mean toptheta_needle",
+        ),
+        ("mine", {}, r"task: expected one task, got 'mine', which stands for several; name one of them, such as a, b"),
+        ("tagged", {}, r"task: expected one task, got 'tagged', which stands for several; name one of them, such as a"),
+        ("code", {}, r"confirm_run_unsafe_code: expected True for code, which runs the code .* got False"),
+        ("code", {"confirm_run_unsafe_code": True}, r"HF_ALLOW_CODE_EVAL: expected '1' in the environment for code"),
+        ("no_data", {}, r"task: expected the documents of no_data \(nothing/here\), got \w+: .*; load them once"),
+        ("no_module", {}, r"task: expected the modules of no_module, got ModuleNotFoundError: No module named 'gone'"),
+    ],
+)
+def test_errors_are_one_sentence(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
+    options: dict[str, Any], message: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(harness_tasks, "_tasks_of_lm_eval", dict)
+    monkeypatch.delenv("HF_ALLOW_CODE_EVAL", raising=False)
+    common = "output_type: generate_until\ntest_split: test\ndoc_to_text: text\ndoc_to_target: text\n"
+    files = {
+        "a": f"task: a\ntag: tagged\n{common}",
+        "mine": "group: mine\ntask: [a, b]\n",
+        "code": f"task: code\nunsafe_code: true\n{common}",
+        "no_data": f"task: no_data\ndataset_path: nothing/here\ncustom_dataset: !function gone.data\n{common}",
+        "no_module": f"task: no_module\ncustom_dataset: !function needs.data\n{common}",
+    }
+    for file, text in files.items():
+        (tmp_path / f"{file}.yaml").write_text(text)
+    (tmp_path / "gone.py").write_text("def data(**_):\n    raise ConnectionError('no way there\\nand more')\n")
+    (tmp_path / "needs.py").write_text("import gone\n")
+    with pytest.raises(TopThetaValueError, match=message) as caught:
+        LmEvalTask(name, tokenizer, include_path=[tmp_path], **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ({"acc": 1.0, "acc_norm": 0.0, "f1": (0, 1)}, ("acc_norm", True, 0.0)),
+        ({"exact_match": 1.0}, ("exact_match", True, 1.0)),
+        ({"rouge_score": 0.25, "score": 0.5}, ("rouge_score", True, 0.25)),
+        ({"loss": 0.5}, ("loss", False, 0.5)),
+        ({"4096": -1.0, "512": 0.75}, ("string match", True, 0.75)),
+        ({"word_perplexity": (-6.0, 3), "bits_per_byte": (-6.0, 12)}, ("nats per word", False, 2.0)),
+    ],
+)
+def test_the_metric_that_tells_most(metrics: dict[str, Any], expected: tuple[str, bool, float]) -> None:
+    better = dict.fromkeys(metrics, True) | {"loss": False}
+    documents = [
+        {"doc_id": 1, "filter": "strict", "metrics": list(metrics), **dict.fromkeys(metrics, 0.0)},
+        {"doc_id": 0, "filter": "strict", "metrics": list(metrics), **metrics},
+        {"doc_id": 0, "filter": "flexible", "metrics": list(metrics), **dict.fromkeys(metrics, 7.0)},
+    ]
+    if "word_perplexity" in metrics:
+        documents[0] |= dict.fromkeys(metrics, (0.0, 1))
+    name, higher_is_better, scores = scores_of(documents, better)
+    assert (name, higher_is_better) == expected[:2]
+    assert scores == [expected[2], 0.0]
+
+
+def test_the_papers_tasks_have_its_settings() -> None:
+    shots = {name: setting.num_fewshot for name, setting in PAPER_SETTINGS.items()}
+    assert shots == {
+        "arc_challenge": 25, "arc_easy": 25, "hellaswag": 10, "medmcqa": 0, "humaneval": 0, "longbench_qmsum": 0,
+        "longbench_gov_report": 0,
+    }  # fmt: skip
+    assert PAPER_SETTINGS["humaneval"].generation == {"do_sample": False, "max_length": 2048}
+
+
+def test_lm_eval_has_the_tasks_that_are_named() -> None:
+    import lm_eval.tasks
+
+    folder = Path(lm_eval.tasks.__file__).parent
+    folders = [folder / name for name in ("arc", "hellaswag", "medmcqa", "humaneval", "longbench", "ruler")]
+    known = lm_eval.tasks.TaskManager(include_path=folders, include_defaults=False).task_index
+    assert {*RULER, *PAPER_SETTINGS} <= set(known)
+    assert known["humaneval"].cfg["unsafe_code"]
+
+
+def test_without_lm_eval_a_command_says_what_to_install(
+    tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    app = typer.Typer()
+    app.command()(lambda: LmEvalTask("toptheta_needle", tokenizer))
+    monkeypatch.setattr(sys, "argv", ["toptheta"])
+    with pytest.raises(SystemExit) as exited:
+        cli.main(app)
+    assert exited.value.code == 2
+    assert "error: lm_eval is missing; pip install 'toptheta_npu[eval]'" in capsys.readouterr().err
+
+
+ALONE = """
+import sys
+from toptheta_npu.evaluation.language_tasks import LmEvalTask
+assert "lm_eval" not in sys.modules
+from toptheta_npu.assets import load_tiny_llama
+from toptheta_npu.evaluation import methods
+import transformers
+transformers.utils.logging.disable_progress_bar()
+model, tokenizer = load_tiny_llama()
+LmEvalTask("toptheta_needle", tokenizer, limit=1, metadata={"lengths": [128]}).measure(methods.dense(), model)
+"""
+
+
+def test_a_run_is_quiet_and_leaves_no_files(tmp_path: Path) -> None:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    environment = {
+        **os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache), "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(Path(__file__).parents[2]),
+    }  # fmt: skip
+    command = [sys.executable, "-c", ALONE]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert not list(tmp_path.rglob("*"))
