@@ -532,6 +532,19 @@ def test_a_foreign_file_in_the_place_of_the_state_is_left_alone(
     assert not state.exists()
 
 
+@pytest.mark.parametrize("estimator", ["pooled", "algorithm1"])
+def test_weights_that_are_no_numbers_are_named_by_their_layer(
+    estimator: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = transformers.AutoModelForCausalLM.from_pretrained(save_model(folder / "broken"))
+    network.model.layers[1].self_attn.q_proj.weight.data[0, 0] = torch.nan
+    network.save_pretrained(folder / "broken")
+    assert main("broken", "--text", "book.txt", *QUICK, "--estimator", estimator) == 2
+    said = words(capsys.readouterr().err)
+    assert "error: scores of layer 1: expected finite elements or -inf, got NaN" in said
+    assert sorted(path.name for path in folder.iterdir()) == ["book.txt", "broken"]
+
+
 def test_the_state_outlives_a_table_that_cannot_be_saved(
     model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

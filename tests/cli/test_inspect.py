@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +237,16 @@ def test_wrong_use(file: str, arguments: list[str], message: str, capsys: pytest
     table.export_sdc_text("sdc", 8)
     assert inspect(*arguments) == 2
     assert message in re.sub(r"\s+", " ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_output_that_knows_no_greek_gets_what_it_knows(
+    encoding: str, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    assert inspect(file) == 0
+    sys.stdout.flush()
+    text = written.getvalue().decode(encoding)
+    assert "k?, the elements that a row keeps" in text
+    assert "7.5 to 8.2" in text

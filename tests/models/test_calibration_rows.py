@@ -195,6 +195,6 @@ def test_an_overflow_is_reported_from_every_thread(option: dict[str, Any], monke
         return scores
 
     monkeypatch.setattr(SequenceRows, "scores", broken)
-    with pytest.raises(TopThetaValueError, match=r"expected finite elements or -inf, got NaN"):
+    with pytest.raises(TopThetaValueError, match=r"scores of layer 0: expected finite elements or -inf, got NaN"):
         calibrate(model_of(), TEXTS, k=K, layer_k=[0, 0], **option)
     assert torch.get_num_threads() == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -69,6 +70,10 @@ def _about(
 
 def main(commands: typer.Typer = app) -> None:
     """Run the command line; an error a user can mend is one sentence, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # a letter that the terminal does not know, such as theta, is no reason to fail
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         commands()
     except TopThetaError as error:

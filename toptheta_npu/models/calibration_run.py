@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -166,8 +167,9 @@ class _ObservingRule:
             return self.watch.look(self.layer, sequence.scores(rows), sequence.lengths(rows))
 
         blocks = sequence.blocks(self.chosen.within(sequence))
-        for seen in self.threads.map(look, blocks, call.query.device):
-            self.watch.add(seen)
+        with _naming_layer(self.layer):
+            for seen in self.threads.map(look, blocks, call.query.device):
+                self.watch.add(seen)
         return self.passes_on(call)
 
 
@@ -197,10 +199,23 @@ class _TopKRule:
             ranked = None if ranked is None else take_rows(ranked, here)
             return out, self.watch.look(self.layer, take_rows(scores, here), sequence.lengths(rows[here]), ranked)
 
-        found = self.threads.map(attend, sequence.blocks(torch.arange(count, device=device)), device)
-        for seen in (seen for _, seen in found if seen is not None):
-            self.watch.add(seen)
+        with _naming_layer(self.layer):
+            found = self.threads.map(attend, sequence.blocks(torch.arange(count, device=device)), device)
+            for seen in (seen for _, seen in found if seen is not None):
+                self.watch.add(seen)
         return torch.cat([out for out, _ in found], 1)[None].to(call.query.dtype)
+
+
+@contextmanager
+def _naming_layer(layer: int) -> Iterator[None]:
+    """Scores that are no numbers are an error of the model, which has layers and knows nothing of values and rows."""
+    try:
+        yield
+    except TopThetaValueError as error:
+        if error.argument not in ("values", "rows"):
+            raise
+        remedy = "look for NaN in its weights, or for an overflow: load it in bfloat16 or float32"
+        raise TopThetaValueError(f"scores of layer {layer}", "finite elements or -inf", error.got, remedy) from error
 
 
 def _run(model: PreTrainedModel, tokens: Tensor, decode_tokens: int) -> None:
