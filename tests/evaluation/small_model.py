@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from toptheta_npu.evaluation.methods import Method
 from toptheta_npu.models import calibrate
-from toptheta_npu.models.statistics import LayerStatistics
+from toptheta_npu.models.sparsify import make_recorders
+from toptheta_npu.models.statistics import LayerStatistics, Recorder
 from toptheta_npu.thresholds import ThresholdTable
 
 VOCABULARY, LENGTH, K = 64, 96, 8
@@ -43,7 +47,14 @@ def thresholds(model: PreTrainedModel, windows: Tensor, placement: Any) -> Thres
 def logits_and_statistics(
     method: Method, model: PreTrainedModel, windows: Tensor
 ) -> tuple[Tensor, list[LayerStatistics]]:
-    """Of whole windows, all of their rows under ``method``."""
-    with torch.inference_mode(), method.enter(model) as recording:
-        logits = model(windows).logits
-        return logits, recording.statistics()
+    """Of whole windows, all of their rows under ``method``, which by itself keeps sums over them."""
+
+    def of_rows(model: PreTrainedModel, kind: str = "rows", targets: Sequence[int] | None = None) -> list[Recorder]:
+        return make_recorders(model, "rows", targets)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("evaluation.methods", "models.selection", "models.sparsify"):
+            patch.setattr(import_module(f"toptheta_npu.{module}"), "make_recorders", of_rows)
+        with torch.inference_mode(), method.enter(model) as recording:
+            logits = model(windows).logits
+            return logits, recording.statistics()

@@ -1,7 +1,7 @@
 """The methods of a comparison, each a context in which a model attends by that method.
 
-All of them run through one harness, with the same first layers, compensations and counts; only the rule
-that selects the elements differs.
+All of them run through one harness, with the same counts. Methods without a rule for the denser first layers have Top-k
+with exact SDC and VMC there, so that they differ from the others by what they do after them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal, NamedTuple, cast, get_args
 
 from torch import Tensor
@@ -19,7 +18,7 @@ from .._checks import check_choice, check_modes
 from ..fallback import baselines
 from ..fallback.prefill import Selector, select_and_attend
 from ..models import Recording, apply_selection, sparsify
-from ..models.attach import attached, dense_prompts
+from ..models.attach import attached, check_model, dense_prompts
 from ..models.attention import AttentionCall
 from ..models.selection import SelectionRule
 from ..models.sparsify import check_table, make_recorders
@@ -243,19 +242,9 @@ def key_reads_of(compensated: bool | Compensation, own: KeyReads) -> KeyReads:
 def value_mean_only(targets: Sequence[int]) -> Method:
     """The mean V row instead of attention, after Top-k in the first layers: no V row is read."""
 
-    @contextmanager
-    def enter(model: PreTrainedModel) -> Iterator[Recording]:
-        recorders = make_recorders(model, "summary")
-
-        def rule_of(layer: int) -> SelectionRule | _ValueMeanRule:
-            if layer < DENSER_LAYERS:
-                return SelectionRule(baselines.top_k(targets[layer]), "exact", True, recorders[layer])
-            return _ValueMeanRule(recorders[layer])
-
-        with attached(model, rule_of):
-            yield Recording(recorders)
-
-    return Method("V mean only", None, enter, key_reads=KeyReads(0.0, 0.0))
+    return Method(
+        "V mean only", None, lambda model: _after_top_k(model, targets, _ValueMeanRule), key_reads=KeyReads(0.0, 0.0)
+    )
 
 
 class _ValueMeanRule:
@@ -294,12 +283,29 @@ def _control(
 ) -> Method:
     compensation = _without_table(compensated)
 
-    def rule_of(layer: int) -> Selector:
-        return baselines.top_k(targets[layer]) if layer < DENSER_LAYERS else rule
+    def rule_of(recorder: Recorder) -> SelectionRule:
+        return SelectionRule(rule, compensation.sdc, compensation.vmc, recorder)
 
     family = f"{name}{compensation.suffix(None)}{UNION_SUFFIX if selection == 'union' else ''}"
     reads = key_reads_of(compensation, key_reads)
-    return Method(family, k, lambda model: _selected(model, rule_of, compensation), False, reads)
+    return Method(family, k, lambda model: _after_top_k(model, targets, rule_of), False, reads)
+
+
+@contextmanager
+def _after_top_k(
+    model: PreTrainedModel, targets: Sequence[int], rule_of: Callable[[Recorder], SelectionRule | _ValueMeanRule]
+) -> Iterator[Recording]:
+    """A rule after first layers that are the same for all: Top-k with exact SDC and VMC."""
+    check_model(model)
+    recorders = make_recorders(model, "summary")
+
+    def in_layer(layer: int) -> SelectionRule | _ValueMeanRule:
+        if layer < DENSER_LAYERS:
+            return SelectionRule(baselines.top_k(targets[layer]), "exact", True, recorders[layer])
+        return rule_of(recorders[layer])
+
+    with attached(model, in_layer):
+        yield Recording(recorders)
 
 
 def _by_thresholds(
@@ -313,7 +319,10 @@ def _by_thresholds(
     at_k = table.at(k)
 
     def rule_of(layer: int) -> Selector:
-        return change(baselines.above_threshold(partial(at_k.rows, layer), table.placement), layer)
+        def thresholds(lengths: Tensor) -> Tensor:
+            return at_k.rows(layer, lengths.cpu()).to(lengths.device)
+
+        return change(baselines.above_threshold(thresholds, table.placement), layer)
 
     return _selected(model, rule_of, compensation, table.layer_targets(k))
 

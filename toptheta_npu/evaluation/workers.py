@@ -24,7 +24,7 @@ _MOST_WORKERS = 4  # the interpreter runs one of them at a time between two oper
 class ModelWorkers:
     """Run functions of a model in threads, first come first served.
 
-    Within the context PyTorch computes with one thread per operator. Leaving it stops what still runs at its next
+    Within the context PyTorch shares its threads among them. Leaving it stops what still runs at its next
     `check`, and waits for that.
 
     Args:
@@ -48,7 +48,7 @@ class ModelWorkers:
         self._threads = torch.get_num_threads()
 
     def __enter__(self) -> ModelWorkers:
-        torch.set_num_threads(1)
+        torch.set_num_threads(max(1, self._threads // self.count))
         return self
 
     def __exit__(
