@@ -75,10 +75,13 @@ def test_reads_are_those_of_the_rows_to_the_last_digit(seed: int) -> None:
     for part, reads in ((rows[2:], found.reads), (rows, found.reads_all), *zip([[r] for r in rows], [
         layer.reads for layer in found.layers], strict=True)):  # fmt: skip
         expected = asdict(reads_of_rows(part)) | {"key_rows_mean": reads.keys_mean}
-        assert {name: value for name, value in asdict(reads).items() if not name.startswith("kept_share")} == {
-            name: value for name, value in expected.items() if not name.startswith("kept_share")
+        elsewhere = ("kept_share", "kept_share_std", "kept_over_target")
+        assert {name: value for name, value in asdict(reads).items() if name not in elsewhere} == {
+            name: value for name, value in expected.items() if name not in elsewhere
         }
     assert found.spread == spread_of_rows(rows[2:], K, 3)
+    sparse = torch.cat([layer.kept[layer.keys > K] for layer in rows[2:]]).double() / K
+    assert found.reads.kept_over_target == pytest.approx(sparse.mean().item())
 
 
 def test_samples_of_unequal_length_count_by_their_rows() -> None:

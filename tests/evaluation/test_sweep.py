@@ -44,7 +44,7 @@ class Names:
 
 
 def plan_of(*methods: str, ks: tuple[int, ...] = (8,), tables: tuple[str, ...] = ("pre",)) -> Plan:
-    return Plan(("names",), tuple(map(parse_method, methods)), ks, {name: table_of() for name in tables})
+    return Plan(("names",), tuple(map(parse_method, methods)), ks, {name: table_of() for name in tables}, 2)
 
 
 def run(plan: Plan, task: Names, path: Path) -> None:

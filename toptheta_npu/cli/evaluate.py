@@ -185,7 +185,7 @@ def run(options: Options) -> None:
     device = choose_device(options.device)
     options = _with_defaults(options)
     candidate = _candidate(options)
-    plan = _plan(options)
+    plan = _plan(options, candidate)
     texts = Texts(options, candidate, plan.tables)
     planned = plan_tasks(options, candidate, texts, plan.tables)
     if not options.extrapolate:
@@ -225,13 +225,15 @@ def _candidate(options: Options) -> Candidate:
     return look_at_model(str(TINY_LLAMA), trust_remote_code=False)
 
 
-def _plan(options: Options) -> Plan:
+def _plan(options: Options, candidate: Candidate) -> Plan:
     from ..evaluation.method_names import parse_method
     from ..evaluation.sweep import Plan
+    from ..models.attach import num_layers
 
     methods = tuple(dict.fromkeys(parse_method(text) for text in options.method))
     tables = _tables(options)
-    return Plan(tuple(options.task), methods, tuple(options.k or [_default_k(tables)]), tables)
+    ks = tuple(options.k or [_default_k(tables)])
+    return Plan(tuple(options.task), methods, ks, tables, num_layers(candidate.skeleton))
 
 
 def _default_k(tables: Mapping[str, ThresholdTable]) -> int:

@@ -41,9 +41,19 @@ def style(number: int) -> Style:
 
 
 def curve_name(point: Point, points: Iterable[Measured]) -> str:
-    """The label of a point's method, with the name of its thresholds where several tables have that label."""
-    tables = {other.table for other, _ in points if other.label == point.label}
-    return f"{point.label} ({point.table})" if len(tables) > 1 and point.table else point.label
+    """The label of a point's method, and what else tells it from others of that label: thresholds, or what it was
+    matched to."""
+    alike = [other for other, _ in points if other.label == point.label]
+    # of the first layers the k depends on that of the others
+    for name, compared in (
+        ("table", alike),
+        ("matched_to", alike),
+        ("first_layers", [other for other in alike if other.k == point.k]),
+    ):
+        found = getattr(point, name)
+        if found and len({getattr(other, name) for other in compared}) > 1:
+            return f"{point.label} ({found})"
+    return point.label
 
 
 def curves(points: Sequence[Measured]) -> dict[str, list[Measured]]:

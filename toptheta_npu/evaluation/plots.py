@@ -28,12 +28,19 @@ def joined(results: Mapping[str, Results]) -> dict[Point, Measurement]:
     first_name, first = next(iter(results.items()))
     points: dict[Point, Measurement] = {}
     settings: dict[str, object] = {}
+    digests: dict[str, str] = {}
     for name, each in results.items():
         if each.header.fingerprint != first.header.fingerprint:
             raise TopThetaValueError(
                 "FILE", f"results of {first.header.model}, as {first_name} has", f"{name} of {each.header.model}",
                 "plot each model into a folder of its own",
             )  # fmt: skip
+        for table, digest in each.header.tables.items():
+            if digests.setdefault(table, digest) != digest:
+                raise TopThetaValueError(
+                    "FILE", f"the same thresholds {table} in all files", f"others in {name}",
+                    "plot the files into folders of their own",
+                )  # fmt: skip
         for task in each.tasks:
             if settings.setdefault(task, each.header.settings.get(task)) != each.header.settings.get(task):
                 raise TopThetaValueError(

@@ -27,8 +27,8 @@ class Reads:
     ``empty_share`` is the share of the pairs of row and query head in which nothing passed and the largest element
     stands in, ``key_rows_mean`` the K rows that were read to choose the V rows. ``kept_share`` is the paper's figure of
     kept attention: the mean over samples, layers and query heads of the elements kept, over that of all elements; and
-    ``kept_share_std`` the standard deviation of the former over the mean of the latter. What is None was not counted
-    when the results were written.
+    ``kept_share_std`` the standard deviation of the former over the mean of the latter. ``kept_over_target`` is k~/k of
+    the rows with more keys than their layer's k. What is None was not counted when the results were written.
     """
 
     kept_mean: float
@@ -41,6 +41,7 @@ class Reads:
     key_rows_mean: float | None = None
     kept_share: float | None = None
     kept_share_std: float | None = None
+    kept_over_target: float | None = None
 
     @property
     def value_row_saving(self) -> float:
@@ -156,7 +157,13 @@ def summarise(layers: Sequence[LayerSummary], key_reads: KeyReads = EVERY_KEY) -
         empty_share=_mean(sum(int(layer.empty.sum()) for layer in layers), pairs),
         value_rows_p50=float(value_rows.percentile(0.5)),
         key_rows_mean=key_reads.rows(keys_mean, value_rows_mean),
+        kept_over_target=_kept_over_target(layers),
     )
+
+
+def _kept_over_target(layers: Sequence[LayerSummary]) -> float | None:
+    aims = sum(layer.sparse_aims * len(layer.sparse_kept) for layer in layers)
+    return _mean(sum(int(layer.sparse_kept.sum()) for layer in layers), aims) if aims else None
 
 
 def kept_spread(layers: Sequence[LayerSummary], k: int, sample_means: Sequence[float]) -> KeptSpread:

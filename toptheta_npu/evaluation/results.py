@@ -39,6 +39,7 @@ class Point:
         table: the name of the thresholds, for methods that need some.
         k: elements to keep; None for a method without such a number.
         matched_to: the method whose reads this one was matched to; None for one that has a k of its own.
+        first_layers: the k of the denser first layers, of a method that takes them from the first table.
     """
 
     task: str
@@ -47,6 +48,7 @@ class Point:
     table: str | None = None
     k: int | None = None
     matched_to: str | None = None
+    first_layers: str | None = None
 
     @property
     def name(self) -> str:

@@ -37,6 +37,7 @@ from .summary import Change, change, key_value_share, score, score_name
 _NO_LOSS = 1.0
 _WIDE = 20.0
 _BAR = 0.8
+_NOT_COMPENSATIONS = ("selection", "layer_k", "page", "tile", "keep")
 
 
 class _Place(NamedTuple):
@@ -168,7 +169,8 @@ def _ablations(points: Sequence[Measured]) -> _Ablations:
             continue
         base = (replace(spec, sdc=None, vmc=None, gamma=None), point.table)
         found.setdefault(base, {}).setdefault(_compensation(spec), []).append((point, measurement))
-        names[base] = f"{spec.name}{f', {point.table}' if point.table else ''}"
+        options = replace(parse_method(spec.name), **{name: getattr(spec, name) for name in _NOT_COMPENSATIONS})
+        names[base] = f"{options.text}{f', {point.table}' if point.table else ''}"
     return {names[base]: bars for base, bars in found.items() if len(bars) > 1}
 
 

@@ -14,7 +14,8 @@ from .results import Point, Results
 
 _COLUMNS = ("method", "thresholds", "k", "score", "against dense", "kept", "V rows", "K+V", "k̃/k")
 _NORMAL_95 = 1.96
-NATS = "nats per token"
+#: How metrics begin that are losses in nats per token, word or byte.
+_NATS = "nats per "
 
 
 class Change(NamedTuple):
@@ -40,9 +41,10 @@ class Change(NamedTuple):
 def change(measurement: Measurement, dense: Measurement) -> Change:
     """How a measurement differs from the dense one, sample by sample.
 
-    Of losses per token it is the change of perplexity in percent; of other scores the difference of their means in
-    points, hundredths. Where every score is 0 or 1 half a sample is added to each of the four outcomes of a pair
-    (Agresti and Min 2005, doi:10.1002/sim.1781): without a single difference the error is then small and not 0.
+    Of losses in nats it is the change of perplexity in percent; of shares the difference of their means in points,
+    hundredths; of other scores just their difference. Where every score is 0 or 1 the error is that of Agresti and Min
+    (2005, doi:10.1002/sim.1781), who add half a sample to each of the four outcomes of a pair: without a single
+    difference it is then small and not 0.
 
     Raises:
         TopThetaValueError: the two have other samples.
@@ -60,12 +62,23 @@ def change(measurement: Measurement, dense: Measurement) -> Change:
     differences = [ours - theirs for ours, theirs in zip(measurement.scores, dense.scores, strict=True)]
     mean = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
-    if measurement.metric == NATS:
+    if is_loss(measurement):
         factor = math.exp(mean)
         return Change(100 * (factor - 1), None if error is None else 100 * factor * error, "%")
     if {*measurement.scores, *dense.scores} <= {0.0, 1.0}:
         error = _paired_proportions_error(differences)
+    if not (_are_shares(measurement) and _are_shares(dense)):
+        return Change(mean, error, measurement.metric)
     return Change(100 * mean, None if error is None else 100 * error, "points")
+
+
+def is_loss(measurement: Measurement) -> bool:
+    """Whether scores are losses in nats, of which the perplexity is shown."""
+    return measurement.metric.startswith(_NATS)
+
+
+def _are_shares(measurement: Measurement) -> bool:
+    return all(0 <= score <= 1 for score in measurement.scores)
 
 
 def _paired_proportions_error(differences: Sequence[float]) -> float:
@@ -75,7 +88,7 @@ def _paired_proportions_error(differences: Sequence[float]) -> float:
 
 
 def score(measurement: Measurement) -> str:
-    """The score for people: a perplexity, or a mean in percent.
+    """The score for people: a perplexity, a mean of shares in percent, or a mean.
 
     Example:
         >>> from toptheta_npu.evaluation.reads import Reads
@@ -84,12 +97,17 @@ def score(measurement: Measurement) -> str:
         '50.0 %'
     """
     mean = statistics.fmean(measurement.scores)
-    return f"{math.exp(mean):.3f}" if measurement.metric == NATS else f"{100 * mean:.1f} %"
+    if is_loss(measurement):
+        return f"{math.exp(mean):.3f}"
+    return f"{100 * mean:.1f} %" if _are_shares(measurement) else f"{mean:.2f}"
 
 
 def score_name(measurement: Measurement) -> str:
     """What `score` is."""
-    return "perplexity" if measurement.metric == NATS else measurement.metric
+    if not is_loss(measurement):
+        return measurement.metric
+    unit = measurement.metric.removeprefix(_NATS)
+    return "perplexity" if unit == "token" else f"{unit} perplexity"
 
 
 def key_value_share(measurement: Measurement) -> float | None:
@@ -129,7 +147,7 @@ def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
 def _row(point: Point, measurement: Measurement, dense: Measurement | None) -> list[str]:
     reads = measurement.reads
     share = key_value_share(measurement)
-    ratio = measurement.spread and point.k and reads.kept_mean / point.k
+    ratio = measurement.spread and reads.kept_over_target
     return [
         point.label,
         point.table or "",

@@ -7,7 +7,7 @@ that of the first Top-θ method with the first table, at the same k and on the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 
@@ -16,12 +16,11 @@ from transformers import PreTrainedModel
 
 from ..calibration.settings import default_layer_k
 from ..errors import TopThetaValueError
-from ..models.attach import num_layers
 from ..thresholds import ThresholdTable
 from .matching import matched_method
 from .measurement import Measurement, Task
 from .method_names import MethodSpec, make_method
-from .methods import Method
+from .methods import DENSER_LAYERS, Method
 from .results import Point, ResultsFile
 from .workers import ModelWorkers
 
@@ -36,7 +35,8 @@ class Plan:
         tasks: their names.
         methods: in the order of the tables; dense is always among them, as the one to compare with.
         ks: elements to keep.
-        tables: thresholds by name; the first one gives every method the least k of its layers.
+        tables: thresholds by name; the first one gives methods without thresholds the least k of their layers.
+        layers: of the model.
 
     Raises:
         TopThetaValueError: a method needs a table or a k, and there is none; or there is nothing to match it to.
@@ -46,6 +46,7 @@ class Plan:
     methods: tuple[MethodSpec, ...]
     ks: tuple[int, ...]
     tables: Mapping[str, ThresholdTable]
+    layers: int
 
     def __post_init__(self) -> None:
         for spec in self.methods:
@@ -58,9 +59,13 @@ class Plan:
             if spec.is_matched and self.reference is None:
                 remedy = "add --method top-theta and a TABLE"
                 raise TopThetaValueError("--method", f"a Top-θ method to match {spec.text} to", "none", remedy)
-        for table in self.tables.values():
+            self._check_options(spec)
+
+    def _check_options(self, spec: MethodSpec) -> None:
+        """Raises for a k that was not calibrated, and for options that a table does not allow."""
+        for table in self.tables.values() if spec.needs_table else ():
             for k in self.ks:
-                table.layer_targets(k)  # raises for a k that was not calibrated
+                make_method(spec, k, table, table.layer_targets(k))
 
     @property
     def reference(self) -> MethodSpec | None:
@@ -85,8 +90,19 @@ class Plan:
         matched_to = None
         if spec.is_matched and self.reference is not None:
             matched_to = f"{self.reference.text}, {next(iter(self.tables))}"
-        placement = self.tables[table].placement if table is not None else None
-        return Point(task, spec.text, spec.label_with(placement), table, k, matched_to)
+        placement, first = None, None
+        if table is not None:
+            placement = self.tables[table].placement
+        elif spec.name != "dense":
+            first = ", ".join(map(str, self.layer_targets(k)[:DENSER_LAYERS]))
+        return Point(task, spec.text, spec.label_with(placement), table, k, matched_to, first)
+
+    def layer_targets(self, k: int | None) -> list[int]:
+        """The k of each layer: at least what the first table has there, else 512 in the first two."""
+        wanted = k if k is not None else min(self.ks, default=0)
+        table = next(iter(self.tables.values()), None)
+        layer_k = default_layer_k(self.layers) if table is None else table.layer_k
+        return [max(wanted, least) for least in layer_k]
 
     def reference_point(self, task: str, k: int | None) -> Point:
         """What the matched points of a task are matched to at one k."""
@@ -176,7 +192,7 @@ class Sweep:
     def _method(
         self, point: Point, spec: MethodSpec, before: Mapping[Point, Future[Measurement]], model: PreTrainedModel
     ) -> Method:
-        layer_targets = self._layer_targets(point.k, model)
+        layer_targets = self._plan.layer_targets(point.k)
         if spec.is_matched:
             reference = self._plan.reference_point(point.task, point.k)
             known = self._results.measurements.get(reference) or before[reference].result()
@@ -184,13 +200,6 @@ class Sweep:
             return matched_method(spec, point.k, known.reads, model, self._windows(), layer_targets)
         table = None if point.table is None else self._plan.tables[point.table]
         return make_method(spec, point.k, table, layer_targets)
-
-    def _layer_targets(self, k: int | None, model: PreTrainedModel) -> Sequence[int]:
-        """The k of each layer: at least what the first table has there, 512 in the first two without a table."""
-        wanted = k if k is not None else min(self._plan.ks, default=0)
-        table = next(iter(self._plan.tables.values()), None)
-        layer_k = default_layer_k(num_layers(model)) if table is None else table.layer_k
-        return [max(wanted, least) for least in layer_k]
 
 
 def table_digest(table: ThresholdTable) -> str:
