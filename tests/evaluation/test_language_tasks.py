@@ -358,12 +358,20 @@ def test_lm_eval_has_the_tasks_that_are_named() -> None:
     assert known["humaneval"].cfg["unsafe_code"]
 
 
+class WithoutLmEval:
+    """An import system that does not find lm-eval."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "lm_eval":
+            raise ModuleNotFoundError("No module named 'lm_eval'", name=name)
+
+
 def test_without_lm_eval_a_command_says_what_to_install(
     tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "lm_eval"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setattr(sys, "meta_path", [WithoutLmEval(), *sys.meta_path])
     app = typer.Typer()
     app.command()(lambda: LmEvalTask("toptheta_needle", tokenizer))
     monkeypatch.setattr(sys, "argv", ["toptheta"])
