@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from toptheta_npu import _files
-from toptheta_npu._files import read_bytes, write_atomically
+from toptheta_npu._files import held, read_bytes, write_atomically
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 
 NOBODY = 65534
@@ -267,3 +267,40 @@ def test_without_locks_it_still_writes(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_files, "fcntl", None)
     write_atomically(folder / "file", "content")
     assert (folder / "file").read_text() == "content"
+
+
+def test_one_process_at_a_time_works_for_a_file(folder: Path) -> None:
+    target = folder / "state"
+    with held(target):
+        with pytest.raises(TopThetaValueError, match="state: expected a file that no other process works on, got one"):
+            held(target).__enter__()
+        write_atomically(target, "by who holds it")
+        with pytest.raises(TopThetaValueError, match="that another works on; wait for its end, or name another file"):
+            held(str(target)).__enter__()
+        with held(folder / "other"):
+            pass
+    with held(target):
+        pass
+    assert target.read_text() == "by who holds it"
+
+
+def test_what_a_killed_process_held_is_free(folder: Path) -> None:
+    target = folder / "state"
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with held(target):
+            os.write(writing, b"!")
+            signal.pause()
+    assert os.read(reading, 1) == b"!"
+    with pytest.raises(TopThetaValueError, match="one that another works on"):
+        held(target).__enter__()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with held(target):
+        pass
+
+
+def test_a_file_without_a_folder_cannot_be_held(folder: Path) -> None:
+    with pytest.raises(TopThetaValueError, match="expected a file in an existing folder"):
+        held(folder / "none" / "state").__enter__()

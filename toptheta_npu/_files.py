@@ -89,6 +89,56 @@ def check_writable(path: str | os.PathLike[str], argument: str | None = None) ->
 
 
 @contextmanager
+def held(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keeps other processes from the long work for one file: whoever comes second gets an error.
+
+    It is let go at the end, also of a killed process. On file systems without locks nobody is kept from anything.
+
+    Args:
+        path: the file, which need not be there.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: as `write_atomically`, or another process has it.
+
+    Example:
+        >>> with held("results.json"):
+        ...     pass
+    """
+    target = checked_path(path)
+    if fcntl is None or _is_stream(target):
+        yield
+        return
+    target = Path(os.path.realpath(target))
+    with _typed_errors(None, target):
+        lock = target.with_name(_prefix(target) + "held")
+        file = _locked(lock, str(path))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            lock.unlink()
+        file.close()
+
+
+def _locked(lock: Path, name: str) -> IO[bytes]:
+    while True:
+        file = lock.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            expected, got = "a file that no other process works on", "one that another works on"
+            raise TopThetaValueError(name, expected, got, "wait for its end, or name another file") from error
+        except OSError:  # such as a network file system without locks
+            return file
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                return file
+        # its holder removed it between the two lines
+        file.close()
+
+
+@contextmanager
 def _typed_errors(argument: str | None, target: Path) -> Iterator[None]:
     where = "" if argument is None else f" at {target}"
     name, folder = argument or str(target), os.path.dirname(os.path.realpath(target))

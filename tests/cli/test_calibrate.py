@@ -27,6 +27,7 @@ import yaml
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from toptheta_npu import cli
+from toptheta_npu._files import held
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.calibration.state import CalibrationState
@@ -530,6 +531,31 @@ def test_a_foreign_file_in_the_place_of_the_state_is_left_alone(
     assert state.read_bytes() == content
     assert main(str(model), "--text", "book.txt", *QUICK, "--restart") == 0
     assert not state.exists()
+
+
+def test_of_two_commands_for_one_output_the_second_waits_for_nothing(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with held(folder / "thresholds.theta.partial"):
+        assert main(str(model), "--text", "book.txt", *QUICK, "--restart", "--force") == 2
+    said = words(capsys.readouterr().err)
+    assert "thresholds.theta.partial: expected a file that no other process works on, got one that another" in said
+    assert sorted(path.name for path in folder.iterdir()) == ["book.txt"]
+
+
+def test_a_table_that_another_command_wrote_meanwhile_is_not_replaced(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments_of = command._arguments
+
+    def late(*given: object) -> object:
+        Path("thresholds.theta").write_text("of another")
+        return arguments_of(*given)
+
+    monkeypatch.setattr(command, "_arguments", late)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    assert "--output: expected a new file, got thresholds.theta, which is there already" in capsys.readouterr().err
+    assert Path("thresholds.theta").read_text() == "of another"
 
 
 @pytest.mark.parametrize("estimator", ["pooled", "algorithm1"])

@@ -23,7 +23,7 @@ from ..errors import TopThetaValueError
 from . import calibration_options as asked
 from . import printing
 from .bars import Bars
-from .calibration_work import Ranks, interruptible, noted, parse_shard, resumable, shard_file, state_file
+from .calibration_work import Ranks, alone, interruptible, noted, parse_shard, resumable, shard_file, state_file
 from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
 from .table_file import check_output
 
@@ -150,7 +150,9 @@ def run(options: asked.Options) -> None:
     state = state_file(options.output) if part is None else shard_file(options.output, part)
     own = None if state is None else ranks.own_state(state)
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
+    with interruptible(console, state), alone(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
+        if part is None:  # another process may have written it meanwhile
+            check_output(options.output, options.force)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or _default_dtype(options), device)
         progress = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))

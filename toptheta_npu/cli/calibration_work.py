@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from .._files import held
 from ..calibration.state import OWN_STATE
 from ..errors import TopThetaValueError, shown
 
@@ -74,6 +75,13 @@ def interruptible(console: Console, state: Path | None) -> Iterator[None]:
         else:
             console.print("interrupted: nothing was kept.")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def alone(state: Path | None) -> Iterator[None]:
+    """Of several commands for the same file of a state, one works."""
+    with nullcontext() if state is None else held(state):
+        yield
 
 
 @contextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .table import ThresholdTable
 
 #: What `save_plots` may write.
-FILES = ("theta_length.png", "theta_k.png", "row_thresholds.png")
+FILES = ("theta_length.png", "theta_k.png")
 _HEADS, _PANELS = 4, 3
 
 
@@ -39,11 +39,10 @@ def save_plots(table: ThresholdTable, k: int, layer: int | None, folder: Path) -
     layers = _shown_layers(table) if layer is None else [layer]
     drawings = zip(
         FILES,
-        (_draw_lengths(table, k, layers), _draw_ks(table, k, layers), None),
-        ("a layer with thresholds at this k", "a layer with thresholds for two k or more",
-         "thresholds of single rows, and the file keeps their mean and spread alone"),
+        (_draw_lengths(table, k, layers), _draw_ks(table, k, layers)),
+        ("a layer with thresholds at this k", "a layer with thresholds for two k or more"),
         strict=True,
-    )  # fmt: skip
+    )
     return save_figures(folder, (Drawing(*each) for each in drawings))
 
 
