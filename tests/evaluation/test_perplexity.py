@@ -158,6 +158,15 @@ def test_positions_must_leave_a_prefix(model: LlamaForCausalLM, windows: torch.T
         PerplexityTask(model, windows, positions)
 
 
+@pytest.mark.parametrize("prefix_bytes", [0, 20_000])
+def test_prefixes_that_do_not_fit_run_again_densely(
+    task: PerplexityTask, table: ThresholdTable, prefix_bytes: int
+) -> None:
+    method = methods.top_theta(table, 8, compensated=True)
+    small = PerplexityTask(task.model, task.windows, POSITIONS, prefix_bytes=prefix_bytes)
+    assert small.evaluate(method).nats == task.evaluate(method).nats
+
+
 def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, table: ThresholdTable) -> None:
     method = methods.top_theta(table, 8, compensated=True)
     result = task.evaluate(method)

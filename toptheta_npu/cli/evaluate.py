@@ -190,10 +190,13 @@ def run(options: Options) -> None:
     planned = plan_tasks(options, candidate, texts, plan.tables)
     if not options.extrapolate:
         check_lengths(planned, plan.tables)
+    settings = {name: task.settings for name, task in planned.items()}
+    if any(spec.tile or spec.page for spec in plan.methods):
+        settings["spare text"] = texts.spare_settings()
     console = Console(width=max(Console().width, 120), highlight=False)
     console.print(escape(_intention(candidate, plan, device)))
     network = load_weights(candidate, options.dtype or _default_dtype(options), device)
-    header = _header(options, candidate, network, plan, planned, device)
+    header = _header(options, candidate, network, plan, settings, device)
     with ResultsFile(options.output, header, restart=options.restart) as results:
         with interruptible(console, options.output), _warnings_as_notes(console):
             _measure(console, options, network, plan, planned, texts, results)
@@ -275,8 +278,8 @@ def _intention(candidate: Candidate, plan: Plan, device: str) -> str:
 
 
 def _header(
-    options: Options, candidate: Candidate, network: PreTrainedModel, plan: Plan,
-    planned: Mapping[str, PlannedTask], device: str,
+    options: Options, candidate: Candidate, network: PreTrainedModel, plan: Plan, settings: Mapping[str, Any],
+    device: str,
 ) -> Header:  # fmt: skip
     """Everything that the figures depend on; the tables are checked against the model."""
     from ..evaluation.results import Header
@@ -287,7 +290,7 @@ def _header(
     for table in plan.tables.values():
         check_table(network, table)
     return Header(
-        candidate.name, model_fingerprint(network), {name: task.settings for name, task in planned.items()},
+        candidate.name, model_fingerprint(network), settings,
         {name: table_digest(table) for name, table in plan.tables.items()},
         {
             "device": device, "dtype": str(network.dtype).removeprefix("torch."), "python": platform.python_version(),

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,13 +47,13 @@ class PlannedTask:
     Attributes:
         settings: for the header of the results.
         samples: how many there are.
-        longest: the most keys that a row has; None: not known beforehand.
+        longest: the most keys that a row has.
         make: the task, once there is a model.
     """
 
     settings: Mapping[str, Any]
     samples: int
-    longest: int | None
+    longest: int
     make: Callable[[PreTrainedModel], Task]
 
 
@@ -77,9 +78,13 @@ class Texts:
         """int64 [2, T]; none of them is scored."""
         return self._read()[1]
 
+    def spare_settings(self) -> dict[str, Any]:
+        """What the spare windows are, for methods that calibrate on them."""
+        return {"length": self.length, "windows_sha256": _digest(self.spare)}
+
     def settings(self) -> dict[str, Any]:
         """What the windows are, without a path of this machine."""
-        digest = hashlib.sha256(self.scored.numpy().astype("<i4").tobytes()).hexdigest()
+        digest = _digest(self.scored)
         names = [path.name for path in self._options.text] or ["Python library"]
         return {"text": names, "length": self.length, "windows": len(self.scored), "windows_sha256": digest}
 
@@ -113,18 +118,32 @@ class Texts:
         return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]
 
 
+def _digest(windows: Tensor) -> str:
+    return hashlib.sha256(windows.numpy().astype("<i4").tobytes()).hexdigest()
+
+
 def plan_tasks(
     options: Options, candidate: Candidate, texts: Texts, tables: Mapping[str, ThresholdTable]
 ) -> dict[str, PlannedTask]:
     """The tasks by name, checked as far as that goes without the model.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: an unknown task, or settings that do not fit it or the model.
+        TopThetaTypeError, TopThetaValueError: an unknown task, settings that do not fit it or the model, or options for
+            tasks that are not asked for.
     """
+    foreign = [name for name in options.task if name != PERPLEXITY and name not in RETRIEVAL]
+    for option, given, wanted in (
+        ("--popularity", options.popularity, PERPLEXITY in options.task),
+        ("--limit", options.limit, foreign), ("--num-fewshot", options.num_fewshot, foreign),
+        ("--task-folder", options.task_folder, foreign),
+    ):  # fmt: skip
+        if given is not None and not wanted:
+            task = PERPLEXITY if option == "--popularity" else "a task of lm-eval"
+            raise TopThetaValueError(option, f"--task with {task}", ", ".join(options.task), "leave one of them out")
     planned = {}
     for name in options.task:
         if name == PERPLEXITY:
-            planned[name] = _perplexity(options, texts)
+            planned[name] = _perplexity(options, candidate, texts)
         elif name in RETRIEVAL:
             planned[name] = _retrieval(name, options, candidate, tables)
         else:
@@ -137,7 +156,7 @@ def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, Thresho
     for name, task in tasks.items():
         for label, table in tables.items():
             calibrated = int(table.lengths[-1])
-            if task.longest is not None and task.longest > calibrated:
+            if task.longest > calibrated:
                 raise TopThetaValueError(
                     "TABLE", f"thresholds for rows of up to {task.longest} keys, as {name} has them",
                     f"{label}, calibrated up to {calibrated}",
@@ -146,12 +165,12 @@ def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, Thresho
                 )  # fmt: skip
 
 
-def _perplexity(options: Options, texts: Texts) -> PlannedTask:
+def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> PlannedTask:
     from ..evaluation.perplexity import PerplexityTask, check_positions
 
     positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
     check_positions(positions, texts.length)
-    place = None if options.popularity is None else _layer_and_head(options.popularity)
+    place = None if options.popularity is None else _layer_and_head(options.popularity, candidate.skeleton)
     windows = texts.scored
 
     def make(model: PreTrainedModel) -> Task:
@@ -162,24 +181,46 @@ def _perplexity(options: Options, texts: Texts) -> PlannedTask:
     )
 
 
-def _layer_and_head(text: str) -> tuple[int, int]:
+def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
+    from ..models.attach import num_key_value_heads, num_layers, sliding_layers
+
     pair = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if pair is None:
         raise TopThetaValueError("--popularity", "LAYER:KV_HEAD, two numbers from 0", shown(text), "such as 2:0")
-    return int(pair[1]), int(pair[2])
+    layer, head = int(pair[1]), int(pair[2])
+    layers, heads = num_layers(skeleton), num_key_value_heads(skeleton)
+    if layer >= layers or head >= heads or layer in sliding_layers(skeleton):
+        expected = f"one of {layers} layers that sees all tokens, and one of {heads} KV heads, both from 0"
+        raise TopThetaValueError("--popularity", expected, shown(text))
+    return layer, head
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:
-    from ..evaluation.retrieval_task import RetrievalTask
+    from ..evaluation.retrieval import choice_tokens
+    from ..evaluation.retrieval_task import RetrievalTask, prompts_of
 
-    lengths = options.prompt_length or _default_prompt_lengths(candidate, tables)
+    lengths = sorted(set(options.prompt_length)) or _default_prompt_lengths(candidate, tables)
     seeds = range(options.seed, options.seed + options.prompts)
+    # one of each length, to know before the weights are loaded whether they can be made
+    first = list(prompts_of(candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS[:1], seeds[:1]))
+    answers = [len(tokens) for prompt in first for tokens in choice_tokens(candidate.tokenizer, prompt)]
+    longest = max(lengths) + max(answers)
+    if longest > (candidate.longest or MAX_LENGTH):
+        expected = f"prompts and answers of at most {candidate.longest} tokens, for which the model has positions"
+        raise TopThetaValueError("--prompt-length", expected, str(longest), "ask for shorter ones")
+    if min(options.k, default=0) >= max(lengths):
+        expected = f"less than {max(lengths)}, the tokens of the longest prompt of {name}"
+        raise TopThetaValueError("--k", expected, str(min(options.k)), "rows of at most k keys are dense")
 
     def make(model: PreTrainedModel) -> Task:
         return RetrievalTask(model, candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS, seeds)
 
-    settings = {"lengths": lengths, "depths": _DEPTHS, "prompts": options.prompts, "seed": options.seed}
-    return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), max(lengths), make)
+    digest = hashlib.sha256(repr([prompt.tokens for prompt in first]).encode()).hexdigest()
+    settings = {
+        "lengths": lengths, "depths": _DEPTHS, "prompts": options.prompts, "seed": options.seed,
+        "first_prompts_sha256": digest,
+    }  # fmt: skip
+    return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), longest, make)
 
 
 def _checked_language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
@@ -202,8 +243,8 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
         include_path=[options.task_folder] if options.task_folder else (), metadata=_lengths_of_task(options),
         confirm_run_unsafe_code=options.confirm_run_unsafe_code,
     )  # fmt: skip
-    settings = {name: getattr(options, name) for name in ("limit", "num_fewshot")} | {"lengths": options.prompt_length}
-    return PlannedTask(settings, task.samples, None, lambda model: task)
+    settings = {"requests_sha256": task.digest, "lm_eval": version("lm_eval")}
+    return PlannedTask(settings, task.samples, min(task.longest, candidate.longest or MAX_LENGTH), lambda model: task)
 
 
 def _lengths_of_task(options: Options) -> dict[str, Any]:

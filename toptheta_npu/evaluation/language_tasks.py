@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import hashlib
 import io
 import random
 import threading
@@ -133,6 +134,26 @@ class LmEvalTask:
     def prefill(self) -> str:
         """``"dense"`` where the model writes the answer, ``"thresholded"`` where a text is only scored."""
         return "dense" if self._task.OUTPUT_TYPE == "generate_until" else "thresholded"
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a request, prompt and answer together; a model cuts what is longer than its context."""
+        return max(map(self._length, self._task.instances))
+
+    def _length(self, instance: Any) -> int:
+        context, *answer = instance.args
+        text, new = context, 0
+        if answer and isinstance(answer[0], str):
+            text += answer[0]
+        elif answer:
+            new = int(answer[0].get("max_gen_toks", 0))
+        return len(self._tokenizer(text, verbose=False)["input_ids"]) + new
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what is asked: other documents, prompts or settings of the task have another one."""
+        asked = [(instance.request_type, instance.doc_id, instance.args) for instance in self._task.instances]
+        return hashlib.sha256(repr(asked).encode()).hexdigest()
 
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None

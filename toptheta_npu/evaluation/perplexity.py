@@ -22,6 +22,7 @@ from .methods import Method
 from .popularity import popularity as popularity_map
 from .prefix import Prefix, run_prefix
 from .reads import KeptSpread, ReadCounter, Reads
+from .workers import share_weights
 
 #: Rows of a popularity map.
 _MAPPED = 128
@@ -58,6 +59,8 @@ class PerplexityTask:
         positions: how many of the last positions are predicted under a method.
         popularity: layer and KV head of which the measurements hold a popularity map, of the last tokens of the first
             window; None: of none.
+        prefix_bytes: the keys and values of the dense texts are kept up to this many bytes, those of the first windows;
+            those of the others run again for every method.
 
     Raises:
         TopThetaValueError: the model has no layer from 2 on, or the windows leave no prefix.
@@ -78,6 +81,7 @@ class PerplexityTask:
         windows: Tensor,
         positions: int = 512,
         popularity: tuple[int, int] | None = None,
+        prefix_bytes: int = 2**30,
     ) -> None:
         length = windows.shape[1]
         check_positions(positions, length)
@@ -86,8 +90,7 @@ class PerplexityTask:
         self.windows = windows
         self.positions = positions
         self._popularity = popularity
-        with torch.inference_mode():
-            self._prefixes = [run_prefix(model, window[: length - positions - 1]) for window in windows]
+        self._prefixes = self._kept_prefixes(prefix_bytes)
 
     @property
     def name(self) -> str:
@@ -110,8 +113,11 @@ class PerplexityTask:
             progress: called with the number of finished windows after each.
         """
         counter, nats = ReadCounter(method), []
+        # the model itself is the method's within the context
+        dense = model if len(self._prefixes) == len(self.windows) else share_weights(model)
         with torch.inference_mode(), method.enter(model) as recording:
-            for done, (window, prefix) in enumerate(zip(self.windows, self._prefixes, strict=True), start=1):
+            for done, window in enumerate(self.windows, start=1):
+                prefix = self._prefixes[done - 1] if done <= len(self._prefixes) else self._prefix(dense, window)
                 nats.append(_negative_log_likelihood(model, window[-self.positions - 1 :], prefix))
                 counter.add(recording.summaries())
                 recording.clear()
@@ -119,6 +125,21 @@ class PerplexityTask:
         return Measurement(
             "nats per token", False, tuple(nats), details=self._map(method, model), **counter.result()._asdict()
         )
+
+    def _kept_prefixes(self, limit: int) -> list[Prefix]:
+        prefixes: list[Prefix] = []
+        held = 0
+        with torch.inference_mode():
+            for window in self.windows:
+                prefix = self._prefix(self.model, window)
+                held += prefix.num_bytes
+                if held > limit:
+                    break
+                prefixes.append(prefix)
+        return prefixes
+
+    def _prefix(self, model: PreTrainedModel, window: Tensor) -> Prefix:
+        return run_prefix(model, window[: len(window) - self.positions - 1])
 
     def _map(self, method: Method, model: PreTrainedModel) -> dict[str, Any]:
         """The popularity map, of a method that selects elements."""
