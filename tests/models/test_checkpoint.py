@@ -188,7 +188,7 @@ def test_the_state_of_a_shard_is_refused(tmp_path, state):
 def test_another_file_is_refused_and_stays(tmp_path):
     calibrate(model_of(), TEXTS, **OPTIONS).save(tmp_path / "table")
     before = (tmp_path / "table").read_bytes()
-    with pytest.raises(TopThetaValueError, match="table: expected the state of a calibration, got a safetensors file"):
+    with pytest.raises(TopThetaValueError, match="table: expected the state of a calibration, got a threshold table"):
         calibrate(model_of(), TEXTS, **OPTIONS, checkpoint=tmp_path / "table")
     assert (tmp_path / "table").read_bytes() == before
 
