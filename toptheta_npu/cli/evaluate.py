@@ -179,7 +179,7 @@ def run(options: Options) -> None:
     from ..evaluation.results import ResultsFile
     from ..evaluation.summary import tables_of
     from .calibration_work import interruptible
-    from .evaluation_tasks import Texts, check_lengths, plan_tasks
+    from .evaluation_tasks import Texts, check_lengths, check_spare_length, plan_tasks
 
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
@@ -191,7 +191,8 @@ def run(options: Options) -> None:
     if not options.extrapolate:
         check_lengths(planned, plan.tables)
     settings = {name: task.settings for name, task in planned.items()}
-    if any(spec.tile or spec.page for spec in plan.methods):
+    if calibrating := [spec.text for spec in plan.methods if spec.tile or spec.page]:
+        check_spare_length(texts, planned, calibrating[0])
         settings["spare text"] = texts.spare_settings()
     console = Console(width=max(Console().width, 120), highlight=False)
     console.print(escape(_intention(candidate, plan, device)))

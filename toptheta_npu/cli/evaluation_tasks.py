@@ -165,6 +165,15 @@ def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, Thresho
                 )  # fmt: skip
 
 
+def check_spare_length(texts: Texts, tasks: Mapping[str, PlannedTask], method: str) -> None:
+    """Raises TopThetaValueError where rows of a task are longer than the text that a method calibrates itself on."""
+    for name, task in tasks.items():
+        if task.longest > texts.length:
+            expected = f"at least {task.longest} tokens, the longest row of {name}, for {method}"
+            remedy = "its spare text has windows of this length"
+            raise TopThetaValueError("--length", expected, str(texts.length), remedy)
+
+
 def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> PlannedTask:
     from ..evaluation.perplexity import PerplexityTask, check_positions
 
