@@ -1,1 +1,1 @@
-"""The study behind docs/reproduction.md."""
+"""Experiments of the paper, repeated on the embedded model."""

@@ -2,13 +2,12 @@
 
     python -m benchmarks.evaluation_study [--cut] [--stored]
 
-It writes docs/results/evaluation and renews the tables and figures of docs/reproduction.md. About 40 minutes on two
-cores; figures do not depend on what else runs there. Interrupted, it goes on where it was.
+It writes results to build/evaluation_study, prints the tables and draws the figures. About 40 minutes on two cores;
+scores and reads do not depend on what else runs there. Interrupted, it goes on where it was.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,22 +20,8 @@ from rich.console import Console
 
 from benchmarks.evaluation_study import tables, thresholds
 from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
-from benchmarks.tables import renew
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
-RESULTS = PAGE.parent / "results" / "evaluation"
-#: Thresholds are made again from the same texts; results are what is committed.
-TABLES = Path("build") / "evaluation_study"
-FIGURES = TABLES / "figures"
-#: What the page shows of them, by the folder that `draw` makes.
-SHOWN = {
-    "compared": ("tradeoff_perplexity", "prompts_needle_k32", "traffic_perplexity_k32"),
-    "ablations": ("ablation_perplexity",),
-    "popularity": (
-        "popularity_perplexity_top-theta-post-vmc_k128_layer2",
-        "popularity_perplexity_top-k-sdc-vmc_k128_layer2",
-    ),
-}
+FOLDER = Path("build") / "evaluation_study"
 
 
 def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None:
@@ -65,32 +50,20 @@ def draw(results: Path, figures: Path) -> None:
         subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder)], check=True)
 
 
-def keep(figures: Path, folder: Path) -> None:
-    """Copies the figures that the page shows, with their data."""
-    for drawn, names in SHOWN.items():
-        for name in names:
-            for ending in (".png", ".csv"):
-                shutil.copy(figures / drawn / f"{name}{ending}", folder)
-
-
 def main(
     cut: Annotated[bool, typer.Option("--cut", help="A little of everything; keeps nothing.")] = False,
-    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
+    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; draw what was measured last.")] = False,
 ) -> None:
-    """Measure, draw and renew the page."""
+    """Measure, draw and print the tables."""
     console, started = Console(width=max(Console().width, 120), highlight=False), time.perf_counter()
-    if cut:
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            measure(CUT, folder / "tables", folder / "results", console)
-            draw(folder / "results", folder / "figures")
-            tables.all_tables(folder / "results")
-    else:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if cut else FOLDER
+        results = folder / "results"
         if not stored:
-            measure(FULL, TABLES, RESULTS, console)
-        draw(RESULTS, FIGURES)
-        keep(FIGURES, RESULTS)
-        renew(PAGE, tables.all_tables(RESULTS))
+            measure(CUT if cut else FULL, folder / "thresholds", results, console)
+        draw(results, folder / "figures")
+        for table in tables.all_tables(results).values():
+            console.print(table.as_rich())
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 
 

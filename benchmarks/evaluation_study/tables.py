@@ -1,4 +1,4 @@
-"""The tables of docs/reproduction.md, from the results that were written last."""
+"""The tables of the study, from the results that were written last."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = "top-theta:sdc=none"
 
 
 def all_tables(folder: Path) -> dict[str, Table]:
-    """Every table by the name of its place in the page."""
+    """Every table by its name."""
     perplexity, retrieval, language = (
         read_results(folder / f"{name}.jsonl").measurements for name in ("perplexity", "retrieval", "lm_eval")
     )
