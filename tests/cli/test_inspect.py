@@ -40,6 +40,12 @@ def make(**changes: Any) -> ThresholdTable:
     return ThresholdTable(**{**fields, **changes})
 
 
+@pytest.fixture(autouse=True)
+def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pipe has none; pytest-xdist names one for its workers."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
