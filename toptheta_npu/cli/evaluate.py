@@ -22,6 +22,7 @@ from .._checks import check_choice
 from .._configuration import use_as_defaults
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdExtrapolationWarning
+from . import printing
 from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def run(options: Options) -> None:
     if calibrating := [spec.text for spec in plan.methods if spec.tile or spec.page]:
         check_spare_length(texts, planned, calibrating[0])
         settings["spare text"] = texts.spare_settings()
-    console = Console(width=max(Console().width, 120), highlight=False)
+    console = printing.console()
     console.print(escape(_intention(candidate, plan, device)))
     network = load_weights(candidate, options.dtype or _default_dtype(options), device)
     header = _header(options, candidate, network, plan, settings, device)
@@ -203,9 +204,9 @@ def run(options: Options) -> None:
             _measure(console, options, network, plan, planned, texts, results)
         found = results.results()
     for table in tables_of(found):
-        console.print(table.as_rich())
+        printing.print_table(console, table)
     for line in _conclusion(options, len(found.measurements)):
-        console.print(escape(line), soft_wrap=True)
+        console.print(escape(line))
 
 
 def _with_defaults(options: Options) -> Options:
