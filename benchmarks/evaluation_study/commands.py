@@ -71,7 +71,7 @@ class Command:
             "--prompts",
             str(scale.prompts),
         ]
-        return [*words, "--limit", str(scale.documents), "-o", str(results / f"{self.file}.jsonl"), *self.more]
+        return [*words, "-o", str(results / f"{self.file}.jsonl"), *self.more]
 
 
 def commands(scale: Scale) -> list[Command]:
@@ -89,7 +89,9 @@ def commands(scale: Scale) -> list[Command]:
         Command("popularity", ("perplexity",), ("top-theta", "top-k"), SHIPPED, (128,), (
             "--windows", "1", "--popularity", "2:0",
         )),
-        Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[1:]),
+        Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[1:], (
+            "--limit", str(scale.documents),
+        )),
     ]  # fmt: skip
 
 
