@@ -261,6 +261,13 @@ def test_a_model_without_such_attention_is_refused(folder: Path, capsys: pytest.
     assert capsys.readouterr().err.count("error:") == 1
 
 
+def test_tasks_with_prompts_of_their_own_need_no_text(model: Path, folder: Path) -> None:
+    prompts = ("--task", "needle", "--prompts", "1", "--prompt-length", "96", "--k", "8", "--workers", "1")
+    assert main(model, *prompts) == 0
+    methods = [point.method for point in results().measurements]
+    assert methods == ["dense", "top-theta", "top-k", "last-k"]
+
+
 def test_another_model_needs_text(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(model) == 2
     assert "--text: expected files or folders with text to score, got none; such as: --text book.txt" in words(

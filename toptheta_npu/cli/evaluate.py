@@ -192,7 +192,7 @@ def run(options: Options) -> None:
     if not options.extrapolate:
         check_lengths(planned, plan.tables)
     settings = {name: task.settings for name, task in planned.items()}
-    if calibrating := [spec.text for spec in plan.methods if spec.tile or spec.page]:
+    if calibrating := [spec.text for spec in plan.methods if spec.calibrates]:
         check_spare_length(texts, planned, calibrating[0])
         settings["spare text"] = texts.spare_settings()
     console = printing.console()

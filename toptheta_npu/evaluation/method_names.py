@@ -97,6 +97,11 @@ class MethodSpec:
         return _KINDS[self.name].is_matched
 
     @property
+    def calibrates(self) -> bool:
+        """Whether the method finds what it is matched by on calibration text."""
+        return self.tile is not None or self.page is not None
+
+    @property
     def text(self) -> str:
         """The shortest text that `parse_method` reads as this method.
 

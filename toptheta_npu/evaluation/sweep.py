@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -197,7 +198,9 @@ class Sweep:
             reference = self._plan.reference_point(point.task, point.k)
             known = self._results.measurements.get(reference) or before[reference].result()
             assert point.k is not None
-            return matched_method(spec, point.k, known.reads, model, self._windows(), layer_targets)
+            # text is read, and has to be there, for those alone that look at it
+            windows = self._windows() if spec.calibrates else torch.empty(0, 0, dtype=torch.long)
+            return matched_method(spec, point.k, known.reads, model, windows, layer_targets)
         table = None if point.table is None else self._plan.tables[point.table]
         return make_method(spec, point.k, table, layer_targets)
 
