@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from toptheta_npu._files import write_atomically
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.reads import KeptSpread, LayerReads, Reads
@@ -146,6 +147,25 @@ def test_two_writers_of_one_file_are_noticed(tmp_path: Path) -> None:
         ResultsFile(path, HEADER),
     ):
         pass
+
+
+def test_nobody_comes_between_while_a_file_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "evaluation.jsonl"
+    with ResultsFile(path, HEADER) as results:
+        results.add(DENSE, measurement(1.0))
+    refused = []
+
+    def write_beside_another(target: Path, content: bytes) -> None:
+        with pytest.raises(TopThetaValueError, match="which another evaluation is writing"), ResultsFile(path, HEADER):
+            pass
+        refused.append(target)
+        write_atomically(target, content)
+
+    monkeypatch.setattr("toptheta_npu.evaluation.results.write_atomically", write_beside_another)
+    with ResultsFile(path, replace(HEADER, tables={"post": "cd"})) as results:
+        results.sort([DENSE])
+    assert refused == [path, path]
+    assert [file.name for file in tmp_path.iterdir()] == ["evaluation.jsonl"]
 
 
 def test_a_full_disk_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,20 +9,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .._files import check_writable, file_error, read_bytes, write_atomically
+from .._files import check_writable, file_error, held, read_bytes, write_atomically
 from ..errors import TopThetaValueError, shown
 from .measurement import Measurement
 from .reads import KeptSpread, LayerReads, Reads
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: two writers of one file are not noticed there
-    fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
 _MAX_BYTES = 2**31
@@ -125,18 +120,16 @@ class ResultsFile:
 
     def __enter__(self) -> ResultsFile:
         check_writable(self.path, "--output")
-        # opened without truncating: another process may be writing
-        self._open()
-        try:
-            self._lock()
+        with ExitStack() as stack:
+            self._hold(stack)
+            self._open()
+            stack.callback(lambda: self._file.close())
             self._resume()
-        except BaseException:
-            self._file.close()
-            raise
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._stack.close()
 
     def results(self) -> Results:
         """What the file holds now."""
@@ -161,12 +154,12 @@ class ResultsFile:
     def _open(self) -> None:
         self._file = open(self.path, "a+b")  # noqa: SIM115 (closed at the end of the context)
 
-    def _lock(self) -> None:
-        if fcntl is None:
-            return
+    def _hold(self, stack: ExitStack) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            stack.enter_context(held(self.path))
+        except TopThetaValueError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
             got = f"{self.path}, which another evaluation is writing"
             raise TopThetaValueError("--output", "a file of this run", got, "name another, or wait for it") from error
 
@@ -185,7 +178,6 @@ class ResultsFile:
             self._file.close()
             self._rewrite()
             self._open()
-            self._lock()
 
     def _joined(self, found: Header) -> Header:
         """The header of what is there, with the tasks and tables that are new."""
