@@ -24,7 +24,7 @@ from . import calibration_options as asked
 from . import printing
 from .bars import Bars
 from .calibration_work import Ranks, alone, interruptible, noted, parse_shard, resumable, shard_file, state_file
-from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
+from .loading import DTYPES, Candidate, choose_device, default_dtype, load_weights, look_at
 from .table_file import check_output
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def run(options: asked.Options) -> None:
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
-        network = load_weights(candidate, options.dtype or _default_dtype(options), device)
+        network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
         progress = bars.add("calibrating", _own_windows(len(material.calibration), part, ranks))
         arguments["progress"] = _resuming(options.restart, own, console, progress)
         if part is not None:
@@ -186,18 +186,10 @@ def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
 
 
 def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
-    if options.model is not None:
-        candidate = look_at_model(options.model, options.trust_remote_code)
-        return candidate, asked.make_plan(options, candidate, asked.MOST_LENGTH, _SEQUENCES)
-    from ..assets import TINY_LLAMA
-
-    candidate = look_at_model(str(TINY_LLAMA), trust_remote_code=False)
-    return candidate, asked.make_plan(options, candidate, _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES)
-
-
-def _default_dtype(options: asked.Options) -> str:
-    """The checkpoint's own; the embedded model is used in float32 elsewhere too."""
-    return "float32" if options.model is None else "auto"
+    candidate = look_at(options.model, options.trust_remote_code)
+    embedded = options.model is None
+    length, sequences = (_EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES) if embedded else (asked.MOST_LENGTH, _SEQUENCES)
+    return candidate, asked.make_plan(options, candidate, length, sequences)
 
 
 def _intention(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material, device: str) -> str:
@@ -224,7 +216,7 @@ def _provenance(options: asked.Options, candidate: Candidate, plan: asked.Plan) 
         "quantile": options.quantile,
         "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
-        "dtype": options.dtype or _default_dtype(options),
+        "dtype": options.dtype or default_dtype(options.model),
         "trust_remote_code": options.trust_remote_code or None,
     }  # fmt: skip
     versions = {name: version(name) for name in ("toptheta_npu", "transformers")}

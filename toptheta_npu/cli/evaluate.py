@@ -7,7 +7,7 @@ import shlex
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,14 +16,14 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .._checks import check_choice
 from .._configuration import use_as_defaults
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdExtrapolationWarning
 from . import printing
-from .loading import DTYPES, Candidate, choose_device, load_weights, look_at_model
+from .bars import Bars
+from .loading import DTYPES, Candidate, choose_device, default_dtype, load_weights, look_at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -185,7 +185,7 @@ def run(options: Options) -> None:
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
     options = _with_defaults(options)
-    candidate = _candidate(options)
+    candidate = look_at(options.model, options.trust_remote_code)
     plan = _plan(options, candidate)
     texts = Texts(options, candidate, plan.tables)
     planned = plan_tasks(options, candidate, texts, plan.tables)
@@ -197,7 +197,7 @@ def run(options: Options) -> None:
         settings["spare text"] = texts.spare_settings()
     console = printing.console()
     console.print(escape(_intention(candidate, plan, device)))
-    network = load_weights(candidate, options.dtype or _default_dtype(options), device)
+    network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
     header = _header(options, candidate, network, plan, settings, device)
     with ResultsFile(options.output, header, restart=options.restart) as results:
         with interruptible(console, options.output), _warnings_as_notes(console):
@@ -211,8 +211,6 @@ def run(options: Options) -> None:
 
 def _with_defaults(options: Options) -> Options:
     """With what was left out, as far as it does not depend on the model."""
-    from dataclasses import replace
-
     if options.model is not None and Path(options.model).is_file():  # a table of the embedded model
         options = replace(options, model=None, tables=[Path(options.model), *options.tables])
     tasks = options.task or list(_EMBEDDED_TASKS if options.model is None else _EMBEDDED_TASKS[:1])
@@ -220,14 +218,6 @@ def _with_defaults(options: Options) -> Options:
     # what all others are compared with
     method = ["dense", *(each for each in method if each != "dense")]
     return replace(options, task=tasks, method=method)
-
-
-def _candidate(options: Options) -> Candidate:
-    if options.model is not None:
-        return look_at_model(options.model, options.trust_remote_code)
-    from ..assets import TINY_LLAMA
-
-    return look_at_model(str(TINY_LLAMA), trust_remote_code=False)
 
 
 def _plan(options: Options, candidate: Candidate) -> Plan:
@@ -264,11 +254,6 @@ def _tables(options: Options) -> dict[str, ThresholdTable]:
             )
         tables[path.stem] = ThresholdTable.load(path)
     return tables
-
-
-def _default_dtype(options: Options) -> str:
-    """The checkpoint's own; the embedded model is used in float32 elsewhere too."""
-    return "float32" if options.model is None else "auto"
 
 
 def _intention(candidate: Candidate, plan: Plan, device: str) -> str:
@@ -309,15 +294,21 @@ def _measure(
     from ..evaluation.sweep import Sweep
     from ..evaluation.workers import ModelWorkers
 
-    with _Bar() as bar, ModelWorkers(network, _workers(options, network)) as workers:
+    with Bars() as bars, ModelWorkers(network, _workers(options, network)) as workers:
+        done: dict[Point, int] = {}
+
+        def step(point: Point, samples: int) -> None:
+            done[point] = samples
+            advance(sum(list(done.values())))  # any thread may add another meanwhile
+
         makers = {name: task.make for name, task in planned.items()}
-        sweep = Sweep(plan, makers, workers, lambda: texts.spare, results, bar.step)
+        sweep = Sweep(plan, makers, workers, lambda: texts.spare, results, step)
         missing = sweep.missing()
         if results.measurements:
             console.print(escape(f"{len(results.measurements)} points are in {options.output}; {len(missing)} to go."))
-        bar.start(sum(planned[point.task].samples for point in missing))
+        advance = bars.add("evaluating", sum(planned[point.task].samples for point in missing))
         for point, measurement in sweep.run():
-            bar.console.print(escape(_line(point, measurement)), soft_wrap=True)
+            console.print(escape(_line(point, measurement)))
 
 
 @contextmanager
@@ -350,36 +341,6 @@ def _line(point: Point, measurement: Any) -> str:
         f"{point.name}: {score_name(measurement)} {score(measurement)}, "
         f"{reads.value_rows_mean:.0f} of {reads.keys_mean:.0f} V rows"
     )
-
-
-class _Bar:
-    """Progress over the samples of all points; where there is no terminal, none."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        left = (TextColumn("left:"), TimeRemainingColumn())
-        self._bar = Progress(*columns, *left, console=console, transient=True, disable=not console.is_terminal)
-        # lines go to the output, above the bar
-        self.console = self._bar.console if console.is_terminal else Console(highlight=False)
-        self._task = self._bar.add_task("", total=None)
-        self._done: dict[Point, int] = {}
-
-    def __enter__(self) -> _Bar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def start(self, samples: int) -> None:
-        """How many samples there are."""
-        self._bar.update(self._task, total=samples)
-
-    def step(self, point: Point, done: int) -> None:
-        """So many samples of a point are done; any thread may say so."""
-        self._done[point] = done
-        self._bar.update(self._task, completed=sum(list(self._done.values())))
 
 
 def _conclusion(options: Options, points: int) -> list[str]:

@@ -72,6 +72,18 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
     return Candidate(name, where, config, skeleton, tokenizer, trust_remote_code)
 
 
+def look_at(model: str | None, trust_remote_code: bool) -> Candidate:
+    """`look_at_model`, and without a model the embedded one."""
+    from ..assets import TINY_LLAMA
+
+    return look_at_model(str(TINY_LLAMA), False) if model is None else look_at_model(model, trust_remote_code)
+
+
+def default_dtype(model: str | None) -> str:
+    """The checkpoint's own; the embedded model is used in float32 elsewhere too."""
+    return "float32" if model is None else "auto"
+
+
 def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedModel:
     """The model itself, in evaluation mode; ``device`` "auto" spreads its layers by accelerate.
 

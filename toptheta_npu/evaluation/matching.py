@@ -35,7 +35,7 @@ from transformers import PreTrainedModel
 from ..errors import TopThetaValueError
 from ..fallback import baselines
 from ..fallback.prefill import RowChunk, row_chunks
-from ..models.attach import attached, num_heads, text_config
+from ..models.attach import attached, num_heads, num_key_value_heads
 from ..models.attention import AttentionCall
 from . import methods
 from .method_names import MethodSpec
@@ -94,7 +94,7 @@ def matched_method(
     if spec.name == "last-k":
         method, settings = methods.last_k(k, rows, layer_targets, **options), {"rows": rows}
     elif spec.name == "random-k":
-        group = num_heads(model) // _num_key_value_heads(model)
+        group = num_heads(model) // num_key_value_heads(model)
         method = methods.random_k(k, rows, group, layer_targets, round(target.keys_mean), **options)
         settings = {"expected_value_rows": rows}
     elif spec.tile is not None:
@@ -225,7 +225,3 @@ def _of_groups(blocks: Tensor, chunk: RowChunk) -> Tensor:
     """[B, Hkv, group, rows, blocks] from [B, Hq, rows, blocks]."""
     groups: Tensor = blocks.unflatten(1, (chunk.key.shape[1], -1))
     return groups
-
-
-def _num_key_value_heads(model: PreTrainedModel) -> int:
-    return getattr(text_config(model), "num_key_value_heads", None) or num_heads(model)
