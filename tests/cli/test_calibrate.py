@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -43,16 +43,7 @@ BOOKS = Path(unittest.__file__).parent
 OTHER_BOOKS = Path(email.__file__).parent
 QUICK = ("--device", "cpu", "--length", "96", "--sequences", "4", "--row-fraction", "1", "--k", "8")
 
-
-@pytest.fixture(autouse=True)
-def quiet_and_one_thread() -> Iterator[None]:
-    """What the command sets for its process goes back; one thread is fastest for tiny models."""
-    verbosity, threads = transformers.utils.logging.get_verbosity(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    transformers.utils.logging.set_verbosity(verbosity)
-    transformers.utils.logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("quiet_and_one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,10 @@ import subprocess
 import sys
 import time
 import unittest
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
 
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
@@ -28,16 +26,7 @@ BOOK = Path(unittest.__file__).parent / "case.py"
 QUICK = ("--text", "book.txt", "--length", "128", "--windows", "2", "--positions", "24", "--k", "8", "--workers", "1")
 METHODS = ("--method", "top-theta", "--method", "top-k", "--method", "last-k", "--method", "pages:page=8")
 
-
-@pytest.fixture(autouse=True)
-def quiet_and_one_thread() -> Iterator[None]:
-    """What the command sets for its process goes back; one thread is fastest for tiny models."""
-    verbosity, threads = transformers.utils.logging.get_verbosity(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    transformers.utils.logging.set_verbosity(verbosity)
-    transformers.utils.logging.enable_progress_bar()
+pytestmark = pytest.mark.usefixtures("quiet_and_one_thread")
 
 
 @pytest.fixture(scope="module")
