@@ -20,8 +20,9 @@ from rich.console import Console
 from rich.progress import Progress
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from toptheta_npu.evaluation import corpus, methods
-from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -83,7 +84,7 @@ def main(
         ]
         for name, ks, table in tables:
             for k in ks:
-                result = task.evaluate(methods.top_theta(table, k, compensated=True))
+                result = task.evaluate(kinds.top_theta(table, k, compensated=True))
                 entry = {"placement": placement, "estimator": name, "k": k, "kept_over_k": result.kept_over_k}
                 record.append(entry | {"perplexity": result.perplexity})
                 console.print(record[-1])

@@ -19,7 +19,7 @@ NEEDED = {
     "toptheta_npu/npu/adapter.cpp",
     "toptheta_npu/fallback/reference.py",
     "toptheta_npu/fallback/incremental.py",
-    "toptheta_npu/evaluation/tasks/toptheta_key_value.yaml",
+    "toptheta_npu/evaluation/tasks/harness/tasks/toptheta_key_value.yaml",
     "toptheta_npu/assets/tiny_llama/config.json",
     "toptheta_npu/assets/tiny_llama/model.safetensors",
     "toptheta_npu/assets/tiny_llama/tokenizer.json",

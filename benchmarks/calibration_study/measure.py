@@ -15,10 +15,10 @@ from benchmarks.calibration_study import points
 from benchmarks.calibration_study.calibrations import PLACEMENTS, TableKey, run_pass, with_top_k
 from benchmarks.calibration_study.points import K, Plan, Point, Text
 from benchmarks.calibration_study.texts import windows_of
-from toptheta_npu.evaluation import methods
 from toptheta_npu.evaluation.corpus import Split
-from toptheta_npu.evaluation.methods import Method
-from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.models import sparsify
 from toptheta_npu.thresholds import ThresholdTable
@@ -62,7 +62,7 @@ def measure_all(
     def measure(method: Callable[[], Method], text: Text) -> Future[Result]:
         return workers.submit(lambda model: tasks[text].result().evaluate(method(), model))
 
-    dense = {text: measure(methods.dense, text) for text in tasks}
+    dense = {text: measure(kinds.dense, text) for text in tasks}
     results = [(point, measure(partial(_method, tables, point), point.text)) for point in points.points(plan)]
     rows = []
     for text, future in dense.items():

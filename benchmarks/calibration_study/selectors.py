@@ -16,9 +16,10 @@ from transformers import PreTrainedModel
 
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.evaluation import corpus, methods
-from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.report import change, standard_error
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -36,7 +37,7 @@ class Study:
         self._task = task
         self._search = search
         self._workers = workers
-        self.dense = task.evaluate(methods.dense())
+        self.dense = task.evaluate(kinds.dense())
 
     def rows(self) -> list[Future[dict[str, Any]]]:
         """One per method, in the order of the table."""
@@ -44,23 +45,23 @@ class Study:
         for placement in PLACEMENTS:
             table = load_tiny_llama_thresholds(placement)
             for k in KS:
-                found.append(self._row("Top-θ", table, k, methods.top_theta(table, k, compensated=True)))
+                found.append(self._row("Top-θ", table, k, kinds.top_theta(table, k, compensated=True)))
                 for keep in ("recent", "first_and_last"):
-                    found.append(self._row(f"capped, {keep}", table, k, methods.top_theta_capped(table, k, keep)))
+                    found.append(self._row(f"capped, {keep}", table, k, kinds.top_theta_capped(table, k, keep)))
             for ends in FIRST_AND_LAST:
                 name = "first {} and last {}".format(*ends)
-                method = methods.top_theta_with_first_and_last(table, MATCHED_K, *ends)
+                method = kinds.top_theta_with_first_and_last(table, MATCHED_K, *ends)
                 found.append(self._row(name, table, MATCHED_K, method))
                 found.append(self._matched_row(f"{name}, as many V rows as k = {MATCHED_K}", table, ends))
         return found
 
-    def _row(self, name: str, table: ThresholdTable, k: int, method: methods.Method) -> Future[dict[str, Any]]:
+    def _row(self, name: str, table: ThresholdTable, k: int, method: kinds.Method) -> Future[dict[str, Any]]:
         return self._workers.submit(lambda model: self._measured(name, table, k, method, model))
 
     def _matched_row(self, name: str, table: ThresholdTable, ends: tuple[int, int]) -> Future[dict[str, Any]]:
         def work(model: PreTrainedModel) -> dict[str, Any]:
             k = self._matched_k(table, ends, model)
-            method = methods.top_theta_with_first_and_last(table, k, *ends)
+            method = kinds.top_theta_with_first_and_last(table, k, *ends)
             return self._measured(name, table, k, method, model)
 
         return self._workers.submit(work)
@@ -69,7 +70,7 @@ class Study:
         """The k at which about as many V rows are read as by Top-θ alone at `MATCHED_K`; they are linear in k."""
 
         def value_rows(k: int, ends: tuple[int, int]) -> float:
-            method = methods.top_theta_with_first_and_last(table, k, *ends)
+            method = kinds.top_theta_with_first_and_last(table, k, *ends)
             return self._search.evaluate(method, model).reads.value_rows_mean
 
         low, high = int(table.k[0]), MATCHED_K
@@ -77,7 +78,7 @@ class Study:
         return round(max(low, low + (wanted - below) / (above - below) * (high - low)))
 
     def _measured(
-        self, name: str, table: ThresholdTable, k: int, method: methods.Method, model: PreTrainedModel
+        self, name: str, table: ThresholdTable, k: int, method: kinds.Method, model: PreTrainedModel
     ) -> dict[str, Any]:
         result = self._task.evaluate(method, model)
         return {

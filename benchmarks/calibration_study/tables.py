@@ -7,8 +7,8 @@ from typing import Any
 
 from toptheta_npu._tables import Table
 from toptheta_npu.evaluation import report
-from toptheta_npu.evaluation.perplexity import Result
 from toptheta_npu.evaluation.reads import KeptSpread, Reads
+from toptheta_npu.evaluation.tasks.perplexity import Result
 
 Row = Mapping[str, Any]
 _FIGURES = (

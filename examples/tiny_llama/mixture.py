@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from toptheta_npu.evaluation import corpus, retrieval
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.tasks import retrieval_prompts
 
 Piece = tuple[str, float]
 
@@ -39,7 +40,7 @@ def answered(query: str, value: str, weight: float) -> list[Piece]:
 
 def source(tokenizer: PreTrainedTokenizerFast, generator: random.Random, tokens: int) -> Piece:
     """Whole lines of library text, at most ``tokens`` tokens long where the first line allows it."""
-    text = retrieval.draw_source(generator, "train", 8 * tokens)
+    text = retrieval_prompts.draw_source(generator, "train", 8 * tokens)
     ends = [end for _, end in tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]]
     text = text[: ends[min(tokens, len(ends)) - 1]]
     return text[: text.rfind("\n") + 1] or text + "\n", 1.0
@@ -65,12 +66,12 @@ def key_value_pieces(
     single = generator.random() < 0.5
     while room > 0:
         share = generator.uniform(0.3, 0.95) if single else log_uniform(generator, 0.02, 0.7)
-        facts = retrieval.draw_facts(generator, "train", max(4, int(room * share / PAIR_TOKENS)))
-        pieces.append((retrieval.table_text(facts), 0.0))
+        facts = retrieval_prompts.draw_facts(generator, "train", max(4, int(room * share / PAIR_TOKENS)))
+        pieces.append((retrieval_prompts.table_text(facts), 0.0))
         room -= len(facts) * PAIR_TOKENS
         questions = 1 + int(room / QUERY_TOKENS if single else len(facts) * generator.uniform(0.5, 1.5))
         for name in asked_in_turn(generator, list(facts), max(1, questions)):
-            pieces += answered(retrieval.table_query(name), facts[name], weight)
+            pieces += answered(retrieval_prompts.table_query(name), facts[name], weight)
             room -= QUERY_TOKENS
     return pieces
 
@@ -79,7 +80,7 @@ def needle_pieces(
     tokenizer: PreTrainedTokenizerFast, generator: random.Random, length: int, weight: float
 ) -> list[Piece]:
     """Library text with assignments at random places, asked for in between and at the end."""
-    facts = retrieval.draw_facts(generator, "train", round(log_uniform(generator, 1, length / 64)))
+    facts = retrieval_prompts.draw_facts(generator, "train", round(log_uniform(generator, 1, length / 64)))
     final = round(log_uniform(generator, 1, 2 * len(facts)))
     middle = round(generator.random() * len(facts))
     used = NEEDLE_TOKENS * len(facts) + QUERY_TOKENS * (final + middle)
@@ -91,13 +92,13 @@ def needle_pieces(
         at = place
         if hidden and (not known or generator.random() * (len(facts) + middle) < len(facts)):
             known.append(name := hidden.pop())
-            pieces.append((retrieval.needle_line(name, facts[name]), 0.0))
+            pieces.append((retrieval_prompts.needle_line(name, facts[name]), 0.0))
         else:
             name = generator.choice(known)
-            pieces += answered(retrieval.needle_query(name), facts[name], weight)
+            pieces += answered(retrieval_prompts.needle_query(name), facts[name], weight)
     pieces += [(line, 1.0) for line in lines[at:]]
     for name in asked_in_turn(generator, known, final + 2 + length // 256):
-        pieces += answered(retrieval.needle_query(name), facts[name], weight)
+        pieces += answered(retrieval_prompts.needle_query(name), facts[name], weight)
     return pieces
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny_llama import mixture
-from toptheta_npu.evaluation import corpus, retrieval
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.tasks import retrieval_prompts
 
 MASS_BOUNDS = (0.6, 0.98)
 SAVE_EVERY = 50
@@ -184,12 +185,14 @@ class Trainer:
         self.log.append(entry)
         return entry
 
-    def retrieval_by_length(self, kind: retrieval.Kind, lengths: tuple[int, ...], count: int) -> dict[str, object]:
+    def retrieval_by_length(
+        self, kind: retrieval_prompts.Kind, lengths: tuple[int, ...], count: int
+    ) -> dict[str, object]:
         """Right answers of all, by prompt length, on held-out names, values and modules."""
         found = {}
         for length in lengths:
-            prompts = retrieval.prompts(self.tokenizer, kind, length, count)
-            result = retrieval.accuracy(self.model, self.tokenizer, prompts)
+            prompts = retrieval_prompts.prompts(self.tokenizer, kind, length, count)
+            result = retrieval_prompts.accuracy(self.model, self.tokenizer, prompts)
             found[str(length)] = {"correct": result.correct, "total": result.total}
         return found
 

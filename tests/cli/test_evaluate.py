@@ -19,8 +19,8 @@ import torch
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from toptheta_npu.assets import TINY_LLAMA
-from toptheta_npu.evaluation.popularity import PopularityMap
 from toptheta_npu.evaluation.results import Results, read_results
+from toptheta_npu.evaluation.tasks.popularity import PopularityMap
 
 BOOK = Path(unittest.__file__).parent / "case.py"
 QUICK = ("--text", "book.txt", "--length", "128", "--windows", "2", "--positions", "24", "--k", "8", "--workers", "1")

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.evaluation import corpus, methods, report
-from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
+from toptheta_npu.evaluation import corpus, report
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
 from toptheta_npu.models import calibrate_discarded_mass, model_fingerprint, sparsify
 
 ROOT = Path(__file__).parents[2]
@@ -57,9 +58,9 @@ def test_committed_thresholds_keep_k_on_held_out_text(committed: list[Result], f
 
 def test_the_trade_here_and_now(task: PerplexityTask) -> None:
     table = load_tiny_llama_thresholds("post_softmax")
-    dense = task.evaluate(methods.dense())
-    theta = task.evaluate(methods.top_theta(table, 64, compensated=True))
-    last = task.evaluate(methods.last_k(64, round(theta.reads.value_rows_mean), table.layer_targets(64)))
+    dense = task.evaluate(kinds.dense())
+    theta = task.evaluate(kinds.top_theta(table, 64, compensated=True))
+    last = task.evaluate(kinds.last_k(64, round(theta.reads.value_rows_mean), table.layer_targets(64)))
     assert saves_at_no_loss(dense, theta, last)
     assert theta.kept_over_k == pytest.approx(1, abs=0.25)  # two windows only
 

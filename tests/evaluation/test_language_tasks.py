@@ -16,13 +16,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 from toptheta_npu import cli
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import harness_tasks, methods, task_documents
-from toptheta_npu.evaluation.harness_model import harness_model
-from toptheta_npu.evaluation.harness_scores import scores_of
-from toptheta_npu.evaluation.harness_tasks import LOCAL_TASKS, find_task, load_task
-from toptheta_npu.evaluation.language_tasks import PAPER_SETTINGS, RULER, LmEvalTask
-from toptheta_npu.evaluation.methods import Method
-from toptheta_npu.evaluation.retrieval_task import RetrievalTask
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.tasks.harness import documents, lookup
+from toptheta_npu.evaluation.tasks.harness.lookup import LOCAL_TASKS, find_task, load_task
+from toptheta_npu.evaluation.tasks.harness.model import harness_model
+from toptheta_npu.evaluation.tasks.harness.scores import scores_of
+from toptheta_npu.evaluation.tasks.language import PAPER_SETTINGS, RULER, LmEvalTask
+from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
 from toptheta_npu.models import sparsify
 
 pytest.importorskip("lm_eval")
@@ -47,7 +48,7 @@ def tokenizer(loaded: tuple[LlamaForCausalLM, PreTrainedTokenizerBase]) -> PreTr
 
 @pytest.fixture(scope="module")
 def sparse() -> Method:
-    return methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+    return kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def all_pass() -> Method:
     """Top-θ with thresholds that everything passes."""
     table = load_tiny_llama_thresholds("post_softmax")
     table = dataclasses.replace(table, theta=torch.full_like(table.theta, -torch.inf), bracket=None)
-    return methods.top_theta(table, 64, compensated=True)
+    return kinds.top_theta(table, 64, compensated=True)
 
 
 def stock(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> Any:
@@ -130,7 +131,7 @@ def test_single_requests_are_answered_as_lm_eval_does(
 def test_lm_eval_and_the_retrieval_task_agree_prompt_by_prompt(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, sparse: Method, kind: Any, which: str
 ) -> None:
-    method = sparse if which == "sparse" else methods.dense()
+    method = sparse if which == "sparse" else kinds.dense()
     direct = RetrievalTask(model, tokenizer, kind, (192, 256), (0.0, 1.0), (0,), prefill="thresholded")
     metadata = {"lengths": [192, 256], "depths": [0.0, 1.0], "seeds": 1}
     through = LmEvalTask(f"toptheta_{kind}", tokenizer, metadata=metadata)
@@ -159,7 +160,7 @@ def test_one_token_answers_are_first_tokens_of_the_same_prompts(
             assert len(tokenizer(document["text"] + choice)["input_ids"]) == document["length"] + 1
     with_calls: list[torch.Size] = []
     hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, given: with_calls.append(given[0].shape))
-    short.measure(methods.dense(), model)
+    short.measure(kinds.dense(), model)
     hook.remove()
     assert with_calls == [(1, 192)] * 2  # a call per prompt, whatever the number of answers
 
@@ -170,7 +171,7 @@ def test_every_call_has_a_batch_of_one_and_a_context_runs_once(
     calls: list[torch.Size] = []
     hook = model.model.embed_tokens.register_forward_pre_hook(lambda _, given: calls.append(given[0].shape))
     for name in ("toptheta_needle", "toptheta_key_value_generate"):
-        LmEvalTask(name, tokenizer, metadata=SMALL).measure(methods.dense(), model)
+        LmEvalTask(name, tokenizer, metadata=SMALL).measure(kinds.dense(), model)
     hook.remove()
     assert {batch for batch, _ in calls} == {1}
     assert [length for _, length in calls if length > 20] == [192] * 4
@@ -204,9 +205,9 @@ def test_generation_has_dense_prompts_and_sparse_steps(
 @pytest.mark.parametrize("which", ["dense", "top_k", "value_mean_only"])
 def test_any_method_can_be_entered_for_its_decode_steps_alone(model: LlamaForCausalLM, which: str) -> None:
     method = {
-        "dense": methods.dense(),
-        "top_k": methods.top_k(8, [8] * 6),
-        "value_mean_only": methods.value_mean_only([8] * 6),
+        "dense": kinds.dense(),
+        "top_k": kinds.top_k(8, [8] * 6),
+        "value_mean_only": kinds.value_mean_only([8] * 6),
     }[which]
     prompt = torch.arange(40)[None]
     with torch.no_grad():
@@ -230,7 +231,7 @@ def test_a_generation_without_a_decode_step_is_refused(
     )
     task = LmEvalTask("short", tokenizer, include_path=[tmp_path], metadata=SMALL)
     with pytest.raises(TopThetaValueError, match="task: expected decode steps, which attend by the method, got none"):
-        task.measure(methods.dense(), model)
+        task.measure(kinds.dense(), model)
 
 
 def test_limit_progress_and_the_callers_random_state(
@@ -241,21 +242,21 @@ def test_limit_progress_and_the_callers_random_state(
     states = [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
     task = LmEvalTask("toptheta_needle", tokenizer, limit=3, metadata={**SMALL, "seeds": 5})
     seen: list[int] = []
-    measurement = task.measure(methods.dense(), model, seen.append)
+    measurement = task.measure(kinds.dense(), model, seen.append)
     assert task.name == "toptheta_needle"
     assert task.samples == len(measurement.scores) == 3
     assert seen == [1, 2, 3]
     assert states == [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
-    assert task.measure(methods.dense(), model) == measurement
+    assert task.measure(kinds.dense(), model) == measurement
 
 
 def test_the_next_line_is_one_of_four_of_its_module(tokenizer: PreTrainedTokenizerBase) -> None:
     from toptheta_npu.evaluation import corpus
 
     modules = ["\n" + text for _, text in corpus.read_split("evaluation")]
-    documents = list(task_documents.next_lines(tokenizer, 256, 6))
-    assert documents == list(task_documents.next_lines(tokenizer, 256, 6))
-    for document in documents:
+    lines = list(documents.next_lines(tokenizer, 256, 6))
+    assert lines == list(documents.next_lines(tokenizer, 256, 6))
+    for document in lines:
         right = document["choices"][document["answer"]]
         (module,) = {text for text in modules if document["text"] + right in text}
         assert len(set(document["choices"])) == 4
@@ -264,12 +265,12 @@ def test_the_next_line_is_one_of_four_of_its_module(tokenizer: PreTrainedTokeniz
     with pytest.raises(
         TopThetaValueError, match=r"lengths: expected 2 places in the library, got 0 of 10000000 tokens"
     ):
-        list(task_documents.next_lines(tokenizer, 10_000_000, 2))
+        list(documents.next_lines(tokenizer, 10_000_000, 2))
 
 
 def test_the_documents_need_a_tokenizer() -> None:
     with pytest.raises(TopThetaValueError, match="metadata: expected the tokenizer's name or path, got none"):
-        task_documents.needle(lengths=[192], depths=[0.5], seeds=1)
+        documents.needle(lengths=[192], depths=[0.5], seeds=1)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +296,7 @@ def test_errors_are_one_sentence(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str,
     options: dict[str, Any], message: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(harness_tasks, "_tasks_of_lm_eval", dict)
+    monkeypatch.setattr(lookup, "_tasks_of_lm_eval", dict)
     monkeypatch.delenv("HF_ALLOW_CODE_EVAL", raising=False)
     common = "output_type: generate_until\ntest_split: test\ndoc_to_text: text\ndoc_to_target: text\n"
     files = {
@@ -383,14 +384,14 @@ def test_without_lm_eval_a_command_says_what_to_install(
 
 ALONE = """
 import sys
-from toptheta_npu.evaluation.language_tasks import LmEvalTask
+from toptheta_npu.evaluation.tasks.language import LmEvalTask
 assert "lm_eval" not in sys.modules
 from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.evaluation import methods
+from toptheta_npu.evaluation.methods import kinds
 import transformers
 transformers.utils.logging.disable_progress_bar()
 model, tokenizer = load_tiny_llama()
-LmEvalTask("toptheta_needle", tokenizer, limit=1, metadata={"lengths": [128]}).measure(methods.dense(), model)
+LmEvalTask("toptheta_needle", tokenizer, limit=1, metadata={"lengths": [128]}).measure(kinds.dense(), model)
 """
 
 

@@ -10,12 +10,13 @@ from transformers import LlamaForCausalLM
 from tests.evaluation.small_model import LENGTH, K, random_windows, small_model, thresholds
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import corpus, methods
-from toptheta_npu.evaluation.matching import match_pages, match_scale_factor, matched_method
-from toptheta_npu.evaluation.method_names import parse_method
-from toptheta_npu.evaluation.methods import Method
-from toptheta_npu.evaluation.perplexity import PerplexityTask, Result
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.methods.matching import match_pages, match_scale_factor, matched_method
+from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.reads import Reads
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
 from toptheta_npu.fallback import baselines
 from toptheta_npu.fallback.prefill import Selector
 from toptheta_npu.models import apply_selection
@@ -36,7 +37,7 @@ def task(model: LlamaForCausalLM) -> PerplexityTask:
 @pytest.fixture(scope="module")
 def theta(task: PerplexityTask) -> Result:
     table = thresholds(task.model, task.windows, "post_softmax")
-    return task.evaluate(methods.top_theta(table, K, compensated=True))
+    return task.evaluate(kinds.top_theta(table, K, compensated=True))
 
 
 def rows_read(method: Method, result: Result) -> float:
@@ -127,7 +128,7 @@ def test_windows_shorter_than_the_rows_are_refused(model: LlamaForCausalLM, text
 
 
 def test_a_method_of_its_own_k_is_not_matched(model: LlamaForCausalLM, theta: Result) -> None:
-    with pytest.raises(TopThetaValueError, match=r"got top-k; use method_names\.make_method"):
+    with pytest.raises(TopThetaValueError, match=r"got top-k; use methods\.names\.make_method"):
         matched_method(parse_method("top-k"), K, theta.reads, model, random_windows(1, seed=3), TARGETS)
 
 
@@ -136,7 +137,7 @@ def test_methods_match_on_the_embedded_model(text: str, k: int) -> None:
     model, tokenizer = load_tiny_llama()
     table = load_tiny_llama_thresholds("post_softmax")
     task = PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 1024, 2), positions=64)
-    reads = task.evaluate(methods.top_theta(table, k, compensated=True)).reads
+    reads = task.evaluate(kinds.top_theta(table, k, compensated=True)).reads
     windows = corpus.token_windows(tokenizer, "calibration", 1024, 4)
     method = matched_method(parse_method(text), k, reads, model, windows, table.layer_targets(k))
     result = task.evaluate(method)

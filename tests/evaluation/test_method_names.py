@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.evaluation import methods
-from toptheta_npu.evaluation.method_names import NAMES, MethodSpec, make_method, parse_method
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.names import NAMES, MethodSpec, make_method, parse_method
 
 _VALUES = {
     "sdc": ["none", "exact", "exp_threshold", "offline"], "vmc": ["true", "false"], "gamma": ["0.1", "0.05", "1"],
@@ -168,4 +168,4 @@ def test_methods_carry_the_label_and_k_of_their_spec() -> None:
     assert make_method(parse_method("value-mean"), targets=[8] * 4).family == "V mean only"
     made = make_method(parse_method("top-k:layer_k=equal,sdc=none"), 8, targets=[16, 16, 8, 8])
     assert (made.family, made.k, made.aims_at_k) == ("Top-k, equal k", 8, True)
-    assert made.key_reads == methods.EVERY_KEY
+    assert made.key_reads == kinds.EVERY_KEY

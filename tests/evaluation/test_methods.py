@@ -12,9 +12,9 @@ from transformers import LlamaForCausalLM
 
 from tests.evaluation.small_model import LENGTH, K, logits_and_statistics, random_windows, small_model, thresholds
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import methods
-from toptheta_npu.evaluation.method_names import make_method, parse_method
-from toptheta_npu.evaluation.methods import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
+from toptheta_npu.evaluation.methods.names import make_method, parse_method
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
 from toptheta_npu.models.statistics import LayerStatistics
 from toptheta_npu.thresholds import ThresholdTable
@@ -80,8 +80,8 @@ def test_after_the_softmax_the_denominator_is_exact(
     post: ThresholdTable, compensation: Compensation, message: str
 ) -> None:
     with pytest.raises(TopThetaValueError, match=message):
-        methods.top_theta(post, K, compensated=compensation)
-    assert methods.top_theta(post, K, compensated=False).family == "Top-θ post"
+        kinds.top_theta(post, K, compensated=compensation)
+    assert kinds.top_theta(post, K, compensated=False).family == "Top-θ post"
 
 
 def test_what_cannot_run_is_refused_before_it_runs(
@@ -90,20 +90,20 @@ def test_what_cannot_run_is_refused_before_it_runs(
     bare = thresholds(model, windows, "pre_softmax")
     refused: list[tuple[Any, str]] = [
         (
-            lambda: methods.top_theta(bare, K, compensated=Compensation("offline")),
+            lambda: kinds.top_theta(bare, K, compensated=Compensation("offline")),
             "discarded_mass: expected the cal",
         ),
-        (lambda: methods.top_theta(pre, 3 * K, compensated=True), "k: expected 8 to 16, the calibrated range"),
-        (lambda: methods.top_theta(pre, K, compensated=Compensation("none")), "vmc: expected no VMC with sdc='none'"),
-        (lambda: methods.top_theta(pre, K, compensated=True, selection="all"), "selection: expected one of own, union"),
+        (lambda: kinds.top_theta(pre, 3 * K, compensated=True), "k: expected 8 to 16, the calibrated range"),
+        (lambda: kinds.top_theta(pre, K, compensated=Compensation("none")), "vmc: expected no VMC with sdc='none'"),
+        (lambda: kinds.top_theta(pre, K, compensated=True, selection="all"), "selection: expected one of own, union"),
         (
-            lambda: methods.top_theta(pre, K, compensated=Compensation("offline"), selection="union"),
+            lambda: kinds.top_theta(pre, K, compensated=Compensation("offline"), selection="union"),
             "sdc: expected one of none, exact, got 'offline'",
         ),
-        (lambda: methods.top_k(K, TARGETS, compensated=Compensation("offline")), "sdc: expected one of none, exact"),
-        (lambda: methods.last_k(K, 9, TARGETS, compensated=Compensation("none")), "vmc: expected no VMC"),
-        (lambda: methods.pages(K, 2, TARGETS, selection="all"), "selection: expected one of own, union"),
-        (lambda: methods.top_theta_capped(pre, K, "oldest"), "keep: expected one of recent, first_and_last"),
+        (lambda: kinds.top_k(K, TARGETS, compensated=Compensation("offline")), "sdc: expected one of none, exact"),
+        (lambda: kinds.last_k(K, 9, TARGETS, compensated=Compensation("none")), "vmc: expected no VMC"),
+        (lambda: kinds.pages(K, 2, TARGETS, selection="all"), "selection: expected one of own, union"),
+        (lambda: kinds.top_theta_capped(pre, K, "oldest"), "keep: expected one of recent, first_and_last"),
     ]
     for make, message in refused:
         with pytest.raises(TopThetaValueError, match=re.escape(message)):
@@ -112,7 +112,7 @@ def test_what_cannot_run_is_refused_before_it_runs(
 
 @pytest.mark.parametrize("selection", ["union", "own"])
 def test_thresholds_of_another_model_are_refused_under_every_selection(pre: ThresholdTable, selection: Any) -> None:
-    method = methods.top_theta(pre, K, compensated=True, selection=selection)
+    method = kinds.top_theta(pre, K, compensated=True, selection=selection)
     other = small_model(layers=3)
     with pytest.raises(TopThetaValueError, match="3 layers x 4 heads, as the model has"), method.enter(other):
         pass
@@ -147,7 +147,7 @@ def check_first_layers(layers: list[LayerStatistics]) -> None:
 
 @pytest.mark.parametrize("compensated", [False, True])
 def test_pages_keep_whole_pages(model: LlamaForCausalLM, windows: Tensor, compensated: bool) -> None:
-    method = methods.pages(K, 3, TARGETS, page=4, compensated=compensated)
+    method = kinds.pages(K, 3, TARGETS, page=4, compensated=compensated)
     _, layers = logits_and_statistics(method, model, windows)
     check_first_layers(layers)
     for layer in layers[2:]:
@@ -162,7 +162,7 @@ def test_pages_keep_whole_pages(model: LlamaForCausalLM, windows: Tensor, compen
 def test_blasst_keeps_whole_tiles_and_fewer_at_a_larger_factor(model: LlamaForCausalLM, windows: Tensor) -> None:
     kept = []
     for factor in (0.0, 1.0, 30.0):
-        method = methods.blasst(K, factor, TARGETS, tile=8)
+        method = kinds.blasst(K, factor, TARGETS, tile=8)
         _, layers = logits_and_statistics(method, model, windows)
         check_first_layers(layers)
         complete = layers[2].keys % 8 == 0
@@ -174,25 +174,25 @@ def test_blasst_keeps_whole_tiles_and_fewer_at_a_larger_factor(model: LlamaForCa
 
 
 def test_exact_sdc_reads_every_key() -> None:
-    assert methods.last_k(K, 9, TARGETS).key_reads == KEYS_OF_VALUES
-    assert methods.last_k(K, 9, TARGETS, compensated=Compensation("exact", False)).key_reads == EVERY_KEY
-    assert methods.random_k(K, 9, 2, TARGETS, 90).key_reads == EVERY_KEY
-    assert methods.random_k(K, 9, 2, TARGETS, 90, compensated=False).key_reads == KEYS_OF_VALUES
+    assert kinds.last_k(K, 9, TARGETS).key_reads == KEYS_OF_VALUES
+    assert kinds.last_k(K, 9, TARGETS, compensated=Compensation("exact", False)).key_reads == EVERY_KEY
+    assert kinds.random_k(K, 9, 2, TARGETS, 90).key_reads == EVERY_KEY
+    assert kinds.random_k(K, 9, 2, TARGETS, 90, compensated=False).key_reads == KEYS_OF_VALUES
     assert KeyReads(2 / 16, 1.0).rows(160, 30) == 50
 
 
 def test_names_of_functions_and_of_words_agree(pre: ThresholdTable, post: ThresholdTable) -> None:
     pairs = [
-        (methods.dense(), "dense", None),
-        (methods.value_mean_only(TARGETS), "value-mean", None),
-        (methods.top_k(K, TARGETS), "top-k", None),
-        (methods.top_k(K, TARGETS, compensated=False, selection="union"), "top-k:sdc=none,selection=union", None),
-        (methods.top_theta(post, K, compensated=True), "top-theta", post),
-        (methods.top_theta(post, K, compensated=False), "top-theta:vmc=false", post),
-        (methods.top_theta(pre, K, compensated=True), "top-theta", pre),
-        (methods.top_theta(pre, K, compensated=False, selection="union"), "top-theta:sdc=none,selection=union", pre),
-        (methods.top_theta(pre, K, compensated=Compensation("offline")), "top-theta:sdc=offline", pre),
-        (methods.top_theta_capped(post, K, "recent"), "top-theta-capped", post),
+        (kinds.dense(), "dense", None),
+        (kinds.value_mean_only(TARGETS), "value-mean", None),
+        (kinds.top_k(K, TARGETS), "top-k", None),
+        (kinds.top_k(K, TARGETS, compensated=False, selection="union"), "top-k:sdc=none,selection=union", None),
+        (kinds.top_theta(post, K, compensated=True), "top-theta", post),
+        (kinds.top_theta(post, K, compensated=False), "top-theta:vmc=false", post),
+        (kinds.top_theta(pre, K, compensated=True), "top-theta", pre),
+        (kinds.top_theta(pre, K, compensated=False, selection="union"), "top-theta:sdc=none,selection=union", pre),
+        (kinds.top_theta(pre, K, compensated=Compensation("offline")), "top-theta:sdc=offline", pre),
+        (kinds.top_theta_capped(post, K, "recent"), "top-theta-capped", post),
     ]
     for method, text, table in pairs:
         made = make_method(parse_method(text), K, table, TARGETS)

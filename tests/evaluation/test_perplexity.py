@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import methods, report
-from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.evaluation import report
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -43,21 +44,21 @@ def table(model: LlamaForCausalLM, windows: torch.Tensor) -> ThresholdTable:
     return calibrate(model, windows, k=(8, 16), layer_k=[16, 16, 0, 0], estimator="pooled", top_k_at_calibration=False)
 
 
-def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[methods.Method]:
+def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[kinds.Method]:
     targets = table.layer_targets(8)
-    yield methods.top_theta(table, 8, compensated=True)
-    yield methods.top_theta(table, 8, compensated=False)
-    yield methods.top_k(8, targets)
-    yield methods.last_k(8, 12, targets)
-    yield methods.random_k(8, 12, 2, targets, LENGTH)
-    yield methods.value_mean_only(targets)
+    yield kinds.top_theta(table, 8, compensated=True)
+    yield kinds.top_theta(table, 8, compensated=False)
+    yield kinds.top_k(8, targets)
+    yield kinds.last_k(8, 12, targets)
+    yield kinds.random_k(8, 12, 2, targets, LENGTH)
+    yield kinds.value_mean_only(targets)
 
 
 def test_dense_is_the_plain_model(task: PerplexityTask, model: LlamaForCausalLM, windows: torch.Tensor) -> None:
     with torch.no_grad():
         logits = model(windows).logits[:, -POSITIONS - 1 : -1]
     expected = math.exp(F.cross_entropy(logits.flatten(0, 1), windows[:, -POSITIONS:].flatten()).item())
-    result = task.evaluate(methods.dense())
+    result = task.evaluate(kinds.dense())
     assert result.perplexity == pytest.approx(expected, rel=1e-5)
     # rows of 72 to 95 keys, all of them kept and read
     assert result.reads.kept_mean == result.reads.keys_mean == (LENGTH - POSITIONS + LENGTH - 1) / 2
@@ -65,42 +66,42 @@ def test_dense_is_the_plain_model(task: PerplexityTask, model: LlamaForCausalLM,
 
 
 def test_methods_differ_and_leave_the_prefix_alone(task: PerplexityTask, table: ThresholdTable) -> None:
-    before = task.evaluate(methods.dense())
+    before = task.evaluate(kinds.dense())
     results = [task.evaluate(method) for method in families(task, table)]
     assert len({round(result.perplexity, 6) for result in results}) == len(results)
-    assert task.evaluate(methods.dense()) == before
+    assert task.evaluate(kinds.dense()) == before
 
 
 def test_counts_follow_the_rule(task: PerplexityTask, table: ThresholdTable) -> None:
     targets = table.layer_targets(8)
-    top = task.evaluate(methods.top_k(8, targets))
+    top = task.evaluate(kinds.top_k(8, targets))
     assert top.reads.kept_mean == 8
     assert top.kept_over_k == 1
     assert top.reads_all.kept_mean == 12  # two layers at 16, two at 8
-    last = task.evaluate(methods.last_k(8, 12, targets))
+    last = task.evaluate(kinds.last_k(8, 12, targets))
     assert last.reads.value_rows_mean == last.reads.kept_mean == 12
-    mean_only = task.evaluate(methods.value_mean_only(targets))
+    mean_only = task.evaluate(kinds.value_mean_only(targets))
     assert mean_only.reads.value_rows_max == 0
-    theta = task.evaluate(methods.top_theta(table, 8, compensated=True))
+    theta = task.evaluate(kinds.top_theta(table, 8, compensated=True))
     assert theta.kept_over_k == pytest.approx(1, abs=0.25)
     assert theta.reads.value_rows_mean <= 2 * theta.reads.kept_mean
 
 
 def test_changed_thresholds_keep_what_they_say(task: PerplexityTask, table: ThresholdTable) -> None:
-    plain = task.evaluate(methods.top_theta(table, 8, compensated=True))
-    unchanged = task.evaluate(methods.top_theta_with_first_and_last(table, 8, 0, 0))
+    plain = task.evaluate(kinds.top_theta(table, 8, compensated=True))
+    unchanged = task.evaluate(kinds.top_theta_with_first_and_last(table, 8, 0, 0))
     assert (unchanged.nats, unchanged.reads) == (plain.nats, plain.reads)
-    more = task.evaluate(methods.top_theta_with_first_and_last(table, 8, 2, 3))
+    more = task.evaluate(kinds.top_theta_with_first_and_last(table, 8, 2, 3))
     assert plain.reads.kept_mean < more.reads.kept_mean <= plain.reads.kept_mean + 5
     for keep in ("recent", "first_and_last"):
-        capped = task.evaluate(methods.top_theta_capped(table, 8, keep))
+        capped = task.evaluate(kinds.top_theta_capped(table, 8, keep))
         assert capped.reads.value_rows_max <= 2 * 8  # two query heads
         assert capped.reads.empty_share
         assert capped.reads.kept_mean < plain.reads.kept_mean
 
 
 def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table: ThresholdTable) -> None:
-    result = task.evaluate(methods.random_k(8, 40, 2, table.layer_targets(8), 84))
+    result = task.evaluate(kinds.random_k(8, 40, 2, table.layer_targets(8), 84))
     assert result.reads.value_rows_mean == pytest.approx(40, rel=0.1)
 
 
@@ -108,7 +109,7 @@ def test_report_holds_every_method(task: PerplexityTask, table: ThresholdTable, 
     import json
     from pathlib import Path
 
-    results = [task.evaluate(methods.dense()), *(task.evaluate(method) for method in families(task, table))]
+    results = [task.evaluate(kinds.dense()), *(task.evaluate(method) for method in families(task, table))]
     parsed = json.loads(report.as_json(results, {"windows": 3}))
     assert [row["family"] for row in parsed["results"]] == [result.family for result in results]
     assert parsed["results"][0]["change_percent"] == 0
@@ -119,7 +120,7 @@ def test_report_holds_every_method(task: PerplexityTask, table: ThresholdTable, 
 
 
 def test_the_standard_error_is_that_of_the_windows_paired_differences(task: PerplexityTask) -> None:
-    dense = task.evaluate(methods.dense())
+    dense = task.evaluate(kinds.dense())
     assert len(dense.nats) == len(task.windows)
     assert report.standard_error(dense, dense) == 0
     # all windows lose the same: no error, however far they are apart
@@ -135,7 +136,7 @@ def test_the_standard_error_is_that_of_the_windows_paired_differences(task: Perp
 
 
 def test_results_survive_their_file(task: PerplexityTask, table: ThresholdTable) -> None:
-    results = [task.evaluate(methods.dense()), *(task.evaluate(method) for method in families(task, table))]
+    results = [task.evaluate(kinds.dense()), *(task.evaluate(method) for method in families(task, table))]
     assert report.from_json(report.as_json(results, {})) == results
 
 
@@ -162,13 +163,13 @@ def test_positions_must_leave_a_prefix(model: LlamaForCausalLM, windows: torch.T
 def test_prefixes_that_do_not_fit_run_again_densely(
     task: PerplexityTask, table: ThresholdTable, prefix_bytes: int
 ) -> None:
-    method = methods.top_theta(table, 8, compensated=True)
+    method = kinds.top_theta(table, 8, compensated=True)
     small = PerplexityTask(task.model, task.windows, POSITIONS, prefix_bytes=prefix_bytes)
     assert small.evaluate(method).nats == task.evaluate(method).nats
 
 
 def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, table: ThresholdTable) -> None:
-    method = methods.top_theta(table, 8, compensated=True)
+    method = kinds.top_theta(table, 8, compensated=True)
     result = task.evaluate(method)
     whole = sparsify(task.model, table, k=8, prefill="thresholded", statistics="rows")
     with torch.inference_mode(), whole as recording:
@@ -188,11 +189,11 @@ def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, ta
 
 
 def test_a_method_that_does_not_aim_at_k_has_no_spread(task: PerplexityTask) -> None:
-    assert task.evaluate(methods.dense()).spread is None
+    assert task.evaluate(kinds.dense()).spread is None
 
 
 def test_a_measurement_is_what_evaluate_tells_and_more(task: PerplexityTask, table: ThresholdTable) -> None:
-    method, seen = methods.top_theta(table, 8, compensated=True), []
+    method, seen = kinds.top_theta(table, 8, compensated=True), []
     result, found = task.evaluate(method), task.measure(method, task.model, seen.append)
     assert (task.name, task.samples, seen) == ("perplexity", 3, [1, 2, 3])
     assert (found.metric, found.higher_is_better) == ("nats per token", False)

@@ -12,11 +12,14 @@ import pytest
 import torch
 
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import plot_style, plots, read_plots, score_plots
+from toptheta_npu.evaluation.figures import plots
+from toptheta_npu.evaluation.figures import reads as read_plots
+from toptheta_npu.evaluation.figures import scores as score_plots
+from toptheta_npu.evaluation.figures import style as plot_style
 from toptheta_npu.evaluation.measurement import Measurement
-from toptheta_npu.evaluation.popularity import PopularityMap
 from toptheta_npu.evaluation.reads import LayerReads, Reads
 from toptheta_npu.evaluation.results import Header, Point, Results
+from toptheta_npu.evaluation.tasks.popularity import PopularityMap
 
 pytest.importorskip("matplotlib")
 

@@ -10,9 +10,9 @@ from transformers import DynamicCache
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.evaluation import methods
-from toptheta_npu.evaluation.methods import Method
-from toptheta_npu.evaluation.popularity import PopularityMap, popularity
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.tasks.popularity import PopularityMap, popularity
 from toptheta_npu.fallback.baselines import last_k, random_k
 from toptheta_npu.models import apply_selection
 
@@ -21,11 +21,11 @@ TEXT, ROWS = tokens(1, 60)[0], 12
 
 def every_method() -> list[Method]:
     return [
-        methods.dense(),
-        methods.top_k(K, [K, K]),
-        methods.top_theta(table_of(), K, compensated=True),
-        methods.top_theta(table_of(placement="post_softmax"), K, compensated=False),
-        methods.top_theta_capped(table_of(), K, "recent"),
+        kinds.dense(),
+        kinds.top_k(K, [K, K]),
+        kinds.top_theta(table_of(), K, compensated=True),
+        kinds.top_theta(table_of(placement="post_softmax"), K, compensated=False),
+        kinds.top_theta_capped(table_of(), K, "recent"),
         Method("random", K, lambda model: apply_selection(model, lambda layer: random_k(K), statistics="summary")),
     ]
 
@@ -66,7 +66,7 @@ def test_a_row_in_which_nothing_passes_wants_its_largest_element() -> None:
 
 
 def test_the_model_is_as_before_and_gives_what_it_gave() -> None:
-    model, method = model_of(), methods.top_theta(table_of(), K, compensated=True)
+    model, method = model_of(), kinds.top_theta(table_of(), K, compensated=True)
     with torch.no_grad():
         before = model(TEXT[None]).logits
         first = popularity(model, TEXT, method, layer=1, rows=ROWS).wanted
@@ -96,10 +96,10 @@ def test_a_map_survives_json() -> None:
 def test_unusable_arguments_are_refused(wrong, error, message) -> None:
     arguments = {"tokens": TEXT, "layer": 0, **wrong}
     with pytest.raises(error, match=message):
-        popularity(model_of(), method=methods.dense(), **arguments)
+        popularity(model_of(), method=kinds.dense(), **arguments)
 
 
 def test_a_method_that_selects_nothing_is_refused() -> None:
     model = new_model(layers=3)
     with pytest.raises(TopThetaNotImplementedError, match="selects elements in layer 2, got V mean only"):
-        popularity(model, TEXT, methods.value_mean_only([K] * 3), layer=2, rows=3)
+        popularity(model, TEXT, kinds.value_mean_only([K] * 3), layer=2, rows=3)

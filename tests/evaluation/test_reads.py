@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.models.tiny import K, model_of, new_model, tokens
-from toptheta_npu.evaluation import methods
-from toptheta_npu.evaluation.methods import KeyReads, Method
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import KeyReads, Method
 from toptheta_npu.evaluation.reads import KeptSpread, ReadCounter, Reads, SamplesRead, summarise
 from toptheta_npu.fallback.baselines import random_k, top_k
 from toptheta_npu.models import LayerStatistics, apply_selection, calibrate, sparsify
@@ -131,7 +131,7 @@ def test_large_numbers_share_a_bin_of_the_histogram() -> None:
     model = model_of()
     with torch.no_grad(), apply_selection(model, lambda layer: top_k(200), statistics="summary") as recording:
         model(tokens(1, 200))
-        counter = ReadCounter(methods.dense())
+        counter = ReadCounter(kinds.dense())
         counter.add(recording.summaries())
     histogram = dict(counter.result().layers[0].kept_histogram)
     assert [histogram[number] for number in (1, 63, 64, 128)] == [4, 4, 8, 16]
@@ -155,7 +155,7 @@ def test_layers_without_rows_read_nothing() -> None:
         empty = recording.summaries()
     reads = summarise(empty)
     assert (reads.kept_mean, reads.value_rows_p95, reads.keys_mean, reads.empty_share) == (0, 0, 0, 0)
-    counter = ReadCounter(methods.top_k(4, [4, 4]))
+    counter = ReadCounter(kinds.top_k(4, [4, 4]))
     counter.add(empty)
     found = counter.result()
     assert found.spread is None

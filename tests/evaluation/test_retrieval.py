@@ -11,8 +11,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import corpus, retrieval
-from toptheta_npu.evaluation.retrieval import RetrievalPrompt, key_value_prompt, needle_prompt
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks.retrieval_prompts import RetrievalPrompt, key_value_prompt, needle_prompt
 
 KINDS = ["key_value", "needle"]
 LENGTHS = [192, 513, 1024]
@@ -27,7 +28,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, verbose=False)["input_ids"]
 
 
-@pytest.mark.parametrize("draw", [retrieval.draw_name, retrieval.draw_value])
+@pytest.mark.parametrize("draw", [retrieval_prompts.draw_name, retrieval_prompts.draw_value])
 @given(seed=st.integers(0, 2**32), split=st.sampled_from(["train", "calibration", "evaluation"]))
 def test_names_and_values_belong_to_one_split(
     draw: Callable[[random.Random, corpus.Split], str], seed: int, split: corpus.Split
@@ -36,33 +37,33 @@ def test_names_and_values_belong_to_one_split(
 
 
 def test_facts_are_the_same_on_every_machine() -> None:
-    facts = retrieval.draw_facts(random.Random(0), "evaluation", 3)
+    facts = retrieval_prompts.draw_facts(random.Random(0), "evaluation", 3)
     assert facts == {"kuveze": "87306", "sidira": "45525", "baseru": "21997"}
 
 
 def test_facts_are_distinct() -> None:
-    facts = retrieval.draw_facts(random.Random(1), "calibration", 500)
+    facts = retrieval_prompts.draw_facts(random.Random(1), "calibration", 500)
     assert len(facts) == len(set(facts.values())) == 500
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_prompts_have_the_length_asked_for(tokenizer: PreTrainedTokenizerBase, kind: str, length: int) -> None:
-    for prompt in retrieval.prompts(tokenizer, kind, length, 9):
+    for prompt in retrieval_prompts.prompts(tokenizer, kind, length, 9):
         assert len(prompt.tokens) == length
         assert encode(tokenizer, prompt.text) == list(prompt.tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_choice_is_encoded_as_in_the_whole_text(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
-    (prompt,) = retrieval.prompts(tokenizer, kind, 256, 1)
+    (prompt,) = retrieval_prompts.prompts(tokenizer, kind, 256, 1)
     for choice in prompt.choices:
         assert encode(tokenizer, prompt.text + choice) == [*prompt.tokens, *encode(tokenizer, choice)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_question_starts_where_it_says(tokenizer: PreTrainedTokenizerBase, kind: str) -> None:
-    for prompt in retrieval.prompts(tokenizer, kind, 300, 5):
+    for prompt in retrieval_prompts.prompts(tokenizer, kind, 300, 5):
         question = tokenizer.decode(prompt.tokens[prompt.query_start :])
         assert question == prompt.text.splitlines()[-1]
         assert question.startswith("assert ")
@@ -98,14 +99,14 @@ def test_the_table_answers_at_its_depth(tokenizer: PreTrainedTokenizerBase, dept
     assert list(table).index(name) == round(depth * (len(table) - 1))
     assert prompt.choices[prompt.answer] == f" {table[name]}"
     assert {int(choice) for choice in prompt.choices} <= set(table.values())
-    assert len(set(prompt.choices)) == retrieval.CHOICES
+    assert len(set(prompt.choices)) == retrieval_prompts.CHOICES
     assert {corpus.split_of_name(name) for name in table} == {"evaluation"}
     assert {corpus.split_of_name(str(value)) for value in table.values()} == {"evaluation"}
 
 
 def test_a_table_fills_the_prompt_or_has_the_pairs_asked_for(tokenizer: PreTrainedTokenizerBase) -> None:
     full = key_value_prompt(tokenizer, 512)
-    line = len(encode(tokenizer, retrieval.pair_line("lomeva", "48213")))
+    line = len(encode(tokenizer, retrieval_prompts.pair_line("lomeva", "48213")))
     lead = full.text[: full.text.index("table = {")]
     assert len(encode(tokenizer, lead)) < line + 16
     few = key_value_prompt(tokenizer, 512, pairs=9)
@@ -114,22 +115,22 @@ def test_a_table_fills_the_prompt_or_has_the_pairs_asked_for(tokenizer: PreTrain
 
 
 def test_answers_stand_at_every_place(tokenizer: PreTrainedTokenizerBase) -> None:
-    places = [prompt.answer for prompt in retrieval.prompts(tokenizer, "needle", 64, 64)]
-    assert set(places) == set(range(retrieval.CHOICES))
+    places = [prompt.answer for prompt in retrieval_prompts.prompts(tokenizer, "needle", 64, 64)]
+    assert set(places) == set(range(retrieval_prompts.CHOICES))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: retrieval.prompts(t, "passkey", 256, 1), "kind: expected one of key_value, needle"),
-        (lambda t: retrieval.prompts(t, "needle", 256, 0), "count: expected at least 1"),
+        (lambda t: retrieval_prompts.prompts(t, "passkey", 256, 1), "kind: expected one of key_value, needle"),
+        (lambda t: retrieval_prompts.prompts(t, "needle", 256, 0), "count: expected at least 1"),
         (lambda t: needle_prompt(t, 63), "length: expected at least 64 tokens"),
         (lambda t: needle_prompt(t, 256, depth=1.5), "depth: expected 0 .* to 1"),
         (lambda t: needle_prompt(t, 256, split="test"), "split: expected one of train, calibration, evaluation"),
         (lambda t: key_value_prompt(t, 64), "length: expected room for a table of 8 pairs"),
         (lambda t: key_value_prompt(t, 512, pairs=7), "pairs: expected at least 8"),
         (lambda t: key_value_prompt(t, 512, pairs=400), "pairs: expected 8 to 40, for a length of 512 tokens"),
-        (lambda t: retrieval.accuracy(None, t, []), "prompts: expected at least one prompt"),
+        (lambda t: retrieval_prompts.accuracy(None, t, []), "prompts: expected at least one prompt"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -153,7 +154,7 @@ def random_model() -> LlamaForCausalLM:
 def test_scores_are_those_of_the_whole_text(
     tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM, kind: str
 ) -> None:
-    for prompt in retrieval.prompts(tokenizer, kind, 192, 3):
+    for prompt in retrieval_prompts.prompts(tokenizer, kind, 192, 3):
         expected = []
         for choice in prompt.choices:
             tokens = torch.tensor(encode(tokenizer, prompt.text + choice))
@@ -161,7 +162,7 @@ def test_scores_are_those_of_the_whole_text(
                 likelihoods = random_model(tokens[None, :-1]).logits[0].log_softmax(-1)
             each = likelihoods.gather(1, tokens[1:, None])
             expected.append(each[len(prompt.tokens) - 1 :].sum())
-        scores = retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
+        scores = retrieval_prompts.choice_log_likelihoods(random_model, tokenizer, prompt)
         torch.testing.assert_close(scores, torch.stack(expected))
 
 
@@ -169,28 +170,28 @@ def test_choices_share_one_prefill(tokenizer: PreTrainedTokenizerBase, random_mo
     rows: list[torch.Size] = []
     hook = random_model.model.embed_tokens.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape))
     prompt = needle_prompt(tokenizer, 192)
-    retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
+    retrieval_prompts.choice_log_likelihoods(random_model, tokenizer, prompt)
     hook.remove()
     assert rows[0] == (1, 192)
-    assert len(rows) <= 1 + retrieval.CHOICES
+    assert len(rows) <= 1 + retrieval_prompts.CHOICES
     assert all(batch == 1 and length < 8 for batch, length in rows[1:])
 
 
 def test_accuracy_counts_right_answers(tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM) -> None:
-    prompts = retrieval.prompts(tokenizer, "needle", 64, 24)
+    prompts = retrieval_prompts.prompts(tokenizer, "needle", 64, 24)
     right = [
-        int(retrieval.choice_log_likelihoods(random_model, tokenizer, prompt).argmax()) == prompt.answer
+        int(retrieval_prompts.choice_log_likelihoods(random_model, tokenizer, prompt).argmax()) == prompt.answer
         for prompt in prompts
     ]
-    result = retrieval.accuracy(random_model, tokenizer, prompts)
+    result = retrieval_prompts.accuracy(random_model, tokenizer, prompts)
     assert (result.correct, result.total) == (sum(right), 24)
     assert 0 < result.correct < 12  # an untrained model guesses
-    assert retrieval.Accuracy(48, 64).accuracy == 0.75
-    assert retrieval.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
+    assert retrieval_prompts.Accuracy(48, 64).accuracy == 0.75
+    assert retrieval_prompts.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_embedded_model_retrieves(kind: str) -> None:
     model, tokenizer = load_tiny_llama()
-    result = retrieval.accuracy(model, tokenizer, retrieval.prompts(tokenizer, kind, 512, 16))
+    result = retrieval_prompts.accuracy(model, tokenizer, retrieval_prompts.prompts(tokenizer, kind, 512, 16))
     assert result.correct >= 15  # guessing gives 2

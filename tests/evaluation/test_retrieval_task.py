@@ -9,10 +9,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase,
 
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import corpus, methods, retrieval
-from toptheta_npu.evaluation.methods import Method
-from toptheta_npu.evaluation.prefix import run_prefix, score
-from toptheta_npu.evaluation.retrieval_task import RetrievalTask
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
+from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
 
 LENGTHS, DEPTHS, SEEDS = (192, 256), (0.0, 1.0), (0,)
 
@@ -39,7 +41,7 @@ def task(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> Retriev
 
 @pytest.fixture(scope="module")
 def sparse() -> Method:
-    return methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 32, compensated=True)
+    return kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 32, compensated=True)
 
 
 class Rows:
@@ -60,7 +62,7 @@ class Rows:
 
 def test_a_prompt_per_length_depth_and_seed(task: RetrievalTask, model: LlamaForCausalLM) -> None:
     seen: list[int] = []
-    measurement = task.measure(methods.dense(), model, seen.append)
+    measurement = task.measure(kinds.dense(), model, seen.append)
     assert task.name == "key_value"
     assert task.samples == len(measurement.scores) == 4
     assert seen == [1, 2, 3, 4]
@@ -79,9 +81,9 @@ def test_the_first_prompts_are_of_every_length_and_depth(
 def test_dense_scores_are_those_of_the_whole_prompt(
     task: RetrievalTask, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    measurement = task.measure(methods.dense(), model)
+    measurement = task.measure(kinds.dense(), model)
     for prompt, right, margin in zip(task.prompts, measurement.scores, measurement.details["margin"], strict=True):
-        likelihoods = retrieval.choice_log_likelihoods(model, tokenizer, prompt)
+        likelihoods = retrieval_prompts.choice_log_likelihoods(model, tokenizer, prompt)
         others = torch.cat([likelihoods[: prompt.answer], likelihoods[prompt.answer + 1 :]])
         assert margin == pytest.approx(float(likelihoods[prompt.answer] - others.max()), abs=1e-4)
         assert right == float(likelihoods.argmax() == prompt.answer)
@@ -103,7 +105,7 @@ def test_the_text_is_dense_and_the_question_is_not(
                 likelihoods = [score(model, asked, choice).log_likelihood for choice in choices]
         right = likelihoods.pop(prompt.answer)
         assert margin == pytest.approx(right - max(likelihoods), abs=1e-5)
-    assert measurement.details["margin"] != task.measure(methods.dense(), model).details["margin"]
+    assert measurement.details["margin"] != task.measure(kinds.dense(), model).details["margin"]
     # question and answers: some 15 rows of more keys than the text has; a prefill would have 192 and more
     rows = sum(count for _, count in measurement.layers[-1].kept_histogram) / model.config.num_attention_heads
     assert rows / 4 < 60
@@ -119,7 +121,7 @@ def test_a_whole_prompt_runs_under_the_method_where_asked_for(
     assert measurement.reads.keys_mean < 150
     assert measurement.details["prefill"] == "thresholded"
     with sparse.enter(model):
-        likelihoods = retrieval.choice_log_likelihoods(model, tokenizer, task.prompts[0]).tolist()
+        likelihoods = retrieval_prompts.choice_log_likelihoods(model, tokenizer, task.prompts[0]).tolist()
     right = likelihoods.pop(task.prompts[0].answer)
     assert measurement.details["margin"] == [pytest.approx(right - max(likelihoods), abs=1e-5)]
 
@@ -149,7 +151,7 @@ def test_texts_run_once_and_again_where_memory_ends(
 
 def test_the_prefix_is_not_written_to(task: RetrievalTask, model: LlamaForCausalLM, sparse: Method) -> None:
     before = task.measure(sparse, model)
-    task.measure(methods.top_k(32, [32] * 6), model)
+    task.measure(kinds.top_k(32, [32] * 6), model)
     assert task.measure(sparse, model) == before
 
 
@@ -158,8 +160,8 @@ def test_an_error_in_progress_ends_the_measurement(task: RetrievalTask, model: L
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        task.measure(methods.dense(), model, stop)
-    assert task.measure(methods.dense(), model).scores  # the model is out of the context again
+        task.measure(kinds.dense(), model, stop)
+    assert task.measure(kinds.dense(), model).scores  # the model is out of the context again
 
 
 def test_prompts_without_a_sparse_row_are_refused_or_counted(
@@ -169,9 +171,9 @@ def test_prompts_without_a_sparse_row_are_refused_or_counted(
     with pytest.raises(
         TopThetaValueError, match=r"lengths: expected prompts of more than k = 256 tokens, got at most 256"
     ):
-        task.measure(methods.top_theta(table, 256, compensated=True), model)
+        task.measure(kinds.top_theta(table, 256, compensated=True), model)
     short_and_long = RetrievalTask(model, tokenizer, "needle", (64, 192), (0.5,), (0,))
-    measurement = short_and_long.measure(methods.top_theta(table, 128, compensated=True), model)
+    measurement = short_and_long.measure(kinds.top_theta(table, 128, compensated=True), model)
     assert measurement.details["dense_prompts"] == 1
 
 
@@ -223,14 +225,14 @@ def texts() -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["key_value", "needle"])
 @pytest.mark.parametrize("bos", [False, True])
-def test_other_tokenizers_work(kind: retrieval.Kind, bos: bool) -> None:
+def test_other_tokenizers_work(kind: retrieval_prompts.Kind, bos: bool) -> None:
     tokenizer = byte_level(bos=bos)
-    (prompt,) = retrieval.prompts(tokenizer, kind, 512, 1)
+    (prompt,) = retrieval_prompts.prompts(tokenizer, kind, 512, 1)
     assert len(prompt.tokens) == 512
     assert tokenizer(prompt.text)["input_ids"] == list(prompt.tokens)
     assert (prompt.tokens[0] == tokenizer.bos_token_id) == bos
     assert tokenizer.decode(prompt.tokens[prompt.query_start :]).startswith("assert ")
-    for choice, tokens in zip(prompt.choices, retrieval.choice_tokens(tokenizer, prompt), strict=True):
+    for choice, tokens in zip(prompt.choices, retrieval_prompts.choice_tokens(tokenizer, prompt), strict=True):
         assert tokenizer(prompt.text + choice)["input_ids"] == [*prompt.tokens, *tokens]
         assert tokenizer.decode(tokens) == choice
 
@@ -238,14 +240,14 @@ def test_other_tokenizers_work(kind: retrieval.Kind, bos: bool) -> None:
 def test_a_tokenizer_without_answers_of_its_own_is_refused() -> None:
     """Its tokens reach over blanks, so that "== 4" may be one."""
     tokenizer = byte_level(words=False)
-    (prompt,) = retrieval.prompts(tokenizer, "needle", 256, 1)
+    (prompt,) = retrieval_prompts.prompts(tokenizer, "needle", 256, 1)
     with pytest.raises(TopThetaValueError, match=r"tokenizer: expected one that encodes 'assert .*' in the same way"):
-        retrieval.choice_tokens(tokenizer, prompt)
+        retrieval_prompts.choice_tokens(tokenizer, prompt)
 
 
 def test_the_question_starts_with_the_token_that_holds_its_first_letter() -> None:
     tokenizer = byte_level(words=False)
-    for prompt in retrieval.prompts(tokenizer, "needle", 256, 8):
+    for prompt in retrieval_prompts.prompts(tokenizer, "needle", 256, 8):
         question = prompt.text.splitlines()[-1]
         assert question in tokenizer.decode(prompt.tokens[prompt.query_start :])
         assert question not in tokenizer.decode(prompt.tokens[prompt.query_start + 1 :])

@@ -14,9 +14,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from toptheta_npu.assets import load_tiny_llama_thresholds
-from toptheta_npu.evaluation import methods, report
+from toptheta_npu.evaluation import report
 from toptheta_npu.evaluation.comparison import FULL, SHORT, Comparison, Plan
-from toptheta_npu.evaluation.perplexity import PerplexityTask
+from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.workers import ModelWorkers, available_cores
 
 ROOT = Path(__file__).parents[2]
@@ -37,9 +38,9 @@ def test_results_are_those_of_one_method_after_the_other(model: LlamaForCausalLM
     task = PerplexityTask(model, windows, 24)
     targets = [8] * 4
 
-    def list_methods() -> list[methods.Method]:
-        return [methods.dense(), methods.top_k(8, targets), methods.last_k(8, 12, targets),
-                methods.random_k(8, 12, 2, targets, 96), methods.value_mean_only(targets)]  # fmt: skip
+    def list_methods() -> list[kinds.Method]:
+        return [kinds.dense(), kinds.top_k(8, targets), kinds.last_k(8, 12, targets),
+                kinds.random_k(8, 12, 2, targets, 96), kinds.value_mean_only(targets)]  # fmt: skip
 
     with ModelWorkers(model, 3) as workers:
         futures = [workers.submit(lambda model, m=method: task.evaluate(m, model)) for method in list_methods()]

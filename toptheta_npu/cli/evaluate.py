@@ -221,7 +221,7 @@ def _with_defaults(options: Options) -> Options:
 
 
 def _plan(options: Options, candidate: Candidate) -> Plan:
-    from ..evaluation.method_names import parse_method
+    from ..evaluation.methods.names import parse_method
     from ..evaluation.sweep import Plan
     from ..models.attach import num_layers
 

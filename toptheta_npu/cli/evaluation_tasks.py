@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..evaluation.measurement import Task
-    from ..evaluation.retrieval import Kind
+    from ..evaluation.tasks.retrieval_prompts import Kind
     from ..thresholds import ThresholdTable
     from .evaluate import Options
 
@@ -175,7 +175,7 @@ def check_spare_length(texts: Texts, tasks: Mapping[str, PlannedTask], method: s
 
 
 def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> PlannedTask:
-    from ..evaluation.perplexity import PerplexityTask, check_positions
+    from ..evaluation.tasks.perplexity import PerplexityTask, check_positions
 
     positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
     check_positions(positions, texts.length)
@@ -205,8 +205,8 @@ def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:
-    from ..evaluation.retrieval import choice_tokens
-    from ..evaluation.retrieval_task import RetrievalTask, prompts_of
+    from ..evaluation.tasks.retrieval import RetrievalTask, prompts_of
+    from ..evaluation.tasks.retrieval_prompts import choice_tokens
 
     lengths = sorted(set(options.prompt_length)) or _default_prompt_lengths(candidate, tables)
     seeds = range(options.seed, options.seed + options.prompts)
@@ -245,7 +245,7 @@ def _checked_language_task(name: str, options: Options, candidate: Candidate) ->
 
 
 def _language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
-    from ..evaluation.language_tasks import LmEvalTask
+    from ..evaluation.tasks.language import LmEvalTask
 
     task = LmEvalTask(
         name, candidate.tokenizer, limit=options.limit, num_fewshot=options.num_fewshot,

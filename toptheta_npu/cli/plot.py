@@ -27,7 +27,7 @@ def plot(
     """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
     import matplotlib  # noqa: F401
 
-    from ..evaluation.plots import chosen, joined, save_plots
+    from ..evaluation.figures.plots import chosen, joined, save_plots
     from ..evaluation.results import read_results
 
     points = chosen(joined({str(file): read_results(file) for file in files}), method or (), table or ())

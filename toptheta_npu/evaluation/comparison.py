@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..thresholds import ThresholdTable
-from . import methods
-from .methods import Method
-from .perplexity import PerplexityTask, Result
+from .methods import kinds
+from .methods.kinds import Method
+from .tasks.perplexity import PerplexityTask, Result
 from .workers import ModelWorkers
 
 KS = (32, 64, 128, 256, 512)
@@ -59,14 +59,14 @@ class Comparison:
         self._results: dict[tuple[str, int | None], Future[Result]] = {}
         self._task = workers.submit(lambda model: PerplexityTask(model, windows, positions))
         if workers.count == 1:  # a first figure soon
-            self.dense = self._add("dense", None, methods.dense)
+            self.dense = self._add("dense", None, kinds.dense)
         self.live = workers.submit(live)
         if workers.count > 1:
-            self.dense = self._add("dense", None, methods.dense)
+            self.dense = self._add("dense", None, kinds.dense)
         for k in plan.ks:
             self._add_at(k, random=k in plan.random_ks)
-        self._add("V mean only", None, lambda: methods.value_mean_only(self._targets(plan.ks[0])))
-        self._add("Top-θ post + VMC, live", LIVE_K, lambda: methods.top_theta(
+        self._add("V mean only", None, lambda: kinds.value_mean_only(self._targets(plan.ks[0])))
+        self._add("Top-θ post + VMC, live", LIVE_K, lambda: kinds.top_theta(
             self.live.result(), LIVE_K, compensated=True, family="Top-θ post + VMC, live"
         ))  # fmt: skip
 
@@ -92,17 +92,17 @@ class Comparison:
             return round(self._results[MATCHED, k].result().reads.value_rows_mean)
 
         def add_theta(placement: str, compensated: bool) -> None:
-            method = methods.top_theta(self._tables[placement], k, compensated=compensated)
+            method = kinds.top_theta(self._tables[placement], k, compensated=compensated)
             self._add(method.family, k, lambda: method)
 
         add_theta("post_softmax", True)
-        self._add("Top-k + SDC + VMC", k, lambda: methods.top_k(k, self._targets(k)))
+        self._add("Top-k + SDC + VMC", k, lambda: kinds.top_k(k, self._targets(k)))
         add_theta("post_softmax", False)
         add_theta("pre_softmax", True)
         add_theta("pre_softmax", False)
-        self._add("last-k", k, lambda: methods.last_k(k, rows(), self._targets(k)))
+        self._add("last-k", k, lambda: kinds.last_k(k, rows(), self._targets(k)))
         if random:
-            self._add("random-k + SDC + VMC", k, lambda: methods.random_k(
+            self._add("random-k + SDC + VMC", k, lambda: kinds.random_k(
                 k, rows(), self._group(), self._targets(k), round(self.dense.result().reads.keys_mean)
             ))  # fmt: skip
 

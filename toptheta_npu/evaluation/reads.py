@@ -14,7 +14,7 @@ import numpy as np
 
 from ..models.histogram import Histogram
 from ..models.summaries import LayerSummary
-from .methods import DENSER_LAYERS, EVERY_KEY, KeyReads, Method
+from .methods.kinds import DENSER_LAYERS, EVERY_KEY, KeyReads, Method
 
 #: From this number of kept elements on, a histogram has 32 bins per octave.
 _EXACT_BELOW = 64

@@ -16,8 +16,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from .._outputs import save_figure
-from .perplexity import Result
 from .reads import KeptSpread, Reads
+from .tasks.perplexity import Result
 
 _COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
 _SHORT_COLUMNS = ("method", "k", "perplexity against dense", "V rows read", "fewer", "k̃/k")

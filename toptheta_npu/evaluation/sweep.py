@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 from ..calibration.settings import default_layer_k
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
-from .matching import matched_method
 from .measurement import Measurement, Task
-from .method_names import MethodSpec, make_method
-from .methods import DENSER_LAYERS, Method
+from .methods.kinds import DENSER_LAYERS, Method
+from .methods.matching import matched_method
+from .methods.names import MethodSpec, make_method
 from .results import Point, ResultsFile
 from .workers import ModelWorkers
 

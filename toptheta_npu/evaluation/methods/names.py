@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from .._checks import SDC_MODES
-from ..errors import TopThetaTypeError, TopThetaValueError, nearest, shown
-from ..fallback.baselines import Keep
-from ..models.threshold_rule import Sdc
-from ..thresholds import ThresholdTable
-from . import methods
-from .methods import Compensation, Method, Selection
+from ..._checks import SDC_MODES
+from ...errors import TopThetaTypeError, TopThetaValueError, nearest, shown
+from ...fallback.baselines import Keep
+from ...models.threshold_rule import Sdc
+from ...thresholds import ThresholdTable
+from . import kinds
+from .kinds import Compensation, Method, Selection
 
 #: Which k a method has in the first layers: that of the threshold table, or the same as in all others.
 LayerK = Literal["equal", "table"]
@@ -48,7 +48,7 @@ _KINDS = {
     "last-k": _Kind("last-k", _AS_PUBLISHED, is_matched=True),
     "random-k": _Kind("random-k", _COMPENSATED, is_matched=True),
     "blasst": _Kind("BLASST", {**_AS_PUBLISHED, "selection": "own", "tile": 128}, is_matched=True),
-    "pages": _Kind(methods.PAGES, {**_AS_PUBLISHED, "selection": "own", "page": 16}, is_matched=True),
+    "pages": _Kind(kinds.PAGES, {**_AS_PUBLISHED, "selection": "own", "page": 16}, is_matched=True),
     "value-mean": _Kind("V mean only", {}),
 }
 
@@ -142,7 +142,7 @@ class MethodSpec:
         if "layer_k" in changed:
             parts.append("equal k")
         parts += [f"{name}s of {changed[name]}" for name in ("page", "tile") if name in changed]
-        return ", ".join(parts) + (methods.UNION_SUFFIX if self.selection == "union" else "")
+        return ", ".join(parts) + (kinds.UNION_SUFFIX if self.selection == "union" else "")
 
     def _changed(self) -> dict[str, Any]:
         """The options that differ from the defaults, in the order of the fields."""
@@ -223,16 +223,16 @@ def make_method(
     if spec.selection is not None:
         options["selection"] = spec.selection
     if spec.name == "dense":
-        method = methods.dense()
+        method = kinds.dense()
     elif spec.name == "value-mean":
-        method = methods.value_mean_only(_given("targets", targets))
+        method = kinds.value_mean_only(_given("targets", targets))
     elif spec.name == "top-k":
         wanted, per_layer = _given("k", k), _given("targets", targets)
-        method = methods.top_k(wanted, [wanted] * len(per_layer) if spec.layer_k == "equal" else per_layer, **options)
+        method = kinds.top_k(wanted, [wanted] * len(per_layer) if spec.layer_k == "equal" else per_layer, **options)
     elif spec.keep is not None:
-        method = methods.top_theta_capped(_given("table", table), _given("k", k), spec.keep, **options)
+        method = kinds.top_theta_capped(_given("table", table), _given("k", k), spec.keep, **options)
     else:
-        method = methods.top_theta(_given("table", table), _given("k", k), **options)
+        method = kinds.top_theta(_given("table", table), _given("k", k), **options)
     placement = table.placement if spec.needs_table and table is not None else None
     return dataclasses.replace(method, family=spec.label_with(placement))
 

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from transformers import PreTrainedModel
 
-from .._checks import check_choice
-from ..errors import TopThetaValueError
-from ..models.threshold_rule import PrefillMode
-from . import corpus, retrieval
-from .measurement import Measurement, check_layers
-from .methods import Method
+from ..._checks import check_choice
+from ...errors import TopThetaValueError
+from ...models.threshold_rule import PrefillMode
+from .. import corpus
+from ..measurement import Measurement, check_layers
+from ..methods.kinds import Method
+from ..reads import ReadCounter
+from ..workers import share_weights
+from . import retrieval_prompts
 from .prefix import Prefix, run_prefix, score
-from .reads import ReadCounter
-from .retrieval import RetrievalPrompt
-from .workers import share_weights
+from .retrieval_prompts import RetrievalPrompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 
 def prompts_of(
     tokenizer: PreTrainedTokenizerBase,
-    kind: retrieval.Kind,
+    kind: retrieval_prompts.Kind,
     lengths: Sequence[int],
     depths: Sequence[float],
     seeds: Sequence[int],
     split: corpus.Split = "evaluation",
 ) -> Iterator[RetrievalPrompt]:
     """A prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
-    make = retrieval.key_value_prompt if kind == "key_value" else retrieval.needle_prompt
+    make = retrieval_prompts.key_value_prompt if kind == "key_value" else retrieval_prompts.needle_prompt
     for seed, length, depth in itertools.product(seeds, lengths, depths):
         yield make(tokenizer, length, depth, seed, split)
 
@@ -79,7 +80,7 @@ class RetrievalTask:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        kind: retrieval.Kind,
+        kind: retrieval_prompts.Kind,
         lengths: Sequence[int] = (512, 1024, 2048),
         depths: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
         seeds: Sequence[int] = range(8),
@@ -88,7 +89,7 @@ class RetrievalTask:
         prefill: PrefillMode = "dense",
         prefix_bytes: int = 2**30,
     ) -> None:
-        check_choice("kind", kind, get_args(retrieval.Kind))
+        check_choice("kind", kind, get_args(retrieval_prompts.Kind))
         check_choice("prefill", prefill, get_args(PrefillMode))
         for name, values in (("lengths", lengths), ("depths", depths), ("seeds", seeds)):
             if not values:
@@ -97,7 +98,7 @@ class RetrievalTask:
         self._name = kind
         self._prefill = prefill
         self.prompts = list(prompts_of(tokenizer, kind, lengths, depths, seeds, split))
-        self._choices = [retrieval.choice_tokens(tokenizer, prompt) for prompt in self.prompts]
+        self._choices = [retrieval_prompts.choice_tokens(tokenizer, prompt) for prompt in self.prompts]
         self._prefixes = self._kept_prefixes(model, prefix_bytes) if prefill == "dense" else []
 
     @property

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import TopThetaValueError
-from .prefix import Likelihood, run_prefix, score
+from ....errors import TopThetaValueError
+from ..prefix import Likelihood, run_prefix, score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .._outputs import Drawing, save_figures
-from ..errors import TopThetaValueError, nearest
-from .measurement import Measurement
-from .method_names import parse_method
-from .plot_style import Measured
-from .read_plots import draw_kept, draw_kept_over_target, draw_popularity, draw_traffic
-from .results import Point, Results
-from .score_plots import draw_ablation, draw_prompts, draw_tradeoff
+from ..._outputs import Drawing, save_figures
+from ...errors import TopThetaValueError, nearest
+from ..measurement import Measurement
+from ..methods.names import parse_method
+from ..results import Point, Results
+from .reads import draw_kept, draw_kept_over_target, draw_popularity, draw_traffic
+from .scores import draw_ablation, draw_prompts, draw_tradeoff
+from .style import Measured
 
 
 def joined(results: Mapping[str, Results]) -> dict[Point, Measurement]:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from .._outputs import Drawing
-from ..errors import TopThetaValueError
-from .measurement import Measurement
-from .method_names import MethodSpec, parse_method
-from .plot_style import (
+from ..._outputs import Drawing
+from ...errors import TopThetaValueError
+from ..measurement import Measurement
+from ..methods.names import MethodSpec, parse_method
+from ..results import Point
+from ..summary import Change, change, key_value_share, score, score_name
+from .style import (
     COLOUR_MAP,
     COLOURS,
     HATCHES,
@@ -30,8 +32,6 @@ from .plot_style import (
     octaves,
     style,
 )
-from .results import Point
-from .summary import Change, change, key_value_share, score, score_name
 
 #: What counts as no loss: one percent of perplexity, or one point.
 _NO_LOSS = 1.0

@@ -14,10 +14,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TopThetaValueError
-from . import corpus, retrieval
-from .retrieval import RetrievalPrompt
-from .retrieval_task import prompts_of
+from ....errors import TopThetaValueError
+from ... import corpus
+from .. import retrieval_prompts
+from ..retrieval import prompts_of
+from ..retrieval_prompts import RetrievalPrompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -89,8 +90,8 @@ def one_token_choices(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPromp
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
         >>> _, tokenizer = load_tiny_llama()
-        >>> prompt = one_token_choices(tokenizer, retrieval.needle_prompt(tokenizer, 256))
-        >>> {len(tokens) for tokens in retrieval.choice_tokens(tokenizer, prompt)}
+        >>> prompt = one_token_choices(tokenizer, retrieval_prompts.needle_prompt(tokenizer, 256))
+        >>> {len(tokens) for tokens in retrieval_prompts.choice_tokens(tokenizer, prompt)}
         {1}
     """
     generator = random.Random(prompt.text)
@@ -105,12 +106,12 @@ def one_token_choices(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPromp
             "tokenizer", f"one with {_LINES} or more tokens such as {answer[:2]!r}, with which a value begins",
             f"{len(starts)}", "use the task without _token in its name",
         )  # fmt: skip
-    choices = list(starts)[: retrieval.CHOICES]
+    choices = list(starts)[: retrieval_prompts.CHOICES]
     generator.shuffle(choices)
     return dataclasses.replace(prompt, choices=tuple(choices), answer=choices.index(right))
 
 
-def _retrieval(kind: retrieval.Kind, metadata: dict[str, Any], one_token: bool = False) -> dict[str, Any]:
+def _retrieval(kind: retrieval_prompts.Kind, metadata: dict[str, Any], one_token: bool = False) -> dict[str, Any]:
     tokenizer = _tokenizer(metadata)
     prompts = prompts_of(tokenizer, kind, metadata["lengths"], metadata["depths"], range(metadata["seeds"]))
     return _dataset(
@@ -119,7 +120,7 @@ def _retrieval(kind: retrieval.Kind, metadata: dict[str, Any], one_token: bool =
 
 
 def _document(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> dict[str, Any]:
-    retrieval.choice_tokens(tokenizer, prompt)  # raises where an answer has no tokens of its own
+    retrieval_prompts.choice_tokens(tokenizer, prompt)  # raises where an answer has no tokens of its own
     return {
         "text": prompt.text,
         "choices": list(prompt.choices),
@@ -153,7 +154,7 @@ def _other_values(prompt: RetrievalPrompt, generator: random.Random) -> list[str
     if prompt.kind == "key_value":
         found = re.findall(r'^    "\w+":( \d{5}),$', prompt.text, re.MULTILINE)
     else:
-        found = [f" {value}" for value in retrieval.draw_facts(generator, "evaluation", 64).values()]
+        found = [f" {value}" for value in retrieval_prompts.draw_facts(generator, "evaluation", 64).values()]
     return [value for value in found if value != prompt.choices[prompt.answer]]
 
 

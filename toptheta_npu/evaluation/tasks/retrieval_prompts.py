@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaValueError
-from . import corpus
+from ...errors import TopThetaValueError
+from .. import corpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..errors import TopThetaValueError
-from .harness_model import harness_model
-from .harness_scores import details_of, scores_of
-from .harness_tasks import check_code, find_task, load_task
-from .measurement import Measurement, check_layers
-from .methods import Method
-from .reads import ReadCounter
+from ...errors import TopThetaValueError
+from ..measurement import Measurement, check_layers
+from ..methods.kinds import Method
+from ..reads import ReadCounter
+from .harness.lookup import check_code, find_task, load_task
+from .harness.model import harness_model
+from .harness.scores import details_of, scores_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -32,15 +32,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import TopThetaValueError
-from ..fallback import baselines
-from ..fallback.prefill import RowChunk, row_chunks
-from ..models.attach import attached, num_heads, num_key_value_heads
-from ..models.attention import AttentionCall
-from . import methods
-from .method_names import MethodSpec
-from .methods import DENSER_LAYERS, KeyReads, Method
-from .reads import Reads
+from ...errors import TopThetaValueError
+from ...fallback import baselines
+from ...fallback.prefill import RowChunk, row_chunks
+from ...models.attach import attached, num_heads, num_key_value_heads
+from ...models.attention import AttentionCall
+from ..reads import Reads
+from . import kinds
+from .kinds import DENSER_LAYERS, KeyReads, Method
+from .names import MethodSpec
 
 # the logarithms of scale factors that are told apart: steps of 1/128 up to e^24
 _LEAST, _STEP, _STEPS = -40.0, 1 / 128, 8192
@@ -74,7 +74,7 @@ def matched_method(
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
         >>> from toptheta_npu.evaluation import corpus
-        >>> from toptheta_npu.evaluation.method_names import parse_method
+        >>> from toptheta_npu.evaluation.methods.names import parse_method
         >>> model, tokenizer = load_tiny_llama()
         >>> windows = corpus.token_windows(tokenizer, "calibration", 320, 1)
         >>> target = Reads(kept_mean=64, value_rows_mean=120, value_rows_p95=150, value_rows_max=200, keys_mean=256)
@@ -85,29 +85,29 @@ def matched_method(
         True
     """
     if not spec.is_matched:
-        raise TopThetaValueError("spec", "a method that is matched", spec.text, "use method_names.make_method")
+        raise TopThetaValueError("spec", "a method that is matched", spec.text, "use methods.names.make_method")
     options: dict[str, Any] = {"compensated": spec.compensation}
     if spec.selection is not None:
         options["selection"] = spec.selection
     settings: dict[str, float]
     rows = max(1, round(target.value_rows_mean))
     if spec.name == "last-k":
-        method, settings = methods.last_k(k, rows, layer_targets, **options), {"rows": rows}
+        method, settings = kinds.last_k(k, rows, layer_targets, **options), {"rows": rows}
     elif spec.name == "random-k":
         group = num_heads(model) // num_key_value_heads(model)
-        method = methods.random_k(k, rows, group, layer_targets, round(target.keys_mean), **options)
+        method = kinds.random_k(k, rows, group, layer_targets, round(target.keys_mean), **options)
         settings = {"expected_value_rows": rows}
     elif spec.tile is not None:
-        wanted = _wanted_value_rows(target, methods.EVERY_KEY)
+        wanted = _wanted_value_rows(target, kinds.EVERY_KEY)
         factor, expected = match_scale_factor(model, calibration_windows, target.keys_mean, wanted, spec.tile)
-        method = methods.blasst(k, factor, layer_targets, tile=spec.tile, **options)
+        method = kinds.blasst(k, factor, layer_targets, tile=spec.tile, **options)
         settings = {"scale_factor": factor, "wanted_value_rows": wanted, "expected_value_rows": expected}
     else:
         page = spec.page or 0
-        reads = methods.key_reads_of(spec.compensation, methods.page_key_reads(page))
+        reads = kinds.key_reads_of(spec.compensation, kinds.page_key_reads(page))
         wanted = _wanted_value_rows(target, reads)
         count, expected = match_pages(model, calibration_windows, target.keys_mean, wanted, page)
-        method = methods.pages(k, count, layer_targets, page=page, **options)
+        method = kinds.pages(k, count, layer_targets, page=page, **options)
         settings = {"count": count, "wanted_value_rows": wanted, "expected_value_rows": expected}
     return dataclasses.replace(method, family=spec.label, settings=settings)
 

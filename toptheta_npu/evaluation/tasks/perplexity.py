@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import TopThetaValueError
-from .measurement import Measurement, check_layers
-from .methods import Method
+from ...errors import TopThetaValueError
+from ..measurement import Measurement, check_layers
+from ..methods.kinds import Method
+from ..reads import KeptSpread, ReadCounter, Reads
+from ..workers import share_weights
 from .popularity import popularity as popularity_map
 from .prefix import Prefix, run_prefix
-from .reads import KeptSpread, ReadCounter, Reads
-from .workers import share_weights
 
 #: Rows of a popularity map.
 _MAPPED = 128

@@ -14,17 +14,17 @@ from typing import Literal, NamedTuple, cast, get_args
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._checks import check_choice, check_modes
-from ..fallback import baselines
-from ..fallback.prefill import Selector, select_and_attend
-from ..models import Recording, apply_selection, sparsify
-from ..models.attach import attached, check_model, dense_prompts
-from ..models.attention import AttentionCall
-from ..models.selection import SelectionRule
-from ..models.sparsify import check_table, make_recorders
-from ..models.statistics import Recorder
-from ..models.threshold_rule import Sdc
-from ..thresholds import ThresholdTable
+from ..._checks import check_choice, check_modes
+from ...fallback import baselines
+from ...fallback.prefill import Selector, select_and_attend
+from ...models import Recording, apply_selection, sparsify
+from ...models.attach import attached, check_model, dense_prompts
+from ...models.attention import AttentionCall
+from ...models.selection import SelectionRule
+from ...models.sparsify import check_table, make_recorders
+from ...models.statistics import Recorder
+from ...models.threshold_rule import Sdc
+from ...thresholds import ThresholdTable
 
 #: The first layers attend more evenly and keep more elements (paper section "Thresholding Different Layers").
 DENSER_LAYERS = 2

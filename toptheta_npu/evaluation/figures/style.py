@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .measurement import Measurement
-from .results import Point
+from ..measurement import Measurement
+from ..results import Point
 
 Measured = tuple[Point, Measurement]
 

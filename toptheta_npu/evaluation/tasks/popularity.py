@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.prefill import RowChunk, Selector, row_chunks
-from ..fallback.reference import never_empty
-from ..models.attach import attention_modules, num_heads, num_key_value_heads, num_layers, sliding_layers
-from ..models.attention import STATE, AttentionCall, LayerState, Rule
-from ..models.selection import SelectionRule
-from ..models.threshold_rule import ThresholdRule
-from .methods import Method
+from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from ...fallback.prefill import RowChunk, Selector, row_chunks
+from ...fallback.reference import never_empty
+from ...models.attach import attention_modules, num_heads, num_key_value_heads, num_layers, sliding_layers
+from ...models.attention import STATE, AttentionCall, LayerState, Rule
+from ...models.selection import SelectionRule
+from ...models.threshold_rule import ThresholdRule
+from ..methods.kinds import Method
 
 
 @dataclass(frozen=True, eq=False)

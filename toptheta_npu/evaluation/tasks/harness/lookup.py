@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TopThetaError, TopThetaValueError, shortened
+from ....errors import TopThetaError, TopThetaValueError, shortened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

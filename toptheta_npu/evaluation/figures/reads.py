@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .._outputs import Drawing
-from .methods import DENSER_LAYERS
-from .plot_style import (
+from ..._outputs import Drawing
+from ..methods.kinds import DENSER_LAYERS
+from ..reads import LayerReads
+from ..tasks.popularity import PopularityMap
+from .style import (
     COLOUR_MAP,
     Measured,
     Style,
@@ -23,8 +25,6 @@ from .plot_style import (
     octaves,
     style,
 )
-from .popularity import PopularityMap
-from .reads import LayerReads
 
 _LAYERS_NEEDED = "points of {} with figures per layer"
 #: Steps per octave of the histogram.
