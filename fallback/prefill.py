@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import count_group_rows, count_value_rows, count_wanted_by, valid_range
+from .layout import any_true, count_group_rows, count_true, count_value_rows, count_wanted_by, valid_range
 from .reference import attention_scores, log_sum_exp, masses, never_empty, valid_keys, weighted_values
 
 _SCORES_PER_CHUNK = 1 << 20  # bounds the memory, however long the prompt is
@@ -116,14 +116,14 @@ def select_and_attend(
     means = _running_mean(values, query.shape[2], actual_seq_lengths, key_start) if vmc else None
     # a product with a weight of 0 must not see what a row holds that is not kept: padding, or the future
     broken = ~values.isfinite().all(-1, keepdim=True)
-    finite = values.masked_fill(broken, 0.0)
+    finite, any_broken = values.masked_fill(broken, 0.0), bool(broken.any())
     outs: list[Tensor] = []
     stats: list[PrefillStats] = []
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
         here = (slice(None), slice(None), chunk.rows)
         selected = select(chunk) & (chunk.scores != -torch.inf)
         keep = never_empty(selected, chunk.scores)
-        kept = keep.sum(-1)
+        kept = count_true(keep)
         # E counts every other element; without it, a rule may drop the largest ones however far they lie above the rest
         weighed = chunk.scores if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf)
         maximum, weights, kept_mass, exact = masses(weighed, keep)
@@ -134,14 +134,16 @@ def select_and_attend(
         span = chunk.scores.shape[-1]
         with torch.autocast(query.device.type, enabled=False):
             numerator = weighted_values(weights, finite[:, :, :span])
-            spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
+            if any_broken:
+                spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
+                numerator.masked_fill_(spoilt, torch.nan)
         mean = None if means is None else means[here]
-        out = compensate(numerator.masked_fill(spoilt, torch.nan), kept_mass, estimate, mean)
+        out = compensate(numerator, kept_mass, estimate, mean)
         outs.append(out.to(query.dtype))
         wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None
         group_rows = count_group_rows(keep, kv_heads) if wanted_by is None else wanted_by.sum(-1)
         value_rows = count_value_rows(keep, kv_heads, head_dim)
-        empty = ~selected.any(-1) & (chunk.n > 0)
+        empty = ~any_true(selected, -1) & (chunk.n > 0)
         stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty, wanted_by))
     counts = zip(*(part if popularity else part[:-1] for part in stats), strict=True)
     return torch.cat(outs, 2), PrefillStats(*(torch.cat(parts, 2) for parts in counts))
@@ -180,7 +182,7 @@ def row_chunks(
             query_rows, visible_keys = queries[:, :, rows], keys[:, :, :span]
             scores = attention_scores(query_rows, visible_keys, scale)
         scores.masked_fill_(~visible[:, None], -torch.inf)
-        counts = visible.sum(-1)[:, None]
+        counts = count_true(visible)[:, None]
         yield RowChunk(rows, query_rows, visible_keys, scores, log_sum_exp(scores), starts[:, None, None], counts)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import count_value_rows, valid_range
+from .layout import any_true, count_true, count_value_rows, valid_range
 
 NEG_INF = float("-inf")
 
@@ -61,7 +61,7 @@ def select(scores: Tensor, threshold: Tensor) -> Tensor:
 def never_empty(keep: Tensor, scores: Tensor) -> Tensor:
     """A row that keeps nothing keeps its largest element, lowest index first; only a row without keys stays empty."""
     largest, index = scores.max(-1, keepdim=True)
-    stands_in = ~keep.any(-1, keepdim=True) & (largest != NEG_INF)
+    stands_in = ~any_true(keep, -1, keepdim=True) & (largest != NEG_INF)
     return keep | torch.zeros_like(keep).scatter(-1, index, stands_in)
 
 
@@ -112,7 +112,7 @@ def incremental_attention(
     lse = log_sum_exp(scores)
     theta = score_threshold(threshold.to(scores), lse if row_lse is None else row_lse, placement)
     keep = select(scores, theta)
-    kept = keep.sum(-1)
+    kept = count_true(keep)
 
     maximum, weights, kept_mass, exact = masses(scores, keep)
     estimate = estimate_discarded_mass(
