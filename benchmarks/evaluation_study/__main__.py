@@ -1,17 +1,19 @@
 """The evaluation study on the embedded model, with the commands that a user has for theirs.
 
-    python -m benchmarks.evaluation_study [--cut] [--stored]
+    python -m benchmarks.evaluation_study [--cut | --stored]
 
-It writes results to build/evaluation_study, prints the tables and draws the figures. About 40 minutes on two cores;
-scores and reads do not depend on what else runs there. Interrupted, it goes on where it was.
+It measures in build/evaluation_study, keeps results and figures in docs/results/evaluation, and renews the tables of
+docs/reproduction.md. Scores and reads do not depend on what else runs there. Interrupted, it goes on where it was.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +22,19 @@ from rich.console import Console
 
 from benchmarks.evaluation_study import tables, thresholds
 from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
+from benchmarks.tables import renew
 
 FOLDER = Path("build") / "evaluation_study"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
+RESULTS = PAGE.parent / "results" / "evaluation"
+#: The figures that the page shows, by the folder that they are drawn into.
+SHOWN: Mapping[str, tuple[str, ...]] = {
+    "compared": ("tradeoff_perplexity", "prompts_needle_k32", "traffic_perplexity_k32"),
+    "ablations": ("ablation_perplexity",),
+    "popularity": tuple(
+        f"popularity_perplexity_{method}_k128_layer2" for method in ("top-theta-post-vmc", "top-k-sdc-vmc")
+    ),
+}
 
 
 def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None:
@@ -50,18 +63,30 @@ def draw(results: Path, figures: Path) -> None:
         subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder)], check=True)
 
 
+def keep(results: Path, figures: Path) -> None:
+    """Copies results and the figures that are shown to where the page has them, and renews its tables."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    shown = [figures / folder / f"{name}.png" for folder, names in SHOWN.items() for name in names]
+    for file in (*sorted(results.glob("*.jsonl")), *shown):
+        if file.parent != RESULTS:
+            shutil.copyfile(file, RESULTS / file.name)
+    renew(PAGE, tables.all_tables(RESULTS))
+
+
 def main(
     cut: Annotated[bool, typer.Option("--cut", help="A little of everything; keeps nothing.")] = False,
-    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; draw what was measured last.")] = False,
+    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page from what is kept.")] = False,
 ) -> None:
-    """Measure, draw and print the tables."""
+    """Measure, draw, print the tables, and renew docs/reproduction.md."""
     console, started = Console(width=max(Console().width, 120), highlight=False), time.perf_counter()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) if cut else FOLDER
-        results = folder / "results"
+        results = RESULTS if stored else folder / "results"
         if not stored:
             measure(CUT if cut else FULL, folder / "thresholds", results, console)
         draw(results, folder / "figures")
+        if not cut:
+            keep(results, folder / "figures")
         for table in tables.all_tables(results).values():
             console.print(table.as_rich())
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")

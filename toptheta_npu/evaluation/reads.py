@@ -103,8 +103,8 @@ class ReadCounter:
     Example:
         >>> import torch
         >>> from toptheta_npu.assets import load_tiny_llama
-        >>> from toptheta_npu.evaluation import methods
-        >>> model, method = load_tiny_llama()[0], methods.dense()
+        >>> from toptheta_npu.evaluation.methods import kinds
+        >>> model, method = load_tiny_llama()[0], kinds.dense()
         >>> counter = ReadCounter(method)
         >>> with torch.no_grad(), method.enter(model) as recording:
         ...     for length in (10, 20):

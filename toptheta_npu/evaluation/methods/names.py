@@ -65,10 +65,10 @@ class MethodSpec:
     Attributes:
         name: one of `NAMES`.
         sdc, vmc, gamma: the compensations, as in `sparsify`; gamma is for ``sdc="exp_threshold"`` only.
-        selection: as in `methods.top_theta`.
+        selection: as in `kinds.top_theta`.
         layer_k: Top-k only.
-        page, tile: how many keys `methods.pages` and `methods.blasst` keep or leave at once.
-        keep: as in `methods.top_theta_capped`.
+        page, tile: how many keys `kinds.pages` and `kinds.blasst` keep or leave at once.
+        keep: as in `kinds.top_theta_capped`.
     """
 
     name: str

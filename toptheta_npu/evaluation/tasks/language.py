@@ -86,10 +86,10 @@ class LmEvalTask:
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-        >>> from toptheta_npu.evaluation import methods
+        >>> from toptheta_npu.evaluation.methods import kinds
         >>> model, tokenizer = load_tiny_llama()
         >>> task = LmEvalTask("toptheta_needle_token", tokenizer, limit=2, metadata={"lengths": [256]})
-        >>> method = methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
         >>> measurement = task.measure(method, model)
         >>> measurement.metric, measurement.scores, measurement.details["prefill"]
         ('acc', (1.0, 1.0), 'thresholded')

@@ -67,11 +67,12 @@ class PerplexityTask:
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-        >>> from toptheta_npu.evaluation import corpus, methods
+        >>> from toptheta_npu.evaluation import corpus
+        >>> from toptheta_npu.evaluation.methods import kinds
         >>> model, tokenizer = load_tiny_llama()
         >>> task = PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 700, 1), positions=64)
-        >>> method = methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
-        >>> task.evaluate(method).perplexity < 1.1 * task.evaluate(methods.dense()).perplexity
+        >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> task.evaluate(method).perplexity < 1.1 * task.evaluate(kinds.dense()).perplexity
         True
     """
 

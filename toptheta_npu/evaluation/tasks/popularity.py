@@ -87,9 +87,9 @@ def popularity(
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
-        >>> from toptheta_npu.evaluation import methods
+        >>> from toptheta_npu.evaluation.methods import kinds
         >>> model = load_tiny_llama()[0]
-        >>> method = methods.top_k(16, [16] * model.config.num_hidden_layers)
+        >>> method = kinds.top_k(16, [16] * model.config.num_hidden_layers)
         >>> popularity(model, torch.arange(300), method, layer=2, rows=3).wanted.sum(1).tolist()
         [64, 64, 64]
     """

@@ -63,14 +63,14 @@ class RetrievalTask:
 
     Raises:
         TopThetaValueError: the model has no layer from 2 on, an argument is unusable, or the tokenizer has no answers
-            of its own, as `retrieval.choice_tokens` says.
+            of its own, as `retrieval_prompts.choice_tokens` says.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-        >>> from toptheta_npu.evaluation import methods
+        >>> from toptheta_npu.evaluation.methods import kinds
         >>> model, tokenizer = load_tiny_llama()
         >>> task = RetrievalTask(model, tokenizer, "needle", lengths=(256,), depths=(0.0, 1.0), seeds=(0,))
-        >>> method = methods.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
+        >>> method = kinds.top_theta(load_tiny_llama_thresholds("post_softmax"), 64, compensated=True)
         >>> measurement = task.measure(method, model)
         >>> measurement.scores, measurement.details["depth"]
         ((1.0, 1.0), [0.0, 1.0])

@@ -31,12 +31,12 @@ _ATTEMPTS = 50  # lines looked at per document before a length counts as out of 
 
 
 def key_value(**metadata: Any) -> dict[str, Any]:
-    """`retrieval.key_value_prompt` at every length and depth, seed after seed."""
+    """`retrieval_prompts.key_value_prompt` at every length and depth, seed after seed."""
     return _retrieval("key_value", metadata)
 
 
 def needle(**metadata: Any) -> dict[str, Any]:
-    """`retrieval.needle_prompt` at every length and depth, seed after seed."""
+    """`retrieval_prompts.needle_prompt` at every length and depth, seed after seed."""
     return _retrieval("needle", metadata)
 
 
