@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.evaluation_study import tables, thresholds
+from benchmarks.evaluation_study import masses, tables, thresholds
 from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
 from benchmarks.tables import renew
 
@@ -46,6 +46,7 @@ def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None
         words = command.arguments(folder, results, scale)
         console.rule(f"{command.file}: {', '.join(command.methods)}")
         subprocess.run([sys.executable, "-m", "toptheta_npu", "evaluate", *words], check=True)
+    masses.measure(results / tables.MASSES, scale.ks[0], min(2, scale.windows), scale.positions)
 
 
 def draw(results: Path, figures: Path) -> None:
@@ -67,7 +68,7 @@ def keep(results: Path, figures: Path) -> None:
     """Copies results and the figures that are shown to where the page has them, and renews its tables."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     shown = [figures / folder / f"{name}.png" for folder, names in SHOWN.items() for name in names]
-    for file in (*sorted(results.glob("*.jsonl")), *shown):
+    for file in (*sorted(results.glob("*.json*")), *shown):
         if file.parent != RESULTS:
             shutil.copyfile(file, RESULTS / file.name)
     renew(PAGE, tables.all_tables(RESULTS))
@@ -75,7 +76,7 @@ def keep(results: Path, figures: Path) -> None:
 
 def main(
     cut: Annotated[bool, typer.Option("--cut", help="A little of everything; keeps nothing.")] = False,
-    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page from what is kept.")] = False,
+    stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
 ) -> None:
     """Measure, draw, print the tables, and renew docs/reproduction.md."""
     console, started = Console(width=max(Console().width, 120), highlight=False), time.perf_counter()

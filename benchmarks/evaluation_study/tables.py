@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.evaluation_study import masses
 from benchmarks.evaluation_study.commands import EQUAL_POST, EQUAL_PRE, SHIPPED, WITH_MASS
 from benchmarks.tables import Goal, goal_table
 from toptheta_npu._tables import Table
@@ -16,6 +17,10 @@ Points = Mapping[Point, Measurement]
 #: So many times fewer V rows than dense attention at least, and at most so many points of right answers less.
 FEWER, POINTS = 8.0, 2.0
 PLAIN = "top-theta:sdc=none"
+#: What Top-θ is compared with directly.
+RIVALS = ("top-k", "pages", "blasst")
+#: The file of the discarded masses among the results.
+MASSES = "masses.json"
 
 
 def all_tables(folder: Path) -> dict[str, Table]:
@@ -25,7 +30,9 @@ def all_tables(folder: Path) -> dict[str, Table]:
     )
     return {
         "study tradeoff": tradeoff(perplexity),
+        "study pairs": pairs(perplexity),
         "study compensations": compensations(perplexity),
+        "study masses": masses.as_table(folder / MASSES),
         "study layers": first_layers(perplexity),
         "study union": union(perplexity),
         "study retrieval": answers(retrieval),
@@ -47,6 +54,19 @@ def tradeoff(points: Points) -> Table:
     ]  # fmt: skip
     columns = ("method", "k", "perplexity against dense", "V rows: mean / p95 / max", "K+V", "k̃/k")
     return Table("Perplexity against what is read", columns, rows)
+
+
+def pairs(points: Points) -> Table:
+    """Top-θ against its rivals themselves, window by window."""
+    labels = {point.method: point.label for point in points}
+    rows = []
+    for point, found in points.items():
+        if point.method == "top-theta" and point.table in SHIPPED:
+            rivals = [_found(points, method, None, point.k) for method in RIVALS]
+            changes = ["" if rival is None else str(change(found, rival)) for rival in rivals]
+            rows.append([point.label, _k(point), *changes])
+    columns = ("method", "k", *(f"against {labels[method]}" for method in RIVALS))
+    return Table("Perplexity against that of rivals", columns, rows)
 
 
 def compensations(points: Points) -> Table:
