@@ -41,11 +41,8 @@ class Sharding:
 
     def __post_init__(self) -> None:
         check_interleave(self.interleave)
-        for name, number, most in (("world_size", self.world_size, 2**31), ("rank", self.rank, self.world_size - 1)):
-            if type(number) is not int:
-                raise TopThetaTypeError(name, "an int", type(number).__name__)
-            if not (name == "world_size") <= number <= most:
-                raise TopThetaValueError(name, f"{int(name == 'world_size')} to {most}", shown(number))
+        _check_count("world_size", self.world_size, 1, 2**31 - 1)
+        _check_count("rank", self.rank, 0, self.world_size - 1)
 
     @classmethod
     def of_group(cls, interleave: int, group: dist.ProcessGroup | None = None) -> Sharding:
@@ -83,3 +80,10 @@ def check_interleave(interleave: object) -> None:
         raise TopThetaTypeError("interleave", "an int, the keys per block", type(interleave).__name__)
     if not 1 <= interleave < 2**31:
         raise TopThetaValueError("interleave", "at least 1 key per block, below 2^31", shown(interleave))
+
+
+def _check_count(name: str, number: object, least: int, most: int) -> None:
+    if type(number) is not int:
+        raise TopThetaTypeError(name, "an int", type(number).__name__)
+    if not least <= number <= most:
+        raise TopThetaValueError(name, f"{least} to {most}", shown(number))
