@@ -26,9 +26,10 @@ from toptheta_npu.models import DriftControl, ShardedCache, sparsify
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """A process group with this process alone."""
+    """A process group with this process alone, and no gradients."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
+    with torch.no_grad():
+        yield
     dist.destroy_process_group()
 
 
@@ -139,14 +140,14 @@ def test_what_a_spread_cache_cannot_do_is_refused(options: dict[str, object], me
         model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
 
 
-@pytest.mark.usefixtures("group", "no_grad")
+@pytest.mark.usefixtures("group")
 def test_a_spread_cache_outside_of_sparsify_is_refused_in_the_first_step() -> None:
     model = model_of()
     with pytest.raises(TopThetaNotImplementedError, match="past_key_values: .* within sparsify, .*; enter sparsify, or"):
         model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
 
 
-@pytest.mark.usefixtures("group", "no_grad")
+@pytest.mark.usefixtures("group")
 def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
     model, cache = model_of(), ShardedCache(model_of().config)
     with sparsify(model, table_of(), k=K):
@@ -158,7 +159,7 @@ def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
         model(tokens(1, 1), past_key_values=cache)
 
 
-@pytest.mark.usefixtures("group", "no_grad")
+@pytest.mark.usefixtures("group")
 def test_a_reset_cache_serves_again() -> None:
     model, cache, text = model_of(), ShardedCache(model_of().config), tokens(1, 40)
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,13 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * count, outputs
     return [torch.load(folder / str(rank)) for rank in range(count)]
+
+
+@lru_cache
+def alone(name: str) -> dict[str, Any]:
+    """What one process generates that holds all keys."""
+    torch.set_num_threads(1)
+    return generate(name, sharded=False)
 
 
 def same(tensors: list[Tensor]) -> Tensor:
@@ -116,8 +124,7 @@ def test_ties_are_between_ranks(played: Results) -> None:
 
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_generation_with_a_spread_cache_gives_the_tokens_of_one_process(played: Results, name: str) -> None:
-    torch.set_num_threads(1)
-    whole, ranks = generate(name, sharded=False), [rank["generations"][name] for rank in played]
+    whole, ranks = alone(name), [rank["generations"][name] for rank in played]
     logits = same([rank["logits"] for rank in ranks])
     assert torch.equal(same([rank["tokens"] for rank in ranks]), whole["tokens"])
     torch.testing.assert_close(logits, whole["logits"], atol=1e-3, rtol=0)
@@ -125,7 +132,7 @@ def test_generation_with_a_spread_cache_gives_the_tokens_of_one_process(played: 
 
 @pytest.mark.parametrize("name", GENERATIONS)
 def test_each_key_lies_on_one_rank(played: Results, name: str) -> None:
-    length = generate(name, sharded=False)["tokens"].shape[1] - 1  # nobody asks for the keys of the last token
+    length = alone(name)["tokens"].shape[1] - 1  # nobody asks for the keys of the last token
     interleave = GENERATIONS[name].get("interleave", 32)
     for layer in range(LAYERS):
         held = [rank["generations"][name]["held"][layer] for rank in played]
