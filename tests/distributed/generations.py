@@ -16,10 +16,12 @@ NEW_TOKENS = 8
 _PROSE = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. However little known the feelings or views of such a man may be on his first entering a neighbourhood, this "
-    "truth is so well fixed in the minds of the surrounding families, that he is considered as the rightful property of "
-    "some one or other of their daughters. "
+    "truth is so well fixed in the minds of the surrounding families, that he is considered as the rightful property "
+    "of some one or other of their daughters. "
 )
-_CODE = "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n    return result\n\n"
+_CODE = (
+    "def total(numbers):\n    result = 0\n    for number in numbers:\n        result += number\n    return result\n\n"
+)
 
 #: Options of `sparsify`, of the cache and of generate, and how many texts.
 GENERATIONS: dict[str, dict[str, Any]] = {

@@ -24,20 +24,22 @@ from toptheta_npu.errors import TopThetaError
 
 #: How long a rank waits for the others; the one that is gone makes all others wait so long once.
 SECONDS = 60
-_OTHERS = ("all_reduce", "all_gather", "all_gather_object", "broadcast", "send", "recv", "isend", "irecv", "reduce",
-           "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier")  # fmt: skip
+_OTHERS = (
+    "all_reduce", "all_gather_into_tensor", "all_gather_object", "broadcast", "send", "recv", "isend", "irecv",
+    "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
+)  # fmt: skip
 SENT: list[int] = []
 
 
 def count_what_is_sent() -> None:
     """Every byte that this process hands to a collective goes to `SENT`; other collectives than the one are refused."""
-    original = dist.all_gather_into_tensor
+    original = dist.all_gather
 
-    def counting(received: Tensor, sent: Tensor, **options: Any) -> Any:
+    def counting(received: list[Tensor], sent: Tensor, **options: Any) -> Any:
         SENT.append(sent.numel() * sent.element_size())
         return original(received, sent, **options)
 
-    dist.all_gather_into_tensor = counting
+    dist.all_gather = counting
     for name in _OTHERS:
         setattr(dist, name, _refuse(name))
 
@@ -59,7 +61,7 @@ def sent() -> Iterator[list[int]]:
 
 
 def play_steps(rank: int, ranks: int) -> dict[str, Any]:
-    """Each step twice: of the first call the ranks may have to agree on its kind, the second sends its results alone."""
+    """Each step twice: before the first the ranks may have to agree on its kind, the second sends its results alone."""
     results = {}
     for name, scene in SCENES.items():
         arguments = share(inputs_of(scene), scene, rank, ranks)

@@ -24,6 +24,7 @@ _MODES = [
     *((sdc, vmc, "pre_softmax") for sdc in ("exact", "exp_threshold", "offline") for vmc in (False, True)),
     ("none", False, "pre_softmax"), ("exact", False, "post_softmax"), ("exact", True, "post_softmax"),
 ]  # fmt: skip
+_HEADS = ("num_heads", "num_key_value_heads")
 _BASE = Case("step", heads=8, lengths=(150, 33, 0, 1), lengths_as="int64", head_dim=32, keep=0.1, theta="mixed")
 
 
@@ -52,7 +53,8 @@ def _scenes() -> dict[str, Scene]:
         for options in (
             {"dtype": "float16", "vmc": True}, {"dtype": "bfloat16", "vmc": True}, {"dtype": "bfloat16", **post},
             {"layout": "BSND"}, {"layout": "BSH", "dtype": "float16"}, {"kv_heads": 8}, {"kv_heads": 1, "vmc": True},
-            {"lengths": (40, 90, 0), "starts": (60, 0, 30), "vmc": True}, {"lengths": (40, 90), "starts": (60, 5), **post},
+            {"lengths": (40, 90, 0), "starts": (60, 0, 30), "vmc": True},
+            {"lengths": (40, 90), "starts": (60, 5), **post},
             {"lengths": (128,), "lengths_as": "none", "vmc": True}, {"theta": "nothing"}, {"theta": "inf", "vmc": True},
             {"theta": "dense"}, {"theta": "quantile", "shared_theta": True, "lengths": (90, 90)}, {"lengths": (0, 0)},
             {**paged, "vmc": True}, {**paged, **post}, {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
@@ -80,7 +82,7 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
     column = torch.arange(len(mine))
     valid = ((column >= first[:, None]) & (column < last[:, None]))[:, None, :, None]
     key, value = (cache.masked_fill(~valid, torch.nan) for cache in (key, value))
-    taken = ("query", "threshold", "input_layout", "placement", "sdc", "discarded_mass", "num_heads", "num_key_value_heads")
+    taken = ("query", "threshold", "input_layout", "placement", "sdc", "discarded_mass", *_HEADS)
     arguments = {name: inputs.arguments[name] for name in taken if name in inputs.arguments}
     if case.paged:
         generator = torch.Generator().manual_seed(rank)
@@ -122,7 +124,9 @@ TIES = {
 
 def tied(seed: int, options: dict[str, str], spread: str | int) -> tuple[Inputs, Scene]:
     """Rows whose scores are small integers, so that several are largest; each V row says where it lies."""
-    case = Case("tie", heads=4, lengths=(24, 17, 5), lengths_as="int64", head_dim=16, sdc="none", block_size=4, **options)
+    case = Case(
+        "tie", heads=4, lengths=(24, 17, 5), lengths_as="int64", head_dim=16, sdc="none", block_size=4, **options
+    )
     generator = torch.Generator().manual_seed(seed)
     inputs = make_inputs(replace(case, theta="inf"), seed=seed)
     rows, dtype = inputs.rows, case.torch_dtype

@@ -39,9 +39,7 @@ def step(**changes: object) -> torch.Tensor:
     return context_parallel_attention(**{**arguments, **changes})  # type: ignore[arg-type]
 
 
-@given(
-    world_size=st.integers(1, 6), interleave=st.integers(1, 9), length=st.integers(0, 80), first=st.integers(0, 80)
-)
+@given(world_size=st.integers(1, 6), interleave=st.integers(1, 9), length=st.integers(0, 80), first=st.integers(0, 80))
 def test_every_key_lies_on_one_rank_in_its_order(world_size: int, interleave: int, length: int, first: int) -> None:
     ranks = [Sharding(rank, world_size, interleave) for rank in range(world_size)]
     assert sorted(key for rank in ranks for key in rank.positions(0, length).tolist()) == list(range(length))
@@ -74,7 +72,7 @@ def test_exchanged_bytes_are_those_of_the_formula_in_the_documentation(head_dim:
         ({"value_sum": torch.ones(1, 4, 16)}, TopThetaValueError, r"value_sum: expected shape \[1, 2, 16\] \[B, Hkv"),
         ({"value_sum": torch.ones(1, 2, 16), "sdc": "none"}, TopThetaValueError, "value_sum: expected no VMC with sdc"),
         ({"sdc": "offline"}, TopThetaValueError, "discarded_mass: expected the calibrated estimate"),
-        ({"placement": "post_softmax", "sdc": "none"}, TopThetaValueError, "sdc: expected 'exact' with placement='post"),
+        ({"placement": "post_softmax", "sdc": "none"}, TopThetaValueError, "sdc: expected 'exact' with placement="),
         ({"actual_seq_lengths": torch.tensor([9])}, TopThetaValueError, r"actual_seq_lengths\[0\]: expected 0 to 8"),
         ({"group": "gloo"}, TopThetaTypeError, "group: expected a torch.distributed.ProcessGroup or None, got str"),
         (
@@ -143,7 +141,7 @@ def test_what_a_spread_cache_cannot_do_is_refused(options: dict[str, object], me
 @pytest.mark.usefixtures("group")
 def test_a_spread_cache_outside_of_sparsify_is_refused_in_the_first_step() -> None:
     model = model_of()
-    with pytest.raises(TopThetaNotImplementedError, match="past_key_values: .* within sparsify, .*; enter sparsify, or"):
+    with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values: .* within sparsify, .*; enter spars"):
         model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
 
 
@@ -152,7 +150,7 @@ def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
     model, cache = model_of(), ShardedCache(model_of().config)
     with sparsify(model, table_of(), k=K):
         model(tokens(1, 40), past_key_values=cache)
-        with pytest.raises(TopThetaNotImplementedError, match="a prompt in one call, .*, got 5 tokens after 40; prefill"):
+        with pytest.raises(TopThetaNotImplementedError, match=r"a prompt in one call, .*, got 5 tokens after 40; pre"):
             model(tokens(1, 5), past_key_values=cache)
         with pytest.raises(TopThetaNotImplementedError, match="a cache that is never cropped"):
             cache.crop(-1)

@@ -62,7 +62,7 @@ def same(tensors: list[Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_a_step_is_that_of_one_process(played: Results, name: str) -> None:
-    """The same elements are kept, exactly, and numbers agree with the float64 oracle as closely as one process has to."""
+    """The same elements are kept, exactly, and numbers agree with the oracle as closely as those of one process."""
     scene = SCENES[name]
     inputs = inputs_of(scene)
     case, expected = inputs.case, inputs.expected
@@ -174,5 +174,5 @@ def test_ranks_do_not_wait_for_one_that_is_gone(played: Results) -> None:
     *others, last = [rank["gone"] for rank in played]
     assert last == "gone"
     for message in others:
-        assert message.startswith("TopThetaValueError: group: expected every rank in this call, over a backend for tens")
+        assert message.startswith("TopThetaValueError: group: expected every rank in this call, over a backend for")
         assert "got one that is gone, late or in another call" in message

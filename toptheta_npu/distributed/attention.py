@@ -56,8 +56,8 @@ def context_parallel_attention(
         value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on.
         interleave: None if rank r + 1 holds the keys that follow those of rank r; else the keys per block of a
             `Sharding`. It decides only between largest elements that are equal, in rows that keep nothing else: the
-            lowest key of the sequence wins. Looking for it needs the values of tensors, and a second exchange where there
-            is such a row; so on other devices than a CPU, with ``interleave``, the lowest rank wins.
+            lowest key of the sequence wins. To find it takes a second exchange, on a CPU and where there is such a row;
+            on other devices, where a look at such rows would be a wait, the lowest rank wins.
         group: any backend for the device of the tensors; None: the default group.
 
     Returns:

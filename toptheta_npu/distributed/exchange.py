@@ -56,9 +56,9 @@ class Exchange:
             TopThetaValueError: a rank is gone or late, or the group has no backend for the device.
         """
         sent = torch.cat([tensor.reshape(-1).view(torch.int32) for tensor in tensors])
-        received = sent.new_empty(self.world_size * sent.numel())
+        received = sent.new_empty((self.world_size, sent.numel()))
         try:
-            dist.all_gather_into_tensor(received, sent, group=self._group)
+            dist.all_gather(list(received), sent, group=self._group)
         except RuntimeError as error:
             reason = shortened(str(error).split("\n")[0])
             raise TopThetaValueError(
@@ -66,7 +66,7 @@ class Exchange:
                 f"one that is gone, late or in another call, or no such backend ({reason})",
                 "look at what the other ranks wrote",
             ) from error  # fmt: skip
-        columns = received.view(self.world_size, -1).split([tensor.numel() for tensor in tensors], dim=1)
+        columns = received.split([tensor.numel() for tensor in tensors], dim=1)
         return [
             column.view(tensor.dtype).reshape(self.world_size, *tensor.shape)
             for column, tensor in zip(columns, tensors, strict=True)

@@ -17,11 +17,11 @@ from .rows import Rows
 
 
 class ShardedCache(Cache):
-    """Pass it to ``generate`` as ``past_key_values`` in all ranks, within `sparsify`, and each keeps its share of K and V.
+    """A cache for ``generate`` within `sparsify`, of which each rank of a process group keeps a share of K and V.
 
     Every rank runs the whole model with the same input, and in each decode step and layer reads the keys of its own
     share alone: see `context_parallel_attention`. So the tokens are those of one process; where they are drawn, all
-    ranks need the same seed. A prompt is one call, in which every rank has all of its keys; after it come single tokens.
+    ranks need the same seed. A prompt is one call, in which each rank has all of its keys; then come single tokens.
     Beam search works, ``crop`` does not, and neither do statistics nor drift control. Layers with a sliding window
     are kept whole in every rank.
 
