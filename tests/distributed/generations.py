@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tests.models.tiny import left_padded
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.models import NothingSparsifiedWarning, ShardedCache, sparsify
 
-NEW_TOKENS = 8
+NEW_TOKENS = 6
 _PROSE = (
     "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
     "wife. However little known the feelings or views of such a man may be on his first entering a neighbourhood, this "
@@ -45,16 +46,16 @@ def model_and_tokenizer() -> tuple[Any, Any]:
 
 def prompt(texts: int, length: int | None) -> dict[str, torch.Tensor]:
     _, tokenizer = model_and_tokenizer()
-    tokens = [tokenizer(text, return_tensors="pt").input_ids for text in (_PROSE * 7, _CODE * 9)[:texts]]
+    tokens = [tokenizer(text, return_tensors="pt").input_ids for text in (_PROSE * 3, _CODE * 4)[:texts]]
     return left_padded([each[:, :length] for each in tokens])
 
 
-def generate(name: str, *, sharded: bool) -> dict[str, Any]:
+def generate(name: str, group: dist.ProcessGroup | None = None, *, sharded: bool) -> dict[str, Any]:
     """Tokens, the logits behind them and, of a spread cache, how many keys of each layer lie here."""
     options = GENERATIONS[name]
     model, _ = model_and_tokenizer()
     table = load_tiny_llama_thresholds(options.get("placement", "pre_softmax"))
-    cache = ShardedCache(model.config, interleave=options.get("interleave", 32)) if sharded else None
+    cache = ShardedCache(model.config, interleave=options.get("interleave", 32), group=group) if sharded else None
     with warnings.catch_warnings(), sparsify(model, table, k=32, **options.get("sparsify", {})):
         warnings.simplefilter("ignore", NothingSparsifiedWarning)  # the short prompt
         result = model.generate(

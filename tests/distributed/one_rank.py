@@ -1,6 +1,6 @@
-"""One of the ranks that hold sequences together; run as ``python -m tests.distributed.one_rank RANK RANKS FOLDER``.
+"""One of three ranks that hold sequences together; run as ``python -m tests.distributed.one_rank RANK FOLDER``.
 
-Goes through all scenes in one process group and writes what it got to FOLDER/RANK.
+Goes through all scenes in the group of all three and in that of the first two, and writes what it got to FOLDER/RANK.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from toptheta_npu.errors import TopThetaError
 
 #: How long a rank waits for the others; the one that is gone makes all others wait so long once.
 SECONDS = 60
+RANKS = 3
+Group = dist.ProcessGroup | None
 _OTHERS = (
     "all_reduce", "all_gather_into_tensor", "all_gather_object", "broadcast", "send", "recv", "isend", "irecv",
-    "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
+    "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter",
+    "barrier",
 )  # fmt: skip
 SENT: list[int] = []
 
@@ -60,11 +63,11 @@ def sent() -> Iterator[list[int]]:
     sizes.extend(SENT)
 
 
-def play_steps(rank: int, ranks: int) -> dict[str, Any]:
+def play_steps(rank: int, ranks: int, group: Group) -> dict[str, Any]:
     """Each step twice: before the first the ranks may have to agree on its kind, the second sends its results alone."""
     results = {}
     for name, scene in SCENES.items():
-        arguments = share(inputs_of(scene), scene, rank, ranks)
+        arguments = share(inputs_of(scene), scene, rank, ranks) | {"group": group}
         first = context_parallel_attention_with_stats(**arguments)
         with sent() as sizes:
             again = context_parallel_attention_with_stats(**arguments)
@@ -73,19 +76,19 @@ def play_steps(rank: int, ranks: int) -> dict[str, Any]:
     return results
 
 
-def play_ties(rank: int, ranks: int) -> dict[str, Any]:
+def play_ties(rank: int, ranks: int, group: Group) -> dict[str, Any]:
     results = {}
     for name, tie in TIES.items():
         inputs, scene = tied(*tie)
-        results[name] = context_parallel_attention(**share(inputs, scene, rank, ranks))
+        results[name] = context_parallel_attention(**share(inputs, scene, rank, ranks), group=group)
     return results
 
 
-def play_generations() -> dict[str, Any]:
+def play_generations(group: Group) -> dict[str, Any]:
     results = {}
     for name in GENERATIONS:
         with sent() as sizes:
-            results[name] = generate(name, sharded=True)
+            results[name] = generate(name, group, sharded=True)
         results[name]["sent"] = sizes
     return results
 
@@ -108,20 +111,20 @@ def errors(rank: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def play_errors(rank: int) -> dict[str, str]:
+def play_errors(rank: int, group: Group) -> dict[str, str]:
     results = {}
     for name, arguments in errors(rank).items():
         try:
-            context_parallel_attention(**arguments)
+            context_parallel_attention(**arguments, group=group)
             results[name] = "no error"
         except TopThetaError as error:
             results[name] = f"{type(error).__name__}: {error}"
     return results
 
 
-def play_gone(rank: int, ranks: int) -> str:
+def play_gone(rank: int) -> str:
     """The last rank is gone, the others go on to the next step."""
-    if rank == ranks - 1:
+    if rank == RANKS - 1:
         return "gone"
     try:
         context_parallel_attention(**errors(rank)["good"])
@@ -130,17 +133,30 @@ def play_gone(rank: int, ranks: int) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def main(rank: int, ranks: int, folder: Path) -> None:
+def play(rank: int, ranks: int, group: Group) -> dict[str, Any]:
+    """All scenes in one group."""
+    return {
+        "steps": play_steps(rank, ranks, group),
+        "ties": play_ties(rank, ranks, group),
+        "generations": play_generations(group),
+        "errors": play_errors(rank, group),
+    }
+
+
+def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     init = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS))
+    dist.init_process_group("gloo", init_method=init, rank=rank, world_size=RANKS, timeout=timedelta(seconds=SECONDS))
+    pair = dist.new_group([0, 1])
     count_what_is_sent()
-    results: dict[str, Any] = {"steps": play_steps(rank, ranks), "ties": play_ties(rank, ranks)}
-    results |= {"generations": play_generations(), "errors": play_errors(rank), "gone": play_gone(rank, ranks)}
+    results: dict[int, Any] = {3: play(rank, 3, None)}
+    if rank < 2:
+        results[2] = play(rank, 2, pair)
+    results[3]["gone"] = play_gone(rank)
     torch.save(results, folder / str(rank))
     # the threads of a group whose other ranks are gone may abort an orderly end
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

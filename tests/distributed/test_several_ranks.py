@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.distributed.generations import GENERATIONS, NEW_TOKENS, generate
+from tests.distributed.one_rank import RANKS
 from tests.distributed.scenes import SCENES, TIES, inputs_of, positions, tied
 from tests.helpers import assert_within_yardstick, from_layout, yardstick
 from toptheta_npu import incremental_attention
@@ -21,30 +22,36 @@ from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.distributed import exchanged_bytes
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 180
+SECONDS = 300
 KEY_VALUE_HEADS, LAYERS = 2, len(load_tiny_llama_thresholds("pre_softmax").layer_k)
 Results = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """What each rank got."""
-    folder, count = tmp_path_factory.mktemp("ranks"), request.param
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[int, Any]]:
+    """What each of three processes got, by the size of the group."""
+    folder = tmp_path_factory.mktemp("ranks")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed.one_rank", str(rank), str(count), str(folder)], cwd=ROOT,
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-m", "tests.distributed.one_rank", str(rank), str(folder)], cwd=ROOT, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
-        for rank in range(count)
+        for rank in range(RANKS)
     ]  # fmt: skip
     try:
         outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * count, outputs
-    return [torch.load(folder / str(rank)) for rank in range(count)]
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, outputs
+    return [torch.load(folder / str(rank)) for rank in range(RANKS)]
+
+
+@pytest.fixture(params=[2, RANKS], ids=["2 ranks", "3 ranks"])
+def played(request: pytest.FixtureRequest, processes: list[dict[int, Any]]) -> Results:
+    """What each rank of a group got."""
+    return [results[request.param] for results in processes if request.param in results]
 
 
 @lru_cache
@@ -170,8 +177,8 @@ def test_all_ranks_raise_where_their_arguments_differ_and_go_on_afterwards(
         assert message in rank["errors"][name]
 
 
-def test_ranks_do_not_wait_for_one_that_is_gone(played: Results) -> None:
-    *others, last = [rank["gone"] for rank in played]
+def test_ranks_do_not_wait_for_one_that_is_gone(processes: list[dict[int, Any]]) -> None:
+    *others, last = [results[RANKS]["gone"] for results in processes]
     assert last == "gone"
     for message in others:
         assert message.startswith("TopThetaValueError: group: expected every rank in this call, over a backend for")

@@ -39,11 +39,12 @@ class Exchange:
                 "torch.distributed", "an initialised process group", "none",
                 "start with torchrun and call torch.distributed.init_process_group",
             )  # fmt: skip
-        if group is dist.GroupMember.NON_GROUP_MEMBER:
+        chosen: object = dist.group.WORLD if group is None else group
+        if chosen == dist.GroupMember.NON_GROUP_MEMBER:  # what new_group gives to processes that are not in the group
             raise TopThetaValueError("group", "a group with this process in it", "another", "call in its members only")
-        if group is not None and not isinstance(group, dist.ProcessGroup):
-            raise TopThetaTypeError("group", "a torch.distributed.ProcessGroup or None", type(group).__name__)
-        self._group: dist.ProcessGroup = dist.group.WORLD if group is None else group
+        if not isinstance(chosen, dist.ProcessGroup):
+            raise TopThetaTypeError("group", "a torch.distributed.ProcessGroup or None", type(chosen).__name__)
+        self._group = chosen
         self.rank, self.world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -59,7 +59,7 @@ class ShardedCache(Cache):
         )
 
 
-class ShardedLayer(DynamicLayer):  # type: ignore[misc]
+class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """One layer: ``keys`` and ``values`` are this rank's share, the length is that of the whole sequence.
 
     Attributes:
@@ -67,9 +67,14 @@ class ShardedLayer(DynamicLayer):  # type: ignore[misc]
     """
 
     def __init__(self, sharding: Sharding, group: dist.ProcessGroup | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sharding, self.group = sharding, group
         self._length = 0
+
+    @property
+    def share(self) -> tuple[Tensor, Tensor]:
+        """This rank's keys and values, [B, Hkv, S, D], once there are tokens."""
+        return cast(Tensor, self.keys), cast(Tensor, self.values)
 
     def get_seq_length(self) -> int:
         """Tokens of the whole sequence."""
@@ -90,8 +95,9 @@ class ShardedLayer(DynamicLayer):  # type: ignore[misc]
             self.is_initialized = True
         mine = (self.sharding.positions(first, first + new) - first).to(key_states.device)
         if len(mine):
-            self.keys = torch.cat([self.keys, key_states.index_select(2, mine)], 2)
-            self.values = torch.cat([self.values, value_states.index_select(2, mine)], 2)
+            keys, values = self.share
+            self.keys = torch.cat([keys, key_states.index_select(2, mine)], 2)
+            self.values = torch.cat([values, value_states.index_select(2, mine)], 2)
         self._length = first + new
         if not first:
             return key_states, value_states
@@ -99,7 +105,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[misc]
 
     def local_rows(self, rows: Rows) -> Rows:
         """Where the valid ones among this rank's keys lie, for the rows of a decode step."""
-        held = self.keys.shape[2]
+        held = self.share[0].shape[2]
         if rows.lengths is None:
             host = torch.full((len(rows.counts),), held)
             return Rows(held, host[:, None].to(rows.counts.device), None, None, host)

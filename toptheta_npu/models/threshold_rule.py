@@ -164,12 +164,12 @@ class ThresholdRule:
                 raise TopThetaNotImplementedError(
                     name, "none with a ShardedCache", "some", "leave it out, or pass DynamicCache()"
                 )
-        rows = layer.local_rows(call.rows)
+        rows, (key, value) = layer.local_rows(call.rows), layer.share
         arguments = self._thresholds_and_options(call, call.rows.counts[:, 0])
         return context_parallel_attention(
-            call.query, layer.keys, layer.values, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
+            call.query, key, value, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
             key_start=rows.starts, scale_value=call.scaling, interleave=layer.sharding.interleave, group=layer.group,
-            value_sum=cached.value_sum(layer.values, rows) if self._options.vmc else None, **arguments,
+            value_sum=cached.value_sum(value, rows) if self._options.vmc else None, **arguments,
         )  # fmt: skip
 
     def _prefill(self, call: AttentionCall) -> Tensor:
