@@ -17,8 +17,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model, tokenizer = load_tiny_llama()
-    prompt = tokenizer(TEXT * 20, return_tensors="pt")
-    options = {"max_new_tokens": 16, "min_new_tokens": 16, "do_sample": False}
+    prompt = tokenizer(TEXT * 12, return_tensors="pt")
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
     with sparsify(model, load_tiny_llama_thresholds("pre_softmax"), k=64):
         whole = model.generate(**prompt, **options)
         cache = ShardedCache(model.config, interleave=32)
@@ -26,7 +26,7 @@ def main() -> None:
     if not torch.equal(spread, whole):
         raise SystemExit(f"rank {dist.get_rank()}: other tokens than one process has")
     held, length = cache.layers[-1].keys.shape[2], cache.get_seq_length()
-    print(f"rank {dist.get_rank()} held {held} of {length} keys and continued: {tokenizer.decode(spread[0, -16:])!r}")
+    print(f"rank {dist.get_rank()} held {held} of {length} keys and continued: {tokenizer.decode(spread[0, -12:])!r}")
     dist.destroy_process_group()
 
 

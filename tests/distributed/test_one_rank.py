@@ -21,7 +21,9 @@ from toptheta_npu.distributed import (
     context_parallel_attention_with_stats,
     exchanged_bytes,
 )
-from toptheta_npu.models import DriftControl, ShardedCache, sparsify
+from toptheta_npu.models import DriftControl, ShardedCache, sparsify, value_mean
+from toptheta_npu.models.rows import Rows
+from toptheta_npu.models.value_mean import sum_values
 
 
 @pytest.fixture
@@ -166,6 +168,25 @@ def test_a_reset_cache_serves_again() -> None:
         for _ in range(2):
             assert torch.equal(model.generate(text, **options, past_key_values=cache), expected)
             cache.reset()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_step_sums_no_v_rows_but_the_new_one_whichever_rank_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[int] = []
+
+    def counting(value: torch.Tensor, rows: Rows) -> torch.Tensor:
+        summed.append(value.shape[2])
+        return sum_values(value, rows)
+
+    monkeypatch.setattr(value_mean, "sum_values", counting)
+    model = model_of()
+    cache = ShardedCache(model.config)
+    for layer in cache.layers:
+        layer.sharding = Sharding(1, 2, 3)  # as if another rank held every other block
+    with sparsify(model, table_of(), k=K):
+        model.generate(tokens(1, 40), max_new_tokens=12, min_new_tokens=12, past_key_values=cache, do_sample=False)
+    assert [layer.keys.shape[2] for layer in cache.layers] == [Sharding(1, 2, 3).held(51)] * 2
+    assert summed == [Sharding(1, 2, 3).held(41)] * 2  # the first step of each layer
 
 
 def test_the_module_needs_no_transformers() -> None:
