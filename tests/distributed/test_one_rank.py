@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from tests.models.tiny import K, model_of, table_of, tokens
-from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu import (
+    TopThetaNotImplementedError,
+    TopThetaTypeError,
+    TopThetaValueError,
+    incremental_attention_partial,
+    use_backend,
+)
 from toptheta_npu.distributed import (
     Sharding,
     context_parallel_attention,
@@ -113,6 +119,22 @@ def test_without_a_process_group() -> None:
 def test_unusable_shardings_raise(arguments: tuple[int, int, int], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Sharding(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [40, 128])
+def test_the_native_kernel_gives_a_key_the_same_score_in_any_share(dtype: torch.dtype, head_dim: int) -> None:
+    """Thresholds that equal a score, bit for bit: ranks keep what one process keeps, however narrowly."""
+    generator = torch.Generator().manual_seed(head_dim)
+    query, key = (torch.randn(1, *shape, head_dim, generator=generator).to(dtype) for shape in ((4, 1), (2, 90)))
+    never, shares = torch.full((4,), torch.inf), (slice(0, 7), slice(7, 61), slice(61, 90))
+    with use_backend("native", device="cpu"):
+        for one in range(0, 90, 5):
+            alone = key[:, :, one : one + 1]
+            score = incremental_attention_partial(query, alone, alone, never).maximum[0]
+            parts = [incremental_attention_partial(query, key[:, :, s], key[:, :, s], score).kept for s in shares]
+            whole = incremental_attention_partial(query, key, key, score).kept
+            assert torch.equal(torch.stack(parts).sum(0).int(), whole)
 
 
 @pytest.mark.usefixtures("group")
