@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from tests.models.tiny import K, model_of, table_of, tokens
+from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu import (
     TopThetaNotImplementedError,
     TopThetaTypeError,
@@ -27,7 +27,7 @@ from toptheta_npu.distributed import (
     context_parallel_attention_with_stats,
     exchanged_bytes,
 )
-from toptheta_npu.models import DriftControl, ShardedCache, sparsify, value_mean
+from toptheta_npu.models import DriftControl, ShardedCache, calibrate, sparsify, value_mean
 from toptheta_npu.models.rows import Rows
 from toptheta_npu.models.value_mean import sum_values
 
@@ -149,6 +149,7 @@ def test_a_group_without_any_key_gives_zeros() -> None:
 
 
 @pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -190,6 +191,18 @@ def test_a_reset_cache_serves_again() -> None:
         for _ in range(2):
             assert torch.equal(model.generate(text, **options, past_key_values=cache), expected)
             cache.reset()
+
+
+@pytest.mark.usefixtures("group")
+def test_layers_with_a_sliding_window_are_kept_whole() -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    model = new_model("qwen3", use_sliding_window=True, sliding_window=16, layer_types=kinds)
+    table = calibrate(model, tokens(4, 60, seed=1), k=K, layer_k=[0, 0])
+    cache, options = ShardedCache(model.config), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    with sparsify(model, table, k=K):
+        expected = model.generate(tokens(1, 40), **options)
+        assert torch.equal(model.generate(tokens(1, 40), **options, past_key_values=cache), expected)
+    assert [layer.keys.shape[2] for layer in cache.layers] == [15, 45]
 
 
 @pytest.mark.usefixtures("group")
