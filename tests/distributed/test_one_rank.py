@@ -89,6 +89,14 @@ def test_exchanged_bytes_are_those_of_the_formula_in_the_documentation(head_dim:
             "group: expected a group with this process in it, got another; call in its members only",
         ),
         (
+            {
+                "query": torch.ones(1, 4, 1, 16, device="meta"), "threshold": torch.zeros(4, device="meta"),
+                **{name: torch.ones(1, 2, 8, 16, device="meta") for name in ("key", "value")},
+            },
+            TopThetaNotImplementedError,
+            "query: expected a tensor on cpu or cuda or npu, got meta",
+        ),
+        (
             {name: torch.ones(1, 2, 0, 16) for name in ("key", "value")} | {"actual_seq_lengths": [1]},
             TopThetaValueError,
             r"actual_seq_lengths: expected 0, since the cache has no room, got \[1\]",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from .._checks import FLOAT32, check_modes, check_rows, check_tensor
+from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_rows, check_tensor
 from .._value_checks import are_seen
 from ..partials import merge_partials
 from .exchange import Exchange
@@ -165,6 +165,7 @@ def _attend(
         query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
         num_key_value_heads, input_layout, scale_value, "auto",
     )  # fmt: skip
+    check_device(query, DEVICES[:2])  # values on "meta" cannot be exchanged
     batch = len(query)
     if discarded_mass is not None:
         check_tensor("discarded_mass", discarded_mass, query, (batch, heads), FLOAT32, " [B, Hq]")
