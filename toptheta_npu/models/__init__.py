@@ -18,6 +18,7 @@ from .distributed import calibrate_distributed
 from .drift import DriftControl
 from .fingerprint import folder_fingerprint, model_fingerprint
 from .selection import apply_selection
+from .sharded_cache import ShardedCache
 from .shards import calibrate_shard
 from .sparse_run import SparseRun
 from .sparsify import NothingSparsifiedWarning, sparsify
@@ -30,6 +31,7 @@ __all__ = [
     "LayerSummary",
     "NothingSparsifiedWarning",
     "Recording",
+    "ShardedCache",
     "SparseRun",
     "apply_selection",
     "calibrate",

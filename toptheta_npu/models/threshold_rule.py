@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from .._value_checks import are_seen
+from ..distributed import context_parallel_attention
+from ..errors import TopThetaNotImplementedError
 from ..fallback.baselines import above_threshold
 from ..fallback.compensation import score_threshold
 from ..fallback.layout import count_group_rows, count_wanted_by, head_block
@@ -27,7 +29,9 @@ from ..prefill import prefill_attention
 from ..thresholds import ThresholdsAtK
 from .attention import AttentionCall
 from .drift import LayerDrift
+from .sharded_cache import ShardedLayer
 from .statistics import Recorder
+from .value_mean import CachedLayer
 
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
 PrefillMode = Literal["dense", "thresholded"]
@@ -124,6 +128,8 @@ class ThresholdRule:
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
     def _decode(self, call: AttentionCall) -> Tensor:
+        if call.cached is not None and isinstance(call.cached.layer, ShardedLayer):
+            return self._decode_sharded(call, call.cached, call.cached.layer)
         arguments = {
             "actual_seq_lengths": call.rows.lengths,
             "key_start": call.rows.starts,
@@ -151,6 +157,20 @@ class ThresholdRule:
                 None if wanted_by is None else wanted_by.unsqueeze(2), self._aims(call),
             )  # fmt: skip
         return out
+
+    def _decode_sharded(self, call: AttentionCall, cached: CachedLayer, layer: ShardedLayer) -> Tensor:
+        for name, unsupported in (("statistics", self._recorder), ("drift_control", self._drift)):
+            if unsupported is not None:
+                raise TopThetaNotImplementedError(
+                    name, "none with a ShardedCache", "some", "leave it out, or pass DynamicCache()"
+                )
+        rows, (key, value) = layer.local_rows(call.rows), layer.share
+        arguments = self._thresholds_and_options(call, call.rows.counts[:, 0])
+        return context_parallel_attention(
+            call.query, key, value, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
+            key_start=rows.starts, scale_value=call.scaling, interleave=layer.sharding.interleave, group=layer.group,
+            value_sum=cached.value_sum(value, rows) if self._options.vmc else None, **arguments,
+        )  # fmt: skip
 
     def _prefill(self, call: AttentionCall) -> Tensor:
         arguments = {**call.prompt, "vmc": self._options.vmc, **self._thresholds_and_options(call, call.rows.counts)}

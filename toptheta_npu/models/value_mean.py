@@ -111,6 +111,10 @@ class CachedLayer:
 
     def value_mean(self, value: Tensor, rows: Rows) -> Tensor:
         """The mean of the valid rows of ``value`` [B, Hkv, S, D], the new one included: float32 [B, Hkv, D]."""
+        return _mean(self.value_sum(value, rows), rows)
+
+    def value_sum(self, value: Tensor, rows: Rows) -> Tensor:
+        """The sum of those rows, with that of the last step and the newest row alone where nothing else changed."""
         count = rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
         known: RunningMean | None = self.known(STATE)
         if known is None:
@@ -124,10 +128,12 @@ class CachedLayer:
                 total = torch.where(follows[:, None, None], total, sum_values(value, rows))
         elif torch.equal(known.count + 1, count):
             total = known.total + _newest(value, rows)
+        elif known.is_about(self.layer.values, self.owner) and torch.equal(known.count, count):
+            total = known.total  # the new row lies on another rank
         else:
             total = sum_values(value, rows)
         self.keep(STATE, RunningMean(total, count, self.layer.values, self.owner))
-        return _mean(total, rows)
+        return total
 
 
 def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:

@@ -1,0 +1,140 @@
+"""Steps over sequences whose keys lie on several ranks: which there are, and what each rank has of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.cases import INF, Case
+from tests.helpers import Inputs, in_layout, make_inputs, page
+from toptheta_npu.distributed import Sharding
+
+#: Where the ranks' runs of keys end, as shares of the cache; "interleaved" ones go round in so many keys per block.
+RUNS = {
+    "even": {2: (0.5,), 3: (0.33, 0.67)},
+    "uneven": {2: (0.9,), 3: (0.02, 0.1)},
+    "first_empty": {2: (0.0,), 3: (0.0, 0.6)},
+    "middle_empty": {2: (0.7,), 3: (0.4, 0.4)},
+    "last_empty": {2: (1.0,), 3: (1.0, 1.0)},
+}
+_MODES = [
+    *((sdc, vmc, "pre_softmax") for sdc in ("exact", "exp_threshold", "offline") for vmc in (False, True)),
+    ("none", False, "pre_softmax"), ("exact", False, "post_softmax"), ("exact", True, "post_softmax"),
+]  # fmt: skip
+_HEADS = ("num_heads", "num_key_value_heads")
+_BASE = Case("step", heads=8, lengths=(150, 33, 0, 1), lengths_as="int64", head_dim=32, keep=0.1, theta="mixed")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A step, and how its keys are spread: a name of `RUNS`, or the keys per block."""
+
+    case: Case
+    spread: str | int
+
+    @property
+    def interleave(self) -> int | None:
+        return None if isinstance(self.spread, str) else self.spread
+
+
+def _scenes() -> dict[str, Scene]:
+    modes = [
+        Scene(replace(_BASE, sdc=sdc, vmc=vmc, placement=placement), spread)
+        for sdc, vmc, placement in _MODES
+        for spread in ("uneven", 16)
+    ]
+    spreads = [Scene(replace(_BASE, vmc=True), spread) for spread in (*RUNS, 1, 7, 1000)]
+    post, paged = {"placement": "post_softmax"}, {"paged": "4d", "block_size": 16}
+    forms = [
+        Scene(replace(_BASE, **options), spread)
+        for options in (
+            {"dtype": "float16", "vmc": True}, {"dtype": "bfloat16", "vmc": True}, {"dtype": "bfloat16", **post},
+            {"layout": "BSND"}, {"layout": "BSH", "dtype": "float16"}, {"kv_heads": 8}, {"kv_heads": 1, "vmc": True},
+            {"lengths": (40, 90, 0), "starts": (60, 0, 30), "vmc": True},
+            {"lengths": (40, 90), "starts": (60, 5), **post},
+            {"lengths": (128,), "lengths_as": "none", "vmc": True}, {"theta": "nothing"}, {"theta": "inf", "vmc": True},
+            {"theta": "dense"}, {"theta": "quantile", "shared_theta": True, "lengths": (90, 90)}, {"lengths": (0, 0)},
+            {**paged, "vmc": True}, {**paged, **post}, {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
+        )
+        for spread in ("uneven", 16)
+    ]  # fmt: skip
+    return {name_of(scene): scene for scene in (*modes, *spreads, *forms)}
+
+
+def name_of(scene: Scene) -> str:
+    default = Case("default")
+    given = [f"{name}={value}" for name, value in vars(scene.case).items() if value != getattr(default, name)]
+    return " ".join([str(scene.spread), *(part for part in given if not part.startswith("id="))])
+
+
+SCENES = _scenes()
+
+
+def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str, Any]:
+    """The arguments of one rank, with NaN in the rows that are not valid."""
+    case, rows = inputs.case, inputs.rows
+    mine = positions(scene.spread, rows.key.shape[2], rank, world_size)
+    first, last = ((mine < edge[:, None]).sum(1) for edge in (rows.starts, rows.starts + rows.lengths))
+    key, value = (cache[:, :, mine] for cache in (rows.key, rows.value))
+    column = torch.arange(len(mine))
+    valid = ((column >= first[:, None]) & (column < last[:, None]))[:, None, :, None]
+    key, value = (cache.masked_fill(~valid, torch.nan) for cache in (key, value))
+    taken = ("query", "threshold", "input_layout", "placement", "sdc", "discarded_mass", *_HEADS)
+    arguments = {name: inputs.arguments[name] for name in taken if name in inputs.arguments}
+    if case.paged:
+        generator = torch.Generator().manual_seed(rank)
+        arguments |= page(key, value, last, case.block_size, case.paged, case.blocks, torch.nan, generator)
+    else:
+        arguments |= {"key": in_layout(key, case.layout), "value": in_layout(value, case.layout)}
+    if case.lengths_as != "none":
+        arguments["actual_seq_lengths"] = last - first
+    if case.starts:
+        arguments["key_start"] = first
+    if case.vmc:
+        arguments["value_sum"] = value.float().masked_fill(~valid, 0.0).sum(2)
+    return arguments | {"interleave": scene.interleave}
+
+
+def positions(spread: str | int, capacity: int, rank: int, world_size: int) -> Tensor:
+    """The keys of the whole cache that a rank has."""
+    if isinstance(spread, int):
+        return Sharding(rank, world_size, spread).positions(0, capacity)
+    edges = [0, *(round(edge * capacity) for edge in RUNS[spread][world_size]), capacity]
+    return torch.arange(edges[rank], edges[rank + 1])
+
+
+def inputs_of(scene: Scene) -> Inputs:
+    return make_inputs(scene.case)
+
+
+#: Rows that keep nothing and whose largest elements are equal: the seed says which. Cases without `Case.theta`.
+TIES = {
+    f"{seed} {' '.join(map(str, options.values()))} {spread}": (seed, options, spread)
+    for seed in range(6)
+    for options in (
+        {"dtype": "float32"}, {"dtype": "bfloat16", "layout": "BSH"}, {"dtype": "float16", "paged": "4d"},
+        {"dtype": "float32", "paged": "3d", "layout": "BSND"},
+    )
+    for spread in ("even", 1, 3)
+}  # fmt: skip
+
+
+def tied(seed: int, options: dict[str, str], spread: str | int) -> tuple[Inputs, Scene]:
+    """Rows whose scores are small integers, so that several are largest; each V row says where it lies."""
+    case = Case(
+        "tie", heads=4, lengths=(24, 17, 5), lengths_as="int64", head_dim=16, sdc="none", block_size=4, **options
+    )
+    generator = torch.Generator().manual_seed(seed)
+    inputs = make_inputs(replace(case, theta="inf"), seed=seed)
+    rows, dtype = inputs.rows, case.torch_dtype
+    key = torch.randint(-3, 3, rows.key.shape[:3], generator=generator)[..., None].to(dtype)
+    value = torch.arange(rows.value.shape[2]).view(1, 1, -1, 1)
+    rows = replace(
+        rows, query=torch.ones_like(rows.query), key=key.expand_as(rows.key).clone(),
+        value=value.expand_as(rows.value).to(dtype).clone(), threshold=torch.full_like(rows.threshold, INF),
+    )  # fmt: skip
+    arguments = inputs.arguments | {"query": torch.ones_like(inputs.arguments["query"]), "threshold": rows.threshold}
+    return replace(inputs, rows=rows, arguments=arguments), Scene(case, spread)

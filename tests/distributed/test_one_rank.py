@@ -1,0 +1,237 @@
+"""What needs no second process: which keys lie where, what is refused, and a group of one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+from tests.models.tiny import K, model_of, new_model, table_of, tokens
+from toptheta_npu import (
+    TopThetaNotImplementedError,
+    TopThetaTypeError,
+    TopThetaValueError,
+    incremental_attention_partial,
+    use_backend,
+)
+from toptheta_npu.distributed import (
+    Sharding,
+    context_parallel_attention,
+    context_parallel_attention_with_stats,
+    exchanged_bytes,
+)
+from toptheta_npu.models import DriftControl, ShardedCache, calibrate, sparsify, value_mean
+from toptheta_npu.models.rows import Rows
+from toptheta_npu.models.value_mean import sum_values
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group with this process alone, and no gradients."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with torch.no_grad():
+        yield
+    dist.destroy_process_group()
+
+
+def step(**changes: object) -> torch.Tensor:
+    cache = torch.ones(1, 2, 8, 16)
+    arguments = {"query": torch.ones(1, 4, 1, 16), "key": cache, "value": cache, "threshold": torch.zeros(4)}
+    return context_parallel_attention(**{**arguments, **changes})  # type: ignore[arg-type]
+
+
+@given(world_size=st.integers(1, 6), interleave=st.integers(1, 9), length=st.integers(0, 80), first=st.integers(0, 80))
+def test_every_key_lies_on_one_rank_in_its_order(world_size: int, interleave: int, length: int, first: int) -> None:
+    ranks = [Sharding(rank, world_size, interleave) for rank in range(world_size)]
+    assert sorted(key for rank in ranks for key in rank.positions(0, length).tolist()) == list(range(length))
+    for rank in ranks:
+        held = rank.positions(0, length)
+        assert held.tolist() == sorted(held.tolist())
+        assert rank.held(length) == len(held)
+        assert rank.held(torch.tensor([length, first])).tolist() == [len(held), rank.held(first)]
+        later = rank.positions(first, length) if first < length else held[:0]
+        assert torch.equal(later, held[held >= first])
+    counts = [rank.held(length) for rank in ranks]
+    assert max(counts) - min(counts) <= interleave
+
+
+@pytest.mark.parametrize("head_dim", [16, 128])
+def test_exchanged_bytes_are_those_of_the_formula_in_the_documentation(head_dim: int) -> None:
+    rows, kv_rows = 3 * 8, 3 * 2
+    assert exchanged_bytes(3, 8, 2, head_dim) == 4 * (rows * (head_dim + 4) + 3)
+    assert exchanged_bytes(3, 8, 2, head_dim, vmc=True) == 4 * (rows * (head_dim + 4) + 3 + kv_rows * head_dim)
+    assert exchanged_bytes(3, 8, 2, head_dim, placement="post_softmax") == 4 * (rows * (head_dim + 5) + 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"threshold": None}, TopThetaTypeError, "threshold: expected a torch.Tensor, got NoneType"),
+        ({"query": torch.ones(1, 4, 2, 16)}, TopThetaValueError, "query: expected one token"),
+        ({"interleave": 0}, TopThetaValueError, "interleave: expected at least 1 key per block"),
+        ({"interleave": 2.0}, TopThetaTypeError, "interleave: expected an int, the keys per block, got float"),
+        ({"value_sum": torch.ones(1, 4, 16)}, TopThetaValueError, r"value_sum: expected shape \[1, 2, 16\] \[B, Hkv"),
+        ({"value_sum": torch.ones(1, 2, 16), "sdc": "none"}, TopThetaValueError, "value_sum: expected no VMC with sdc"),
+        ({"sdc": "offline"}, TopThetaValueError, "discarded_mass: expected the calibrated estimate"),
+        ({"placement": "post_softmax", "sdc": "none"}, TopThetaValueError, "sdc: expected 'exact' with placement="),
+        ({"actual_seq_lengths": torch.tensor([9])}, TopThetaValueError, r"actual_seq_lengths\[0\]: expected 0 to 8"),
+        ({"group": "gloo"}, TopThetaTypeError, "group: expected a torch.distributed.ProcessGroup or None, got str"),
+        (
+            {"group": dist.GroupMember.NON_GROUP_MEMBER},
+            TopThetaValueError,
+            "group: expected a group with this process in it, got another; call in its members only",
+        ),
+        (
+            {
+                "query": torch.ones(1, 4, 1, 16, device="meta"), "threshold": torch.zeros(4, device="meta"),
+                **{name: torch.ones(1, 2, 8, 16, device="meta") for name in ("key", "value")},
+            },
+            TopThetaNotImplementedError,
+            "query: expected a tensor on cpu or cuda or npu, got meta",
+        ),
+        (
+            {name: torch.ones(1, 2, 0, 16) for name in ("key", "value")} | {"actual_seq_lengths": [1]},
+            TopThetaValueError,
+            r"actual_seq_lengths: expected 0, since the cache has no room, got \[1\]",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("group")
+def test_unusable_arguments_raise(changes: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        step(**changes)
+
+
+def test_without_a_process_group() -> None:
+    for call in (step, lambda: ShardedCache(model_of().config), lambda: Sharding.of_group(8)):
+        with pytest.raises(TopThetaValueError, match=r"torch.distributed: .*, got none; start with torchrun and call"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((0, 2, 0), TopThetaValueError, "interleave: expected at least 1"),
+        ((2, 2, 8), TopThetaValueError, "rank: expected 0 to 1, got 2"),
+        ((0, 0, 8), TopThetaValueError, "world_size: expected 1 to 2147483647, got 0"),
+        (("0", 2, 8), TopThetaTypeError, "rank: expected an int, got str"),
+    ],
+)
+def test_unusable_shardings_raise(arguments: tuple[int, int, int], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Sharding(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [40, 128])
+def test_the_native_kernel_gives_a_key_the_same_score_in_any_share(dtype: torch.dtype, head_dim: int) -> None:
+    """Thresholds that equal a score, bit for bit: ranks keep what one process keeps, however narrowly."""
+    generator = torch.Generator().manual_seed(head_dim)
+    query, key = (torch.randn(1, *shape, head_dim, generator=generator).to(dtype) for shape in ((4, 1), (2, 90)))
+    never, shares = torch.full((4,), torch.inf), (slice(0, 7), slice(7, 61), slice(61, 90))
+    with use_backend("native", device="cpu"):
+        for one in range(0, 90, 5):
+            alone = key[:, :, one : one + 1]
+            score = incremental_attention_partial(query, alone, alone, never).maximum[0]
+            parts = [incremental_attention_partial(query, key[:, :, s], key[:, :, s], score).kept for s in shares]
+            whole = incremental_attention_partial(query, key, key, score).kept
+            assert torch.equal(torch.stack(parts).sum(0).int(), whole)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_group_without_any_key_gives_zeros() -> None:
+    nothing = torch.ones(1, 2, 0, 16)
+    out, lse, kept = context_parallel_attention_with_stats(
+        torch.ones(1, 4, 1, 16), nothing, nothing, torch.zeros(4), value_sum=torch.zeros(1, 2, 16)
+    )
+    assert out.unique().tolist() == [0.0]
+    assert lse.unique().tolist() == [-torch.inf]
+    assert kept.unique().tolist() == [0]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"statistics": True}, "statistics: expected none with a ShardedCache"),
+        ({"drift_control": DriftControl()}, "drift_control: expected none with a ShardedCache"),
+    ],
+)
+def test_what_a_spread_cache_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
+    model = model_of()
+    with sparsify(model, table_of(), k=K, **options), pytest.raises(TopThetaNotImplementedError, match=message):
+        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
+
+
+@pytest.mark.usefixtures("group")
+def test_a_spread_cache_outside_of_sparsify_is_refused_in_the_first_step() -> None:
+    model = model_of()
+    with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values: .* within sparsify, .*; enter spars"):
+        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
+
+
+@pytest.mark.usefixtures("group")
+def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
+    model, cache = model_of(), ShardedCache(model_of().config)
+    with sparsify(model, table_of(), k=K):
+        model(tokens(1, 40), past_key_values=cache)
+        with pytest.raises(TopThetaNotImplementedError, match=r"a prompt in one call, .*, got 5 tokens after 40; pre"):
+            model(tokens(1, 5), past_key_values=cache)
+        with pytest.raises(TopThetaNotImplementedError, match="a cache that is never cropped"):
+            cache.crop(-1)
+        model(tokens(1, 1), past_key_values=cache)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_reset_cache_serves_again() -> None:
+    model, cache, text = model_of(), ShardedCache(model_of().config), tokens(1, 40)
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    with sparsify(model, table_of(), k=K):
+        expected = model.generate(text, **options, past_key_values=DynamicCache())
+        for _ in range(2):
+            assert torch.equal(model.generate(text, **options, past_key_values=cache), expected)
+            cache.reset()
+
+
+@pytest.mark.usefixtures("group")
+def test_layers_with_a_sliding_window_are_kept_whole() -> None:
+    kinds = ["sliding_attention", "full_attention"]
+    model = new_model("qwen3", use_sliding_window=True, sliding_window=16, layer_types=kinds)
+    table = calibrate(model, tokens(4, 60, seed=1), k=K, layer_k=[0, 0])
+    cache, options = ShardedCache(model.config), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    with sparsify(model, table, k=K):
+        expected = model.generate(tokens(1, 40), **options)
+        assert torch.equal(model.generate(tokens(1, 40), **options, past_key_values=cache), expected)
+    assert [layer.keys.shape[2] for layer in cache.layers] == [15, 45]
+
+
+@pytest.mark.usefixtures("group")
+def test_a_step_sums_no_v_rows_but_the_new_one_whichever_rank_it_belongs_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[int] = []
+
+    def counting(value: torch.Tensor, rows: Rows) -> torch.Tensor:
+        summed.append(value.shape[2])
+        return sum_values(value, rows)
+
+    monkeypatch.setattr(value_mean, "sum_values", counting)
+    model = model_of()
+    cache = ShardedCache(model.config)
+    for layer in cache.layers:
+        layer.sharding = Sharding(1, 2, 3)  # as if another rank held every other block
+    with sparsify(model, table_of(), k=K):
+        model.generate(tokens(1, 40), max_new_tokens=12, min_new_tokens=12, past_key_values=cache, do_sample=False)
+    assert [layer.keys.shape[2] for layer in cache.layers] == [Sharding(1, 2, 3).held(51)] * 2
+    assert summed == [Sharding(1, 2, 3).held(41)] * 2  # the first step of each layer
+
+
+def test_the_module_needs_no_transformers() -> None:
+    script = "import sys, toptheta_npu.distributed; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,185 @@
+"""Two and three processes that hold sequences together get what one process gets that holds them alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.distributed.generations import GENERATIONS, NEW_TOKENS, generate
+from tests.distributed.one_rank import RANKS
+from tests.distributed.scenes import SCENES, TIES, inputs_of, positions, tied
+from tests.helpers import assert_within_yardstick, from_layout, yardstick
+from toptheta_npu import incremental_attention
+from toptheta_npu.assets import load_tiny_llama_thresholds
+from toptheta_npu.distributed import exchanged_bytes
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 300
+KEY_VALUE_HEADS, LAYERS = 2, len(load_tiny_llama_thresholds("pre_softmax").layer_k)
+Results = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[int, Any]]:
+    """What each of three processes got, by the size of the group."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.distributed.one_rank", str(rank), str(folder)], cwd=ROOT, env=environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    try:
+        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * RANKS, outputs
+    return [torch.load(folder / str(rank)) for rank in range(RANKS)]
+
+
+@pytest.fixture(params=[2, RANKS], ids=["2 ranks", "3 ranks"])
+def played(request: pytest.FixtureRequest, processes: list[dict[int, Any]]) -> Results:
+    """What each rank of a group got."""
+    return [results[request.param] for results in processes if request.param in results]
+
+
+@lru_cache
+def alone(name: str) -> dict[str, Any]:
+    """What one process generates that holds all keys."""
+    torch.set_num_threads(1)
+    return generate(name, sharded=False)
+
+
+def same(tensors: list[Tensor]) -> Tensor:
+    """The one tensor that all ranks have, bit for bit."""
+    assert all(torch.equal(tensor, tensors[0]) for tensor in tensors)
+    return tensors[0]
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_step_is_that_of_one_process(played: Results, name: str) -> None:
+    """The same elements are kept, exactly, and numbers agree with the oracle as closely as those of one process."""
+    scene = SCENES[name]
+    inputs = inputs_of(scene)
+    case, expected = inputs.case, inputs.expected
+    out, lse, kept = (same([rank["steps"][name]["result"][field] for rank in played]) for field in range(3))
+    assert torch.equal(kept.long(), expected.kept)
+    assert (out.dtype, lse.dtype, kept.dtype) == (case.torch_dtype, torch.float32, torch.int32)
+    assert out.shape == inputs.arguments["query"].shape
+    assert out.is_contiguous()
+    assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
+    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
+
+
+def test_steps_have_rows_that_keep_nothing_anywhere_or_in_some_ranks_and_ranks_without_keys(played: Results) -> None:
+    inputs = [inputs_of(scene) for scene in SCENES.values()]
+    assert any((case.expected.kept == 1).any() for case in inputs)
+    shares = [
+        [len(positions(scene.spread, inputs.rows.key.shape[2], rank, len(played))) for rank in range(len(played))]
+        for scene, inputs in zip(SCENES.values(), inputs, strict=True)
+    ]
+    assert any(0 in share for share in shares)
+    assert any(max(share) > 5 * min(share) > 0 for share in shares)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_step_sends_one_buffer_of_the_stated_size(played: Results, name: str) -> None:
+    case = SCENES[name].case
+    sizes = {"batch": len(case.lengths), "num_heads": case.heads, "num_key_value_heads": case.kv_heads}
+    bytes_ = exchanged_bytes(**sizes, head_dim=case.head_dim, placement=case.placement, vmc=case.vmc)
+    for rank in played:
+        sent = rank["steps"][name]["sent"]
+        assert len(sent) == (2 if case.placement == "post_softmax" else 1)
+        assert sum(sent) == bytes_
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_the_lowest_of_equal_largest_keys_stands_in(played: Results, name: str) -> None:
+    inputs, _ = tied(*TIES[name])
+    case, rows = inputs.case, inputs.rows
+    whole = incremental_attention(
+        rows.query[:, :, None], rows.key, rows.value, rows.threshold, actual_seq_lengths=rows.lengths, sdc="none"
+    )
+    out = same([rank["ties"][name] for rank in played])
+    assert torch.equal(from_layout(out, case.layout, case.heads), whole[:, :, 0])
+
+
+def test_ties_are_between_ranks(played: Results) -> None:
+    """In some rows the lowest of the largest keys lies on another rank than the first that has a largest key."""
+    found = 0
+    for tie in TIES.values():
+        inputs, scene = tied(*tie)
+        if not isinstance(scene.spread, int):
+            continue
+        scores = inputs.rows.key[0, 0, : inputs.rows.lengths[0], 0].float()
+        largest = (scores == scores.max()).nonzero().flatten()
+        ranks = largest // scene.spread % len(played)
+        found += int(ranks[0] > ranks.min())
+    assert found > 5
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_generation_with_a_spread_cache_gives_the_tokens_of_one_process(played: Results, name: str) -> None:
+    whole, ranks = alone(name), [rank["generations"][name] for rank in played]
+    logits = same([rank["logits"] for rank in ranks])
+    assert torch.equal(same([rank["tokens"] for rank in ranks]), whole["tokens"])
+    torch.testing.assert_close(logits, whole["logits"], atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_each_key_lies_on_one_rank(played: Results, name: str) -> None:
+    length = alone(name)["tokens"].shape[1] - 1  # nobody asks for the keys of the last token
+    interleave = GENERATIONS[name].get("interleave", 32)
+    for layer in range(LAYERS):
+        held = [rank["generations"][name]["held"][layer] for rank in played]
+        assert sum(held) == length
+        assert max(held) - min(held) <= interleave or interleave > length
+
+
+def test_a_generation_exchanges_once_per_layer_and_step(played: Results) -> None:
+    """The first step of a kind of layer may also agree on it; all layers are of the same kind."""
+    for rank in played:
+        # a step of the same kind has come before
+        sent = rank["generations"]["one token per block"]["sent"]
+        agreed = sent[1:]
+        assert set(agreed) == {exchanged_bytes(1, 8, KEY_VALUE_HEADS, 64, vmc=True)}
+        assert len(agreed) == (NEW_TOKENS - 1) * LAYERS
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("other batch", "rank 1: expected batch=2, as in rank 0, got batch=1; call with the same arguments in all"),
+        ("other dtype", "rank 1: expected dtype=torch.float32, as in rank 0, got dtype=torch.float16"),
+        ("other sdc", "rank 1: expected sdc=exact, as in rank 0, got sdc=none"),
+        ("other gamma", "rank 1: expected sdc_gamma=0.05, as in rank 0, got sdc_gamma=0.1"),
+        ("other spread", "rank 1: expected interleave=None, as in rank 0, got interleave=8"),
+        ("VMC in one", "rank 1: expected vmc=True, as in rank 0, got vmc=False"),
+        ("no thresholds", "TopThetaTypeError: threshold: expected a torch.Tensor, got NoneType"),
+        ("good", "no error"),
+    ],
+)
+def test_all_ranks_raise_where_their_arguments_differ_and_go_on_afterwards(
+    played: Results, name: str, message: str
+) -> None:
+    for rank in played:
+        assert message in rank["errors"][name]
+
+
+def test_ranks_do_not_wait_for_one_that_is_gone(processes: list[dict[int, Any]]) -> None:
+    *others, last = [results[RANKS]["gone"] for results in processes]
+    assert last == "gone"
+    for message in others:
+        assert message.startswith("TopThetaValueError: group: expected every rank in this call, over a backend for")
+        assert "got one that is gone, late or in another call" in message

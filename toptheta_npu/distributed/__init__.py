@@ -1,0 +1,18 @@
+"""Context parallelism: decode attention over one long sequence whose keys and values lie on several ranks.
+
+Every rank runs the operator over its own keys, and one all-gather per layer merges the results. (A calibration that is
+spread over ranks is another matter: `toptheta_npu.models.calibrate_distributed`.)
+"""
+
+from __future__ import annotations
+
+from .attention import context_parallel_attention, context_parallel_attention_with_stats
+from .exchange import exchanged_bytes
+from .sharding import Sharding
+
+__all__ = [
+    "Sharding",
+    "context_parallel_attention",
+    "context_parallel_attention_with_stats",
+    "exchanged_bytes",
+]

@@ -1,0 +1,89 @@
+"""Which keys of a growing sequence lie on which rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Keys go round the ranks in blocks: key p of a sequence lies on rank (p // interleave) % world_size.
+
+    Each rank holds its keys in their order. No rank ever holds over ``interleave`` keys more than another, however long
+    the sequence gets. With an ``interleave`` of at least length / world_size each rank holds one run of keys.
+
+    Attributes:
+        rank, world_size: of this process, and how many there are.
+        interleave: keys per block.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a number that is no int, or out of its range.
+
+    Example:
+        >>> ranks = [Sharding(rank, 3, interleave=2) for rank in range(3)]
+        >>> [ranks[rank].positions(0, 9).tolist() for rank in range(3)]
+        [[0, 1, 6, 7], [2, 3, 8], [4, 5]]
+        >>> [ranks[rank].held(9) for rank in range(3)]
+        [4, 3, 2]
+    """
+
+    rank: int
+    world_size: int
+    interleave: int
+
+    def __post_init__(self) -> None:
+        check_interleave(self.interleave)
+        _check_count("world_size", self.world_size, 1, 2**31 - 1)
+        _check_count("rank", self.rank, 0, self.world_size - 1)
+
+    @classmethod
+    def of_group(cls, interleave: int, group: dist.ProcessGroup | None = None) -> Sharding:
+        """The sharding over the ranks of a process group; None: the default one.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: there is no such group; as the class.
+        """
+        exchange = Exchange(group)
+        return cls(exchange.rank, exchange.world_size, interleave)
+
+    @overload
+    def held(self, length: int) -> int: ...
+
+    @overload
+    def held(self, length: Tensor) -> Tensor: ...
+
+    def held(self, length: Any) -> Any:
+        """How many of the first ``length`` keys of a sequence this rank holds; an int, or an integer tensor."""
+        if not isinstance(length, Tensor):
+            return int(self.held(torch.tensor(length)))
+        every = self.interleave * self.world_size
+        in_last_round = length % every - self.rank * self.interleave
+        return length // every * self.interleave + in_last_round.clamp(0, self.interleave)
+
+    def positions(self, first: int, last: int) -> Tensor:
+        """The keys ``first`` to ``last`` - 1 of a sequence that this rank holds: int64, ascending."""
+        keys = torch.arange(first, last)
+        return keys[keys // self.interleave % self.world_size == self.rank]
+
+
+def check_interleave(interleave: object) -> None:
+    """Raises a typed error unless it is a number of keys per block."""
+    if type(interleave) is not int:
+        raise TopThetaTypeError("interleave", "an int, the keys per block", type(interleave).__name__)
+    if not 1 <= interleave < 2**31:
+        raise TopThetaValueError("interleave", "at least 1 key per block, below 2^31", shown(interleave))
+
+
+def _check_count(name: str, number: object, least: int, most: int) -> None:
+    if type(number) is not int:
+        raise TopThetaTypeError(name, "an int", type(number).__name__)
+    if not least <= number <= most:
+        raise TopThetaValueError(name, f"{least} to {most}", shown(number))

@@ -1,0 +1,81 @@
+"""Which of several equal largest elements stands in for a row that keeps nothing, where keys go round the ranks.
+
+In one process it is the lowest key. Parts in the order of their keys give that by themselves; where blocks of keys go
+round, the ranks have to say where their largest elements lie.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..fallback.layout import head_view, query_heads
+from .exchange import Exchange
+from .parts import Parts, Share
+
+#: An index is written into V rows in digits that every dtype holds exactly.
+_BASE, _DIGITS = 256, 4
+
+
+def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int) -> Parts:
+    """``parts`` in which the right rank keeps its largest element, in every row that several ranks could stand in for.
+
+    Nothing is exchanged unless there is such a row.
+    """
+    largest = parts.maximum.amax(0)
+    candidates = parts.maximum == largest
+    tied = (parts.kept.sum(0) == 0) & (candidates.sum(0) > 1) & (largest > -torch.inf)
+    if not tied.any():
+        return parts
+    local = exchange.gather([_largest_keys(share, tied.any(1))])[0].long()
+    rank = torch.arange(exchange.world_size)[:, None, None]
+    key = (local // interleave * exchange.world_size + rank) * interleave + local % interleave
+    winner = key.where(candidates, torch.iinfo(torch.int64).max).argmin(0, keepdim=True)
+    wins = torch.zeros_like(candidates).scatter_(0, winner, True) & tied
+    return parts._replace(
+        kept=torch.where(wins, 1, parts.kept),
+        kept_mass=torch.where(wins, 1.0, parts.kept_mass),
+        discarded_mass=torch.where(wins, (parts.discarded_mass - 1).clamp_min(0.0), parts.discarded_mass),
+    )
+
+
+def _largest_keys(share: Share, wanted: Tensor) -> Tensor:
+    """The index of this rank's largest element, the first among equals, int32 [B, Hq]; 0 in sequences not ``wanted``.
+
+    The operator itself finds it, since only its own scores compare as it compares them: where nothing passes, its
+    output is the V row of that element, and here every V row holds its index.
+    """
+    heads, layout = share.where["num_heads"], share.where["input_layout"]
+    found = torch.zeros((len(wanted), heads), dtype=torch.int32)
+    never = torch.full((heads,), torch.inf)
+    for sequence in wanted.nonzero().flatten().tolist():
+        out = share.of(sequence, _indices(share, sequence)).partial(never).out
+        found[sequence] = _from_digits(query_heads(out, layout, heads)[0])
+    return found
+
+
+def _indices(share: Share, sequence: int) -> Tensor:
+    """In place of V: rows that hold their own index in the cache of one sequence."""
+    layout, table = share.where["input_layout"], share.where["block_table"]
+    values = torch.zeros_like(share.value[sequence : sequence + 1] if table is None else share.value)
+    # [1 or blocks, Hkv, rows, D]
+    rows = head_view(values, layout, share.where["num_key_value_heads"], paged=table is not None)
+    size = rows.shape[2]
+    if table is None:
+        rows[..., :_DIGITS] = _digits(torch.arange(size), values.dtype)
+        return values
+    blocks = table[sequence, : -(-int(share.n[sequence]) // size)].long()
+    for number, block in enumerate(blocks.tolist()):
+        rows[block, :, :, :_DIGITS] = _digits(torch.arange(number * size, (number + 1) * size), values.dtype)
+    return values
+
+
+def _digits(index: Tensor, dtype: torch.dtype) -> Tensor:
+    """[rows] -> [rows, digits], the lowest first."""
+    return torch.stack([index // _BASE**digit % _BASE for digit in range(_DIGITS)], -1).to(dtype)
+
+
+def _from_digits(rows: Tensor) -> Tensor:
+    """V rows [Hq, D] -> the indices that they hold, int32 [Hq]."""
+    weights = torch.tensor([_BASE**digit for digit in range(_DIGITS)])
+    return (rows[:, :_DIGITS].round().long() * weights).sum(-1).int()
