@@ -1,4 +1,4 @@
-"""The evaluation study: the page against the results that are kept, and these against what ships and what is asked for."""
+"""The evaluation study: the page against the results that are kept, these against what ships and what is asked for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from benchmarks.evaluation_study.__main__ import PAGE, RESULTS, SHOWN
 from benchmarks.evaluation_study.commands import FULL, SHIPPED, Command, commands
 from benchmarks.evaluation_study.tables import all_tables, goals
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.results import Results, read_results
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.models.fingerprint import model_fingerprint
@@ -48,7 +49,8 @@ def test_results_are_of_the_model_and_the_thresholds_that_ship(name: str) -> Non
 def test_every_point_of_a_command_is_kept(command: Command) -> None:
     points = kept(command.file).measurements
     for task, method in itertools.product(command.tasks, command.methods):
-        found = {(point.table, point.k) for point in points if (point.task, point.method) == (task, method)}
+        text = parse_method(method).text
+        found = {(point.table, point.k) for point in points if (point.task, point.method) == (task, text)}
         assert set(asked_for(command, method)) <= found or found == {(None, None)}
 
 

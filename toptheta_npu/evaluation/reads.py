@@ -131,14 +131,22 @@ class ReadCounter:
 
     def result(self) -> SamplesRead:
         """What the samples so far read."""
-        key_reads = self._method.key_reads
-        layers = tuple(_layer_reads(layer, key_reads) for layer in self._layers)
+        # the first layers score every key, whatever the method does in the others
+        key_reads = [EVERY_KEY] * DENSER_LAYERS + [self._method.key_reads] * len(self._layers)
+        layers = tuple(map(_layer_reads, self._layers, key_reads))
         spread = None
         if self._method.k and self._method.aims_at_k and self._sample_means:
             judged = [layer.summary for layer in self._layers[DENSER_LAYERS:]]
             spread = kept_spread(judged, self._method.k, self._sample_means)
-        judged_reads, all_reads = (_reads(part, key_reads) for part in (self._layers[DENSER_LAYERS:], self._layers))
+        judged_reads = _reads(self._layers[DENSER_LAYERS:], self._method.key_reads)
+        all_reads = replace(_reads(self._layers, EVERY_KEY), key_rows_mean=self._key_rows(layers))
         return SamplesRead(judged_reads, all_reads, layers, spread)
+
+    def _key_rows(self, layers: Sequence[LayerReads]) -> float:
+        """K rows per row and KV head, over all layers."""
+        rows = [layer.summary.rows for layer in self._layers]
+        read = sum(count * (layer.reads.key_rows_mean or 0.0) for count, layer in zip(rows, layers, strict=True))
+        return read / sum(rows) if any(rows) else 0.0
 
 
 def summarise(layers: Sequence[LayerSummary], key_reads: KeyReads = EVERY_KEY) -> Reads:
