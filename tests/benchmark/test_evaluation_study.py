@@ -29,7 +29,7 @@ def test_the_page_shows_what_is_kept() -> None:
         assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in text
 
 
-@pytest.mark.parametrize("figure", itertools.chain(*SHOWN.values()))
+@pytest.mark.parametrize("figure", [*itertools.chain(*SHOWN.values())])
 def test_the_page_shows_every_figure_that_is_kept(figure: str) -> None:
     assert (RESULTS / f"{figure}.png").stat().st_size > 10_000
     assert f"](results/evaluation/{figure}.png)" in PAGE.read_text()
