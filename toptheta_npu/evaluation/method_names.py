@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from .._checks import SDC_MODES
 from ..errors import TopThetaTypeError, TopThetaValueError, nearest, shown
 from ..fallback.baselines import Keep
-from ..models.threshold_rule import Sdc
+from .._checks import Sdc
 from ..thresholds import ThresholdTable
 from . import methods
 from .methods import Compensation, Method, Selection

@@ -23,7 +23,7 @@ from ..models.attention import AttentionCall
 from ..models.selection import SelectionRule
 from ..models.sparsify import check_table, make_recorders
 from ..models.statistics import Recorder
-from ..models.threshold_rule import Sdc
+from .._checks import Sdc
 from ..thresholds import ThresholdTable
 
 #: The first layers attend more evenly and keep more elements (paper section "Thresholding Different Layers").

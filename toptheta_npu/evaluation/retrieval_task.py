@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from .._checks import check_choice
 from ..errors import TopThetaValueError
-from ..models.threshold_rule import PrefillMode
+from .._checks import PrefillMode
 from . import corpus, retrieval
 from .measurement import Measurement, check_layers
 from .methods import Method

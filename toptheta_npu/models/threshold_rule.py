@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._checks import PrefillMode, Sdc
 from .._value_checks import are_seen
 from ..fallback.baselines import above_threshold
 from ..fallback.compensation import score_threshold
@@ -29,8 +30,6 @@ from .attention import AttentionCall
 from .drift import LayerDrift
 from .statistics import Recorder
 
-Sdc = Literal["none", "exact", "exp_threshold", "offline"]
-PrefillMode = Literal["dense", "thresholded"]
 
 
 @dataclass(frozen=True)

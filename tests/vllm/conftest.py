@@ -1,0 +1,46 @@
+"""Without vLLM (see make test-vllm) nothing here is collected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
+if find_spec("vllm"):
+    # before vLLM is imported: engines live in this process, and nothing asks the network
+    os.environ.update({
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def stock() -> Iterator[Any]:
+    """vLLM as it is."""
+    from tests.vllm.engines import make_engine
+
+    yield make_engine()
+
+
+@pytest.fixture(scope="session")
+def keeping_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Our operator with thresholds of -inf."""
+    from tests.vllm.engines import dense_table, make_engine
+
+    folder: Path = tmp_path_factory.mktemp("tables")
+    yield make_engine({"table": str(dense_table(folder)), "k": 64})
+
+
+@pytest.fixture(scope="session")
+def sparse() -> Iterator[Any]:
+    """k=64 without V-mean compensation."""
+    from tests.vllm.engines import make_engine
+
+    yield make_engine({"k": 64, "vmc": False})
