@@ -24,7 +24,7 @@ if find_spec("vllm"):
 @pytest.fixture(scope="session")
 def stock() -> Iterator[Any]:
     """vLLM as it is."""
-    from tests.vllm.engines import make_engine
+    from benchmarks.serving.engines import make_engine
 
     yield make_engine()
 
@@ -32,7 +32,7 @@ def stock() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def keeping_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Our operator with thresholds of -inf."""
-    from tests.vllm.engines import dense_table, make_engine
+    from benchmarks.serving.engines import dense_table, make_engine
 
     folder: Path = tmp_path_factory.mktemp("tables")
     yield make_engine({"table": str(dense_table(folder)), "k": 64})
@@ -41,6 +41,6 @@ def keeping_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def sparse() -> Iterator[Any]:
     """k=64 without V-mean compensation."""
-    from tests.vllm.engines import make_engine
+    from benchmarks.serving.engines import make_engine
 
     yield make_engine({"k": 64, "vmc": False})

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.vllm.engines import LONGEST, Answer
+from benchmarks.serving.engines import LONGEST, Answer
 from toptheta_npu.assets import TINY_LLAMA
 
 STARTS_WITHIN = 300.0

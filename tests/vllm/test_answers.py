@@ -6,16 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import Answer, answers, generated, make_engine, prompts, wrong_tokens
-from toptheta_npu.vllm.engine import engine_of
-
-
-def totals(engine: Any) -> Any:
-    """What an engine in this process has counted."""
-    layers = engine_of(engine.llm_engine.vllm_config)
-    assert layers is not None
-    assert layers.metrics is not None
-    return layers.metrics.totals()
+from benchmarks.serving.engines import Answer, answers, generated, make_engine, prompts, totals, wrong_tokens
 
 
 def check(ours: list[Answer], reference: list[Answer]) -> None:
@@ -61,7 +52,7 @@ def test_requests_that_come_while_others_decode_change_nothing(sparse: Any) -> N
 
 def staggered(engine: Any, asked: list[list[int]], gap: int) -> list[Answer]:
     """The answers where a new request comes every ``gap`` steps: prompts and decode steps are mixed."""
-    from tests.vllm.engines import answer_of, greedy
+    from benchmarks.serving.engines import answer_of, greedy
 
     llm, outputs = engine.llm_engine, {}
     for index, ids in enumerate(asked):

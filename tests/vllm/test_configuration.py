@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import TABLE, make_engine
+from benchmarks.serving.engines import TABLE, make_engine
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 

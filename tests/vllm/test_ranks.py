@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.vllm.engines import TABLE, generated, prompts, wrong_tokens
+from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
 from tests.vllm.server import serve, settings
 
 

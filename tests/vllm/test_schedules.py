@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.engines import make_engine
-from tests.vllm.schedules import draw_schedule, run_schedule, wrong_in
+from benchmarks.serving.engines import make_engine
+from benchmarks.serving.schedules import draw_schedule, run_schedule, wrong_in
 
 SCHEDULES = 10
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vllm.engines import TABLE, generated, prompts, wrong_tokens
+from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
 from tests.vllm.server import Server, metric, serve, settings
 
 CLIENTS = 16

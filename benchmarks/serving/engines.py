@@ -15,6 +15,8 @@ import torch
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.models import sparsify
+from toptheta_npu.vllm.engine import engine_of
+from toptheta_npu.vllm.metrics import Totals
 
 TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
 #: A token is wrong only where the reference's two best differ by more.
@@ -152,3 +154,11 @@ def wrong_tokens(ours: Answer, reference: Answer, tolerance: float = TOLERANCE) 
         if difference > tolerance:
             wrong.append(f"token {index} has a log-probability that differs by {difference:.2g}")
     return wrong
+
+
+def totals(engine: Any) -> Totals:
+    """What an engine in this process has counted."""
+    layers = engine_of(engine.llm_engine.vllm_config)
+    assert layers is not None
+    assert layers.metrics is not None
+    return layers.metrics.totals()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.vllm.engines import TIE, TOLERANCE, Answer, answer_of, greedy, prompts, replayed
+from benchmarks.serving.engines import TIE, TOLERANCE, Answer, answer_of, greedy, prompts, replayed
 
 
 @dataclass(frozen=True)
