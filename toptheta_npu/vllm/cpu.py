@@ -25,9 +25,9 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .engine import DENSE, EngineLayers, Uncovered, check_covered, note_written
+from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
 from .layers import LayerRule
-from .settings import is_configured, read_settings
+from .settings import read_settings
 from .steps import Step, attend
 from .versions import check_version
 
@@ -47,8 +47,12 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
     @staticmethod
     def get_impl_cls() -> Any:
         config = get_current_vllm_config_or_none()
-        asked = is_configured(None if config is None else config.additional_config)
-        return Impl if asked else CPUAttentionBackendImpl
+        settings = None if config is None else read_settings(config.additional_config)
+        if settings is None:
+            return CPUAttentionBackendImpl
+        check_version("vllm (cpu)", vllm.__version__, untried=settings.untried_versions)
+        check_engine(config, settings)
+        return Impl
 
     @staticmethod
     def get_builder_cls() -> Any:
@@ -72,7 +76,6 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self._engine: EngineLayers | None = None
         if settings is None:
             return
-        check_version("vllm (cpu)", vllm.__version__, untried=settings.untried_versions)
         self.isa = _readable(self.isa, self.block_size)
         self._engine = EngineLayers.of(settings, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
