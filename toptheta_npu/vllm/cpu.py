@@ -8,7 +8,7 @@ AMX (bfloat16 on CPUs that have it), it is told to use its layout for vectors in
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -70,6 +70,8 @@ class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
 class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
     """Gives every layer of its group a rule, once the weights are there, and then splits every step."""
 
+    isa: str
+
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         settings = read_settings(vllm_config.additional_config)
@@ -99,6 +101,8 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
     """One layer: vLLM's own attention with rows of decode steps by the rule that the builder gave it."""
+
+    isa: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -181,7 +185,9 @@ def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentio
     """The step of the sequences with several new tokens alone."""
     chosen = torch.tensor(step.several)
     ranges = list(step.ranges())
-    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(
+        0, dtype=torch.int32
+    )
     return common.replace(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
