@@ -27,13 +27,12 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
 from .layers import LayerRule
-from .settings import read_settings
+from .settings import is_configured, read_settings
 from .steps import Step, attend
 from .versions import check_version
 
-#: How vLLM's kernel lays out a page: the ones that the operator reads, and what takes the place of others.
+#: How vLLM's kernel lays out the pages that the operator reads.
 _READABLE = ("vec", "vec16")
-_ALIGNED = 32
 
 
 def install() -> None:
@@ -78,11 +77,15 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self._engine: EngineLayers | None = None
         if settings is None:
             return
-        self.isa = _readable(self.isa, self.block_size)
         self._engine = EngineLayers.of(settings, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
         self._engine.give_rules(kv_cache_spec, {name: layers[name] for name in layer_names})
         self._name = layer_names[0]
+
+    def _set_isa_to_layers(self, layer_names: list[str]) -> None:
+        if is_configured(self.vllm_config.additional_config):
+            self.isa = _readable(self.isa)
+        super()._set_isa_to_layers(layer_names)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -90,6 +93,11 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         whole = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is None:
             return whole
+        check_covered({
+            "rswa_prefix_lens": common_attn_metadata.rswa_prefix_lens is not None,
+            "mm_req_doc_ranges": common_attn_metadata.mm_req_doc_ranges is not None,
+            "causal": None if common_attn_metadata.causal is True else "another mask",
+        })  # fmt: skip
         step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table)
         self._engine.note(step, self._name)
         dense = None
@@ -102,13 +110,9 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
     """One layer: vLLM's own attention with rows of decode steps by the rule that the builder gave it."""
 
-    isa: str
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        config = get_current_vllm_config_or_none()
         check_covered(_uncovered(self))
-        self.isa = _readable(self.isa, config.cache_config.block_size)
         self.rule: LayerRule | str | None = None
 
     def forward(
@@ -160,11 +164,11 @@ def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
     return keys.view(blocks, heads, width // 2, rows).transpose(2, 3), values
 
 
-def _readable(isa: str, block_size: int) -> str:
+def _readable(isa: str) -> str:
     if isa in _READABLE:
         return isa
     if isa == "amx":
-        return "vec" if block_size % _ALIGNED == 0 else "vec16"
+        return "vec"
     raise TopThetaNotImplementedError(
         "vllm", f"a cache laid out for {' or '.join(_READABLE)}", repr(isa), "use an x86 CPU, or leave Top-Theta out"
     )
