@@ -63,12 +63,15 @@ def run_schedules(count: int) -> dict[str, Any]:
             preemptions += request.preemptions
             requests += 1
         if seed % 10 == 9:
-            typer.echo(f"{seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong", err=True)
+            typer.echo(
+                f"{seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong", err=True
+            )
     kept = totals(engine)
     return {
         "count": count, "requests": requests, "tokens": tokens, "preemptions": preemptions, "wrong_tokens": len(wrong),
         "wrong": wrong[:20], "kept_share": kept.kept / kept.elements,
-        "value_row_share": kept.value_rows / kept.available_value_rows, "k_over_aim": kept.sparse_kept / kept.sparse_aims,
+        "value_row_share": kept.value_rows / kept.available_value_rows,
+        "kept_over_k": kept.sparse_kept / kept.sparse_aims,
         "decode_tokens": kept.decode_tokens, "prompt_tokens": kept.prompt_tokens,
     }  # fmt: skip
 

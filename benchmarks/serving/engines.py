@@ -107,7 +107,9 @@ def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer
         return run()
 
 
-def replayed(tokens: Sequence[int], segments: Sequence[tuple[int, int]], **settings: Any) -> dict[int, dict[int, float]]:
+def replayed(
+    tokens: Sequence[int], segments: Sequence[tuple[int, int]], **settings: Any
+) -> dict[int, dict[int, float]]:
     """The logarithms of probabilities after every segment, computed by transformers as an engine scheduled them.
 
     Args:

@@ -1,4 +1,4 @@
-"""Schedules drawn from a seed: when requests arrive and how long they are; what vLLM made of them, and what is wrong."""
+"""Schedules drawn from a seed: arrivals and lengths of requests, what vLLM made of them, and what is wrong."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from benchmarks.serving.engines import TIE, TOLERANCE, Answer, answer_of, greedy, prompts, replayed
@@ -44,7 +45,7 @@ class Request:
     def preemptions(self) -> int:
         """How often its cache was taken away."""
         firsts = [first for first, _ in self.segments]
-        return sum(second < first for first, second in zip(firsts, firsts[1:], strict=False))
+        return sum(second < first for first, second in pairwise(firsts))
 
 
 def draw_schedule(seed: int) -> list[Arrival]:

@@ -55,14 +55,16 @@ def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCapture
     ]
 
 
-@pytest.mark.parametrize(("window", "has"), [(None, False), (-1, False), ((-1, -1), False), (128, True), ((127, 0), True)])
+@pytest.mark.parametrize(
+    ("window", "has"), [(None, False), (-1, False), ((-1, -1), False), (128, True), ((127, 0), True)]
+)
 def test_windows_are_known_in_all_their_forms(window: object, has: bool) -> None:
     assert has_window(window) is has
 
 
 def test_another_backend_is_not_passed_over() -> None:
     stranger = SimpleNamespace(impl=SimpleNamespace())
-    with pytest.raises(TopThetaBackendError, match="Top-Theta's backend in model.layers.0.attn, got SimpleNamespace"):
+    with pytest.raises(TopThetaBackendError, match=r"Top-Theta's backend in model\.layers\.0\.attn, got S"):
         engine().give_rules(FullAttentionSpec(), {"model.layers.0.attn": stranger})
 
 
@@ -72,13 +74,20 @@ def test_a_layer_beyond_the_table_is_refused() -> None:
 
 
 def test_a_cache_of_another_kind_is_refused() -> None:
-    with pytest.raises(TopThetaNotImplementedError, match="kv_cache_spec: expected none of it with Top-Theta, got MambaS"):
+    with pytest.raises(
+        TopThetaNotImplementedError, match="kv_cache_spec: expected none of it with Top-Theta, got MambaS"
+    ):
         engine().give_rules(MambaSpec(), {"model.layers.0.attn": layer()})
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alibi_slopes", True), ("kv_cache_dtype", "fp8"), ("kv_transfer_config", "LMCache"), ("speculative_config", "eagle")],
+    [
+        ("alibi_slopes", True),
+        ("kv_cache_dtype", "fp8"),
+        ("kv_transfer_config", "LMCache"),
+        ("speculative_config", "eagle"),
+    ],
 )
 def test_what_is_not_covered_is_refused_by_name(name: str, value: object) -> None:
     got = "it" if value is True else value
@@ -89,7 +98,8 @@ def test_what_is_not_covered_is_refused_by_name(name: str, value: object) -> Non
 def test_versions_that_were_not_tried_are_refused() -> None:
     check_version("vllm (cpu)", "0.32.0+cpu")
     with pytest.raises(
-        TopThetaNotImplementedError, match=r"vllm \(cpu\): expected version 0\.32\.0, the one that was tried, got 0\.33\.1"
+        TopThetaNotImplementedError,
+        match=r"vllm \(cpu\): expected version 0\.32\.0, the one that was tried, got 0\.33\.1",
     ):
         check_version("vllm (cpu)", "0.33.1")
     check_version("vllm (cpu)", "0.33.1", untried=True)
@@ -115,7 +125,7 @@ def test_vmc_without_page_sums_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "import_module", missing)
     at_k = load_tiny_llama_thresholds("pre_softmax").at(64)
     rule = LayerRule(0, at_k, 2, 0.1, vmc=True)
-    with pytest.raises(TopThetaNotImplementedError, match="^vmc: expected False, got True; this build has no V sums"):
+    with pytest.raises(TopThetaNotImplementedError, match=r"^vmc: expected False, got True; this build has no"):
         note_written(rule, torch.zeros(3, 2, 16, 32), torch.tensor([0]))
 
 
@@ -123,6 +133,6 @@ def test_importing_the_plug_in_does_not_import_vllm() -> None:
     import subprocess
     import sys
 
-    code = "import sys, toptheta_npu.vllm, toptheta_npu.vllm.engine; assert not {'vllm', 'transformers'} & set(sys.modules)"
+    code = "import sys, toptheta_npu.vllm.engine; assert not {'vllm', 'transformers'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr

@@ -68,7 +68,9 @@ def test_a_table_of_other_weights_is_refused(tmp_path: Path) -> None:
     digits = table.fingerprint.rpartition("=")[2]
     other = dataclasses.replace(table, fingerprint=table.fingerprint.replace(digits, "0" * 32))
     other.save(tmp_path / "other.theta")
-    with pytest.raises(TopThetaValueError, match="which differs in weights; calibrate this model, or name its own table"):
+    with pytest.raises(
+        TopThetaValueError, match="which differs in weights; calibrate this model, or name its own table"
+    ):
         load_thresholds(Settings(tmp_path / "other.theta", k=64), geometry())
     assert load_thresholds(Settings(tmp_path / "other.theta", k=64, check_weights=False), geometry()).k == 64
 
@@ -77,7 +79,9 @@ def test_a_table_of_other_weights_is_refused(tmp_path: Path) -> None:
 def test_weights_that_cannot_be_compared_are_an_error(tmp_path: Path, files: list[str]) -> None:
     for file in files:
         shutil.copy(TINY_LLAMA / file, tmp_path)
-    with pytest.raises(TopThetaNotImplementedError, match=r"a model from a folder with \*\.safetensors, got .*check_wei"):
+    with pytest.raises(
+        TopThetaNotImplementedError, match=r"a model from a folder with \*\.safetensors, got .*check_wei"
+    ):
         load_thresholds(Settings(TABLE, k=64), geometry(folder=tmp_path if files else None))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,25 +21,25 @@ if find_spec("vllm"):
 
 
 @pytest.fixture(scope="session")
-def stock() -> Iterator[Any]:
+def stock() -> Any:
     """vLLM as it is."""
     from benchmarks.serving.engines import make_engine
 
-    yield make_engine()
+    return make_engine()
 
 
 @pytest.fixture(scope="session")
-def keeping_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def keeping_all(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Our operator with thresholds of -inf."""
     from benchmarks.serving.engines import dense_table, make_engine
 
     folder: Path = tmp_path_factory.mktemp("tables")
-    yield make_engine({"table": str(dense_table(folder)), "k": 64})
+    return make_engine({"table": str(dense_table(folder)), "k": 64})
 
 
 @pytest.fixture(scope="session")
-def sparse() -> Iterator[Any]:
+def sparse() -> Any:
     """k=64 without V-mean compensation."""
     from benchmarks.serving.engines import make_engine
 
-    yield make_engine({"k": 64, "vmc": False})
+    return make_engine({"k": 64, "vmc": False})

@@ -10,7 +10,9 @@ from benchmarks.serving.engines import Answer, answers, generated, make_engine, 
 
 
 def check(ours: list[Answer], reference: list[Answer]) -> None:
-    wrong = {index: found for index, pair in enumerate(zip(ours, reference, strict=True)) if (found := wrong_tokens(*pair))}
+    wrong = {
+        index: found for index, pair in enumerate(zip(ours, reference, strict=True)) if (found := wrong_tokens(*pair))
+    }
     assert not wrong
 
 

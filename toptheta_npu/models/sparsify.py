@@ -42,7 +42,6 @@ from .summaries import SummaryRecorder
 from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
 
 
-
 class NothingSparsifiedWarning(UserWarning):
     """A `sparsify` context ended in which every row was dense."""
 

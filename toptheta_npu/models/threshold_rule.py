@@ -31,7 +31,6 @@ from .drift import LayerDrift
 from .statistics import Recorder
 
 
-
 @dataclass(frozen=True)
 class ThresholdOptions:
     """The options of `sparsify` that a layer needs."""

@@ -8,7 +8,7 @@ AMX (bfloat16 on CPUs that have it), it is told to use its layout for vectors in
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,15 +25,14 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .engine import DENSE, EngineLayers, Uncovered, check_covered, note_written
+from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
 from .layers import LayerRule
 from .settings import is_configured, read_settings
 from .steps import Step, attend
 from .versions import check_version
 
-#: How vLLM's kernel lays out a page: the ones that the operator reads, and what takes the place of others.
+#: How vLLM's kernel lays out the pages that the operator reads.
 _READABLE = ("vec", "vec16")
-_ALIGNED = 32
 
 
 def install() -> None:
@@ -47,8 +46,12 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
     @staticmethod
     def get_impl_cls() -> Any:
         config = get_current_vllm_config_or_none()
-        asked = is_configured(None if config is None else config.additional_config)
-        return Impl if asked else CPUAttentionBackendImpl
+        settings = None if config is None else read_settings(config.additional_config)
+        if settings is None:
+            return CPUAttentionBackendImpl
+        check_version("vllm (cpu)", vllm.__version__, untried=settings.untried_versions)
+        check_engine(config, settings)
+        return Impl
 
     @staticmethod
     def get_builder_cls() -> Any:
@@ -66,18 +69,23 @@ class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
 class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
     """Gives every layer of its group a rule, once the weights are there, and then splits every step."""
 
+    isa: str
+
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         settings = read_settings(vllm_config.additional_config)
         self._engine: EngineLayers | None = None
         if settings is None:
             return
-        check_version("vllm (cpu)", vllm.__version__, untried=settings.untried_versions)
-        self.isa = _readable(self.isa, self.block_size)
         self._engine = EngineLayers.of(settings, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
         self._engine.give_rules(kv_cache_spec, {name: layers[name] for name in layer_names})
         self._name = layer_names[0]
+
+    def _set_isa_to_layers(self, layer_names: list[str]) -> None:
+        if is_configured(self.vllm_config.additional_config):
+            self.isa = _readable(self.isa)
+        super()._set_isa_to_layers(layer_names)
 
     def build(
         self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
@@ -85,6 +93,11 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         whole = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is None:
             return whole
+        check_covered({
+            "rswa_prefix_lens": common_attn_metadata.rswa_prefix_lens is not None,
+            "mm_req_doc_ranges": common_attn_metadata.mm_req_doc_ranges is not None,
+            "causal": None if common_attn_metadata.causal is True else "another mask",
+        })  # fmt: skip
         step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table)
         self._engine.note(step, self._name)
         dense = None
@@ -99,9 +112,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        config = get_current_vllm_config_or_none()
         check_covered(_uncovered(self))
-        self.isa = _readable(self.isa, config.cache_config.block_size)
         self.rule: LayerRule | str | None = None
 
     def forward(
@@ -153,11 +164,11 @@ def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
     return keys.view(blocks, heads, width // 2, rows).transpose(2, 3), values
 
 
-def _readable(isa: str, block_size: int) -> str:
+def _readable(isa: str) -> str:
     if isa in _READABLE:
         return isa
     if isa == "amx":
-        return "vec" if block_size % _ALIGNED == 0 else "vec16"
+        return "vec"
     raise TopThetaNotImplementedError(
         "vllm", f"a cache laid out for {' or '.join(_READABLE)}", repr(isa), "use an x86 CPU, or leave Top-Theta out"
     )
@@ -178,7 +189,9 @@ def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentio
     """The step of the sequences with several new tokens alone."""
     chosen = torch.tensor(step.several)
     ranges = list(step.ranges())
-    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(
+        0, dtype=torch.int32
+    )
     return common.replace(
         query_start_loc=starts,
         query_start_loc_cpu=starts,

@@ -31,6 +31,9 @@ _REMEDIES = {
     "kv_sharing_target_layer_name": "use a model whose layers keep keys and values of their own",
     "kv_cache_dtype": "quantised caches are not supported; set kv_cache_dtype='auto'",
     "attn_type": "only decoder attention is covered",
+    "rswa_prefix_lens": "tokens that see a prefix and a window are not covered",
+    "mm_req_doc_ranges": "tokens that see later ones are not covered",
+    "causal": "only causal attention is covered",
     "kv_cache_spec": "use a model whose layers see all tokens or a sliding window",
     "use_mla": "latent attention is not covered",
     "kv_transfer_config": "KV connectors write pages behind the backend; leave it out",
@@ -77,9 +80,7 @@ class EngineLayers:
         known = _ENGINES.get(id(config))
         if known is not None and known[0]() is config:
             return known[1]
-        check_covered(_of_engine(config, settings))
-        if settings.vmc:
-            _page_sums()
+        check_engine(config, settings)
         thresholds = load_thresholds(settings, geometry_of(config), device)
         metrics = None
         if settings.metrics:
@@ -222,10 +223,11 @@ def has_window(window: object) -> bool:
     return window not in (None, -1, (-1, -1))
 
 
-def _of_engine(config: Any, settings: Settings) -> Uncovered:
+def check_engine(config: Any, settings: Settings) -> None:
+    """Raises TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
     parallel, draft = config.parallel_config, config.speculative_config
     method = None if draft is None else draft.method
-    return {
+    check_covered({
         "use_mla": config.model_config.use_mla,
         "kv_transfer_config": config.kv_transfer_config,
         "kv_offloading_size": getattr(config.cache_config, "kv_offloading_size", None),
@@ -233,7 +235,9 @@ def _of_engine(config: Any, settings: Settings) -> Uncovered:
         "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
         "speculative_config": None if method in (None, *_DRAFTS_WITHOUT_LAYERS) else method,
         "lora_config": config.lora_config if settings.check_weights else None,
-    }
+    })  # fmt: skip
+    if settings.vmc:
+        _page_sums()
 
 
 def _listed(layers: Iterable[int]) -> str:

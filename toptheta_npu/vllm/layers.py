@@ -201,7 +201,7 @@ def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | Non
 
 
 def model_folder(model: str, revision: str | None = None) -> Path | None:
-    """Where the weights of a model lie: the folder itself, or the place of a hub's model in its cache; None: unknown."""
+    """Where the weights of a model lie: the folder itself, or the place of a hub's model in its cache, if known."""
     if os.path.isdir(model):
         return Path(model)
     try:

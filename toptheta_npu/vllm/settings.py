@@ -131,7 +131,7 @@ def _given(additional_config: object, environment: Mapping[str, str]) -> dict[st
 
 
 def _parsed(variable: str, text: str) -> object:
-    """The value of an environment variable: text as it stands, numbers and switches as YAML has them, lists by commas."""
+    """The value of an environment variable: text as it stands, others as YAML has them, lists by commas."""
     name = variable.removeprefix(PREFIX).lower()
     hint = _fields().get(name)
     if hint is None or "Path" in str(hint) or "Literal" in str(hint):
@@ -147,7 +147,9 @@ def _parsed(variable: str, text: str) -> object:
 @cache
 def _fields() -> dict[str, Any]:
     hints = fields_of(Settings)
-    return {each.name: list[int] if get_origin(hints[each.name]) is tuple else hints[each.name] for each in fields(Settings)}
+    return {
+        each.name: list[int] if get_origin(hints[each.name]) is tuple else hints[each.name] for each in fields(Settings)
+    }
 
 
 def _fitted(where: str, name: str, value: object) -> Any:
@@ -158,5 +160,3 @@ def _fitted(where: str, name: str, value: object) -> Any:
         return None if value is None else fitted(value, hints[name])
     except ValueError as mismatch:
         raise TopThetaTypeError(where, str(mismatch), shown(value)) from mismatch
-
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class Step:
     def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor) -> Step:
         """The step with these tokens: ``query_start_loc`` on the CPU; sequences without new tokens are left out."""
         starts = query_start_loc.tolist()
-        counts = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        counts = [end - start for start, end in pairwise(starts)]
         if all(count == 1 for count in counts):
             return cls(query_start_loc, seq_lens, block_table, decode_only=True)
         single = [index for index, count in enumerate(counts) if count == 1]
@@ -131,9 +132,7 @@ def _decode(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, r
         out[step.tokens] = result.squeeze(2)
 
 
-def _prompt(
-    step: Step, index: int, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule
-) -> Tensor:
+def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule) -> Tensor:
     """The rows [Q, Hq, D] of one sequence with several new tokens, each by the rule of its own decode step."""
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
