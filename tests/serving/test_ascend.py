@@ -12,7 +12,18 @@ import pytest
 import torch
 
 from tests.serving import ascend_parts
-from tests.serving.ascend_engine import Config, OurBuilder, OurImpl, Served, make_impl, mode, save_table
+from tests.serving.ascend_engine import (
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    Config,
+    OurBuilder,
+    OurImpl,
+    Served,
+    make_impl,
+    mode,
+    save_table,
+)
 from tests.serving.ascend_parts import AscendAttentionBackendImpl, AscendC8AttentionBackendImpl, FullAttentionSpec
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.vllm import ascend
@@ -134,6 +145,34 @@ def test_rows_written_outside_of_a_step_are_summed_up(table: Path) -> None:
     assert sums.mean(layer.kv_cache[1].transpose(1, 2), served.table[:1], served.lengths[:1]).allclose(value.mean(0))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("vmc", [False, True])
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_a_traced_decode_step_serves_other_sequences(table: Path, vmc: bool) -> None:
+    """As a captured one: lengths, tables and slots lie in buffers, and no value of theirs is looked at."""
+    torch._dynamo.reset()
+    served = Served(table, vmc=vmc)
+    served.step([40, 15])
+    layer = next(iter(served.layers.values()))
+    query, out = torch.zeros(4, HEADS, HEAD_DIM), torch.zeros(4, HEADS, HEAD_DIM)
+    common = ascend_parts.common_metadata([1] * 4, served.lengths, served.table, served.slots[:4])
+    metadata = served.builder.build(0, common)
+
+    @torch.compile(backend="eager", fullgraph=True, dynamic=False)
+    def attend() -> None:
+        layer.impl.forward_impl(query, None, None, layer.kv_cache, metadata, out)
+
+    for counts in ([1, 1], [1, 1, 1], *[[1, 1, 1, 1]] * 18):
+        served.prepare(counts)
+        new = [served.draw(len(counts), heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        query[: len(counts)] = new[0]
+        served.note(counts, 0, *new[1:])
+        AscendAttentionBackendImpl.do_kv_cache_update(layer.impl, layer, *new[1:], layer.kv_cache, served.slots[:4])
+        attend()
+        torch.testing.assert_close(out[: len(counts)], served.expected(0, counts, new[0]), atol=2e-6, rtol=1e-5)
+        assert (out[len(counts) :] == 0).all()
+
+
 def test_counts_are_kept(table: Path) -> None:
     served = Served(table, metrics=True)
     for counts in ([40, 9], [1, 7], [1, 1]):
@@ -217,6 +256,15 @@ def test_what_the_platform_chose_is_refused(case: str, parts: ascend_parts.Platf
     assert choose(parts)[0] is parts.impl  # an engine without settings goes on
     parts.config = Config({"table": str(table)})
     with pytest.raises(TopThetaNotImplementedError, match=message):
+        choose(parts)
+
+
+def test_an_engine_with_a_connector_is_refused_before_its_layers_are_made(
+    parts: ascend_parts.Platform, table: Path
+) -> None:
+    ascend.install()
+    parts.config = Config({"table": str(table)}, kv_transfer_config="LMCache")
+    with pytest.raises(TopThetaNotImplementedError, match=r"^kv_transfer_config: .* got LMCache"):
         choose(parts)
 
 

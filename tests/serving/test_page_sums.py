@@ -10,7 +10,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import Tensor
-from torch._dynamo import config as dynamo_config
 
 from tests.serving.paged_engine import HEAD_DIM, HEADS, PagedEngine, Sequence, empty_cache, naive_mean
 from toptheta_npu import TopThetaTypeError, TopThetaValueError
@@ -255,9 +254,9 @@ def test_large_batches_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch, se
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_traced_step_serves_other_lengths_tables_and_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_a_traced_step_serves_other_lengths_tables_and_slots() -> None:
     """No value of a tensor is looked at, and no shape depends on one: traced once, run with all others."""
-    monkeypatch.setattr(dynamo_config, "error_on_recompile", True)
     torch._dynamo.reset()
     engine = PagedEngine(16, 4, torch.float32)
 

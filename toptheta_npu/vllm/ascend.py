@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .ascend_signatures import DISTRIBUTION, check_parameters, check_version, known_versions, record
-from .engine import DENSE, EngineLayers, check_covered
+from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
 from .metrics import logger
 from .page_sums import PageSums
-from .settings import Settings, is_configured, read_settings
+from .settings import Settings, read_settings
 from .steps import Step, attend
 
 #: The attribute of a step's metadata that holds ours.
@@ -50,11 +50,13 @@ def install() -> None:
     @wraps(chosen.__func__)
     def get_attn_backend_cls(cls: type, *args: Any, **kwargs: Any) -> Any:
         path = chosen(*args, **kwargs)
-        settings = _current_settings()
+        config = _current_config()
+        settings = _settings_of(config)
         if settings is not None:
             _check_backend(path)
             check_version(version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
+            check_engine(config, settings)
             _replace_classes()
         return path
 
@@ -135,7 +137,7 @@ class Impl:
         shape = (-1, self.num_heads, self.head_size)
         keys, values = (pages.transpose(1, 2) for pages in (self.key_cache, self.value_cache))
         attend(step, query.view(shape), keys, values, rule, output.view(shape))
-        output[int(step.query_start_loc[-1]) :] = 0  # padding, with which vLLM goes on to compute
+        output[attn_metadata.num_actual_tokens :] = 0  # padding, with which vLLM goes on to compute
         return output
 
     def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Any, slot_mapping: Tensor) -> None:
@@ -212,12 +214,15 @@ class Builder:
             sums.rebuild(self._layers[name].kv_cache[1].transpose(1, 2))
 
 
-def _current_settings() -> Settings | None:
+def _current_config() -> Any:
+    """vLLM's configuration of the engine whose layers are being made; None: of none."""
     from vllm.config import get_current_vllm_config_or_none
 
-    config = get_current_vllm_config_or_none()
-    additional = None if config is None else config.additional_config
-    return read_settings(additional) if is_configured(additional) else None
+    return get_current_vllm_config_or_none()
+
+
+def _settings_of(config: Any) -> Settings | None:
+    return None if config is None else read_settings(config.additional_config)
 
 
 def _check_backend(path: str) -> None:
@@ -243,7 +248,7 @@ def _replace_classes() -> None:
     @wraps(choose_impl)
     def get_impl_cls() -> Any:
         chosen = choose_impl()
-        if _current_settings() is None:
+        if _settings_of(_current_config()) is None:
             return chosen
         if chosen is not their_impl:
             raise TopThetaNotImplementedError(
