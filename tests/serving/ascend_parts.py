@@ -37,12 +37,15 @@ class AscendAttentionBackendImpl:
         self.dense_tokens: list[int] = []
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output) -> Tensor:
-        self.do_kv_cache_update(layer, key, value, kv_cache, attn_metadata.slot_mapping)
+        self.reshape_and_cache(key, value, kv_cache, attn_metadata.slot_mapping)
         result = self.forward_impl(query, key, value, kv_cache, attn_metadata, output)
         output[:] = result
         return output
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping) -> None:
+        self.reshape_and_cache(key, value, kv_cache, slot_mapping)
+
+    def reshape_and_cache(self, key, value, kv_cache, slot_mapping) -> None:
         self.key_cache, self.value_cache = kv_cache
         keep = (slot_mapping >= 0).nonzero().squeeze(1)
         for rows, cache in ((key, self.key_cache), (value, self.value_cache)):

@@ -81,6 +81,14 @@ def test_thresholded_prompts_do_not_reach_the_dense_attention(table: Path) -> No
     assert dense_tokens(served) == [[], []]
 
 
+def test_padding_is_no_sequence(table: Path) -> None:
+    served = Served(table)
+    served.step([40, 21])
+    step = served.prepare([1, 1], padded_tokens=3).toptheta_step
+    assert step.decode_only
+    assert step.seq_lens.tolist() == [41, 22]
+
+
 @pytest.mark.parametrize("counts", [[1, 1], [1, 6], [5, 6]])
 def test_padding_rows_are_zero(table: Path, counts: list[int]) -> None:
     served = Served(table)
@@ -167,7 +175,7 @@ def test_a_traced_decode_step_serves_other_sequences(table: Path, vmc: bool) -> 
         new = [served.draw(len(counts), heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
         query[: len(counts)] = new[0]
         served.note(counts, 0, *new[1:])
-        AscendAttentionBackendImpl.do_kv_cache_update(layer.impl, layer, *new[1:], layer.kv_cache, served.slots[:4])
+        layer.impl.reshape_and_cache(*new[1:], layer.kv_cache, served.slots[:4])
         attend()
         torch.testing.assert_close(out[: len(counts)], served.expected(0, counts, new[0]), atol=2e-6, rtol=1e-5)
         assert (out[len(counts) :] == 0).all()

@@ -231,6 +231,15 @@ def test_pages_beyond_the_most_that_was_said_are_left_out(monkeypatch: pytest.Mo
         assert engine.sums.foreign_pages() == max(3 - most, 0)
 
 
+def test_padding_takes_no_place_among_the_most_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_sums, "are_seen", lambda tensor: False)
+    engine = PagedEngine(4, 4, torch.float32)
+    sequence = engine.start()
+    slots = [engine.write(sequence, row) for row in engine.draw(8)]
+    engine.sums.update(engine.cache, torch.tensor([-1, *slots[:4], -1, -1, *slots[4:], -1]), 2)
+    assert torch.equal(engine.mean(), engine.expected())
+
+
 def test_sums_of_a_prompt_are_read_once_per_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once per token, also where nobody can look at the slots."""
     monkeypatch.setattr(page_sums, "are_seen", lambda tensor: False)
