@@ -20,6 +20,7 @@ NEEDED = {
     "toptheta_npu/fallback/reference.py",
     "toptheta_npu/fallback/incremental.py",
     "toptheta_npu/evaluation/tasks/toptheta_key_value.yaml",
+    "toptheta_npu/vllm/signatures/vllm_ascend.json",
     "toptheta_npu/assets/tiny_llama/config.json",
     "toptheta_npu/assets/tiny_llama/model.safetensors",
     "toptheta_npu/assets/tiny_llama/tokenizer.json",
