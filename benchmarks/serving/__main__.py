@@ -24,7 +24,7 @@ import typer
 import vllm
 
 from benchmarks.serving.engines import greedy, make_engine, prompts, totals
-from benchmarks.serving.schedules import draw_schedule, run_schedule, wrong_in
+from benchmarks.serving.schedules import SMALL_CACHE, draw_schedule, run_schedule, wrong_in
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "serving.json"
 K = 64
@@ -52,7 +52,7 @@ def main(
 
 def run_schedules(count: int) -> dict[str, Any]:
     """Wrong tokens and what was kept over schedules with the seeds 0 to ``count`` - 1, in a cache that preempts."""
-    engine = make_engine({"k": K}, num_gpu_blocks_override=40, max_num_batched_tokens=256, max_model_len=1024)
+    engine = make_engine({"k": K}, **SMALL_CACHE)
     wrong: list[str] = []
     tokens = preemptions = requests = 0
     for seed in range(count):
