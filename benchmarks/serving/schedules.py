@@ -61,7 +61,7 @@ def draw_schedule(seed: int) -> list[Arrival]:
     ]
     asked = prompts(*lengths, seed=seed)
     steps = sorted(draw.randint(0, 30) for _ in range(count))
-    return [Arrival(step, ids, draw.randint(10, 80)) for step, ids in zip(steps, asked, strict=True)]
+    return [Arrival(step, ids, draw.randint(8, 48)) for step, ids in zip(steps, asked, strict=True)]
 
 
 def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
