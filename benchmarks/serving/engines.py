@@ -15,6 +15,7 @@ import torch
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.models import sparsify
+from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm.engine import engine_of
 from toptheta_npu.vllm.metrics import Totals
 
@@ -91,9 +92,16 @@ def dense_table(folder: Path) -> Path:
     return path
 
 
+@cache
+def reference_model() -> tuple[Any, ThresholdTable]:
+    """The embedded model in transformers, and its thresholds."""
+    model, _ = load_tiny_llama()
+    return model, load_tiny_llama_thresholds("pre_softmax")
+
+
 def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
     """What `sparsify` and transformers' generate() answer; without settings, generate() alone."""
-    model, _ = load_tiny_llama()
+    model, table = reference_model()
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
     ids = torch.tensor([list(prompt)])
 
@@ -103,7 +111,7 @@ def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer
 
     if not settings:
         return run()
-    with sparsify(model, load_tiny_llama_thresholds("pre_softmax"), **settings):
+    with sparsify(model, table, **settings):
         return run()
 
 
@@ -122,24 +130,25 @@ def replayed(
     """
     from transformers import DynamicCache
 
-    model, _ = load_tiny_llama()
-    found = {}
-    with torch.no_grad(), sparsify(model, load_tiny_llama_thresholds("pre_softmax"), **settings):
+    model, table = reference_model()
+    found: dict[int, dict[int, float]] = {}
+    with torch.inference_mode(), sparsify(model, table, **settings):
         cache = DynamicCache()
         for first, end in segments:
             if first == 0:
                 cache = DynamicCache()
             elif first < cache.get_seq_length():
                 cache.crop(first)
-            logits = model(torch.tensor([list(tokens[first:end])]), past_key_values=cache).logits[0, -1]
+            ids = torch.tensor([list(tokens[first:end])])
+            logits = model(ids, past_key_values=cache, logits_to_keep=1).logits[0, -1]
             # what is computed again after a preemption was sampled from before
             found.setdefault(end, best_of(logits))
     return found
 
 
 def best_of(logits: torch.Tensor) -> dict[int, float]:
-    """All logarithms of probabilities by token, the best first."""
-    values, order = logits.double().log_softmax(-1).sort(descending=True)
+    """The best logarithms of probabilities by token, the best first."""
+    values, order = logits.double().log_softmax(-1).topk(20)
     return dict(zip(order.tolist(), values.tolist(), strict=True))
 
 

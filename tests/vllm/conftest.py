@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,3 +44,8 @@ def sparse() -> Any:
     from benchmarks.serving.engines import make_engine
 
     return make_engine({"k": 64, "vmc": False})
+
+
+def pytest_unconfigure() -> None:
+    """vLLM's log goes to a stream that pytest has closed by the time engines say their last."""
+    logging.raiseExceptions = False

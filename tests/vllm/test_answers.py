@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.serving.engines import Answer, answers, generated, make_engine, prompts, totals, wrong_tokens
+from benchmarks.serving.engines import (
+    Answer,
+    answers,
+    dense_table,
+    generated,
+    make_engine,
+    prompts,
+    totals,
+    wrong_tokens,
+)
 
 
 def check(ours: list[Answer], reference: list[Answer]) -> None:
@@ -84,3 +94,42 @@ def test_a_prefix_from_the_cache_changes_nothing(sparse: Any, chunked_and_cached
     before = totals(chunked_and_cached)
     check(answers(chunked_and_cached, asked), expected)
     assert (totals(chunked_and_cached) - before).prompt_tokens < 400  # the rest came from the cache
+
+
+def test_prompts_by_thresholds_equal_those_of_sparsify() -> None:
+    engine = make_engine({"k": 64, "prefill": "thresholded"})
+    asked = prompts(700, 60, 900, seed=10)
+    check(answers(engine, asked), [generated(ids, 16, k=64, vmc=False, prefill="thresholded") for ids in asked])
+    assert totals(engine).thresholded_tokens == 1660
+
+
+def test_compensation_by_the_mean_of_pages_equals_that_of_sparsify() -> None:
+    pytest.importorskip("toptheta_npu.vllm.page_sums")
+    engine = make_engine({"k": 64, "vmc": True}, enable_prefix_caching=True, max_num_batched_tokens=96)
+    asked = prompts(700, 1500, 300, seed=11)
+    expected = [generated(ids, 32, k=64, vmc=True) for ids in asked]
+    check(answers(engine, asked), expected)
+    check(answers(engine, asked), expected)  # prompts from the cache
+
+
+def test_drafts_are_verified_densely_and_counted(stock: Any) -> None:
+    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    engine = make_engine({"k": 64, "dense_below": 2048}, speculative_config=speculation)
+    asked = prompts(300, 150, seed=12)
+    check(answers(engine, asked), answers(stock, asked))  # all rows are dense, whatever drafts are accepted
+    assert totals(engine).draft_tokens > 0
+
+
+def test_bfloat16_pages_are_read_as_they_lie(tmp_path: Path) -> None:
+    asked = prompts(500, 70, seed=13)
+    reference = answers(make_engine(dtype="bfloat16"), asked, 8)
+    ours = answers(make_engine({"table": str(dense_table(tmp_path)), "k": 64}, dtype="bfloat16"), asked, 8)
+    compared = 0
+    for one, other in zip(ours, reference, strict=True):
+        for index, token in enumerate(other.tokens):
+            difference = abs(one.best[index].get(token, -9.0) - other.best[index][token])
+            assert difference < 0.1, f"token {index} of {len(other.tokens)}"
+            compared += index > 0  # the first one comes from the prompt
+            if one.tokens[index] != token:
+                break
+    assert compared > 4
