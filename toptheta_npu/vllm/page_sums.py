@@ -143,7 +143,7 @@ class PageSums:
         full_pages = lengths // block_size
         total, counted = self._sum_of_full_pages(value_cache, block_table, full_pages)
         rest = lengths - full_pages * block_size
-        if width:
+        if batch and width:
             total = total + _sum_of_last_pages(value_cache, block_table, full_pages, rest)
         return total / (counted * block_size + rest).clamp_min(1)[:, None, None]
 
@@ -244,6 +244,9 @@ def _sum_of_last_pages(value_cache: Tensor, table: Tensor, full_pages: Tensor, r
     """The sum over the first ``rest`` rows [B] of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
     last = table.long().gather(1, full_pages.clamp_max(table.shape[1] - 1)[:, None]).squeeze(1)
     pages = torch.where(rest > 0, last, 0).clamp(0, value_cache.shape[0] - 1)
+    if are_seen(rest):  # where masked copies take several times as long
+        parts = zip(pages.tolist(), rest.tolist(), strict=True)
+        return torch.stack([value_cache[page, :, :rows].float().sum(1) for page, rows in parts])
     valid = torch.arange(value_cache.shape[2], device=table.device) < rest[:, None]
     return torch.where(valid[:, None, :, None], _content(value_cache, pages).float(), 0.0).sum(2)
 
