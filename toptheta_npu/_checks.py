@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, 
 LAYOUTS = tuple(QUERY_FORMS)
 PLACEMENTS = ("pre_softmax", "post_softmax")
 PATHS = ("auto", "gather", "dense")
-SDC_MODES = ("none", "exact", "exp_threshold", "offline")
+Sdc = Literal["none", "exact", "exp_threshold", "offline"]
+SDC_MODES: tuple[str, ...] = get_args(Sdc)
+PrefillMode = Literal["dense", "thresholded"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)
 DEVICES = ("cpu", "cuda", "meta")

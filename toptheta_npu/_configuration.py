@@ -114,10 +114,10 @@ def _settings(
             raise TopThetaValueError(where, "each name once", "it twice", "remove one of the lines")
         try:
             convert = converters.get(name)
-            fitted = _fitted(value, fields[name]) if convert is None or value is None else convert(value)
+            taken = fitted(value, fields[name]) if convert is None or value is None else convert(value)
         except ValueError as mismatch:
             raise TopThetaTypeError(where, str(mismatch), shown(value), _quoting(value, fields[name])) from mismatch
-        settings[name] = (where, fitted)
+        settings[name] = (where, taken)
     return {name: (where, value) for name, (where, value) in settings.items() if value is not None}
 
 
@@ -186,16 +186,23 @@ def _entry(path: str | Path, loader: yaml.SafeLoader, key: yaml.Node, value: yam
         raise TopThetaTypeError(f"{path}:{line}: {name}", "a value", str(error), "put it into quotes") from error
 
 
-def _fitted(value: Any, hint: Any) -> Any:
-    """``value`` as the type ``hint``; raises ValueError with what was expected."""
+def fitted(value: Any, hint: Any) -> Any:
+    """``value`` as the type ``hint`` of a setting; raises ValueError with what was expected.
+
+    Example:
+        >>> fitted("64", int)
+        Traceback (most recent call last):
+        ...
+        ValueError: a whole number
+    """
     if get_origin(hint) in (Union, types.UnionType):
         (kind,) = (each for each in get_args(hint) if each is not type(None))
-        return None if value is None else _fitted(value, kind)
+        return None if value is None else fitted(value, kind)
     if get_origin(hint) is list:
         (kind,) = get_args(hint)
         values = value if isinstance(value, list) else [value]
         try:
-            return [_fitted(each, kind) for each in values]
+            return [fitted(each, kind) for each in values]
         except ValueError:
             raise ValueError(f"{expected(kind)}, or a list of {_LISTS.get(kind, 'such')}") from None
     if get_origin(hint) is Literal:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._checks import check_choice, check_modes
+from .._checks import PrefillMode, Sdc, check_choice, check_modes
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..thresholds import (
     Extrapolation,
@@ -22,7 +22,7 @@ from ..thresholds import (
     ThresholdTable,
 )
 from ..thresholds.lookup import Lookup
-from ..thresholds.targets import Target
+from ..thresholds.targets import DEFAULT_K, Target
 from .attach import (
     attached,
     check_model,
@@ -39,10 +39,7 @@ from .rows import ForwardRows
 from .sparse_run import SparseRun
 from .statistics import Recorder, RowRecorder, Statistics, checked_statistics
 from .summaries import SummaryRecorder
-from .threshold_rule import DeviceThresholds, PrefillMode, Sdc, ThresholdOptions, ThresholdRule
-
-#: Elements to keep per row unless the caller says otherwise.
-DEFAULT_K = 128
+from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
 
 
 class NothingSparsifiedWarning(UserWarning):

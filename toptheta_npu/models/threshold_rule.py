@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._checks import PrefillMode, Sdc
 from .._value_checks import are_seen
 from ..distributed import context_parallel_attention
 from ..errors import TopThetaNotImplementedError
@@ -32,9 +33,6 @@ from .drift import LayerDrift
 from .sharded_cache import ShardedLayer
 from .statistics import Recorder
 from .value_mean import CachedLayer
-
-Sdc = Literal["none", "exact", "exp_threshold", "offline"]
-PrefillMode = Literal["dense", "thresholded"]
 
 
 @dataclass(frozen=True)

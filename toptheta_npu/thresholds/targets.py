@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .table import ThresholdTable
 
 
+#: Elements to keep per row unless the caller says otherwise.
+DEFAULT_K = 128
+
+
 @dataclass(frozen=True)
 class Target:
     """What a row aims at before its layer's minimum.

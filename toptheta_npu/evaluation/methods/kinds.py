@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, cast, get_args
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import check_choice, check_modes
+from ..._checks import Sdc, check_choice, check_modes
 from ...fallback import baselines
 from ...fallback.prefill import Selector, select_and_attend
 from ...models import Recording, apply_selection, sparsify
@@ -23,7 +23,6 @@ from ...models.attention import AttentionCall
 from ...models.selection import SelectionRule
 from ...models.sparsify import check_table, make_recorders
 from ...models.statistics import Recorder
-from ...models.threshold_rule import Sdc
 from ...thresholds import ThresholdTable
 
 #: The first layers attend more evenly and keep more elements (paper section "Thresholding Different Layers").

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ..._checks import SDC_MODES
+from ..._checks import SDC_MODES, Sdc
 from ...errors import TopThetaTypeError, TopThetaValueError, nearest, shown
 from ...fallback.baselines import Keep
-from ...models.threshold_rule import Sdc
 from ...thresholds import ThresholdTable
 from . import kinds
 from .kinds import Compensation, Method, Selection

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from transformers import PreTrainedModel
 
-from ..._checks import check_choice
+from ..._checks import PrefillMode, check_choice
 from ...errors import TopThetaValueError
-from ...models.threshold_rule import PrefillMode
 from .. import corpus
 from ..measurement import Measurement, check_layers
 from ..methods.kinds import Method

@@ -1,0 +1,175 @@
+"""Engines on the embedded model, what they answer, and when an answer is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.models import sparsify
+from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.vllm.engine import engine_of
+from toptheta_npu.vllm.metrics import Totals
+
+TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
+#: A token is wrong only where the reference's two best differ by more.
+TIE = 1e-3
+#: Logarithms of probabilities may differ by as much.
+TOLERANCE = 1e-4
+LONGEST = 2048
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Tokens, and for each the best logarithms of probabilities by token: those of the token itself among them."""
+
+    tokens: list[int]
+    best: list[dict[int, float]]
+
+
+def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    """An engine in this process; ``settings`` are those of the plug-in."""
+    from vllm import LLM
+
+    config = {} if settings is None else {"toptheta": {"table": str(TABLE), "log_interval": 5.0, **settings}}
+    defaults = {
+        "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
+        "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,
+    }  # fmt: skip
+    return LLM(additional_config=config, **{"model": str(TINY_LLAMA), **defaults, **options})
+
+
+def answers(engine: Any, prompts: Sequence[Sequence[int]], new_tokens: int = 32) -> list[Answer]:
+    """What the engine answers greedily to all prompts at once."""
+    outputs = engine.generate([{"prompt_token_ids": list(ids)} for ids in prompts], greedy(new_tokens), use_tqdm=False)
+    return [answer_of(output) for output in outputs]
+
+
+def greedy(new_tokens: int) -> Any:
+    """Sampling of the likeliest token, the five best told."""
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, logprobs=5, detokenize=False)
+
+
+def answer_of(output: Any) -> Answer:
+    """From vLLM's output of one request."""
+    (choice,) = output.outputs
+    best = [{token: entry.logprob for token, entry in entries.items()} for entries in choice.logprobs]
+    return Answer(list(choice.token_ids), best)
+
+
+@cache
+def text() -> tuple[int, ...]:
+    """Tokens of text that the model was not trained on."""
+    _, tokenizer = load_tiny_llama()
+    windows = corpus.token_windows(tokenizer, "evaluation", LONGEST, 4)
+    return tuple(windows.flatten().tolist())
+
+
+def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
+    """Pieces of the text."""
+    draw = random.Random(seed)
+    starts = [draw.randrange(len(text()) - length) for length in lengths]
+    return [list(text()[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+
+def dense_table(folder: Path) -> Path:
+    """A table whose thresholds are all -inf: our operator keeps everything."""
+    table = load_tiny_llama_thresholds("pre_softmax")
+    path = folder / "dense.theta"
+    dataclasses.replace(
+        table, theta=torch.full_like(table.theta, -torch.inf), layer_k=[0] * table.num_layers, bracket=None
+    ).save(path)
+    return path
+
+
+@cache
+def reference_model() -> tuple[Any, ThresholdTable]:
+    """The embedded model in transformers, and its thresholds."""
+    model, _ = load_tiny_llama()
+    return model, load_tiny_llama_thresholds("pre_softmax")
+
+
+def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
+    """What `sparsify` and transformers' generate() answer; without settings, generate() alone."""
+    model, table = reference_model()
+    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
+    ids = torch.tensor([list(prompt)])
+
+    def run() -> Answer:
+        out = model.generate(ids, output_logits=True, return_dict_in_generate=True, **options)
+        return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
+
+    if not settings:
+        return run()
+    with sparsify(model, table, **settings):
+        return run()
+
+
+def replayed(
+    tokens: Sequence[int], segments: Sequence[tuple[int, int]], **settings: Any
+) -> dict[int, dict[int, float]]:
+    """The logarithms of probabilities after every segment, computed by transformers as an engine scheduled them.
+
+    Args:
+        tokens: prompt and answer.
+        segments: first token and the token after the last, in the order in which they were computed.
+        settings: of `sparsify`.
+
+    Returns:
+        By the position of the token that follows a segment.
+    """
+    from transformers import DynamicCache
+
+    model, table = reference_model()
+    found: dict[int, dict[int, float]] = {}
+    with torch.inference_mode(), sparsify(model, table, **settings):
+        cache = DynamicCache()
+        for first, end in segments:
+            if first == 0:
+                cache = DynamicCache()
+            elif first < cache.get_seq_length():
+                cache.crop(first)
+            ids = torch.tensor([list(tokens[first:end])])
+            logits = model(ids, past_key_values=cache, logits_to_keep=1).logits[0, -1]
+            # what is computed again after a preemption was sampled from before
+            found.setdefault(end, best_of(logits))
+    return found
+
+
+def best_of(logits: torch.Tensor) -> dict[int, float]:
+    """The best logarithms of probabilities by token, the best first."""
+    values, order = logits.double().log_softmax(-1).topk(20)
+    return dict(zip(order.tolist(), values.tolist(), strict=True))
+
+
+def wrong_tokens(ours: Answer, reference: Answer, tolerance: float = TOLERANCE) -> list[str]:
+    """What is wrong in an answer, up to the first token where the two go different ways for good reason."""
+    wrong = []
+    for index, (token, expected) in enumerate(zip(ours.tokens, reference.tokens, strict=True)):
+        if token != expected:
+            first, second = sorted(reference.best[index].values(), reverse=True)[:2]
+            if first - second > TIE:
+                wrong.append(f"token {index} is {token}, not {expected}, which leads by {first - second:.2g}")
+            return wrong
+        difference = abs(ours.best[index][token] - reference.best[index][token])
+        if difference > tolerance:
+            wrong.append(f"token {index} has a log-probability that differs by {difference:.2g}")
+    return wrong
+
+
+def totals(engine: Any) -> Totals:
+    """What an engine in this process has counted."""
+    layers = engine_of(engine.llm_engine.vllm_config)
+    assert layers is not None
+    assert layers.metrics is not None
+    return layers.metrics.totals()

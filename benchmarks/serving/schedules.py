@@ -1,0 +1,124 @@
+"""Schedules drawn from a seed: arrivals and lengths of requests, what vLLM made of them, and what is wrong."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from benchmarks.serving.engines import TIE, TOLERANCE, Answer, answer_of, greedy, prompts, replayed
+
+#: Options of an engine whose cache is so small that requests are preempted, and whose prompts come in chunks.
+SMALL_CACHE = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 256, "max_model_len": 704}
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request: the engine's step at which it comes, its prompt and how many tokens it wants."""
+
+    step: int
+    prompt: list[int]
+    new_tokens: int
+
+
+@dataclass
+class Request:
+    """A request that was answered.
+
+    Attributes:
+        tokens: of prompt and answer.
+        answer: the latter.
+        segments: the tokens that were computed together, in the order of the steps.
+    """
+
+    prompt: list[int]
+    answer: Answer | None = None
+    segments: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        assert self.answer is not None
+        return self.prompt + self.answer.tokens
+
+    @property
+    def preemptions(self) -> int:
+        """How often its cache was taken away."""
+        firsts = [first for first, _ in self.segments]
+        return sum(second < first for first, second in pairwise(firsts))
+
+
+def draw_schedule(seed: int) -> list[Arrival]:
+    """Five to ten requests, which together need far more than the cache of `SMALL_CACHE` holds."""
+    draw = random.Random(seed)
+    count = draw.randint(5, 10)
+    lengths = [
+        draw.choice((1, draw.randint(2, 60), draw.randint(60, 250), draw.randint(250, 600))) for _ in range(count)
+    ]
+    asked = prompts(*lengths, seed=seed)
+    steps = sorted(draw.randint(0, 30) for _ in range(count))
+    return [Arrival(step, ids, draw.randint(8, 48)) for step, ids in zip(steps, asked, strict=True)]
+
+
+def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
+    """What an engine in this process answers, and how it got there."""
+    llm = engine.llm_engine
+    requests = [Request(arrival.prompt) for arrival in arrivals]
+    waiting, step = dict(enumerate(arrivals)), 0
+    with scheduled(llm) as segments:
+        while waiting or llm.has_unfinished_requests():
+            for index in [index for index, arrival in waiting.items() if arrival.step <= step]:
+                arrival = waiting.pop(index)
+                llm.add_request(str(index), {"prompt_token_ids": arrival.prompt}, greedy(arrival.new_tokens))
+            for output in llm.step():
+                if output.finished:
+                    requests[int(output.request_id)].answer = answer_of(output)
+            step += 1
+    for index, request in enumerate(requests):
+        request.segments = segments[str(index)]
+    return requests
+
+
+def wrong_in(request: Request, **settings: Any) -> list[str]:
+    """What is wrong with the answer to one request, token by token, given the tokens before it."""
+    assert request.answer is not None
+    known = replayed(request.tokens, request.segments, **settings)
+    wrong = []
+    for index, token in enumerate(request.answer.tokens):
+        place = len(request.prompt) + index
+        best = known[place]
+        expected, leading = next(iter(best.items()))
+        ours = best.get(token, -math.inf)
+        if leading - ours > TIE:
+            wrong.append(f"token {place} is {token}, not {expected}, which leads by {leading - ours:.2g}")
+        difference = abs(request.answer.best[index][token] - ours)
+        if difference > TOLERANCE:
+            wrong.append(f"token {place} has a log-probability that differs by {difference:.2g}")
+    return wrong
+
+
+@contextmanager
+def scheduled(llm: Any) -> Iterator[dict[str, list[tuple[int, int]]]]:
+    """Within it, the tokens of every request that the scheduler of an engine in this process sends off together."""
+    scheduler = llm.engine_core.engine_core.scheduler
+    original, segments = scheduler.schedule, defaultdict(list)
+
+    def schedule(*arguments: Any, **options: Any) -> Any:
+        output = original(*arguments, **options)
+        cached = output.scheduled_cached_reqs
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {request.req_id: request.num_computed_tokens for request in output.scheduled_new_reqs}
+        for name, count in output.num_scheduled_tokens.items():
+            # vLLM makes names unlike each other by a suffix
+            segments[name.partition("-")[0]].append((computed[name], computed[name] + count))
+        return output
+
+    scheduler.schedule = schedule
+    try:
+        yield segments
+    finally:
+        scheduler.schedule = original

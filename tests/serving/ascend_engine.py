@@ -1,0 +1,180 @@
+"""A model runner in small: steps of several sequences through the shim's layers, and what each row has to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.serving.ascend_parts import (
+    AscendAttentionBackendImpl,
+    AscendAttentionMetadataBuilder,
+    FullAttentionSpec,
+    common_metadata,
+    dense_row,
+)
+from toptheta_npu import incremental_attention
+from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.vllm import ascend
+from toptheta_npu.vllm.engine import DENSE
+
+LAYERS, HEADS, KV_HEADS, HEAD_DIM, K = 2, 4, 2, 32, 8
+#: A third of random scores pass.
+THETA = 0.4
+
+
+class OurImpl(ascend.Impl, AscendAttentionBackendImpl):
+    """As `install` puts them together."""
+
+
+class OurBuilder(ascend.Builder, AscendAttentionMetadataBuilder):
+    """As `install` puts them together."""
+
+
+class Config:
+    """vLLM's configuration, as far as it is looked at."""
+
+    def __init__(self, settings: dict[str, Any], device: str = "cpu", **changes: Any) -> None:
+        text = SimpleNamespace(num_hidden_layers=LAYERS, num_attention_heads=HEADS)
+        self.model_config = SimpleNamespace(
+            use_mla=False, hf_text_config=text, model="none", revision=None, max_model_len=512,
+            get_num_attention_heads=lambda parallel: HEADS,
+        )  # fmt: skip
+        self.parallel_config = SimpleNamespace(rank=0, tensor_parallel_size=1)
+        self.cache_config = SimpleNamespace(kv_offloading_size=None)
+        self.compilation_config = SimpleNamespace(static_forward_context={}, cudagraph_mode=mode("NONE"))
+        self.kv_transfer_config = self.speculative_config = self.lora_config = None
+        self.additional_config: dict[str, Any] = {"toptheta": settings} if settings else {}
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+
+def mode(name: str) -> Any:
+    """A mode of graphs."""
+    return SimpleNamespace(name=name)
+
+
+def save_table(folder: Path, layers: int = LAYERS) -> Path:
+    """A table that lets pass what is above `THETA` in rows of more than K keys."""
+    shape = (1, layers, HEADS, 2)
+    table = ThresholdTable(
+        theta=torch.full(shape, THETA), k=torch.tensor([K]), lengths=torch.tensor([16, 512]),
+        counts=torch.ones(shape[1:], dtype=torch.int64), std=torch.zeros(shape), placement="pre_softmax",
+        estimator="algorithm1", alpha=0.1, layer_k=[0] * layers, fingerprint="demo",
+    )  # fmt: skip
+    table.save(folder / "model.theta")
+    return folder / "model.theta"
+
+
+def make_impl(impl: type = OurImpl, **changes: Any) -> Any:
+    """An implementation of one layer, as vLLM makes it."""
+    arguments: dict[str, Any] = {
+        "num_heads": HEADS, "head_size": HEAD_DIM, "scale": HEAD_DIM**-0.5, "num_kv_heads": KV_HEADS,
+        "alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": "auto", "logits_soft_cap": None,
+        "attn_type": "decoder", "kv_sharing_target_layer_name": None,
+    } | changes  # fmt: skip
+    return impl(**arguments)
+
+
+class Served:
+    """Two layers, their caches, and buffers that every step fills anew, as the model runner does."""
+
+    def __init__(
+        self, table: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, block_size: int = 16,
+        batch: int = 4, blocks: int = 64, impl: dict[str, Any] | None = None, config: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
+        self.device, self.dtype, self.block_size = device, dtype, block_size
+        given = {"table": str(table), "k": K, "check_weights": False, "metrics": False} | settings
+        self.config = Config(given, device, **(config or {}))
+        self.vmc = bool(settings.get("vmc"))
+        shape = (blocks, block_size, KV_HEADS, HEAD_DIM)
+        self.layers = {
+            f"model.layers.{index}.self_attn.attn": self._layer(shape, impl or {}) for index in range(LAYERS)
+        }
+        self.config.compilation_config.static_forward_context.update(self.layers)
+        self.builder: Any = OurBuilder(FullAttentionSpec(), list(self.layers), self.config, torch.device(device))
+        self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.table = torch.zeros(batch, 8, dtype=torch.int32, device=device)
+        self.slots = torch.full((256,), -1, dtype=torch.int32, device=device)
+        self.free = list(range(blocks))
+        self.pages: list[list[int]] = []
+        self.rows: list[list[tuple[Tensor, Tensor]]] = []
+        self._random = torch.Generator().manual_seed(0)
+
+    def _layer(self, shape: tuple[int, ...], impl: dict[str, Any]) -> SimpleNamespace:
+        caches = tuple(torch.full(shape, torch.nan, dtype=self.dtype, device=self.device) for _ in range(2))
+        return SimpleNamespace(impl=make_impl(**impl), kv_cache=caches)
+
+    def draw(self, tokens: int, heads: int) -> Tensor:
+        """Random rows [tokens, heads, D] on the CPU, rounded to the engine's dtype."""
+        return torch.randn(tokens, heads, HEAD_DIM, generator=self._random).to(self.dtype)
+
+    def prepare(self, counts: list[int], padded_tokens: int = 0) -> Any:
+        """Fills the buffers for ``counts`` new tokens of every sequence; what the builder says of the step."""
+        slots = []
+        for index, count in enumerate(counts):
+            if index == len(self.pages):
+                self.pages.append([])
+                self.rows.append([(torch.empty(0, KV_HEADS, HEAD_DIM),) * 2 for _ in range(LAYERS)])  # type: ignore[misc]
+            past = len(self.rows[index][0][0])
+            for position in range(past, past + count):
+                if position // self.block_size == len(self.pages[index]):
+                    self.pages[index].append(self.free.pop())
+                slots.append(
+                    self.pages[index][position // self.block_size] * self.block_size + position % self.block_size
+                )
+            self.lengths[index] = past + count
+            self.table[index, : len(self.pages[index])] = torch.tensor(self.pages[index], dtype=torch.int32)
+        self.lengths[len(counts) :] = 0
+        self.slots.fill_(-1)
+        self.slots[: len(slots)] = torch.tensor(slots, dtype=torch.int32)
+        used = len(counts) + bool(padded_tokens)
+        common = common_metadata(
+            counts, self.lengths[:used], self.table[:used], self.slots[: len(slots)], padded_tokens=padded_tokens
+        )
+        return self.builder.build(0, common)
+
+    def note(self, counts: list[int], layer: int, key: Tensor, value: Tensor) -> None:
+        """Keeps the new rows of a layer for `expected`."""
+        parts = (rows.split(counts) for rows in (key[: sum(counts)], value[: sum(counts)]))
+        for index, new in enumerate(zip(*parts, strict=True)):
+            old = self.rows[index][layer]
+            self.rows[index][layer] = tuple(torch.cat(pair) for pair in zip(old, new, strict=True))  # type: ignore[assignment]
+
+    def step(self, counts: list[int], padded_tokens: int = 0) -> list[tuple[Tensor, Tensor]]:
+        """Runs a step in all layers; of each what came out and what has to, [T, Hq, D] on the CPU."""
+        metadata = self.prepare(counts, padded_tokens)
+        tokens = sum(counts) + padded_tokens
+        results = []
+        for index, layer in enumerate(self.layers.values()):
+            query, key, value = (self.draw(tokens, heads) for heads in (HEADS, KV_HEADS, KV_HEADS))
+            self.note(counts, index, key, value)
+            out = torch.full_like(query, torch.nan, device=self.device)
+            arguments = (rows.to(self.device) for rows in (query, key, value))
+            layer.impl.forward(layer, *arguments, layer.kv_cache, metadata, out)
+            results.append((out.cpu(), self.expected(index, counts, query)))
+        return results
+
+    def expected(self, layer: int, counts: list[int], query: Tensor) -> Tensor:
+        """Rows of single tokens by the thresholds, in the operator on whole sequences; others densely; padding 0."""
+        impl = list(self.layers.values())[layer].impl
+        rows = []
+        for index, count in enumerate(counts):
+            keys, values = self.rows[index][layer]
+            for token in range(count):
+                row, length = query[len(rows)], len(keys) - (count - 1 - token)
+                if count > 1 or impl.rule is DENSE:
+                    rows.append(dense_row(row, keys[:length], values[:length], HEAD_DIM**-0.5).to(query))
+                else:
+                    rows.append(self._sparse_row(row, keys, values).to(query))
+        return torch.stack([*rows, *torch.zeros(len(query) - len(rows), HEADS, HEAD_DIM).to(query)])
+
+    def _sparse_row(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        theta = torch.full((HEADS,), THETA if len(keys) > K else -torch.inf)
+        whole = (rows.float().transpose(0, 1)[None] for rows in (keys, values))
+        mean = values.float().mean(0)[None] if self.vmc else None
+        return incremental_attention(query.float()[None, :, None], *whole, theta, value_mean=mean)[0, :, 0]

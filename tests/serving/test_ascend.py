@@ -1,0 +1,366 @@
+"""The shim for vllm-ascend before the parts that it relies on: decode, mixed and padded steps, V means, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.serving import ascend_parts
+from tests.serving.ascend_engine import (
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    Config,
+    OurBuilder,
+    OurImpl,
+    Served,
+    make_impl,
+    mode,
+    save_table,
+)
+from tests.serving.ascend_parts import AscendAttentionBackendImpl, AscendC8AttentionBackendImpl, FullAttentionSpec
+from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.vllm import ascend
+from toptheta_npu.vllm.page_sums import PageSums
+
+PROMPTS = [40, 21, 1, 90]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return save_table(tmp_path)
+
+
+def assert_right(results: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    for out, expected in results:
+        torch.testing.assert_close(out, expected, atol=2e-6, rtol=1e-5)
+
+
+def dense_tokens(served: Served) -> list[list[int]]:
+    """The tokens of every call that vllm-ascend's own attention has got, by layer."""
+    return [layer.impl.dense_tokens for layer in served.layers.values()]
+
+
+def test_decode_steps_follow_the_thresholds(table: Path) -> None:
+    served = Served(table)
+    assert_right(served.step(PROMPTS[:2]))
+    for _ in range(20):  # over the end of a page
+        assert_right(served.step([1, 1]))
+    assert dense_tokens(served) == [[61], [61]]
+
+
+def test_decode_differs_from_dense_attention(table: Path) -> None:
+    """Else the tests here would prove nothing."""
+    served, dense = Served(table), Served(table, impl={"sliding_window": 128})
+    for engine in (served, dense):
+        engine.step([100])
+    ((sparse, _), _), ((whole, expected), _) = served.step([1]), dense.step([1])
+    torch.testing.assert_close(whole, expected, atol=2e-6, rtol=1e-5)
+    assert (sparse - whole).abs().max() > 0.05
+
+
+def test_mixed_steps_are_split(table: Path) -> None:
+    served = Served(table)
+    assert_right(served.step([40, 9]))
+    assert_right(served.step([1, 7, 30]))
+    assert_right(served.step([3, 1, 1, 20]))
+    assert dense_tokens(served) == [[49, 37, 23]] * 2
+
+
+def test_thresholded_prompts_do_not_reach_the_dense_attention(table: Path) -> None:
+    served = Served(table, prefill="thresholded")
+    results = served.step([40, 9])
+    assert all(out.isfinite().all() for out, _ in results)
+    assert_right(served.step([1, 1]))
+    assert dense_tokens(served) == [[], []]
+
+
+def test_padding_is_no_sequence(table: Path) -> None:
+    served = Served(table)
+    served.step([40, 21])
+    step = served.prepare([1, 1], padded_tokens=3).toptheta_step
+    assert step.decode_only
+    assert step.seq_lens.tolist() == [41, 22]
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [1, 6], [5, 6]])
+def test_padding_rows_are_zero(table: Path, counts: list[int]) -> None:
+    served = Served(table)
+    served.step([40, 21])
+    results = served.step(counts, padded_tokens=3)
+    if 1 in counts:  # else the engine's own attention has the whole step, padding included
+        assert_right(results)
+        assert all((out[-3:] == 0).all() for out, _ in results)
+
+
+def test_layers_that_stay_dense_run_in_the_dense_attention(table: Path) -> None:
+    served = Served(table, dense_layers=[1])
+    assert_right(served.step([40]))
+    assert_right(served.step([1]))
+    assert dense_tokens(served) == [[40], [40, 1]]
+    window = Served(table, impl={"sliding_window": 128})
+    assert_right(window.step([40]))
+    assert_right(window.step([1]))
+    assert dense_tokens(window) == [[40, 1], [40, 1]]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_means_are_those_of_the_sequences(table: Path, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not seen:  # as on a device
+        monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
+    served = Served(table, vmc=True)
+    assert_right(served.step([40, 21]))
+    for counts in ([1, 1], [1, 30], [1, 1, 50], *[[1, 1, 1]] * 18):
+        assert_right(served.step(counts))
+    sums = [layer.impl.rule.page_sums for layer in served.layers.values()]
+    assert [each.foreign_pages() for each in sums] == [0, 0]
+    assert sums[0] is not sums[1]
+
+
+def test_pages_written_past_the_backend_are_logged_and_made_anew(
+    table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
+    monkeypatch.setattr(ascend, "_STEPS_BETWEEN_LOOKS", 3)
+    served = Served(table, vmc=True)
+    served.step([40])
+    for layer in served.layers.values():
+        layer.impl.rule.page_sums._bits.zero_()
+    served.step([1])
+    assert not caplog.records
+    assert_right(served.step([1]))
+    assert "were written past the attention backend; means left them out 2 times in the last 3 steps" in caplog.text
+    assert len(caplog.records) == 2
+    for _ in range(3):
+        assert_right(served.step([1]))
+    assert len(caplog.records) == 2
+
+
+def test_rows_written_outside_of_a_step_are_summed_up(table: Path) -> None:
+    served = Served(table, vmc=True)
+    metadata = served.prepare([16])
+    layer = next(iter(served.layers.values()))
+    key, value = served.draw(16, 2), served.draw(16, 2)
+    layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, metadata.slot_mapping)
+    sums = layer.impl.rule.page_sums
+    assert isinstance(sums, PageSums)
+    assert sums.mean(layer.kv_cache[1].transpose(1, 2), served.table[:1], served.lengths[:1]).allclose(value.mean(0))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("vmc", [False, True])
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_a_traced_decode_step_serves_other_sequences(table: Path, vmc: bool) -> None:
+    """As a captured one: lengths, tables and slots lie in buffers, and no value of theirs is looked at."""
+    torch._dynamo.reset()
+    served = Served(table, vmc=vmc)
+    served.step([40, 15])
+    layer = next(iter(served.layers.values()))
+    query, out = torch.zeros(4, HEADS, HEAD_DIM), torch.zeros(4, HEADS, HEAD_DIM)
+    common = ascend_parts.common_metadata([1] * 4, served.lengths, served.table, served.slots[:4])
+    metadata = served.builder.build(0, common)
+
+    @torch.compile(backend="eager", fullgraph=True, dynamic=False)
+    def attend() -> None:
+        layer.impl.forward_impl(query, None, None, layer.kv_cache, metadata, out)
+
+    for counts in ([1, 1], [1, 1, 1], *[[1, 1, 1, 1]] * 18):
+        served.prepare(counts)
+        new = [served.draw(len(counts), heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        query[: len(counts)] = new[0]
+        served.note(counts, 0, *new[1:])
+        layer.impl.reshape_and_cache(*new[1:], layer.kv_cache, served.slots[:4])
+        attend()
+        torch.testing.assert_close(out[: len(counts)], served.expected(0, counts, new[0]), atol=2e-6, rtol=1e-5)
+        assert (out[len(counts) :] == 0).all()
+
+
+def test_counts_are_kept(table: Path) -> None:
+    served = Served(table, metrics=True)
+    for counts in ([40, 9], [1, 7], [1, 1]):
+        served.step(counts, padded_tokens=2)
+    totals = served.builder._engine.metrics.totals()
+    assert (totals.decode_tokens, totals.prompt_tokens, totals.rows) == (3, 56, 6)
+
+
+def test_importing_the_shim_imports_no_engine() -> None:
+    code = (
+        "import sys, toptheta_npu.vllm.ascend; "
+        "assert not {'vllm', 'vllm_ascend', 'torch_npu', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.delenv("TOPTHETA_VLLM_TABLE", raising=False)
+    ascend._replace_classes.cache_clear()
+    yield ascend_parts.put_in_place(monkeypatch)
+    ascend._replace_classes.cache_clear()
+
+
+def choose(parts: ascend_parts.Platform) -> tuple[type, type]:
+    """The classes that a layer and its builder get, asked for as vLLM does."""
+    assert parts.platform.get_attn_backend_cls(None, SimpleNamespace()) == parts.path
+    return parts.backend.get_impl_cls(), parts.backend.get_builder_cls()
+
+
+def test_engines_with_settings_get_our_classes_and_others_do_not(parts: ascend_parts.Platform, table: Path) -> None:
+    ascend.install()
+    ascend.install()
+    assert choose(parts) == (parts.impl, parts.builder)
+    parts.config = Config({"table": str(table)})
+    for _ in range(2):
+        impl, builder = choose(parts)
+        assert issubclass(impl, ascend.Impl)
+        assert issubclass(impl, AscendAttentionBackendImpl)
+        assert issubclass(builder, ascend.Builder)
+    assert make_impl(impl).rule is None
+
+    parts.config = Config({})
+    impl, builder = choose(parts)
+    assert impl is parts.impl
+    plain = builder(FullAttentionSpec(), [], parts.config, torch.device("cpu"))
+    lengths = torch.tensor([1], dtype=torch.int32)
+    metadata = plain.build(0, ascend_parts.common_metadata([1], lengths, torch.zeros(1, 1).int(), lengths))
+    assert not hasattr(metadata, "toptheta_step")
+
+
+def test_the_classes_are_put_together_as_in_the_other_tests(parts: ascend_parts.Platform, table: Path) -> None:
+    ascend.install()
+    parts.config = Config({"table": str(table)})
+    impl, builder = choose(parts)
+    assert impl.__mro__[1:] == OurImpl.__mro__[1:]
+    assert builder.__mro__[1:] == OurBuilder.__mro__[1:]
+
+
+REFUSED = {
+    "latent attention": ({"path": "vllm_ascend.attention.mla_v1.AscendMLABackend"}, "attention: .*AscendMLABackend"),
+    "the 310P": ({"path": "vllm_ascend._310p.attention.attention_v1.AscendAttentionBackend310"}, "attention: .*310P"),
+    "context parallelism": (
+        {"impl": type("AscendAttentionDCPImpl", (), {})},
+        "got AscendAttentionDCPImpl; set",
+    ),
+    "an unknown version": (
+        {"version": "0.26.0"},
+        "vllm-ascend: expected version 0.23.0 or .*, got 0.26.0; ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_platform_chose_is_refused(case: str, parts: ascend_parts.Platform, table: Path) -> None:
+    changes, message = REFUSED[case]
+    ascend.install()
+    for name, value in changes.items():
+        setattr(parts, name, value)
+    assert choose(parts)[0] is parts.impl  # an engine without settings goes on
+    parts.config = Config({"table": str(table)})
+    with pytest.raises(TopThetaNotImplementedError, match=message):
+        choose(parts)
+
+
+def test_an_engine_with_a_connector_is_refused_before_its_layers_are_made(
+    parts: ascend_parts.Platform, table: Path
+) -> None:
+    ascend.install()
+    parts.config = Config({"table": str(table)}, kv_transfer_config="LMCache")
+    with pytest.raises(TopThetaNotImplementedError, match=r"^kv_transfer_config: .* got LMCache"):
+        choose(parts)
+
+
+def test_an_unknown_version_runs_if_the_user_says_so(parts: ascend_parts.Platform, table: Path) -> None:
+    ascend.install()
+    parts.version = "0.26.0.dev1+g123"
+    parts.config = Config({"table": str(table), "untried_versions": True})
+    assert issubclass(choose(parts)[0], ascend.Impl)
+
+
+def test_other_parameters_are_refused_in_any_version(
+    parts: ascend_parts.Platform, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward_impl(self: Any, query: Any, key: Any, value: Any, kv_cache: Any, metadata: Any) -> None: ...
+
+    monkeypatch.setattr(AscendAttentionBackendImpl, "forward_impl", forward_impl)
+    ascend.install()
+    parts.config = Config({"table": str(table), "untried_versions": True})
+    with pytest.raises(
+        TopThetaBackendError, match=r"expected AscendAttentionBackendImpl.forward_impl\(self, .*, output\), got"
+    ):
+        choose(parts)
+
+
+UNCOVERED = {
+    "alibi_slopes": {"alibi_slopes": [0.5] * 4},
+    "logits_soft_cap": {"logits_soft_cap": 30.0},
+    "sinks": {"sinks": torch.zeros(4)},
+    "kv_sharing_target_layer_name": {"kv_sharing_target_layer_name": "model.layers.0"},
+    "kv_cache_dtype": {"kv_cache_dtype": "fp8"},
+    "attn_type": {"attn_type": "encoder_only"},
+    "enable_c8_quant": {"enable_c8_quant": True},
+}
+
+
+@pytest.mark.parametrize("name", UNCOVERED)
+def test_attention_that_is_not_covered_is_refused_by_name(name: str) -> None:
+    with pytest.raises(TopThetaNotImplementedError, match=f"^{name}: expected "):
+        make_impl(**UNCOVERED[name])
+
+
+def test_a_quantised_cache_that_changed_the_class_is_refused(table: Path) -> None:
+    config = Config({"table": str(table), "check_weights": False})
+    layer = SimpleNamespace(impl=make_impl())
+    layer.impl.__class__ = AscendC8AttentionBackendImpl
+    config.compilation_config.static_forward_context["model.layers.0.attn"] = layer
+    with pytest.raises(TopThetaBackendError, match=r"implementation in model.layers.0.attn, got AscendC8A.*quantised"):
+        OurBuilder(FullAttentionSpec(), ["model.layers.0.attn"], config, torch.device("cpu"))
+
+
+def test_a_table_of_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TopThetaValueError, match="expected thresholds of 2 layers x 4 heads"):
+        Served(save_table(tmp_path, layers=3))
+
+
+@pytest.mark.parametrize(
+    ("graphs", "settings", "drafts", "refused"),
+    [
+        ("NONE", {}, False, False), ("PIECEWISE", {"dense_layers": [0]}, True, False),
+        ("FULL_DECODE_ONLY", {}, False, False), ("FULL_AND_PIECEWISE", {}, False, False),
+        ("FULL", {}, False, True), ("FULL_DECODE_ONLY", {"dense_layers": [1]}, False, True),
+        ("FULL_AND_PIECEWISE", {}, True, True),
+    ],
+)  # fmt: skip
+def test_graphs_that_would_replay_other_rows_are_refused(
+    table: Path, graphs: str, settings: dict[str, Any], drafts: bool, refused: bool
+) -> None:
+    speculative = SimpleNamespace(method="ngram", num_speculative_tokens=2) if drafts else None
+    compilation = SimpleNamespace(static_forward_context={}, cudagraph_mode=mode(graphs))
+    config = {"compilation_config": compilation, "speculative_config": speculative}
+    if not refused:
+        Served(table, config=config, **settings)
+        return
+    with pytest.raises(TopThetaNotImplementedError, match=f"^cudagraph_mode: .* got {graphs}; set cudagraph_mode='PI"):
+        Served(table, config=config, **settings)
+
+
+def test_a_step_that_nobody_prepared_is_an_error(table: Path) -> None:
+    served = Served(table)
+    metadata = served.prepare([1])
+    del metadata.toptheta_step
+    layer = next(iter(served.layers.values()))
+    with pytest.raises(TopThetaBackendError, match="a layer and a step prepared by Builder, got AscendMetadata"):
+        layer.impl.forward_impl(served.draw(1, 4), None, None, None, metadata, served.draw(1, 4))
+
+
+def test_lengths_on_the_host_are_refused(table: Path) -> None:
+    """A graph would go on with those of its capture."""
+    common = ascend_parts.common_metadata([1], torch.tensor([1]), torch.zeros(1, 1, device="meta"), torch.tensor([0]))
+    with pytest.raises(TopThetaBackendError, match="expected seq_lens on meta, got cpu"):
+        ascend._step(common)

@@ -1,0 +1,161 @@
+"""The record of vllm-ascend's sources against the shim, and against the sources where a checkout is at hand.
+
+``TOPTHETA_VLLM_ASCEND_SOURCE`` names the folder of a checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import ascend_parts
+from tests.serving.ascend_engine import OurBuilder, OurImpl
+from toptheta_npu import TopThetaNotImplementedError
+from toptheta_npu.vllm import ascend
+from toptheta_npu.vllm.ascend_signatures import check_version, parameters_of, record
+
+ATTENTION = ascend_parts.MODULE
+OURS = {"AscendAttentionBackendImpl": ascend.Impl, "AscendAttentionMetadataBuilder": ascend.Builder}
+
+
+def functions(kind: str) -> Iterator[tuple[str, str, str, Any]]:
+    """Module, class, function and what is recorded of it."""
+    for module, classes in record()[kind].items():
+        for name, entries in classes.items():
+            for function, entry in entries.items():
+                yield module, name, function, entry
+
+
+PARAMETERS = [pytest.param(*entry, id=f"{entry[1]}.{entry[2]}") for entry in functions("parameters")]
+
+
+@pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
+def test_the_shim_has_the_parameters_of_what_it_stands_before(
+    module: str, name: str, function: str, wanted: list[str]
+) -> None:
+    if name in OURS:
+        assert parameters_of(OURS[name], function) == wanted
+
+
+def test_all_that_the_shim_overrides_is_recorded() -> None:
+    for name, ours in OURS.items():
+        public = {each for each in vars(ours) if inspect.isfunction(vars(ours)[each]) and not each.startswith("_")}
+        assert public | {"__init__"} == set(record()["parameters"][ATTENTION][name])
+
+
+@pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
+def test_the_parts_in_these_tests_are_those_of_the_record(
+    module: str, name: str, function: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ascend_parts.put_in_place(monkeypatch)
+    owner = {"NPUPlatform": parts.platform, "AscendAttentionBackend": parts.backend}.get(name)
+    assert parameters_of(owner or getattr(ascend_parts, name), function) == wanted
+    assert {each.name for each in dataclasses.fields(ascend_parts.AscendMetadata)} == set(
+        record()["fields"][ATTENTION]["AscendMetadata"]
+    )
+
+
+def test_ours_come_first() -> None:
+    assert OurImpl.forward_impl is ascend.Impl.forward_impl
+    assert OurBuilder.build is ascend.Builder.build
+
+
+@pytest.mark.parametrize("found", [*record()["versions"], "0.23.0+cann9"])
+def test_versions_whose_sources_were_read_are_accepted(found: str) -> None:
+    check_version(found)
+
+
+@pytest.mark.parametrize("found", ["0.22.1rc1", "0.23.0rc1", "0.26.0", "0.25.2.dev3+g182b75e", ""])
+def test_other_versions_are_refused(found: str) -> None:
+    with pytest.raises(TopThetaNotImplementedError, match=r"vllm-ascend: expected version 0\.23\.0 or"):
+        check_version(found)
+    check_version(found, untried=True)
+
+
+@pytest.fixture
+def source() -> Path:
+    folder = os.environ.get("TOPTHETA_VLLM_ASCEND_SOURCE")
+    if not folder:
+        pytest.skip("no checkout of vllm-ascend: set TOPTHETA_VLLM_ASCEND_SOURCE to its folder")
+    return Path(folder)
+
+
+def class_of(source: Path, module: str, name: str) -> ast.ClassDef:
+    tree = ast.parse((source / f"{module.replace('.', '/')}.py").read_text())
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def function_of(owner: ast.ClassDef, name: str) -> ast.FunctionDef:
+    return next(node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name)
+
+
+@pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
+def test_recorded_parameters_are_those_of_the_sources(
+    source: Path, module: str, name: str, function: str, wanted: list[str]
+) -> None:
+    arguments = function_of(class_of(source, module, name), function).args
+    last = [arguments.kwarg] if arguments.kwarg else []
+    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *last]
+    assert [each.arg for each in found] == wanted
+    assert arguments.vararg is None
+
+
+def test_recorded_fields_are_in_the_sources(source: Path) -> None:
+    for module, classes in record()["fields"].items():
+        for name, wanted in classes.items():
+            owner = class_of(source, module, name)
+            decorators = [ast.unparse(each) for each in owner.decorator_list]
+            assert decorators == ["dataclass"]
+            found = {each.target.id for each in owner.body if isinstance(each, ast.AnnAssign)}  # type: ignore[union-attr]
+            assert set(wanted) <= found
+
+
+def test_recorded_attributes_are_set_in_the_sources(source: Path) -> None:
+    for module, classes in record()["attributes"].items():
+        for name, wanted in classes.items():
+            constructor = function_of(class_of(source, module, name), "__init__")
+            targets = [
+                target
+                for node in ast.walk(constructor)
+                if isinstance(node, (ast.Assign, ast.AnnAssign))
+                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            ]
+            found = {ast.unparse(target).removeprefix("self.") for target in targets}
+            assert set(wanted) <= found
+
+
+def test_what_is_read_of_a_step_is_read_in_the_sources_too(source: Path) -> None:
+    for module, name, function, arguments in functions("reads"):
+        body = function_of(class_of(source, module, name), function)
+        for argument, wanted in arguments.items():
+            found = {
+                node.attr
+                for node in ast.walk(body)
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == argument
+            }
+            assert set(wanted) <= found
+
+
+def test_the_cache_is_written_before_attention_runs(source: Path) -> None:
+    for module, name, function, wanted in functions("calls_in_order"):
+        body = function_of(class_of(source, module, name), function)
+        calls = [
+            (node.lineno, node.func.attr)
+            for node in ast.walk(body)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in wanted
+        ]
+        in_order = list(dict.fromkeys(called for _, called in sorted(calls)))
+        assert in_order == wanted
+
+
+def test_the_platform_chooses_the_recorded_backend(source: Path) -> None:
+    chosen = function_of(class_of(source, "vllm_ascend.platform", "NPUPlatform"), "get_attn_backend_cls")
+    constants = {node.value for node in ast.walk(chosen) if isinstance(node, ast.Constant)}
+    assert record()["backend"] in constants

@@ -1,0 +1,138 @@
+"""What of an engine does not depend on its platform: refusals, versions, which layers stay dense."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
+from toptheta_npu.errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
+from toptheta_npu.vllm.engine import DENSE, EngineLayers, check_covered, has_window, note_written
+from toptheta_npu.vllm.layers import LayerRule
+from toptheta_npu.vllm.metrics import Metrics
+from toptheta_npu.vllm.settings import Settings
+from toptheta_npu.vllm.steps import Step
+from toptheta_npu.vllm.versions import check_version
+
+TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
+
+
+class FullAttentionSpec:
+    pass
+
+
+class MambaSpec:
+    pass
+
+
+def engine(metrics: Metrics | None = None, drafts: int = 0, **settings: Any) -> EngineLayers:
+    table = load_tiny_llama_thresholds("pre_softmax")
+    return EngineLayers(Settings(TABLE, k=64, **settings), table.at(64), metrics, drafts)
+
+
+def layer(sliding_window: object = None) -> Any:
+    impl = SimpleNamespace(rule=None, num_heads=8, num_kv_heads=2, scale=0.1, sliding_window=sliding_window)
+    return SimpleNamespace(impl=impl)
+
+
+def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    layers = {f"model.layers.{index}.attn": layer(128 if index in (0, 1, 3) else -1) for index in range(6)}
+    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
+        engine(dense_layers=(5,)).give_rules(FullAttentionSpec(), layers)
+    rules = [each.impl.rule for each in layers.values()]
+    assert [rule is DENSE for rule in rules] == [True, True, False, True, False, True]
+    assert isinstance(rules[2], LayerRule)
+    assert rules[2].layer == 2
+    assert caplog.messages == [
+        "Top-Theta: layers 0-1, 3 have a sliding window and stay dense",
+        "Top-Theta: layers 5 are dense_layers and stay dense",
+        f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=False, prefill=dense",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "has"), [(None, False), (-1, False), ((-1, -1), False), (128, True), ((127, 0), True)]
+)
+def test_windows_are_known_in_all_their_forms(window: object, has: bool) -> None:
+    assert has_window(window) is has
+
+
+def test_another_backend_is_not_passed_over() -> None:
+    stranger = SimpleNamespace(impl=SimpleNamespace())
+    with pytest.raises(TopThetaBackendError, match=r"Top-Theta's backend in model\.layers\.0\.attn, got S"):
+        engine().give_rules(FullAttentionSpec(), {"model.layers.0.attn": stranger})
+
+
+def test_a_layer_beyond_the_table_is_refused() -> None:
+    with pytest.raises(TopThetaValueError, match=r"model: expected layers 0 to \d+, got 32"):
+        engine().give_rules(FullAttentionSpec(), {"model.layers.32.attn": layer()})
+
+
+def test_a_cache_of_another_kind_is_refused() -> None:
+    with pytest.raises(
+        TopThetaNotImplementedError, match="kv_cache_spec: expected none of it with Top-Theta, got MambaS"
+    ):
+        engine().give_rules(MambaSpec(), {"model.layers.0.attn": layer()})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("alibi_slopes", True),
+        ("kv_cache_dtype", "fp8"),
+        ("kv_transfer_config", "LMCache"),
+        ("speculative_config", "eagle"),
+    ],
+)
+def test_what_is_not_covered_is_refused_by_name(name: str, value: object) -> None:
+    got = "it" if value is True else value
+    with pytest.raises(TopThetaNotImplementedError, match=f"^{name}: expected none of it with Top-Theta, got {got}; "):
+        check_covered({"sinks": None, name: value})
+
+
+def test_versions_that_were_not_tried_are_refused() -> None:
+    check_version("vllm (cpu)", "0.32.0+cpu")
+    with pytest.raises(
+        TopThetaNotImplementedError,
+        match=r"vllm \(cpu\): expected version 0\.32\.0, the one that was tried, got 0\.33\.1",
+    ):
+        check_version("vllm (cpu)", "0.33.1")
+    check_version("vllm (cpu)", "0.33.1", untried=True)
+
+
+def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:
+    metrics = Metrics(1000)
+    counting = engine(metrics, drafts=2)
+    step = Step.of(torch.tensor([0, 1, 4, 9, 10]), torch.tensor([5, 9, 9, 3]), torch.zeros(4, 1, dtype=torch.int32))
+    for group in ("first", "second", "first"):
+        counting.note(step, group)
+    totals = metrics.totals()
+    assert (totals.decode_tokens, totals.prompt_tokens, totals.draft_tokens) == (4, 10, 6)
+    assert totals.thresholded_tokens == 0
+
+
+def test_vmc_without_page_sums_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import toptheta_npu.vllm.engine as module
+
+    def missing(name: str, package: str | None) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(module, "import_module", missing)
+    at_k = load_tiny_llama_thresholds("pre_softmax").at(64)
+    rule = LayerRule(0, at_k, 2, 0.1, vmc=True)
+    with pytest.raises(TopThetaNotImplementedError, match=r"^vmc: expected False, got True; this build has no"):
+        note_written(rule, torch.zeros(3, 2, 16, 32), torch.tensor([0]))
+
+
+def test_importing_the_plug_in_does_not_import_vllm() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, toptheta_npu.vllm.engine; assert not {'vllm', 'transformers'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,84 @@
+"""The plug-in's settings: where they come from, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.thresholds.targets import DEFAULT_K
+from toptheta_npu.vllm.settings import Settings, is_configured, read_settings
+
+
+def test_nothing_is_asked_for_without_settings() -> None:
+    assert read_settings(None, {}) is None
+    assert read_settings({"other": 1}, {"TOPTHETA_BACKEND": "auto", "TOPTHETA_VLLM_K": ""}) is None
+    assert not is_configured({}, {"TOPTHETA_CACHE": "/tmp"})
+    assert is_configured({}, {"TOPTHETA_VLLM_K": "64"})
+
+
+def test_environment_variables_have_the_types_of_the_settings() -> None:
+    environment = {
+        "TOPTHETA_VLLM_TABLE": "1.theta",
+        "TOPTHETA_VLLM_TARGET_KEPT": "0.125",
+        "TOPTHETA_VLLM_VMC": "true",
+        "TOPTHETA_VLLM_DENSE_LAYERS": "3,0, 3",
+        "TOPTHETA_VLLM_LOG_INTERVAL": "5",
+        "TOPTHETA_VLLM_PREFILL": "thresholded",
+    }
+    assert read_settings({}, environment) == Settings(
+        table=Path("1.theta"), target_kept=0.125, vmc=True, dense_layers=(0, 3), log_interval=5.0, prefill="thresholded"
+    )
+
+
+def test_the_configuration_wins_over_the_environment() -> None:
+    environment = {"TOPTHETA_VLLM_TABLE": "a.theta", "TOPTHETA_VLLM_K": "64"}
+    settings = read_settings({"toptheta": {"k": 32, "dense_layers": [1]}}, environment)
+    assert settings == Settings(table=Path("a.theta"), k=32, dense_layers=(1,))
+
+
+def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
+    assert Settings(Path("a")).k == DEFAULT_K
+    assert Settings(Path("a"), target_kept=0.1).k is None
+
+
+@pytest.mark.parametrize(
+    ("section", "environment", "error", "message"),
+    [
+        ({"k": 64}, {}, TopThetaValueError, "table: expected a file of thresholds, since Top-Theta is configured, "
+         "got none; set TOPTHETA_VLLM_TABLE=FILE, or leave all of its settings out"),
+        ({"table": "a", "kk": 64}, {}, TopThetaValueError,
+         "additional_config['toptheta']['kk']: expected the name of a setting, got another; did you mean k?"),
+        ({"table": "a", "k": "64"}, {}, TopThetaTypeError,
+         "additional_config['toptheta']['k']: expected a whole number, got '64'"),
+        ({"table": "a", "k": 64, "target_kept": 0.1}, {}, TopThetaValueError,
+         "k: expected k or target_kept, got k=64 and target_kept=0.1; leave one of them out"),
+        ({"table": "a", "sdc": "exat"}, {}, TopThetaTypeError,
+         "additional_config['toptheta']['sdc']: expected one of none, exact, exp_threshold, offline, got 'exat'"),
+        ({"table": "a", "sdc": "none", "vmc": True}, {}, TopThetaValueError,
+         "vmc: expected no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"),
+        ({"table": "a", "sdc_gamma": -1}, {}, TopThetaValueError, "sdc_gamma: expected a finite number >= 0, got -1.0"),
+        ({"table": "a", "dense_layers": [-1]}, {}, TopThetaValueError,
+         "dense_layers: expected indices of layers from 0 on, got -1"),
+        ({"table": "a", "log_interval": 0}, {}, TopThetaValueError, "log_interval: expected seconds above 0, got 0.0"),
+        ({}, {}, TopThetaValueError,
+         "additional_config['toptheta']: expected settings, got an empty mapping; name a table, or leave it out"),
+        ("a.theta", {}, TopThetaTypeError,
+         "additional_config['toptheta']: expected a mapping of settings, got 'a.theta'; "
+         'such as {"toptheta": {"table": "model.theta"}}'),
+        (None, {"TOPTHETA_VLLM_TABEL": "a"}, TopThetaValueError,
+         "TOPTHETA_VLLM_TABEL: expected the name of a setting, got another; did you mean table?"),
+        (None, {"TOPTHETA_VLLM_K": "many"}, TopThetaTypeError,
+         "TOPTHETA_VLLM_K: expected a whole number, got 'many'"),
+        (None, {"TOPTHETA_VLLM_DENSE_LAYERS": "0;1"}, TopThetaTypeError,
+         "TOPTHETA_VLLM_DENSE_LAYERS: expected a whole number, or a list of whole numbers, got ['0;1']"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_named(
+    section: object, environment: dict[str, str], error: type[Exception], message: str
+) -> None:
+    config = None if section is None else {"toptheta": section}
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        read_settings(config, environment)

@@ -1,0 +1,132 @@
+"""Steps of an engine against single sequences: mixed batches, paged and strided caches, thresholded prompts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from toptheta_npu import incremental_attention, prefill_attention
+from toptheta_npu.thresholds import ThresholdsAtK
+from toptheta_npu.vllm.layers import LayerRule
+from toptheta_npu.vllm.metrics import LayerCounters
+from toptheta_npu.vllm.steps import Step, attend
+
+HEADS, KV_HEADS, DIM, PAGE, LONGEST = 4, 2, 32, 16, 64
+
+
+@dataclass
+class Engine:
+    """Caches of some sequences, paged in a drawn order, and the new tokens of each."""
+
+    counts: list[int]
+    keys: list[Tensor]  # [Hkv, n, D]
+    values: list[Tensor]
+    query: Tensor
+    step: Step
+    key_cache: Tensor
+    value_cache: Tensor
+
+
+def thresholds() -> ThresholdsAtK:
+    generator = torch.Generator().manual_seed(7)
+    theta = torch.randn(LONGEST + 1, HEADS, generator=generator) * 0.5
+    theta[:5] = -torch.inf
+    aims = torch.full((LONGEST + 1,), 4, dtype=torch.int32)
+    return ThresholdsAtK(4, None, "pre_softmax", LONGEST, (4,), (4,), (theta,), None, (aims,))
+
+
+def make_engine(counts: list[int], pasts: list[int], seed: int, transposed: bool) -> Engine:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = [count + past for count, past in zip(counts, pasts, strict=True)]
+    keys, values = ([torch.randn(KV_HEADS, n, DIM, generator=generator) for n in lengths] for _ in range(2))
+    pages = [-(-n // PAGE) for n in lengths]
+    order = torch.randperm(sum(pages) + 1, generator=generator)
+    shape = (len(order), KV_HEADS, PAGE, DIM)
+    # vLLM's CPU cache has the keys of a page by columns
+    key_cache = torch.full(shape, torch.nan) if not transposed else torch.full(
+        (len(order), KV_HEADS, DIM, PAGE), torch.nan).transpose(2, 3)  # fmt: skip
+    value_cache = torch.full(shape, torch.nan)
+    table = torch.full((len(counts), max(pages) + 1), -1, dtype=torch.int32)
+    taken = 0
+    for index, (key, value) in enumerate(zip(keys, values, strict=True)):
+        for page in range(pages[index]):
+            place = int(order[taken])
+            table[index, page] = place
+            rows = slice(page * PAGE, (page + 1) * PAGE)
+            key_cache[place, :, : key[:, rows].shape[1]] = key[:, rows]
+            value_cache[place, :, : key[:, rows].shape[1]] = value[:, rows]
+            taken += 1
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    query = torch.randn(sum(counts), HEADS, DIM, generator=generator)
+    step = Step.of(starts, torch.tensor(lengths, dtype=torch.int32), table)
+    return Engine(counts, keys, values, query, step, key_cache, value_cache)
+
+
+# new tokens and those before; a sequence has at least one
+SEQUENCES = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 40)).map(lambda one: one if any(one) else (0, 1)),
+    min_size=1,
+    max_size=5,
+).filter(lambda sequences: any(count for count, _ in sequences))
+
+
+@given(SEQUENCES, st.integers(0, 10**6), st.booleans(), st.sampled_from(["dense", "thresholded"]))
+def test_every_row_is_that_of_its_sequence_alone(
+    sequences: list[tuple[int, int]], seed: int, transposed: bool, prefill: str
+) -> None:
+    engine = make_engine([count for count, _ in sequences], [past for _, past in sequences], seed, transposed)
+    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, prefill=prefill)  # type: ignore[arg-type]
+    out = torch.full_like(engine.query, torch.nan)
+    attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    first = 0
+    for count, key, value in zip(engine.counts, engine.keys, engine.values, strict=True):
+        rows = engine.query[first : first + count]
+        if count == 1:
+            theta = rule.thresholds.rows(0, torch.tensor([key.shape[1]]))
+            expected = incremental_attention(rows[:, :, None], key[None], value[None], theta)[:, :, 0]
+            torch.testing.assert_close(out[first : first + 1], expected)
+        elif count and prefill == "thresholded":
+            counts = torch.arange(key.shape[1] - count + 1, key.shape[1] + 1)
+            theta = rule.thresholds.rows(0, counts).T
+            expected = prefill_attention(rows.transpose(0, 1)[None], key[None], value[None], theta)
+            torch.testing.assert_close(out[first : first + count], expected[0].transpose(0, 1))
+        else:
+            assert out[first : first + count].isnan().all()
+        first += count
+
+
+def test_a_step_of_decodes_alone_reads_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine([1, 1, 1], [8, 30, 2], 0, False)
+    assert engine.step.decode_only
+    assert engine.step.sequences is None
+    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, counters=LayerCounters(HEADS, KV_HEADS))
+    meta = [tensor.to("meta") for tensor in (engine.query, engine.key_cache, engine.value_cache)]
+    step = Step(engine.step.query_start_loc, engine.step.seq_lens.to("meta"), engine.step.block_table.to("meta"), True)
+    monkeypatch.setattr(LayerRule, "aims", lambda self, lengths: torch.zeros_like(lengths))
+    on_meta = {"threshold": torch.empty(3, HEADS, device="meta")}
+    monkeypatch.setattr(LayerRule, "options", lambda self, lengths: on_meta.copy())
+    monkeypatch.setattr(LayerCounters, "add", lambda *arguments: None)
+    attend(step, *meta, rule, torch.empty_like(meta[0]))  # a read of a value would raise
+
+
+def test_a_page_of_rows_over_all_heads_is_the_same_page() -> None:
+    engine = make_engine([1, 3], [20, 18], 3, False)
+    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, prefill="thresholded")
+    by_rows = [cache.transpose(1, 2).flatten(2) for cache in (engine.key_cache, engine.value_cache)]
+    one, other = torch.zeros_like(engine.query), torch.zeros_like(engine.query)
+    attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, one)
+    attend(engine.step, engine.query, *by_rows, rule, other)
+    torch.testing.assert_close(one, other)
+
+
+def test_sequences_with_several_tokens_are_told_apart_from_those_with_none() -> None:
+    step = Step.of(torch.tensor([0, 0, 1, 4]), torch.tensor([0, 5, 9]), torch.zeros(3, 1, dtype=torch.int32))
+    assert step.sequences is not None
+    assert step.sequences.tolist() == [1]
+    assert list(step.ranges()) == [(2, 1, 4)]
+    assert step.dense_tokens.tolist() == [1, 2, 3]

@@ -1,0 +1,63 @@
+"""The HTTP server: many clients at once, its metrics, and a worker that is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import urllib.error
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
+from tests.vllm.server import Server, metric, serve, settings
+
+CLIENTS = 16
+NEW_TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    counts = folder / "counts"
+    counts.mkdir()
+    environment = settings(table=TABLE, k=64, log_interval=0.1) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
+    with serve(folder, environment) as running:
+        yield running
+
+
+def test_sixteen_clients_at_once_get_what_sparsify_generates(server: Server) -> None:
+    asked = prompts(*(100 + 61 * index for index in range(CLIENTS)), seed=5)
+    with ThreadPoolExecutor(CLIENTS) as clients:
+        found = list(clients.map(lambda ids: server.complete(ids, NEW_TOKENS), asked))
+    wrong = [wrong_tokens(answer, generated(ids, NEW_TOKENS, k=64, vmc=False))
+             for answer, ids in zip(found, asked, strict=True)]  # fmt: skip
+    assert not [each for each in wrong if each]
+
+
+def test_the_log_and_the_page_of_metrics_tell_what_was_kept(server: Server) -> None:
+    (ids,) = prompts(600, seed=6)
+    server.complete(ids, 40)
+    assert "decoded tokens kept" in server.log.read_text()
+    assert 0 < metric(server, "toptheta_kept_total") < metric(server, "toptheta_elements_total")
+    assert metric(server, "toptheta_prompt_tokens_total") > 0
+
+
+# the last one: it ends the server
+def test_a_killed_worker_fails_its_requests_and_the_server(server: Server) -> None:
+    (ids,) = prompts(1500, seed=7)
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(server.complete, ids, 500)
+        os.kill(server.engine_process(), signal.SIGKILL)
+        with pytest.raises((urllib.error.URLError, OSError, ValueError)):
+            asked.result(timeout=120)
+    server.process.wait(60)
+    assert server.process.returncode != 0
+
+
+def test_a_server_after_that_starts_anew(tmp_path: Path) -> None:
+    (ids,) = prompts(200, seed=8)
+    with serve(tmp_path, settings(table=TABLE, k=64)) as again:
+        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=64, vmc=False))

@@ -1,0 +1,50 @@
+"""Top-Theta attention in vLLM: decode rows by calibrated thresholds, everything else in vLLM's own attention.
+
+vLLM finds the plug-in by its entry point ``vllm.general_plugins``. It does nothing until a table of thresholds is
+named, by an environment variable, ::
+
+    TOPTHETA_VLLM_TABLE=model.theta TOPTHETA_VLLM_K=64 vllm serve MODEL
+
+or in vLLM's own configuration, which wins over the environment: ::
+
+    vllm serve MODEL --additional-config '{"toptheta": {"table": "model.theta", "k": 64}}'
+
+``LLM(..., additional_config={"toptheta": {...}})`` takes the same. The settings are those of `settings.Settings`; as
+variables they are written in capitals after ``TOPTHETA_VLLM_``. Among them are ``table``, ``k`` or ``target_kept``,
+``dense_below``, ``sdc``, ``vmc``, ``prefill`` and ``dense_layers``.
+
+A sequence with one new token is sparse in every layer that sees all tokens. Prompts, chunks of prompts and drafts
+that are verified are dense unless ``prefill`` is "thresholded". Layers with a sliding window stay dense and are named
+in the log. What cannot be right stops the engine at its start: a table of another model, a version of vLLM that has
+not been tried, attention that Top-Theta does not cover, fp8 caches and KV connectors.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ..errors import TopThetaNotImplementedError
+from .settings import is_configured, read_settings
+
+#: The module for each of vLLM's platforms, by the type of its device.
+_SHIMS = {"cpu": "cpu", "npu": "ascend"}
+
+
+def register() -> None:
+    """Called by vLLM in each of its processes: makes its attention backend ask for the settings of an engine.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a setting in the environment is wrong.
+        TopThetaNotImplementedError: the environment asks for Top-Theta on a platform that has no shim.
+    """
+    read_settings()
+    from vllm.platforms import current_platform
+
+    shim = _SHIMS.get(current_platform.device_type)
+    if shim is not None:
+        import_module(f".{shim}", __name__).install()
+    elif is_configured():
+        raise TopThetaNotImplementedError(
+            "vllm", f"one of its platforms {', '.join(_SHIMS)}", current_platform.device_type,
+            "unset the variables TOPTHETA_VLLM_*",
+        )  # fmt: skip

@@ -1,0 +1,334 @@
+"""The shim for vLLM on Ascend NPUs (vllm-ascend): its own attention, whose decode rows go to our operator.
+
+Its platform chooses its backend, whatever others register. So the functions by which that backend hands out its classes
+are replaced: `Impl` and `Builder` stand before its own, and engines without settings get those. It goes on to write the
+cache and to run prompts; the pages, [blocks, block_size, Hkv, D] of keys and of values, are read as they lie.
+
+The lengths in its metadata lie on the host. Ours are those of the model runner on the device, in the buffer that every
+step fills anew, as are the block tables and the slots. So a captured decode step replays with other sequences.
+
+Written against the sources of the versions in signatures/vllm_ascend.json, and not run in vllm-ascend. Importing this
+module needs neither vLLM nor vllm-ascend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache, wraps
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from .ascend_signatures import DISTRIBUTION, check_parameters, check_version, known_versions, record
+from .engine import DENSE, EngineLayers, check_covered, check_engine
+from .layers import LayerRule
+from .metrics import logger
+from .page_sums import PageSums
+from .settings import Settings, read_settings
+from .steps import Step, attend
+
+#: The attribute of a step's metadata that holds ours.
+_STEP = "toptheta_step"
+#: The dtypes of a cache that is not quantised, as vLLM names them.
+_CACHE_DTYPES = ("auto", "float16", "half", "bfloat16")
+#: Steps between two looks at pages written past the backend, each of which waits for the device.
+_STEPS_BETWEEN_LOOKS = 1000
+
+
+def install() -> None:
+    """Has vllm-ascend's platform hand out our classes to engines with settings; works once in a process."""
+    from vllm_ascend.platform import NPUPlatform
+
+    chosen = NPUPlatform.get_attn_backend_cls
+    if hasattr(chosen, "__wrapped__"):
+        return
+
+    @wraps(chosen.__func__)
+    def get_attn_backend_cls(cls: type, *args: Any, **kwargs: Any) -> Any:
+        path = chosen(*args, **kwargs)
+        config = _current_config()
+        settings = _settings_of(config)
+        if settings is not None:
+            _check_backend(path)
+            check_version(version(DISTRIBUTION), untried=settings.untried_versions)
+            check_parameters()
+            check_engine(config, settings)
+            _replace_classes()
+        return path
+
+    NPUPlatform.get_attn_backend_cls = classmethod(get_attn_backend_cls)
+
+
+class Impl:
+    """One layer: stands before ``AscendAttentionBackendImpl``, and runs decode rows by the rule of `Builder`."""
+
+    num_heads: int
+    head_size: int
+    key_cache: Tensor
+    value_cache: Tensor
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None,
+        attn_type: str,
+        kv_sharing_target_layer_name: str | None,
+        sinks: Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_covered({
+            "alibi_slopes": alibi_slopes is not None,
+            "logits_soft_cap": bool(logits_soft_cap),
+            "sinks": sinks is not None,
+            "kv_sharing_target_layer_name": kv_sharing_target_layer_name,
+            "kv_cache_dtype": None if kv_cache_dtype in _CACHE_DTYPES else kv_cache_dtype,
+            "attn_type": None if attn_type == "decoder" else attn_type,
+        })  # fmt: skip
+        theirs: Any = super()
+        theirs.__init__(
+            num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
+            attn_type, kv_sharing_target_layer_name, sinks, **kwargs,
+        )  # fmt: skip
+        for name in ("enable_c8_quant", "enable_hamming_sparse"):
+            if getattr(self, name, False):
+                raise TopThetaNotImplementedError(name, "it off with Top-Theta", "on", "leave one of the two out")
+        self.rule: LayerRule | str | None = None
+
+    def forward_impl(
+        self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any, output: Tensor
+    ) -> Tensor:
+        """Attention of one step, whose keys and values are in the cache already.
+
+        Args:
+            query: [T, Hq, D], padding included.
+            key, value: [T, Hkv, D].
+            kv_cache: of the layer.
+            attn_metadata: made by `Builder`.
+            output: [T, Hq, D], written and returned.
+
+        Raises:
+            TopThetaBackendError: `Builder` has not prepared the step or the layer.
+        """
+        theirs: Any = super()
+        rule, step = self.rule, getattr(attn_metadata, _STEP, None)
+        if rule is DENSE:
+            return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
+        if not isinstance(rule, LayerRule) or not isinstance(step, Step):
+            raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
+        self._sum_up(rule, attn_metadata.slot_mapping, len(step.seq_lens))
+        dense = bool(step.several) and rule.prefill == "dense"
+        if (dense and not step.decodes) or not len(step.seq_lens):
+            return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
+        if dense:
+            tokens = step.dense_tokens
+            parts = (None if rows is None else rows[tokens] for rows in (query, key, value))
+            out = torch.empty_like(output[tokens])
+            output[tokens] = theirs.forward_impl(*parts, kv_cache, _of_sequences(attn_metadata, step), out)
+        shape = (-1, self.num_heads, self.head_size)
+        keys, values = (pages.transpose(1, 2) for pages in (self.key_cache, self.value_cache))
+        attend(step, query.view(shape), keys, values, rule, output.view(shape))
+        output[attn_metadata.num_actual_tokens :] = 0  # padding, with which vLLM goes on to compute
+        return output
+
+    def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Any, slot_mapping: Tensor) -> None:
+        """Writes keys and values outside of a step of attention."""
+        theirs: Any = super()
+        theirs.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        if isinstance(self.rule, LayerRule):
+            self._sum_up(self.rule, slot_mapping, len(slot_mapping))
+
+    def _sum_up(self, rule: LayerRule, slots: Tensor, sequences: int) -> None:
+        if rule.vmc:
+            if not isinstance(rule.page_sums, PageSums):
+                raise _unprepared(f"V sums made by {Builder.__name__}", "none")
+            values = self.value_cache.transpose(1, 2)
+            # the new tokens of a sequence may begin and end within a page
+            rule.page_sums.update(values, slots, len(slots) // values.shape[2] + 2 * sequences)
+
+
+class Builder:
+    """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows."""
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        theirs: Any = super()
+        theirs.__init__(kv_cache_spec, layer_names, vllm_config, device)
+        settings = read_settings(vllm_config.additional_config)
+        self._engine: EngineLayers | None = None
+        if settings is None:
+            return
+        forward_context = vllm_config.compilation_config.static_forward_context
+        self._layers = {name: forward_context[name] for name in layer_names}
+        _check_layers(self._layers)
+        self._engine = EngineLayers.of(settings, vllm_config, device)
+        self._engine.give_rules(kv_cache_spec, self._layers)
+        _check_graphs(vllm_config, self._layers)
+        self._group = layer_names[0]
+        self._sums: dict[str, PageSums] = {}
+        self._left_out: dict[str, int] = {}
+        self._steps = 0
+
+    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
+        """vllm-ascend's metadata of a step, with ours."""
+        theirs: Any = super()
+        metadata = theirs.build(common_prefix_len, common_attn_metadata, fast_build)
+        if self._engine is not None:
+            self._keep_sums()
+            step = _step(common_attn_metadata)
+            self._engine.note(step, self._group)
+            setattr(metadata, _STEP, step)
+        return metadata
+
+    def _keep_sums(self) -> None:
+        """Makes V sums once the caches are there, before any step is captured, and looks after them."""
+        for name, layer in self._layers.items():
+            rule = layer.impl.rule
+            if isinstance(rule, LayerRule) and rule.vmc and rule.page_sums is None:
+                values = layer.kv_cache[1]
+                blocks, _, heads, head_dim = values.shape
+                self._sums[name] = PageSums(blocks, heads, head_dim, values.device)
+                layer.impl.rule = dataclasses.replace(rule, page_sums=self._sums[name])
+        self._steps += 1
+        if self._steps % _STEPS_BETWEEN_LOOKS == 0:
+            for name, sums in self._sums.items():
+                self._look_at(name, sums)
+
+    def _look_at(self, name: str, sums: PageSums) -> None:
+        left_out = sums.foreign_pages()
+        if left_out > self._left_out.get(name, 0):
+            logger.warning(
+                "Top-Theta: pages of %s were written past the attention backend; means left them out %d times in the "
+                "last %d steps, and all its V sums are made anew now",
+                name, left_out - self._left_out.get(name, 0), _STEPS_BETWEEN_LOOKS,
+            )  # fmt: skip
+            self._left_out[name] = left_out
+            sums.rebuild(self._layers[name].kv_cache[1].transpose(1, 2))
+
+
+def _current_config() -> Any:
+    """vLLM's configuration of the engine whose layers are being made; None: of none."""
+    from vllm.config import get_current_vllm_config_or_none
+
+    return get_current_vllm_config_or_none()
+
+
+def _settings_of(config: Any) -> Settings | None:
+    return None if config is None else read_settings(config.additional_config)
+
+
+def _check_backend(path: str) -> None:
+    """The backend is the one for decoder attention with separate keys and values."""
+    covered = record()["backend"]
+    if path != covered:
+        raise TopThetaNotImplementedError(
+            "attention", f"a model that runs in {covered}", path,
+            "latent and sparse attention, FA3 and the 310P are not covered; leave Top-Theta out",
+        )  # fmt: skip
+
+
+@cache
+def _replace_classes() -> None:
+    from vllm_ascend.attention import attention_v1
+
+    backend = attention_v1.AscendAttentionBackend
+    their_impl, their_builder = attention_v1.AscendAttentionBackendImpl, attention_v1.AscendAttentionMetadataBuilder
+    our_impl = type(f"TopTheta{their_impl.__name__}", (Impl, their_impl), {})
+    our_builder = type(f"TopTheta{their_builder.__name__}", (Builder, their_builder), {})
+    choose_impl, choose_builder = backend.get_impl_cls, backend.get_builder_cls
+
+    @wraps(choose_impl)
+    def get_impl_cls() -> Any:
+        chosen = choose_impl()
+        if _settings_of(_current_config()) is None:
+            return chosen
+        if chosen is not their_impl:
+            raise TopThetaNotImplementedError(
+                "attention", their_impl.__name__, chosen.__name__, "set the sizes of context parallelism to 1"
+            )
+        return our_impl
+
+    @wraps(choose_builder)
+    def get_builder_cls() -> Any:
+        # may be asked for where vLLM does not say for which engine; ours does nothing without settings
+        chosen = choose_builder()
+        return our_builder if chosen is their_builder else chosen
+
+    backend.get_impl_cls, backend.get_builder_cls = staticmethod(get_impl_cls), staticmethod(get_builder_cls)
+
+
+def _check_layers(layers: Mapping[str, Any]) -> None:
+    """A quantised cache changes the class of a layer's implementation after it was made."""
+    for name, layer in layers.items():
+        if not isinstance(layer.impl, Impl):
+            raise TopThetaBackendError(
+                DISTRIBUTION, f"Top-Theta's implementation in {name}", type(layer.impl).__name__,
+                "quantised caches and other backends are not covered; leave one of the two out",
+            )  # fmt: skip
+
+
+def _check_graphs(config: Any, layers: Mapping[str, Any]) -> None:
+    """A captured step does again what it did when it was captured, whatever the rows are.
+
+    Raises:
+        TopThetaNotImplementedError: it might be replayed for rows of another kind, or has layers of both kinds, whose
+            updates vllm-ascend tells apart by their number alone.
+    """
+    mode = getattr(config.compilation_config.cudagraph_mode, "name", "NONE")
+    if mode in ("NONE", "PIECEWISE"):
+        return
+    remedy = "set cudagraph_mode='PIECEWISE'"
+    if mode not in ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
+        wanted = "NONE, PIECEWISE, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
+        raise TopThetaNotImplementedError("cudagraph_mode", wanted, mode, remedy)
+    if config.speculative_config is not None:
+        raise TopThetaNotImplementedError("cudagraph_mode", "NONE or PIECEWISE with drafts", mode, remedy)
+    dense = [name for name, layer in layers.items() if layer.impl.rule is DENSE]
+    if dense:
+        wanted = f"NONE or PIECEWISE where layers such as {dense[0]} stay dense"
+        raise TopThetaNotImplementedError("cudagraph_mode", wanted, mode, remedy)
+
+
+def _step(common: Any) -> Step:
+    """The rows of a step without its padding, with the model runner's lengths and tables on the device."""
+    tokens = common.num_actual_tokens
+    starts = common.query_start_loc_cpu[: common.num_reqs + 1]
+    sequences = int((starts[:-1] < tokens).sum())
+    lengths, table = common.seq_lens[:sequences], common.block_table_tensor[:sequences]
+    if lengths.device != table.device:
+        raise _unprepared(f"seq_lens on {table.device}", str(lengths.device))
+    return Step.of(starts[: sequences + 1].clamp_max(tokens), lengths, table)
+
+
+def _of_sequences(metadata: Any, step: Step) -> Any:
+    """The metadata of the sequences with several new tokens alone."""
+    counts = [end - start for _, start, end in step.ranges()]
+    starts = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    chosen = list(step.several)
+    return dataclasses.replace(
+        metadata,
+        num_actual_tokens=len(step.dense_tokens),
+        num_decode_tokens=0,
+        num_prefills=len(chosen),
+        num_decodes=0,
+        seq_lens=metadata.seq_lens[chosen],
+        seq_lens_cpu=metadata.seq_lens_cpu[chosen],
+        seq_lens_list=[metadata.seq_lens_list[index] for index in chosen],
+        actual_seq_lengths_q=starts[1:].tolist(),
+        query_start_loc=starts.to(metadata.query_start_loc.device),
+        max_query_len=max(counts),
+        block_tables=metadata.block_tables[chosen],
+        slot_mapping=metadata.slot_mapping[step.dense_tokens],
+    )
+
+
+def _unprepared(expected: str, got: str) -> TopThetaBackendError:
+    return TopThetaBackendError(DISTRIBUTION, expected, got, f"install version {known_versions()}")

@@ -1,0 +1,76 @@
+"""What the shim for Ascend relies on in vllm-ascend: read in its sources, recorded, compared with what is there."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+
+from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+
+#: The package on PyPI.
+DISTRIBUTION = "vllm-ascend"
+
+
+@cache
+def record() -> dict[str, Any]:
+    """Versions with their commits; by module and class the parameters, fields, attributes, reads and calls in use."""
+    text = files(__package__).joinpath("signatures", "vllm_ascend.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def known_versions() -> str:
+    """The versions whose sources were read, in words."""
+    return " or ".join(record()["versions"])
+
+
+def check_version(found: str, *, untried: bool = False) -> None:
+    """Refuses a version whose sources were not read, unless the user says that it may run.
+
+    Args:
+        found: the installed version; a suffix such as ``+abc`` does not count.
+        untried: the setting ``untried_versions``.
+
+    Raises:
+        TopThetaNotImplementedError: they were not.
+
+    Example:
+        >>> check_version("0.23.0")
+    """
+    if untried or found.partition("+")[0] in record()["versions"]:
+        return
+    raise TopThetaNotImplementedError(
+        DISTRIBUTION, f"version {known_versions()}", found,
+        "install one of these, or set untried_versions=true and compare with dense attention first",
+    )  # fmt: skip
+
+
+def check_parameters() -> None:
+    """Compares the functions that are called or replaced with the record.
+
+    Raises:
+        TopThetaBackendError: one of them is missing or has other parameters.
+    """
+    for module, classes in record()["parameters"].items():
+        for name, functions in classes.items():
+            owner = getattr(import_module(module), name, None)
+            for function, wanted in functions.items():
+                found = parameters_of(owner, function)
+                if found != wanted:
+                    raise TopThetaBackendError(
+                        DISTRIBUTION, f"{name}.{function}({', '.join(wanted)})",
+                        "no such function" if found is None else f"({', '.join(found)})",
+                        f"install version {known_versions()}",
+                    )  # fmt: skip
+
+
+def parameters_of(owner: object, function: str) -> list[str] | None:
+    """The names of a function's parameters as in its source, "self" and "cls" included; None: there is none."""
+    found = inspect.getattr_static(owner, function, None)
+    if isinstance(found, (classmethod, staticmethod)):
+        found = found.__func__
+    return list(inspect.signature(found).parameters) if inspect.isfunction(found) else None

@@ -1,0 +1,203 @@
+"""The shim for vLLM on a CPU: its own backend, whose decode rows go to our operator.
+
+vLLM's kernel goes on to write the cache and to run prompts. It keeps the keys of a page by columns, [head_dim,
+block_size], and the values by rows, which the operator reads as they lie, by strides. Where it would pack both for
+AMX (bfloat16 on CPUs that have it), it is told to use its layout for vectors instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import vllm
+from torch import Tensor
+from vllm.config import get_current_vllm_config_or_none
+from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata
+from vllm.v1.attention.backends.cpu_attn import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadata,
+    CPUAttentionMetadataBuilder,
+)
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
+from .layers import LayerRule
+from .settings import is_configured, read_settings
+from .steps import Step, attend
+from .versions import check_version
+
+#: How vLLM's kernel lays out the pages that the operator reads.
+_READABLE = ("vec", "vec16")
+
+
+def install() -> None:
+    """Puts our backend in the place of vLLM's own; without settings it hands out vLLM's classes."""
+    register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{TopThetaBackend.__name__}")
+
+
+class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
+    """vLLM's CPU backend; engines with settings get our classes."""
+
+    @staticmethod
+    def get_impl_cls() -> Any:
+        config = get_current_vllm_config_or_none()
+        settings = None if config is None else read_settings(config.additional_config)
+        if settings is None:
+            return CPUAttentionBackendImpl
+        check_version("vllm (cpu)", vllm.__version__, untried=settings.untried_versions)
+        check_engine(config, settings)
+        return Impl
+
+    @staticmethod
+    def get_builder_cls() -> Any:
+        return Builder
+
+
+@dataclass
+class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
+    """What vLLM's kernel needs of a step, what our operator needs, and the former for the dense rows alone."""
+
+    step: Step | None = None
+    dense: CPUAttentionMetadata | None = None
+
+
+class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
+    """Gives every layer of its group a rule, once the weights are there, and then splits every step."""
+
+    isa: str
+
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        settings = read_settings(vllm_config.additional_config)
+        self._engine: EngineLayers | None = None
+        if settings is None:
+            return
+        self._engine = EngineLayers.of(settings, vllm_config, device)
+        layers = vllm_config.compilation_config.static_forward_context
+        self._engine.give_rules(kv_cache_spec, {name: layers[name] for name in layer_names})
+        self._name = layer_names[0]
+
+    def _set_isa_to_layers(self, layer_names: list[str]) -> None:
+        if is_configured(self.vllm_config.additional_config):
+            self.isa = _readable(self.isa)
+        super()._set_isa_to_layers(layer_names)
+
+    def build(
+        self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata, fast_build: bool = False
+    ) -> Any:
+        whole = super().build(common_prefix_len, common_attn_metadata, fast_build)
+        if self._engine is None:
+            return whole
+        check_covered({
+            "rswa_prefix_lens": common_attn_metadata.rswa_prefix_lens is not None,
+            "mm_req_doc_ranges": common_attn_metadata.mm_req_doc_ranges is not None,
+            "causal": None if common_attn_metadata.causal is True else "another mask",
+        })  # fmt: skip
+        step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table)
+        self._engine.note(step, self._name)
+        dense = None
+        if step.several and step.decodes:
+            dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)
+        values = {each.name: getattr(whole, each.name) for each in dataclasses.fields(whole)}
+        return Metadata(**values, step=step, dense=dense)
+
+
+class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
+    """One layer: vLLM's own attention with rows of decode steps by the rule that the builder gave it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check_covered(_uncovered(self))
+        self.rule: LayerRule | str | None = None
+
+    def forward(
+        self,
+        layer: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: Any,
+        output: Tensor,
+        output_scale: Tensor | None = None,
+        output_block_scale: Tensor | None = None,
+    ) -> Tensor:
+        def dense(metadata: Any, tokens: Any, out: Tensor) -> Tensor:
+            arguments = layer, query[tokens], key[tokens], value[tokens], kv_cache, metadata, out
+            return super(Impl, self).forward(*arguments, output_scale, output_block_scale)  # type: ignore[no-any-return]
+
+        everything = slice(None)
+        if attn_metadata is None or self.rule is DENSE:  # None: vLLM warms up
+            return dense(attn_metadata, everything, output)
+        rule, step = self.rule, getattr(attn_metadata, "step", None)
+        if not isinstance(rule, LayerRule) or step is None:
+            raise TopThetaBackendError(
+                "vllm", f"a step prepared by {Builder.__name__} for {layer.layer_name}", type(attn_metadata).__name__,
+                "use the version of vLLM that was tried",
+            )  # fmt: skip
+        if rule.prefill == "dense" and step.several:
+            if not step.decodes:
+                return dense(attn_metadata, everything, output)
+            part = torch.empty_like(output[step.dense_tokens])
+            output[step.dense_tokens] = dense(attn_metadata.dense, step.dense_tokens, part)
+        shape = (-1, self.num_heads, self.head_size)
+        attend(step, query.view(shape), *_pages(kv_cache), rule, output.view(shape))
+        return output
+
+    def do_kv_cache_update(
+        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
+    ) -> None:
+        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        if isinstance(self.rule, LayerRule) and self.rule.vmc:
+            self.rule = note_written(self.rule, _pages(kv_cache)[1], slot_mapping)
+
+
+def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of vLLM's cache [blocks, Hkv, block_size, 2D] as [blocks, Hkv, block_size, D], by strides."""
+    blocks, heads, rows, width = kv_cache.shape
+    keys, values = kv_cache.view(blocks, heads, 2 * rows, width // 2).chunk(2, dim=2)
+    return keys.view(blocks, heads, width // 2, rows).transpose(2, 3), values
+
+
+def _readable(isa: str) -> str:
+    if isa in _READABLE:
+        return isa
+    if isa == "amx":
+        return "vec"
+    raise TopThetaNotImplementedError(
+        "vllm", f"a cache laid out for {' or '.join(_READABLE)}", repr(isa), "use an x86 CPU, or leave Top-Theta out"
+    )
+
+
+def _uncovered(impl: CPUAttentionBackendImpl) -> Uncovered:
+    return {
+        "alibi_slopes": impl.alibi_slopes is not None,
+        "logits_soft_cap": bool(impl.logits_soft_cap),
+        "sinks": impl.sinks is not None,
+        "kv_sharing_target_layer_name": impl.kv_sharing_target_layer_name,
+        "kv_cache_dtype": impl.kv_cache_dtype if impl.is_fp8_kv_cache else None,
+        "attn_type": impl.attn_type if impl.attn_type != AttentionType.DECODER else None,
+    }
+
+
+def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentionMetadata:
+    """The step of the sequences with several new tokens alone."""
+    chosen = torch.tensor(step.several)
+    ranges = list(step.ranges())
+    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(
+        0, dtype=torch.int32
+    )
+    return common.replace(
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=step.seq_lens[chosen],
+        num_reqs=len(chosen),
+        num_actual_tokens=len(step.dense_tokens),
+        block_table_tensor=step.block_table[chosen],
+        slot_mapping=common.slot_mapping[step.dense_tokens],
+    )

@@ -1,0 +1,251 @@
+"""The layers of one engine, as far as it does not matter on which platform it runs."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import weakref
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
+from ..thresholds import ThresholdsAtK
+from .layers import Geometry, LayerRule, PageMeans, layer_index, load_thresholds, model_folder
+from .metrics import Metrics, logger, prometheus_export
+from .settings import Settings
+from .steps import Step
+
+#: In place of a rule: the layer is dense.
+DENSE = "dense"
+#: What an engine or a layer asks for that is not covered, by its name; empty values do not count.
+Uncovered = Mapping[str, object]
+
+_REMEDIES = {
+    "alibi_slopes": "Top-Theta does not know positional biases",
+    "logits_soft_cap": "Top-Theta does not know soft-capped scores",
+    "sinks": "Top-Theta does not know attention sinks",
+    "kv_sharing_target_layer_name": "use a model whose layers keep keys and values of their own",
+    "kv_cache_dtype": "quantised caches are not supported; set kv_cache_dtype='auto'",
+    "attn_type": "only decoder attention is covered",
+    "rswa_prefix_lens": "tokens that see a prefix and a window are not covered",
+    "mm_req_doc_ranges": "tokens that see later ones are not covered",
+    "causal": "only causal attention is covered",
+    "kv_cache_spec": "use a model whose layers see all tokens or a sliding window",
+    "use_mla": "latent attention is not covered",
+    "kv_transfer_config": "KV connectors write pages behind the backend; leave it out",
+    "kv_offloading_size": "offloading writes pages behind the backend; leave it out",
+    "decode_context_parallel_size": "set it to 1",
+    "prefill_context_parallel_size": "set it to 1",
+    "speculative_config": "a draft model's layers have no thresholds; draft with n-grams",
+    "lora_config": "adapters change what was calibrated; merge them and calibrate, or set check_weights=false",
+}
+_DRAFTS_WITHOUT_LAYERS = ("ngram", "ngram_gpu", "suffix")
+_SPECS = ("FullAttentionSpec", "SlidingWindowSpec")
+
+
+def check_covered(uncovered: Uncovered) -> None:
+    """Raises TopThetaNotImplementedError for the first thing that is asked for and not covered.
+
+    Example:
+        >>> check_covered({"sinks": None, "alibi_slopes": False})
+    """
+    for name, value in uncovered.items():
+        if value:
+            got = "it" if value is True else str(value)
+            raise TopThetaNotImplementedError(name, "none of it with Top-Theta", got, _REMEDIES[name])
+
+
+class EngineLayers:
+    """Rules and counts of the layers of one engine in one process; see :meth:`of`."""
+
+    def __init__(self, settings: Settings, thresholds: ThresholdsAtK, metrics: Metrics | None, drafts: int) -> None:
+        self._settings = settings
+        self._thresholds = thresholds
+        self._drafts = drafts
+        self._counting: str | None = None
+        self.metrics = metrics
+
+    @classmethod
+    def of(cls, settings: Settings, config: Any, device: torch.device) -> EngineLayers:
+        """The one of vLLM's configuration ``config``, for an engine whose weights are loaded.
+
+        Raises:
+            TopThetaNotImplementedError: the engine asks for something that is not covered.
+            TopThetaTypeError, TopThetaValueError: as `load_thresholds`.
+        """
+        known = _ENGINES.get(id(config))
+        if known is not None and known[0]() is config:
+            return known[1]
+        check_engine(config, settings)
+        thresholds = load_thresholds(settings, geometry_of(config), device)
+        metrics = None
+        if settings.metrics:
+            metrics = Metrics(settings.log_interval, prometheus_export())
+            atexit.register(metrics.report)
+        draft = config.speculative_config
+        engine = cls(settings, thresholds, metrics, 0 if draft is None else int(draft.num_speculative_tokens))
+        engine._warn_of_length(config.model_config.max_model_len)
+        for key in [key for key, (config_of, _) in _ENGINES.items() if config_of() is None]:
+            del _ENGINES[key]
+        _ENGINES[id(config)] = weakref.ref(config), engine
+        return engine
+
+    def give_rules(self, spec: Any, layers: Mapping[str, Any]) -> None:
+        """Gives the implementation of every layer its rule, or `DENSE`.
+
+        Args:
+            spec: vLLM's description of the cache that the layers share.
+            layers: by their names.
+
+        Raises:
+            TopThetaNotImplementedError: the kind of cache is not covered.
+            TopThetaBackendError: another backend was chosen for a layer.
+        """
+        kind = type(spec).__name__
+        check_covered({"kv_cache_spec": None if kind in _SPECS else kind})
+        sparse: list[int] = []
+        dense: dict[str, list[int]] = {}
+        for name, layer in layers.items():
+            if not hasattr(layer.impl, "rule"):
+                raise TopThetaBackendError(
+                    "vllm", f"Top-Theta's backend in {name}", type(layer.impl).__name__,
+                    "do not choose an attention backend yourself",
+                )  # fmt: skip
+            index = layer_index(name)
+            reason = self._why_dense(index, layer.impl)
+            layer.impl.rule = DENSE if reason else self._rule(index, layer.impl)
+            (dense.setdefault(reason, []) if reason else sparse).append(index)
+        self._log(sparse, dense)
+
+    def note(self, step: Step, group: str) -> None:
+        """Counts the tokens of a step, which every group of layers sees under a name of its own."""
+        self._counting = self._counting or group
+        if self.metrics is None or group != self._counting:
+            return
+        decode = len(step.seq_lens) if step.sequences is None else len(step.sequences)
+        several = [end - start for _, start, end in step.ranges()]
+        draft = sum(count for count in several if count <= 1 + self._drafts) if self._drafts else 0
+        prompt = sum(several) - draft
+        thresholded = prompt + draft if self._settings.prefill == "thresholded" else 0
+        self.metrics.step(decode=decode, prompt=prompt, draft=draft, thresholded=thresholded)
+
+    def _why_dense(self, index: int, impl: Any) -> str | None:
+        if has_window(impl.sliding_window):
+            return "have a sliding window"
+        return "are dense_layers" if index in self._settings.dense_layers else None
+
+    def _rule(self, index: int, impl: Any) -> LayerRule:
+        settings = self._settings
+        if index >= len(self._thresholds.theta):
+            raise TopThetaValueError("model", f"layers 0 to {len(self._thresholds.theta) - 1}", str(index))
+        counters = None
+        if self.metrics is not None:
+            device = self._thresholds.theta[index].device
+            counters = self.metrics.layer(impl.num_heads, impl.num_kv_heads, device)
+        return LayerRule(
+            index, self._thresholds, impl.num_kv_heads, float(impl.scale), settings.sdc, settings.sdc_gamma,
+            settings.prefill, settings.vmc, counters=counters,
+        )  # fmt: skip
+
+    def _log(self, sparse: list[int], dense: Mapping[str, list[int]]) -> None:
+        settings = self._settings
+        for reason, layers in dense.items():
+            logger.info("Top-Theta: layers %s %s and stay dense", _listed(layers), reason)
+        if sparse:
+            aim = f"k={settings.k}" if settings.target_kept is None else f"target_kept={settings.target_kept}"
+            logger.info(
+                "Top-Theta: layers %s decode by the thresholds of %s, %s, sdc=%s, vmc=%s, prefill=%s",
+                _listed(sparse), settings.table, aim, settings.sdc, settings.vmc, settings.prefill,
+            )  # fmt: skip
+
+    def _warn_of_length(self, longest: int) -> None:
+        if longest > self._thresholds.longest:
+            logger.warning(
+                "Top-Theta: rows of more than %d keys use the thresholds of that length, and sequences may have %d; "
+                "calibrate on longer sequences, or set max_length and extrapolation=fitted",
+                self._thresholds.longest, longest,
+            )  # fmt: skip
+
+
+# by the identity of vLLM's configuration, which cannot be hashed
+_ENGINES: dict[int, tuple[weakref.ref[Any], EngineLayers]] = {}
+
+
+def engine_of(config: Any) -> EngineLayers | None:
+    """The engine of vLLM's configuration in this process, for who wants to look at its counts."""
+    known = _ENGINES.get(id(config))
+    return known[1] if known is not None and known[0]() is config else None
+
+
+def note_written(rule: LayerRule, value_cache: Tensor, slots: Tensor) -> LayerRule:
+    """Takes note of the V rows that a step has written; gives the rule that knows of them.
+
+    Args:
+        rule: of the layer, with ``vmc``; the first step that is written gives it sums for the pages of its cache.
+        value_cache: [blocks, Hkv, block_size, D].
+        slots: int [tokens], where the rows are.
+    """
+    if rule.page_sums is None:
+        blocks, heads, _, head_dim = value_cache.shape
+        sums: PageMeans = _page_sums()(blocks, heads, head_dim, value_cache.device)
+        rule = dataclasses.replace(rule, page_sums=sums)
+    assert rule.page_sums is not None
+    rule.page_sums.update(value_cache, slots)
+    return rule
+
+
+def _page_sums() -> Any:
+    try:
+        return import_module(".page_sums", __package__).PageSums
+    except ImportError as error:
+        raise TopThetaNotImplementedError("vmc", "False", "True", "this build has no V sums of pages") from error
+
+
+def geometry_of(config: Any) -> Geometry:
+    """What a rank knows of the model, from vLLM's configuration."""
+    model, parallel = config.model_config, config.parallel_config
+    text = model.hf_text_config
+    return Geometry(
+        num_layers=int(text.num_hidden_layers),
+        num_heads=int(text.num_attention_heads),
+        rank_heads=int(model.get_num_attention_heads(parallel)),
+        rank=parallel.rank % parallel.tensor_parallel_size,
+        folder=model_folder(model.model, model.revision),
+    )
+
+
+def has_window(window: object) -> bool:
+    """Whether a layer sees only a window: versions of vLLM write -1, (-1, -1) or None where it does not."""
+    return window not in (None, -1, (-1, -1))
+
+
+def check_engine(config: Any, settings: Settings) -> None:
+    """Raises TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
+    parallel, draft = config.parallel_config, config.speculative_config
+    method = None if draft is None else draft.method
+    check_covered({
+        "use_mla": config.model_config.use_mla,
+        "kv_transfer_config": config.kv_transfer_config,
+        "kv_offloading_size": getattr(config.cache_config, "kv_offloading_size", None),
+        "decode_context_parallel_size": getattr(parallel, "decode_context_parallel_size", 1) > 1,
+        "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
+        "speculative_config": None if method in (None, *_DRAFTS_WITHOUT_LAYERS) else method,
+        "lora_config": config.lora_config if settings.check_weights else None,
+    })  # fmt: skip
+    if settings.vmc:
+        _page_sums()
+
+
+def _listed(layers: Iterable[int]) -> str:
+    """Numbers in words: runs of them by their ends."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

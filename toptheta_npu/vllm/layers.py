@@ -1,0 +1,212 @@
+"""Thresholds for the layers of an engine: which layer a name stands for, and which heads are this rank's."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .._checks import PrefillMode, Sdc, check_modes
+from ..errors import TopThetaNotImplementedError, TopThetaValueError
+from ..thresholds import ThresholdsAtK, ThresholdTable
+from ..thresholds.fingerprint import differences, is_schema_1
+from .metrics import LayerCounters
+from .settings import Settings
+
+
+class PageMeans(Protocol):
+    """V sums of the pages of one layer's cache; `page_sums.PageSums` has them."""
+
+    def update(self, value_cache: Tensor, slots: Tensor) -> None:
+        """Takes note of the rows [blocks, Hkv, block_size, D] that a step has written at ``slots`` [tokens]."""
+
+    def mean(self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor) -> Tensor:
+        """The mean V row of every sequence, float32 [B, Hkv, D]."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a rank knows of the model.
+
+    Attributes:
+        num_layers: of the whole model.
+        num_heads: query heads of a layer, all ranks together.
+        rank_heads: query heads of this rank.
+        rank: of this process among those that share a layer.
+        folder: with the model's weights; None where the engine got them in another way.
+    """
+
+    num_layers: int
+    num_heads: int
+    rank_heads: int
+    rank: int
+    folder: Path | None
+
+    @property
+    def heads(self) -> slice:
+        """The query heads of this rank.
+
+        Raises:
+            TopThetaValueError: the ranks do not share the heads evenly.
+        """
+        first = self.rank * self.rank_heads
+        if self.num_heads % self.rank_heads or not 0 <= first < self.num_heads:
+            raise TopThetaValueError(
+                "num_heads", f"{self.num_heads} heads in equal shares", f"{self.rank_heads} on rank {self.rank}",
+                "choose a number of ranks that divides them",
+            )  # fmt: skip
+        return slice(first, first + self.rank_heads)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRule:
+    """How the rows of one layer are computed.
+
+    Attributes:
+        layer: its index in the whole model.
+        thresholds: of this rank's heads, on its device.
+        num_key_value_heads: of this rank.
+        scale: factor of q·k.
+        sdc, sdc_gamma, prefill: as in the settings.
+        vmc: give the discarded mass back as the mean V row.
+        page_sums: the V sums of its cache, once there is one; only with ``vmc``.
+        counters: what its rows kept; None: nobody wants to know.
+    """
+
+    layer: int
+    thresholds: ThresholdsAtK
+    num_key_value_heads: int
+    scale: float
+    sdc: Sdc = "exact"
+    sdc_gamma: float = 0.05
+    prefill: PrefillMode = "dense"
+    vmc: bool = False
+    page_sums: PageMeans | None = None
+    counters: LayerCounters | None = None
+
+    def options(self, lengths: Tensor) -> dict[str, Any]:
+        """Thresholds [..., Hq] for rows of ``lengths`` [...] keys, and the options that go with them."""
+        offline = self.sdc == "offline"
+        return {
+            "threshold": self.thresholds.rows(self.layer, lengths),
+            "discarded_mass": self.thresholds.discarded_mass_rows(self.layer, lengths) if offline else None,
+            "placement": self.thresholds.placement,
+            "sdc": self.sdc,
+            "sdc_gamma": self.sdc_gamma,
+        }
+
+    def aims(self, lengths: Tensor) -> Tensor:
+        """The elements that rows of ``lengths`` keys aim at; 0 for those that are dense."""
+        sparse = lengths > self.thresholds.dense_up_to[self.layer]
+        return self.thresholds.aim_rows(self.layer, lengths) * sparse
+
+
+def layer_index(name: str) -> int:
+    """The index of a layer in the whole model, from its name in an engine, whatever rank it lies on.
+
+    Raises:
+        TopThetaNotImplementedError: the name does not hold one number.
+
+    Example:
+        >>> layer_index("model.layers.17.self_attn.attn")
+        17
+    """
+    numbers = [int(part) for part in name.split(".") if part.isdecimal()]
+    if len(numbers) != 1:
+        raise TopThetaNotImplementedError(
+            "model", "attention layers with one index in their names", repr(name), "use a decoder-only model"
+        )
+    return numbers[0]
+
+
+def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device | str = "cpu") -> ThresholdsAtK:
+    """The thresholds of this rank's heads on its device.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the file cannot be read, is of another
+            model, or does not have what the settings ask for.
+    """
+    table = ThresholdTable.load(settings.table)
+    check_table(table, settings, geometry)
+    at_k = table.at(
+        settings.k, target_kept=settings.target_kept, dense_below=settings.dense_below, device=device,
+        max_length=settings.max_length, extrapolation=settings.extrapolation, lookup=settings.lookup,
+    )  # fmt: skip
+    mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]
+    if settings.sdc == "offline" and mass is None:
+        raise TopThetaValueError(
+            "sdc", "'none', 'exact' or 'exp_threshold' with a table without discarded mass", "'offline'",
+            "add it with calibrate_discarded_mass",
+        )  # fmt: skip
+    offline = mass if settings.sdc == "offline" else None
+    check_modes(table.placement, settings.sdc, settings.sdc_gamma, offline, "vmc" if settings.vmc else None)
+    return of_heads(at_k, geometry.heads)
+
+
+def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:
+    """The thresholds of some of the query heads, in every layer."""
+    theta = tuple(rows[:, heads].contiguous() for rows in at_k.theta)
+    mass = at_k.discarded_mass and tuple(rows[:, heads].contiguous() for rows in at_k.discarded_mass)
+    return dataclasses.replace(at_k, theta=theta, discarded_mass=mass)
+
+
+def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -> None:
+    """Raises a typed error unless ``table`` was calibrated for the model that is served.
+
+    Raises:
+        TopThetaValueError: it was not, or the settings name layers that the model does not have.
+        TopThetaNotImplementedError: there is no way to find out.
+    """
+    have, want = (table.num_layers, table.num_heads), (geometry.num_layers, geometry.num_heads)
+    if have != want:
+        raise TopThetaValueError(
+            str(settings.table), "thresholds of {} layers x {} heads, as the model has".format(*want),
+            "{} x {}".format(*have), "calibrate this model, or name its own table",
+        )  # fmt: skip
+    beyond = [layer for layer in settings.dense_layers if layer >= geometry.num_layers]
+    if beyond:
+        raise TopThetaValueError("dense_layers", f"0 to {geometry.num_layers - 1}", str(beyond[0]))
+    if len(settings.dense_layers) == geometry.num_layers:
+        raise TopThetaValueError("dense_layers", "some layer left out", "all", "leave Top-Theta out")
+    if settings.check_weights:
+        _check_weights(table, settings, geometry.folder)
+
+
+def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | None) -> None:
+    remedy = "set check_weights=false to compare numbers of layers and heads alone"
+    if folder is None or not any(folder.glob("*.safetensors")):
+        raise TopThetaNotImplementedError(
+            "check_weights", "a model from a folder with *.safetensors", str(folder) if folder else "another source",
+            remedy,
+        )  # fmt: skip
+    if is_schema_1(table.fingerprint):
+        raise TopThetaNotImplementedError(
+            str(settings.table), "a table of schema 2 or later, which names its model part by part", "schema 1", remedy
+        )
+    from ..models.fingerprint import folder_fingerprint  # brings transformers
+
+    found = folder_fingerprint(folder)
+    different = differences(found, table.fingerprint)
+    if different:
+        raise TopThetaValueError(
+            str(settings.table), f"thresholds of the model that is served, {found}",
+            f"those of {table.fingerprint}, which differs in {' and '.join(different)}",
+            "calibrate this model, or name its own table",
+        )  # fmt: skip
+
+
+def model_folder(model: str, revision: str | None = None) -> Path | None:
+    """Where the weights of a model lie: the folder itself, or the place of a hub's model in its cache, if known."""
+    if os.path.isdir(model):
+        return Path(model)
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except Exception:  # whatever the hub's client raises: the caller says that there is no folder
+        return None

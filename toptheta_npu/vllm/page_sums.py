@@ -1,0 +1,278 @@
+"""V sums of the pages of a paged cache, which V-mean compensation needs in every decode step.
+
+The mean of a sequence is a sum over its pages: its full pages by the sums kept here, its last, partly filled page by
+the cache itself. So sequences that share pages share their sums, and a sequence that comes back finds those of the
+pages that are still its own.
+
+What is guaranteed:
+
+- `PageSums.update` makes the sum of every page that it is told of anew from the whole page and adds to none, so reused
+  pages, tokens written again after a rejected draft, and tokens written in any order need nothing more.
+- A sum counts only for a page that is full, all of whose rows belong to the sequence. Rows past the end of a sequence
+  never count, whatever they hold, NaN included.
+- Beside each sum lie the bits of two pieces of its page, at the middle and the end, as they were when the sum was made.
+  `PageSums.mean` compares them with the cache. So a page written or copied past `update` is noticed unless it has the
+  very bits of what was there in both pieces. On a CPU such a sum is made anew at once, so the mean is right. On a
+  device, where nobody can look, the page is left out of the mean. `PageSums.foreign_pages` counts both.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import torch
+from torch import Tensor
+
+from .._checks import DTYPES
+from .._value_checks import are_seen
+from ..errors import TopThetaTypeError, TopThetaValueError
+
+_LOG = logging.getLogger("toptheta_npu")
+#: Elements in each of the two pieces of a page that are compared.
+_PIECE = 16
+#: The bits of a page that no sum was made of: a NaN that no conversion makes.
+_NEVER = -1
+#: Bytes that are gathered at once.
+_MOST_GATHERED = 64 * 2**20
+
+
+class PageSums:
+    """V sums of the pages of one layer's cache.
+
+    Memory: for each page 4 bytes per KV head and channel, and 128 bytes. That is 1 / block_size of a half-precision
+    cache of K and V, and a little more.
+
+    Args:
+        num_blocks: pages of the cache.
+        num_key_value_heads, head_dim: of the cache.
+        device: of the cache.
+
+    Example:
+        >>> import torch
+        >>> cache = torch.randn(3, 2, 4, 16)  # [blocks, Hkv, block_size, D]
+        >>> sums = PageSums(3, 2, 16, "cpu")
+        >>> sums.update(cache, torch.tensor([8, 9, 10, 11, 0, 1]))  # page 2 and half of page 0
+        >>> mean = sums.mean(cache, torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([6]))
+        >>> torch.allclose(mean[0], torch.cat([cache[2], cache[0, :, :2]], 1).mean(1), atol=1e-6)
+        True
+    """
+
+    def __init__(self, num_blocks: int, num_key_value_heads: int, head_dim: int, device: torch.device | str) -> None:
+        self._piece = math.gcd(_PIECE, head_dim)
+        # so that they can be written to outside of an inference mode that holds now
+        with torch.inference_mode(False):
+            # one row more than pages, for what is of no page
+            self._sums = torch.zeros(num_blocks + 1, num_key_value_heads, head_dim, device=device)
+            self._bits = torch.full((num_blocks + 1, 2, self._piece), _NEVER, dtype=torch.int32, device=device)
+            self._foreign = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the sums and what tells their pages take."""
+        return self._sums.nbytes + self._bits.nbytes
+
+    def foreign_pages(self) -> int:
+        """Full pages that were written past `update`, once for each mean that met them; waits for the device."""
+        return int(self._foreign)
+
+    def update(self, value_cache: Tensor, slots: Tensor, most_pages: int | None = None) -> None:
+        """Makes the sums of the pages that a step has written anew from the cache.
+
+        Args:
+            value_cache: float16, bfloat16 or float32 [blocks, Hkv, block_size, D], with the step's rows in it. Strides
+                are free but for head_dim, whose elements lie side by side.
+            slots: int32 or int64 [tokens], page · block_size + row of every token of the step; -1 is no token.
+            most_pages: pages that the tokens can lie in, at most, those of each sequence counted for itself: its n
+                tokens in a row lie in at most n // block_size + 2. None means one page per token. A device reads as
+                many, whatever the slots say; a CPU looks at the slots. Pages beyond it are left out of means.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: on a CPU also for slots outside the cache.
+        """
+        self._check(value_cache)
+        _check_integers("slots", slots, 1)
+        num_blocks, block_size = value_cache.shape[0], value_cache.shape[2]
+        if are_seen(slots):
+            _check_slots(slots, num_blocks * block_size)
+            pages = torch.unique(slots[slots >= 0].long() // block_size)
+        else:
+            inside = (slots >= 0) & (slots < num_blocks * block_size)
+            pages = torch.where(inside, slots.long() // block_size, num_blocks)
+            pages = _runs(pages, num_blocks, len(slots) if most_pages is None else most_pages)
+        self._sum_up(value_cache, pages)
+
+    def rebuild(self, value_cache: Tensor) -> None:
+        """Makes the sums of all pages anew, after pages were written past `update`; reads the whole cache.
+
+        Args:
+            value_cache: as for `update`.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError.
+        """
+        self._check(value_cache)
+        page_bytes = 4 * value_cache[0].numel()
+        for pages in torch.arange(len(value_cache), device=value_cache.device).split(_at_once(page_bytes)):
+            self._sum_up(value_cache, pages)
+
+    def mean(self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor) -> Tensor:
+        """The mean of the V rows of every sequence, as ``value_mean`` of `incremental_attention` takes it.
+
+        Sums are float32, so it is at most (block_size + pages + 2) · 2⁻²⁴ times the mean of |v| off.
+
+        Args:
+            value_cache: as for `update`.
+            block_table: int32 or int64 [B, max_blocks]; entries past a sequence's last page are never read.
+            seq_lens: int32 or int64 [B]; a length of 0 gives a mean of 0.
+
+        Returns:
+            float32 [B, Hkv, D].
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError.
+        """
+        self._check(value_cache)
+        _check_integers("block_table", block_table, 2)
+        _check_integers("seq_lens", seq_lens, 1)
+        batch, width = block_table.shape
+        if seq_lens.shape[0] != batch:
+            raise TopThetaValueError("seq_lens", f"{batch} lengths, one per row of block_table", str(len(seq_lens)))
+        block_size = value_cache.shape[2]
+        lengths = seq_lens.long().clamp(0, width * block_size)
+        full_pages = lengths // block_size
+        total, counted = self._sum_of_full_pages(value_cache, block_table, full_pages)
+        rest = lengths - full_pages * block_size
+        if batch and width:
+            total = total + _sum_of_last_pages(value_cache, block_table, full_pages, rest)
+        return total / (counted * block_size + rest).clamp_min(1)[:, None, None]
+
+    def _sum_of_full_pages(self, value_cache: Tensor, table: Tensor, full_pages: Tensor) -> tuple[Tensor, Tensor]:
+        """The sum over the pages that count, float32 [B, Hkv, D], and how many they are, int64 [B]."""
+        batch, width = table.shape
+        if are_seen(full_pages):
+            width = int(full_pages.max()) if batch else 0
+        total = self._sums.new_zeros((batch, *self._sums.shape[1:]))
+        counted = torch.zeros_like(full_pages)
+        columns = _at_once(total.nbytes)
+        for first in range(0, width, columns):
+            pages = table[:, first : min(first + columns, width)].long()
+            column = torch.arange(first, first + pages.shape[1], device=table.device)
+            full = column < full_pages[:, None]
+            pages = torch.where(full, pages, 0).clamp(0, value_cache.shape[0] - 1)
+            counts = self._own_pages(value_cache, pages, full)
+            sums = self._sums.index_select(0, pages.flatten()).unflatten(0, pages.shape)
+            total = total + torch.where(counts[..., None, None], sums, 0.0).sum(1)
+            counted = counted + counts.sum(1)
+        return total, counted
+
+    def _own_pages(self, value_cache: Tensor, pages: Tensor, full: Tensor) -> Tensor:
+        """Which of the ``full`` among ``pages`` [B, n] still hold what their sums were made of: bool [B, n]."""
+        flat = pages.flatten()
+        same = (self._bits.index_select(0, flat) == self._bits_of(value_cache, flat)).all(2).all(1).view_as(pages)
+        foreign = full & ~same
+        self._foreign += foreign.sum()
+        if not are_seen(foreign):
+            return full & same
+        if foreign.any():
+            _LOG.warning(
+                "V-mean compensation: %d full pages of the cache were written past the attention backend; their V sums "
+                "were made anew", int(foreign.sum()),
+            )  # fmt: skip
+            self._sum_up(value_cache, torch.unique(pages[foreign]))
+        return full
+
+    def _sum_up(self, value_cache: Tensor, pages: Tensor) -> None:
+        """Makes the sums of ``pages`` [n] anew; a number past the last page is of no page."""
+        readable = pages.clamp_max(value_cache.shape[0] - 1)
+        self._sums[pages] = _content(value_cache, readable).float().sum(2)
+        self._bits[pages] = self._bits_of(value_cache, readable)
+
+    def _bits_of(self, value_cache: Tensor, pages: Tensor) -> Tensor:
+        """The two pieces of every page in ``pages`` [n] that tell whether it has changed: int32 [n, 2, piece]."""
+        blocks, heads, block_size, head_dim = value_cache.shape
+        page, head, row, _ = (stride // self._piece for stride in value_cache.stride())
+        # the last row tells most: in all layers but the first it depends on all tokens before it
+        pieces = (max(block_size // 2 - 1, 0) * row, (heads - 1) * head + (block_size - 1) * row)
+        count = (blocks - 1) * page + pieces[1] + head_dim // self._piece
+        # a flat view, since some devices copy all of a strided tensor before they gather from it
+        flat = value_cache.as_strided((count, self._piece), (self._piece, 1))
+        index = torch.stack([pages * page + piece for piece in pieces], 1)
+        bits: Tensor = flat.index_select(0, index.flatten()).float().view(torch.int32).unflatten(0, index.shape)
+        return bits
+
+    def _check(self, value_cache: Tensor) -> None:
+        blocks, heads, head_dim = self._sums.shape[0] - 1, *self._sums.shape[1:]
+        shape = value_cache.shape
+        if len(shape) != 4 or (shape[0], shape[1], shape[3]) != (blocks, heads, head_dim) or shape[2] < 1:
+            raise TopThetaValueError(
+                "value_cache", f"[{blocks}, {heads}, block_size, {head_dim}]", str(list(shape)),
+                "make PageSums anew for another cache",
+            )  # fmt: skip
+        if value_cache.dtype not in DTYPES:
+            raise TopThetaTypeError(
+                "value_cache", "float16, bfloat16 or float32", str(value_cache.dtype), "quantised caches have no V sums"
+            )
+        *others, channel = value_cache.stride()
+        if channel != 1 or any(stride % self._piece for stride in others):
+            raise TopThetaValueError(
+                "value_cache", f"rows of {head_dim} elements side by side, at multiples of {self._piece} elements",
+                f"strides {value_cache.stride()}",
+            )  # fmt: skip
+
+
+def _at_once(each: int) -> int:
+    """How many of ``each`` bytes are gathered at once."""
+    return max(1, _MOST_GATHERED // max(1, each))
+
+
+def _runs(pages: Tensor, none: int, most: int) -> Tensor:
+    """The first ``most`` of the runs of equal numbers in ``pages`` [n], without those of ``none``: [min(n, most)].
+
+    What is left over is ``none``. All shapes are those of the arguments, so a captured graph may replay it.
+    """
+    if most >= len(pages):
+        return pages
+    starts = torch.ones_like(pages, dtype=torch.bool)
+    starts[1:] = pages[1:] != pages[:-1]
+    starts &= pages != none
+    place = torch.where(starts, starts.cumsum(0) - 1, most).clamp_max(most)
+    return torch.full_like(pages[: most + 1], none).scatter(0, place, pages)[:most]
+
+
+def _sum_of_last_pages(value_cache: Tensor, table: Tensor, full_pages: Tensor, rest: Tensor) -> Tensor:
+    """The sum over the first ``rest`` rows [B] of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
+    last = table.long().gather(1, full_pages.clamp_max(table.shape[1] - 1)[:, None]).squeeze(1)
+    pages = torch.where(rest > 0, last, 0).clamp(0, value_cache.shape[0] - 1)
+    if are_seen(rest):  # where masked copies take several times as long
+        parts = zip(pages.tolist(), rest.tolist(), strict=True)
+        return torch.stack([value_cache[page, :, :rows].float().sum(1) for page, rows in parts])
+    valid = torch.arange(value_cache.shape[2], device=table.device) < rest[:, None]
+    return torch.where(valid[:, None, :, None], _content(value_cache, pages).float(), 0.0).sum(2)
+
+
+def _content(value_cache: Tensor, pages: Tensor) -> Tensor:
+    """The rows of ``pages`` [n]: [n, Hkv, block_size, D]."""
+    # some devices copy all of a strided tensor before they gather from it
+    by_rows = value_cache.transpose(1, 2)
+    if by_rows.is_contiguous():
+        return by_rows.index_select(0, pages).transpose(1, 2)
+    return value_cache.index_select(0, pages)
+
+
+def _check_integers(name: str, tensor: Tensor, dims: int) -> None:
+    if tensor.dtype not in (torch.int32, torch.int64):
+        raise TopThetaTypeError(name, "int32 or int64", str(tensor.dtype))
+    if tensor.dim() != dims:
+        raise TopThetaValueError(name, f"{dims} dimension{'s' * (dims > 1)}", str(list(tensor.shape)))
+
+
+def _check_slots(slots: Tensor, capacity: int) -> None:
+    """Slots lie inside the cache, which only a CPU sees for free."""
+    if not len(slots):
+        return
+    low, high = (int(limit) for limit in slots.aminmax())
+    if low < -1 or high >= capacity:
+        raise TopThetaValueError(
+            "slots", f"-1 to {capacity - 1} (the cache's capacity)", str(low if low < -1 else high)
+        )

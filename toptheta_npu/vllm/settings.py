@@ -1,0 +1,162 @@
+"""What the user asks of the plug-in: read and checked here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, get_origin
+
+import yaml
+
+from .._checks import PrefillMode, Sdc, check_modes
+from .._configuration import fields_of, fitted
+from ..errors import TopThetaTypeError, TopThetaValueError, nearest, shown
+from ..thresholds import Extrapolation, LookupForm
+from ..thresholds.targets import DEFAULT_K
+
+#: What the environment variables begin with; the rest is the name of the setting in capitals.
+PREFIX = "TOPTHETA_VLLM_"
+#: The key of the plug-in in vLLM's ``--additional-config``.
+SECTION = "toptheta"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one engine.
+
+    Attributes:
+        table: the file of thresholds, calibrated for the model that is served.
+        k: elements to keep per row; None: 128, unless ``target_kept`` is given.
+        target_kept: in place of k, the share of its keys that a row aims at.
+        dense_below: rows of fewer keys are dense.
+        sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
+        vmc: give the discarded mass back as the mean V row, kept as a sum per page of the cache.
+        prefill: ``"dense"``: prompts run in vLLM's own kernel; ``"thresholded"``: by the rule of a decode step.
+        dense_layers: layers that stay dense whatever the table says.
+        max_length, extrapolation, lookup: as in ``ThresholdTable.at``.
+        check_weights: compare the table with the weights in the model's folder, too; False: with its configuration
+            alone.
+        metrics: count what was kept.
+        log_interval: seconds between two lines of counts in the log.
+        untried_versions: run versions of vLLM that have not been tried, too.
+    """
+
+    table: Path
+    k: int | None = None
+    target_kept: float | None = None
+    dense_below: int = 0
+    sdc: Sdc = "exact"
+    sdc_gamma: float = 0.05
+    vmc: bool = False
+    prefill: PrefillMode = "dense"
+    dense_layers: tuple[int, ...] = ()
+    max_length: int | None = None
+    extrapolation: Extrapolation = "nearest"
+    lookup: LookupForm = "tabulated"
+    check_weights: bool = True
+    metrics: bool = True
+    log_interval: float = 60.0
+    untried_versions: bool = False
+
+    def __post_init__(self) -> None:
+        if self.k is not None and self.target_kept is not None:
+            got = f"k={self.k} and target_kept={self.target_kept}"
+            raise TopThetaValueError("k", "k or target_kept", got, "leave one of them out")
+        if self.k is None and self.target_kept is None:
+            object.__setattr__(self, "k", DEFAULT_K)
+        object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))
+        for layer in self.dense_layers:
+            if layer < 0:
+                raise TopThetaValueError("dense_layers", "indices of layers from 0 on", str(layer))
+        if not self.log_interval > 0:
+            raise TopThetaValueError("log_interval", "seconds above 0", shown(self.log_interval))
+        # an estimate from the table is checked with the table
+        if self.sdc != "offline":
+            check_modes("pre_softmax", self.sdc, self.sdc_gamma, None, "vmc" if self.vmc else None)
+
+
+def is_configured(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the user asks for Top-Theta at all; says nothing of whether the settings are right."""
+    return bool(_given(additional_config, environment))
+
+
+def read_settings(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> Settings | None:
+    """The settings of an engine; None where the user asks for nothing.
+
+    Args:
+        additional_config: vLLM's ``--additional-config``, whose mapping ``"toptheta"`` wins over the environment.
+        environment: variables such as ``TOPTHETA_VLLM_TABLE``.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, or the table is missing.
+
+    Example:
+        >>> settings = read_settings({"toptheta": {"table": "model.theta", "k": 64}}, {"TOPTHETA_VLLM_VMC": "false"})
+        >>> settings.k, settings.vmc, settings.sdc
+        (64, False, 'exact')
+        >>> read_settings({}, {}) is None
+        True
+    """
+    given = _given(additional_config, environment)
+    if not given:
+        return None
+    values = {name: value for name, (where, raw) in given.items() if (value := _fitted(where, name, raw)) is not None}
+    if "table" not in values:
+        raise TopThetaValueError(
+            "table", "a file of thresholds, since Top-Theta is configured", "none",
+            f"set {PREFIX}TABLE=FILE, or leave all of its settings out",
+        )  # fmt: skip
+    return Settings(**values)
+
+
+def _given(additional_config: object, environment: Mapping[str, str]) -> dict[str, tuple[str, object]]:
+    """By the name of the setting, where it was given and what."""
+    given: dict[str, tuple[str, object]] = {}
+    for variable, text in environment.items():
+        if variable.startswith(PREFIX) and text != "":
+            given[variable.removeprefix(PREFIX).lower()] = variable, _parsed(variable, text)
+    section = additional_config.get(SECTION) if isinstance(additional_config, Mapping) else None
+    if section is None:
+        return given
+    where = f"additional_config[{SECTION!r}]"
+    if not isinstance(section, Mapping):
+        remedy = f'such as {{"{SECTION}": {{"table": "model.theta"}}}}'
+        raise TopThetaTypeError(where, "a mapping of settings", shown(section), remedy)
+    if not section:
+        raise TopThetaValueError(where, "settings", "an empty mapping", "name a table, or leave it out")
+    return given | {str(name): (f"{where}[{str(name)!r}]", value) for name, value in section.items()}
+
+
+def _parsed(variable: str, text: str) -> object:
+    """The value of an environment variable: text as it stands, others as YAML has them, lists by commas."""
+    name = variable.removeprefix(PREFIX).lower()
+    hint = _fields().get(name)
+    if hint is None or "Path" in str(hint) or "Literal" in str(hint):
+        return text
+    try:
+        if get_origin(hint) is list:
+            return [yaml.safe_load(part) for part in text.strip("[]").split(",")]
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+@cache
+def _fields() -> dict[str, Any]:
+    hints = fields_of(Settings)
+    return {
+        each.name: list[int] if get_origin(hints[each.name]) is tuple else hints[each.name] for each in fields(Settings)
+    }
+
+
+def _fitted(where: str, name: str, value: object) -> Any:
+    hints = _fields()
+    if name not in hints:
+        raise TopThetaValueError(where, "the name of a setting", "another", nearest(name, hints))
+    try:
+        return None if value is None else fitted(value, hints[name])
+    except ValueError as mismatch:
+        raise TopThetaTypeError(where, str(mismatch), shown(value)) from mismatch
