@@ -2,8 +2,8 @@
 
     build/vllm/bin/python -m benchmarks.serving [--schedules 200] [--rounds 5] [--out FILE]
 
-It needs the environment of ``make test-vllm`` and writes docs/results/serving.json unless told otherwise. About a
-quarter of an hour on two cores; tokens per second are a ratio of interleaved rounds in one process.
+It needs the environment of ``make test-vllm``. It writes docs/results/serving.json and the table of docs/serving.md.
+About a quarter of an hour on two cores; tokens per second are a ratio of interleaved rounds in one process.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ import vllm
 
 from benchmarks.serving.engines import greedy, make_engine, prompts, totals
 from benchmarks.serving.schedules import SMALL_CACHE, draw_schedule, run_schedule, wrong_in
+from benchmarks.serving.tables import as_tables
+from benchmarks.tables import renew
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "serving.json"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+RESULTS = PAGE.parent / "results" / "serving.json"
 K = 64
 #: Sequences that decode side by side, keys of each at the start, and tokens that are timed.
 BATCH, PROMPT, NEW_TOKENS = 4, 1900, 64
@@ -48,6 +51,8 @@ def main(
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found, indent=1) + "\n")
     typer.echo(json.dumps(found, indent=1))
+    if out == RESULTS:
+        renew(PAGE, as_tables(found))
     if found["schedules"]["wrong_tokens"]:
         raise typer.Exit(1)
 
