@@ -99,8 +99,6 @@ WAIVERS = {
     ("chunk_selection.h", "ScaleScores", "if (chunk.rows % kLanes > 0) {", "PipeBarrier<PIPE_V>();"):
         "the two instructions write different lanes of the same 32-byte block; no document says that a masked store "
         "leaves the rest of a block alone while another is under way",
-    ("chunk_selection.h", "CountKept", "for (uint32_t head = 0; head < ub_->Heads(); head++) {",
-     "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
     ("chunk_selection.h", "ReadCounts",
      "LocalTensor<int32_t> counts = ub_->ReduceFirst().template ReinterpretCast<int32_t>();",
      "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
