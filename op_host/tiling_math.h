@@ -15,6 +15,7 @@ constexpr uint64_t kSectionBytes = 512;                     // alignment of the 
 constexpr uint64_t kMaxScoreBytes = 256ULL * 1024 * 1024;   // float32 scores that post-softmax may keep
 constexpr uint32_t kCubeHeads = 3;                          // query heads of a block from which on the cube pays
 constexpr uint32_t kCubeHeadsBfloat16 = 2;
+constexpr uint64_t kElementBytes = 2;                       // of K and V
 constexpr uint32_t kScheduleAllAtOnce = 1;                  // every block resident, as SyncAll needs
 
 static_assert(EveryLayoutFits(), "a head_dim and head block has no Unified Buffer layout within the budget");
@@ -24,6 +25,7 @@ struct Platform {
     uint32_t vectorCores = 0;
     uint32_t cubeCores = 0;
     uint64_t ubBytes = 0;
+    uint64_t l2Bytes = 0;  // 0: not known
     uint64_t systemWorkspaceBytes = 0;
 };
 
@@ -78,6 +80,15 @@ inline void FillModes(const Arguments& arguments, TopThetaIncrementalAttentionTi
     data.sdcGamma = arguments.sdcGamma;
 }
 
+// Of one element of an input of integers, 0 if it is left out.
+inline uint8_t IntegerBytesOf(const Arguments& arguments, uint32_t input)
+{
+    if (!arguments.Has(input)) {
+        return 0;
+    }
+    return arguments.inputs[input].type == ElementType::kInt64 ? 8 : 4;
+}
+
 inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
                        TopThetaIncrementalAttentionTilingData& data)
 {
@@ -91,10 +102,8 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.blocks = static_cast<uint32_t>(std::min<int64_t>(geometry.blocks, UINT32_MAX));
     data.blockSize = arguments.Paged() ? static_cast<uint16_t>(arguments.blockSize) : 0;
     data.blockTableWidth = static_cast<uint32_t>(geometry.tableWidth);
-    data.hasLengths = arguments.Has(InputIndex::kActualSeqLengths);
-    data.hasKeyStart = arguments.Has(InputIndex::kKeyStart);
-    const uint32_t integers = data.hasLengths ? InputIndex::kActualSeqLengths : InputIndex::kKeyStart;
-    data.lengthBytes = arguments.inputs[integers].type == ElementType::kInt64 ? 8 : 4;
+    data.lengthBytes = IntegerBytesOf(arguments, InputIndex::kActualSeqLengths);
+    data.startBytes = IntegerBytesOf(arguments, InputIndex::kKeyStart);
     data.thresholdPerSequence = arguments.Dims(InputIndex::kThreshold).size() == 2;
     const uint32_t group = static_cast<uint32_t>(geometry.Group());
     data.headBlock = static_cast<uint8_t>(HeadBlockFor(group, data.headDim));
@@ -107,12 +116,18 @@ inline uint32_t UnitsOf(const TopThetaIncrementalAttentionTilingData& data)
     return data.batch * data.numKeyValueHeads * data.headBlocks;
 }
 
+// Granules of all units when every sequence fills the cache; lengths can only leave fewer.
+inline uint64_t MostGranules(const TopThetaIncrementalAttentionTilingData& data)
+{
+    return static_cast<uint64_t>(GranulesOf(data.capacity)) * UnitsOf(data);
+}
+
 // No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
 inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
 {
     const uint32_t units = UnitsOf(data);
-    const WorkTotal equal = {static_cast<uint64_t>(GranulesOf(data.capacity)) * units, 1};
-    return !data.hasLengths && !data.hasKeyStart && !SumsHeadBlocks(data) && !AnyCut(equal, units, data.cores);
+    const WorkTotal equal = {MostGranules(data), 1};
+    return data.lengthBytes == 0 && data.startBytes == 0 && !SumsHeadBlocks(data) && !AnyCut(equal, units, data.cores);
 }
 
 // Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
@@ -122,6 +137,39 @@ inline bool UsesCube(const TopThetaIncrementalAttentionTilingData& data, const P
     const uint32_t worthwhile = bfloat16 ? kCubeHeadsBfloat16 : kCubeHeads;
     return data.headBlock >= worthwhile && data.cores == kPairCores * platform.cubeCores &&
            data.key.row <= kMostRowStride;
+}
+
+// Cores that get work when every sequence fills the cache: a launch takes the longer, the more blocks it has. The
+// kernel splits the work among them as it would among all (work_split.h). A block with a cube core has two vector
+// cores.
+inline uint32_t CoresWithWork(const TopThetaIncrementalAttentionTilingData& data, bool cube)
+{
+    const uint32_t active = ActiveCores(MostGranules(data), data.cores);
+    return cube ? AlignUp(active, kPairCores) : active;
+}
+
+// Whether sequences of a contiguous cache, or its KV heads, lie in the same place.
+inline bool SharesRows(const CacheStrides& strides, const TopThetaIncrementalAttentionTilingData& data)
+{
+    const bool sequences = data.blockSize == 0 && data.batch > 1 && strides.outer == 0;
+    return sequences || (data.numKeyValueHeads > 1 && strides.head == 0);
+}
+
+// Whether K and V go past the L2. Nothing of them is read twice in a launch, unless several head blocks or, with a
+// sequence stride of 0, several sequences share the rows; the next step comes back to them after all other layers. So
+// where they do not fit, all they do there is to push out what is read again: scores on their way between cores, parts.
+// The factor 1.2 is that of the toolkit's own incre_flash_attention.
+inline bool GoesPastL2(const TopThetaIncrementalAttentionTilingData& data, const Platform& platform)
+{
+    if (platform.l2Bytes == 0 || data.headBlocks > 1 || SharesRows(data.key, data) || SharesRows(data.value, data)) {
+        return false;
+    }
+    uint64_t rows = static_cast<uint64_t>(data.batch) * data.capacity;
+    if (data.blockSize > 0) {
+        rows = std::min(rows, static_cast<uint64_t>(data.blocks) * data.blockSize);
+    }
+    const uint64_t bytes = 2 * rows * data.numKeyValueHeads * data.headDim * kElementBytes;
+    return 5 * bytes >= 6 * platform.l2Bytes;
 }
 
 // Scores of post-softmax that neither the Unified Buffer holds nor a given log-sum-exp makes needless.
@@ -174,6 +222,8 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
     const bool cube = UsesCube(data, platform, bfloat16);
     const bool split = !UnitsStayWhole(data);
+    data.cores = static_cast<uint8_t>(CoresWithWork(data, cube));
+    data.pastL2 = GoesPastL2(data, platform);
     const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
     const LayoutChoice choice =
         ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases}, cube ? kCubeChunkRows : kMostChunkRows);

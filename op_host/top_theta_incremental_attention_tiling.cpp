@@ -60,6 +60,7 @@ toptheta::Platform ReadPlatform(const gert::TilingContext& context)
     platform.vectorCores = soc.GetCoreNumAiv();
     platform.cubeCores = soc.GetCoreNumAic();
     soc.GetCoreMemSize(platform_ascendc::CoreMemType::UB, platform.ubBytes);
+    soc.GetCoreMemSize(platform_ascendc::CoreMemType::L2, platform.l2Bytes);
     platform.systemWorkspaceBytes = soc.GetLibApiWorkSpaceSize();
     return platform;
 }

@@ -138,6 +138,21 @@ private:
     bool isPower_ = false;
 };
 
+// K or V as tiling wants it read. The hint is part of the tensor's address, which a build with the toolkit's check of
+// addresses would not know.
+template <typename T>
+TOPTHETA_DEVICE inline GlobalTensor<T> CacheTensor(const TilingData& tiling, GM_ADDR cache)
+{
+    GlobalTensor<T> tensor;
+    tensor.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
+#ifndef ASCENDC_OOM
+    if (tiling.pastL2 != 0) {
+        tensor.SetL2CacheHint(AscendC::CacheMode::CACHE_MODE_DISABLE);
+    }
+#endif
+    return tensor;
+}
+
 // Copies rows of a cache into the Unified Buffer.
 template <typename T>
 class CacheRows {
@@ -146,7 +161,7 @@ public:
                                      GM_ADDR blockTable, uint32_t ring, int32_t event)
     {
         headDim_ = tiling.headDim;
-        cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(cache));
+        cache_ = CacheTensor<T>(tiling, cache);
         BlockTable table;
         table.Init(ub, tiling, blockTable, ring, event);
         addresses_.Init(tiling, strides, table);

@@ -96,9 +96,10 @@ private:
     {
         uint32_t tiles = chunkTiles_;
         Chunk chunk = {stream_.FirstRow(stream_.KeysTaken()), 0, scoreRow};
+        ClearScores(*ub_, scoreRow, stream_.RowsOf(stream_.KeysTaken(), tiles));
         while (tiles > 0) {
             if (stream_.NextIsValues()) {
-                this->AddValueTile();
+                this->AddValueTiles(1);
                 stream_.Fill();
                 continue;
             }
@@ -157,9 +158,9 @@ private:
         }
         // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
         const uint32_t room = ub_->Layout().chunkRows / 2 / kLanes * kLanes;
-        if (!gather_.Done() && fits && gather_.List().count <= room && list.count <= room) {
-            list.weightsAt = room;
-            lastGather_.SetWeightsAt(room);
+        if (!gather_.Done() && fits && gather_.List().weightPitch <= room && list.weightPitch <= room) {
+            list.weightsAt = ub_->Heads() * room;
+            lastGather_.SetWeightsAt(list.weightsAt);
         } else {
             gather_.Finish();
         }

@@ -4,34 +4,11 @@
 // counts and row numbers, once for each chunk.
 #pragma once
 
+#include "list_entries.h"
 #include "reductions.h"
 #include "weighted_sum.h"
 
 namespace toptheta {
-
-// What a core knows about one head of the block.
-struct HeadResult {
-    uint32_t kept = 0;
-    int32_t bestRow = -1;     // row of the largest score, known only while nothing is kept
-    bool bestListed = false;  // whether another head of the block keeps that row
-    float bestScore = kLowest;
-};
-
-// Rows [begin, begin + rows) of a sequence; their scores lie from `scoreRow` on.
-struct Chunk {
-    uint32_t begin;
-    uint32_t rows;
-    uint32_t scoreRow;
-};
-
-// The rows whose V rows one chunk needs.
-struct RowList {
-    uint32_t chunkBegin = 0;  // the row of the sequence that has number 0
-    uint32_t kept = 0;        // rows that any head of the block keeps
-    uint32_t count = 0;       // rows to fetch: those, or all of the chunk
-    uint32_t weightsAt = 0;   // where their weights begin
-    bool dense = false;
-};
 
 template <typename T>
 class ChunkSelection {
@@ -40,6 +17,7 @@ public:
     {
         ub_ = ub;
         tiling_ = tiling;
+        entries_.Init(ub);
     }
 
     // What stays in UB from the first segment to the last.
@@ -48,6 +26,7 @@ public:
         AscendC::CreateVecIndex(ub_->RowNumbers().template ReinterpretCast<int16_t>(), static_cast<int16_t>(0),
                                 ub_->Layout().chunkRows);
         AscendC::Duplicate(ub_->PerHead(), 0.0f, static_cast<int32_t>(2 * kBlockFloats));
+        AscendC::Duplicate(ub_->Ones(), 1.0f, static_cast<int32_t>(kBlockFloats));
     }
 
     // Forgets the previous segment.
@@ -58,13 +37,10 @@ public:
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             result_[head] = HeadResult();
         }
-        AscendC::Duplicate(ub_->State(kKeptMass), 0.0f, ub_->StateCount());
-        AscendC::Duplicate(ub_->State(kKeptCount), 0.0f, ub_->StateCount());
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            AscendC::Duplicate(ub_->Accumulator(head, tiling_->headDim), 0.0f, tiling_->headDim);
-        }
+        const LocalTensor<float> masses = ub_->Masses(3);
+        AscendC::Duplicate(masses, 0.0f, static_cast<int32_t>(masses.GetSize()));
+        AscendC::Duplicate(ub_->Accumulators(tiling_->headDim), 0.0f, ub_->Heads() * tiling_->headDim);
         AscendC::Duplicate(ub_->State(kMaximum), kLowest, ub_->StateCount());
-        AscendC::Duplicate(ub_->State(kTotalMass), 0.0f, ub_->StateCount());
     }
 
     TOPTHETA_DEVICE inline void SetLimit(uint32_t head, float limit) { limit_[head] = limit; }
@@ -73,10 +49,19 @@ public:
     // Brings Result().kept up to date at the end of a segment.
     TOPTHETA_DEVICE inline void Finish() { ReadCounts(); }
 
-    // Scales the raw products of a chunk; lanes past its end become kLowest, which nothing keeps.
+    // Scales the raw products of a chunk; lanes past its end become -inf or kLowest, which nothing keeps.
     TOPTHETA_DEVICE inline void ScaleScores(const Chunk& chunk)
     {
+        const uint32_t chunkRows = ub_->Layout().chunkRows;
+        const bool joint = IsJoint(*ub_, chunk.scoreRow);
         PipeBarrier<PIPE_V>();
+        if (joint && (tiling_->scaleValue > 0.0f || chunk.rows == chunkRows)) {
+            FillTails(ub_->Scores(0, 0, ub_->Heads() * chunkRows), ub_->Heads(), chunkRows, chunk.rows, -kInfinity);
+            PipeBarrier<PIPE_V>();
+            AscendC::Muls(ub_->Scores(0, 0, ub_->Heads() * chunkRows), ub_->Scores(0, 0, ub_->Heads() * chunkRows),
+                          tiling_->scaleValue, static_cast<int32_t>(ub_->Heads() * chunkRows));
+            return;
+        }
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             LocalTensor<float> scores = Scores(head, chunk);
             AscendC::Muls(scores, scores, tiling_->scaleValue, static_cast<int32_t>(chunk.rows));
@@ -84,7 +69,7 @@ public:
         if (chunk.rows % kLanes > 0) {
             PipeBarrier<PIPE_V>();
             for (uint32_t head = 0; head < ub_->Heads(); head++) {
-                FillTail(Scores(head, chunk), chunk.rows, AlignUp(chunk.rows, kLanes), kLowest);
+                FillTails(Scores(head, chunk), 1, kLanes, chunk.rows, kLowest);
             }
         }
     }
@@ -92,23 +77,22 @@ public:
     // Compares and compacts; Count() gives the length of the list.
     TOPTHETA_DEVICE inline void MakeList(const Chunk& chunk)
     {
-        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        const uint32_t lanes = Lanes(chunk);
+        if (lanes < Pitch(chunk)) {
+            // masks of all heads are read at once
+            LocalTensor<uint16_t> masks = ub_->Mask(0, ub_->Heads()).template ReinterpretCast<uint16_t>();
+            AscendC::Duplicate(masks, static_cast<uint16_t>(0), static_cast<int32_t>(masks.GetSize()));
+        }
         PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            AscendC::CompareScalar(ub_->Mask(head), Scores(head, chunk), limit_[head], AscendC::CMPMODE::GT, padded);
+            AscendC::CompareScalar(ub_->Mask(head), Scores(head, chunk), limit_[head], AscendC::CMPMODE::GT, lanes);
         }
-        LocalTensor<uint16_t> any = AnyMask().template ReinterpretCast<uint16_t>();
-        for (uint32_t head = 1; head < ub_->Heads(); head++) {
-            PipeBarrier<PIPE_V>();
-            const LocalTensor<uint16_t> first = head == 1 ? ub_->Mask(0).template ReinterpretCast<uint16_t>() : any;
-            AscendC::Or(any, first, ub_->Mask(head).template ReinterpretCast<uint16_t>(),
-                        static_cast<int32_t>(padded / kMaskBits));
-        }
+        JoinMasks();
         PipeBarrier<PIPE_V>();
         // the scalar unit has read the list of the chunk before
         SetFlag<HardEvent::S_V>(kEvent);
         WaitFlag<HardEvent::S_V>(kEvent);
-        Compact(ub_->RowList(), any, padded);
+        Compact(ub_->RowList(), AnyMask().template ReinterpretCast<uint16_t>(), AlignUp(chunk.rows, kLanes));
         SetFlag<HardEvent::V_S>(kEvent);
     }
 
@@ -122,9 +106,13 @@ public:
     // Running maximum, and exp(old - new), which rescales the masses and, by RescaleAccumulators, the sums of V rows.
     TOPTHETA_DEVICE inline void UpdateMaximum(const Chunk& chunk)
     {
-        const uint32_t padded = AlignUp(chunk.rows, kLanes);
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            ReduceRow<Reduction::kMax>(*ub_, Scores(head, chunk), padded, head);
+        if (IsJoint(*ub_, chunk.scoreRow)) {
+            ReduceRows<Reduction::kMax>(*ub_, ub_->Scores(0, 0, ub_->Heads() * Pitch(chunk)), Pitch(chunk),
+                                        kFirstResult);
+        } else {
+            for (uint32_t head = 0; head < ub_->Heads(); head++) {
+                ReduceRow<Reduction::kMax>(*ub_, Scores(head, chunk), Lanes(chunk), head);
+            }
         }
         const LocalTensor<float> blocks = SpreadPerHead(*ub_);
         const int32_t count = ub_->StateCount();
@@ -144,56 +132,147 @@ public:
     TOPTHETA_DEVICE inline void RescaleAccumulators()
     {
         PipeBarrier<PIPE_V>();
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
-            WithBlock<BlockOperation::kMultiply>(accumulator, accumulator, ub_->State(kCorrection)[head * kBlockFloats],
-                                                 tiling_->headDim);
-        }
+        WithBlocks<BlockOperation::kMultiply>(ub_->Accumulators(tiling_->headDim), ub_->State(kCorrection),
+                                              ub_->Heads(), tiling_->headDim);
     }
 
     // Sums of a chunk: `total` for exp(score - maximum) over all its keys, and the weights of the list, which are
     // exp(score - maximum) for a head that keeps the row and 0 for one that does not.
     TOPTHETA_DEVICE inline void AddChunk(const Chunk& chunk, const RowList& list, bool total)
     {
+        if (total || list.count > 0) {
+            Exponentiate(chunk);
+        }
         if (total) {
-            SumAll(chunk);
+            ReduceRows<Reduction::kSum>(*ub_, ub_->Partials(), Pitch(chunk), kFirstResult);
         }
         if (list.count > 0) {
             MakeWeights(chunk, list);
         }
         AddMasses(total, list.count > 0);
+        if (list.apart) {
+            entries_.Read();
+        }
         listRows_ += list.kept;
         TrackBest(chunk);
     }
 
+    // Entries that a head keeps of a list that lies apart.
+    TOPTHETA_DEVICE inline uint32_t EntriesOf(uint32_t head) const { return entries_.Of(head); }
+
     // First phase of post-softmax: the total alone.
     TOPTHETA_DEVICE inline void AddTotal(const Chunk& chunk)
     {
-        SumAll(chunk);
+        Exponentiate(chunk);
+        ReduceRows<Reduction::kSum>(*ub_, ub_->Partials(), Pitch(chunk), kFirstResult);
         AddMasses(true, false);
     }
 
-private:
-    TOPTHETA_DEVICE inline void SumAll(const Chunk& chunk)
+    // Lanes from the exponentials and masks of a head to those of the next.
+    TOPTHETA_DEVICE inline uint32_t Pitch(const Chunk& chunk) const
     {
-        const uint32_t padded = AlignUp(chunk.rows, kLanes);
+        return ub_->Heads() > 1 ? ub_->Layout().chunkRows : AlignUp(chunk.rows, kLanes);
+    }
+
+private:
+    // Lanes of a head that hold scores, or what stands for none.
+    TOPTHETA_DEVICE inline uint32_t Lanes(const Chunk& chunk) const
+    {
+        return IsJoint(*ub_, chunk.scoreRow) ? Pitch(chunk) : AlignUp(chunk.rows, kLanes);
+    }
+
+    // partials[head][lane] = exp(score - maximum)
+    TOPTHETA_DEVICE inline void Exponentiate(const Chunk& chunk)
+    {
+        const uint32_t pitch = Pitch(chunk);
+        const uint32_t lanes = Lanes(chunk);
+        const int32_t all = static_cast<int32_t>(ub_->Heads() * pitch);
         LocalTensor<float> work = ub_->Partials();
+        if (lanes < pitch) {
+            AscendC::Duplicate(work, -kInfinity, all);
+        }
+        PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            SubtractBlock(work, Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats], padded);
-            PipeBarrier<PIPE_V>();
-            AscendC::Exp(work, work, static_cast<int32_t>(padded));
-            ReduceRow<Reduction::kSum>(*ub_, work, padded, head, kFirstResult);
+            SubtractBlock(work[head * pitch], Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats], lanes);
+        }
+        PipeBarrier<PIPE_V>();
+        AscendC::Exp(work, work, all);
+    }
+
+    // weights[head][entry] = exponential of a listed row that the head keeps, 0 of one that it does not
+    TOPTHETA_DEVICE inline void MakeWeights(const Chunk& chunk, const RowList& list)
+    {
+        const LocalTensor<float> weights = WeightsOf(*ub_, list, 0);
+        const int32_t count = static_cast<int32_t>(ub_->Heads() * list.weightPitch);
+        PickWeights(chunk, list);
+        CountKept(chunk, list);
+        if (list.apart) {
+            entries_.Mask(list);
+        }
+        ReduceRows<Reduction::kSum>(*ub_, weights, list.weightPitch, kSecondResult);
+        if (WeightScale<T>::kValue != 1.0f) {
+            AscendC::Muls(weights, weights, WeightScale<T>::kValue, count);
         }
     }
 
-    TOPTHETA_DEVICE inline void MakeWeights(const Chunk& chunk, const RowList& list)
+    TOPTHETA_DEVICE inline void PickWeights(const Chunk& chunk, const RowList& list)
     {
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            PickScores(head, chunk, list);
+        const uint32_t pitch = Pitch(chunk);
+        const float unkept = list.apart ? -1.0f : 0.0f;
+        LocalTensor<float> work = ub_->Partials();
+        if (list.dense || ub_->Heads() > 1) {
+            PipeBarrier<PIPE_V>();
+            AscendC::Select(list.dense ? WeightsOf(*ub_, list, 0) : work, ub_->Mask(0, ub_->Heads()), work, unkept,
+                            AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, ub_->Heads() * pitch);
         }
-        CountKept(list);
+        if (list.dense) {
+            return;
+        }
+        if (list.apart) {
+            AscendC::Duplicate(WeightsOf(*ub_, list, 0), unkept, static_cast<int32_t>(ub_->Heads() * kListEntries));
+        }
+        PipeBarrier<PIPE_V>();
+        uint64_t unused = 0;
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            Exponentiate(ub_->Weights(head)[list.weightsAt], head, AlignUp(list.count, kLanes));
+            AscendC::GatherMask(WeightsOf(*ub_, list, head), work[head * pitch],
+                                AnyMask().template ReinterpretCast<uint32_t>(), true, AlignUp(chunk.rows, kLanes),
+                                AscendC::GatherMaskParams(1, 1, 8, 0), unused);
+        }
+        PipeBarrier<PIPE_V>();
+        FillTails(WeightsOf(*ub_, list, 0), ub_->Heads(), list.weightPitch, list.count, unkept);
+    }
+
+    // Where several heads share a list: how many of it each of them keeps.
+    TOPTHETA_DEVICE inline void CountKept(const Chunk& chunk, const RowList& list)
+    {
+        if (ub_->Heads() == 1) {
+            result_[0].kept += list.kept;
+            return;
+        }
+        const uint32_t pitch = Pitch(chunk);
+        LocalTensor<float> work = ub_->Partials();
+        AscendC::Select(work, ub_->Mask(0, ub_->Heads()), ub_->Ones(), 0.0f, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE,
+                        kLanes, static_cast<uint8_t>(ub_->Heads() * pitch / kLanes),
+                        AscendC::BinaryRepeatParams(1, 0, 0, 8, 0, 0));
+        ReduceRows<Reduction::kSum>(*ub_, work, pitch, kSecondResult);
+        const LocalTensor<float> blocks = SpreadPerHead(*ub_, kSecondResult);
+        AscendC::Add(ub_->State(kKeptCount), ub_->State(kKeptCount), blocks, static_cast<int32_t>(ub_->StateCount()));
+    }
+
+    // The mask of what any head keeps: halves of the masks are joined until one is left.
+    TOPTHETA_DEVICE inline void JoinMasks()
+    {
+        const uint32_t words = MaskBytes(ub_->Layout().chunkRows) / sizeof(uint16_t);
+        LocalTensor<uint16_t> from = ub_->Mask(0, ub_->Heads()).template ReinterpretCast<uint16_t>();
+        for (uint32_t left = ub_->Heads(); left > 1; left /= 2) {
+            LocalTensor<uint16_t> any = ub_->Mask(ub_->Heads(), left / 2).template ReinterpretCast<uint16_t>();
+            PipeBarrier<PIPE_V>();
+            AscendC::Or(any, from, from[(left - left / 2) * words], static_cast<int32_t>(left / 2 * words));
+            if (left % 2 > 0) {
+                PipeBarrier<PIPE_V>();
+                AscendC::Or(any, any, from[left / 2 * words], static_cast<int32_t>(words));
+            }
+            from = any;
         }
     }
 
@@ -216,10 +295,13 @@ private:
 
     TOPTHETA_DEVICE inline LocalTensor<float> Scores(uint32_t head, const Chunk& chunk)
     {
-        return ub_->Scores(head, chunk.scoreRow, AlignUp(chunk.rows, kLanes));
+        return ub_->Scores(head, chunk.scoreRow, Lanes(chunk));
     }
     TOPTHETA_DEVICE inline LocalTensor<uint8_t> AnyMask() { return ub_->Mask(ub_->Heads() > 1 ? ub_->Heads() : 0); }
-    TOPTHETA_DEVICE inline LocalTensor<uint8_t> WorkMask() { return ub_->Mask(ub_->Heads() + 1); }
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> WorkMask()
+    {
+        return ub_->Mask(ub_->Heads() + JoinedMasks(ub_->Heads()));
+    }
 
     // Numbers of the rows whose mask bit is set.
     TOPTHETA_DEVICE inline void Compact(const LocalTensor<uint16_t>& to, const LocalTensor<uint16_t>& mask,
@@ -227,61 +309,6 @@ private:
     {
         uint64_t unused = 0;
         AscendC::GatherMask(to, ub_->RowNumbers(), mask, true, rows, AscendC::GatherMaskParams(1, 1, 8, 0), unused);
-    }
-
-    // weights = scores of the listed rows, kLowest where this head does not keep the row
-    TOPTHETA_DEVICE inline void PickScores(uint32_t head, const Chunk& chunk, const RowList& list)
-    {
-        const uint32_t padded = AlignUp(chunk.rows, kLanes);
-        LocalTensor<float> weights = ub_->Weights(head)[list.weightsAt];
-        LocalTensor<float> scores = Scores(head, chunk);
-        if (list.dense || ub_->Heads() > 1) {
-            LocalTensor<float> own = list.dense ? weights : ub_->Partials();
-            AscendC::Select(own, ub_->Mask(head), scores, kLowest, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, padded);
-            scores = own;
-            PipeBarrier<PIPE_V>();
-        }
-        if (list.dense) {
-            return;
-        }
-        uint64_t unused = 0;
-        AscendC::GatherMask(weights, scores, AnyMask().template ReinterpretCast<uint32_t>(), true, padded,
-                            AscendC::GatherMaskParams(1, 1, 8, 0), unused);
-        PipeBarrier<PIPE_V>();
-        FillTail(weights, list.count, AlignUp(list.count, kLanes), kLowest);
-    }
-
-    TOPTHETA_DEVICE inline void CountKept(const RowList& list)
-    {
-        const uint32_t padded = AlignUp(list.count, kLanes);
-        if (ub_->Heads() == 1) {
-            result_[0].kept += list.kept;
-            return;
-        }
-        LocalTensor<float> work = ub_->Partials();
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            PipeBarrier<PIPE_V>();
-            const LocalTensor<float> weights = ub_->Weights(head)[list.weightsAt];
-            AscendC::CompareScalar(WorkMask(), weights, kLowest, AscendC::CMPMODE::GT, padded);
-            AscendC::Duplicate(work, 1.0f, static_cast<int32_t>(padded));
-            PipeBarrier<PIPE_V>();
-            AscendC::Select(work, WorkMask(), work, 0.0f, AscendC::SELMODE::VSEL_TENSOR_SCALAR_MODE, padded);
-            ReduceRow<Reduction::kSum>(*ub_, work, padded, head, kSecondResult);
-        }
-        const LocalTensor<float> blocks = SpreadPerHead(*ub_, kSecondResult);
-        AscendC::Add(ub_->State(kKeptCount), ub_->State(kKeptCount), blocks, static_cast<int32_t>(ub_->StateCount()));
-    }
-
-    TOPTHETA_DEVICE inline void Exponentiate(const LocalTensor<float>& weights, uint32_t head, uint32_t padded)
-    {
-        PipeBarrier<PIPE_V>();
-        SubtractBlock(weights, weights, ub_->State(kMaximum)[head * kBlockFloats], padded);
-        PipeBarrier<PIPE_V>();
-        AscendC::Exp(weights, weights, static_cast<int32_t>(padded));
-        ReduceRow<Reduction::kSum>(*ub_, weights, padded, head, kSecondResult);
-        if (WeightScale<T>::kValue != 1.0f) {
-            AscendC::Muls(weights, weights, WeightScale<T>::kValue, static_cast<int32_t>(padded));
-        }
     }
 
     // Counts of several heads that share a list are known in UB only; the scalar unit reads them while it needs to.
@@ -360,6 +387,7 @@ private:
     const TilingData* tiling_ = nullptr;
     float limit_[kMaxHeadBlock] = {};
     HeadResult result_[kMaxHeadBlock];
+    ListEntries entries_;
     uint32_t listRows_ = 0;
     bool allKept_ = false;
 };

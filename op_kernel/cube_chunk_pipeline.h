@@ -41,25 +41,28 @@ public:
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
         uint32_t row = ring_.Row();
-        ring_.BeginChunk(0);
+        BeginChunk(0);
         AskRounds();
         for (bool more = true; more;) {
             const Chunk chunk = TakeChunk(row, 0);
             selection_.MakeList(chunk);
             selection_.UpdateMaximum(chunk);
             selection_.RescaleAccumulators();
-            const RowList list = this->MakeRowList(chunk);
+            const RowList list = SetApart(this->MakeRowList(chunk));
             stream_.BeginValues(list);
             stream_.Fill();
             selection_.AddChunk(chunk, list, this->NeedsTotal());
+            ChooseOwnRows(list);
             more = ring_.RowsLeft() > 0;
             row = ring_.Row();
             if (more) {
-                ring_.BeginChunk(0);
+                BeginChunk(0);
+            } else {
+                // counts for the scalar unit, before it hands out the sums
+                selection_.Finish();
             }
             AddValuesAndAskRounds();
         }
-        selection_.Finish();
         next.StartNext();
     }
 
@@ -69,7 +72,7 @@ public:
         while (ring_.RowsLeft() > 0) {
             const uint32_t row = ring_.Row();
             const uint32_t scoreRow = store.BeginChunk(row);
-            ring_.BeginChunk(scoreRow);
+            BeginChunk(scoreRow);
             AskRounds();
             const Chunk chunk = TakeChunk(row, scoreRow);
             selection_.UpdateMaximum(chunk);
@@ -90,6 +93,12 @@ private:
         return rounds;
     }
 
+    TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
+    {
+        ClearScores(*ub_, scoreRow, ring_.NextRows());
+        ring_.BeginChunk(scoreRow);
+    }
+
     TOPTHETA_DEVICE inline void AskRounds()
     {
         while (ring_.RoundsLeft()) {
@@ -97,13 +106,38 @@ private:
         }
     }
 
-    // With few heads the cube core is behind, and a tile fills the wait; with many it is ahead, and the tiles hide the
-    // copies of the rounds.
+    // Whether the rows may go to the heads one by one is known before the weights are made, whether it pays after.
+    TOPTHETA_DEVICE inline RowList SetApart(RowList list) const
+    {
+        if (!IsBfloat16<T>::kValue && ub_->Heads() > 1 && !list.dense && list.count > kLanes &&
+            list.count <= kListEntries) {
+            list.apart = true;
+            list.weightPitch = kListEntries;
+        }
+        return list;
+    }
+
+    TOPTHETA_DEVICE inline void ChooseOwnRows(const RowList& list)
+    {
+        own_ = false;
+        if constexpr (!IsBfloat16<T>::kValue) {
+            uint32_t kept = 0;
+            for (uint32_t head = 0; head < ub_->Heads() && list.apart; head++) {
+                kept += selection_.EntriesOf(head);
+            }
+            if (ownRows_.Pays(list, kept)) {
+                ownRows_.Begin(list);
+                own_ = true;
+            }
+        }
+    }
+
+    // A tile is added while the cube core may still be at work on the next rounds, whose copies the others hide.
     TOPTHETA_DEVICE inline void AddValuesAndAskRounds()
     {
-        if (stream_.ValuesLeft() && ub_->Heads() <= kFewHeads) {
+        if (stream_.ValuesLeft()) {
             stream_.Fill();
-            this->AddValueTile();
+            this->AddValueTiles(1);
         }
         AskRounds();
         this->AddRemainingValues();
@@ -116,11 +150,11 @@ private:
         return chunk;
     }
 
-    static constexpr uint32_t kFewHeads = 4;
-
     using ValuePipeline<T>::ub_;
     using ValuePipeline<T>::selection_;
     using ValuePipeline<T>::stream_;
+    using ValuePipeline<T>::ownRows_;
+    using ValuePipeline<T>::own_;
     ScoreRing ring_;
     uint32_t core_ = 0;
 };

@@ -39,7 +39,7 @@ public:
     TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR key, GM_ADDR blockTable)
     {
         headDim_ = tiling.headDim;
-        cache_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(key));
+        cache_ = CacheTensor<T>(tiling, key);
         ScalarBlockTable table;
         table.Init(tiling, blockTable);
         addresses_.Init(tiling, tiling.key, table);

@@ -253,7 +253,8 @@ private:
     {
         const uint64_t ring = static_cast<uint64_t>(pair_ + core) * kRingRounds + number % kRingRounds;
         AscendC::FixpipeParamsV220 copy;
-        copy.nSize = static_cast<uint16_t>(round.rows);
+        // whole fractals, as documents ask; what lies behind the rows is not read
+        copy.nSize = static_cast<uint16_t>(AlignUp(round.rows, kFractal));
         copy.mSize = static_cast<uint16_t>(HeadsOf(*tiling_, round.segment).heads);
         copy.srcStride = kFractal;
         copy.dstStride = roundRows_;

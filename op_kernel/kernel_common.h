@@ -20,6 +20,7 @@ using TilingData = TopThetaIncrementalAttentionTilingData;
 
 // Stands for -inf in comparisons and exponentials: nothing passes "score > kLowest" but real scores do.
 constexpr float kLowest = -3.402823466e38f;
+constexpr float kInfinity = __builtin_inff();
 constexpr uint32_t kLanes = 64;        // float32 elements of one vector repeat
 constexpr uint32_t kBlockFloats = 8;   // float32 elements of a 32-byte block
 constexpr uint32_t kBlockHalves = 16;
@@ -66,7 +67,7 @@ enum StateQuantity : uint32_t {
     kCorrection,     // exp(old maximum - new maximum)
     kTotalMass,      // sum of exp(score - maximum) over all keys
     kKeptMass,       // R: the same over the kept; lies behind kTotalMass, since both are updated together
-    kKeptCount,      // only where several heads share a list
+    kKeptCount,      // only where several heads share a list; lies behind kKeptMass, since all three begin with 0
     kThreshold,      // as given
     kLimit,          // the score that an element must exceed
     kOfflineMass,    // discarded_mass as given
@@ -105,19 +106,19 @@ public:
     {
         return At<float>(layout_.scores + (head * layout_.scoreRows + row) * 4, rows);
     }
-    TOPTHETA_DEVICE inline LocalTensor<float> Weights(uint32_t head)
+    TOPTHETA_DEVICE inline LocalTensor<float> Weights()
     {
-        return At<float>(layout_.weights + head * layout_.chunkRows * 4, layout_.chunkRows);
+        return At<float>(layout_.weights, headBlock_ * layout_.chunkRows);
     }
     TOPTHETA_DEVICE inline LocalTensor<uint16_t> RowNumbers()
     {
         return At<uint16_t>(layout_.rowNumbers, layout_.chunkRows);
     }
     TOPTHETA_DEVICE inline LocalTensor<uint16_t> RowList() { return At<uint16_t>(layout_.rowList, layout_.chunkRows); }
-    TOPTHETA_DEVICE inline LocalTensor<uint8_t> Mask(uint32_t index)
+    // `count` masks, one behind the other
+    TOPTHETA_DEVICE inline LocalTensor<uint8_t> Mask(uint32_t index, uint32_t count = 1)
     {
-        const uint32_t bytes = AlignUp(layout_.chunkRows / 8, kBlockBytes);
-        return At<uint8_t>(layout_.masks + index * bytes, bytes);
+        return At<uint8_t>(layout_.masks + index * MaskBytes(layout_.chunkRows), count * MaskBytes(layout_.chunkRows));
     }
     template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> ValueRows(uint32_t headDim)
@@ -143,6 +144,11 @@ public:
     {
         return At<float>(layout_.accumulator + head * headDim * 4, headDim);
     }
+    // of all heads at work
+    TOPTHETA_DEVICE inline LocalTensor<float> Accumulators(uint32_t headDim)
+    {
+        return At<float>(layout_.accumulator, heads_ * headDim);
+    }
     TOPTHETA_DEVICE inline LocalTensor<int32_t> PartCounts()
     {
         return At<int32_t>(layout_.partCounts, headBlock_ * kBlockFloats);
@@ -165,16 +171,18 @@ public:
     {
         return At<float>(layout_.state + quantity * headBlock_ * kBlockBytes, heads_ * kBlockFloats);
     }
-    // kTotalMass and kKeptMass
-    TOPTHETA_DEVICE inline LocalTensor<float> Masses()
+    // `quantities` from kTotalMass on: kKeptMass, kKeptCount
+    TOPTHETA_DEVICE inline LocalTensor<float> Masses(uint32_t quantities = 2)
     {
-        return At<float>(layout_.state + kTotalMass * headBlock_ * kBlockBytes, 2 * headBlock_ * kBlockFloats);
+        return At<float>(layout_.state + kTotalMass * headBlock_ * kBlockBytes, quantities * headBlock_ * kBlockFloats);
     }
     // reductions: 128 + 16 values, two results per head, and their broadcast
     TOPTHETA_DEVICE inline LocalTensor<float> ReduceFirst() { return At<float>(layout_.scratch, 128); }
     TOPTHETA_DEVICE inline LocalTensor<float> ReduceSecond() { return At<float>(layout_.scratch + 512, 16); }
     TOPTHETA_DEVICE inline LocalTensor<float> PerHead() { return At<float>(layout_.scratch + 576, 2 * kBlockFloats); }
     TOPTHETA_DEVICE inline LocalTensor<float> PerHeadBlocks() { return At<float>(layout_.scratch + 640, 2 * kLanes); }
+    // one block of 1.0
+    TOPTHETA_DEVICE inline LocalTensor<float> Ones() { return At<float>(layout_.scratch + 1152, kBlockFloats); }
 
     TOPTHETA_DEVICE inline const UbLayout& Layout() const { return layout_; }
     // Heads at work now: the last block of a group may be smaller than the layout allows for.

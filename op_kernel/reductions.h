@@ -18,19 +18,21 @@ TOPTHETA_DEVICE inline void ReduceBlocks(const LocalTensor<float>& to, const Loc
     }
 }
 
-// Where ReduceRow leaves its result: each kind has one value per head.
+// Where a reduction leaves its results: each kind has one value per head.
 enum PerHeadSlot : uint32_t { kFirstResult = 0, kSecondResult = kBlockFloats };
 
-// perHead[slot + head] = sum or maximum of up to 64 values
+// perHead[at + i] = sum or maximum of up to 64 values of row i, whose rows lie one behind the other
 template <Reduction kKind>
-TOPTHETA_DEVICE inline void ReduceToHead(UbMap& ub, const LocalTensor<float>& values, uint32_t count, uint32_t at)
+TOPTHETA_DEVICE inline void ReduceToHead(UbMap& ub, const LocalTensor<float>& values, uint32_t count, uint32_t at,
+                                         uint32_t rows = 1)
 {
     PipeBarrier<PIPE_V>();
     if constexpr (kKind == Reduction::kSum) {
-        AscendC::WholeReduceSum(ub.PerHead()[at], values, static_cast<int32_t>(count), 1, 1, 1, 8);
+        AscendC::WholeReduceSum(ub.PerHead()[at], values, static_cast<int32_t>(count), static_cast<int32_t>(rows), 1, 1,
+                                static_cast<int32_t>(count / kBlockFloats));
     } else {
-        AscendC::WholeReduceMax(ub.PerHead()[at], values, static_cast<int32_t>(count), 1, 1, 1, 8,
-                                AscendC::ReduceOrder::ORDER_ONLY_VALUE);
+        AscendC::WholeReduceMax(ub.PerHead()[at], values, static_cast<int32_t>(count), static_cast<int32_t>(rows), 1, 1,
+                                static_cast<int32_t>(count / kBlockFloats), AscendC::ReduceOrder::ORDER_ONLY_VALUE);
     }
 }
 
@@ -64,17 +66,41 @@ TOPTHETA_DEVICE inline LocalTensor<float> SpreadPerHead(UbMap& ub, PerHeadSlot f
     return blocks;
 }
 
-// Sets lanes [from, to) of a row; `to` is a multiple of 64.
-TOPTHETA_DEVICE inline void FillTail(const LocalTensor<float>& row, uint32_t from, uint32_t to, float value)
+// perHead[slot + head] = sum or maximum of `count` values of each head, whose rows lie one behind the other. Two or
+// three instructions for all heads; in the order of ReduceRow.
+template <Reduction kKind>
+TOPTHETA_DEVICE inline void ReduceRows(UbMap& ub, const LocalTensor<float>& rows, uint32_t count, PerHeadSlot slot)
 {
-    const uint32_t inRepeat = from % kLanes;
+    const uint32_t heads = ub.Heads();
+    const bool twice = count > kLanes * kBlockFloats;
+    if (heads == 1 || (twice && count % (kLanes * kBlockFloats) > 0)) {
+        for (uint32_t head = 0; head < heads; head++) {
+            ReduceRow<kKind>(ub, rows[head * count], count, head, slot);
+        }
+        return;
+    }
+    LocalTensor<float> parts = ub.Spread<float>();
+    uint32_t left = count / kBlockFloats;
+    PipeBarrier<PIPE_V>();
+    ReduceBlocks<kKind>(parts, rows, heads * count / kLanes, kLanes);
+    if (twice) {
+        PipeBarrier<PIPE_V>();
+        ReduceBlocks<kKind>(ub.ReduceFirst(), parts, heads * left / kLanes, kLanes);
+        parts = ub.ReduceFirst();
+        left /= kBlockFloats;
+    }
+    ReduceToHead<kKind>(ub, parts, left, slot, heads);
+}
+
+// Fills up the last 64 lanes of `rows` rows that hold `count` values each and lie `pitch` values apart.
+TOPTHETA_DEVICE inline void FillTails(const LocalTensor<float>& to, uint32_t rows, uint32_t pitch, uint32_t count,
+                                      float value)
+{
+    const uint32_t inRepeat = count % kLanes;
     if (inRepeat > 0) {
         uint64_t mask[2] = {~static_cast<uint64_t>(0) << inRepeat, 0};
-        AscendC::Duplicate(row[from - inRepeat], value, mask, 1, 1, 8);
-        from += kLanes - inRepeat;
-    }
-    if (from < to) {
-        AscendC::Duplicate(row[from], value, static_cast<int32_t>(to - from));
+        AscendC::Duplicate(to[count - inRepeat], value, mask, static_cast<uint8_t>(rows), 1,
+                           static_cast<uint8_t>(pitch / kBlockFloats));
     }
 }
 
@@ -88,6 +114,18 @@ TOPTHETA_DEVICE inline void SubtractBlock(const LocalTensor<float>& to, const Lo
 
 enum class BlockOperation { kMultiply, kDivide };
 
+template <BlockOperation kOperation>
+TOPTHETA_DEVICE inline void ApplyBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
+                                       const LocalTensor<float>& block, uint64_t lanes, uint8_t repeats,
+                                       const AscendC::BinaryRepeatParams& strides)
+{
+    if constexpr (kOperation == BlockOperation::kMultiply) {
+        AscendC::Mul(to, row, block, lanes, repeats, strides);
+    } else {
+        AscendC::Div(to, row, block, lanes, repeats, strides);
+    }
+}
+
 // to[i] = row[i] * block or row[i] / block, for any count that is a multiple of 16
 template <BlockOperation kOperation>
 TOPTHETA_DEVICE inline void WithBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
@@ -97,12 +135,27 @@ TOPTHETA_DEVICE inline void WithBlock(const LocalTensor<float>& to, const LocalT
     for (uint32_t done = 0; done < count;) {
         const uint32_t repeats = Most((count - done) / kLanes, 1);
         const uint32_t lanes = Least(kLanes, count - done);
-        if constexpr (kOperation == BlockOperation::kMultiply) {
-            AscendC::Mul(to[done], row[done], block, lanes, static_cast<uint8_t>(repeats), strides);
-        } else {
-            AscendC::Div(to[done], row[done], block, lanes, static_cast<uint8_t>(repeats), strides);
-        }
+        ApplyBlock<kOperation>(to[done], row[done], block, lanes, static_cast<uint8_t>(repeats), strides);
         done += repeats * lanes;
+    }
+}
+
+// The same for all heads, whose rows of `count` values and whose blocks lie one behind the other.
+template <BlockOperation kOperation>
+TOPTHETA_DEVICE inline void WithBlocks(const LocalTensor<float>& rows, const LocalTensor<float>& blocks, uint32_t heads,
+                                       uint32_t count)
+{
+    if (heads <= CeilDiv(count, kLanes)) {
+        for (uint32_t head = 0; head < heads; head++) {
+            WithBlock<kOperation>(rows[head * count], rows[head * count], blocks[head * kBlockFloats], count);
+        }
+        return;
+    }
+    const uint8_t step = static_cast<uint8_t>(count / kBlockFloats);
+    const AscendC::BinaryRepeatParams strides(1, 1, 0, step, step, 1);
+    for (uint32_t column = 0; column < count; column += kLanes) {
+        const uint32_t lanes = Least(kLanes, count - column);
+        ApplyBlock<kOperation>(rows[column], rows[column], blocks, lanes, static_cast<uint8_t>(heads), strides);
     }
 }
 

@@ -107,7 +107,6 @@ public:
     }
 
 private:
-    static constexpr float kInfinity = __builtin_inff();
     static constexpr uint32_t kInfinities = 64;
     // staging blocks in the scratch space
     enum Staging : uint32_t { kStagedFloat, kStagedKept, kStagedKeptInt, kStagedValueRows, kStagedMass, kStagedRest };
@@ -185,13 +184,11 @@ private:
             AscendC::Muls(denominator, denominator, WeightScale<T>::kValue, count);
         }
         PipeBarrier<PIPE_V>();
+        WithBlocks<BlockOperation::kDivide>(ub_->Accumulators(tiling_->headDim), denominator, heads, tiling_->headDim);
         for (uint32_t head = 0; head < heads; head++) {
-            LocalTensor<float> accumulator = ub_->Accumulator(head, tiling_->headDim);
-            WithBlock<BlockOperation::kDivide>(accumulator, accumulator, denominator[head * kBlockFloats],
-                                               tiling_->headDim);
             // where nothing is discarded the mean may be anything
             if (tiling_->hasValueMean && kept[head] < rows) {
-                AddValueMean(accumulator, valueMean, share[head * kBlockFloats]);
+                AddValueMean(ub_->Accumulator(head, tiling_->headDim), valueMean, share[head * kBlockFloats]);
             }
         }
     }

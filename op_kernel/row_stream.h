@@ -78,8 +78,23 @@ public:
     TOPTHETA_DEVICE inline bool NextIsValues() const { return taken_ < issued_ && isValues_[taken_ % Slots()]; }
     TOPTHETA_DEVICE inline bool ValuesLeft() const { return listTaken_ < list_.count; }
     TOPTHETA_DEVICE inline const RowList& List() const { return list_; }
-    TOPTHETA_DEVICE inline uint32_t ValuesTaken() const { return listTaken_; }
-    TOPTHETA_DEVICE inline uint32_t NextValueRows() const { return Least(TileRows(), list_.count - listTaken_); }
+
+    // V tiles at the front of the ring; they can be worked on together.
+    TOPTHETA_DEVICE inline uint32_t ValueTiles() const
+    {
+        uint32_t tiles = 0;
+        while (taken_ + tiles < issued_ && isValues_[(taken_ + tiles) % Slots()]) {
+            tiles++;
+        }
+        return tiles;
+    }
+    TOPTHETA_DEVICE inline void WaitForValues(uint32_t tile) { WaitFlag<HardEvent::MTE2_V>((taken_ + tile) % Slots()); }
+    TOPTHETA_DEVICE inline LocalTensor<T> Values(uint32_t tile) { return Slot((taken_ + tile) % Slots(), 1); }
+    // The first entry of the list in one of them.
+    TOPTHETA_DEVICE inline uint32_t FirstEntry(uint32_t tile) const
+    {
+        return Least(listTaken_ + tile * TileRows(), list_.count);
+    }
 
     // Two K tiles at a time halve the instructions; the first and the last come singly, to begin earlier.
     TOPTHETA_DEVICE inline uint32_t StepTiles(uint32_t tilesLeftInChunk) const
@@ -106,7 +121,7 @@ public:
     {
         const uint32_t slot = taken_ % Slots();
         if (isValues_[slot]) {
-            listTaken_ += NextValueRows();
+            listTaken_ = FirstEntry(1);
         } else {
             keysTaken_ += count;
         }

@@ -39,12 +39,18 @@ public:
     TOPTHETA_DEVICE inline uint32_t Row() const { return row_; }
     TOPTHETA_DEVICE inline uint32_t RowsLeft() const { return end_ - row_; }
 
+    // Rows of the chunk that begins next.
+    TOPTHETA_DEVICE inline uint32_t NextRows() const
+    {
+        return Least(RowsLeft(), ub_->Layout().chunkRows / roundRows_ * roundRows_);
+    }
+
     // Begins a chunk of whole rounds, as many as fit, whose scores lie from `scoreRow` on: V has read what lay there.
     TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
     {
         scoreRow_ = scoreRow;
         chunkRows_ = 0;
-        chunkRounds_ = Least(CeilDiv(RowsLeft(), roundRows_), ub_->Layout().chunkRows / roundRows_);
+        chunkRounds_ = CeilDiv(NextRows(), roundRows_);
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
     }

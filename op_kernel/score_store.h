@@ -62,6 +62,7 @@ public:
     {
         const Chunk chunk = {row, rows, inUb_ ? row - rowBegin_ : 0};
         if (!inUb_) {
+            ClearScores(*ub_, 0, rows);
             SetFlag<HardEvent::V_MTE2>(kParameterEvent);
             WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
             for (uint32_t head = 0; head < ub_->Heads(); head++) {
@@ -74,7 +75,7 @@ public:
         }
         PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            FillTail(ub_->Scores(head, chunk.scoreRow, AlignUp(rows, kLanes)), rows, AlignUp(rows, kLanes), kLowest);
+            FillTails(ub_->Scores(head, chunk.scoreRow, AlignUp(rows, kLanes)), 1, kLanes, rows, kLowest);
         }
         return chunk;
     }

@@ -5,12 +5,19 @@
 
 namespace toptheta {
 
+// Of one length or start; both tensors have the same type.
+TOPTHETA_DEVICE inline uint32_t IntegerBytes(const TilingData& tiling)
+{
+    return tiling.lengthBytes > 0 ? tiling.lengthBytes : tiling.startBytes;
+}
+
 // A slice of each tensor at a time, through the Unified Buffer.
 class LengthSlices {
 public:
     TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
     {
         tiling_ = &tiling;
+        bytes_ = IntegerBytes(tiling);
         lengths_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(lengths));
         starts_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(starts));
         lengthSlice_ = ub.At<uint8_t>(ub.Layout().lengths, kLengthSlice);
@@ -33,21 +40,21 @@ private:
     // Makes sure that the slices hold this sequence.
     TOPTHETA_DEVICE inline void Load(uint32_t sequence)
     {
-        const uint32_t perSlice = kLengthSlice / tiling_->lengthBytes;
+        const uint32_t perSlice = kLengthSlice / bytes_;
         const uint32_t begin = sequence / perSlice * perSlice;
         if (loaded_ && begin == begin_) {
             return;
         }
-        const uint32_t bytes = Least(perSlice, tiling_->batch - begin) * tiling_->lengthBytes;
+        const uint32_t bytes = Least(perSlice, tiling_->batch - begin) * bytes_;
         const AscendC::DataCopyExtParams copy(1, bytes, 0, 0, 0);
         const AscendC::DataCopyPadExtParams<uint8_t> noPad(false, 0, 0, 0);
-        const uint64_t offset = static_cast<uint64_t>(begin) * tiling_->lengthBytes;
+        const uint64_t offset = static_cast<uint64_t>(begin) * bytes_;
         SetFlag<HardEvent::S_MTE2>(kEvent);
         WaitFlag<HardEvent::S_MTE2>(kEvent);
-        if (tiling_->hasLengths) {
+        if (tiling_->lengthBytes > 0) {
             AscendC::DataCopyPad(lengthSlice_, lengths_[offset], copy, noPad);
         }
-        if (tiling_->hasKeyStart) {
+        if (tiling_->startBytes > 0) {
             AscendC::DataCopyPad(startSlice_, starts_[offset], copy, noPad);
         }
         SetFlag<HardEvent::MTE2_S>(kLengthEvent);
@@ -59,7 +66,7 @@ private:
     TOPTHETA_DEVICE inline int64_t Value(LocalTensor<uint8_t>& slice, uint32_t sequence)
     {
         const uint32_t index = sequence - begin_;
-        if (tiling_->lengthBytes == 8) {
+        if (bytes_ == 8) {
             return slice.ReinterpretCast<int64_t>().GetValue(index);
         }
         return slice.ReinterpretCast<int32_t>().GetValue(index);
@@ -70,6 +77,7 @@ private:
     GlobalTensor<uint8_t> starts_;
     LocalTensor<uint8_t> lengthSlice_;
     LocalTensor<uint8_t> startSlice_;
+    uint32_t bytes_ = 0;  // of one integer
     uint32_t begin_ = 0;
     bool loaded_ = false;
 };
@@ -79,7 +87,7 @@ class LengthTensors {
 public:
     TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
     {
-        wide_ = tiling.lengthBytes == 8;
+        wide_ = IntegerBytes(tiling) == 8;
         lengths_ = lengths;
         starts_ = starts;
     }
@@ -118,12 +126,12 @@ public:
     TOPTHETA_DEVICE inline uint32_t operator()(uint32_t sequence)
     {
         const uint32_t room = tiling_->capacity - Start(sequence);
-        return tiling_->hasLengths ? Clamp(integers_.Length(sequence), room) : room;
+        return tiling_->lengthBytes > 0 ? Clamp(integers_.Length(sequence), room) : room;
     }
 
     TOPTHETA_DEVICE inline uint32_t Start(uint32_t sequence)
     {
-        return tiling_->hasKeyStart ? Clamp(integers_.Start(sequence), tiling_->capacity) : 0;
+        return tiling_->startBytes > 0 ? Clamp(integers_.Start(sequence), tiling_->capacity) : 0;
     }
 
     // The work of all cores, and the share of one of them (work_split.h).

@@ -48,11 +48,11 @@ struct TopThetaIncrementalAttentionTilingData {
     uint16_t headBlocks;           // head blocks of a group
     uint16_t chunkRows;            // keys of a chunk
     uint8_t slots;                 // of the ring of tiles
-    uint8_t cores;                 // vector cores
+    uint8_t cores;                 // vector cores of the launch
     uint8_t headBlock;             // query heads handled together
-    uint8_t lengthBytes;           // 4 or 8: lengths and starts are int32 or int64
-    uint8_t hasLengths;            // 0: every sequence ends with the cache
-    uint8_t hasKeyStart;           // 0: every sequence starts with row 0
+    uint8_t lengthBytes;           // 4 or 8, of one length; 0: every sequence ends with the cache
+    uint8_t startBytes;            // 4 or 8, of one start, as of a length; 0: every sequence starts with row 0
+    uint8_t pastL2;                // 1: K and V go past the L2
     uint8_t thresholdPerSequence;  // 1: [B, Hq], 0: [Hq]
     uint8_t placement;
     uint8_t sdc;

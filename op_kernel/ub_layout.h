@@ -3,13 +3,13 @@
 // | buffer      | bytes                      | holds                                                             |
 // |-------------|----------------------------|-------------------------------------------------------------------|
 // | keyTiles    | slots * tileRows * D * 2   | ring of tiles, K and V rows; parts of other cores when combined   |
-// | partials    | 16 KiB                     | partial sums of QK and PV; work row of a chunk once QK is done    |
+// | partials    | 16 KiB                     | partial sums of QK and PV; work rows of a chunk once QK is done   |
 // | castPiece   | 16 KiB, bfloat16 only      | K or V rows in float32                                            |
 // | scores      | headBlock * scoreRows * 4  | scaled scores of the chunk; of the whole segment in post-softmax  |
 // | weights     | headBlock * chunkRows * 4  | exp(score - maximum) of the rows on the list; output on its way   |
 // | rowNumbers  | chunkRows * 2              | 0, 1, 2, ...                                                      |
 // | rowList     | chunkRows * 2              | row numbers that any head of the block keeps                      |
-// | masks       | (headBlock + 2) * chunk/8  | bits: kept by each head, by any head, work                        |
+// | masks       | MaskSlots * chunk/8         | bits: kept by each head, by any head, work                        |
 // | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it                              |
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
 // | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32                              |
@@ -18,7 +18,7 @@
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
 // | valueMean   | 2 * D * 4                  | mean V row of the KV head, of this segment and the next           |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
-// | scratch     | 1152                       | reductions and their broadcasts                                   |
+// | scratch     | 1184                       | reductions and their broadcasts, a block of 1.0                   |
 // | lengths     | 1 KiB                      | a slice of the lengths and one of the starts                      |
 // | blockTable  | 2 * 4 * 256                | rings of slices of the block table, for K and for V               |
 #pragma once
@@ -40,7 +40,7 @@ constexpr uint32_t kPanelColumns = 128;      // bfloat16 K is cast in column pan
 constexpr uint32_t kMostChunkRows = 1024;
 constexpr uint32_t kStepRows = 256;          // rows of one score computation: 16 lanes of float32 fill `partials`
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
-constexpr uint32_t kScratchBytes = 1152;      // reductions and their broadcasts
+constexpr uint32_t kScratchBytes = 1152 + 32;  // reductions and their broadcasts, a block of 1.0
 constexpr uint32_t kLengthSlice = 512;       // bytes
 // a part in the workspace: maximum, total mass, kept mass and counts of each head, then its sums of V rows
 constexpr uint32_t kPartBlocks = 4;
@@ -96,6 +96,13 @@ TOPTHETA_DEVICE constexpr uint32_t AlignUp(uint32_t count, uint32_t alignment)
     return (count + alignment - 1) / alignment * alignment;
 }
 
+// Bits of the rows of a chunk.
+TOPTHETA_DEVICE constexpr uint32_t MaskBytes(uint32_t chunkRows) { return AlignUp(chunkRows / 8, kBlockBytes); }
+
+// Masks of the heads, room to join them in pairs, and one for work.
+TOPTHETA_DEVICE constexpr uint32_t JoinedMasks(uint32_t heads) { return heads > 3 ? heads / 2 : 1; }
+TOPTHETA_DEVICE constexpr uint32_t MaskSlots(uint32_t headBlock) { return headBlock + JoinedMasks(headBlock) + 1; }
+
 // What the sizes of the buffers follow from.
 struct UbShape {
     uint32_t headDim;
@@ -121,7 +128,7 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
     at.rowNumbers = at.weights + shape.headBlock * at.chunkRows * 4;
     at.rowList = at.rowNumbers + at.chunkRows * 2;
     at.masks = at.rowList + at.chunkRows * 2;
-    at.spread = at.masks + (shape.headBlock + 2) * AlignUp(at.chunkRows / 8, kBlockBytes);
+    at.spread = at.masks + MaskSlots(shape.headBlock) * MaskBytes(at.chunkRows);
     at.query = at.spread + 64 * kBlockBytes + 256;
     at.parameters = at.query + shape.headBlock * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
     const uint32_t rawQueries = shape.bfloat16 ? shape.headBlock * rowBytes : 0;
@@ -171,7 +178,8 @@ TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32
     constexpr LayoutChoice choices[] = {{4, 1024}, {4, 512}, {3, 1024}, {3, 512}, {2, 1024},
                                         {2, 512},  {3, 256}, {2, 256},  {2, 128}};
     for (const LayoutChoice& choice : choices) {
-        const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostChunkRows / 2 : mostChunkRows);
+        const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostChunkRows / 2 : mostChunkRows) ||
+                             shape.headBlock * choice.chunkRows * 4 > kPartialBytes;  // a work row for each head
         if (!tooLong && PlaceBuffers(shape, choice).valueListRows > 0) {
             return choice;
         }

@@ -65,11 +65,13 @@ public:
         WaitFlag<HardEvent::V_MTE2>(event_);
         rows_->LoadRow(values_, row);
         SetFlag<HardEvent::MTE2_V>(event_);
-        AscendC::Duplicate(ub_->Weights(head), 0.0f, static_cast<int32_t>(kBlockFloats));
+        AscendC::Duplicate(ub_->Weights(), 0.0f, static_cast<int32_t>(kBlockFloats));
         PipeBarrier<PIPE_V>();
-        AscendC::Duplicate(ub_->Weights(head), WeightScale<T>::kValue, 1);
+        AscendC::Duplicate(ub_->Weights(), WeightScale<T>::kValue, 1);
         WaitFlag<HardEvent::MTE2_V>(event_);
-        weightedSum_->Add(values_, head, 0, 1);
+        weightedSum_->Begin(1);
+        weightedSum_->Add(values_, ub_->Weights(), 1);
+        weightedSum_->Finish(head);
         SetFlag<HardEvent::V_MTE2>(event_);
     }
 
@@ -105,7 +107,9 @@ private:
         }
         WaitFlag<HardEvent::MTE2_V>(event_);
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            weightedSum_->Add(values_, head, list_.weightsAt, list_.count);
+            weightedSum_->Begin(list_.count);
+            weightedSum_->Add(values_, WeightsOf(*ub_, list_, head), list_.count);
+            weightedSum_->Finish(head);
         }
         SetFlag<HardEvent::V_MTE2>(event_);
         Begin(RowList());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernel_tensors.h"
+#include "own_rows.h"
 #include "row_stream.h"
 #include "score_store.h"
 #include "sequence_lengths.h"
@@ -41,6 +42,7 @@ protected:
         tiling_ = tiling;
         selection_.Init(ub, tiling);
         weightedSum_.Init(ub, tiling->headDim);
+        ownRows_.Init(ub, tiling->headDim);
         stream_.Init(ub, tiling->headDim, keys, values);
         gather_.Init(ub, tiling->headDim, values, &weightedSum_);
         gather_.SetRoom(ub->template ValueRows<T>(tiling->headDim), kValueEvent);
@@ -53,20 +55,56 @@ protected:
         WaitFlag<HardEvent::V_MTE2>(kValueEvent);
     }
 
-    TOPTHETA_DEVICE inline void AddValueTile()
+    // Adds V tiles that have been asked for, at most `most`. Together they cost each head one sum.
+    TOPTHETA_DEVICE inline void AddValueTiles(uint32_t most)
     {
-        const LocalTensor<T> values = stream_.Take(1);
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            weightedSum_.Add(values, head, stream_.List().weightsAt + stream_.ValuesTaken(), stream_.NextValueRows());
+        const uint32_t tiles = Least(stream_.ValueTiles(), most);
+        if constexpr (!IsBfloat16<T>::kValue) {
+            if (own_) {
+                AddOwnRows(tiles);
+                return;
+            }
         }
-        stream_.Free(1);
+        const uint32_t first = stream_.FirstEntry(0);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            weightedSum_.Begin(stream_.FirstEntry(tiles) - first);
+            for (uint32_t tile = 0; tile < tiles; tile++) {
+                const uint32_t entry = stream_.FirstEntry(tile);
+                if (head == 0) {
+                    stream_.WaitForValues(tile);
+                }
+                weightedSum_.Add(stream_.Values(tile), WeightsOf(*ub_, stream_.List(), head, entry),
+                                 stream_.FirstEntry(tile + 1) - entry);
+            }
+            weightedSum_.Finish(head);
+        }
+        for (uint32_t tile = 0; tile < tiles; tile++) {
+            stream_.Free(1);
+        }
     }
 
+    TOPTHETA_DEVICE inline void AddOwnRows(uint32_t tiles)
+    {
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            for (uint32_t tile = 0; tile < tiles; tile++) {
+                if (head == 0) {
+                    stream_.WaitForValues(tile);
+                }
+                ownRows_.Add(stream_.Values(tile), head, selection_.EntriesOf(head), stream_.FirstEntry(tile),
+                             stream_.FirstEntry(tile + 1));
+            }
+        }
+        for (uint32_t tile = 0; tile < tiles; tile++) {
+            stream_.Free(1);
+        }
+    }
+
+    // One slot is left for the next tile to arrive in.
     TOPTHETA_DEVICE inline void AddRemainingValues()
     {
         while (stream_.ValuesLeft()) {
             stream_.Fill();
-            AddValueTile();
+            AddValueTiles(ub_->Layout().slots - 1);
         }
     }
 
@@ -78,6 +116,7 @@ protected:
         list.dense = tiling_->path != kPathGather && list.kept > 0 &&
                      (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
         list.count = list.dense ? chunk.rows : list.kept;
+        list.weightPitch = list.dense ? selection_.Pitch(chunk) : AlignUp(list.count, kLanes);
         return list;
     }
 
@@ -91,6 +130,8 @@ protected:
     const TilingData* tiling_ = nullptr;
     ChunkSelection<T> selection_;
     WeightedSum<T> weightedSum_;
+    OwnRows<T> ownRows_;
+    bool own_ = false;  // the rows of the list go to the heads one by one
     RowStream<T> stream_;
     ValueGather<T> gather_;
 };

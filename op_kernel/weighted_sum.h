@@ -35,22 +35,31 @@ public:
         groupRows_ = Least(groupRows_, kLanes);
     }
 
-    // accumulator[head] += sum over i < rows of weights[head][first + i] * values[i]; `first` is a multiple of 8.
-    TOPTHETA_DEVICE inline void Add(const LocalTensor<T>& values, uint32_t head, uint32_t first, uint32_t rows)
+    // A sum of up to `rows` rows, for one head.
+    TOPTHETA_DEVICE inline void Begin(uint32_t rows)
+    {
+        partialRows_ = 1;
+        while (partialRows_ < rows && partialRows_ < mostPartialRows_) {
+            partialRows_ *= 2;
+        }
+        PipeBarrier<PIPE_V>();
+        AscendC::Duplicate(ub_->Partials(), 0.0f, partialRows_ * headDim_);
+    }
+
+    // sum += weights[i] * values[i] for i < rows
+    TOPTHETA_DEVICE inline void Add(const LocalTensor<T>& values, const LocalTensor<float>& weights, uint32_t rows)
+    {
+        for (uint32_t done = 0; done < rows; done += groupRows_) {
+            AddGroup(weights[done], values[done * headDim_], Least(groupRows_, rows - done));
+        }
+    }
+
+    // accumulator[head] += sum
+    TOPTHETA_DEVICE inline void Finish(uint32_t head)
     {
         LocalTensor<float> partials = ub_->Partials();
         LocalTensor<float> accumulator = ub_->Accumulator(head, headDim_);
-        uint32_t partialRows = 1;
-        while (partialRows < rows && partialRows < mostPartialRows_) {
-            partialRows *= 2;
-        }
-        PipeBarrier<PIPE_V>();
-        AscendC::Duplicate(partials, 0.0f, partialRows * headDim_);
-        for (uint32_t done = 0; done < rows; done += groupRows_) {
-            AddGroup(ub_->Weights(head)[first + done], values[done * headDim_], Least(groupRows_, rows - done),
-                     partialRows);
-        }
-        for (uint32_t step = partialRows / 2; step >= 1; step /= 2) {
+        for (uint32_t step = partialRows_ / 2; step >= 1; step /= 2) {
             PipeBarrier<PIPE_V>();
             AscendC::Add(partials, partials, partials[step * headDim_], step * headDim_);
         }
@@ -59,21 +68,20 @@ public:
     }
 
 private:
-    TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, const LocalTensor<T>& values, uint32_t rows,
-                                         uint32_t partialRows);
+    TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, const LocalTensor<T>& values,
+                                         uint32_t rows);
 
-    // partials[row % partialRows] += spread[row] * values[row]
+    // partials[row % partialRows_] += spread[row] * values[row]
     template <typename U>
-    TOPTHETA_DEVICE inline void Multiply(const LocalTensor<U>& spread, const LocalTensor<U>& values, uint32_t rows,
-                                         uint32_t partialRows)
+    TOPTHETA_DEVICE inline void Multiply(const LocalTensor<U>& spread, const LocalTensor<U>& values, uint32_t rows)
     {
         LocalTensor<float> partials = ub_->Partials();
         constexpr uint32_t blockElements = kBlockBytes / sizeof(U);
         const uint8_t to = headDim_ / kBlockFloats;
         const uint8_t from = headDim_ / blockElements;
         const AscendC::BinaryRepeatParams strides(1, 0, 1, to, 1, from);
-        for (uint32_t done = 0; done < rows; done += partialRows) {
-            const uint8_t repeats = Least(partialRows, rows - done);
+        for (uint32_t done = 0; done < rows; done += partialRows_) {
+            const uint8_t repeats = Least(partialRows_, rows - done);
             PipeBarrier<PIPE_V>();
             for (uint32_t column = 0; column < headDim_; column += kLanes) {
                 AscendC::MulAddDst(partials[column], spread[done * blockElements], values[done * headDim_ + column],
@@ -85,32 +93,31 @@ private:
     UbMap* ub_ = nullptr;
     uint32_t headDim_ = 0;
     uint32_t mostPartialRows_ = 1;
+    uint32_t partialRows_ = 1;  // of the sum at work
     uint32_t groupRows_ = kLanes;
 };
 
 template <>
 TOPTHETA_DEVICE inline void WeightedSum<half>::AddGroup(const LocalTensor<float>& weights,
-                                                        const LocalTensor<half>& values, uint32_t rows,
-                                                        uint32_t partialRows)
+                                                        const LocalTensor<half>& values, uint32_t rows)
 {
     LocalTensor<half> source = ub_->SpreadSource<half>();
     LocalTensor<half> spread = ub_->Spread<half>();
     AscendC::Cast(source, weights, AscendC::RoundMode::CAST_RINT, AlignUp(rows, kBlockFloats));
     PipeBarrier<PIPE_V>();
     AscendC::Brcb(spread, source, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
-    Multiply(spread, values, rows, partialRows);
+    Multiply(spread, values, rows);
 }
 
 template <>
 TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::AddGroup(const LocalTensor<float>& weights,
-                                                              const LocalTensor<bfloat16_t>& values, uint32_t rows,
-                                                              uint32_t partialRows)
+                                                              const LocalTensor<bfloat16_t>& values, uint32_t rows)
 {
     LocalTensor<float> spread = ub_->Spread<float>();
     LocalTensor<float> wide = ub_->CastPiece();
     AscendC::Brcb(spread, weights, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
     AscendC::Cast(wide, values, AscendC::RoundMode::CAST_NONE, rows * headDim_);
-    Multiply(spread, wide, rows, partialRows);
+    Multiply(spread, wide, rows);
 }
 
 }  // namespace toptheta

@@ -15,9 +15,12 @@ Results = Mapping[str, Any]
 #: Parts of the kernel by the source file that issues an instruction.
 _PARTS = {
     "query_key_product.h": "scores: q · k",
+    "chunk.h": "threshold test, softmax",
     "chunk_selection.h": "threshold test, softmax",
+    "list_entries.h": "threshold test, softmax",
     "reductions.h": "threshold test, softmax",
     "weighted_sum.h": "weighted sum of V rows",
+    "own_rows.h": "weighted sum of V rows",
 }
 _OTHER = "parameters, output"
 _COLOURS = {

@@ -59,13 +59,17 @@ class SyncSite:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes and DMA commands between one argument and all cores; scalar accesses are counted apart."""
+    """Bytes and DMA commands between one argument and all cores; scalar accesses are counted apart.
+
+    ``commands_past_l2``: how many of the commands carry the hint to go past the L2 (SetL2CacheHint).
+    """
 
     buffer: str
     bytes_read: int
     bytes_written: int
     read_commands: int
     write_commands: int
+    commands_past_l2: int
     scalar_reads: int
     scalar_writes: int
 

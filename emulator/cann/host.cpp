@@ -134,6 +134,7 @@ bool RunTiling(const CannTensor* inputs, const CannAttribute* attributes, const 
     infos.cubeCores = platform.cubeCores;
     infos.vectorCores = platform.vectorCores;
     infos.ubBytes = platform.ubBytes;
+    infos.l2Bytes = platform.l2Bytes;
     infos.libApiWorkspaceBytes = platform.libApiWorkspaceBytes;
     gert::TilingOutcome outcome;
     gert::TilingContext context(*node, &infos, outcome);

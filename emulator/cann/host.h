@@ -31,6 +31,7 @@ struct CannPlatform {
     uint32_t cubeCores;
     uint32_t vectorCores;
     uint64_t ubBytes;
+    uint64_t l2Bytes;
     uint32_t libApiWorkspaceBytes;
 };
 

@@ -41,6 +41,7 @@ class Platform:
     vector_cores: int = 48
     cube_cores: int = 24
     ub_bytes: int = 192 * 1024
+    l2_bytes: int = 192 * 1024 * 1024
     system_workspace: int = 16 * 1024 * 1024
 
 
@@ -76,7 +77,7 @@ class _Attribute(ctypes.Structure):
 
 class _Platform(ctypes.Structure):
     _fields_ = (("cube_cores", ctypes.c_uint32), ("vector_cores", ctypes.c_uint32), ("ub_bytes", ctypes.c_uint64),
-                ("lib_api_workspace_bytes", ctypes.c_uint32))  # fmt: skip
+                ("l2_bytes", ctypes.c_uint64), ("lib_api_workspace_bytes", ctypes.c_uint32))  # fmt: skip
 
 
 class _Tiling(ctypes.Structure):
@@ -165,7 +166,9 @@ def run_tiling(
     """
     operator = describe_operator()
     given = infer_shape(inputs, attrs) | dict(outputs or {})
-    soc = _Platform(platform.cube_cores, platform.vector_cores, platform.ub_bytes, platform.system_workspace)
+    soc = _Platform(
+        platform.cube_cores, platform.vector_cores, platform.ub_bytes, platform.l2_bytes, platform.system_workspace
+    )
     result = _Tiling()
     _check(_library().CannRunTiling(
         _tensors(operator["inputs"], inputs), _attributes(operator, attrs), _tensors(operator["outputs"], given),

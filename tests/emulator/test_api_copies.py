@@ -50,6 +50,13 @@ def test_count() -> None:
     np.testing.assert_array_equal(z, x[16:])
 
 
+def test_traffic_counts_the_commands_that_go_past_the_l2() -> None:
+    x, z = np.ones(256, np.float16), np.zeros(240, np.float16)
+    traffic = run_kernel(Kernel(SOURCE, entry="copy_count"), [("x", x, "in"), ("z", z, "out")]).traffic
+    assert (traffic["x"].commands_past_l2, traffic["x"].read_commands) == (0, 1)
+    assert (traffic["z"].commands_past_l2, traffic["z"].write_commands) == (1, 1)
+
+
 def test_padding_with_a_value() -> None:
     x, z = run_copy("pad_in_value", np.float32, 128, 96)
     expected = np.full((4, 24), -1, np.float32)

@@ -16,6 +16,7 @@ from emulator.ascendc import Kernel, KernelRun, run_kernel
 Array = npt.NDArray[Any]
 KERNELS = Path(__file__).parent / "kernels"
 SOURCE = KERNELS / "api_cube.cpp"
+CHECKS = KERNELS / "api_cube_checks.cpp"
 BENCH = KERNELS / "api_cube.h"
 DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16}
 RNG = np.random.default_rng(3)
@@ -154,6 +155,17 @@ def test_queues_of_the_cube() -> None:
     for tile in range(2):
         rows = slice(16 * tile, 16 * tile + 16)
         assert_close(result[tile], exact(left[rows], right[rows]), 16)
+
+
+def test_what_mmad_left_undefined_comes_along_undefined() -> None:
+    """Twenty columns are two fractals; the copy asks for both."""
+    x, z = np.ones(2048, np.float16), np.zeros(1024, np.float32)
+    run_kernel(
+        Kernel(CHECKS, entry="contents_of_whole_fractals_clean"), [("x", x, "in"), ("z", z, "out")]
+    ).require_clean()
+    rows = z[:160].reshape(5, 32)
+    assert (rows[:, :20] == 16).all()
+    assert np.isnan(rows[:, 20:]).all()
 
 
 # ---- mixed kernels ------------------------------------------------------------------------------------------------

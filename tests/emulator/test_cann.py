@@ -29,8 +29,8 @@ def test_example_of_the_package() -> None:
 def test_optional_inputs_are_found_by_their_place_in_the_definition() -> None:
     """An input that is left out moves no other one: each alone reaches the tiling function as itself."""
     alone = {
-        "hasLengths": {"actual_seq_lengths": cann.TensorSpec((2,), "int32")},
-        "hasKeyStart": {"key_start": cann.TensorSpec((2,), "int64")},
+        "lengthBytes": {"actual_seq_lengths": cann.TensorSpec((2,), "int32")},
+        "startBytes": {"key_start": cann.TensorSpec((2,), "int64")},
         "hasValueMean": {"value_mean": cann.TensorSpec((2, 2, 32), "float32")},
     }
     for flag, extra in alone.items():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from emulator.cann import OperatorError, Platform, TensorSpec, build_library, tiling_fields
+from emulator.cann import OperatorError, Platform, TensorSpec, TilingResult, build_library, tiling_fields
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,8 @@ def calls(draw: st.DrawFn) -> tuple[Shape, Call]:
         call = _with_compensation(draw, shape, call, placement)
     cores = draw(st.sampled_from((1, 20, 24, 40, 48, 64, 70)))
     cube_cores = draw(st.sampled_from((cores // 2, cores // 2, 0, cores)))
-    return shape, replace(call, platform=Platform(vector_cores=cores, cube_cores=cube_cores))
+    l2_bytes = draw(st.sampled_from((0, 1 << 20, 192 << 20)))
+    return shape, replace(call, platform=Platform(vector_cores=cores, cube_cores=cube_cores, l2_bytes=l2_bytes))
 
 
 def _with_compensation(draw: st.DrawFn, shape: Shape, call: Call, placement: str) -> Call:
@@ -105,6 +106,25 @@ def units_stay_whole(shape: Shape, call: Call) -> bool:
     return even and same_rows and not (call.attrs["with_stats"] and blocks > 1)
 
 
+def cores_with_work(shape: Shape, call: Call) -> int:
+    """Vector cores of the launch: as many as get two granules of 128 rows when every sequence fills the cache."""
+    granules = shape.batch * shape.kv_heads * head_blocks_of(shape)[1] * -(-shape.capacity // 128)
+    active = min(call.platform.vector_cores, 64, max(granules // 2, 1))
+    return active + active % 2 if uses_cube(shape, call) else active
+
+
+def integer_bytes(tensor: TensorSpec | None) -> int:
+    return 0 if tensor is None else 8 if tensor.dtype == "int64" else 4
+
+
+def goes_past_l2(shape: Shape, call: Call) -> bool:
+    """K and V together are 1.2 times the L2 or more, and one head block alone reads them."""
+    rows = shape.batch * shape.capacity
+    rows = min(rows, shape.blocks * shape.block_size) if shape.paged else rows
+    cache = 2 * 2 * rows * shape.kv_heads * shape.head_dim
+    return call.platform.l2_bytes > 0 and head_blocks_of(shape)[1] == 1 and 10 * cache >= 12 * call.platform.l2_bytes
+
+
 def uses_cube(shape: Shape, call: Call) -> bool:
     """Three or more heads for each K row, two in bfloat16, and a cube core for every two vector cores."""
     enough = head_blocks_of(shape)[0] >= (2 if shape.dtype == "bfloat16" else 3)
@@ -124,7 +144,6 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
     shape, call = drawn
     assume(fits(shape, call))
     fields, attrs, inputs = call.fields(), call.attrs, call.inputs
-    integers = inputs.get("actual_seq_lengths") or inputs.get("key_start")
     block, blocks = head_blocks_of(shape)
     strides = dict(zip(("outer", "head", "row"), shape.strides, strict=True))
     threshold = inputs["threshold"]
@@ -134,10 +153,10 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "numKeyValueHeads": shape.kv_heads, "headDim": shape.head_dim, "capacity": shape.capacity,
         "blockSize": shape.block_size, "blockTableWidth": shape.rows if shape.paged else 0,
         "blocks": shape.blocks if shape.paged else 0,
-        "lengthBytes": 8 if integers and integers.dtype == "int64" else 4,
-        "hasLengths": "actual_seq_lengths" in inputs, "hasKeyStart": "key_start" in inputs,
+        "lengthBytes": integer_bytes(inputs.get("actual_seq_lengths")),
+        "startBytes": integer_bytes(inputs.get("key_start")), "pastL2": goes_past_l2(shape, call),
         "thresholdPerSequence": len(threshold.shape) == 2, "headBlock": block, "headBlocks": blocks,
-        "cores": min(call.platform.vector_cores, 64), "placement": attrs["placement"] == "post_softmax",
+        "cores": cores_with_work(shape, call), "placement": attrs["placement"] == "post_softmax",
         "sdc": ("none", "exact", "exp_threshold", "offline").index(attrs.get("sdc", "exact")), "path": 0,
         "hasValueMean": "value_mean" in inputs, "hasRowLse": "row_lse" in inputs, "withStats": attrs["with_stats"],
         "partial": attrs["partial"], "scaleValue": 0.125, "sdcGamma": ctypes.c_float(0.05).value,
@@ -190,7 +209,7 @@ def test_key_and_launch(drawn: tuple[Shape, Call]) -> None:
     assume(fits(shape, call))
     result = call.run()
     assert result.key == key_of(shape, call)
-    cores = min(call.platform.vector_cores, 64)
+    cores = cores_with_work(shape, call)
     assert result.block_dim == (cores // 2 if result.key == _CUBE else cores)
     assert result.schedule_mode == (0 if units_stay_whole(shape, call) else 1)
 
@@ -209,15 +228,71 @@ def test_key_says_whole_where_the_kernel_cuts_nothing(
 ) -> None:
     shape = Shape(batch=batch * cores if as_many_as_cores else batch, kv_heads=1, group=group, rows=rows)
     result = replace(shape.call(), platform=Platform(vector_cores=cores, cube_cores=0)).run()
-    assert result.block_dim == cores
+    assert_kernel_and_host_agree(shape, result, cores)
+
+
+def split_of(shape: Shape, rows: int, cores: int) -> tuple[bool, list[int], list[int], int]:
+    """The kernel's own split: whether cores meet, segments that are all of a unit or a part of it, cores at work."""
     blocks = head_blocks_of(shape)[1]
     units = shape.batch * blocks
-    whole, parts = (ctypes.c_uint32 * units)(), (ctypes.c_uint32 * units)()
-    meet = _library().SegmentsOfUnits(shape.batch, 1, blocks, rows, cores, whole, parts)
+    whole, parts, at_work = (ctypes.c_uint32 * units)(), (ctypes.c_uint32 * units)(), ctypes.c_uint32()
+    meet = _library().SegmentsOfUnits(shape.batch, 1, blocks, rows, cores, whole, parts, ctypes.byref(at_work))
+    return bool(meet), list(whole), list(parts), at_work.value
+
+
+def assert_kernel_and_host_agree(shape: Shape, result: TilingResult, cores: int) -> None:
+    """Key and launch are what the split over `cores` vector cores asks for, where no lengths are given."""
+    meet, whole, parts, at_work = split_of(shape, shape.rows, cores)
+    assert result.block_dim == at_work, "a core without work, or work without a core"
     assert result.key == (_SPLIT if meet else _WHOLE)
     # a unit is written by one core, or by the cores that meet after they have worked on its parts
     assert all((one, several > 1) in ((1, False), (0, True)) for one, several in zip(whole, parts, strict=True))
     assert meet or not any(parts)
+
+
+@pytest.mark.parametrize("cores", range(1, 65))
+def test_key_and_launch_for_every_number_of_cores(cores: int) -> None:
+    """Few short units are where the cores with work are fewer, and odd numbers do not divide."""
+    for units in sorted({1, 2, 3, max(cores // 2, 1), cores, 2 * cores}):
+        for rows in (1, 128, 129, 256, 300, 1000):
+            shape = Shape(batch=units, kv_heads=1, group=1, rows=rows)
+            result = replace(shape.call(), platform=Platform(vector_cores=cores, cube_cores=0)).run()
+            assert_kernel_and_host_agree(shape, result, cores)
+
+
+def test_cores_left_out_had_no_work_at_any_length() -> None:
+    """The host counts the rows of the cache, while sequences may be shorter; the kernel knows the launch alone."""
+    shape = Shape(batch=3, kv_heads=1, rows=700)
+    call = replace(shape.call(lengths="int32"), platform=Platform(cube_cores=0))
+    assert call.fields()["cores"] == 9  # 18 granules of 128 rows
+    for rows in range(1, 701, 50):
+        assert split_of(shape, rows, 9) == split_of(shape, rows, 48)
+
+
+_MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(("l2_bytes", "past"), [(0, 0), (10 * _MIB // 3 - 1, 1), (10 * _MIB // 3 + 1, 0), (_MIB, 1)])
+def test_caches_that_do_not_fit_the_l2_go_past_it(l2_bytes: int, past: int) -> None:
+    """K and V are 4 MiB together; the limit is 1.2 times the L2, and a size of 0 is not known."""
+    shape = Shape(batch=2, kv_heads=4, group=1, head_dim=64, rows=2048)
+    assert replace(shape.call(), platform=Platform(l2_bytes=l2_bytes)).fields()["pastL2"] == past
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        (Shape(batch=2, kv_heads=4, group=9, head_dim=64, rows=2048), {}),
+        (Shape(batch=2, kv_heads=4, head_dim=64, rows=2048), {"key_strides": [0, 2048 * 64, 64]}),
+        (Shape(batch=2, kv_heads=4, head_dim=64, rows=2048), {"value_strides": [4 * 2048 * 64, 0, 64]}),
+        (Shape(batch=64, kv_heads=4, head_dim=64, rows=16, paged="4d", block_size=128, blocks=16), {}),
+    ],
+    ids=["head-blocks", "sequences-of-one-cache", "heads-of-one-cache", "pages"],
+)
+def test_rows_that_are_read_again_stay_in_the_l2(shape: Shape, strides: dict[str, Any]) -> None:
+    """Several head blocks, sequences or heads read the same rows; the last cache has few pages, whatever the table."""
+    platform = Platform(l2_bytes=3 * _MIB)
+    assert replace(shape.call(**strides), platform=platform).fields()["pastL2"] == 0
 
 
 @given(calls())

@@ -139,7 +139,7 @@ def _message_of(call: Call) -> str:
 @pytest.mark.parametrize("base", [_BASE, _PAGED, _BSH, replace(_PAGED, paged="3d"), Shape(layout="BSND")],
                          ids=["BNSD", "paged-4d", "BSH", "paged-3d", "BSND"])  # fmt: skip
 def test_bases_are_accepted(base: Shape) -> None:
-    assert base.call().run().block_dim == 48
+    assert base.call().run().block_dim > 0
 
 
 #: Cases of the common table that a caller of the C function can make too.

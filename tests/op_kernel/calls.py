@@ -33,7 +33,7 @@ def uses_cube(case: Case) -> bool:
 
 def call(
     arguments: dict[str, Any], *, cores: int = 48, cube: bool = True, path: str = "auto", with_stats: bool = True,
-    partial: bool = False, row_lse: Tensor | None = None, **launch: Any,
+    partial: bool = False, row_lse: Tensor | None = None, l2_bytes: int = Platform.l2_bytes, **launch: Any,
 ) -> OperatorRun:  # fmt: skip
     """Run the operator as the adapter will: with statistics, or as a part of a longer row.
 
@@ -56,7 +56,7 @@ def call(
         "path": path, "block_size": arguments.get("block_size", 0), "with_stats": with_stats and not partial,
         "partial": partial,
     }  # fmt: skip
-    platform = Platform(vector_cores=cores, cube_cores=cores // 2 if cube else 0)
+    platform = Platform(vector_cores=cores, cube_cores=cores // 2 if cube else 0, l2_bytes=l2_bytes)
     return run_operator(tensors, attributes, platform=platform, **launch)
 
 

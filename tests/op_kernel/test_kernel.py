@@ -48,6 +48,8 @@ _OWN_CASES = (
     Case("post-long", dtype=_H, heads=4, kv_heads=2, lengths=(9000,), keep=0.02, vmc=True, **_POST),
     Case("post-d512", dtype=_B, heads=4, kv_heads=1, head_dim=512, lengths=(1500, 30), **_POST),
     Case("post-tile80", dtype=_H, heads=2, kv_heads=2, head_dim=192, lengths=(1900,), **_POST),
+    *(Case(f"one-by-one-g{g}-{d}", dtype=_H, heads=g, kv_heads=1, head_dim=d, lengths=(1700, 300), keep=0.06, sdc=sdc)
+      for g, d, sdc in ((8, 128, "exact"), (8, 256, "none"), (5, 80, "exact"), (4, 512, "exact"), (6, 16, "exact"))),
     Case("two-head-blocks", dtype=_H, heads=11, kv_heads=1, lengths=(900, 0, 40), theta="mixed"),
     Case("paged-many-slices", dtype=_H, paged="4d", block_size=16, heads=1, kv_heads=1, lengths=(9000,), keep=0.02),
     Case("paged-many-slices-post", dtype=_H, paged="3d", block_size=16, heads=1, kv_heads=1, lengths=(9000,),
@@ -84,6 +86,22 @@ def test_groups_on_the_vector_unit_equal_the_oracle(case: Case) -> None:
 def test_the_cube_multiplies_for_groups_and_the_vector_unit_for_single_heads() -> None:
     expected = {"g4-128-float16": CUBE_KEY, "g2-128-float16": 2, "g8-128-bfloat16": CUBE_KEY, "n1000-bfloat16": 2}
     assert {name: call(inputs_of(_BY_ID[name]).arguments).tiling.key for name in expected} == expected
+
+
+@pytest.mark.parametrize(("heads", "keep", "one_by_one"), [(8, 0.06, True), (3, 0.2, False)])
+def test_rows_go_to_the_heads_one_by_one_where_each_keeps_few_of_a_list(
+    heads: int, keep: float, one_by_one: bool
+) -> None:
+    case = Case("lists", dtype=_H, heads=heads, kv_heads=1, head_dim=128, lengths=(1024,), keep=keep)
+    inputs = inputs_of(case)
+    result = call(inputs.arguments, cores=2)
+    result.run.require_clean()
+    assert_equals_oracle(inputs, statistics(result))
+    # the scalar unit waits for the lists of the heads
+    assert (
+        any(site.file.endswith("own_rows.h") and site.kind == "WaitFlag" for site in result.run.sync_sites)
+        == one_by_one
+    )
 
 
 @pytest.mark.parametrize("path", ["gather", "dense"])

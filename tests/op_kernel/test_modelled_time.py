@@ -112,7 +112,7 @@ def test_figures_in_the_text() -> None:
     assert 0.88 <= kept["cold_bound"] / kept["cold"] <= 0.92, "nine tenths"
     assert 1.30 <= kept["hot_conflicts"] / kept["hot"] <= 1.37, "a third"
     assert 1.0 <= paper["dense"]["cold"] / 35.3 <= 1.05, "a little slower cold"
-    assert 1.15 <= paper["dense"]["hot"] / 16.2 <= 1.19, "a sixth slower hot"
+    assert 1.08 <= paper["dense"]["hot"] / 16.2 <= 1.13, "a tenth slower hot"
     lengths = _RESULTS["ragged"]["lengths"]
     assert f"{len(lengths)} sequences of {min(lengths):,} to {max(lengths):,} keys" in _PAGE
     grouped = [*_RESULTS["grouped"], _RESULTS["ragged"]]
@@ -120,9 +120,11 @@ def test_figures_in_the_text() -> None:
     assert all(row["kept"]["cold_busy"]["cube MTE2"] > 0.8 for row in fours), "the cube copies set the pace"
     assert all(row["kept"]["cold"] < row["dense"]["cold_bound"] for row in fours), "in less time than dense traffic"
     eights = {row["overlap"]: row for row in grouped if row["group"] == 8}
-    assert all(row["kept"]["cold_busy"]["V"] > 0.75 for row in eights.values()), "the vector unit is the limit"
-    assert 0.95 <= eights[0.9]["kept"]["cold"] / eights[0.9]["dense"]["cold_bound"] <= 1.05, "comes out even"
-    assert eights[0.0]["kept"]["cold"] > eights[0.0]["dense"]["cold_bound"], "a perfect dense kernel would be faster"
+    for row in eights.values():
+        assert 0.6 <= row["kept"]["cold_busy"]["V"] <= 0.7, "the vector unit works two thirds of the time"
+        assert 0.7 <= row["kept"]["cold_busy"]["cube MTE2"] <= 0.85, "the copies of the cube cores three quarters"
+    assert eights[0.9]["kept"]["cold"] < 0.9 * eights[0.9]["dense"]["cold_bound"], "in less time than dense traffic"
+    assert 0.95 <= eights[0.0]["kept"]["cold"] / eights[0.0]["dense"]["cold_bound"] <= 1.05, "in about that time"
     cube = [row for row in grouped if row["group"] > 2]
     assert all(row["kept"]["cold"] < 0.8 * row["vector"]["cold"] for row in cube), "faster than without the cube"
     pair = next(row for row in grouped if row["group"] == 2)

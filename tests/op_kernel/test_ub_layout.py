@@ -133,8 +133,12 @@ def test_counts_suit_the_vector_unit(layouts: list[tuple[Variant, Layout]]) -> N
 def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -> None:
     for variant, layout in layouts:
         chunk = layout.counts["chunkRows"]
-        # 16 float32 lanes for each row of a step; later the work row of a chunk
-        assert layout.bytes_of("partials") >= max(256 * 16, chunk) * 4, variant
+        # 16 float32 lanes for each row of a step; later the work rows of a chunk, one for each head
+        assert layout.bytes_of("partials") >= max(256 * 16, variant.head_block * chunk) * 4, variant
+        # an eighth of each of them
+        assert layout.bytes_of("spread") >= variant.head_block * chunk // 8 * 4, variant
+        # masks of several heads are read as one
+        assert variant.head_block == 1 or chunk % 256 == 0, variant
         # four blocks of one head of all parts of a unit, then at least one accumulator; or two blocks of every head
         ring = layout.bytes_of("keyTiles")
         assert ring >= _MOST_CORES * 4 * _BLOCK + variant.head_dim * 4, variant

@@ -20,6 +20,7 @@ namespace {
 using ascendc_host::Role;
 
 constexpr uint32_t kUbBytes = 192 * 1024;
+constexpr uint64_t kL2Bytes = 192 * 1024 * 1024;
 constexpr uint32_t kSystemWorkspace = 16 << 20;  // the part of every workspace that belongs to CANN
 
 std::vector<CannTensor> Describe(const std::vector<TensorArgument>& arguments)
@@ -128,7 +129,7 @@ aclnnStatus OperatorCall::RunTiling()
     }
     if (const aclnnStatus status = CheckOutputs(inferred); status != ACL_SUCCESS) return status;
     const Settings& settings = GetSettings();
-    const CannPlatform platform = {settings.cubeCores, settings.vectorCores, kUbBytes, kSystemWorkspace};
+    const CannPlatform platform = {settings.cubeCores, settings.vectorCores, kUbBytes, kL2Bytes, kSystemWorkspace};
     if (CannRunTiling(inputs.data(), attributes_.data(), outputs.data(), &platform, &tiling_) != 0) {
         return Fail(kTilingError, CannErrorMessage());
     }

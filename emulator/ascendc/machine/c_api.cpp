@@ -53,6 +53,7 @@ std::string ReportJson(const RunResult& run)
         json.Open('{').Key("buffer").Value(traffic.buffer);
         json.Key("bytes_read").Value(traffic.bytesRead).Key("bytes_written").Value(traffic.bytesWritten);
         json.Key("read_commands").Value(traffic.readCommands).Key("write_commands").Value(traffic.writeCommands);
+        json.Key("commands_past_l2").Value(traffic.commandsPastL2);
         json.Key("scalar_reads").Value(traffic.scalarReads).Key("scalar_writes").Value(traffic.scalarWrites);
         json.Close('}');
     }

@@ -38,6 +38,17 @@ bool Core::Initialised(uint32_t offset) const
     return !impl_->checking || impl_->shadow.Block(offset).initialised != 0;
 }
 
+uint32_t Core::WrittenBytes(uint32_t offset, uint32_t bytes) const
+{
+    if (!impl_->checking) return bytes;
+    uint32_t count = 0;
+    while (count < bytes &&
+           (impl_->shadow.Block(offset + count).initialised & LocalShadow::Mask(offset + count, 1)) != 0) {
+        ++count;
+    }
+    return count;
+}
+
 int64_t Core::BlockNum() const { return impl_->machine.options.blocks; }
 uint64_t Core::TilingKey() const { return impl_->machine.options.tilingKey; }
 bool Core::AutoSync() const { return impl_->machine.options.autoSync; }

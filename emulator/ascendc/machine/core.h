@@ -32,6 +32,7 @@ struct GmView {
     static constexpr uint64_t kUnknownSize = ~0ull;
     const void* base = nullptr;
     uint64_t bytes = kUnknownSize;
+    bool pastL2 = false;  // SetL2CacheHint with CACHE_MODE_DISABLE
 };
 
 enum class BufferState : uint8_t { kFree, kAllocated, kEnqueued };
@@ -62,6 +63,7 @@ public:
     uint8_t* Local(uint32_t offset);
     Memory MemoryOf(const LocalView& view) const;
     bool Initialised(uint32_t offset) const;  // whether any byte of the 32-byte block has been written
+    uint32_t WrittenBytes(uint32_t offset, uint32_t bytes) const;  // how many from `offset` on have been written
     // -> buffer id; throws KernelFault when full, or when this kind of core has no such memory
     uint32_t AllocateLocal(Memory memory, uint32_t bytes, const char* name, Where where);
     LocalView WholeBuffer(uint32_t buffer) const;
@@ -144,6 +146,8 @@ public:
     uint8_t* WriteGm(void* address, uint64_t bytes);
     const uint8_t* ReadGm(const GmView& view, uint64_t offset, uint64_t bytes);
     uint8_t* WriteGm(const GmView& view, uint64_t offset, uint64_t bytes);
+    void ForgetGm(uint8_t* address,
+                  uint64_t bytes);  // of its own write: anything may be there, and counts as unwritten
 
     void CheckAligned(const LocalView& view, uint32_t alignment, const char* operand);
 
@@ -179,6 +183,7 @@ private:
         uint32_t commands = 0;
         uint64_t gmBytes = 0;
         int16_t gmBuffer = -1;
+        bool pastL2 = false;
         ScalarAccess scalar = ScalarAccess::kIssueOnly;
     } recorded_;
 };

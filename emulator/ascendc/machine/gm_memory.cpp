@@ -59,6 +59,8 @@ InitMap::~InitMap() { munmap(flags_, bytes_); }
 
 void InitMap::Mark(uint64_t begin, uint64_t end) { std::memset(flags_ + begin, 1, end - begin); }
 
+void InitMap::Clear(uint64_t begin, uint64_t end) { std::memset(flags_ + begin, 0, end - begin); }
+
 uint64_t InitMap::FirstUnset(uint64_t begin, uint64_t end) const
 {
     const void* unset = std::memchr(flags_ + begin, 0, end - begin);

@@ -19,6 +19,7 @@ public:
     InitMap& operator=(const InitMap&) = delete;
 
     void Mark(uint64_t begin, uint64_t end);
+    void Clear(uint64_t begin, uint64_t end);
     uint64_t FirstUnset(uint64_t begin, uint64_t end) const;  // `end` when all are set
 
 private:

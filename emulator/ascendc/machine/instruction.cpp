@@ -66,6 +66,7 @@ Instruction::~Instruction()
         Traffic& traffic = core_.traffic[recorded_.gmBuffer];
         if (pipe == Pipe::kMte2) traffic.readCommands += recorded_.commands;
         if (pipe == Pipe::kMte3 || pipe == Pipe::kFix) traffic.writeCommands += recorded_.commands;
+        if (recorded_.pastL2 && pipe != Pipe::kS) traffic.commandsPastL2 += recorded_.commands;
     }
     if (!core_.machine.options.trace) return;
     Record record;
@@ -232,13 +233,23 @@ uint8_t* Instruction::WriteGm(void* address, uint64_t bytes)
 const uint8_t* Instruction::ReadGm(const GmView& view, uint64_t offset, uint64_t bytes)
 {
     CheckGmView(view, offset, bytes, "reads");
+    recorded_.pastL2 = view.pastL2;
     return ReadGm(static_cast<const uint8_t*>(view.base) + offset, bytes);
 }
 
 uint8_t* Instruction::WriteGm(const GmView& view, uint64_t offset, uint64_t bytes)
 {
     CheckGmView(view, offset, bytes, "writes");
+    recorded_.pastL2 = view.pastL2;
     return WriteGm(const_cast<uint8_t*>(static_cast<const uint8_t*>(view.base)) + offset, bytes);
+}
+
+void Instruction::ForgetGm(uint8_t* address, uint64_t bytes)
+{
+    GmBuffer& buffer = core_.machine.memory[core_.RequireGm(address, bytes, *this, "writes")];
+    const auto begin = static_cast<uint64_t>(address - buffer.base);
+    std::memset(address, 0xff, bytes);  // NaN in every floating-point type
+    if (buffer.written) buffer.written->Clear(begin, begin + bytes);
 }
 
 void Instruction::CheckGmView(const GmView& view, uint64_t offset, uint64_t bytes, const char* access)

@@ -176,6 +176,7 @@ private:
         total.bytesWritten += part.bytesWritten;
         total.readCommands += part.readCommands;
         total.writeCommands += part.writeCommands;
+        total.commandsPastL2 += part.commandsPastL2;
         total.scalarReads += part.scalarReads;
         total.scalarWrites += part.scalarWrites;
     }

@@ -45,6 +45,7 @@ struct Traffic {
     uint64_t bytesWritten = 0;
     uint64_t readCommands = 0;
     uint64_t writeCommands = 0;
+    uint64_t commandsPastL2 = 0;  // of both, with the hint to go past the L2
     uint64_t scalarReads = 0;  // GetValue on the global tensor
     uint64_t scalarWrites = 0;
 };

@@ -324,6 +324,13 @@ void contents_of_a_result_clean(GM_ADDR x, GM_ADDR z)
     PipeBarrier<PIPE_ALL>();
     Fixpipe(t.z, t.c, FixpipeParamsV220(20, 5, 16, 20, false));
 }
+void contents_of_whole_fractals_clean(GM_ADDR x, GM_ADDR z)
+{
+    Tensors t(x, z);
+    Mmad(t.c, t.a, t.b, MmadParams(5, 20, 16, 0, false, true));
+    PipeBarrier<PIPE_ALL>();
+    Fixpipe(t.z, t.c, FixpipeParamsV220(32, 5, 16, 32, false));
+}
 // ---- flags of the other kind of core -------------------------------------------------------------------------------
 void flag_of_a_vector_core(GM_ADDR x, GM_ADDR z)
 {

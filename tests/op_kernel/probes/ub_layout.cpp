@@ -23,7 +23,7 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
 {
     using namespace toptheta;
     const UbLayout at = MakeUbLayout({headDim, headBlock, bfloat16 != 0, postSoftmax != 0});
-    const uint32_t maskBytes = AlignUp(at.chunkRows / 8, kBlockBytes);
+    const uint32_t maskBytes = MaskBytes(at.chunkRows);
     const uint32_t queryBytes = AlignUp(headDim * (bfloat16 != 0 ? 4 : 2), kBlockBytes);
     const Buffer all[kBufferCount] = {
         {"keyTiles", at.keyTiles, at.slots * at.tileRows * headDim * 2},
@@ -33,7 +33,7 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
         {"weights", at.weights, headBlock * at.chunkRows * 4},
         {"rowNumbers", at.rowNumbers, at.chunkRows * 2},
         {"rowList", at.rowList, at.chunkRows * 2},
-        {"masks", at.masks, (headBlock + 2) * maskBytes},
+        {"masks", at.masks, MaskSlots(headBlock) * maskBytes},
         {"valueRows", at.valueRows, at.valueListRows * headDim * 2},
         {"spread", at.spread, 64 * kBlockBytes + 256},
         {"query", at.query, headBlock * queryBytes},

@@ -46,6 +46,22 @@ inline bool IsPlainFixpipe(const CallSite& site, const AscendC::FixpipeParamsV22
     return false;
 }
 
+// A row of a fractal. What Mmad left undefined behind column n comes along where nSize asks for the whole fractal, and
+// stays unwritten; a row in which nothing has been written is read as it is, and reported.
+inline void MoveResultRow(Instruction& instruction, uint8_t* target, const LocalView& src, uint64_t from,
+                          uint64_t bytes)
+{
+    uint64_t defined = bytes;
+    if (bytes == kResultRowBytes) {
+        instruction.CheckSpan(src, from, from + bytes, "srcLocal");
+        const uint32_t written =
+            Core::Current().WrittenBytes(src.offset + static_cast<uint32_t>(from), kResultRowBytes);
+        defined = written == 0 ? bytes : written;
+    }
+    std::memcpy(target, instruction.Read(src, from, defined), defined);
+    if (defined < bytes) instruction.ForgetGm(target + defined, bytes - defined);
+}
+
 inline void RunFixpipe(const CallSite& site, const GmView& dst, const LocalView& src,
                        const AscendC::FixpipeParamsV220& params)
 {
@@ -61,7 +77,7 @@ inline void RunFixpipe(const CallSite& site, const GmView& dst, const LocalView&
         for (uint64_t at = 0, block = 0; at < rowBytes; at += kResultRowBytes, ++block) {
             const uint64_t bytes = std::min<uint64_t>(kResultRowBytes, rowBytes - at);
             const uint64_t from = (block * params.srcStride + row) * kResultRowBytes;
-            std::memcpy(target + at, instruction.Read(src, from, bytes), bytes);
+            MoveResultRow(instruction, target + at, src, from, bytes);
         }
     }
     instruction.DmaCost(params.mSize * rowBytes);

@@ -208,10 +208,13 @@ public:
     // 0 when SetGlobalBuffer was given no size.
     uint64_t GetSize() const { return view_.bytes == ascendc_host::GmView::kUnknownSize ? 0 : view_.bytes / sizeof(T); }
 
-    // The hint moves no data; the modelled times do not know it.
-    template <CacheRwMode mode = CacheRwMode::RW>
-    void SetL2CacheHint(CacheMode)
-    {}
+    // The hint moves no data, and the modelled times do not know it; the traffic counts the commands that carry it.
+    // SetGlobalBuffer forgets it.
+    template <CacheRwMode rwMode = CacheRwMode::RW>
+    void SetL2CacheHint(CacheMode mode)
+    {
+        view_.pastL2 = mode == CacheMode::CACHE_MODE_DISABLE;
+    }
 
     const ascendc_host::GmView& View() const { return view_; }
 

@@ -10,6 +10,7 @@ public:
     uint32_t cubeCores = 0;
     uint32_t vectorCores = 0;
     uint64_t ubBytes = 0;
+    uint64_t l2Bytes = 0;
     uint32_t libApiWorkspaceBytes = 0;
 };
 
@@ -26,11 +27,14 @@ public:
     uint32_t GetCoreNumAic() const { return infos_->cubeCores; }
     uint32_t GetCoreNumAiv() const { return infos_->vectorCores; }
     uint32_t GetLibApiWorkSpaceSize() const { return infos_->libApiWorkspaceBytes; }
-    // Only the Unified Buffer is known here; other memories keep the caller's value.
+    // Only the Unified Buffer and the L2 are known here; other memories keep the caller's value.
     void GetCoreMemSize(const CoreMemType& type, uint64_t& bytes) const
     {
         if (type == CoreMemType::UB) {
             bytes = infos_->ubBytes;
+        }
+        if (type == CoreMemType::L2) {
+            bytes = infos_->l2Bytes;
         }
     }
 

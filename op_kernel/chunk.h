@@ -1,0 +1,59 @@
+// A chunk of rows on its way through the threshold test: where its scores lie, and the list that it leaves.
+#pragma once
+
+#include "kernel_common.h"
+
+namespace toptheta {
+
+// What a core knows about one head of the block.
+struct HeadResult {
+    uint32_t kept = 0;
+    int32_t bestRow = -1;     // row of the largest score, known only while nothing is kept
+    bool bestListed = false;  // whether another head of the block keeps that row
+    float bestScore = kLowest;
+};
+
+// Rows [begin, begin + rows) of a sequence; their scores lie from `scoreRow` on.
+struct Chunk {
+    uint32_t begin;
+    uint32_t rows;
+    uint32_t scoreRow;
+};
+
+// The rows whose V rows one chunk needs.
+struct RowList {
+    uint32_t chunkBegin = 0;   // the row of the sequence that has number 0
+    uint32_t kept = 0;         // rows that any head of the block keeps
+    uint32_t count = 0;        // rows to fetch: those, or all of the chunk
+    uint32_t weightsAt = 0;    // where their weights begin
+    uint32_t weightPitch = 0;  // from the weights of a head to those of the next
+    bool dense = false;
+    bool apart = false;  // weights lie kListEntries apart, and masks of the entries are made for each head
+};
+
+constexpr uint32_t kListEntries = 256;  // of a list that lies apart
+
+// Weights of one head, from an entry of the list on.
+TOPTHETA_DEVICE inline LocalTensor<float> WeightsOf(UbMap& ub, const RowList& list, uint32_t head, uint32_t entry = 0)
+{
+    return ub.Weights()[list.weightsAt + head * list.weightPitch + entry];
+}
+
+// Whether the scores of all heads of a chunk lie one behind the other, so that one instruction takes them all: not
+// where post-softmax keeps those of a whole segment.
+TOPTHETA_DEVICE inline bool IsJoint(const UbMap& ub, uint32_t scoreRow)
+{
+    return ub.Heads() > 1 && ub.Layout().scoreRows == ub.Layout().chunkRows && scoreRow == 0;
+}
+
+// Before the scores of a chunk arrive: lanes that they leave free count as -inf.
+TOPTHETA_DEVICE inline void ClearScores(UbMap& ub, uint32_t scoreRow, uint32_t rows)
+{
+    const uint32_t chunkRows = ub.Layout().chunkRows;
+    if (IsJoint(ub, scoreRow) && rows < chunkRows) {
+        AscendC::Duplicate(ub.Scores(0, 0, ub.Heads() * chunkRows), -kInfinity,
+                           static_cast<int32_t>(ub.Heads() * chunkRows));
+    }
+}
+
+}  // namespace toptheta

@@ -1,0 +1,112 @@
+// The V rows of a list, added to each head that keeps them row by row, where most heads keep few rows of what the list
+// holds for all of them: a multiplication by 0 costs as much as any other.
+//
+// The vector unit makes a list of entries for each head, and the scalar unit hands out one instruction for each entry.
+#pragma once
+
+#include "chunk.h"
+#include "weighted_sum.h"
+
+namespace toptheta {
+
+template <typename T>
+class OwnRows {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
+    {
+        ub_ = ub;
+        headDim_ = headDim;
+        columns_ = CeilDiv(headDim, kLanes);
+    }
+
+    // Whether it is less work to add `kept` rows one by one than the rows of the list for all heads: cycles of the
+    // vector unit, an instruction takes kInstruction and two for each of its repeats.
+    TOPTHETA_DEVICE inline bool Pays(const RowList& list, uint32_t kept) const
+    {
+        const uint32_t row = 2 * columns_;
+        const uint32_t each = kept * (kInstruction + row) + ub_->Heads() * kHeadCycles;
+        const uint32_t all =
+            ub_->Heads() * (list.count * row + list.count * kInstruction * columns_ / kPartialRows + kSumCycles);
+        return list.apart && each < all;
+    }
+
+    // Begins a list that lies apart, once its weights are complete.
+    TOPTHETA_DEVICE inline void Begin(const RowList& list)
+    {
+        const int32_t all = static_cast<int32_t>(ub_->Heads() * kListEntries);
+        AscendC::Cast(Halves(0), WeightsOf(*ub_, list, 0), AscendC::RoundMode::CAST_RINT, all);
+        uint64_t unused = 0;
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const LocalTensor<uint8_t> kept = ub_->Mask(0, ub_->Heads())[head * kListEntries / 8];
+            AscendC::GatherMask(Entries(head), ub_->RowNumbers(), kept.template ReinterpretCast<uint16_t>(), true,
+                                kListEntries, AscendC::GatherMaskParams(1, 1, 8, 0), unused);
+            next_[head] = 0;
+        }
+        SetFlag<HardEvent::V_S>(kEvent);
+        WaitFlag<HardEvent::V_S>(kEvent);
+    }
+
+    // Adds the entries [first, end) of the list, whose V rows are `values`, to a head that keeps `kept` of the list.
+    TOPTHETA_DEVICE inline void Add(const LocalTensor<T>& values, uint32_t head, uint32_t kept, uint32_t first,
+                                    uint32_t end)
+    {
+        const LocalTensor<uint16_t> entries = Entries(head);
+        uint32_t entry = EntryAt(entries, next_[head], kept);
+        if (entry >= end) {
+            return;
+        }
+        LocalTensor<T> spread = Spread();
+        AscendC::Brcb(spread, Halves(head)[first], static_cast<uint8_t>(CeilDiv(end - first, kBlockFloats)),
+                      AscendC::BrcbRepeatParams(1, 8));
+        while (entry < end) {
+            AddRow(values[(entry - first) * headDim_], spread[(entry - first) * kBlockHalves], head);
+            next_[head]++;
+            entry = EntryAt(entries, next_[head], kept);
+        }
+    }
+
+private:
+    static constexpr uint32_t kInstruction = 22;  // as the documents' example of bank conflicts has it
+    static constexpr uint32_t kHeadCycles = 100;  // list and weights of a head
+    static constexpr uint32_t kSumCycles = 380;   // of WeightedSum for a head: zeros, weights, folding
+    static constexpr uint32_t kPartialRows = 32;  // that an instruction takes in WeightedSum
+
+    TOPTHETA_DEVICE static inline uint32_t EntryAt(const LocalTensor<uint16_t>& entries, uint32_t index, uint32_t kept)
+    {
+        return index < kept ? entries.GetValue(index) : kListEntries;
+    }
+
+    TOPTHETA_DEVICE inline void AddRow(const LocalTensor<T>& value, const LocalTensor<T>& weight, uint32_t head)
+    {
+        LocalTensor<float> accumulator = ub_->Accumulator(head, headDim_);
+        const AscendC::BinaryRepeatParams strides(1, 0, 1, 8, 0, 4);
+        const uint32_t full = headDim_ / kLanes;
+        const uint32_t rest = headDim_ % kLanes;
+        PipeBarrier<PIPE_V>();
+        if (full > 0) {
+            AscendC::MulAddDst(accumulator, weight, value, kLanes, static_cast<uint8_t>(full), strides);
+        }
+        if (rest > 0) {
+            AscendC::MulAddDst(accumulator[full * kLanes], weight, value[full * kLanes], rest, 1, strides);
+        }
+    }
+
+    // in `partials`: a block for each entry of a tile, then weights and entries of each head
+    TOPTHETA_DEVICE inline LocalTensor<T> Spread() { return ub_->Partials().template ReinterpretCast<T>(); }
+    TOPTHETA_DEVICE inline LocalTensor<T> Halves(uint32_t head)
+    {
+        return Spread()[kListEntries * kBlockHalves + head * kListEntries];
+    }
+    TOPTHETA_DEVICE inline LocalTensor<uint16_t> Entries(uint32_t head)
+    {
+        const uint32_t at = kListEntries * kBlockHalves + (kMaxHeadBlock + head) * kListEntries;
+        return ub_->Partials().template ReinterpretCast<uint16_t>()[at];
+    }
+
+    UbMap* ub_ = nullptr;
+    uint32_t headDim_ = 0;
+    uint32_t columns_ = 0;
+    uint32_t next_[kMaxHeadBlock] = {};  // entries of the head that have been added
+};
+
+}  // namespace toptheta
