@@ -37,7 +37,7 @@ def test_reports_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCap
     assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0)
     assert caplog.messages == [
         "Top-Theta: 2 decoded tokens kept 25.0% of their elements and read 25.0% of the V rows, k~/k 1.00; "
-        "8 tokens were dense: 8 of prompts and 0 with drafts, 0 of these by thresholds"
+        "8 tokens of prompts and 0 with drafts, all dense"
     ]
 
 

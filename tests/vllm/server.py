@@ -49,14 +49,20 @@ class Server:
         best = [{_number(token): value for token, value in each.items()} for each in entries["top_logprobs"]]
         return Answer(tokens, best)
 
-    def engine_process(self) -> int:
+    def worker(self) -> int:
         """The process in which the model runs."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        names = {int(child): Path(f"/proc/{child}/cmdline").read_text() + Path(f"/proc/{child}/comm").read_text()
-                 for child in children}  # fmt: skip
-        found = [child for child, name in names.items() if "EngineCore" in name or "spawn_main" in name]
-        assert found, names
-        return max(found)
+        found = [
+            child for child in _descendants(self.process.pid) if "Worker" in Path(f"/proc/{child}/cmdline").read_text()
+        ]
+        assert found
+        return found[0]
+
+
+def _descendants(process: int) -> Iterator[int]:
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield int(child)
+            yield from _descendants(int(child))
 
 
 def _number(token: str) -> int:

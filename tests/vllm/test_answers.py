@@ -99,7 +99,7 @@ def test_a_prefix_from_the_cache_changes_nothing(sparse: Any, chunked_and_cached
 def test_prompts_by_thresholds_equal_those_of_sparsify() -> None:
     engine = make_engine({"k": 64, "prefill": "thresholded"})
     asked = prompts(700, 60, 900, seed=10)
-    check(answers(engine, asked), [generated(ids, 16, k=64, vmc=False, prefill="thresholded") for ids in asked])
+    check(answers(engine, asked), [generated(ids, 32, k=64, vmc=False, prefill="thresholded") for ids in asked])
     assert totals(engine).thresholded_tokens == 1660
 
 
@@ -110,14 +110,6 @@ def test_compensation_by_the_mean_of_pages_equals_that_of_sparsify() -> None:
     expected = [generated(ids, 32, k=64, vmc=True) for ids in asked]
     check(answers(engine, asked), expected)
     check(answers(engine, asked), expected)  # prompts from the cache
-
-
-def test_drafts_are_verified_densely_and_counted(stock: Any) -> None:
-    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    engine = make_engine({"k": 64, "dense_below": 2048}, speculative_config=speculation)
-    asked = prompts(300, 150, seed=12)
-    check(answers(engine, asked), answers(stock, asked))  # all rows are dense, whatever drafts are accepted
-    assert totals(engine).draft_tokens > 0
 
 
 def test_bfloat16_pages_are_read_as_they_lie(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ class Totals:
             return f"{part / whole:.1%}" if whole else "none"
 
         over = f"{self.sparse_kept / self.sparse_aims:.2f}" if self.sparse_aims else "none"
-        dense = self.prompt_tokens + self.draft_tokens - self.thresholded_tokens
+        several = self.prompt_tokens + self.draft_tokens
+        how = f", {self.thresholded_tokens} of them by thresholds" if self.thresholded_tokens else ", all dense"
         return (
             f"{self.decode_tokens} decoded tokens kept {share(self.kept, self.elements)} of their elements and read "
-            f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}; {dense} tokens were "
-            f"dense: {self.prompt_tokens} of prompts and {self.draft_tokens} with drafts, {self.thresholded_tokens} "
-            "of these by thresholds"
+            f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}; "
+            f"{self.prompt_tokens} tokens of prompts and {self.draft_tokens} with drafts{how if several else ''}"
         )
 
     def __sub__(self, other: Totals) -> Totals:
