@@ -12,7 +12,7 @@ import torch
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
-from toptheta_npu.vllm.engine import DENSE, EngineLayers, check_covered, has_window, note_written
+from toptheta_npu.vllm.engine import DENSE, EngineLayers, check_covered, has_window
 from toptheta_npu.vllm.layers import LayerRule
 from toptheta_npu.vllm.metrics import Metrics
 from toptheta_npu.vllm.settings import Settings
@@ -114,19 +114,6 @@ def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:
     totals = metrics.totals()
     assert (totals.decode_tokens, totals.prompt_tokens, totals.draft_tokens) == (4, 10, 6)
     assert totals.thresholded_tokens == 0
-
-
-def test_vmc_without_page_sums_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    import toptheta_npu.vllm.engine as module
-
-    def missing(name: str, package: str | None) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(module, "import_module", missing)
-    at_k = load_tiny_llama_thresholds("pre_softmax").at(64)
-    rule = LayerRule(0, at_k, 2, 0.1, vmc=True)
-    with pytest.raises(TopThetaNotImplementedError, match=r"^vmc: expected False, got True; this build has no"):
-        note_written(rule, torch.zeros(3, 2, 16, 32), torch.tensor([0]))
 
 
 def test_importing_the_plug_in_does_not_import_vllm() -> None:

@@ -6,7 +6,6 @@ import atexit
 import dataclasses
 import weakref
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -14,8 +13,9 @@ from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK
-from .layers import Geometry, LayerRule, PageMeans, layer_index, load_thresholds, model_folder
+from .layers import Geometry, LayerRule, layer_index, load_thresholds, model_folder
 from .metrics import Metrics, logger, prometheus_export
+from .page_sums import PageSums
 from .settings import Settings
 from .steps import Step
 
@@ -191,18 +191,10 @@ def note_written(rule: LayerRule, value_cache: Tensor, slots: Tensor) -> LayerRu
     """
     if rule.page_sums is None:
         blocks, heads, _, head_dim = value_cache.shape
-        sums: PageMeans = _page_sums()(blocks, heads, head_dim, value_cache.device)
-        rule = dataclasses.replace(rule, page_sums=sums)
+        rule = dataclasses.replace(rule, page_sums=PageSums(blocks, heads, head_dim, value_cache.device))
     assert rule.page_sums is not None
     rule.page_sums.update(value_cache, slots)
     return rule
-
-
-def _page_sums() -> Any:
-    try:
-        return import_module(".page_sums", __package__).PageSums
-    except ImportError as error:
-        raise TopThetaNotImplementedError("vmc", "False", "True", "this build has no V sums of pages") from error
 
 
 def geometry_of(config: Any) -> Geometry:
@@ -236,8 +228,6 @@ def check_engine(config: Any, settings: Settings) -> None:
         "speculative_config": None if method in (None, *_DRAFTS_WITHOUT_LAYERS) else method,
         "lora_config": config.lora_config if settings.check_weights else None,
     })  # fmt: skip
-    if settings.vmc:
-        _page_sums()
 
 
 def _listed(layers: Iterable[int]) -> str:

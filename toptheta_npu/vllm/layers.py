@@ -6,7 +6,7 @@ import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,17 +16,8 @@ from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences, is_schema_1
 from .metrics import LayerCounters
+from .page_sums import PageSums
 from .settings import Settings
-
-
-class PageMeans(Protocol):
-    """V sums of the pages of one layer's cache; `page_sums.PageSums` has them."""
-
-    def update(self, value_cache: Tensor, slots: Tensor) -> None:
-        """Takes note of the rows [blocks, Hkv, block_size, D] that a step has written at ``slots`` [tokens]."""
-
-    def mean(self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor) -> Tensor:
-        """The mean V row of every sequence, float32 [B, Hkv, D]."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +77,7 @@ class LayerRule:
     sdc_gamma: float = 0.05
     prefill: PrefillMode = "dense"
     vmc: bool = False
-    page_sums: PageMeans | None = None
+    page_sums: PageSums | None = None
     counters: LayerCounters | None = None
 
     def options(self, lengths: Tensor) -> dict[str, Any]:
