@@ -64,11 +64,13 @@ def run_schedules(count: int) -> Iterator[dict[str, Any]]:
     """
     engine = make_engine({"k": K}, **SMALL_CACHE)
     wrong: list[str] = []
+    different: list[str] = []
     tokens = preemptions = requests = 0
     for seed in range(count):
         for index, request in enumerate(run_schedule(engine, draw_schedule(seed))):
             assert request.answer is not None
-            wrong += [f"schedule {seed}, request {index}: {each}" for each in wrong_in(request, k=K, vmc=False)]
+            for found, added in zip((wrong, different), wrong_in(request, k=K, vmc=False), strict=True):
+                found += [f"schedule {seed}, request {index}: {each}" for each in added]
             tokens += len(request.answer.tokens)
             preemptions += request.preemptions
             requests += 1
@@ -79,7 +81,8 @@ def run_schedules(count: int) -> Iterator[dict[str, Any]]:
             kept = totals(engine)
             yield {
                 "count": seed + 1, "requests": requests, "tokens": tokens, "preemptions": preemptions,
-                "wrong_tokens": len(wrong), "wrong": wrong[:20], "kept_share": kept.kept / kept.elements,
+                "wrong_tokens": len(wrong), "wrong": wrong[:20],
+                "different_log_probabilities": different, "kept_share": kept.kept / kept.elements,
                 "value_row_share": kept.value_rows / kept.available_value_rows,
                 "kept_over_k": kept.sparse_kept / kept.sparse_aims, "decode_tokens": kept.decode_tokens,
                 "prompt_tokens": kept.prompt_tokens,

@@ -116,13 +116,14 @@ def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer
 
 
 def replayed(
-    tokens: Sequence[int], segments: Sequence[tuple[int, int]], **settings: Any
+    tokens: Sequence[int], segments: Sequence[tuple[int, int]], shift: float = 0.0, **settings: Any
 ) -> dict[int, dict[int, float]]:
     """The logarithms of probabilities after every segment, computed by transformers as an engine scheduled them.
 
     Args:
         tokens: prompt and answer.
         segments: first token and the token after the last, in the order in which they were computed.
+        shift: of all thresholds.
         settings: of `sparsify`.
 
     Returns:
@@ -131,6 +132,7 @@ def replayed(
     from transformers import DynamicCache
 
     model, table = reference_model()
+    table = dataclasses.replace(table, theta=table.theta + shift)
     found: dict[int, dict[int, float]] = {}
     with torch.inference_mode(), sparsify(model, table, **settings):
         cache = DynamicCache()

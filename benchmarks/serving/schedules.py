@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks.serving.engines import TIE, TOLERANCE, Answer, answer_of, greedy, prompts, replayed
 
+#: Scores nearer to their thresholds are the same up to rounding.
+ROUNDING = 1e-5
 #: Options of an engine whose cache is so small that requests are preempted, and whose prompts come in chunks.
 SMALL_CACHE = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 256, "max_model_len": 704}
 
@@ -83,11 +85,18 @@ def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
     return requests
 
 
-def wrong_in(request: Request, **settings: Any) -> list[str]:
-    """What is wrong with the answer to one request, token by token, given the tokens before it."""
+def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
+    """What is wrong with the answer to one request, token by token, given the tokens before it.
+
+    Returns:
+        (wrong tokens; logarithms of probabilities that differ). Two implementations round differently, and a score at
+        its threshold may fall on either side of it: so the latter are those that differ with thresholds moved by
+        `ROUNDING`, too, up or down.
+    """
     assert request.answer is not None
     known = replayed(request.tokens, request.segments, **settings)
-    wrong = []
+    others: list[dict[int, dict[int, float]]] = []
+    wrong, different = [], []
     for index, token in enumerate(request.answer.tokens):
         place = len(request.prompt) + index
         best = known[place]
@@ -96,9 +105,13 @@ def wrong_in(request: Request, **settings: Any) -> list[str]:
         if leading - ours > TIE:
             wrong.append(f"token {place} is {token}, not {expected}, which leads by {leading - ours:.2g}")
         difference = abs(request.answer.best[index][token] - ours)
-        if difference > TOLERANCE:
-            wrong.append(f"token {place} has a log-probability that differs by {difference:.2g}")
-    return wrong
+        if difference > TOLERANCE and not others:
+            others = [replayed(request.tokens, request.segments, shift, **settings) for shift in (ROUNDING, -ROUNDING)]
+        if difference > TOLERANCE and not any(
+            abs(request.answer.best[index][token] - other[place].get(token, -math.inf)) <= TOLERANCE for other in others
+        ):
+            different.append(f"token {place} has a log-probability that differs by {difference:.2g}")
+    return wrong, different
 
 
 @contextmanager
