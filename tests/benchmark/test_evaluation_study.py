@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -19,6 +20,7 @@ from toptheta_npu.models.fingerprint import model_fingerprint
 FILES = sorted({command.file for command in commands(FULL)})
 
 
+@cache
 def kept(name: str) -> Results:
     return read_results(RESULTS / f"{name}.jsonl")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from tests.distributed.generations import GENERATIONS, NEW_TOKENS, generate
@@ -28,9 +29,20 @@ Results = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[int, Any]]:
-    """What each of three processes got, by the size of the group."""
-    folder = tmp_path_factory.mktemp("ranks")
+def processes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[dict[int, Any]]:
+    """What each of three processes got, by the size of the group; the workers of a run share them."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared if worker_id == "master" else shared.parent
+    folder = shared / "ranks"
+    with FileLock(shared / "ranks.lock"):
+        if not folder.exists():
+            folder.mkdir()
+            run_ranks(folder)
+    return [torch.load(folder / str(rank)) for rank in range(RANKS)]
+
+
+def run_ranks(folder: Path) -> None:
+    """Runs three processes to their ends; each writes what it got."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen(
@@ -45,7 +57,6 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[int, Any]]:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * RANKS, outputs
-    return [torch.load(folder / str(rank)) for rank in range(RANKS)]
 
 
 @pytest.fixture(params=[2, RANKS], ids=["2 ranks", "3 ranks"])
