@@ -115,8 +115,8 @@ def select_and_attend(
     values = value.float()
     means = _running_mean(values, query.shape[2], actual_seq_lengths, key_start) if vmc else None
     # a product with a weight of 0 must not see what a row holds that is not kept: padding, or the future
-    broken = ~values.isfinite().all(-1, keepdim=True)
-    finite, any_broken = values.masked_fill(broken, 0.0), bool(broken.any())
+    broken = _broken_rows(values)
+    finite = values if broken is None else values.masked_fill(broken, 0.0)
     outs: list[Tensor] = []
     stats: list[PrefillStats] = []
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
@@ -134,7 +134,7 @@ def select_and_attend(
         span = chunk.scores.shape[-1]
         with torch.autocast(query.device.type, enabled=False):
             numerator = weighted_values(weights, finite[:, :, :span])
-            if any_broken:
+            if broken is not None:
                 spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
                 numerator.masked_fill_(spoilt, torch.nan)
         mean = None if means is None else means[here]
@@ -186,10 +186,20 @@ def row_chunks(
         yield RowChunk(rows, query_rows, visible_keys, scores, log_sum_exp(scores), starts[:, None, None], counts)
 
 
+def _broken_rows(value: Tensor) -> Tensor | None:
+    """The V rows [B, Hkv, S, 1] that hold an infinity or NaN; None where there is none."""
+    if value.sum().isfinite():  # one look at all of them
+        return None
+    return ~value.isfinite().all(-1, keepdim=True)
+
+
 def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
     """[B, Hkv, Q, D]: the mean of the V rows visible to each query row, its own included; 0 for padding rows."""
     capacity = value.shape[2]
     starts, lengths = valid_range(value, capacity, starts, lengths)
     valid = valid_keys(capacity, lengths, starts).unsqueeze(-1)  # [B, 1, S, 1]
-    means = torch.where(valid, value, 0.0).cumsum(2) / valid.cumsum(2).clamp_min(1)
-    return torch.where(valid, means, 0.0)[:, :, capacity - rows :]
+    values, before = torch.where(valid, value, 0.0), capacity - rows
+    sums, counts = (
+        each[:, :, :before].sum(2, keepdim=True) + each[:, :, before:].cumsum(2) for each in (values, valid.long())
+    )
+    return torch.where(valid[:, :, before:], sums / counts.clamp_min(1), 0.0)

@@ -24,11 +24,13 @@ class Prefix:
     cache: DynamicCache
     logits: Tensor
 
-    def to_continue(self) -> DynamicCache:
-        """A cache that begins with the text; what it takes in stays its own."""
+    def to_continue(self, batch: int = 1) -> DynamicCache:
+        """A cache for ``batch`` sequences that all begin with the text; what it takes in stays its own."""
         own = copy.copy(self.cache)
         # the layers of a dynamic cache concatenate into new tensors, so the shared ones are never written to
         own.layers = [copy.copy(layer) for layer in self.cache.layers]
+        for layer in own.layers if batch > 1 else ():
+            layer.keys, layer.values = (each.expand(batch, -1, -1, -1) for each in (layer.keys, layer.values))
         return own
 
     @property
@@ -66,11 +68,21 @@ def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: P
 
 def score(model: PreTrainedModel, prefix: Prefix, tokens: Sequence[int]) -> Likelihood:
     """How likely ``tokens`` are to follow the prefix."""
-    answer = torch.tensor(tokens, device=model.device)
-    rows = [prefix.logits]
-    if len(answer) > 1:
-        rows.append(model(answer[None, :-1], past_key_values=prefix.to_continue()).logits[0])
-    logits = torch.cat(rows).float()
-    answer = answer.to(logits.device)
-    each = logits.log_softmax(-1).gather(-1, answer[:, None])
-    return Likelihood(each.sum().item(), bool((logits.argmax(-1) == answer).all()))
+    return score_all(model, prefix, [tokens])[0]
+
+
+def score_all(model: PreTrainedModel, prefix: Prefix, continuations: Sequence[Sequence[int]]) -> list[Likelihood]:
+    """How likely each of several continuations is to follow the prefix; those of one length run as one batch."""
+    found: dict[int, Likelihood] = {}
+    for length in {len(tokens) for tokens in continuations}:
+        places = [place for place, tokens in enumerate(continuations) if len(tokens) == length]
+        answers = torch.tensor([list(continuations[place]) for place in places], device=model.device)
+        logits = prefix.logits.expand(len(places), 1, -1)
+        if length > 1:
+            after = model(answers[:, :-1], past_key_values=prefix.to_continue(len(places))).logits
+            logits = torch.cat([logits.to(after), after], 1)
+        answers = answers.to(logits.device)
+        each = logits.float().log_softmax(-1).gather(-1, answers[..., None])[..., 0].sum(1)
+        greedy = (logits.argmax(-1) == answers).all(1)
+        found |= zip(places, map(Likelihood, each.tolist(), greedy.tolist()), strict=True)
+    return [found[place] for place in range(len(continuations))]

@@ -21,7 +21,7 @@ from ..methods.kinds import Method
 from ..reads import ReadCounter
 from ..workers import share_weights
 from . import retrieval_prompts
-from .prefix import Prefix, run_prefix, score
+from .prefix import Prefix, run_prefix, score_all
 from .retrieval_prompts import RetrievalPrompt
 
 if TYPE_CHECKING:
@@ -181,5 +181,5 @@ def _run_text(model: PreTrainedModel, prompt: RetrievalPrompt) -> Prefix:
 
 def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], answer: int) -> float:
     """How much more likely the answer is than the most likely other choice, in nats."""
-    likelihoods = [score(model, prompt, tokens).log_likelihood for tokens in choices]
+    likelihoods = [each.log_likelihood for each in score_all(model, prompt, choices)]
     return likelihoods[answer] - max(each for index, each in enumerate(likelihoods) if index != answer)

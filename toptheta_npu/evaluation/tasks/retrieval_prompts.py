@@ -286,7 +286,7 @@ def choice_log_likelihoods(
 ) -> Tensor:
     """Log-likelihood of each choice after the prompt, in nats.
 
-    The prompt runs once at batch size 1; the choices then share its cache.
+    The prompt runs once at batch size 1; the choices then share its cache, those of one length in one batch.
 
     Returns:
         float32 [8], on the CPU.
@@ -294,11 +294,12 @@ def choice_log_likelihoods(
     Raises:
         TopThetaValueError: as `choice_tokens`.
     """
-    from .prefix import run_prefix, score
+    from .prefix import run_prefix, score_all
 
     with torch.inference_mode():
         prefix = run_prefix(model, prompt.tokens)
-        return torch.tensor([score(model, prefix, each).log_likelihood for each in choice_tokens(tokenizer, prompt)])
+        likelihoods = score_all(model, prefix, choice_tokens(tokenizer, prompt))
+        return torch.tensor([each.log_likelihood for each in likelihoods])
 
 
 def accuracy(
