@@ -29,7 +29,8 @@ class Prefix:
         own = copy.copy(self.cache)
         # the layers of a dynamic cache concatenate into new tensors, so the shared ones are never written to
         own.layers = [copy.copy(layer) for layer in self.cache.layers]
-        for layer in own.layers if batch > 1 else ():
+        layers: list[Any] = own.layers
+        for layer in layers if batch > 1 else ():
             layer.keys, layer.values = (each.expand(batch, -1, -1, -1) for each in (layer.keys, layer.values))
         return own
 
