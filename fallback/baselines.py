@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .compensation import score_threshold
+from .layout import any_true
 from .prefill import RowChunk, Selector
 
 #: Which of the elements that passed a cap leaves in place.
@@ -115,7 +116,7 @@ def group_union(rule: Selector) -> Selector:
 
     def select(chunk: RowChunk) -> Tensor:
         kept = (rule(chunk) & (chunk.scores > -torch.inf)).unflatten(1, (chunk.key.shape[1], -1))
-        union: Tensor = kept.any(2, keepdim=True).expand_as(kept).flatten(1, 2)
+        union: Tensor = any_true(kept, 2, keepdim=True).expand_as(kept).flatten(1, 2)
         return union
 
     return select

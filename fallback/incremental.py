@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .compensation import compensate, estimate_discarded_mass, score_threshold
-from .layout import KeyValueCache, count_value_rows, in_layout, query_heads, valid_range
+from .layout import KeyValueCache, any_true, count_true, count_value_rows, in_layout, query_heads, valid_range
 from .reference import log_sum_exp, masses, select
 from .scores import attention_scores
 
@@ -110,7 +110,7 @@ def incremental_attention_partial(
     )  # fmt: skip
     maximum, weights, kept_mass, exact = masses(rows.scores, rows.keep)
     out = compensate(_weighted_values(rows, weights, path), kept_mass, torch.zeros_like(kept_mass), None)
-    passed = (rows.scores > rows.threshold[..., None]).any(-1)
+    passed = any_true(rows.scores > rows.threshold[..., None], -1)
     return (
         in_layout(out, input_layout),
         maximum,
@@ -146,7 +146,7 @@ def _select_rows(
         row_lse = log_sum_exp(scores)
     theta = score_threshold(threshold.expand(scores.shape[:2]), row_lse, placement)
     keep = select(scores, theta)
-    return _Rows(cache, bounds, lengths[:, None], scores, theta, keep, keep.sum(-1))
+    return _Rows(cache, bounds, lengths[:, None], scores, theta, keep, count_true(keep))
 
 
 def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
@@ -154,15 +154,15 @@ def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
     cache = rows.cache
     by_kv_head = (cache.num_key_value_heads, -1)
     weights = weights.unflatten(1, by_kv_head)  # [B, Hkv, g, S]
-    union = rows.keep.unflatten(1, by_kv_head).any(2)  # [B, Hkv, S]: V rows that some query head keeps
+    union = any_true(rows.keep.unflatten(1, by_kv_head), 2)  # [B, Hkv, S]: V rows that some query head keeps
     above = {"gather": math.inf, "dense": -math.inf}.get(path, DENSE_ABOVE)
-    dense = union.sum(-1) > above * rows.n  # [B, Hkv]
+    dense = count_true(union) > above * rows.n  # [B, Hkv]
 
     gathered = union & ~dense[..., None]
     sequence, head, position = gathered.nonzero(as_tuple=True)
     values = cache.gather_values(sequence, head, position).float()  # [V rows, D]
     weights_of_row = weights[sequence, head, :, position]  # [V rows, g]
-    counts = gathered.sum(-1).flatten().tolist()
+    counts = count_true(gathered).flatten().tolist()
     pairs = zip(weights_of_row.split(counts), values.split(counts), strict=True)
     out: Tensor = torch.stack([weight.T @ value for weight, value in pairs]).unflatten(0, dense.shape)  # [B, Hkv, g, D]
 
