@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,11 +14,11 @@ from tests.distributed.generations import GENERATIONS, NEW_TOKENS, generate
 from tests.distributed.one_rank import RANKS
 from tests.distributed.scenes import SCENES, TIES, inputs_of, positions, tied
 from tests.helpers import assert_within_yardstick, from_layout, yardstick
+from tests.ranks import run_ranks
 from toptheta_npu import incremental_attention
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.distributed import exchanged_bytes
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 300
 KEY_VALUE_HEADS, LAYERS = 2, len(load_tiny_llama_thresholds("pre_softmax").layer_k)
 Results = list[dict[str, Any]]
@@ -37,26 +33,8 @@ def processes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[
     with FileLock(shared / "ranks.lock"):
         if not folder.exists():
             folder.mkdir()
-            run_ranks(folder)
+            run_ranks("tests.distributed.one_rank", folder, [0] * RANKS, SECONDS)
     return [torch.load(folder / str(rank)) for rank in range(RANKS)]
-
-
-def run_ranks(folder: Path) -> None:
-    """Runs three processes to their ends; each writes what it got."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.distributed.one_rank", str(rank), str(folder)], cwd=ROOT, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    try:
-        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * RANKS, outputs
 
 
 @pytest.fixture(params=[2, RANKS], ids=["2 ranks", "3 ranks"])

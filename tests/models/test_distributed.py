@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +10,12 @@ import pytest
 from tests.calibration.parts import ESTIMATORS, assert_merged, content_of, of_estimator
 from tests.models.tiny import model_of
 from tests.models.two_ranks import OPTIONS, TEXTS, scenes
+from tests.ranks import run_ranks
 from toptheta_npu.calibration.shards import merge_shards
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_distributed
 from toptheta_npu.thresholds import ThresholdTable
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 120
 SHARE = "expected its share of the calibration"
 GIVEN = "expected what rank 0 was given"
@@ -28,20 +25,7 @@ GIVEN = "expected what rank 0 was given"
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what both ranks got of every scene."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.models.two_ranks", str(rank), str(folder)], cwd=ROOT, env=environment,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [rank.communicate(timeout=SECONDS)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 3], outputs
+    run_ranks("tests.models.two_ranks", folder, [0, 3], SECONDS)
     return folder
 
 
