@@ -23,6 +23,7 @@ from rich.console import Console
 from benchmarks.evaluation_study import masses, tables, thresholds
 from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
 from benchmarks.tables import renew
+from toptheta_npu._tables import Table
 
 FOLDER = Path("build") / "evaluation_study"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
@@ -64,14 +65,14 @@ def draw(results: Path, figures: Path) -> None:
         subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder)], check=True)
 
 
-def keep(results: Path, figures: Path) -> None:
+def keep(results: Path, figures: Path, found: Mapping[str, Table]) -> None:
     """Copies results and the figures that are shown to where the page has them, and renews its tables."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     shown = [figures / folder / f"{name}.png" for folder, names in SHOWN.items() for name in names]
     for file in (*sorted(results.glob("*.json*")), *shown):
         if file.parent != RESULTS:
             shutil.copyfile(file, RESULTS / file.name)
-    renew(PAGE, tables.all_tables(RESULTS))
+    renew(PAGE, found)
 
 
 def main(
@@ -86,9 +87,10 @@ def main(
         if not stored:
             measure(CUT if cut else FULL, folder / "thresholds", results, console)
         draw(results, folder / "figures")
+        found = tables.all_tables(results)
         if not cut:
-            keep(results, folder / "figures")
-        for table in tables.all_tables(results).values():
+            keep(results, folder / "figures", found)
+        for table in found.values():
             console.print(table.as_rich())
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 

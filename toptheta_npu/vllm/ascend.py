@@ -149,7 +149,7 @@ class Impl:
 
     def _sum_up(self, rule: LayerRule, slots: Tensor, sequences: int) -> None:
         if rule.vmc:
-            if not isinstance(rule.page_sums, PageSums):
+            if rule.page_sums is None:
                 raise _unprepared(f"V sums made by {Builder.__name__}", "none")
             values = self.value_cache.transpose(1, 2)
             # the new tokens of a sequence may begin and end within a page
