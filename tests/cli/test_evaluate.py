@@ -230,6 +230,27 @@ def test_wrong_options_are_refused_with_a_sentence(
     assert not Path("evaluation.jsonl").exists()
 
 
+def test_text_that_thresholds_were_calibrated_on_is_told(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK, *METHODS[:2]) == 0
+    note = "note: pre was calibrated on book.txt, which is scored here; name text that it has not seen."
+    assert note in words(capsys.readouterr().out)
+    (folder / "book.txt").write_text(BOOK.read_text()[1:])
+    assert main(model, *QUICK, *METHODS[:2], "--restart") == 0
+    assert "was calibrated on" not in capsys.readouterr().out
+
+
+def test_options_of_tasks_that_are_not_asked_for_are_told(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK, *METHODS[:2], "--prompts", "3", "--seed", "1") == 0
+    said = words(capsys.readouterr().out)
+    for option in ("--prompts", "--seed"):
+        assert f"note: {option} concerns key-value and needle, which are not asked for." in said
+    assert "--windows concerns" not in said
+
+
 def test_thresholds_of_another_model_are_refused(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = save_model(folder / "other", seed=1)
     assert toptheta("evaluate", str(other), str(model.parent / "pre.theta"), *QUICK) == 2

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+import typer
 
 from tests.cli.command import toptheta
 from tests.cli.test_inspect import make
 from toptheta_npu import cli
+from toptheta_npu.cli.shell import Command
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +104,19 @@ def test_an_interrupt_of_any_command_is_one_line(
 
 def test_every_command_speaks_so() -> None:
     assert {command.cls.__name__ for command in cli.app.registered_commands if command.cls} == {"Command"}
+
+
+def test_too_little_memory_is_an_error_with_the_options_that_help(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = typer.Typer(pretty_exceptions_enable=False)
+
+    @commands.command(cls=Command)
+    def work(dtype: str = "float32", workers: int = 2) -> None:
+        torch.empty(2**50, dtype=getattr(torch, dtype))
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main(lambda: commands([]))
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "memory: expected enough for this command, got " in said
+    assert str(2**52) in said  # bytes
+    assert said.strip().endswith("; try --workers 1, or --dtype bfloat16")

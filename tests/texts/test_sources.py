@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.texts import Source, StoredText, decoding, find_sources, sources
+from toptheta_npu.texts import Source, StoredText, decoding, find_sources, read_before, sources
 
 
 def documents(source: Source) -> list[str]:
@@ -208,6 +208,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(TopThetaValueError, match=r"a\.txt: expected a text file, got one that cannot be read \(Is a d"):
         documents(source)
+
+
+def test_a_file_of_which_a_part_was_read_before_is_known_by_its_beginning(tmp_path: Path) -> None:
+    for name, text in {"long.txt": "abc def\n" * 50_000, "short.txt": "abc def\n", "other.jsonl": "{}\n"}.items():
+        (tmp_path / name).write_text(text)
+    then = find_sources([tmp_path / "long.txt"]).sources[0]
+    next(then.pieces())
+    assert int(then.used().split()[1]) < 300_000  # a part
+    (tmp_path / "copy.txt").write_bytes((tmp_path / "long.txt").read_bytes() + b"and more")
+    records = ["PreTrainedTokenizerFast", then.used(), StoredText("none", "").used()]
+    assert read_before(find_sources([tmp_path]).sources, records) == ["copy.txt", "long.txt"]
+    assert read_before(find_sources([tmp_path]).sources, records[::2]) == []
 
 
 def test_a_data_set_on_disk_gives_its_rows(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import torch
 import typer
+from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 
@@ -42,7 +44,11 @@ _SMALL = 100_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of the command, as they were given."""
+    """The options of the command.
+
+    Attributes:
+        typed: the names of those that the command line has.
+    """
 
     model: str | None
     tables: list[Path]
@@ -70,6 +76,7 @@ class Options:
     workers: int | None
     trust_remote_code: bool
     extrapolate: bool
+    typed: frozenset[str]
 
 
 def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
@@ -170,9 +177,16 @@ def evaluate(
             prompts=prompts, prompt_length=prompt_length or [], seed=seed, limit=limit, num_fewshot=num_fewshot,
             task_folder=task_folder, confirm_run_unsafe_code=confirm_run_unsafe_code, dtype=dtype, device=device,
             workers=workers,
-            trust_remote_code=trust_remote_code, extrapolate=extrapolate,
+            trust_remote_code=trust_remote_code, extrapolate=extrapolate, typed=_typed(),
         )
     )  # fmt: skip
+
+
+def _typed() -> frozenset[str]:
+    context = click.get_current_context()
+    return frozenset(
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
 
 
 def run(options: Options) -> None:
@@ -180,7 +194,7 @@ def run(options: Options) -> None:
     from ..evaluation.results import ResultsFile
     from ..evaluation.summary import tables_of
     from .calibration_work import interruptible
-    from .evaluation_tasks import Texts, check_lengths, check_spare_length, plan_tasks
+    from .evaluation_tasks import Texts, check_lengths, check_spare_length, plan_tasks, unused_options
 
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
@@ -197,6 +211,8 @@ def run(options: Options) -> None:
         settings["spare text"] = texts.spare_settings()
     console = printing.console()
     console.print(escape(_intention(candidate, plan, device)))
+    for note in (*unused_options(options.typed, options.task), *texts.notes):
+        console.print(f"note: {escape(note)}")
     network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
     header = _header(options, candidate, network, plan, settings, device)
     with ResultsFile(options.output, header, restart=options.restart) as results:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..calibration.settings import check_int
 from ..errors import TopThetaValueError, nearest, shown
-from ..texts import Conventions, collect_windows, find_sources
+from ..texts import Conventions, collect_windows, find_sources, read_before
 from ..thresholds.checks import MAX_LENGTH
 from .loading import Candidate
 
@@ -36,6 +36,10 @@ SPARE_WINDOWS = 2
 _MOST_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 #: Of a window, predicted by default.
 _POSITIONS = 512
+#: Which tasks an option concerns that has a default.
+_CONCERNS = {
+    "windows": (PERPLEXITY,), "positions": (PERPLEXITY,), "prompts": tuple(RETRIEVAL), "seed": tuple(RETRIEVAL),
+}  # fmt: skip
 #: Lengths of prompts by default, as far as the model has positions.
 _PROMPT_LENGTHS = (512, 1024, 2048)
 
@@ -58,11 +62,17 @@ class PlannedTask:
 
 
 class Texts:
-    """Windows of text, read once for all tasks: to score, and spare ones."""
+    """Windows of text, read once for all tasks: to score, and spare ones.
+
+    Attributes:
+        notes: what the user should know of the text that was read.
+    """
 
     def __init__(self, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> None:
         self._options = options
         self._candidate = candidate
+        self._tables = tables
+        self.notes: list[str] = []
         default = _EMBEDDED_LENGTH if options.model is None else _MOST_LENGTH
         calibrated = [int(table.lengths[-1]) for table in tables.values()]
         self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
@@ -114,6 +124,11 @@ class Texts:
             expected = f"text for {wanted} windows of {self.length} tokens, {SPARE_WINDOWS} of them spare"
             remedy = "name more text, or lower --windows or --length"
             raise TopThetaValueError("--text", expected, f"{len(windows)} windows", remedy)
+        for name, table in self._tables.items():
+            if known := read_before(found.sources, table.provenance.values()):
+                self.notes.append(
+                    f"{name} was calibrated on {', '.join(known)}, which is scored here; name text that it has not seen."
+                )
         every = torch.stack([windows[place] for place in range(wanted)])
         return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]
 
@@ -149,6 +164,15 @@ def plan_tasks(
         else:
             planned[name] = _checked_language_task(name, options, candidate)
     return planned
+
+
+def unused_options(given: Collection[str], tasks: Collection[str]) -> list[str]:
+    """A sentence for each option of ``given``, by its parameter's name, that no task has a use for."""
+    return [
+        f"--{name} concerns {' and '.join(concerned)}, which {'is' if len(concerned) == 1 else 'are'} not asked for."
+        for name, concerned in _CONCERNS.items()
+        if name in given and not set(concerned) & set(tasks)
+    ]
 
 
 def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, ThresholdTable]) -> None:

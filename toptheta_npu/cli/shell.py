@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
 from .._configuration import written_in
-from ..errors import TopThetaArgumentError
+from ..errors import TopThetaArgumentError, TopThetaBackendError
 
 Error = TypeVar("Error", bound=TopThetaArgumentError)
 
@@ -29,9 +30,32 @@ class Command(TyperCommand):
             return super().invoke(ctx)
         except TopThetaArgumentError as error:
             raise in_shell_words(error, ctx).with_traceback(error.__traceback__) from error.__cause__
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise _out_of_memory(error, self) from error
         except KeyboardInterrupt:
             Console(stderr=True).print("interrupted.")
             raise typer.Exit(INTERRUPTED) from None
+
+
+#: What makes the work of a command smaller, where it has such an option.
+_SMALLER = {
+    "workers": "--workers 1", "length": "a smaller --length", "prompt_length": "a smaller --prompt-length",
+    "dtype": "--dtype bfloat16", "device": "another --device",
+}  # fmt: skip
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # the CPU's allocator has no type of error of its own
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
+def _out_of_memory(error: BaseException, command: TyperCommand) -> TopThetaBackendError:
+    said = str(error).split(". ")[0] or "none left"
+    options = {parameter.name for parameter in command.params}
+    remedies = [text for name, text in _SMALLER.items() if name in options]
+    return TopThetaBackendError("memory", "enough for this command", said, f"try {', or '.join(remedies) or 'less'}")
 
 
 def in_shell_words(error: Error, context: Any) -> Error:

@@ -6,7 +6,7 @@ from .conventions import Conventions
 from .found import Sources, find_sources
 from .overlap import Overlap, overlaps
 from .packing import Windows, collect_windows, held_out_count, held_out_places
-from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText
+from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText, read_before
 
 __all__ = [
     "Conventions",
@@ -23,4 +23,5 @@ __all__ = [
     "held_out_count",
     "held_out_places",
     "overlaps",
+    "read_before",
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from .._files import file_error
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .decoding import decoded
+from .decoding import CHUNK, decoded, read_at
 
 #: Characters of a document that are tokenised at a time, about.
 PIECE = 2**17
@@ -59,6 +60,9 @@ class _Digest:
 
     def __str__(self) -> str:
         return f"first {self._count} {self._unit}, sha256 {self._hash.hexdigest()}"
+
+
+_BEGINNING = re.compile(r"first ([1-9]\d{0,17}) bytes, sha256 ([0-9a-f]{64})")
 
 
 class StoredText:
@@ -202,6 +206,35 @@ class DatasetRows:
     def used(self) -> str:
         """How much was read so far, and its digest."""
         return str(self._digest)
+
+
+def read_before(sources: Iterable[Source], records: Iterable[str]) -> list[str]:
+    """Names of the files in ``sources`` that begin with what somebody has read.
+
+    Args:
+        sources: to look at.
+        records: what :meth:`Source.used` said then, among other sentences.
+
+    Raises:
+        TopThetaValueError: a file cannot be read.
+    """
+    beginnings = sorted((int(found[1]), found[2]) for found in map(_BEGINNING.fullmatch, records) if found)
+    files = (source for source in sources if isinstance(source, (PlainText, JsonLines)))
+    return [file.name for file in files if _begins_with_one(file.path, beginnings)]
+
+
+def _begins_with_one(path: Path, beginnings: Iterable[tuple[int, str]]) -> bool:
+    """Whether the first bytes of a file, as many as are named, have the digest that is named; fewest bytes first."""
+    digest, read = hashlib.sha256(), 0
+    for size, wanted in beginnings:
+        while read < size and (content := read_at(path, read, min(CHUNK, size - read))):
+            digest.update(content)
+            read += len(content)
+        if read < size:
+            return False
+        if digest.hexdigest() == wanted:
+            return True
+    return False
 
 
 def _load(path: Path, field: str) -> Any:
