@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .compensation import score_threshold
-from .layout import any_true
+from .layout import any_true, count_true
 from .prefill import RowChunk, Selector
 
 #: Which of the elements that passed a cap leaves in place.
@@ -24,7 +25,7 @@ Keep = Literal["recent", "first_and_last"]
 
 def dense() -> Selector:
     """Keep everything."""
-    return lambda chunk: chunk.scores > -torch.inf
+    return lambda chunk: chunk.visible.expand_as(chunk.scores)
 
 
 def top_k(k: int) -> Selector:
@@ -32,11 +33,25 @@ def top_k(k: int) -> Selector:
 
     def select(chunk: RowChunk) -> Tensor:
         if k >= chunk.scores.shape[-1]:
-            return chunk.scores > -torch.inf
-        largest = chunk.scores.topk(k, dim=-1).indices
-        return torch.zeros_like(chunk.scores, dtype=torch.bool).scatter_(-1, largest, True)
+            return chunk.visible.expand_as(chunk.scores)
+        least = _kth_largest(chunk.scores, k)
+        keep = chunk.scores >= least
+        if ((count_true(keep) == k) | (least[..., 0] == -torch.inf)).all():
+            return keep
+        # equal scores, or NaN: k of them all the same
+        largest = chunk.scores.topk(k, dim=-1, sorted=False).indices
+        return torch.zeros_like(keep).scatter_(-1, largest, True)
 
     return select
+
+
+def _kth_largest(scores: Tensor, k: int) -> Tensor:
+    """[..., 1]: the k-th largest of the last dimension."""
+    if scores.device.type != "cpu":
+        return scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
+    # PyTorch's topk takes six times as long on a CPU
+    place = scores.shape[-1] - k
+    return torch.from_numpy(np.partition(scores.numpy(), place, axis=-1)[..., place, None])
 
 
 def last_k(k: int) -> Selector:
@@ -54,7 +69,8 @@ def above_threshold(thresholds: Callable[[Tensor], Tensor], placement: str) -> S
     """Keep the elements above a threshold of each row; ``thresholds`` maps row lengths [B, rows] to [B, rows, Hq]."""
 
     def select(chunk: RowChunk) -> Tensor:
-        theta = score_threshold(thresholds(chunk.n[:, 0]).transpose(1, 2), chunk.lse, placement)
+        lse = chunk.lse if placement == "post_softmax" else None
+        theta = score_threshold(thresholds(chunk.n[:, 0]).transpose(1, 2), lse, placement)
         return chunk.scores > theta.unsqueeze(-1)
 
     return select
@@ -77,7 +93,7 @@ def capped(rule: Selector, k: int, keep: Keep = "recent") -> Selector:
     first = 0 if keep == "recent" else k - k // 2
 
     def select(chunk: RowChunk) -> Tensor:
-        kept = rule(chunk) & (chunk.scores > -torch.inf)
+        kept = rule(chunk) & chunk.visible
         from_first = kept.cumsum(-1)
         from_last = from_first[..., -1:] - from_first + 1
         return kept & ((from_first <= first) | (from_last <= k - first))
@@ -102,7 +118,7 @@ def random_k(k: int, seed: int = 0) -> Selector:
 
     def select(chunk: RowChunk) -> Tensor:
         draw = torch.rand(chunk.scores.shape, generator=generator).to(chunk.scores.device)
-        return top_k(k)(chunk._replace(scores=draw.where(chunk.scores > -torch.inf, -torch.inf)))
+        return top_k(k)(chunk._replace(scores=draw.where(chunk.visible, -torch.inf)))
 
     return select
 
@@ -115,7 +131,7 @@ def group_union(rule: Selector) -> Selector:
     """
 
     def select(chunk: RowChunk) -> Tensor:
-        kept = (rule(chunk) & (chunk.scores > -torch.inf)).unflatten(1, (chunk.key.shape[1], -1))
+        kept = (rule(chunk) & chunk.visible).unflatten(1, (chunk.key.shape[1], -1))
         union: Tensor = any_true(kept, 2, keepdim=True).expand_as(kept).flatten(1, 2)
         return union
 

@@ -28,9 +28,14 @@ class RowChunk(NamedTuple):
     query: Tensor  # [B, Hq, rows, D] float32
     key: Tensor  # [B, Hkv, S, D] float32; what scores do not show may hold anything
     scores: Tensor  # [B, Hq, rows, S] float32, -inf outside the visible keys
-    lse: Tensor  # [B, Hq, rows]
+    visible: Tensor  # bool [B, 1, rows, S]
     first: Tensor  # [B, 1, 1] first visible key
     n: Tensor  # [B, 1, rows] visible keys, 0 for a padding row
+
+    @property
+    def lse(self) -> Tensor:
+        """[B, Hq, rows], computed anew each time: few rules need it."""
+        return log_sum_exp(self.scores)
 
 
 #: A rule that says which elements of a chunk are kept, [B, Hq, rows, S].
@@ -80,7 +85,8 @@ def prefill_attention_with_stats(
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
-        theta = score_threshold(threshold[:, :, chunk.rows], chunk.lse, placement)
+        lse = chunk.lse if placement == "post_softmax" else None
+        theta = score_threshold(threshold[:, :, chunk.rows], lse, placement)
         return chunk.scores > theta.unsqueeze(-1)
 
     return select_and_attend(
@@ -121,12 +127,13 @@ def select_and_attend(
     stats: list[PrefillStats] = []
     for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
         here = (slice(None), slice(None), chunk.rows)
-        selected = select(chunk) & (chunk.scores != -torch.inf)
-        keep = never_empty(selected, chunk.scores)
+        selected = select(chunk) & chunk.visible
+        empty = ~any_true(selected, -1) & (chunk.n > 0)
+        keep = never_empty(selected, chunk.scores) if empty.any() else selected
         kept = count_true(keep)
         # E counts every other element; without it, a rule may drop the largest ones however far they lie above the rest
-        weighed = chunk.scores if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf)
-        maximum, weights, kept_mass, exact = masses(weighed, keep)
+        largest = None if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf).amax(-1)
+        maximum, weights, kept_mass, exact = masses(chunk.scores, keep, largest)
         estimate = estimate_discarded_mass(
             sdc, exact, chunk.n, kept, maximum, maximum if threshold is None else threshold[here], sdc_gamma,
             None if discarded_mass is None else discarded_mass[here],
@@ -143,7 +150,6 @@ def select_and_attend(
         wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None
         group_rows = count_group_rows(keep, kv_heads) if wanted_by is None else wanted_by.sum(-1)
         value_rows = count_value_rows(keep, kv_heads, head_dim)
-        empty = ~any_true(selected, -1) & (chunk.n > 0)
         stats.append(PrefillStats(kept.int(), value_rows.int(), group_rows.int(), empty, wanted_by))
     counts = zip(*(part if popularity else part[:-1] for part in stats), strict=True)
     return torch.cat(outs, 2), PrefillStats(*(torch.cat(parts, 2) for parts in counts))
@@ -170,6 +176,7 @@ def row_chunks(
         query, row_position = query[:, :, rows_wanted], row_position[rows_wanted]
     starts, lengths = valid_range(query, capacity, key_start, actual_seq_lengths)
     valid = valid_keys(capacity, lengths, starts)[:, 0]  # [B, S]
+    padded = key_start is not None or actual_seq_lengths is not None
     scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
     queries, keys = query.float(), key.float()
     size = max(1, _SCORES_PER_CHUNK // (batch * heads * capacity))
@@ -177,13 +184,14 @@ def row_chunks(
         rows = slice(begin, min(begin + size, len(row_position)))
         row = row_position[rows]
         span = int(row[-1]) + 1
-        visible = (position[:span] <= row[:, None]) & valid[:, None, :span] & valid[:, row, None]  # [B, rows, span]
+        visible = ((position[:span] <= row[:, None]) & valid[:, None, :span] & valid[:, row, None])[:, None]
+        hidden_from = 0 if padded else int(row[0]) + 1
         with torch.autocast(query.device.type, enabled=False):
             query_rows, visible_keys = queries[:, :, rows], keys[:, :, :span]
             scores = attention_scores(query_rows, visible_keys, scale)
-        scores.masked_fill_(~visible[:, None], -torch.inf)
-        counts = count_true(visible)[:, None]
-        yield RowChunk(rows, query_rows, visible_keys, scores, log_sum_exp(scores), starts[:, None, None], counts)
+        scores[..., hidden_from:].masked_fill_(~visible[..., hidden_from:], -torch.inf)
+        counts = count_true(visible)
+        yield RowChunk(rows, query_rows, visible_keys, scores, visible, starts[:, None, None], counts)
 
 
 def _broken_rows(value: Tensor) -> Tensor | None:

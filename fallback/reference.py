@@ -65,13 +65,17 @@ def never_empty(keep: Tensor, scores: Tensor) -> Tensor:
     return keep | torch.zeros_like(keep).scatter(-1, index, stands_in)
 
 
-def masses(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """m; the weights [B, Hq, S], exp(a - m) of the kept elements and 0 for the others; R and E."""
-    maximum = scores.amax(-1)
+def masses(scores: Tensor, keep: Tensor, largest: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """m; the weights [B, Hq, S], exp(a - m) of the kept elements and 0 for the others; R and E.
+
+    Where ``largest`` [B, Hq] is given, it is m, and elements above it count in E as if they were equal to it.
+    """
+    maximum = scores.amax(-1) if largest is None else largest
     # in a row without keys m is -inf, and all exponentials are 0
-    exponentials = (scores - maximum.masked_fill(maximum == NEG_INF, 0.0)[..., None]).exp()
+    below = scores - maximum.masked_fill(maximum == NEG_INF, 0.0)[..., None]
+    exponentials = (below if largest is None else below.clamp_max_(0.0)).exp_()
     weights = torch.where(keep, exponentials, 0.0)
-    return maximum, weights, weights.sum(-1), (exponentials - weights).sum(-1)
+    return maximum, weights, weights.sum(-1), exponentials.sub_(weights).sum(-1)
 
 
 def weighted_values(weights: Tensor, value: Tensor) -> Tensor:

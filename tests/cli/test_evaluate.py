@@ -234,7 +234,7 @@ def test_text_that_thresholds_were_calibrated_on_is_told(
     model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(model, *QUICK, *METHODS[:2]) == 0
-    note = "note: pre was calibrated on book.txt, which is scored here; name text that it has not seen."
+    note = "note: pre was calibrated on book.txt, which is scored here; name text that is new to it."
     assert note in words(capsys.readouterr().out)
     (folder / "book.txt").write_text(BOOK.read_text()[1:])
     assert main(model, *QUICK, *METHODS[:2], "--restart") == 0

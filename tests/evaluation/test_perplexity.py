@@ -146,7 +146,8 @@ def test_random_k_draws_anew_for_every_layer_and_window() -> None:
 
     rows = torch.zeros(1, 2, 3)
     query, key, scores = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 50, 4), torch.zeros(1, 2, 3, 50)
-    chunk = RowChunk(slice(0, 3), query, key, scores, rows, rows[:, :1, :1].long(), torch.full((1, 1, 3), 50))
+    visible = torch.ones(1, 1, 3, 50, dtype=torch.bool)
+    chunk = RowChunk(slice(0, 3), query, key, scores, visible, rows[:, :1, :1].long(), torch.full((1, 1, 3), 50))
     rule = random_k(10)
     first, second = rule(chunk), rule(chunk)
     assert (first.sum(-1) == 10).all()

@@ -218,7 +218,8 @@ def test_a_file_of_which_a_part_was_read_before_is_known_by_its_beginning(tmp_pa
     assert int(then.used().split()[1]) < 300_000  # a part
     (tmp_path / "copy.txt").write_bytes((tmp_path / "long.txt").read_bytes() + b"and more")
     records = ["PreTrainedTokenizerFast", then.used(), StoredText("none", "").used()]
-    assert read_before(find_sources([tmp_path]).sources, records) == ["copy.txt", "long.txt"]
+    found = read_before(find_sources([tmp_path]).sources, records)
+    assert [Path(name).name for name in found] == ["copy.txt", "long.txt"]
     assert read_before(find_sources([tmp_path]).sources, records[::2]) == []
 
 

@@ -12,10 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import torch
 import typer
-from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 
@@ -86,6 +84,7 @@ def _read_configuration(context: typer.Context, value: Path | None) -> Path | No
 
 
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(metavar="MODEL", help="A causal transformers model: its folder, or its name on the Hub. "
@@ -177,16 +176,14 @@ def evaluate(
             prompts=prompts, prompt_length=prompt_length or [], seed=seed, limit=limit, num_fewshot=num_fewshot,
             task_folder=task_folder, confirm_run_unsafe_code=confirm_run_unsafe_code, dtype=dtype, device=device,
             workers=workers,
-            trust_remote_code=trust_remote_code, extrapolate=extrapolate, typed=_typed(),
+            trust_remote_code=trust_remote_code, extrapolate=extrapolate, typed=_typed(context),
         )
     )  # fmt: skip
 
 
-def _typed() -> frozenset[str]:
-    context = click.get_current_context()
-    return frozenset(
-        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    )
+def _typed(context: typer.Context) -> frozenset[str]:
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
 def run(options: Options) -> None:

@@ -127,7 +127,7 @@ class Texts:
         for name, table in self._tables.items():
             if known := read_before(found.sources, table.provenance.values()):
                 self.notes.append(
-                    f"{name} was calibrated on {', '.join(known)}, which is scored here; name text that it has not seen."
+                    f"{name} was calibrated on {', '.join(known)}, which is scored here; name text that is new to it."
                 )
         every = torch.stack([windows[place] for place in range(wanted)])
         return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]

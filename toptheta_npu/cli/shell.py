@@ -52,7 +52,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _out_of_memory(error: BaseException, command: TyperCommand) -> TopThetaBackendError:
-    said = str(error).split(". ")[0] or "none left"
+    said = str(error).split("DefaultCPUAllocator: ")[-1].split("\n")[0]
+    said = ". ".join(said.split(". ")[:2]).rstrip(".") or "none left"
     options = {parameter.name for parameter in command.params}
     remedies = [text for name, text in _SMALLER.items() if name in options]
     return TopThetaBackendError("memory", "enough for this command", said, f"try {', or '.join(remedies) or 'less'}")

@@ -119,7 +119,7 @@ class _Watch:
 
         def seen(chunk: RowChunk) -> Tensor:
             selected = select(chunk)
-            keep = never_empty(selected & (chunk.scores != -torch.inf), chunk.scores)
+            keep = never_empty(selected & chunk.visible, chunk.scores)
             self._wanted[chunk.rows, : keep.shape[-1]] = keep[0, self._heads].sum(0).to("cpu", torch.int8)
             return selected
 
