@@ -140,6 +140,8 @@ def test_the_page_shows_the_figures() -> None:
 def test_figures_in_the_text() -> None:
     paper, kept = _RESULTS["paper"], _RESULTS["paper"]["kept"]
     ledger = list(paper["cold_ledger"].values())
+    performance = (_ROOT / "docs" / "performance.md").read_text()
+    assert f"{ledger[1]:.1f} of its {kept['cold']:.1f} µs cold" in performance
     assert f"{kept['cold'] - 19.5:.1f} µs of the {kept['cold'] - ledger[1]:.1f} µs outside the second line" in _PAGE
     cost = _RESULTS["constants"]["expected"]
     latency = 2 * cost["scalar_gm_miss"] + cost["read_latency_cold"] + cost["write_latency"]
