@@ -31,7 +31,7 @@ ROUND = {
     "rate_hot": 64.0,
     "cube_rate_cold": 32.0,
     "cube_rate_hot": 128.0,
-    "cube_write_rate_hot": 80.0,
+    "cube_write_rate_hot": 40.0,
     "shared_cold": 1e9,
     "shared_hot": 1e9,
     "sync_all_microseconds": 0.5,
@@ -214,8 +214,8 @@ def test_the_workspace_gets_what_a_stream_from_hbm_leaves_of_the_l2() -> None:
 
 
 def test_a_cube_core_writes_to_the_l2_at_a_rate_of_its_own() -> None:
-    # multiply 1..27.25, then 1600 bytes at 80, done 50 later; to HBM at 32
-    assert timeline("cube_copy_out", "hot").cycles == pytest.approx(27.25 + 20 + 50)
+    # multiply 1..27.25, then 1600 bytes at 40, done 50 later; to HBM at 32
+    assert timeline("cube_copy_out", "hot").cycles == pytest.approx(27.25 + 40 + 50)
     assert timeline("cube_copy_out").cycles == pytest.approx(27.25 + 50 + 50)
 
 
