@@ -21,10 +21,11 @@ import torch
 import typer
 from rich.console import Console
 
-from emulator.ascendc import Mode
+from emulator.ascendc import COLUMNS, Mode
 
 from . import kernel_tables
 from .step import (
+    MODES,
     Measurement,
     constants,
     everything,
@@ -37,7 +38,6 @@ from .step import (
 )
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "modelled_kernel.json"
-MODES: tuple[Mode, ...] = ("cold", "hot")
 #: Keys, query heads per KV head, correlation of their queries.
 GROUPED = (
     (2048, 4, 0.0), (2048, 4, 0.9), (8192, 4, 0.0), (8192, 4, 0.9),
@@ -162,7 +162,7 @@ def collect() -> tuple[dict[str, Any], dict[Mode, list[dict[str, Any]]]]:
     traces = paper.pop("traces")
     results = {
         "times": "modelled, uncalibrated", "environment": {"torch": torch.__version__, "machine": platform.machine()},
-        "constants": constants(), "paper": paper,
+        "constants": {column: constants(column) for column in COLUMNS}, "paper": paper,
         "lengths": [row for n in (2048, 4096, 8192, 16384, 32768) for row in against_dense(n)],
         "uneven_heads": uneven_heads(), "densities": densities(), "grouped": grouped(), "ragged": ragged(),
         "modes": modes(),

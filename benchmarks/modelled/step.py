@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulator.ascendc import KernelRun, Mode, Timeline, build_kernel
+from emulator.ascendc import COLUMNS, Column, KernelRun, Mode, Timeline, build_kernel
 from emulator.ascendc.library import load
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
 
+MODES: tuple[Mode, ...] = ("cold", "hot")
 PIPES = ("MTE2", "V", "S", "MTE3")
 #: The copies of a cube core, which are K rows, among the busy shares.
 CUBE_COPIES = "cube MTE2"
@@ -74,8 +75,9 @@ class Measurement:
     """One run of the kernel; times in microseconds, modelled and uncalibrated.
 
     Attributes:
-        cold, hot: data in HBM, in the L2.
+        cold, hot: data in HBM, in the L2; expected column, without the launch.
         cold_conflicts, hot_conflicts: the same with the estimated bank conflicts.
+        columns: the times of each column of constants, "cold" and "hot", and its "launch", which is in none of them.
         cold_bound, hot_bound: what reading all bytes of the inputs at the full rate would take.
         cold_busy, hot_busy: share of the time in which each pipe of a vector core works, and the copies of a cube core.
         bytes_read, read_commands: by tensor, all cores together.
@@ -87,6 +89,7 @@ class Measurement:
     hot: float
     cold_conflicts: float
     hot_conflicts: float
+    columns: dict[str, dict[str, float]]
     cold_bound: float
     hot_bound: float
     cold_busy: dict[str, float]
@@ -150,9 +153,9 @@ def run(
     return result
 
 
-def constants() -> dict[str, float]:
-    """The constants of the timeline, which emulator/ascendc/machine/cost.h explains."""
-    cost = load(build_kernel(kernel_for(torch.float16))).cost({})
+def constants(column: Column = "expected") -> dict[str, float]:
+    """A column of the constants of the timeline, which emulator/ascendc/machine/cost.h explains."""
+    cost = load(build_kernel(kernel_for(torch.float16))).cost({}, column)
     return {name: getattr(cost, name) for name, *_ in cost._fields_}
 
 
@@ -160,13 +163,15 @@ def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
     result = run(step, selection, **options)
     traffic = {name: entry for name, entry in result.run.traffic.items() if entry.bytes_read}
     total = sum(entry.bytes_read for name, entry in traffic.items() if name != "workspace")
-    cold, hot = result.run.timeline("cold"), result.run.timeline("hot")
+    times = {column: {mode: result.run.timeline(mode, column=column) for mode in MODES} for column in COLUMNS}
+    cold, hot = (times["expected"][mode] for mode in MODES)
     vector = [times.busy_cycles["V"] for times in cold.core_times if times.kind == "vector"]
     return Measurement(
         cold=cold.microseconds,
         hot=hot.microseconds,
         cold_conflicts=result.run.timeline("cold", bank_conflicts=True).microseconds,
         hot_conflicts=result.run.timeline("hot", bank_conflicts=True).microseconds,
+        columns={column: _column(own) for column, own in times.items()},
         cold_bound=traffic_bound(total, "cold"),
         hot_bound=traffic_bound(total, "hot"),
         cold_busy=_busy(cold),
@@ -178,6 +183,10 @@ def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
         of_rows=selection.of_rows,
         most_vector_work=max(vector) / (sum(vector) / len(vector)),
     )
+
+
+def _column(times: Mapping[Mode, Timeline]) -> dict[str, float]:
+    return {**{mode: times[mode].microseconds for mode in MODES}, "launch": times["cold"].launch_microseconds}
 
 
 def _busy(timeline: Timeline) -> dict[str, float]:

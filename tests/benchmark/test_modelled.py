@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.modelled import decode
 from benchmarks.modelled.__main__ import app
+from emulator.ascendc import COLUMNS
 from toptheta_npu import cli
 from toptheta_npu.benchmark.shapes import Shape, parse_shape
 from toptheta_npu.errors import TopThetaValueError
@@ -30,6 +31,12 @@ def test_bytes_bounds_and_gains() -> None:
     assert result.dense.bytes_read["value"] == 4 * 256 * row
     assert result.limit == pytest.approx(2 / (1 + 1 / 16))
     assert result.gain == result.dense.cold / result.kept.cold
+    best, expected, worst = (result.kept.columns[column] for column in COLUMNS)
+    assert best["cold"] < expected["cold"] < worst["cold"]
+    assert (expected["cold"], expected["hot"]) == (result.kept.cold, result.kept.hot)
+    assert best["launch"] < expected["launch"] < worst["launch"]
+    launch = expected["launch"]
+    assert result.gain_with_launch == (result.dense.cold + launch) / (result.kept.cold + launch) < result.gain
     assert result.gain_over_any_dense == result.dense.cold_bound / result.kept.cold < result.gain
 
 
@@ -53,10 +60,14 @@ def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
 
 def test_printed_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    results, left_out = decode.run([_SMALL], Console(width=160), trace=trace, own=True)
+    results, left_out = decode.run([_SMALL], Console(width=200), trace=trace, own=True)
     shown = capsys.readouterr().out
     assert "modelled, uncalibrated microseconds, not a device's" in shown
-    assert f"{results[0].kept.cold:.1f}" in shown
+    kept = results[0].kept
+    best, worst = (kept.columns[column]["cold"] for column in ("optimistic", "pessimistic"))
+    assert f"{kept.cold:.1f}" in shown
+    assert f"{best:.1f} to {worst:.1f}" in shown
+    assert f"{results[0].gain_with_launch:.2f}" in shown
     assert "MTE2 (reads)" in shown
     assert left_out == []
     events = json.loads(trace.read_text())["traceEvents"]

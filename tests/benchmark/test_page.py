@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from benchmarks import cpu_tables, page
 from benchmarks.modelled import decode
@@ -62,6 +63,20 @@ def test_modelled_figures_are_those_of_the_kernel(number: int) -> None:
     for form in ("kept", "dense"):
         for name in ("cold", "hot", "cold_bound"):
             assert now[form][name] == pytest.approx(then[form][name], rel=0.01), (form, name)
+
+
+def test_the_model_alone_can_be_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Shape(1, 4, 4, n=256, k=16, head_dim=64)
+    monkeypatch.setattr(page.shapes, "SHAPES", (small,))
+    results = json.loads(page.kernel_page.RESULTS.read_text())
+    figures = page.with_model(_FIGURES, results, Console(width=200, quiet=True))
+    assert [Shape(**row["shape"]) for row in figures["model"]] == [small]
+    assert figures["model_left_out"] == []
+    ours = [goal for goal in figures["goals"] if goal["name"].startswith("kernel, modelled: ")]
+    assert len(ours) == len(page.kernel_tables.goals(results))
+    others = [goal for goal in _FIGURES["goals"] if not goal["name"].startswith("kernel, modelled: ")]
+    assert figures["goals"] == [*ours, *others]
+    assert figures["environment"] == _FIGURES["environment"]
 
 
 def test_verdicts() -> None:

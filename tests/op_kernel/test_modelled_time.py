@@ -12,6 +12,9 @@ import torch
 
 from benchmarks.modelled import kernel_page, kernel_tables
 from benchmarks.modelled import step as modelled_step
+from emulator.ascendc import COLUMNS
+from emulator.cann import Platform
+from emulator.incremental_attention import run_operator
 from tests.op_kernel.test_ub_layout import Variant, layout_of
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -30,10 +33,13 @@ _LIMITS = {
 def _assert_same_times(now: modelled_step.Measurement, then: dict[str, Any]) -> None:
     for name in _TIMES:
         assert getattr(now, name) == pytest.approx(then[name], rel=_TOLERANCE), name
+    for column in COLUMNS:
+        assert now.columns[column] == pytest.approx(then["columns"][column], rel=_TOLERANCE), column
 
 
 def test_figures_are_for_the_constants_of_the_model() -> None:
-    assert _RESULTS["constants"] == pytest.approx(modelled_step.constants(), rel=1e-5)
+    for column in COLUMNS:
+        assert _RESULTS["constants"][column] == pytest.approx(modelled_step.constants(column), rel=1e-5)
 
 
 @pytest.mark.parametrize("form", ["kept", "dense"])
@@ -45,9 +51,32 @@ def test_the_papers_point(form: str) -> None:
     assert now.bytes_read == then["bytes_read"]
     assert now.rows_needed == 48 * (128 if form == "kept" else 2048)
     if form == "kept":
-        assert now.cold <= 20
         assert now.hot <= 10
         assert now.rows_needed <= now.rows_read <= 1.1 * now.rows_needed
+        plain = modelled_step.run(step, selection).run.timeline("cold", scattered_row_bytes=0, same_address_read=0)
+        assert plain.microseconds <= 20
+
+
+def test_every_charge_reaches_the_kernel() -> None:
+    step = modelled_step.make_step(8, 2, 512)
+    result = modelled_step.run(step, modelled_step.select(step, 1 / 16)).run
+    expected = result.timeline().microseconds
+    assert result.timeline(workspace_in_l2=0).microseconds > expected
+    assert result.timeline(l2_bytes=result.traffic["key"].bytes_read).microseconds > expected
+    assert result.timeline(scattered_row_bytes=0).microseconds < expected
+    assert result.timeline(same_address_read=0).microseconds < expected
+    assert result.timeline().launch_microseconds == modelled_step.constants()["launch_mixed_microseconds"]
+
+
+def test_caches_past_the_l2_are_never_hot() -> None:
+    step = modelled_step.make_step(4, 4, 512)
+    tensors = {"query": step.query, "key": step.key, "value": step.value}
+    tensors["threshold"] = modelled_step.everything(step).threshold
+    inside, past = (
+        run_operator(tensors, step.attributes, platform=Platform(l2_bytes=l2_bytes)).run.timeline("hot").microseconds
+        for l2_bytes in (2 * step.key.nbytes, step.key.nbytes)
+    )
+    assert past > 1.3 * inside
 
 
 def test_measured_steps_keep_exactly_k() -> None:
@@ -87,7 +116,13 @@ def test_grouped_heads(place: int) -> None:
 
 def test_goals() -> None:
     missed = [goal.name for goal in kernel_tables.goals(_RESULTS) if not goal.met]
-    assert missed == ["the same, stretch"]  # docs/kernel.md says so and why
+    assert missed == [
+        "48 heads, n = 2048, k = 128, cold", "the same, hot",
+        *(f"4 heads per KV head, n = {n}, independent, cold" for n in (2048, 8192, 32768)),
+        "8 heads per KV head, n = 32768, independent, cold",
+        "8 heads per KV head, n = 32768, independent, cold: stretch",
+        "8 heads per KV head, n = 32768, alike, cold: stretch",
+    ]  # fmt: skip
 
 
 def test_a_goal_can_be_missed() -> None:
@@ -105,8 +140,10 @@ def test_the_page_shows_the_figures() -> None:
 def test_figures_in_the_text() -> None:
     paper, kept = _RESULTS["paper"], _RESULTS["paper"]["kept"]
     ledger = list(paper["cold_ledger"].values())
-    assert f"{kept['cold'] - 19:.1f} µs of the {kept['cold'] - ledger[1]:.1f} µs outside the second line" in _PAGE
-    cost = _RESULTS["constants"]
+    performance = (_ROOT / "docs" / "performance.md").read_text()
+    assert f"{ledger[1]:.1f} of its {kept['cold']:.1f} µs cold" in performance
+    assert f"{kept['cold'] - 19.5:.1f} µs of the {kept['cold'] - ledger[1]:.1f} µs outside the second line" in _PAGE
+    cost = _RESULTS["constants"]["expected"]
     latency = 2 * cost["scalar_gm_miss"] + cost["read_latency_cold"] + cost["write_latency"]
     assert 0.45 <= latency / (1e3 * cost["gigahertz"]) / (kept["cold"] - ledger[1]) <= 0.55, "half of that is latency"
     assert 0.88 <= kept["cold_bound"] / kept["cold"] <= 0.92, "nine tenths"
@@ -121,8 +158,8 @@ def test_figures_in_the_text() -> None:
     assert all(row["kept"]["cold"] < row["dense"]["cold_bound"] for row in fours), "in less time than dense traffic"
     eights = {row["overlap"]: row for row in grouped if row["group"] == 8}
     for row in eights.values():
-        assert 0.6 <= row["kept"]["cold_busy"]["V"] <= 0.7, "the vector unit works two thirds of the time"
-        assert 0.7 <= row["kept"]["cold_busy"]["cube MTE2"] <= 0.85, "the copies of the cube cores three quarters"
+        for pipe in ("V", "cube MTE2"):
+            assert 0.63 <= row["kept"]["cold_busy"][pipe] <= 0.84, "two thirds to four fifths of the time"
     assert eights[0.9]["kept"]["cold"] < 0.9 * eights[0.9]["dense"]["cold_bound"], "in less time than dense traffic"
     assert 0.95 <= eights[0.0]["kept"]["cold"] / eights[0.0]["dense"]["cold_bound"] <= 1.05, "in about that time"
     cube = [row for row in grouped if row["group"] > 2]
@@ -133,16 +170,49 @@ def test_figures_in_the_text() -> None:
     assert all(row["kept"]["cold"] <= row["dense"]["cold"] for row in _RESULTS["densities"]), "never slower"
 
 
+def test_the_launch_in_the_text() -> None:
+    paper = _RESULTS["paper"]
+    for mode in ("cold", "hot"):
+        gains = {column: _gain_with_launch(paper, column, mode) for column in COLUMNS}
+        least, most = gains["pessimistic"], gains["optimistic"]
+        assert 1.17 < least < gains["expected"] < most
+        band = f"({least:.2f} to {most:.2f}"
+        assert f"{gains['expected']:.2f} {mode} {band}" in _PAGE
+        kept, dense = (paper[form]["columns"]["expected"][mode] for form in ("kept", "dense"))
+        assert f"{(dense - 1.17 * kept) / 0.17:.0f} µs {mode}" in _PAGE
+        plain = dense / kept
+        assert (plain - gains["expected"]) / (plain - 1.17) > 0.47, "half of the way or more"
+    assert f"no document names more than {_RESULTS['constants']['pessimistic']['launch_microseconds']:g}" in " ".join(
+        _PAGE.split()
+    )
+
+
+def _gain_with_launch(paper: dict[str, Any], column: str, mode: str) -> float:
+    kept, dense = (
+        paper[form]["columns"][column][mode] + paper[form]["columns"][column]["launch"] for form in ("kept", "dense")
+    )
+    return float(dense / kept)
+
+
 def test_the_readme_has_the_same_figures() -> None:
     text = (_ROOT / "README.md").read_text()
     item = next(part for part in text.split("\n* ") if part.startswith("**Ascend C kernel, modelled**"))
     paper = _RESULTS["paper"]
     group = next(row for row in _RESULTS["grouped"] if (row["n"], row["group"], row["overlap"]) == (32768, 4, 0.0))
+    launched = [_gain_with_launch(paper, column, "cold") for column in ("expected", "pessimistic", "optimistic")]
     figures = [
-        paper["dense"]["cold"] / paper["kept"]["cold"], 2 / (1 + 128 / 2048),
+        paper["dense"]["cold"] / paper["kept"]["cold"], 2 / (1 + 128 / 2048), *launched,
         group["dense"]["cold_bound"] / group["kept"]["cold"],
     ]  # fmt: skip
     assert re.findall(r"\d+\.\d+", item) == [f"{figure:.2f}" for figure in figures]
+
+
+def test_the_reproduction_page_has_the_same_figures() -> None:
+    text = (_ROOT / "docs" / "reproduction.md").read_text().split("## The kernel")[1]
+    paper = _RESULTS["paper"]
+    launched = [_gain_with_launch(paper, column, "cold") for column in ("expected", "pessimistic", "optimistic")]
+    figures = [paper["dense"]["cold"] / paper["kept"]["cold"], *launched, _gain_with_launch(paper, "expected", "hot")]
+    assert re.findall(r"\b1\.\d\d", text.replace("1.17", "")) == [f"{figure:.2f}" for figure in figures]
 
 
 def test_layouts_on_the_page() -> None:
