@@ -8,11 +8,13 @@ from .arguments import Argument, ArgumentError, Role, sparse_array
 from .build import Kernel, build_kernel, sanitizer_environment
 from .results import Finding, KernelError, SyncSite, Traffic
 from .run import KernelRun, LaunchError, Mode, run_kernel
-from .timeline import CoreTimes, Timeline
+from .timeline import COLUMNS, Column, CoreTimes, Timeline
 
 __all__ = [
+    "COLUMNS",
     "Argument",
     "ArgumentError",
+    "Column",
     "CompileError",
     "CoreTimes",
     "Finding",

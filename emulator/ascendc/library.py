@@ -52,11 +52,18 @@ class CCost(ctypes.Structure):
             "rate_hot",
             "cube_rate_cold",
             "cube_rate_hot",
+            "cube_write_rate_hot",
             "shared_cold",
             "shared_hot",
             "queue_depth",
             "sync_all_microseconds",
             "cross_core_flag",
+            "launch_microseconds",
+            "launch_mixed_microseconds",
+            "workspace_in_l2",
+            "l2_bytes",
+            "scattered_row_bytes",
+            "same_address_read",
         )
     )
 
@@ -79,7 +86,7 @@ class KernelLibrary:
         self.report = self._function("report", text, pointer)
         self.timeline = self._function("timeline", text, pointer, timeline)
         self.write_trace = self._function("write_trace", ctypes.c_int, pointer, timeline, text)
-        self.default_cost = self._function("default_cost", None, ctypes.POINTER(CCost))
+        self.cost_of = self._function("cost_of", ctypes.c_int, text, ctypes.POINTER(CCost))
         self.free = self._function("free", None, pointer)
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -94,10 +101,11 @@ class KernelLibrary:
         assert address is not None
         return address
 
-    def cost(self, overrides: Mapping[str, float]) -> CCost:
-        """The default constants with `overrides`; TypeError names one that does not exist."""
+    def cost(self, overrides: Mapping[str, float], column: str = "expected") -> CCost:
+        """The constants of a column with `overrides`; TypeError names one that does not exist."""
         cost = CCost()
-        self.default_cost(ctypes.byref(cost))
+        if not self.cost_of(column.encode(), ctypes.byref(cost)):
+            raise ValueError(f"column: the machine has no constants of that name, got {column!r}")
         known = [entry[0] for entry in CCost._fields_]
         for name, value in overrides.items():
             if name not in known:

@@ -13,7 +13,7 @@ from .arguments import ROLES, Argument, GmBytes, gm_memory
 from .build import Kernel, build_kernel
 from .library import CArgument, COptions, CTimelineOptions, KernelLibrary, load
 from .results import Finding, KernelError, SyncSite, Traffic
-from .timeline import Timeline, timeline_from
+from .timeline import COLUMNS, Column, Timeline, timeline_from
 
 Mode = Literal["cold", "hot"]
 
@@ -54,28 +54,34 @@ class KernelRun:
             raise KernelError(bad)
         return self
 
-    def timeline(self, mode: Mode = "cold", *, bank_conflicts: bool = False, **cost: float) -> Timeline:
+    def timeline(
+        self, mode: Mode = "cold", *, column: Column = "expected", bank_conflicts: bool | None = None, **cost: float
+    ) -> Timeline:
         """The modelled, uncalibrated time of the run.
 
         Args:
             mode: "cold" (data in HBM) or "hot" (data in the L2).
-            bank_conflicts: with the estimated bank conflicts of the vector pipe: the pessimistic time.
-            **cost: constants of machine/cost.h by name, such as sync_all_microseconds=0.
+            column: the constants: "optimistic", "expected" or "pessimistic", as machine/cost.h has them.
+            bank_conflicts: with the estimated bank conflicts of the vector pipe; left out, the pessimistic column
+                alone has them.
+            **cost: constants of machine/cost.h by name that differ from the column's, such as
+                sync_all_microseconds=0.
 
         Raises:
             LaunchError: the run was made with trace=False, or the kernel did not reach its end.
         """
-        options = self._timeline_options(mode, bank_conflicts, cost)
+        options = self._timeline_options(mode, column, bank_conflicts, cost)
         text = self._library.timeline(self._handle, ctypes.byref(options))
         if text is None:
             raise LaunchError(self._error())
-        return timeline_from(json.loads(text), mode, bank_conflicts, options.cost.gigahertz)
+        return timeline_from(json.loads(text), mode, column, bool(options.bank_conflicts), options.cost.gigahertz)
 
     def write_trace(
-        self, path: Path | str, mode: Mode = "cold", *, bank_conflicts: bool = False, **cost: float
-    ) -> None:
+        self, path: Path | str, mode: Mode = "cold", *, column: Column = "expected",
+        bank_conflicts: bool | None = None, **cost: float,
+    ) -> None:  # fmt: skip
         """Writes the timeline as a Chrome trace, which ui.perfetto.dev opens: a process per core, a thread per pipe."""
-        options = self._timeline_options(mode, bank_conflicts, cost)
+        options = self._timeline_options(mode, column, bank_conflicts, cost)
         if not self._library.write_trace(self._handle, ctypes.byref(options), str(path).encode()):
             raise LaunchError(self._error())
 
@@ -91,10 +97,16 @@ class KernelRun:
             lines += [self.timeline("cold").summary(), self.timeline("hot").summary()]
         return "\n".join(lines)
 
-    def _timeline_options(self, mode: Mode, bank_conflicts: bool, cost: dict[str, float]) -> CTimelineOptions:
+    def _timeline_options(
+        self, mode: Mode, column: Column, bank_conflicts: bool | None, cost: dict[str, float]
+    ) -> CTimelineOptions:
         if mode not in ("cold", "hot"):
             raise LaunchError(f"mode: expected cold or hot, got {mode!r}")
-        return CTimelineOptions(mode == "hot", bank_conflicts, self._library.cost(cost))
+        if column not in COLUMNS:
+            raise LaunchError(f"column: expected one of {', '.join(COLUMNS)}, got {column!r}")
+        if bank_conflicts is None:
+            bank_conflicts = column == "pessimistic"
+        return CTimelineOptions(mode == "hot", bank_conflicts, self._library.cost(cost, column))
 
     def _error(self) -> str:
         return str(self._library.error(self._handle).decode())

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 CoreKind = Literal["vector", "cube"]
+#: The sets of constants in machine/cost.h.
+Column = Literal["optimistic", "expected", "pessimistic"]
+COLUMNS: tuple[Column, ...] = ("optimistic", "expected", "pessimistic")
 #: The pipes of each kind of core.
 PIPES: dict[CoreKind, tuple[str, ...]] = {
     "vector": ("S", "V", "MTE2", "MTE3"),
@@ -32,17 +35,26 @@ class Timeline:
 
     Attributes:
         mode: "cold" (data comes from HBM) or "hot" (from the L2).
+        column: the constants: "optimistic", "expected" or "pessimistic".
         bank_conflicts: whether the estimated bank conflicts are in the time.
-        microseconds: from the start of the first block to the end of the last; without launch overhead.
+        microseconds: from the start of the first block to the end of the last; without the launch.
+        launch_microseconds: what the launch takes besides, on all cores.
         cycles: the same in cycles.
         core_times: in the order of the block index, the cube core of a block before its vector cores.
     """
 
     mode: str
+    column: Column
     bank_conflicts: bool
     microseconds: float
+    launch_microseconds: float
     cycles: float
     core_times: list[CoreTimes] = field(repr=False)
+
+    @property
+    def with_launch(self) -> float:
+        """Microseconds with the launch."""
+        return self.microseconds + self.launch_microseconds
 
     @property
     def cores(self) -> int:
@@ -69,7 +81,8 @@ class Timeline:
         """A few lines of text with a bar per pipe."""
         conflicts = ", with bank conflicts" if self.bank_conflicts else ""
         lines = [
-            f"{self.mode}{conflicts}: {self.microseconds:.2f} us, {self.cycles:.0f} cycles, "
+            f"{self.mode}, {self.column}{conflicts}: {self.microseconds:.2f} us, {self.cycles:.0f} cycles, "
+            f"{self.with_launch:.2f} us with the launch, "
             f"{len({times.block for times in self.core_times})} blocks on {self.cores} cores (modelled, uncalibrated)"
         ]
         for kind in self.kinds:
@@ -82,11 +95,14 @@ class Timeline:
         return "\n".join(lines)
 
 
-def timeline_from(report: dict[str, Any], mode: str, bank_conflicts: bool, gigahertz: float) -> Timeline:
+def timeline_from(
+    report: dict[str, Any], mode: str, column: Column, bank_conflicts: bool, gigahertz: float
+) -> Timeline:
     """A Timeline from what the machine reports in cycles of a clock of `gigahertz`."""
     per_us = gigahertz * 1e3
     cores = [
         CoreTimes(core["block"], core["kind"], core["core"], core["begin"] / per_us, core["end"] / per_us, core["busy"])
         for core in report["cores"]
     ]
-    return Timeline(mode, bank_conflicts, report["cycles"] / per_us, report["cycles"], cores)
+    cycles = report["cycles"]
+    return Timeline(mode, column, bank_conflicts, cycles / per_us, report["launch_microseconds"], cycles, cores)

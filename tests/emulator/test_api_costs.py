@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.ascendc import Kernel, run_kernel
+from emulator.ascendc import Kernel, Mode, run_kernel
 
 KERNELS = Path(__file__).parent / "kernels"
 HEAD = 22
@@ -87,6 +87,38 @@ def test_a_conflict_of_two_sources_costs_what_the_vendor_reports() -> None:
     clean, conflict = (vector_cycles(name, bank_conflicts=True) for name in ("add_float", "conflict_sources"))
     assert clean / 1.85 == pytest.approx(47.8, rel=0.05)
     assert conflict / 1.85 == pytest.approx(83, rel=0.05)
+
+
+def copy_cycles(entry: str, mode: Mode = "cold", **cost: float) -> float:
+    x = np.zeros(1 << 16, np.float16)
+    run = run_kernel(Kernel(KERNELS / "api_costs.cpp", entry=entry), [("x", x, "in")]).require_clean()
+    return run.timeline(mode, dma_command=0, **cost).busy_cycles("MTE2")
+
+
+@pytest.mark.parametrize(
+    ("entry", "rows", "rest_of_line"),
+    [
+        ("pair_of_rows", 2, 256),
+        ("rows_together", 0, 0),
+        ("single_row", 1, 256),
+        ("rows_of_a_line", 0, 0),
+        ("rows_by_blocks", 3, 384),
+        ("plain_count", 0, 0),
+    ],
+)
+def test_narrow_rows_that_lie_apart_are_counted(entry: str, rows: int, rest_of_line: int) -> None:
+    plain = copy_cycles(entry, scattered_row_bytes=0)
+    for each in (66, 512):
+        more = copy_cycles(entry, scattered_row_bytes=each) - plain
+        assert more == pytest.approx(rows * min(each, rest_of_line) / 16.8)
+    assert copy_cycles(entry, "hot", scattered_row_bytes=512) == copy_cycles(entry, "hot", scattered_row_bytes=0)
+
+
+def test_narrow_rows_past_the_l2_take_what_the_vendor_reports() -> None:
+    # 48 cores read 302 MB in rows of 128 bytes, each 1024 bytes behind the last, in 307.38 us
+    reported = 307.38e3 * 1.85 / (301989888 / 48 / 128)
+    assert copy_cycles("rows_past_the_l2") / 128 == pytest.approx(reported, rel=0.01)
+    assert copy_cycles("rows_past_the_l2", "hot") == copy_cycles("rows_past_the_l2")
 
 
 def test_12_million_multiply_adds_take_well_under_two_seconds() -> None:

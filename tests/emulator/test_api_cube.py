@@ -355,8 +355,18 @@ def test_cycles_of_fractals_into_l0() -> None:
     assert busy_cycles(product_of(16, 16, 64), "MTE1") - base == pytest.approx(3 * 2 + 3 * 4)
 
 
-def test_cycles_of_rows_into_l1() -> None:
-    """What asc-devkit publishes for rows of 128 bytes, 24 bytes per cycle and core, also with the data in the L2."""
-    rows = 512
-    more = busy_cycles(product_of(16, rows, 64), "MTE2") - busy_cycles(product_of(16, 1, 64), "MTE2")
-    assert (rows - 1) * 128 / more == pytest.approx(24, rel=0.01)
+@pytest.mark.parametrize(("columns", "rows", "published"), [(64, 512, 24.0), (256, 64, 31.7)])
+def test_cycles_of_rows_into_l1(columns: int, rows: int, published: float) -> None:
+    """What asc-devkit publishes for rows of 128 and 512 bytes, in bytes per cycle and core; also in the L2."""
+    one, many = (busy_cycles(product_of(16, each, columns), "MTE2") for each in (1, rows))
+    assert (rows - 1) * 2 * columns / (many - one) == pytest.approx(published, rel=0.01)
+
+
+def test_narrow_rows_into_l1_that_lie_apart_cost_more_than_their_bytes() -> None:
+    def busy(gap: int, scattered: float) -> float:
+        run, _, _ = multiply(product_of(16, 48, 64, gap=gap), "half")
+        cold = run.require_clean().timeline("cold", scattered_row_bytes=scattered, cube_rate_cold=16, dma_command=0)
+        return cold.busy_cycles("MTE2", kind="cube")
+
+    assert busy(16, 64) - busy(16, 0) == pytest.approx((16 + 48) * 64 / 16)
+    assert busy(0, 64) == pytest.approx(busy(0, 0))

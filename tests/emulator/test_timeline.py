@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulator.ascendc import Kernel, KernelRun, LaunchError, Mode, Timeline, run_kernel
+from emulator.ascendc import COLUMNS, Argument, Kernel, KernelRun, LaunchError, Mode, Timeline, run_kernel
 from emulator.ascendc.library import CCost
 
 SOURCE = Path(__file__).parent / "kernels" / "machine_timeline.cpp"
@@ -31,10 +31,15 @@ ROUND = {
     "rate_hot": 64.0,
     "cube_rate_cold": 32.0,
     "cube_rate_hot": 128.0,
+    "cube_write_rate_hot": 80.0,
     "shared_cold": 1e9,
     "shared_hot": 1e9,
     "sync_all_microseconds": 0.5,
     "cross_core_flag": 30.0,
+    "launch_microseconds": 7.0,
+    "launch_mixed_microseconds": 9.0,
+    "scattered_row_bytes": 64.0,
+    "same_address_read": 0.0,
 }
 
 
@@ -182,6 +187,92 @@ def test_each_command_of_an_instruction_takes_its_set_up() -> None:
     assert timeline("many_commands").cycles == pytest.approx(1 + 5 * 20 + 100)
 
 
+def workspace_run() -> KernelRun:
+    x, y = np.arange(1 << 14, dtype=np.uint8), np.zeros(1 << 14, np.uint8)
+    arguments: list[Argument] = [("x", x, "in"), ("y", y, "out"), ("workspace", 1 << 14, "workspace")]
+    return run_kernel(Kernel(SOURCE, entry="workspace_and_back"), arguments).require_clean()
+
+
+def test_the_workspace_stays_in_the_l2() -> None:
+    # fill 1..27.25, copy out at 64 bytes per cycle until 52.25, done 102.25, copy in until 127.25, done 167.25
+    result = workspace_run()
+    assert result.timeline(**ROUND).cycles == pytest.approx(167.25)
+    assert result.timeline("hot", **ROUND).cycles == pytest.approx(167.25)
+
+
+def test_the_workspace_is_in_hbm_where_the_constants_say_so_or_the_l2_is_too_small() -> None:
+    # at 16 bytes per cycle: copy out until 127.25, done 177.25, copy in until 277.25, done 377.25
+    result = workspace_run()
+    assert result.timeline(**{**ROUND, "workspace_in_l2": 0}).cycles == pytest.approx(377.25)
+    assert result.timeline(**{**ROUND, "l2_bytes": (1 << 14) - 1}).cycles == pytest.approx(377.25)
+    assert result.timeline(**{**ROUND, "l2_bytes": 1 << 14}).cycles == pytest.approx(167.25)
+
+
+def test_the_workspace_gets_what_a_stream_from_hbm_leaves_of_the_l2() -> None:
+    # 48 - 16 bytes per cycle instead of 64: both copies take 50
+    assert workspace_run().timeline(**{**ROUND, "shared_hot": 48, "shared_cold": 16}).cycles == pytest.approx(217.25)
+
+
+def test_a_cube_core_writes_to_the_l2_at_a_rate_of_its_own() -> None:
+    # multiply 1..27.25, then 1600 bytes at 80, done 50 later; to HBM at 32
+    assert timeline("cube_copy_out", "hot").cycles == pytest.approx(27.25 + 20 + 50)
+    assert timeline("cube_copy_out").cycles == pytest.approx(27.25 + 50 + 50)
+
+
+def test_a_copy_past_the_l2_comes_from_hbm_even_if_the_rest_is_hot() -> None:
+    assert timeline("copy_past_the_l2", "hot").cycles == pytest.approx(1 + 100 + 100)
+    assert timeline("equal_copies", "hot").cycles == pytest.approx(1 + 25 + 40)
+
+
+def test_rows_apart_cost_more_than_their_bytes_and_at_most_whole_lines() -> None:
+    # 512 bytes at 16 per cycle, and 64, 0, 256 bytes for each of two rows; in the L2 nothing
+    assert timeline("two_rows").cycles == pytest.approx(1 + (512 + 128) / 16 + 100)
+    assert timeline("two_rows", scattered_row_bytes=0).cycles == pytest.approx(1 + 512 / 16 + 100)
+    assert timeline("two_rows", scattered_row_bytes=1000).cycles == pytest.approx(1 + 1024 / 16 + 100)
+    assert timeline("two_rows", "hot", scattered_row_bytes=1000).cycles == pytest.approx(1 + 20 + 40)
+
+
+def test_cores_that_read_the_same_line_are_served_one_by_one() -> None:
+    assert ends(timeline("equal_copies", blocks=3, same_address_read=30)) == pytest.approx([201, 231, 261])
+    assert ends(timeline("copies_of_own_lines", blocks=3, same_address_read=30)) == pytest.approx([121] * 3)
+    # two of three scalar accesses miss
+    assert ends(timeline("scalar_gm", blocks=2, same_address_read=30)) == pytest.approx([610, 610 + 2 * 30])
+
+
+def test_a_launch_takes_longer_with_cube_cores_and_is_no_part_of_the_time() -> None:
+    result = timeline("one_fill")
+    assert (result.launch_microseconds, result.with_launch) == (7, pytest.approx(7.022))
+    assert timeline("sync_all", blocks=2).launch_microseconds == 7, "MIX_AIV_1_0 starts vector cores alone"
+    assert timeline("one_fill_in_each_core").launch_microseconds == 9
+    assert run("one_fill").timeline().launch_microseconds == 12
+    assert run("one_fill_in_each_core").timeline().launch_microseconds == 15
+
+
+@pytest.mark.parametrize("entry", ["equal_copies", "sync_all", "cube_to_vectors", "bank_conflicts"])
+@pytest.mark.parametrize("mode", ["cold", "hot"])
+def test_the_columns_are_ordered(entry: str, mode: Mode) -> None:
+    result = run(entry, blocks=2)
+    times = [result.timeline(mode, column=column) for column in COLUMNS]
+    assert times[0].microseconds <= times[1].microseconds <= times[2].microseconds
+    assert times[0].launch_microseconds < times[1].launch_microseconds < times[2].launch_microseconds
+    assert times[0].with_launch < times[1].with_launch < times[2].with_launch
+    assert [time.column for time in times] == list(COLUMNS)
+
+
+def test_the_expected_column_is_the_default_and_constants_go_on_top_of_a_column() -> None:
+    result = run("equal_copies")
+    assert result.timeline() == result.timeline(column="expected")
+    assert result.timeline(column="optimistic").cycles == pytest.approx(4 + 1600 / 16.8 + 347)
+    assert result.timeline(column="optimistic", read_latency_cold=500).cycles == pytest.approx(4 + 1600 / 16.8 + 500)
+
+
+def test_the_pessimistic_column_has_bank_conflicts_unless_told_otherwise() -> None:
+    result = run("bank_conflicts")
+    plain, all_of_it = (result.timeline(column="pessimistic", bank_conflicts=is_on) for is_on in (False, None))
+    assert (plain.bank_conflicts, all_of_it.bank_conflicts) == (False, True)
+    assert all_of_it.cycles - plain.cycles == pytest.approx(7)
+
+
 def test_the_documented_constants_are_the_default() -> None:
     # 22 + 1 cycles at 1.85 GHz, issued in 4
     assert run("one_fill").timeline().microseconds == pytest.approx((4 + 23) / 1850)
@@ -191,9 +282,10 @@ def test_the_documented_constants_are_the_default() -> None:
 
 
 def test_the_shared_rate_binds_when_reads_and_writes_exceed_it() -> None:
-    free = run("equal_copies", blocks=48).timeline()
+    result = run("equal_copies", blocks=48)
+    free = result.timeline(same_address_read=0)
     assert free.cycles == pytest.approx(4 + 1600 / 16.8 + 900)
-    half = run("equal_copies", blocks=48).timeline(shared_cold=24 * 16.8)
+    half = result.timeline(shared_cold=24 * 16.8, same_address_read=0)
     assert half.cycles == pytest.approx(4 + 3200 / 16.8 + 900)
 
 
@@ -239,6 +331,8 @@ def test_what_has_no_timeline_says_why() -> None:
         run("faulty").timeline()
     with pytest.raises(LaunchError, match="cold or hot"):
         run("one_fill").timeline("warm")  # type: ignore[arg-type]
+    with pytest.raises(LaunchError, match="column: expected one of optimistic, expected, pessimistic, got 'kind'"):
+        run("one_fill").timeline(column="kind")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="vector_tail: no such constant"):
         run("one_fill").timeline(vector_tail=1.0)
     with pytest.raises(LaunchError, match="cannot write the trace"):
@@ -248,6 +342,8 @@ def test_what_has_no_timeline_says_why() -> None:
 def test_constants_out_of_range_are_named() -> None:
     with pytest.raises(LaunchError, match="rate_cold: expected a positive number, got 0"):
         run("one_fill").timeline(rate_cold=0)
+    with pytest.raises(LaunchError, match="scattered_row_bytes: expected at least 0, got -1"):
+        run("one_fill").timeline(scattered_row_bytes=-1)
     with pytest.raises(LaunchError, match="queue_depth: expected at least 1"):
         run("one_fill").timeline(queue_depth=0)
 

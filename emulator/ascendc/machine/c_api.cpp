@@ -64,7 +64,8 @@ std::string TimelineJson(const RunResult& run, const TimelineOptions& options)
 {
     const Timeline timeline = Simulate(run, options);
     JsonWriter json;
-    json.Open('{').Key("cycles").Value(timeline.cycles).Key("cores").Open('[');
+    json.Open('{').Key("cycles").Value(timeline.cycles);
+    json.Key("launch_microseconds").Value(timeline.launchMicroseconds).Key("cores").Open('[');
     for (const CoreTimes& core : timeline.cores) {
         json.Open('{').Key("block").Value(core.seat.block).Key("kind").Value(std::string(CoreKindName(core.seat.kind)));
         json.Key("core").Value(core.core).Key("begin").Value(core.begin).Key("end").Value(core.end);
@@ -151,8 +152,13 @@ int ascendc_host_write_trace(RunHandle* run, const CTimelineOptions* options, co
         0);
 }
 
-// The defaults of the cost model, so that other languages need not repeat them.
-void ascendc_host_default_cost(Cost* cost) { *cost = Cost(); }
+// A set of constants by name, so that other languages need not repeat them; 0 when there is none of that name.
+int ascendc_host_cost_of(const char* column, Cost* cost)
+{
+    const std::optional<Cost> found = CostOf(column);
+    if (found) *cost = *found;
+    return found ? 1 : 0;
+}
 
 void ascendc_host_free(RunHandle* run) { delete run; }
 

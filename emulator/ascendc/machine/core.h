@@ -156,6 +156,8 @@ public:
     void ComputeCost(double repeats, double cyclesPerRepeat);  // V, M, MTE1
     void VectorConflicts(double extraCycles);  // bank conflicts: counted apart, in the pessimistic time only
     void DmaCost(uint64_t gmBytes, uint32_t commands = 1, double minimumCycles = 0);  // MTE2, MTE3, FIX
+    // Of a read: pieces of `bytes` bytes that do not follow each other; counts those shorter than a line of the L2.
+    void GmRows(uint64_t count, uint64_t bytes);
     void ScalarCost(ScalarAccess access);  // for an access to GM the core itself decides between hit and miss
 
 private:
@@ -183,6 +185,9 @@ private:
         float minimumCycles = 0;
         uint32_t commands = 0;
         uint64_t gmBytes = 0;
+        uint32_t gmLine = 0;
+        uint32_t narrowRows = 0;
+        uint16_t restOfLine = 0;
         int16_t gmBuffer = -1;
         bool pastL2 = false;
         ScalarAccess scalar = ScalarAccess::kIssueOnly;

@@ -4,8 +4,9 @@
 
 namespace ascendc_host {
 
-CoreTiming::CoreTiming(const CoreTrace& trace, const TimelineOptions& options, Surroundings surroundings)
-    : trace_(trace), options_(options), surroundings_(std::move(surroundings))
+CoreTiming::CoreTiming(const CoreTrace& trace, const TimelineOptions& options, const MemoryPath& memory,
+                       Surroundings surroundings)
+    : trace_(trace), options_(options), memory_(memory), surroundings_(std::move(surroundings))
 {}
 
 void CoreTiming::Begin(double time)
@@ -28,7 +29,7 @@ void CoreTiming::DmaEnded(int slot, double time)
     pipe.dma = nullptr;
     const Cost& cost = options_.cost;
     const bool read = PipeAt(trace_.seat.kind, slot) == ascendc_host::Pipe::kMte2;
-    const double latency = !read ? cost.writeLatency : options_.hot ? cost.readLatencyHot : cost.readLatencyCold;
+    const double latency = read ? memory_.ReadLatency(record) : cost.writeLatency;
     const double least = std::max<double>(cost.dmaCommand * record.commands, record.minimumCycles);
     pipe.free = std::max(time, pipe.dmaBegin + least);
     pipe.busy += pipe.free - pipe.dmaBegin;
@@ -121,7 +122,7 @@ void CoreTiming::ScalarInstruction(const Record& record)
                 cycles = cost.scalarGmHit;
                 break;
             case ScalarAccess::kGmMiss:
-                cycles = cost.scalarGmMiss;
+                cycles = cost.scalarGmMiss + record.readersBefore * cost.sameAddressRead;
                 break;
             case ScalarAccess::kIssueOnly:
                 break;
@@ -189,7 +190,7 @@ bool CoreTiming::Start(Pipe& pipe, const Entry& entry)
             pipe.dma = &record;
             pipe.dmaBegin = begin;
             pipe.left.push_back(begin);
-            surroundings_.startDma(begin, static_cast<double>(record.gmBytes), record.slot);
+            surroundings_.startDma(begin, record);
             return true;
     }
     pipe.free = begin;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <optional>
 
+#include "memory_path.h"
 #include "timeline.h"
 
 namespace ascendc_host {
@@ -18,13 +19,14 @@ class CoreTiming {
 public:
     // What a core needs of the others.
     struct Surroundings {
-        std::function<void(double time, double bytes, int slot)> startDma;
+        std::function<void(double time, const Record& record)> startDma;
         std::function<void(int flagId, double time)> setFlag;       // for the other cores of the block
         std::function<std::optional<double>(int flagId)> takeFlag;  // when all have set it; empty: not known yet
         std::function<void(const Record&, double begin, double end, double done)> onSpan;  // may be empty
     };
 
-    CoreTiming(const CoreTrace& trace, const TimelineOptions& options, Surroundings surroundings);
+    CoreTiming(const CoreTrace& trace, const TimelineOptions& options, const MemoryPath& memory,
+               Surroundings surroundings);
 
     void Begin(double time);
     void DmaEnded(int slot, double time);
@@ -68,6 +70,7 @@ private:
 
     const CoreTrace& trace_;
     const TimelineOptions& options_;
+    const MemoryPath& memory_;
     const Surroundings surroundings_;
 
     State state_ = State::kRunning;

@@ -19,6 +19,7 @@ void Absorb(GmBuffer& buffer, const GmBuffer& other)
     buffer.name += "|" + other.name;
     buffer.bytes = std::max(buffer.bytes, static_cast<uint64_t>(other.base - buffer.base) + other.bytes);
     buffer.writable = buffer.writable || other.writable;
+    buffer.workspace = buffer.workspace && other.workspace;
     buffer.written.reset();
     buffer.argument = std::min(buffer.argument, other.argument);
 }
@@ -35,6 +36,7 @@ std::vector<GmBuffer> ByAddress(const std::vector<GmArgument>& arguments)
         buffer.bytes = argument.bytes;
         buffer.argument = i;
         buffer.writable = argument.role != Role::kIn;
+        buffer.workspace = argument.role == Role::kWorkspace;
         if (argument.role == Role::kOut || argument.role == Role::kWorkspace) {
             buffer.written = std::make_unique<InitMap>(argument.bytes);
         }

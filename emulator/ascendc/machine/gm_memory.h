@@ -33,6 +33,7 @@ struct GmBuffer {
     uint64_t bytes = 0;
     size_t argument = 0;
     bool writable = false;
+    bool workspace = false;
     std::unique_ptr<InitMap> written;  // null: everything is initialised from the start
 
     bool Contains(const uint8_t* address, uint64_t size) const

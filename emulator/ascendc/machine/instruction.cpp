@@ -66,7 +66,10 @@ Instruction::~Instruction()
         Traffic& traffic = core_.traffic[recorded_.gmBuffer];
         if (pipe == Pipe::kMte2) traffic.readCommands += recorded_.commands;
         if (pipe == Pipe::kMte3 || pipe == Pipe::kFix) traffic.writeCommands += recorded_.commands;
-        if (recorded_.pastL2 && pipe != Pipe::kS) traffic.commandsPastL2 += recorded_.commands;
+        if (recorded_.pastL2 && pipe != Pipe::kS) {
+            traffic.commandsPastL2 += recorded_.commands;
+            traffic.bytesPastL2 += recorded_.gmBytes;
+        }
     }
     if (!core_.machine.options.trace) return;
     Record record;
@@ -81,6 +84,11 @@ Instruction::~Instruction()
     record.cyclesPerRepeat = recorded_.cyclesPerRepeat;
     record.conflicts = recorded_.conflicts;
     record.gmBytes = recorded_.gmBytes;
+    record.gmLine = recorded_.gmLine;
+    record.narrowRows = recorded_.narrowRows;
+    record.restOfLine = recorded_.restOfLine;
+    record.pastL2 = recorded_.pastL2;
+    record.inWorkspace = recorded_.gmBuffer >= 0 && core_.machine.memory[recorded_.gmBuffer].workspace;
     core_.trace.records.push_back(record);
 }
 
@@ -205,6 +213,7 @@ const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes)
     const int buffer = core_.RequireGm(address, bytes, *this, "reads");
     const auto* first = static_cast<const uint8_t*>(address);
     const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
+    if (recorded_.gmBuffer < 0) recorded_.gmLine = static_cast<uint32_t>(begin / kL2LineBytes);
     recorded_.gmBuffer = static_cast<int16_t>(buffer);
     if (slot_ == kScalar) {
         const bool hit = core_.GmReadByScalar(*this, buffer, begin, begin + bytes);
@@ -278,6 +287,13 @@ void Instruction::DmaCost(uint64_t gmBytes, uint32_t commands, double minimumCyc
     recorded_.gmBytes = gmBytes;
     recorded_.commands = commands;
     recorded_.minimumCycles = static_cast<float>(minimumCycles);
+}
+
+void Instruction::GmRows(uint64_t count, uint64_t bytes)
+{
+    if (bytes == 0 || bytes >= kL2LineBytes) return;
+    recorded_.narrowRows = static_cast<uint32_t>(count);
+    recorded_.restOfLine = static_cast<uint16_t>(kL2LineBytes - bytes);
 }
 
 void Instruction::ScalarCost(ScalarAccess access)

@@ -12,6 +12,7 @@
 #include "between_cores.h"
 #include "core_impl.h"
 #include "defects.h"
+#include "same_address.h"
 
 namespace ascendc_host {
 
@@ -120,6 +121,13 @@ public:
             impl.trace.seat = impl.seat;
             if (options_.trace) result.traces.push_back(std::move(impl.trace));
         }
+        CountReadersBefore(result.traces);
+        for (int buffer = 0; buffer < memory_.Size(); ++buffer) {
+            const Traffic& traffic = result.traffic[buffer];
+            result.bytesThroughL2 += memory_[buffer].workspace
+                                         ? memory_[buffer].bytes
+                                         : traffic.bytesRead + traffic.bytesWritten - traffic.bytesPastL2;
+        }
         if (options_.checks) {
             CheckLeftFlags(findings);
             CheckBetweenCores(logs, layout_.Mixed(), memory_, findings);
@@ -176,6 +184,7 @@ private:
     {
         total.bytesRead += part.bytesRead;
         total.bytesWritten += part.bytesWritten;
+        total.bytesPastL2 += part.bytesPastL2;
         total.readCommands += part.readCommands;
         total.writeCommands += part.writeCommands;
         total.commandsPastL2 += part.commandsPastL2;

@@ -43,6 +43,7 @@ struct Traffic {
     std::string buffer;
     uint64_t bytesRead = 0;  // by DMA
     uint64_t bytesWritten = 0;
+    uint64_t bytesPastL2 = 0;  // of both
     uint64_t readCommands = 0;
     uint64_t writeCommands = 0;
     uint64_t commandsPastL2 = 0;  // of both, with the hint to go past the L2
@@ -56,6 +57,7 @@ struct RunResult {
     std::vector<Traffic> traffic;
     std::vector<CoreTrace> traces;  // by core
     int64_t cores = 0;
+    uint64_t bytesThroughL2 = 0;  // copies without the hint to go past it, and the whole workspace
     bool completed = false;  // every block reached the end of the kernel
 };
 

@@ -11,6 +11,9 @@
 
 namespace ascendc_host {
 
+// A line of the L2; docs, page on cache coherence.
+constexpr uint32_t kL2LineBytes = 512;
+
 enum class RecordKind : uint8_t {
     kScalar,
     kCompute,  // V, M, MTE1
@@ -31,6 +34,12 @@ struct Record {
     uint8_t eventId = 0;       // or the cross-core flag
     ScalarAccess scalar = ScalarAccess::kIssueOnly;
     int16_t gmBuffer = -1;     // DMA: which argument
+    bool inWorkspace = false;  // DMA: that argument is the workspace
+    bool pastL2 = false;       // DMA: with the hint to go past the L2
+    uint16_t readersBefore = 0;  // reads: cores before this one that read the same line of the L2 in the launch
+    uint16_t restOfLine = 0;     // reads of rows shorter than a line: the bytes that are missing
+    uint32_t narrowRows = 0;     // how many of them lie apart
+    uint32_t gmLine = 0;         // reads: the first line of 512 bytes in its argument
     uint32_t seq = 0;          // instructions: the number on their pipe, from 1
     uint32_t commands = 0;
     float minimumCycles = 0;   // DMA: what it takes at least, whatever the rate

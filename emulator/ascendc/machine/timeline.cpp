@@ -26,8 +26,7 @@ struct Event {
     uint64_t number;  // ties: in the order in which they became known
     Kind kind;
     int64_t index;  // of the trace, or of the block
-    double bytes;
-    int slot;
+    const Record* record;
     bool operator>(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
 };
 
@@ -37,8 +36,9 @@ public:
         : run_(run),
           options_(options),
           onSpan_(onSpan),
-          memory_(options.hot ? options.cost.rateHot : options.cost.rateCold,
-                  options.hot ? options.cost.sharedHot : options.cost.sharedCold),
+          path_(run, options),
+          memory_(options.cost.rateCold, options.cost.sharedCold),
+          l2_(options.cost.rateHot, options.hot ? options.cost.sharedHot : BesideTheMemory(options.cost)),
           coresOfBlock_(CoresOfBlock(run)),
           blocks_(run.traces.size() / coresOfBlock_),
           cores_(run.traces.size()),
@@ -47,6 +47,8 @@ public:
     {
         timeline_.cores.resize(run.traces.size());
         for (const CoreTrace& trace : run.traces) meeting_ += trace.seat.kind == CoreKind::kVector ? 1 : 0;
+        const bool cube = run.traces.front().seat.kind == CoreKind::kCube;
+        timeline_.launchMicroseconds = cube ? options.cost.launchMixedMicroseconds : options.cost.launchMicroseconds;
     }
 
     Timeline Run()
@@ -63,6 +65,12 @@ public:
     }
 
 private:
+    // What is left of the L2's rate while the memory streams through it.
+    static double BesideTheMemory(const Cost& cost)
+    {
+        return std::max(cost.sharedHot - cost.sharedCold, cost.sharedCold);
+    }
+
     static size_t CoresOfBlock(const RunResult& run)
     {
         const auto ofFirst = [](const CoreTrace& trace) { return trace.seat.block == 0; };
@@ -89,7 +97,7 @@ private:
             times.core = static_cast<int64_t>(place * coresOfBlock_ + i);
             times.begin = time;
             cores_[first + i] =
-                std::make_unique<CoreTiming>(run_.traces[first + i], options_, SurroundingsOf(first + i));
+                std::make_unique<CoreTiming>(run_.traces[first + i], options_, path_, SurroundingsOf(first + i));
         }
         for (size_t i = 0; i < coresOfBlock_; ++i) {
             cores_[first + i]->Begin(time);
@@ -100,8 +108,8 @@ private:
     CoreTiming::Surroundings SurroundingsOf(size_t trace)
     {
         CoreTiming::Surroundings surroundings;
-        surroundings.startDma = [this, trace](double time, double bytes, int slot) {
-            Post({time, 0, Event::Kind::kDmaStart, static_cast<int64_t>(trace), bytes, slot});
+        surroundings.startDma = [this, trace](double time, const Record& record) {
+            Post({time, 0, Event::Kind::kDmaStart, static_cast<int64_t>(trace), &record});
         };
         surroundings.setFlag = [this, trace](int flagId, double time) { SetFlag(trace, flagId, time); };
         surroundings.takeFlag = [this, trace](int flagId) { return TakeFlag(trace, flagId); };
@@ -164,20 +172,21 @@ private:
     bool Step()
     {
         const double nextEvent = events_.empty() ? kNever : events_.top().time;
-        const double nextEnd = memory_.Idle() ? kNever : memory_.NextEnd();
+        SharedBandwidth& first = EndOf(l2_) < EndOf(memory_) ? l2_ : memory_;
+        const double nextEnd = EndOf(first);
         if (nextEvent == kNever && nextEnd == kNever) return false;
         if (nextEnd <= nextEvent) {
-            memory_.AdvanceTo(nextEnd);
-            const SharedBandwidth::Flow flow = memory_.TakeEnded();
+            AdvanceTo(nextEnd);
+            const SharedBandwidth::Flow flow = first.TakeEnded();
             cores_[flow.core]->DmaEnded(flow.slot, nextEnd);
             Follow(flow.core);
             return true;
         }
         const Event event = events_.top();
         events_.pop();
-        memory_.AdvanceTo(event.time);
+        AdvanceTo(event.time);
         if (event.kind == Event::Kind::kDmaStart) {
-            memory_.Start(event.bytes, ShareOf(event.index), event.index, event.slot);
+            StartDma(event.index, *event.record);
         } else if (started_ < blocks_) {
             const int64_t freed = timeline_.cores[event.index * coresOfBlock_].core;
             StartNext(static_cast<size_t>(freed) / coresOfBlock_, event.time);
@@ -185,11 +194,20 @@ private:
         return true;
     }
 
-    double ShareOf(int64_t trace) const
+    static double EndOf(const SharedBandwidth& transfers) { return transfers.Idle() ? kNever : transfers.NextEnd(); }
+
+    void AdvanceTo(double time)
     {
-        const Cost& cost = options_.cost;
-        if (run_.traces[trace].seat.kind == CoreKind::kVector) return 1;
-        return options_.hot ? cost.cubeRateHot / cost.rateHot : cost.cubeRateCold / cost.rateCold;
+        memory_.AdvanceTo(time);
+        l2_.AdvanceTo(time);
+    }
+
+    void StartDma(int64_t trace, const Record& record)
+    {
+        const CoreKind kind = run_.traces[trace].seat.kind;
+        SharedBandwidth& transfers = path_.InL2(record) ? l2_ : memory_;
+        const double share = path_.Share(record, kind, PipeAt(kind, record.slot));
+        transfers.Start(path_.Bytes(record), share, trace, record.slot);
     }
 
     // After a core has gone on: is it at a SyncAll, or at its end? And who waited for its flags?
@@ -220,7 +238,7 @@ private:
             if (!ended_[other]) return;
             blockEnd = std::max(blockEnd, timeline_.cores[other].end);
         }
-        Post({blockEnd, 0, Event::Kind::kBlockEnd, run_.traces[trace].seat.block, 0, 0});
+        Post({blockEnd, 0, Event::Kind::kBlockEnd, run_.traces[trace].seat.block, nullptr});
     }
 
     void Arrive(size_t trace, double time)
@@ -239,7 +257,9 @@ private:
     const RunResult& run_;
     const TimelineOptions& options_;
     const std::function<void(const Span&)>& onSpan_;
+    const MemoryPath path_;
     SharedBandwidth memory_;
+    SharedBandwidth l2_;
     const size_t coresOfBlock_;
     const size_t blocks_;
     std::vector<std::unique_ptr<CoreTiming>> cores_;  // by trace
@@ -267,8 +287,11 @@ void CheckCost(const Cost& cost)
     require(cost.rateHot > 0, "rate_hot", "a positive number", cost.rateHot);
     require(cost.cubeRateCold > 0, "cube_rate_cold", "a positive number", cost.cubeRateCold);
     require(cost.cubeRateHot > 0, "cube_rate_hot", "a positive number", cost.cubeRateHot);
+    require(cost.cubeWriteRateHot > 0, "cube_write_rate_hot", "a positive number", cost.cubeWriteRateHot);
     require(cost.sharedCold > 0, "shared_cold", "a positive number", cost.sharedCold);
     require(cost.sharedHot > 0, "shared_hot", "a positive number", cost.sharedHot);
+    require(cost.scatteredRowBytes >= 0, "scattered_row_bytes", "at least 0", cost.scatteredRowBytes);
+    require(cost.sameAddressRead >= 0, "same_address_read", "at least 0", cost.sameAddressRead);
 }
 
 }  // namespace

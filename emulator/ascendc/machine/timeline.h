@@ -38,6 +38,7 @@ struct CoreTimes {
 
 struct Timeline {
     double cycles = 0;  // from the start of the first block to the end of the last
+    double launchMicroseconds = 0;  // what the launch takes besides
     std::vector<CoreTimes> cores;
 };
 

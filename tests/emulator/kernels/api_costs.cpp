@@ -19,6 +19,27 @@ __aicore__ inline LocalTensor<T> At(TBuf<TPosition::VECCALC>& buffer, uint32_t k
     return buffer.GetWithOffset<T>(20 * 1024 / sizeof(T), kib * 1024);
 }
 
+template <typename Call>
+__aicore__ inline void From(GM_ADDR x, Call call)
+{
+    TPipe pipe;
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, 16 * 1024);
+    GlobalTensor<half> global;
+    global.SetGlobalBuffer(reinterpret_cast<__gm__ half*>(x));
+    call(buffer.Get<half>(), global);
+}
+
+#define COPY_KERNEL(name, statement)                                    \
+    __global__ __aicore__ void name(GM_ADDR x)                          \
+    {                                                                   \
+        From(x, [](const LocalTensor<half>& d, GlobalTensor<half>& g) { \
+            const DataCopyPadExtParams<half> noPad{false, 0, 0, 0};     \
+            statement;                                                  \
+            (void)noPad;                                                \
+        });                                                             \
+    }
+
 #define COST_KERNEL(name, statement)                                                             \
     __global__ __aicore__ void name()                                                            \
     {                                                                                            \
@@ -74,4 +95,13 @@ COST_KERNEL(conflict_three_banks_of_a_group, Add(At<float>(b, 144)[64], At<float
 COST_KERNEL(conflict_row_layout, MulAddDst(d, hx, hy, 64, 16, BinaryRepeatParams(1, 0, 8, 8, 0, 32)))
 COST_KERNEL(no_conflict_broadcast, Mul(d, x, y, 64, 64, BinaryRepeatParams(1, 1, 0, 8, 8, 1)))
 COST_KERNEL(no_conflict_in_place, Adds(x, x, 1.0f, 4096))
+// copies of rows, in bytes: how many, how long, the gap between them
+COPY_KERNEL(pair_of_rows, DataCopyPad(d, g, DataCopyExtParams(2, 256, 768, 0, 0), noPad))
+COPY_KERNEL(rows_together, DataCopyPad(d, g, DataCopyExtParams(2, 256, 0, 0, 0), noPad))
+COPY_KERNEL(single_row, DataCopyPad(d, g, DataCopyExtParams(1, 256, 0, 0, 0), noPad))
+COPY_KERNEL(rows_of_a_line, DataCopyPad(d, g, DataCopyExtParams(2, 512, 512, 0, 0), noPad))
+COPY_KERNEL(rows_by_blocks, DataCopy(d, g, DataCopyParams(3, 4, 12, 0)))
+COPY_KERNEL(plain_count, DataCopy(d, g, 1024))
+COPY_KERNEL(rows_past_the_l2, g.SetL2CacheHint(CacheMode::CACHE_MODE_DISABLE);
+            DataCopyPad(d, g, DataCopyExtParams(128, 128, 896, 0, 0), noPad))
 }

@@ -169,6 +169,49 @@ void slow_copy(uint8_t* x, uint8_t*)
     copy.DmaCost(64, 1, 77);
 }
 
+void workspace_and_back(uint8_t*, uint8_t*, uint8_t* workspace)
+{
+    const LocalView tile = Buffer(1600);
+    Fill(tile, 0, 1600);
+    Order(Pipe::kV, Pipe::kMte3);
+    CopyOut(workspace, tile, 1600);
+    Order(Pipe::kMte3, Pipe::kMte2);
+    CopyIn(Buffer(1600), workspace, 1600);
+}
+
+void cube_copy_out(uint8_t*, uint8_t* y)
+{
+    OneCubeTwoVectors();
+    if (!IsCube()) return;
+    const LocalView tile = BufferIn(Memory::kL0C, 1600);
+    Multiply(tile, 1600);
+    Order(Pipe::kM, Pipe::kFix);
+    FixOut(y, tile, 1600);
+}
+
+void copy_past_the_l2(uint8_t* x, uint8_t*)
+{
+    GmView view;
+    view.base = x;
+    view.pastL2 = true;
+    const LocalView tile = Buffer(1600);
+    Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
+    std::memcpy(copy.Write(tile, 0, 1600), copy.ReadGm(view, 0, 1600), 1600);
+    copy.DmaCost(1600);
+}
+
+void two_rows(uint8_t* x, uint8_t*)
+{
+    const LocalView tile = Buffer(512);
+    Instruction copy(Pipe::kMte2, "CopyIn", Where::Here());
+    for (int row = 0; row < 2; ++row)
+        std::memcpy(copy.Write(tile, row * 256, 256), copy.ReadGm(x + row * 1024, 256), 256);
+    copy.DmaCost(512);
+    copy.GmRows(2, 256);
+}
+
+void copies_of_own_lines(uint8_t* x, uint8_t*) { CopyIn(Buffer(), x + BlockIdx() * 512); }
+
 void faulty(uint8_t*, uint8_t*) { Wait(Pipe::kV, Pipe::kS); }
 
 }  // extern "C"

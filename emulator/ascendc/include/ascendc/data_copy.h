@@ -67,6 +67,8 @@ inline void CopyIn(const CallSite& site, const LocalView& dst, const GmView& src
         WritePadding(instruction, dst, start + padding.left + copy.bytes, padding.right + padding.tail, padding);
     }
     instruction.DmaCost(copy.count * copy.bytes);
+    const bool apart = copy.count == 1 || copy.sourceStep != copy.bytes;
+    instruction.GmRows(apart ? copy.count : 1, apart ? copy.bytes : copy.count * copy.bytes);
 }
 
 inline void CopyOut(const CallSite& site, const GmView& dst, const LocalView& src, const BlockCopy& copy)
