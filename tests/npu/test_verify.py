@@ -10,13 +10,22 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from emulator.acl.environment import in_emulator
+from tests.cli.command import toptheta
+from tests.verify.modelled_device import PLANTED, QUICK, model_runs
+from toptheta_npu.benchmark import clocks
+from toptheta_npu.benchmark.clocks import Timing
+from toptheta_npu.benchmark.constants import read_constants
+from toptheta_npu.benchmark.shapes import parse_shape
+from toptheta_npu.verify import times
 from toptheta_npu.verify.points import POINTS, choose
 from toptheta_npu.verify.runner import run_points
+from toptheta_npu.verify.times import modelled
 
 pytestmark = pytest.mark.skipif(not in_emulator(), reason="on hardware the command itself is the test")
 
@@ -118,6 +127,33 @@ def test_the_command_says_what_to_do_and_ends_with_1(tmp_path: Path) -> None:
     assert "Failed: mask-bits." in done.stdout
     (entry,) = json.loads(file.read_text())["checks"]
     assert not entry["passed"]
+
+
+def test_calibration_finds_constants_in_modelled_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it but the clock, which gives what the model says of a device with other constants."""
+    shapes = [parse_shape(text) for text in QUICK]
+    planted = iter(modelled(model_runs(), PLANTED))
+    monkeypatch.setattr(times, "SHAPES", shapes)
+    monkeypatch.setattr(times, "cache_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(times, "_HOST_CALLS", 1)
+    monkeypatch.setattr(times, "make_timer", lambda device: None)
+    monkeypatch.setattr(times, "npu_task_durations", lambda calls, copies, rounds: {})
+    monkeypatch.setattr(
+        times, "interleaved_medians",
+        lambda calls, copies, rounds, timer: {name: Timing(*[next(planted) / 1e6] * 3) for name in calls},
+    )  # fmt: skip
+    monkeypatch.setattr(clocks, "is_emulated", lambda device: False)
+    command, file = import_module("toptheta_npu.cli.verify"), tmp_path / "hour.json"
+    command._calibrate(command.make_console(), command._header(), file)
+    stored = json.loads(file.read_text())
+    assert len(stored["times"]) == len(shapes) * len(times.VARIANTS)
+    assert all(entry["host"] > 0 for entry in stored["times"])
+    found = read_constants(file).by_name
+    assert found.keys() == PLANTED.keys()
+    for name, constant in found.items():
+        # a device draws other queries and keys than a CPU, which a flag of 0.1 us in 20 does not survive
+        assert abs(constant.value - PLANTED[name]) < max(0.05 * PLANTED[name], 3 * constant.standard_error), name
+    assert toptheta("benchmark", "--device", "model", "--constants", str(file), "--shape", QUICK[0]) == 0
 
 
 def _main() -> None:

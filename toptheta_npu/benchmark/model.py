@@ -15,9 +15,6 @@ import torch
 from ..errors import TopThetaBackendError, TopThetaValueError
 from .inputs import Inputs
 
-#: What a launch takes beside its cores, without and with cube cores.
-LAUNCH, LAUNCH_MIXED = "launch_microseconds", "launch_mixed_microseconds"
-
 
 def host_model() -> Any:
     """The module that runs the operator on the host model.
@@ -38,7 +35,7 @@ def known_constants() -> frozenset[str]:
     """The names that a set of constants may have."""
     host_model()
     fields = importlib.import_module("emulator.ascendc.library").CCost._fields_
-    return frozenset(name for name, _ in fields) | {LAUNCH, LAUNCH_MIXED}
+    return frozenset(name for name, _ in fields)
 
 
 def check_names(constants: Mapping[str, float], argument: str) -> None:
@@ -62,12 +59,8 @@ class ModelRun:
     run: Any
 
     def microseconds(self, cache: Literal["cold", "hot"], constants: Mapping[str, float]) -> float:
-        """Modelled time of the call, its launch included; constants that are not given have the model's own values."""
-        launches = {name: constants[name] for name in (LAUNCH, LAUNCH_MIXED) if name in constants}
-        timeline = self.run.timeline(cache, **{name: constants[name] for name in constants.keys() - launches.keys()})
-        launch = launches.get(LAUNCH_MIXED if "cube" in timeline.kinds else LAUNCH)
-        modelled = getattr(timeline, "launch_microseconds", 0.0)
-        return float(timeline.microseconds + (modelled if launch is None else launch))
+        """Modelled time of the call, its launch included; constants that are not given have the expected values."""
+        return float(self.run.timeline(cache, **constants).with_launch)
 
 
 def run_model(inputs: Inputs, *, dense: bool = False, cores: tuple[int, int] = (24, 48)) -> ModelRun:

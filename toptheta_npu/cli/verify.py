@@ -121,9 +121,8 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
         TopThetaNotImplementedError: the device is emulated: its times are modelled, not measured.
     """
     from ..benchmark.clocks import is_emulated
-    from ..benchmark.model import known_constants
     from ..verify import times
-    from ..verify.fit import fit, free_constants
+    from ..verify.fit import FREE, fit
 
     if is_emulated(_DEVICE):
         raise TopThetaNotImplementedError(
@@ -138,10 +137,7 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
         )
     runs = [one.model for one in measured]
     console.print("Fitting the model's constants ...")
-    fitted = fit(
-        lambda constants: times.modelled(runs, constants), [one.microseconds for one in measured],
-        free_constants(known_constants()),
-    )  # fmt: skip
+    fitted = fit(lambda constants: times.modelled(runs, constants), [one.microseconds for one in measured], FREE)
     _show(console, measured, fitted)
     constants = {name: asdict(constant) for name, constant in fitted.constants.items()}
     stored |= {"constants": constants, "times": times.as_json(measured, fitted.modelled), "spread": fitted.spread}
@@ -154,11 +150,11 @@ def _show(console: Console, measured: Sequence[Measured], fitted: Fit) -> None:
     from .._tables import Table
 
     rows = [
-        (str(one.shape), "-inf" if one.role == "own dense" else "keeps k", f"{one.microseconds:.1f}",
+        (str(one.shape), one.variant, f"{one.microseconds:.1f}",
          f"{modelled:.1f}", f"{one.host * 1e6:.1f}")
         for one, modelled in zip(measured, fitted.modelled, strict=True)
     ]  # fmt: skip
-    print_table(console, Table("Cold caches, µs", ("shape", "θ", "measured", "modelled", "host"), rows))
+    print_table(console, Table("Cold caches, µs", ("shape", "variant", "measured", "modelled", "host"), rows))
     constants = [
         (name, f"{constant.value:.4g}", f"{constant.standard_error:.2g}", constant.unit)
         for name, constant in fitted.constants.items()

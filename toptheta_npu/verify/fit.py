@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,11 +42,6 @@ FREE: tuple[Free, ...] = (
     Free({"sync_all_microseconds": 1}, 1.5, "us"),
     Free({"cross_core_flag": 1}, 200.0, "cycles"),
 )
-
-
-def free_constants(known: Collection[str]) -> tuple[Free, ...]:
-    """Those of `FREE` that a model with these constants has."""
-    return tuple(free for free in FREE if set(free.sets) <= set(known))
 
 
 @dataclass(frozen=True)

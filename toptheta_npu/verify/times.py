@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from ..benchmark.clocks import Timing, interleaved_medians, make_timer, npu_task_durations
-from ..benchmark.contenders import list_contenders
+from ..benchmark.contenders import Call, list_contenders
 from ..benchmark.environment import cache_bytes, device_name, free_bytes
-from ..benchmark.inputs import check_memory, count_copies, make_inputs
-from ..benchmark.measure import Row, check_answer
+from ..benchmark.inputs import Inputs, check_memory, count_copies, make_inputs
+from ..benchmark.measure import Row, TopThetaWrongResultError, check_answer
 from ..benchmark.model import ModelRun, run_model
 from ..benchmark.shapes import Shape, parse_shape
 from ..benchmark.templates import core_counts
@@ -32,7 +32,9 @@ SHAPES: tuple[Shape, ...] = tuple(
         "heads=32/8,n=32768,k=2048", "heads=64/8,n=8192,k=512",
     )
 )  # fmt: skip
-_ROLES = ("sparse", "own dense")
+#: What every shape is timed with: its thresholds, -inf, and sequences without keys, which leave nothing but the launch.
+#: Without the last, nothing would tell a launch with cube cores from the one flag that its first scores wait for.
+VARIANTS = ("keeps k", "-inf", "no keys")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Measured:
     """One call on the device, with cold caches.
 
     Attributes:
-        role: "sparse", or "own dense" for a threshold of -inf.
+        variant: of `VARIANTS`.
         call: seconds from the device's clock.
         task: seconds that its kernel was on the device, from the profiler; None where that saw none.
         host: seconds that a call takes the host.
@@ -48,7 +50,7 @@ class Measured:
     """
 
     shape: Shape
-    role: str
+    variant: str
     call: Timing
     task: Timing | None
     host: float
@@ -64,7 +66,7 @@ class Measured:
 def measure(
     shapes: Sequence[Shape], device: str, rounds: int = ROUNDS, progress: Callable[[Shape], None] = lambda shape: None
 ) -> list[Measured]:
-    """Time both thresholds of every shape in interleaved rounds, once the answers are right.
+    """Time the variants of every shape in interleaved rounds, once their answers are right.
 
     Raises:
         TopThetaNotImplementedError: the device is emulated.
@@ -79,16 +81,45 @@ def measure(
         copies = count_copies(shape, cache_bytes(device), cold=True)
         check_memory(shape, copies, free_bytes(device))
         inputs = make_inputs(shape, device, copies)
-        calls: dict[str, Any] = {}
-        for contender in list_contenders(device):
-            if contender.role in _ROLES:
-                calls[contender.role] = check_answer(contender, inputs, Row(contender.name, contender.role))
+        calls = checked_calls(inputs, device)
         timings = interleaved_medians(calls, copies, rounds, timer)
         tasks = npu_task_durations(calls, copies, rounds)
-        for role, call in calls.items():
-            modelled = run_model(inputs, dense=role == "own dense", cores=cores)
-            measured.append(Measured(shape, role, timings[role], tasks.get(role), _on_host(call, device), modelled))
+        for variant, call in calls.items():
+            model = model_of(inputs, variant, cores)
+            measured.append(
+                Measured(shape, variant, timings[variant], tasks.get(variant), _on_host(call, device), model)
+            )
     return measured
+
+
+def checked_calls(inputs: Inputs, device: str) -> dict[str, Call]:
+    """The call of every variant, once its answer is right.
+
+    Raises:
+        TopThetaWrongResultError: an answer is wrong.
+    """
+    own = {contender.role: contender for contender in list_contenders(device)}
+    calls = {}
+    for variant, role in zip(VARIANTS, ("sparse", "own dense"), strict=False):
+        call = check_answer(own[role], inputs, Row(own[role].name, role))
+        assert call is not None  # None is for code of others
+        calls[variant] = call
+    calls["no keys"] = own["sparse"].make(_without_keys(inputs))
+    if calls["no keys"](0).any():
+        raise TopThetaWrongResultError(
+            f"sequences of length 0: expected an output of 0, got another for {inputs.shape}"
+        )
+    return calls
+
+
+def model_of(inputs: Inputs, variant: str, cores: tuple[int, int]) -> ModelRun:
+    """The same call on the host model."""
+    chosen = _without_keys(inputs) if variant == "no keys" else inputs
+    return run_model(chosen, dense=variant == "-inf", cores=cores)
+
+
+def _without_keys(inputs: Inputs) -> Inputs:
+    return replace(inputs, lengths=torch.zeros(inputs.shape.batch, dtype=torch.int64, device=inputs.query.device))
 
 
 def _on_host(call: Callable[[int], object], device: str) -> float:
@@ -112,7 +143,7 @@ def as_json(measured: Sequence[Measured], explained: Sequence[float]) -> list[di
     """Plain values in microseconds, one entry for each call."""
     return [
         {
-            "shape": asdict(one.shape), "threshold": "-inf" if one.role == "own dense" else "keeps k",
+            "shape": asdict(one.shape), "variant": one.variant,
             "call": _microseconds(one.call), "task": None if one.task is None else _microseconds(one.task),
             "host": one.host * 1e6, "modelled": model,
         }
