@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..benchmark.clocks import Timing, interleaved_medians, make_timer, npu_task_durations
-from ..benchmark.contenders import Call, list_contenders
+from ..benchmark.contenders import Call, Role, list_contenders
 from ..benchmark.environment import cache_bytes, device_name, free_bytes
 from ..benchmark.inputs import Inputs, check_memory, count_copies, make_inputs
 from ..benchmark.measure import Row, TopThetaWrongResultError, check_answer
@@ -32,9 +32,10 @@ SHAPES: tuple[Shape, ...] = tuple(
         "heads=32/8,n=32768,k=2048", "heads=64/8,n=8192,k=512",
     )
 )  # fmt: skip
+_ROLES: dict[str, Role] = {"keeps k": "sparse", "-inf": "own dense"}
 #: What every shape is timed with: its thresholds, -inf, and sequences without keys, which leave nothing but the launch.
 #: Without the last, nothing would tell a launch with cube cores from the one flag that its first scores wait for.
-VARIANTS = ("keeps k", "-inf", "no keys")
+VARIANTS = (*_ROLES, "no keys")
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def checked_calls(inputs: Inputs, device: str) -> dict[str, Call]:
     """
     own = {contender.role: contender for contender in list_contenders(device)}
     calls = {}
-    for variant, role in zip(VARIANTS, ("sparse", "own dense"), strict=False):
+    for variant, role in _ROLES.items():
         call = check_answer(own[role], inputs, Row(own[role].name, role))
         assert call is not None  # None is for code of others
         calls[variant] = call
