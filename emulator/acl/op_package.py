@@ -23,7 +23,7 @@ VENDOR = "toptheta"
 _SOURCES = Path(__file__).resolve().parent / "package"
 _EMULATOR = Path(__file__).resolve().parents[1]
 _CANN = _EMULATOR / "cann"
-_INTERFACE = _EMULATOR / "ascendc" / "machine" / "interface.h"
+_MACHINE_HEADERS = tuple(_EMULATOR / "ascendc" / "machine" / name for name in ("defects.h", "interface.h"))
 _KERNEL = REPOSITORY / "op_kernel" / "top_theta_incremental_attention.cpp"
 _DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
 _PYTHON = REPOSITORY / "toptheta_npu"
@@ -88,7 +88,7 @@ def op_library(signature: Mapping[str, Any] | None = None) -> Path:
         libraries = [f"-L{runtime}", "-lopapi", "-lascendcl", str(operator), "-ldl"]
         link(folder / "libcust_opapi.so", units, [*folders, *libraries])
 
-    inputs: list[str | Path] = [source, str(runtime), str(operator), _INTERFACE, *sources]
+    inputs: list[str | Path] = [source, str(runtime), str(operator), *_MACHINE_HEADERS, *sources]
     return cached_folder("operator", inputs, build) / "libcust_opapi.so"
 
 

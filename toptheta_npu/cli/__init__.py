@@ -23,6 +23,7 @@ from .inspect import inspect
 from .merge import merge
 from .plot import plot
 from .shell import Command
+from .verify import verify
 
 # rich's boxes cut the names of long options
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -36,6 +37,7 @@ app.command()(convert)
 app.command()(plot)
 app.command()(benchmark)
 app.command()(benchmark_generate)
+app.command()(verify)
 for registered in app.registered_commands:
     registered.cls = Command
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -12,18 +12,22 @@ from rich.markup import escape
 from .._files import check_writable, write_atomically
 from .._outputs import check_output_folder
 from ..errors import TopThetaValueError
+from .benchmark_model import read_given, run_on_model
 
 if TYPE_CHECKING:
     from ..benchmark.measure import ShapeResult
     from ..benchmark.shapes import Shape
 
-_CACHES = {"both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",)}
+_CACHES: dict[str, tuple[Literal["cold", "hot"], ...]] = {
+    "both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",),
+}  # fmt: skip
+_MODEL = "model"
 _ROUNDS_ON_CPU, _ROUNDS = 15, 50
 MOST_ROUNDS = 100_000
 
 
 def benchmark(
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu; in a clone also model.")] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
     ] = None,
@@ -36,6 +40,9 @@ def benchmark(
     rounds: Annotated[int | None, typer.Option(min=1, max=MOST_ROUNDS, help="Interleaved rounds per shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
+    constants: Annotated[
+        Path | None, typer.Option(help="With --device model: a file of toptheta verify, in place of its own constants.")
+    ] = None,
 ) -> None:
     """Compare Top-θ decode attention with the best dense attention of a device, cold and hot.
 
@@ -44,14 +51,29 @@ def benchmark(
     from ..benchmark.environment import check_device
 
     console = Console(highlight=False, width=max(Console().width, 176))
-    device = check_device(device)
     if cache not in _CACHES:
         raise TopThetaValueError("--cache", f"one of {', '.join(_CACHES)}", repr(cache))
+    if device == _MODEL:
+        _check_for_model(rounds, plots)
+        given = read_given(constants)
+        shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep)
+        prepare_outputs(json_file)
+        run_on_model(console, shapes, _CACHES[cache], given, json_file, own=own)
+        return
+    device = check_device(device)
+    if constants is not None:
+        raise TopThetaValueError("--constants", f"--device {_MODEL} beside it", f"--device {device}", "leave it out")
     shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep)
     prepare_outputs(json_file, plots)
     rounds = rounds or (_ROUNDS_ON_CPU if device == "cpu" else _ROUNDS)
     results = run(console, shapes, device, rounds, cache, skip_large=not own)
     finish(console, results, device, {"rounds": rounds, "cache": cache}, json_file, plots)
+
+
+def _check_for_model(rounds: int | None, plots: Path | None) -> None:
+    for option, given in (("--rounds", rounds), ("--plots", plots)):
+        if given is not None:
+            raise TopThetaValueError(option, f"nothing with --device {_MODEL}", str(given), "leave it out")
 
 
 def choose_shapes(

@@ -12,11 +12,13 @@
 #include "error.h"
 #include "kernel_run.h"
 #include "memory.h"
+#include "runtime_defects.h"
 #include "settings.h"
 
 namespace acl_emulator {
 namespace {
 
+using ascendc_host::Defect;
 using ascendc_host::Role;
 
 constexpr uint32_t kUbBytes = 192 * 1024;
@@ -128,6 +130,7 @@ aclnnStatus OperatorCall::RunTiling()
         return Fail(kInferShapeError, CannErrorMessage());
     }
     if (const aclnnStatus status = CheckOutputs(inferred); status != ACL_SUCCESS) return status;
+    if (Plants(Defect::kStridesIgnored)) ForgetStrides(definition_, inputs_, attributes_);
     const Settings& settings = GetSettings();
     const CannPlatform platform = {settings.cubeCores, settings.vectorCores, kUbBytes, kL2Bytes, kSystemWorkspace};
     if (CannRunTiling(inputs.data(), attributes_.data(), outputs.data(), &platform, &tiling_) != 0) {
@@ -213,7 +216,7 @@ aclOpExecutor::Work OperatorCall::Launch(void* workspace) const
     run.tiling.assign(tiling_.data, tiling_.data + tiling_.dataBytes);
     run.blocks = tiling_.blockDim;
     run.tilingKey = tiling_.key;
-    return run;
+    return WithPlantedDefect(std::move(run), definition_, inputs_, outputs_);
 }
 
 }  // namespace acl_emulator

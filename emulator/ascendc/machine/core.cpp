@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core_impl.h"
+#include "defects.h"
 #include "text.h"
 
 namespace ascendc_host {
@@ -24,7 +25,9 @@ CoreKind Core::Kind() const { return impl_->seat.kind; }
 int64_t Core::BlockIdx() const
 {
     const bool cube = impl_->seat.kind == CoreKind::kCube;
-    return cube ? impl_->seat.block : impl_->seat.block * TaskRation() + impl_->seat.subBlock;
+    if (cube) return impl_->seat.block;
+    if (Planted(Defect::kBlockIndexAcrossBlocks)) return impl_->seat.subBlock * BlockNum() + impl_->seat.block;
+    return impl_->seat.block * TaskRation() + impl_->seat.subBlock;
 }
 
 int64_t Core::SubBlockIdx() const { return impl_->seat.subBlock; }
@@ -88,6 +91,7 @@ std::string Core::Describe(const LocalView& view, uint64_t offset) const
 }
 std::string Core::DescribeLocal(uint32_t offset) const { return impl_->DescribeLocal(offset); }
 std::string Core::DescribeGm(const void* address) const { return impl_->machine.memory.Describe(address); }
+bool Core::InGm(const void* address, uint64_t bytes) const { return impl_->machine.memory.Find(address, bytes) >= 0; }
 
 // ---- registers -----------------------------------------------------------------------------------------------------
 

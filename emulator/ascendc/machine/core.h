@@ -107,6 +107,7 @@ public:
     std::string Describe(const LocalView& view, uint64_t offset) const;
     std::string DescribeLocal(uint32_t offset) const;
     std::string DescribeGm(const void* address) const;
+    bool InGm(const void* address, uint64_t bytes) const;  // whether all of it lies in one argument
 
     CoreImpl& Impl() { return *impl_; }
 

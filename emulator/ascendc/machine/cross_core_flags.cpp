@@ -1,6 +1,7 @@
 #include "cross_core_flags.h"
 
 #include "core_impl.h"
+#include "defects.h"
 #include "text.h"
 
 namespace ascendc_host {
@@ -80,6 +81,7 @@ void Core::CrossCoreWait(int flagId, Where where)
     RequireMixed(*impl_, "CrossCoreWaitFlag", where);
     RequireFlagId(*impl_, "CrossCoreWaitFlag", flagId, where);
     if (!impl_->EnterSync("CrossCoreWaitFlag", where)) return;
+    if (Planted(Defect::kCubeWaitsForNoFlag) && Kind() == CoreKind::kCube) return;
     BlockKnowledge known = impl_->knowledge.back();
     const auto incoming = [&](int partner) -> std::deque<FlagSetting>& {
         return impl_->flagsOfBlock.From(partner, impl_->seat.inBlock, flagId);

@@ -1,5 +1,8 @@
 // Flags, barriers and SyncAll of one core.
+#include <algorithm>
+
 #include "core_impl.h"
+#include "defects.h"
 #include "text.h"
 
 namespace ascendc_host {
@@ -86,6 +89,10 @@ void Core::WaitFlag(Pipe from, Pipe to, int eventId, Where where)
 void Core::Barrier(Pipe pipe, Where where)
 {
     if (Faulted() || !impl_->EnterSync("PipeBarrier", where)) return;
+    if (Planted(Defect::kTopOfUbTaken) && Kind() == CoreKind::kVector) {
+        constexpr uint32_t taken = 1024;
+        std::fill_n(Local(RegionOf(Memory::kUb).usable - taken), taken, uint8_t{0x5A});
+    }
     if (pipe == Pipe::kAll) {
         impl_->DrainAll();
         impl_->RecordSync(RecordKind::kBarrierAll, kScalar);
@@ -122,6 +129,7 @@ void Core::SyncAll(bool hardware, Where where)
     impl_->DrainAll();
     ++impl_->syncAllCalls;
     impl_->RecordSync(RecordKind::kSyncAll, kScalar);
+    if (Planted(Defect::kSyncAllLetsThrough)) return;
     const CoreScheduler::Meeting meeting = impl_->machine.scheduler.SyncAll(impl_->seat.index);
     impl_->log.NextEpoch(static_cast<uint32_t>(impl_->knowledge.size() - 1));
     if (meeting == CoreScheduler::Meeting::kAllArrived) return;

@@ -10,6 +10,7 @@
 
 #include "library_calls.h"
 #include "repeat_params.h"
+#include "machine/defects.h"
 #include "vector_lanes.h"
 
 namespace ascendc_host {
@@ -40,12 +41,13 @@ template <typename T, typename Other>
 void CompareRepeat(AscendC::CMPMODE mode, uint8_t* bits, const LaneCursor<T>& left, uint32_t repeat, Other other)
 {
     constexpr uint32_t lanes = kLanesOf<T>;
+    const uint32_t order = Planted(Defect::kReversedMaskBits) ? 7 : 0;
     for (uint32_t byte = 0; byte < lanes / 8; ++byte) {
         uint32_t value = 0;
         for (uint32_t bit = 0; bit < 8; ++bit) {
             const uint32_t lane = byte * 8 + bit;
             const T a = LoadLanes<T, 1>(left.At(repeat, lane))[0];
-            value |= static_cast<uint32_t>(Holds<T>(mode, a, other(repeat, lane))) << bit;
+            value |= static_cast<uint32_t>(Holds<T>(mode, a, other(repeat, lane))) << (bit ^ order);
         }
         bits[byte] = static_cast<uint8_t>(value);
     }

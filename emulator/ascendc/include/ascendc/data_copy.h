@@ -10,6 +10,7 @@
 #include "library_calls.h"
 #include "operand_checks.h"
 #include "repeat_params.h"
+#include "machine/defects.h"
 #include "tensor.h"
 #include "vector_shape.h"
 
@@ -196,7 +197,8 @@ void RunPadIn(const CallSite& site, const AscendC::LocalTensor<T>& dst, const As
     BlockCopy copy;
     copy.count = params.blockCount;
     copy.bytes = params.blockLen;
-    copy.sourceStep = copy.bytes + params.srcStride;
+    const uint32_t gap = Planted(Defect::kWideGapsWrap) ? params.srcStride % (1u << 30) : params.srcStride;
+    copy.sourceStep = copy.bytes + gap;
     copy.targetStep = padding.left + copy.bytes + padding.right + padding.tail +
                       static_cast<uint64_t>(params.dstStride) * kBlockBytes;
     CopyIn(site, dst.View(), src.View(), copy, padding);

@@ -10,6 +10,7 @@
 
 #include "cube_params.h"
 #include "operand_checks.h"
+#include "machine/defects.h"
 #include "tensor.h"
 #include "vector_shape.h"
 
@@ -79,13 +80,17 @@ inline void CopyNd2Nz(const CallSite& site, const LocalView& dst, const GmView& 
     if (rows * rowBytes == 0) return;
     Instruction instruction(Pipe::kMte2, site.call, site.where);
     instruction.CheckAligned(dst, kBlockBytes, "dstLocal");
-    const uint64_t step = params.dstNzC0Stride * kBlockBytes;
+    const bool rowByRow = Planted(Defect::kFractalsRowByRow);
+    const uint64_t fractalBytes = 16 * kBlockBytes;
+    const uint64_t pieces = (rowBytes + kBlockBytes - 1) / kBlockBytes;
+    const uint64_t step = rowByRow ? fractalBytes : params.dstNzC0Stride * kBlockBytes;
     LandingBlocks landing;
     for (uint64_t matrix = 0; matrix < params.ndNum; ++matrix) {
         for (uint64_t row = 0; row < params.nValue; ++row) {
             const uint64_t from = (matrix * params.srcNdMatrixStride + row * params.srcDValue) * elementBytes;
-            const uint64_t to =
-                matrix * params.dstNzMatrixStride * elementBytes + row * params.dstNzNStride * kBlockBytes;
+            const uint64_t inMatrix = rowByRow ? row / 16 * pieces * fractalBytes + row % 16 * kBlockBytes
+                                               : row * params.dstNzNStride * kBlockBytes;
+            const uint64_t to = matrix * params.dstNzMatrixStride * elementBytes + inMatrix;
             SpreadRow(instruction, dst, to, step, instruction.ReadGm(src, from, rowBytes), rowBytes, landing);
         }
     }

@@ -11,6 +11,7 @@
 #include "library_calls.h"
 #include "mmad.h"
 #include "operand_checks.h"
+#include "machine/defects.h"
 #include "tensor.h"
 #include "vector_shape.h"
 
@@ -72,8 +73,13 @@ inline void RunFixpipe(const CallSite& site, const GmView& dst, const LocalView&
     Instruction instruction(Pipe::kFix, site.call, site.where);
     instruction.CheckAligned(src, kResultRowBytes, "srcLocal");
     const uint64_t rowBytes = params.nSize * sizeof(float);
-    for (uint64_t row = 0; row < params.mSize; ++row) {
-        uint8_t* target = instruction.WriteGm(dst, row * params.dstStride * sizeof(float), rowBytes);
+    const bool whole = Planted(Defect::kFixpipeWritesWholeFractals);
+    const uint64_t rows = whole ? CubeBlocks(params.mSize) * kCubeEdge : params.mSize;
+    const auto* first = static_cast<const uint8_t*>(dst.base);
+    for (uint64_t row = 0; row < rows; ++row) {
+        const uint64_t offset = row * params.dstStride * sizeof(float);
+        if (row >= params.mSize && !Core::Current().InGm(first + offset, rowBytes)) break;  // of the planted defect
+        uint8_t* target = instruction.WriteGm(dst, offset, rowBytes);
         for (uint64_t at = 0, block = 0; at < rowBytes; at += kResultRowBytes, ++block) {
             const uint64_t bytes = std::min<uint64_t>(kResultRowBytes, rowBytes - at);
             const uint64_t from = (block * params.srcStride + row) * kResultRowBytes;

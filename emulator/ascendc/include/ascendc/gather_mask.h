@@ -11,6 +11,7 @@
 
 #include "duplicate.h"
 #include "library_calls.h"
+#include "machine/defects.h"
 #include "repeat_params.h"
 #include "vector_lanes.h"
 
@@ -116,7 +117,8 @@ uint64_t FinishGather(Instruction& instruction, const GatherRange& range, uint32
     constexpr uint32_t lanes = kRepeatBytes / sizeof(T);
     const uint64_t steps = range.repeats * ((range.perRepeat + lanes - 1) / lanes);
     instruction.ComputeCost(static_cast<double>(steps), lanes / RateOf<VectorOp::kGatherMask, sizeof(T), sizeof(T)>());
-    Core::Current().WriteRegister(Register::kGatherMaskCount, kept);
+    const bool dropped = Planted(Defect::kGatherMaskCountsDropped);
+    Core::Current().WriteRegister(Register::kGatherMaskCount, dropped ? range.perRepeat * range.repeats - kept : kept);
     CurrentMask() = MaskRegister{false, 0, mask};
     return Core::Current().AutoSync() ? kept : kUnfinishedCount;
 }

@@ -14,6 +14,7 @@
 #include "cube_params.h"
 #include "library_calls.h"
 #include "operand_checks.h"
+#include "machine/defects.h"
 #include "tensor.h"
 #include "vector_shape.h"
 
@@ -65,6 +66,9 @@ CubeRow LoadCubeRow(Instruction& instruction, const LocalView& view, uint64_t of
     std::memcpy(raw.data(), instruction.Read(view, offset, count * sizeof(T)), count * sizeof(T));
     CubeRow row;
     for (uint32_t i = 0; i < kCubeEdge; ++i) row[i] = ToFloat(raw[i]);
+    if (Planted(Defect::kMmadDropsNan)) {
+        for (float& number : row) number = number == number ? number : 0.0f;
+    }
     return row;
 }
 

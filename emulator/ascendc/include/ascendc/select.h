@@ -9,6 +9,7 @@
 #include <string>
 
 #include "library_calls.h"
+#include "machine/defects.h"
 #include "repeat_params.h"
 #include "vector_lanes.h"
 
@@ -39,8 +40,12 @@ inline uint64_t SelectMaskBytes(AscendC::SELMODE mode, const VectorShape& shape)
 
 template <typename T>
 void SelectLanes(const VectorShape& shape, AscendC::SELMODE mode, const uint8_t* bits, const Operand<T>& to,
-                 const Operand<T>& first, const SelectSource<T>& second)
+                 Operand<T> first, const SelectSource<T>& second)
 {
+    if (Planted(Defect::kSelectStridesIgnored)) {
+        first.blockStride = 1;
+        first.repeatStride = kBlocksPerRepeat;
+    }
     const LaneCursor<T> target(to);
     const LaneCursor<T> one(first);
     const LaneCursor<T> zero(second.tensor == nullptr ? first : *second.tensor);

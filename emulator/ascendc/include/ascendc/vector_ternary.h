@@ -7,17 +7,21 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "machine/defects.h"
 #include "repeat_params.h"
 #include "vector_lanes.h"
 
 namespace ascendc_host {
 
 struct MulAddLane {
+    bool narrow = false;  // a planted defect: products of halves are rounded to half
+
     template <typename D, typename S>
     D operator()(D accumulator, S a, S b) const
     {
         const float product = static_cast<float>(a) * static_cast<float>(b);
         if constexpr (std::is_same_v<D, float>) {
+            if (std::is_same_v<S, half> && narrow) return accumulator + static_cast<float>(static_cast<half>(product));
             return accumulator + product;
         } else {
             return static_cast<D>(static_cast<float>(accumulator) + static_cast<float>(static_cast<D>(product)));
@@ -49,7 +53,7 @@ void RunMulAddDst(const CallSite& site, const std::optional<VectorShape>& shape,
                   const AscendC::BinaryRepeatParams& strides)
 {
     if (!shape) return;
-    RunAccumulate<VectorOp::kMulAddDst>(site, *shape, MulAddLane(),
+    RunAccumulate<VectorOp::kMulAddDst>(site, *shape, MulAddLane{Planted(Defect::kMultiplyAddInHalf)},
                                         Operand<D>("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride),
                                         Operand<S>("src0Local", src0, strides.src0BlkStride, strides.src0RepStride),
                                         Operand<S>("src1Local", src1, strides.src1BlkStride, strides.src1RepStride));

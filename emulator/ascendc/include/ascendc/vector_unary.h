@@ -6,17 +6,30 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
+#include "machine/defects.h"
 #include "repeat_params.h"
 #include "vector_lanes.h"
 
 namespace ascendc_host {
 
+// Without the lower bits where the defect is planted.
+inline float TenBits(Defect defect, float value)
+{
+    if (!Planted(defect)) return value;
+    uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(bits));
+    bits &= ~0x1fffu;
+    std::memcpy(&value, &bits, sizeof(bits));
+    return value;
+}
+
 struct ExpLane {
     template <typename T>
     T operator()(T a) const
     {
-        return static_cast<T>(std::exp(static_cast<float>(a)));
+        return static_cast<T>(TenBits(Defect::kExpInHalf, std::exp(static_cast<float>(a))));
     }
 };
 
@@ -24,7 +37,7 @@ struct LnLane {
     template <typename T>
     T operator()(T a) const
     {
-        return static_cast<T>(std::log(static_cast<float>(a)));
+        return static_cast<T>(TenBits(Defect::kLnInHalf, std::log(static_cast<float>(a))));
     }
 };
 

@@ -1,0 +1,27 @@
+"""A device with known constants: the model itself."""
+
+from __future__ import annotations
+
+import torch
+
+from toptheta_npu.benchmark.inputs import make_inputs
+from toptheta_npu.benchmark.model import ModelRun
+from toptheta_npu.benchmark.shapes import parse_shape
+from toptheta_npu.verify.times import VARIANTS, model_of
+
+PLANTED = {
+    "launch_microseconds": 9.0, "launch_mixed_microseconds": 20.0, "shared_cold": 48 * 13.0, "rate_cold": 13.0,
+    "scattered_row_bytes": 120.0, "sync_all_microseconds": 2.6, "cross_core_flag": 330.0,
+}  # fmt: skip
+#: Small ones, which the host model runs in a few seconds together; those of the command take longer.
+QUICK = (
+    "heads=48,n=256,k=16", "heads=48,n=1024,k=128", "heads=48,n=1024,k=128,head_dim=64", "heads=4,n=2048,k=128",
+    "heads=20,n=512,k=64", "heads=16/4,n=1024,k=64", "heads=16/4,n=4096,k=64", "heads=8/2,n=1024,k=64",
+)  # fmt: skip
+
+
+@torch.no_grad()
+def model_runs() -> list[ModelRun]:
+    """Every variant of every quick shape."""
+    inputs = [make_inputs(parse_shape(text), "cpu", copies=1) for text in QUICK]
+    return [model_of(each, variant, (24, 48)) for each in inputs for variant in VARIANTS]

@@ -1,0 +1,163 @@
+"""``toptheta verify``: the first hour on an NPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .._files import check_writable, write_atomically
+from ..errors import TopThetaNotImplementedError, TopThetaValueError
+from .printing import console as make_console
+from .printing import print_table
+
+if TYPE_CHECKING:
+    from ..verify.fit import Fit
+    from ..verify.runner import Outcome
+    from ..verify.times import Measured
+
+_DEVICE = "npu"
+
+
+def verify(
+    only: Annotated[list[str] | None, typer.Option(help="Name of a check; may be given several times.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the checks and what each takes for granted.")] = False,
+    times: Annotated[
+        bool, typer.Option("--times/--no-times", help="Also time 16 shapes and fit the model's constants.")
+    ] = True,
+    output: Annotated[Path | None, typer.Option(help="Write outcomes, times and constants here, as JSON.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="A check that takes longer counts as hanging.")] = 300,
+) -> None:
+    """Confirm on an NPU what the kernel takes for granted, then calibrate the model of its time.
+
+    Each check is a small call, compared with the PyTorch fallback on the CPU. The exit status is 1 if a check fails.
+    With --only, nothing is timed.
+    """
+    from ..verify.points import choose
+    from ..verify.report import listing
+
+    console = make_console()
+    points = choose(only or [])
+    if list_:
+        print_table(console, listing(points))
+        return
+    times = times and not only
+    if output is not None:
+        check_writable(output, "--output")
+    _require_npu()
+    if times:
+        from ..benchmark.model import host_model
+
+        host_model()  # a missing emulator is better told now than in half an hour
+    stored = _header()
+    outcomes = _run_checks(console, points, seconds, output, stored)
+    failed = [outcome.point.name for outcome in outcomes if not outcome.passed]
+    console.print(f"{len(outcomes) - len(failed)} of {len(outcomes)} checks passed.")
+    if failed:
+        console.print(f"[red]Failed:[/red] {', '.join(failed)}. Nothing is timed before they pass.")
+        raise typer.Exit(1)
+    if times:
+        _calibrate(console, stored, output)
+
+
+def _require_npu() -> None:
+    """Miss the device, or what it needs, in the words of this command."""
+    from ..benchmark.environment import check_device
+
+    try:
+        check_device(_DEVICE)
+    except TopThetaValueError as error:
+        raise TopThetaValueError("toptheta verify", error.expected, error.got, error.remedy) from error
+
+
+def _header() -> dict[str, Any]:
+    from ..benchmark.constants import SCHEMA
+    from ..benchmark.environment import device_name, environment
+
+    return {"schema": SCHEMA, "device": device_name(_DEVICE), "environment": dict(environment(_DEVICE))}
+
+
+def _run_checks(
+    console: Console, points: Sequence[Any], seconds: float, output: Path | None, stored: dict[str, Any]
+) -> list[Outcome]:
+    """Every point, each printed when it is done; the file has those that are done even if one hangs."""
+    from .. import use_backend
+    from ..verify.report import as_json, lines
+    from ..verify.runner import run_points
+
+    width = max(len(point.name) for point in points)
+    done: list[Outcome] = []
+
+    def show(outcome: Outcome) -> None:
+        done.append(outcome)
+        for line in lines(outcome, width):
+            console.print(line)
+
+    def save() -> None:
+        stored["checks"] = as_json(done)
+        _write(output, stored)
+
+    with use_backend("npu", device=_DEVICE):
+        outcomes = run_points(points, _DEVICE, seconds, show, gone=save)
+    save()
+    return outcomes
+
+
+def _write(output: Path | None, stored: dict[str, Any]) -> None:
+    if output is not None:
+        write_atomically(output, json.dumps(stored, indent=1) + "\n")
+
+
+def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) -> None:
+    """Time the shapes, fit the constants, print and write both.
+
+    Raises:
+        TopThetaNotImplementedError: the device is emulated: its times are modelled, not measured.
+    """
+    from ..benchmark.clocks import is_emulated
+    from ..verify import times
+    from ..verify.fit import FREE, fit
+
+    if is_emulated(_DEVICE):
+        raise TopThetaNotImplementedError(
+            "toptheta verify", "a device whose times are measured", "an emulated one, whose times are modelled",
+            "the checks are done; leave the times out with --no-times, or run it on an Ascend NPU",
+        )  # fmt: skip
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("times", total=len(times.SHAPES))
+        measured = times.measure(
+            times.SHAPES, _DEVICE, progress=lambda shape: bar.update(task, description=str(shape), advance=1)
+        )
+    runs = [one.model for one in measured]
+    console.print("Fitting the model's constants ...")
+    fitted = fit(lambda constants: times.modelled(runs, constants), [one.microseconds for one in measured], FREE)
+    _show(console, measured, fitted)
+    constants = {name: asdict(constant) for name, constant in fitted.constants.items()}
+    stored |= {"constants": constants, "times": times.as_json(measured, fitted.modelled), "spread": fitted.spread}
+    _write(output, stored)
+    if output is not None:
+        console.print(f"{output} written; use it with: toptheta benchmark --device model --constants {output}")
+
+
+def _show(console: Console, measured: Sequence[Measured], fitted: Fit) -> None:
+    from .._tables import Table
+
+    rows = [
+        (str(one.shape), one.variant, f"{one.microseconds:.1f}",
+         f"{modelled:.1f}", f"{one.host * 1e6:.1f}")
+        for one, modelled in zip(measured, fitted.modelled, strict=True)
+    ]  # fmt: skip
+    print_table(console, Table("Cold caches, µs", ("shape", "variant", "measured", "modelled", "host"), rows))
+    constants = [
+        (name, f"{constant.value:.4g}", f"{constant.standard_error:.2g}", constant.unit)
+        for name, constant in fitted.constants.items()
+    ]
+    caption = f"The model misses the times by {fitted.spread:.1%} (root mean square)."
+    print_table(console, Table("Fitted constants", ("constant", "value", "standard error", "unit"), constants, caption))

@@ -1,0 +1,112 @@
+"""Points of a vector core: masks, counts, strides, arithmetic, and where its buffers and rows may lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .calls import PARTIAL, STATS, Call, Mismatch, check, compare, make_call, require_equal, run_on, thresholds
+
+#: Relative error of exp and ln; some units in the last place of float32.
+_ACCURATE = 4e-6
+_HALF_BYTES = torch.float16.itemsize
+#: DataCopyPad may skip less than this many bytes between two rows.
+_GAP_LIMIT = 2**31 - 1
+
+
+def mask_bits(device: str) -> None:
+    """Each head keeps one row, at another place of its byte; the V rows hold their numbers."""
+    heads, rows, dim = 8, 64, 16
+    kept = [9 * head % rows for head in range(heads)]
+    key = torch.zeros(1, heads, rows, dim, dtype=torch.float16)
+    key[0, range(heads), kept] = 1
+    value = torch.arange(rows).half().view(1, 1, rows, 1).expand(1, heads, rows, dim).contiguous()
+    query = torch.ones(1, heads, 1, dim, dtype=torch.float16)
+    call = Call({"query": query, "key": key, "value": value, "threshold": torch.full((heads,), 0.5)}, {"sdc": "none"})
+    (out,) = run_on(call, device, "incremental_attention")
+    read = out[0, :, 0, 0].tolist()
+    if read != kept:
+        shown = ", ".join(f"{row:g}" for row in read)
+        raise Mismatch(f"eight heads keep the rows {kept}, but the outputs are the V rows [{shown}]")
+    check(call, device)
+
+
+def gather_count(device: str) -> None:
+    """Two lists on one core, the longer first, of more than half and of less than half of the keys.
+
+    Behind the 64 keys the caches go on for as far as a row number of 16 bits reaches, so that a wrong count reads NaN
+    and nothing else.
+    """
+    rows, behind = 64, 2**16
+    call = make_call(2, 2, rows, 16, keep=[40, 20], lengths=[rows]).with_options(_path="gather")
+    padding = torch.full((1, 2, behind, 16), torch.nan, dtype=torch.float16)
+    long = {name: torch.cat([call[name], padding], 2) for name in ("key", "value")}
+    got = run_on(call, device, STATS, {name: tensor.to(device) for name, tensor in long.items()})
+    _require_counts(call, got)
+    compare(call, got)
+
+
+def select_strides(device: str) -> None:
+    """Two heads share a list, so that Select counts what each of them keeps."""
+    call = make_call(2, 1, 200, 64, keep=[20, 60])
+    got = run_on(call, device)
+    _require_counts(call, got)
+    compare(call, got)
+
+
+def _require_counts(call: Call, got: Sequence[Tensor]) -> None:
+    kept, wanted = got[2][0].tolist(), call.expected(STATS)[2][0].tolist()
+    if kept != wanted:
+        raise Mismatch(f"the heads keep {wanted} rows, but report {kept}")
+
+
+def multiply_add(device: str) -> None:
+    """Queries and keys whose products have more digits than float16; a few keys, so that errors do not average out."""
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(1, 8, n, 64, generator=generator).half() for n in (1, 4, 4))
+    call = Call({"query": query, "key": key, "value": value, "threshold": torch.full((8,), -torch.inf)})
+    check(call, device, close=1e-5)
+
+
+def exp_ln(device: str) -> None:
+    """Two keys a head, whose scores differ by 0, 1/8, 2/8, ...: sums and their logarithms against float64."""
+    heads = 64
+    difference = torch.arange(heads, dtype=torch.float64) / 8
+    query = torch.zeros(1, heads, 1, 16, dtype=torch.float16)
+    query[..., 0] = 1
+    key = torch.zeros(1, heads, 2, 16, dtype=torch.float16)
+    key[0, :, 1, 0] = -difference.half()
+    call = Call({"query": query, "key": key, "value": key, "threshold": torch.full((heads,), -torch.inf)},
+                {"scale_value": 1.0})  # fmt: skip
+    mass = (1 + (-difference).exp())[None]
+    require_equal("kept mass, a sum of Exp,", run_on(call, device, PARTIAL)[2], mass, _ACCURATE * mass)
+    lse = mass.log()
+    require_equal("lse, a Ln,", run_on(call, device, STATS)[1], lse, _ACCURATE * (1 + lse))
+
+
+def unified_buffer(device: str) -> None:
+    """Lists of every length about that of the last buffer, which ends at the limit of the Unified Buffer."""
+    heads, rows = 48, 1536
+    call = make_call(heads, heads, rows, 128)
+    key = call["key"].clone()
+    key[:, :, 512:] = 0  # all that is kept lies in one chunk, which is not the last
+    call = call.with_tensors(key=key)
+    check(call.with_tensors(threshold=thresholds(call, [40 + head for head in range(heads)])), device)
+
+
+def wide_gaps(device: str) -> None:
+    """The first and the third of three V rows, just less than 2^31 bytes apart, which is one command, or just more."""
+    dim = 16
+    call = make_call(1, 1, 3, dim).with_options(_path="gather")
+    key = call["query"].repeat(1, 1, 3, 1)
+    key[0, 0, 1] = 0
+    call = call.with_tensors(key=key)
+    call = call.with_tensors(threshold=thresholds(call, [2]))
+    below = (_GAP_LIMIT // 64 * 32) // _HALF_BYTES + dim  # twice the stride less a row is the gap
+    room = torch.empty(2 * (below + 16) + dim, dtype=torch.float16, device=device)
+    for stride in (below, below + 16):
+        value = room.as_strided((1, 1, 3, dim), (3 * stride, 3 * stride, stride, 1))
+        value.copy_(call["value"].to(device))
+        check(call, device, placed={"value": value})
