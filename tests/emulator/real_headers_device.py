@@ -163,14 +163,10 @@ def _shim() -> _Shim:
 
 def _declarations(text: str) -> str:
     """The toolkit's list, which was made for CPUs, with what only address spaces show put right."""
-    # with several memories, a cache line of the Unified Buffer takes another function than one of global memory
-    text = text.replace(
-        "void dcci(__gm__ void* dst",
-        "void dcci(__ubuf__ void* dst, uint64_t entire, uint64_t type);\nvoid dcci(__gm__ void* dst",
-        1,
-    )
+    # a cache line of the Unified Buffer is not one of global memory
+    text = re.sub(r"(void dcci\()__gm__( [^)]*\);)", r"\g<0>\n\1__ubuf__\2", text)
     # an integer fits both an integer and the compiler's half
-    text = re.sub(r"void create_cbuf_matrix\(__cbuf__ uint32_t\* dst, int64_t repeat, half value\);\n", "", text)
+    text = re.sub(r"void create_cbuf_matrix\(__cbuf__ uint32_t[^)]*\bhalf\b[^)]*\);", "", text)
     # copies to L0B of bfloat16 go to L0B
     return re.sub(r"(void load_cbuf_to_cb\()__ca__( bfloat16_t\*)", r"\1__cb__\2", text)
 
