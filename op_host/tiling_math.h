@@ -243,6 +243,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
         PlaceSection(SumsHeadBlocks(data) ? static_cast<uint64_t>(UnitsOf(data)) * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
     tiling.key = cube ? kTilingKeyCube : split ? kTilingKeySplit : kTilingKeyWhole;
+    tiling.key += data.placement == kPostSoftmax ? kTilingKeyPostSoftmax : 0;
     tiling.blockDim = cube ? data.cores / kPairCores : data.cores;
     tiling.scheduleMode = split ? kScheduleAllAtOnce : 0;
     tiling.workspaceBytes = platform.systemWorkspaceBytes + end;

@@ -45,14 +45,17 @@ public:
     template <typename Next>
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
-        Chunk chunk = ScoreChunk(0);
-        while (stream_.KeysLeft() > 0) {
+        // each step stands here once, since the device compiler inlines every function
+        for (bool more = true; more;) {
+            const Chunk chunk = ScoreChunk(0);
             this->AddRemainingValues();
-            SelectNext(chunk);
-            chunk = ScoreChunk(0);
+            more = stream_.KeysLeft() > 0;
+            if (more) {
+                SelectNext(chunk);
+            } else {
+                SelectLast(chunk, next);
+            }
         }
-        this->AddRemainingValues();
-        SelectLast(chunk, next);
         selection_.Finish();
     }
 

@@ -16,7 +16,7 @@
 namespace toptheta {
 
 // Pipeline: ChunkPipeline or CubeChunkPipeline.
-template <typename T, template <typename> class Pipeline>
+template <typename T, template <typename> class Pipeline, Placement kPlacement>
 class IncrementalAttentionKernel {
 public:
     TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
@@ -24,9 +24,7 @@ public:
     {
         tiling_ = tiling;
         core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
-        // the log-sum-exp of the whole row comes before the selection, unless the caller knows it
-        twoPhases_ = tiling->placement == kPostSoftmax && !tiling->hasRowLse;
-        const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, twoPhases_};
+        const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, TwoPhases()};
         ub_.Init(pipe, PlaceBuffers(shape, {tiling->slots, tiling->chunkRows}), tiling->headBlock);
         LengthSlices slices;
         slices.Init(ub_, *tiling, tensors.lengths, tensors.starts);
@@ -54,12 +52,7 @@ public:
             segment = next_;
             StartNext();
             hasNext_ = segments.Next(next_);
-            if (IsWhole(segment)) {
-                WholeUnit(segment);
-            } else {
-                cut_[cutCount_++] = segment;
-                FirstPhase(segment);
-            }
+            ProcessSegment<kSplit>(segment);
         }
         pipeline_.EndWork();
         if constexpr (kSplit) {
@@ -90,6 +83,9 @@ public:
     }
 
 private:
+    // The log-sum-exp of the whole row comes before the selection, unless the caller knows it.
+    TOPTHETA_DEVICE inline bool TwoPhases() const { return kPlacement == kPostSoftmax && !tiling_->hasRowLse; }
+
     TOPTHETA_DEVICE inline void WriteEmptySequences()
     {
         for (uint32_t b = core_; b < tiling_->batch; b += tiling_->cores) {
@@ -99,30 +95,29 @@ private:
         }
     }
 
-    TOPTHETA_DEVICE inline void WholeUnit(const Segment& segment)
+    // A unit, or a part of one as far as it can be done before the cores meet. The device compiler inlines every
+    // function, so both share one place.
+    template <bool kSplit>
+    TOPTHETA_DEVICE inline void ProcessSegment(const Segment& segment)
     {
+        const bool whole = !kSplit || IsWhole(segment);
         BeginSegment(segment);
-        if (twoPhases_) {
-            pipeline_.StreamScores(store_);
-            store_.FinishStoring();
-            FinishLse();
-            SelectStored(segment);
-        } else {
+        if (!TwoPhases()) {
             pipeline_.StreamAndSelect(*this);
-        }
-        WriteUnit(segment);
-    }
-
-    // The part of a cut unit, as far as it can be done before the cores meet.
-    TOPTHETA_DEVICE inline void FirstPhase(const Segment& segment)
-    {
-        BeginSegment(segment);
-        if (twoPhases_) {
-            pipeline_.StreamScores(store_);
         } else {
-            pipeline_.StreamAndSelect(*this);
+            pipeline_.StreamScores(store_);
+            if (whole) {
+                store_.FinishStoring();
+                FinishLse();
+                SelectStored(segment);
+            }
         }
-        StorePart(segment);
+        if (whole) {
+            WriteUnit(segment);
+        } else {
+            cut_[cutCount_++] = segment;
+            StorePart(segment);
+        }
     }
 
     TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment)
@@ -132,14 +127,16 @@ private:
         ub_.SetHeads(range.heads);
         output_.WaitForCopies();
         BeginValues(segment, segment.rowBegin);
-        store_.Begin(segment, range, !IsWhole(segment));
+        if (TwoPhases()) {
+            store_.Begin(segment, range, !IsWhole(segment));
+        }
         if (!prepared_) {
             pipeline_.Selection().Prepare();
             prepared_ = true;
         }
         pipeline_.Selection().Begin();
         parameters_.Unpack(range);
-        if (!twoPhases_) {
+        if (!TwoPhases()) {
             SetLimits();
         }
     }
@@ -255,7 +252,7 @@ private:
     TOPTHETA_DEVICE inline void CombineCutUnits()
     {
         AscendC::SyncAll<true>();
-        if (twoPhases_) {
+        if (TwoPhases()) {
             exchange_.BeginSecondPhase();
             for (uint32_t i = 0; i < cutCount_; i++) {
                 SecondPhase(cut_[i]);
@@ -348,7 +345,7 @@ private:
     UbMap ub_;
     SequenceLengths lengths_;
     CacheRows<T> valueRows_;
-    UnitParameters<T> parameters_;
+    UnitParameters<T, kPlacement> parameters_;
     Pipeline<T> pipeline_;
     RowOutput<T> output_;
     PartialExchange exchange_;
@@ -361,7 +358,6 @@ private:
     bool hasNext_ = false;
     bool nextStarted_ = false;
     bool prepared_ = false;
-    bool twoPhases_ = false;
 };
 
 }  // namespace toptheta

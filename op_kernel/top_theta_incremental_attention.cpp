@@ -4,6 +4,20 @@
 // for the wrapper that the operator build writes around a kernel with cube cores
 #include "lib/matmul_intf.h"
 
+namespace toptheta {
+
+// One vector core of a launch. `kSplit`: cores meet.
+template <template <typename> class Pipeline, Placement kPlacement, bool kSplit>
+TOPTHETA_DEVICE inline void RunVectorCore(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
+                                          GM_ADDR workspace)
+{
+    IncrementalAttentionKernel<DTYPE_QUERY, Pipeline, kPlacement> kernel;
+    kernel.Init(pipe, tiling, tensors, workspace);
+    kernel.template Process<kSplit>();
+}
+
+}  // namespace toptheta
+
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR query, GM_ADDR key, GM_ADDR value, GM_ADDR threshold, GM_ADDR actual_seq_lengths, GM_ADDR key_start,
     GM_ADDR block_table, GM_ADDR discarded_mass, GM_ADDR value_mean, GM_ADDR row_lse, GM_ADDR attention_out,
@@ -15,6 +29,9 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     KERNEL_TASK_TYPE(1, KERNEL_TYPE_AIV_ONLY);
     KERNEL_TASK_TYPE(2, KERNEL_TYPE_MIX_AIV_1_0);
     KERNEL_TASK_TYPE(3, KERNEL_TYPE_MIX_AIC_1_2);
+    KERNEL_TASK_TYPE(11, KERNEL_TYPE_AIV_ONLY);
+    KERNEL_TASK_TYPE(12, KERNEL_TYPE_MIX_AIV_1_0);
+    KERNEL_TASK_TYPE(13, KERNEL_TYPE_MIX_AIC_1_2);
     const toptheta::KernelTensors tensors = {
         key,
         value,
@@ -25,26 +42,31 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
         {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass}};
     GM_ADDR userWorkspace = AscendC::GetUserWorkspace(workspace);
     AscendC::TPipe pipe;
-    if (TILING_KEY_IS(3)) {
-        if ASCEND_IS_AIC {
+    if ASCEND_IS_AIC {
+        if (TILING_KEY_IS(3) || TILING_KEY_IS(13)) {
             toptheta::CubeScores<DTYPE_QUERY> kernel;
             kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
             kernel.Process();
         }
-        if ASCEND_IS_AIV {
-            toptheta::IncrementalAttentionKernel<DTYPE_QUERY, toptheta::CubeChunkPipeline> kernel;
-            kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
-            kernel.template Process<true>();
-        }
-        return;
     }
     if ASCEND_IS_AIV {
-        toptheta::IncrementalAttentionKernel<DTYPE_QUERY, toptheta::ChunkPipeline> kernel;
-        kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
+        using toptheta::ChunkPipeline;
+        using toptheta::CubeChunkPipeline;
+        using toptheta::kPostSoftmax;
+        using toptheta::kPreSoftmax;
+        using toptheta::RunVectorCore;
         if (TILING_KEY_IS(1)) {
-            kernel.template Process<false>();
+            RunVectorCore<ChunkPipeline, kPreSoftmax, false>(&pipe, &tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(2)) {
-            kernel.template Process<true>();
+            RunVectorCore<ChunkPipeline, kPreSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+        } else if (TILING_KEY_IS(3)) {
+            RunVectorCore<CubeChunkPipeline, kPreSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+        } else if (TILING_KEY_IS(11)) {
+            RunVectorCore<ChunkPipeline, kPostSoftmax, false>(&pipe, &tilingData, tensors, userWorkspace);
+        } else if (TILING_KEY_IS(12)) {
+            RunVectorCore<ChunkPipeline, kPostSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+        } else if (TILING_KEY_IS(13)) {
+            RunVectorCore<CubeChunkPipeline, kPostSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
         }
     }
 }

@@ -15,6 +15,8 @@ namespace toptheta {
 constexpr uint64_t kTilingKeyWhole = 1;
 constexpr uint64_t kTilingKeySplit = 2;
 constexpr uint64_t kTilingKeyCube = 3;
+// Added to these for post-softmax, whose second phase is a third of the code: the common keys are without it.
+constexpr uint64_t kTilingKeyPostSoftmax = 10;
 
 enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1 };
 enum Sdc : uint32_t { kSdcNone = 0, kSdcExact = 1, kSdcExpThreshold = 2, kSdcOffline = 3 };

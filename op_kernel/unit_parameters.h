@@ -34,7 +34,7 @@ struct ParameterTensors {
     GM_ADDR rowLse;
 };
 
-template <typename T>
+template <typename T, Placement kPlacement>
 class UnitParameters {
 public:
     // `withQuery`: whether this core multiplies K rows itself.
@@ -68,7 +68,7 @@ public:
         if (tiling_->sdc == kSdcOffline) {
             CopyPerHead(1, discardedMass_, row, range.heads);
         }
-        if (tiling_->hasRowLse) {
+        if (GivenLse()) {
             CopyPerHead(2, rowLse_, row, range.heads);
         }
         if (tiling_->hasValueMean) {
@@ -96,7 +96,7 @@ public:
         if (tiling_->sdc == kSdcOffline) {
             UnpackPerHead(kOfflineMass, 1);
         }
-        if (tiling_->hasRowLse) {
+        if (GivenLse()) {
             UnpackPerHead(kRowLse, 2);
         }
     }
@@ -108,7 +108,7 @@ public:
         const int32_t count = ub_->StateCount();
         LocalTensor<float> limit = ub_->State(kLimit);
         PipeBarrier<PIPE_V>();
-        if (tiling_->placement == kPreSoftmax) {
+        if constexpr (kPlacement == kPreSoftmax) {
             AscendC::Maxs(limit, ub_->State(kThreshold), kLowest, count);
         } else {
             AscendC::Ln(limit, ub_->State(kThreshold), count);
@@ -123,8 +123,10 @@ public:
 
     TOPTHETA_DEVICE inline float Limit(uint32_t head)
     {
-        if (tiling_->placement == kPostSoftmax && ub_->State(kThreshold).GetValue(head * kBlockFloats) <= 0.0f) {
-            return kLowest;
+        if constexpr (kPlacement == kPostSoftmax) {
+            if (ub_->State(kThreshold).GetValue(head * kBlockFloats) <= 0.0f) {
+                return kLowest;
+            }
         }
         return ub_->State(kLimit).GetValue(head * kBlockFloats);
     }
@@ -132,6 +134,8 @@ public:
     TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
 
 private:
+    TOPTHETA_DEVICE inline bool GivenLse() const { return kPlacement == kPostSoftmax && tiling_->hasRowLse; }
+
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
     {
         const uint32_t count = heads * tiling_->headDim;

@@ -7,8 +7,12 @@ headers in CPU mode, down to the overloads of the intrinsics; that says nothing 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -24,28 +28,71 @@ _DEFINES = {
 }
 
 Core = Literal["vector", "cube"]
-_CORE_DEFINES: dict[Core, str] = {"vector": "__DAV_C220_VEC__", "cube": "__DAV_C220_CUBE__"}
+CORE_DEFINES: dict[Core, str] = {"vector": "__DAV_C220_VEC__", "cube": "__DAV_C220_CUBE__"}
+#: Headers that a toolkit has as symbolic links, which a copy of it may have lost.
+_LINKS = {"lib/matmul_intf.h": "lib/matmul/matmul_intf.h"}
 
 
 class TypeCheckError(AssertionError):
     """A source that the toolkit's headers refuse; the text holds the compiler's errors."""
 
 
-def include_dirs() -> list[Path]:
-    """Include directories of the toolkit in ASCEND_HOME_PATH; empty if there is none."""
+@dataclass(frozen=True)
+class Toolkit:
+    """Where a toolkit keeps the headers of kernels.
+
+    Attributes:
+        root: the folder of its machine, such as aarch64-linux.
+        api: the headers of Ascend C.
+        stubs: what stands in for the device on a CPU.
+    """
+
+    root: Path
+    api: Path
+    stubs: Path
+
+    @property
+    def version(self) -> str:
+        """As its own header has it, such as 8.1.RC1; empty where there is none."""
+        header = self.root / "include" / "version" / "toolkit_version.h"
+        match = re.search(r'TOOLKIT_VERSION_STR "([^"]+)"', header.read_text()) if header.is_file() else None
+        return match[1] if match else ""
+
+    def api_include_dirs(self) -> list[Path]:
+        """Include directories of the headers of Ascend C."""
+        basic, high = self.api / "basic_api", self.api / "highlevel_api"
+        found = [basic, basic / "impl", basic / "interface", high]
+        return [*found, Path(_forwarding_headers(high).name), high / "lib"]
+
+    def include_dirs(self) -> list[Path]:
+        """All that a kernel is compiled with on a CPU."""
+        return [self.stubs, self.root / "include", *self.api_include_dirs()]
+
+
+def toolkit() -> Toolkit | None:
+    """The toolkit in ASCEND_HOME_PATH; None if there is none."""
     home = Path(os.environ.get("ASCEND_HOME_PATH", "/nonexistent"))
     for api in sorted(home.glob("*-linux/ascendc/include")):
-        basic = api / "basic_api"
         stubs = home / "tools" / "tikicpulib" / "lib" / "include"
-        if (basic / "kernel_operator.h").is_file() and stubs.is_dir():
-            parts = (basic, basic / "impl", basic / "interface", api / "highlevel_api")
-            return [stubs, api.parents[1] / "include", *parts]
-    return []
+        if (api / "basic_api" / "kernel_operator.h").is_file() and stubs.is_dir():
+            return Toolkit(api.parents[1], api, stubs)
+    return None
 
 
-needs_toolkit = pytest.mark.skipif(
-    not include_dirs(), reason="no CANN toolkit headers: set ASCEND_HOME_PATH to an installed toolkit (8.1 layout)"
-)
+@cache
+def _forwarding_headers(api: Path) -> tempfile.TemporaryDirectory[str]:
+    """A folder that holds those headers of `_LINKS` which are not below `api`; it goes away with the process."""
+    folder = tempfile.TemporaryDirectory(prefix="forwarding-headers-")
+    for name, target in _LINKS.items():
+        if not (api / name).is_file():
+            header = Path(folder.name, name)
+            header.parent.mkdir(parents=True, exist_ok=True)
+            header.write_text(f'#include "{target}"\n')
+    return folder
+
+
+NO_TOOLKIT = "no CANN toolkit headers: set ASCEND_HOME_PATH to an installed toolkit (8.1 layout)"
+needs_toolkit = pytest.mark.skipif(toolkit() is None, reason=NO_TOOLKIT)
 
 
 def type_check(
@@ -62,10 +109,12 @@ def type_check(
     Raises:
         TypeCheckError: the headers refuse the source.
     """
-    macros = {**_DEFINES, _CORE_DEFINES[core]: "", **(defines or {})}
+    found = toolkit()
+    assert found is not None
+    macros = {**_DEFINES, CORE_DEFINES[core]: "", **(defines or {})}
     command = ["g++", "-std=c++17", "-fsyntax-only", "-w"]
     command += [f"-D{name}={value}" if value else f"-D{name}" for name, value in macros.items()]
-    command += [f"-I{path}" for path in (*include_dirs(), *extra)]
+    command += [f"-I{path}" for path in (*found.include_dirs(), *extra)]
     done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TypeCheckError(f"{source}: the toolkit's headers refuse it.\n{done.stderr}")

@@ -18,6 +18,7 @@ from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM = 16 * 1024 * 1024
 _WHOLE, _SPLIT, _CUBE = 1, 2, 3
+_POST_SOFTMAX = 10  # added to the form's key
 _MOST_SCORES = 256 * 1024 * 1024
 _FAR_ROWS = Shape(batch=1, kv_heads=2, group=4, head_dim=512, rows=300, layout="BSND")
 
@@ -132,7 +133,8 @@ def uses_cube(shape: Shape, call: Call) -> bool:
 
 
 def key_of(shape: Shape, call: Call) -> int:
-    return _CUBE if uses_cube(shape, call) else _WHOLE if units_stay_whole(shape, call) else _SPLIT
+    form = _CUBE if uses_cube(shape, call) else _WHOLE if units_stay_whole(shape, call) else _SPLIT
+    return form + (_POST_SOFTMAX if call.attrs["placement"] == "post_softmax" else 0)
 
 
 def fits(shape: Shape, call: Call) -> bool:
@@ -182,6 +184,10 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         (_FAR_ROWS, {"key_strides": [16, 512, 65536]}, _SPLIT),
         (_FAR_ROWS, {"key_strides": [16, 512, 65520]}, _CUBE),
         (Shape(batch=6, kv_heads=8), {"lengths": "int32"}, _SPLIT),
+        (Shape(batch=6, kv_heads=8), {"placement": "post_softmax"}, _WHOLE + _POST_SOFTMAX),
+        (Shape(batch=6, kv_heads=8), {"placement": "post_softmax", "lengths": "int32"}, _SPLIT + _POST_SOFTMAX),
+        (Shape(batch=48, kv_heads=1, group=3), {"placement": "post_softmax"}, _CUBE + _POST_SOFTMAX),
+        (Shape(batch=6, kv_heads=8), {"partial": True}, _WHOLE),
         (Shape(batch=6, kv_heads=8), {"starts": "int32"}, _SPLIT),
         (Shape(batch=5, kv_heads=8, rows=300), {}, _SPLIT),
         (Shape(batch=5, kv_heads=8), {}, _WHOLE),
@@ -190,7 +196,8 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         (Shape(batch=6, kv_heads=8, paged="4d", block_size=16, rows=4), {}, _SPLIT),
     ],
     ids=["even", "statistics", "pairs", "triples", "bfloat16-pairs", "two-head-blocks", "rows-too-far-apart",
-         "rows-far-apart", "lengths", "starts", "uneven", "uneven-short", "few-short", "few-long", "paged"],
+         "rows-far-apart", "lengths", "post-even", "post-lengths", "post-triples", "partial",
+         "starts", "uneven", "uneven-short", "few-short", "few-long", "paged"],
 )  # fmt: skip
 def test_key_of(shape: Shape, options: dict[str, Any], key: int) -> None:
     """Units stay whole where all are equal and divide evenly among the working cores of 48; the cube takes groups."""
@@ -210,7 +217,7 @@ def test_key_and_launch(drawn: tuple[Shape, Call]) -> None:
     result = call.run()
     assert result.key == key_of(shape, call)
     cores = cores_with_work(shape, call)
-    assert result.block_dim == (cores // 2 if result.key == _CUBE else cores)
+    assert result.block_dim == (cores // 2 if uses_cube(shape, call) else cores)
     assert result.schedule_mode == (0 if units_stay_whole(shape, call) else 1)
 
 
@@ -313,7 +320,7 @@ def test_workspace_holds_what_the_kernel_exchanges(drawn: tuple[Shape, Call]) ->
     ring = 4 * block * round_rows * 4 * fields["cores"]  # four rounds of float32 scores for each vector core
     sections = [
         (0, parts),
-        (fields["ringOffset"], ring if result.key == _CUBE else 0),
+        (fields["ringOffset"], ring if uses_cube(shape, call) else 0),
         (fields["valueRowsOffset"], units * 32 if call.attrs["with_stats"] and blocks > 1 else 0),
         (fields["scoresOffset"], score_bytes_of(shape, call)),
     ]
@@ -406,9 +413,9 @@ def test_scores_of_whole_units_stay_in_ub_up_to_its_room(dtype: str, group: int,
         replace(replace(shape, rows=rows).call(placement="post_softmax"), platform=Platform(cube_cores=0)).run()
         for rows in (room, room + 1)
     )
-    assert (inside.key, inside.workspace) == (_WHOLE, _SYSTEM)
+    assert (inside.key, inside.workspace) == (_WHOLE + _POST_SOFTMAX, _SYSTEM)
     size = shape.batch * shape.heads * (room + 1) * 4
-    assert (outside.key, outside.workspace) == (_WHOLE, _SYSTEM + -(-size // 512) * 512)
+    assert (outside.key, outside.workspace) == (_WHOLE + _POST_SOFTMAX, _SYSTEM + -(-size // 512) * 512)
     cut = replace(shape, rows=room).call(placement="post_softmax", lengths="int32").run()
     assert cut.workspace > _SYSTEM + shape.batch * shape.heads * room * 4, "a core leaves the scores of a part"
 

@@ -293,3 +293,22 @@ def test_split_and_whole_agree(cores: int) -> None:
     torch.testing.assert_close(
         statistics_of(inputs, cores=cores)[0], statistics_of(inputs, cores=1)[0], **tolerance(torch.float16)
     )
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "lengths_as", "form"),
+    [(2, 2, "none", 1), (2, 2, "int32", 2), (4, 1, "int32", CUBE_KEY)],
+    ids=["whole", "split", "cube"],
+)
+def test_every_tiling_key_equals_the_oracle(
+    heads: int, kv_heads: int, lengths_as: str, form: int, placement: str
+) -> None:
+    """The keys of post-softmax lie 10 behind those of the same form."""
+    case = Case("key", dtype=_H, heads=heads, kv_heads=kv_heads, lengths=(1300,), lengths_as=lengths_as, vmc=True,
+                keep=0.1, placement=placement)  # fmt: skip
+    inputs = inputs_of(case)
+    result = call(inputs.arguments, cores=2 if lengths_as == "none" else 48)
+    result.run.require_clean()
+    assert result.tiling.key == form + (10 if placement == "post_softmax" else 0)
+    assert_equals_oracle(inputs, statistics(result))

@@ -11,6 +11,7 @@ import pytest
 from emulator.cann import describe_operator
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, TypeCheckError, needs_toolkit, type_check
+from tests.op_kernel.operator_build import write_source
 
 _SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
 _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
@@ -115,32 +116,15 @@ def test_entry_includes_what_the_wrapper_of_a_mixed_kernel_calls() -> None:
     assert '#include "lib/matmul_intf.h"' in code
 
 
-#: What the operator build writes in front of a kernel's source.
-_BUILD_PREAMBLE = """
-#include "kernel_operator.h"
-#undef KERNEL_TASK_TYPE
-#define KERNEL_TASK_TYPE(key, type)
-#define REGISTER_TILING_DEFAULT(type)
-#define GET_TILING_DATA_WITH_STRUCT(type, name, from) type name = *reinterpret_cast<__gm__ type*>(from)
-static uint64_t tilingKey = 1;
-#define TILING_KEY_VAR tilingKey
-"""
-#: What it writes behind it, for a kernel with cube cores.
-_BUILD_WRAPPER = "void Wrapper(GM_ADDR workspace) { matmul::clearWorkspace(workspace); }\n"
-
-
 @needs_toolkit
 @pytest.mark.parametrize("core", ["vector", "cube"])
 @pytest.mark.parametrize("dtype", ["half", "bfloat16_t"])
 def test_kernel_type_checks_against_a_toolkit(dtype: str, core: Core, tmp_path: Path) -> None:
-    source = tmp_path / "kernel.cpp"
-    source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\n{_BUILD_WRAPPER}')
-    type_check(source, core=core, defines={"DTYPE_QUERY": dtype})
+    type_check(write_source(tmp_path), core=core, defines={"DTYPE_QUERY": dtype})
 
 
 @needs_toolkit
 def test_type_check_finds_a_planted_error(tmp_path: Path) -> None:
-    source = tmp_path / "kernel.cpp"
-    source.write_text(f'{_BUILD_PREAMBLE}#include "{KERNEL_SOURCE}"\nvoid wrong() {{ AscendC::Exp(1, 2, 3); }}\n')
+    source = write_source(tmp_path, behind="void wrong() { AscendC::Exp(1, 2, 3); }\n")
     with pytest.raises(TypeCheckError):
         type_check(source, defines={"DTYPE_QUERY": "half"})

@@ -1,0 +1,52 @@
+"""The source files that the operator build makes of the kernel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from emulator.incremental_attention import KERNEL_SOURCE
+
+#: Names of the query's dtypes in the kernel's sources.
+DTYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
+#: What the build writes in front of the kernel's source. It copies the tiling word by word from global memory.
+_PREAMBLE = """
+#include "kernel_operator.h"
+#undef KERNEL_TASK_TYPE
+#define KERNEL_TASK_TYPE(key, type)
+#define REGISTER_TILING_DEFAULT(type)
+template <typename T>
+__aicore__ inline void CopyTiling(T* to, const __gm__ uint8_t* from)
+{
+    for (uint32_t i = 0; i < sizeof(T) / sizeof(uint64_t); i++) {
+        reinterpret_cast<uint64_t*>(to)[i] = reinterpret_cast<const __gm__ uint64_t*>(from)[i];
+    }
+}
+#define GET_TILING_DATA_WITH_STRUCT(type, name, from) type name; CopyTiling(&name, from)
+"""
+_ANY_KEY = "static uint64_t tilingKey = 1;\n#define TILING_KEY_VAR tilingKey\n"
+#: What it writes behind it, for a kernel with cube cores.
+WRAPPER = "void Wrapper(GM_ADDR workspace) { matmul::clearWorkspace(workspace); }\n"
+
+
+def write_source(folder: Path, *, key: int | None = None, kernel: Path = KERNEL_SOURCE, behind: str = WRAPPER) -> Path:
+    """A source file in `folder` that compiles `kernel`: for one tiling key, or for all of them at once."""
+    keys = _ANY_KEY if key is None else f"#define TILING_KEY_VAR {key}\n"
+    source = folder / "kernel.cpp"
+    source.write_text(f'{_PREAMBLE}{keys}#include "{kernel}"\n{behind}')
+    return source
+
+
+def edited_kernel(folder: Path, pattern: str, replacement: str) -> Path:
+    """The kernel in a copy of its sources where every match of `pattern` is replaced; at least one has to be."""
+    copies = folder / "op_kernel"
+    shutil.copytree(KERNEL_SOURCE.parent, copies)
+    edits = 0
+    for path in copies.iterdir():
+        text, count = re.subn(pattern, replacement, path.read_text())
+        path.write_text(text)
+        edits += count
+    if edits == 0:
+        raise ValueError(f"no source of the kernel holds {pattern!r}")
+    return copies / KERNEL_SOURCE.name
