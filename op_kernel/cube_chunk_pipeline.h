@@ -36,9 +36,8 @@ public:
         stream_.Begin(0, 0);
     }
 
-    // The whole of a segment in one pass. With many heads, the vector unit sets the pace: it adds the V rows of one
-    // chunk while those of the next arrive. With few, it waits for the cube core, and has added all when the next
-    // scores come.
+    // The whole of a segment in one pass. The V rows of a chunk are added before its successor is tested, or after
+    // that, while those of the successor arrive.
     template <typename Next>
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
@@ -92,9 +91,11 @@ public:
     }
 
 private:
-    static constexpr uint32_t kLateHeads = 5;
+    static constexpr uint32_t kLateHeads = 7;
     static constexpr uint32_t kShortList = 256;  // entries: masks of the heads begin at blocks of 32 bytes
 
+    // Whether the vector unit would wait too long for the V rows of a list, and has too much to do for that: with few
+    // heads it waits for the cube core anyway, and should have added all when the next scores come.
     TOPTHETA_DEVICE inline bool IsLate(const RowList& list) const
     {
         return ub_->Heads() >= kLateHeads && list.count > ub_->Layout().tileRows;
