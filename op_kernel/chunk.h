@@ -28,10 +28,8 @@ struct RowList {
     uint32_t weightsAt = 0;    // where their weights begin
     uint32_t weightPitch = 0;  // from the weights of a head to those of the next
     bool dense = false;
-    bool apart = false;  // weights lie kListEntries apart, and masks of the entries are made for each head
+    bool apart = false;  // masks of the entries are made for each head, weightPitch bits from one to the next
 };
-
-constexpr uint32_t kListEntries = 256;  // of a list that lies apart
 
 // Weights of one head, from an entry of the list on.
 TOPTHETA_DEVICE inline LocalTensor<float> WeightsOf(UbMap& ub, const RowList& list, uint32_t head, uint32_t entry = 0)
@@ -43,7 +41,8 @@ TOPTHETA_DEVICE inline LocalTensor<float> WeightsOf(UbMap& ub, const RowList& li
 // where post-softmax keeps those of a whole segment.
 TOPTHETA_DEVICE inline bool IsJoint(const UbMap& ub, uint32_t scoreRow)
 {
-    return ub.Heads() > 1 && ub.Layout().scoreRows == ub.Layout().chunkRows && scoreRow == 0;
+    return ub.Heads() > 1 && ub.Layout().scoreRows == ub.Layout().chunkRows &&
+           (scoreRow == 0 || scoreRow == ub.SecondScores());
 }
 
 // Before the scores of a chunk arrive: lanes that they leave free count as -inf.
@@ -51,7 +50,7 @@ TOPTHETA_DEVICE inline void ClearScores(UbMap& ub, uint32_t scoreRow, uint32_t r
 {
     const uint32_t chunkRows = ub.Layout().chunkRows;
     if (IsJoint(ub, scoreRow) && rows < chunkRows) {
-        AscendC::Duplicate(ub.Scores(0, 0, ub.Heads() * chunkRows), -kInfinity,
+        AscendC::Duplicate(ub.Scores(0, scoreRow, ub.Heads() * chunkRows), -kInfinity,
                            static_cast<int32_t>(ub.Heads() * chunkRows));
     }
 }

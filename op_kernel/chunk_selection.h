@@ -56,10 +56,10 @@ public:
         const bool joint = IsJoint(*ub_, chunk.scoreRow);
         PipeBarrier<PIPE_V>();
         if (joint && (tiling_->scaleValue > 0.0f || chunk.rows == chunkRows)) {
-            FillTails(ub_->Scores(0, 0, ub_->Heads() * chunkRows), ub_->Heads(), chunkRows, chunk.rows, -kInfinity);
+            const LocalTensor<float> all = ub_->Scores(0, chunk.scoreRow, ub_->Heads() * chunkRows);
+            FillTails(all, ub_->Heads(), chunkRows, chunk.rows, -kInfinity);
             PipeBarrier<PIPE_V>();
-            AscendC::Muls(ub_->Scores(0, 0, ub_->Heads() * chunkRows), ub_->Scores(0, 0, ub_->Heads() * chunkRows),
-                          tiling_->scaleValue, static_cast<int32_t>(ub_->Heads() * chunkRows));
+            AscendC::Muls(all, all, tiling_->scaleValue, static_cast<int32_t>(ub_->Heads() * chunkRows));
             return;
         }
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
@@ -107,7 +107,8 @@ public:
     TOPTHETA_DEVICE inline void UpdateMaximum(const Chunk& chunk)
     {
         if (IsJoint(*ub_, chunk.scoreRow)) {
-            ReduceRows<Reduction::kMax>(*ub_, ub_->Scores(0, 0, ub_->Heads() * Pitch(chunk)), Pitch(chunk),
+            const uint32_t pitch = Pitch(chunk);
+            ReduceRows<Reduction::kMax>(*ub_, ub_->Scores(0, chunk.scoreRow, ub_->Heads() * pitch), pitch,
                                         kFirstResult);
         } else {
             for (uint32_t head = 0; head < ub_->Heads(); head++) {
@@ -229,7 +230,7 @@ private:
             return;
         }
         if (list.apart) {
-            AscendC::Duplicate(WeightsOf(*ub_, list, 0), unkept, static_cast<int32_t>(ub_->Heads() * kListEntries));
+            AscendC::Duplicate(WeightsOf(*ub_, list, 0), unkept, static_cast<int32_t>(ub_->Heads() * list.weightPitch));
         }
         PipeBarrier<PIPE_V>();
         uint64_t unused = 0;

@@ -36,32 +36,41 @@ public:
         stream_.Begin(0, 0);
     }
 
-    // The whole of a segment in one pass. Rounds of the next chunk are asked for while V rows of this one are added.
+    // The whole of a segment in one pass. The V rows of a chunk are added before its successor is tested, or after
+    // that, while those of the successor arrive.
     template <typename Next>
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
+        uint32_t scoreRow = 0;
         uint32_t row = ring_.Row();
-        BeginChunk(0);
+        BeginChunk(scoreRow);
         AskRounds();
         for (bool more = true; more;) {
-            const Chunk chunk = TakeChunk(row, 0);
-            selection_.MakeList(chunk);
-            selection_.UpdateMaximum(chunk);
-            selection_.RescaleAccumulators();
-            const RowList list = SetApart(this->MakeRowList(chunk));
-            stream_.BeginValues(list);
-            stream_.Fill();
-            selection_.AddChunk(chunk, list, this->NeedsTotal());
-            ChooseOwnRows(list);
+            const Chunk chunk = TakeChunk(row, scoreRow);
             more = ring_.RowsLeft() > 0;
             row = ring_.Row();
             if (more) {
-                BeginChunk(0);
-            } else {
+                scoreRow = ub_->SecondScores() - scoreRow;
+                BeginChunk(scoreRow);
+            }
+            AskForAllValues();
+            selection_.MakeList(chunk);
+            selection_.UpdateMaximum(chunk);
+            const RowList list = SetApart(this->MakeRowList(chunk));
+            stream_.QueueValues(list);
+            AddWhileQueued();
+            selection_.RescaleAccumulators();
+            selection_.AddChunk(chunk, list, this->NeedsTotal());
+            ChooseOwnRows(list);
+            if (!more) {
                 // counts for the scalar unit, before it hands out the sums
                 selection_.Finish();
             }
-            AddValuesAndAskRounds();
+            if (more && IsLate(list)) {
+                AskRounds();
+            } else {
+                AddValuesAndAskRounds();
+            }
         }
         next.StartNext();
     }
@@ -82,6 +91,16 @@ public:
     }
 
 private:
+    static constexpr uint32_t kLateHeads = 7;
+    static constexpr uint32_t kShortList = 256;  // entries: masks of the heads begin at blocks of 32 bytes
+
+    // Whether the vector unit would wait too long for the V rows of a list, and has too much to do for that: with few
+    // heads it waits for the cube core anyway, and should have added all when the next scores come.
+    TOPTHETA_DEVICE inline bool IsLate(const RowList& list) const
+    {
+        return ub_->Heads() >= kLateHeads && list.count > ub_->Layout().tileRows;
+    }
+
     TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, SequenceLengths& lengths, uint32_t core)
     {
         SegmentIterator<SequenceLengths> segments = lengths.SegmentsOf(total, core);
@@ -109,34 +128,51 @@ private:
     // Whether the rows may go to the heads one by one is known before the weights are made, whether it pays after.
     TOPTHETA_DEVICE inline RowList SetApart(RowList list) const
     {
-        if (!IsBfloat16<T>::kValue && ub_->Heads() > 1 && !list.dense && list.count > kLanes &&
-            list.count <= kListEntries) {
+        const uint32_t chunkRows = ub_->Layout().chunkRows;
+        if (ub_->Heads() > 1 && chunkRows >= kShortList && list.count > kLanes &&
+            (!list.dense || list.kept < list.count)) {
             list.apart = true;
-            list.weightPitch = kListEntries;
+            list.weightPitch = list.dense || list.count > kShortList ? chunkRows : kShortList;
         }
         return list;
     }
 
     TOPTHETA_DEVICE inline void ChooseOwnRows(const RowList& list)
     {
-        own_ = false;
-        if constexpr (!IsBfloat16<T>::kValue) {
-            uint32_t kept = 0;
-            for (uint32_t head = 0; head < ub_->Heads() && list.apart; head++) {
-                kept += selection_.EntriesOf(head);
-            }
-            if (ownRows_.Pays(list, kept)) {
-                ownRows_.Begin(list);
-                own_ = true;
-            }
+        uint32_t kept = 0;
+        for (uint32_t head = 0; head < ub_->Heads() && list.apart; head++) {
+            kept += selection_.EntriesOf(head);
         }
+        own_ = ownRows_.Pays(list, kept);
+        if (own_) {
+            ownRows_.Begin(list);
+        }
+    }
+
+    // The list of a chunk must stay until its V rows have been asked for.
+    TOPTHETA_DEVICE inline void AskForAllValues()
+    {
+        while (!stream_.AllAskedFor()) {
+            this->AddValueTiles(1);
+            stream_.Fill();
+        }
+    }
+
+    // Adds the V rows of the chunk before, while those of the list that is queued are asked for.
+    TOPTHETA_DEVICE inline void AddWhileQueued()
+    {
+        stream_.AskForSome();
+        while (stream_.ValuesLeft()) {
+            this->AddValueTiles(ub_->Layout().slots - 1);
+        }
+        stream_.NextList();
+        stream_.Fill();
     }
 
     // A tile is added while the cube core may still be at work on the next rounds, whose copies the others hide.
     TOPTHETA_DEVICE inline void AddValuesAndAskRounds()
     {
         if (stream_.ValuesLeft()) {
-            stream_.Fill();
             this->AddValueTiles(1);
         }
         AskRounds();

@@ -106,6 +106,8 @@ public:
     {
         return At<float>(layout_.scores + (head * layout_.scoreRows + row) * 4, rows);
     }
+    // The row at which the scores of every other chunk from a cube core lie: where V rows of short lists lie otherwise.
+    TOPTHETA_DEVICE inline uint32_t SecondScores() const { return (layout_.valueRows - layout_.scores) / 4; }
     TOPTHETA_DEVICE inline LocalTensor<float> Weights()
     {
         return At<float>(layout_.weights, headBlock_ * layout_.chunkRows);

@@ -15,7 +15,7 @@ public:
     TOPTHETA_DEVICE inline void Mask(const RowList& list)
     {
         const LocalTensor<float> weights = WeightsOf(*ub_, list, 0);
-        const uint32_t all = ub_->Heads() * kListEntries;
+        const uint32_t all = ub_->Heads() * list.weightPitch;
         AscendC::CompareScalar(ub_->Mask(0, ub_->Heads()), weights, -0.5f, AscendC::CMPMODE::GT, all);
         AscendC::Maxs(weights, weights, 0.0f, static_cast<int32_t>(all));
         AscendC::Cast(Counts(), ub_->PerHead()[kSecondResult], AscendC::RoundMode::CAST_RINT,

@@ -12,11 +12,16 @@ namespace toptheta {
 template <typename T>
 class OwnRows {
 public:
+    // of weights and V rows in a product: bfloat16 is cast
+    using Factor = typename FactorOf<T>::Type;
+
     TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
     {
         ub_ = ub;
         headDim_ = headDim;
         columns_ = CeilDiv(headDim, kLanes);
+        pieceRows_ = IsBfloat16<T>::kValue ? kPartialBytes / sizeof(float) / headDim / kBlockFloats * kBlockFloats
+                                           : ub->Layout().tileRows;
     }
 
     // Whether it is less work to add `kept` rows one by one than the rows of the list for all heads: cycles of the
@@ -24,62 +29,88 @@ public:
     TOPTHETA_DEVICE inline bool Pays(const RowList& list, uint32_t kept) const
     {
         const uint32_t row = 2 * columns_;
-        const uint32_t each = kept * (kInstruction + row) + ub_->Heads() * kHeadCycles;
+        const uint32_t pieces = CeilDiv(list.count, pieceRows_);
+        const uint32_t cast = IsBfloat16<T>::kValue ? list.count * columns_ + pieces * kInstruction : 0;
+        const uint32_t each =
+            kept * (kInstruction + row) + ub_->Heads() * (kHeadCycles + pieces * kSpreadCycles) + cast;
         const uint32_t all =
-            ub_->Heads() * (list.count * row + list.count * kInstruction * columns_ / kPartialRows + kSumCycles);
+            ub_->Heads() * (list.count * row + list.count * kInstruction * columns_ / kPartialRows + kSumCycles + cast);
         return list.apart && each < all;
     }
 
     // Begins a list that lies apart, once its weights are complete.
     TOPTHETA_DEVICE inline void Begin(const RowList& list)
     {
-        const int32_t all = static_cast<int32_t>(ub_->Heads() * kListEntries);
-        AscendC::Cast(Halves(0), WeightsOf(*ub_, list, 0), AscendC::RoundMode::CAST_RINT, all);
+        pitch_ = list.weightPitch;
+        if constexpr (!IsBfloat16<T>::kValue) {
+            const int32_t all = static_cast<int32_t>(ub_->Heads() * pitch_);
+            AscendC::Cast(Halves(0), WeightsOf(*ub_, list, 0), AscendC::RoundMode::CAST_RINT, all);
+        }
         uint64_t unused = 0;
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            const LocalTensor<uint8_t> kept = ub_->Mask(0, ub_->Heads())[head * kListEntries / 8];
+            const LocalTensor<uint8_t> kept = ub_->Mask(0, ub_->Heads())[head * pitch_ / 8];
             AscendC::GatherMask(Entries(head), ub_->RowNumbers(), kept.template ReinterpretCast<uint16_t>(), true,
-                                kListEntries, AscendC::GatherMaskParams(1, 1, 8, 0), unused);
+                                pitch_, AscendC::GatherMaskParams(1, 1, 8, 0), unused);
             next_[head] = 0;
         }
         SetFlag<HardEvent::V_S>(kEvent);
         WaitFlag<HardEvent::V_S>(kEvent);
     }
 
+    // Rows of a tile that are added together: all of them, or as many as can be cast at a time.
+    TOPTHETA_DEVICE inline uint32_t PieceRows() const { return pieceRows_; }
+
+    // The rows of a piece as the products want them.
+    TOPTHETA_DEVICE inline LocalTensor<Factor> Piece(const LocalTensor<T>& values, uint32_t rows)
+    {
+        if constexpr (IsBfloat16<T>::kValue) {
+            AscendC::Cast(ub_->CastPiece(), values, AscendC::RoundMode::CAST_NONE,
+                          static_cast<int32_t>(rows * headDim_));
+            return ub_->CastPiece();
+        } else {
+            return values;
+        }
+    }
+
     // Adds the entries [first, end) of the list, whose V rows are `values`, to a head that keeps `kept` of the list.
-    TOPTHETA_DEVICE inline void Add(const LocalTensor<T>& values, uint32_t head, uint32_t kept, uint32_t first,
-                                    uint32_t end)
+    TOPTHETA_DEVICE inline void Add(const LocalTensor<Factor>& values, const RowList& list, uint32_t head,
+                                    uint32_t kept, uint32_t first, uint32_t end)
     {
         const LocalTensor<uint16_t> entries = Entries(head);
         uint32_t entry = EntryAt(entries, next_[head], kept);
         if (entry >= end) {
             return;
         }
-        LocalTensor<T> spread = Spread();
-        AscendC::Brcb(spread, Halves(head)[first], static_cast<uint8_t>(CeilDiv(end - first, kBlockFloats)),
+        LocalTensor<Factor> spread = Spread();
+        AscendC::Brcb(spread, Factors(list, head)[first], static_cast<uint8_t>(CeilDiv(end - first, kBlockFloats)),
                       AscendC::BrcbRepeatParams(1, 8));
         while (entry < end) {
-            AddRow(values[(entry - first) * headDim_], spread[(entry - first) * kBlockHalves], head);
+            AddRow(values[(entry - first) * headDim_], spread[(entry - first) * kFactorBlock], head);
             next_[head]++;
             entry = EntryAt(entries, next_[head], kept);
         }
     }
 
 private:
-    static constexpr uint32_t kInstruction = 22;  // as the documents' example of bank conflicts has it
-    static constexpr uint32_t kHeadCycles = 100;  // list and weights of a head
-    static constexpr uint32_t kSumCycles = 380;   // of WeightedSum for a head: zeros, weights, folding
-    static constexpr uint32_t kPartialRows = 32;  // that an instruction takes in WeightedSum
+    static constexpr uint32_t kNone = 0xffff;
+    static constexpr uint32_t kSpreadHalves = kPartialBytes / 2 / sizeof(half);
+    static constexpr uint32_t kFactorBlock = kBlockBytes / sizeof(Factor);
+    static constexpr uint32_t kInstruction = 22;   // as the documents' example of bank conflicts has it
+    static constexpr uint32_t kHeadCycles = 60;    // list of a head
+    static constexpr uint32_t kSpreadCycles = 35;  // weights of a head for one piece
+    static constexpr uint32_t kSumCycles = 380;    // of WeightedSum for a head: zeros, weights, folding
+    static constexpr uint32_t kPartialRows = 32;   // that an instruction takes in WeightedSum
 
     TOPTHETA_DEVICE static inline uint32_t EntryAt(const LocalTensor<uint16_t>& entries, uint32_t index, uint32_t kept)
     {
-        return index < kept ? entries.GetValue(index) : kListEntries;
+        return index < kept ? entries.GetValue(index) : kNone;
     }
 
-    TOPTHETA_DEVICE inline void AddRow(const LocalTensor<T>& value, const LocalTensor<T>& weight, uint32_t head)
+    TOPTHETA_DEVICE inline void AddRow(const LocalTensor<Factor>& value, const LocalTensor<Factor>& weight,
+                                       uint32_t head)
     {
         LocalTensor<float> accumulator = ub_->Accumulator(head, headDim_);
-        const AscendC::BinaryRepeatParams strides(1, 0, 1, 8, 0, 4);
+        const AscendC::BinaryRepeatParams strides(1, 0, 1, 8, 0, kLanes / kFactorBlock);
         const uint32_t full = headDim_ / kLanes;
         const uint32_t rest = headDim_ % kLanes;
         PipeBarrier<PIPE_V>();
@@ -91,21 +122,36 @@ private:
         }
     }
 
-    // in `partials`: a block for each entry of a tile, then weights and entries of each head
-    TOPTHETA_DEVICE inline LocalTensor<T> Spread() { return ub_->Partials().template ReinterpretCast<T>(); }
-    TOPTHETA_DEVICE inline LocalTensor<T> Halves(uint32_t head)
+    TOPTHETA_DEVICE inline LocalTensor<Factor> Factors(const RowList& list, uint32_t head)
     {
-        return Spread()[kListEntries * kBlockHalves + head * kListEntries];
+        if constexpr (IsBfloat16<T>::kValue) {
+            return WeightsOf(*ub_, list, head);
+        } else {
+            return Halves(head);
+        }
+    }
+
+    // `partials` begin with a block for each entry of a tile. Behind them lie float16 weights, whose entries go where
+    // the float32 weights were; those of bfloat16 stay there, and the entries lie here.
+    TOPTHETA_DEVICE inline LocalTensor<Factor> Spread() { return ub_->Partials().template ReinterpretCast<Factor>(); }
+    TOPTHETA_DEVICE inline LocalTensor<half> Halves(uint32_t head)
+    {
+        return ub_->Partials().template ReinterpretCast<half>()[kSpreadHalves + head * pitch_];
     }
     TOPTHETA_DEVICE inline LocalTensor<uint16_t> Entries(uint32_t head)
     {
-        const uint32_t at = kListEntries * kBlockHalves + (kMaxHeadBlock + head) * kListEntries;
-        return ub_->Partials().template ReinterpretCast<uint16_t>()[at];
+        if constexpr (IsBfloat16<T>::kValue) {
+            return ub_->Partials().template ReinterpretCast<uint16_t>()[kSpreadHalves + head * pitch_];
+        } else {
+            return ub_->Weights().template ReinterpretCast<uint16_t>()[head * pitch_];
+        }
     }
 
     UbMap* ub_ = nullptr;
     uint32_t headDim_ = 0;
     uint32_t columns_ = 0;
+    uint32_t pieceRows_ = 0;
+    uint32_t pitch_ = 0;  // from the weights and entries of a head to those of the next
     uint32_t next_[kMaxHeadBlock] = {};  // entries of the head that have been added
 };
 

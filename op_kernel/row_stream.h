@@ -39,9 +39,7 @@ public:
         keyTiles_ += halved_ ? 1 : 0;
         keysIssued_ = 0;
         keysTaken_ = 0;
-        list_ = RowList();
-        listIssued_ = 0;
-        listTaken_ = 0;
+        BeginValues(RowList());
     }
 
     // K tiles of this chunk and of the next; those beyond must wait, since V tiles of this chunk go before them.
@@ -54,8 +52,24 @@ public:
     // V rows of a list: they go between the K tiles of the next chunk.
     TOPTHETA_DEVICE inline void BeginValues(const RowList& list)
     {
-        list_ = list;
+        QueueValues(list);
+        NextList();
+    }
+
+    // The V rows of another list are asked for while those of List() are added. All of List() has been asked for.
+    TOPTHETA_DEVICE inline void QueueValues(const RowList& list)
+    {
+        coming_ = list;
+        queued_ = true;
+        tileBegin_ = 0;
         listIssued_ = 0;
+    }
+
+    // That list becomes List().
+    TOPTHETA_DEVICE inline void NextList()
+    {
+        list_ = coming_;
+        queued_ = false;
         listTaken_ = 0;
     }
 
@@ -64,9 +78,9 @@ public:
     {
         while (issued_ < taken_ + Slots() - lentSlots_) {
             const bool keysLeft = keysIssued_ < Least(keyTiles_, nextEnd_);
-            const bool valuesLeft = listIssued_ < list_.count;
+            const bool valuesLeft = listIssued_ < coming_.count;
             if (valuesLeft && (valuesTurn_ || !keysLeft || keysIssued_ >= chunkEnd_)) {
-                IssueValues();
+                IssueValues(TileRows());
             } else if (keysLeft) {
                 IssueKeys();
             } else {
@@ -75,15 +89,26 @@ public:
         }
     }
 
+    // Asks for some rows of a list that is queued: more would fill the queue of the copies, and the scalar unit with
+    // its instructions for others would wait.
+    TOPTHETA_DEVICE inline void AskForSome()
+    {
+        if (queued_ && !AllAskedFor() && issued_ < taken_ + Slots()) {
+            IssueValues(kBatchRows);
+        }
+    }
+
     TOPTHETA_DEVICE inline bool NextIsValues() const { return taken_ < issued_ && isValues_[taken_ % Slots()]; }
+    TOPTHETA_DEVICE inline bool AllAskedFor() const { return listIssued_ == coming_.count; }
     TOPTHETA_DEVICE inline bool ValuesLeft() const { return listTaken_ < list_.count; }
     TOPTHETA_DEVICE inline const RowList& List() const { return list_; }
 
-    // V tiles at the front of the ring; they can be worked on together.
+    // V tiles of List() at the front of the ring; they can be worked on together.
     TOPTHETA_DEVICE inline uint32_t ValueTiles() const
     {
+        const uint32_t left = CeilDiv(list_.count - listTaken_, TileRows());
         uint32_t tiles = 0;
-        while (taken_ + tiles < issued_ && isValues_[(taken_ + tiles) % Slots()]) {
+        while (tiles < left && taken_ + tiles < issued_ && isValues_[(taken_ + tiles) % Slots()]) {
             tiles++;
         }
         return tiles;
@@ -169,6 +194,7 @@ public:
 
 private:
     static constexpr uint32_t kMostSlots = 4;
+    static constexpr uint32_t kBatchRows = 32;
 
     TOPTHETA_DEVICE inline uint32_t Slots() const { return ub_->Layout().slots; }
     TOPTHETA_DEVICE inline uint32_t TileRows() const { return ub_->Layout().tileRows; }
@@ -189,19 +215,27 @@ private:
         Issue(slot, false);
     }
 
-    TOPTHETA_DEVICE inline void IssueValues()
+    // At most `most` rows, an even number, of the V tile that is next.
+    TOPTHETA_DEVICE inline void IssueValues(uint32_t most)
     {
         const uint32_t slot = issued_ % Slots();
-        const uint32_t rows = Least(TileRows(), list_.count - listIssued_);
-        WaitFlag<HardEvent::V_MTE2>(slot);
-        if (list_.dense) {
-            values_->LoadTile(Slot(slot, 1), list_.chunkBegin + listIssued_, rows);
-        } else {
-            FetchListed(*ub_, *values_, Slot(slot, 1), headDim_, list_, listIssued_, listIssued_ + rows);
+        const uint32_t tileEnd = Least(tileBegin_ + TileRows(), coming_.count);
+        const uint32_t end = Least(listIssued_ + most, tileEnd);
+        const LocalTensor<T> to = Slot(slot, 1)[(listIssued_ - tileBegin_) * headDim_];
+        if (listIssued_ == tileBegin_) {
+            WaitFlag<HardEvent::V_MTE2>(slot);
         }
-        SetFlag<HardEvent::MTE2_V>(slot);
-        listIssued_ += rows;
-        Issue(slot, true);
+        if (coming_.dense) {
+            values_->LoadTile(to, coming_.chunkBegin + listIssued_, end - listIssued_);
+        } else {
+            FetchListed(*ub_, *values_, to, headDim_, coming_, listIssued_, end);
+        }
+        listIssued_ = end;
+        if (end == tileEnd) {
+            SetFlag<HardEvent::MTE2_V>(slot);
+            tileBegin_ = end;
+            Issue(slot, true);
+        }
     }
 
     TOPTHETA_DEVICE inline void Issue(uint32_t slot, bool values)
@@ -214,7 +248,8 @@ private:
     UbMap* ub_ = nullptr;
     CacheRows<T>* keys_ = nullptr;
     CacheRows<T>* values_ = nullptr;
-    RowList list_;
+    RowList list_;    // whose tiles are added
+    RowList coming_;  // whose tiles are asked for: the same, or the next
     uint32_t headDim_ = 0;
     uint32_t begin_ = 0;
     uint32_t end_ = 0;
@@ -223,13 +258,15 @@ private:
     uint32_t keysTaken_ = 0;
     uint32_t chunkEnd_ = 0;
     uint32_t nextEnd_ = 0;
-    uint32_t listIssued_ = 0;  // entries of the list
+    uint32_t tileBegin_ = 0;   // of the tile that is next, in that list
+    uint32_t listIssued_ = 0;  // entries of the list that is coming
     uint32_t listTaken_ = 0;
     uint32_t issued_ = 0;      // tiles of both kinds
     uint32_t taken_ = 0;
     uint32_t lentSlots_ = 0;
     bool isValues_[kMostSlots] = {};
     bool valuesTurn_ = false;
+    bool queued_ = false;  // the list that is coming is not List() yet
     bool halved_ = false;
 };
 

@@ -10,7 +10,8 @@
 // | rowNumbers  | chunkRows * 2              | 0, 1, 2, ...                                                      |
 // | rowList     | chunkRows * 2              | row numbers that any head of the block keeps                      |
 // | masks       | MaskSlots * chunk/8         | bits: kept by each head, by any head, work                        |
-// | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it                              |
+// | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it; the scores of every other   |
+// |             |                            | chunk from a cube core                                            |
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
 // | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32                              |
 // | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, bfloat16 queries, as copied                      |
@@ -167,7 +168,8 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
     at.valueRows = end;
     left = left < kMaxValueBytes ? left : kMaxValueBytes;
     at.valueListRows = left / rowBytes / 8 * 8;
-    at.total = end + at.valueListRows * rowBytes;
+    const uint32_t valueBytes = at.valueListRows * rowBytes;
+    at.total = end + (valueBytes > chunkScores ? valueBytes : chunkScores);
     return at;
 }
 

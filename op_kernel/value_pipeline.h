@@ -59,11 +59,9 @@ protected:
     TOPTHETA_DEVICE inline void AddValueTiles(uint32_t most)
     {
         const uint32_t tiles = Least(stream_.ValueTiles(), most);
-        if constexpr (!IsBfloat16<T>::kValue) {
-            if (own_) {
-                AddOwnRows(tiles);
-                return;
-            }
+        if (own_) {
+            AddOwnRows();
+            return;
         }
         const uint32_t first = stream_.FirstEntry(0);
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
@@ -77,26 +75,31 @@ protected:
                                  stream_.FirstEntry(tile + 1) - entry);
             }
             weightedSum_.Finish(head);
+            stream_.AskForSome();
         }
         for (uint32_t tile = 0; tile < tiles; tile++) {
             stream_.Free(1);
         }
     }
 
-    TOPTHETA_DEVICE inline void AddOwnRows(uint32_t tiles)
+    // Adds the V tile at the front of the ring.
+    TOPTHETA_DEVICE inline void AddOwnRows()
     {
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            for (uint32_t tile = 0; tile < tiles; tile++) {
-                if (head == 0) {
-                    stream_.WaitForValues(tile);
-                }
-                ownRows_.Add(stream_.Values(tile), head, selection_.EntriesOf(head), stream_.FirstEntry(tile),
-                             stream_.FirstEntry(tile + 1));
+        const uint32_t first = stream_.FirstEntry(0);
+        const uint32_t end = stream_.FirstEntry(1);
+        stream_.WaitForValues(0);
+        for (uint32_t piece = first; piece < end; piece += ownRows_.PieceRows()) {
+            const uint32_t pieceEnd = Least(piece + ownRows_.PieceRows(), end);
+            const auto values = ownRows_.Piece(stream_.Values(0)[(piece - first) * tiling_->headDim], pieceEnd - piece);
+            for (uint32_t head = 0; head < ub_->Heads(); head++) {
+                ownRows_.Add(values, stream_.List(), head, selection_.EntriesOf(head), piece, pieceEnd);
+                stream_.AskForSome();
             }
         }
-        for (uint32_t tile = 0; tile < tiles; tile++) {
-            stream_.Free(1);
-        }
+        stream_.Free(1);
+        // entries have been read: their place may be written
+        SetFlag<HardEvent::S_V>(kEvent);
+        WaitFlag<HardEvent::S_V>(kEvent);
     }
 
     // One slot is left for the next tile to arrive in.

@@ -20,6 +20,16 @@ struct WeightScale<bfloat16_t> {
     static constexpr float kValue = 1.0f;
 };
 
+// What products are made of: bfloat16 has no vector arithmetic.
+template <typename T>
+struct FactorOf {
+    using Type = T;
+};
+template <>
+struct FactorOf<bfloat16_t> {
+    using Type = float;
+};
+
 template <typename T>
 class WeightedSum {
 public:

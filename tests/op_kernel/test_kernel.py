@@ -88,11 +88,23 @@ def test_the_cube_multiplies_for_groups_and_the_vector_unit_for_single_heads() -
     assert {name: call(inputs_of(_BY_ID[name]).arguments).tiling.key for name in expected} == expected
 
 
-@pytest.mark.parametrize(("heads", "keep", "one_by_one"), [(8, 0.06, True), (3, 0.2, False)])
+@pytest.mark.parametrize(
+    ("heads", "keep", "dtype", "one_by_one"),
+    [
+        (8, 0.06, _H, True),
+        (8, 0.06, _B, True),
+        (8, 0.09, _H, True),  # half of the rows are on the list
+        (8, 0.13, _H, True),  # more than half: the copies are dense
+        (8, 0.13, _B, True),
+        (8, 0.4, _H, False),
+        (3, 0.2, _H, False),
+        (3, 0.03, _B, False),  # a list too short
+    ],
+)
 def test_rows_go_to_the_heads_one_by_one_where_each_keeps_few_of_a_list(
-    heads: int, keep: float, one_by_one: bool
+    heads: int, keep: float, dtype: str, one_by_one: bool
 ) -> None:
-    case = Case("lists", dtype=_H, heads=heads, kv_heads=1, head_dim=128, lengths=(1024,), keep=keep)
+    case = Case("lists", dtype=dtype, heads=heads, kv_heads=1, head_dim=128, lengths=(1024,), keep=keep)
     inputs = inputs_of(case)
     result = call(inputs.arguments, cores=2)
     result.run.require_clean()

@@ -146,6 +146,10 @@ def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -
         # one 32-byte block for each head block of the largest group
         most_blocks = -(-_MOST_HEADS // (8 if variant.head_dim <= 256 else 4))
         assert layout.bytes_of("keyTiles") >= most_blocks * _BLOCK, variant
+        # the scores of every other chunk from a cube core, behind those of the first
+        second = variant.head_block * chunk * 4
+        assert variant.post_softmax or layout.total - layout.buffers["valueRows"].start >= second, variant
+        assert variant.post_softmax or layout.buffers["scores"].stop == layout.buffers["valueRows"].start, variant
         # an output row in the dtype of the query, for each head
         assert layout.bytes_of("weights") >= variant.head_block * variant.head_dim * 2, variant
         assert layout.bytes_of("castPiece") == (16384 if variant.bfloat16 else 0), variant
