@@ -32,7 +32,7 @@ def test_sixteen_clients_at_once_get_what_sparsify_generates(server: Server) -> 
     asked = prompts(*(100 + 61 * index for index in range(CLIENTS)), seed=5)
     with ThreadPoolExecutor(CLIENTS) as clients:
         found = list(clients.map(lambda ids: server.complete(ids, NEW_TOKENS), asked))
-    wrong = [wrong_tokens(answer, generated(ids, NEW_TOKENS, k=64, vmc=False))
+    wrong = [wrong_tokens(answer, generated(ids, NEW_TOKENS, k=64))
              for answer, ids in zip(found, asked, strict=True)]  # fmt: skip
     assert not [each for each in wrong if each]
 
@@ -60,4 +60,4 @@ def test_a_killed_worker_fails_its_requests_and_the_server(server: Server) -> No
 def test_a_server_after_that_starts_anew(tmp_path: Path) -> None:
     (ids,) = prompts(200, seed=8)
     with serve(tmp_path, settings(table=TABLE, k=64)) as again:
-        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=64, vmc=False))
+        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=64))

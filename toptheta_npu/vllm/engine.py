@@ -21,6 +21,7 @@ from .steps import Step
 
 #: In place of a rule: the layer is dense.
 DENSE = "dense"
+_WINDOW = "have a sliding window"
 #: What an engine or a layer asks for that is not covered, by its name; empty values do not count.
 Uncovered = Mapping[str, object]
 
@@ -67,6 +68,7 @@ class EngineLayers:
         self._thresholds = thresholds
         self._drafts = drafts
         self._counting: str | None = None
+        self._with_window: set[int] = set()
         self.metrics = metrics
 
     @classmethod
@@ -102,7 +104,7 @@ class EngineLayers:
             layers: by their names.
 
         Raises:
-            TopThetaNotImplementedError: the kind of cache is not covered.
+            TopThetaNotImplementedError: the kind of cache is not covered, or no layer of the model sees all tokens.
             TopThetaBackendError: another backend was chosen for a layer.
         """
         kind = type(spec).__name__
@@ -120,6 +122,11 @@ class EngineLayers:
             layer.impl.rule = DENSE if reason else self._rule(index, layer.impl)
             (dense.setdefault(reason, []) if reason else sparse).append(index)
         self._log(sparse, dense)
+        self._with_window.update(dense.get(_WINDOW, []))
+        if len(self._with_window) == len(self._thresholds.theta):
+            raise TopThetaNotImplementedError(
+                "layers", "one that sees all tokens", "a sliding window in each of them", "leave Top-Theta out"
+            )
 
     def note(self, step: Step, group: str) -> None:
         """Counts the tokens of a step, which every group of layers sees under a name of its own."""
@@ -135,7 +142,7 @@ class EngineLayers:
 
     def _why_dense(self, index: int, impl: Any) -> str | None:
         if has_window(impl.sliding_window):
-            return "have a sliding window"
+            return _WINDOW
         return "are dense_layers" if index in self._settings.dense_layers else None
 
     def _rule(self, index: int, impl: Any) -> LayerRule:
