@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.serving.engines import Answer, answer_of, best_of, greedy, make_engine, totals, wrong_tokens
+from benchmarks.serving.engines import (
+    Answer,
+    answer_of,
+    best_of,
+    greedy,
+    layers_of,
+    make_engine,
+    totals,
+    wrong_tokens,
+)
 from toptheta_npu.errors import TopThetaNotImplementedError
 from toptheta_npu.models import calibrate, sparsify
 from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.vllm.engine import DENSE
 
 K = 16
 SIZES = {
@@ -50,13 +59,10 @@ def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return Saved(model, folder, table, folder / "model.theta")
 
 
-def test_layers_with_a_window_stay_dense_and_the_others_equal_sparsify(
-    hybrid: Saved, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_layers_with_a_window_stay_dense_and_the_others_equal_sparsify(hybrid: Saved) -> None:
     draw = torch.Generator().manual_seed(2)
     asked = [torch.randint(1, 300, (length,), generator=draw).tolist() for length in (130, 60)]
-    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
-        engine = make_engine({"table": str(hybrid.path), "k": K}, model=str(hybrid.folder), **SMALL)
+    engine = make_engine({"table": str(hybrid.path), "k": K}, model=str(hybrid.folder), **SMALL)
     prompts = [{"prompt_token_ids": ids} for ids in asked]
     ours = [answer_of(output) for output in engine.generate(prompts, greedy(24), use_tqdm=False)]
     for answer, ids in zip(ours, asked, strict=True):
@@ -65,7 +71,7 @@ def test_layers_with_a_window_stay_dense_and_the_others_equal_sparsify(
     counted = totals(engine)
     assert counted.rows == 2 * 2 * 23  # two layers by thresholds, two sequences
     assert 0 < counted.kept < 0.5 * counted.elements
-    assert "Top-Theta: layers 0, 2 have a sliding window and stay dense" in caplog.messages
+    assert [layer.impl.rule is DENSE for layer in layers_of(engine)] == [True, False, True, False]
 
 
 def generated(saved: Saved, ids: list[int], new_tokens: int, **settings: Any) -> Answer:

@@ -51,6 +51,8 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
             return CPUAttentionBackendImpl
         check_version("vllm (cpu)", TRIED_ON_CPU, vllm.__version__, untried=settings.untried_versions)
         check_engine(config, settings)
+        stages = config.parallel_config.pipeline_parallel_size
+        check_covered({"pipeline_parallel_size": stages if stages > 1 else None})
         return Impl
 
     @staticmethod

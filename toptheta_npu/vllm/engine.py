@@ -39,6 +39,7 @@ _REMEDIES = {
     "use_mla": "latent attention is not covered",
     "kv_transfer_config": "KV connectors write pages behind the backend; leave it out",
     "kv_offloading_size": "offloading writes pages behind the backend; leave it out",
+    "pipeline_parallel_size": "vLLM 0.32 itself answers nothing with several stages on a CPU; set it to 1",
     "decode_context_parallel_size": "set it to 1",
     "prefill_context_parallel_size": "set it to 1",
     "speculative_config": "a draft model's layers have no thresholds; draft with n-grams",
