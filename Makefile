@@ -44,7 +44,8 @@ test-quick: $(READY)
 # the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
 # those of $(VENV)
 test-transformers-oldest: $(OLDEST_TRANSFORMERS)/.ready
-	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) tests/models tests/evaluation/test_perplexity.py
+	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) tests/models tests/distributed \
+	  tests/evaluation/test_perplexity.py
 
 $(OLDEST_TRANSFORMERS)/.ready: $(READY) tests/transformers_oldest.txt
 	@echo "Installing the oldest transformers into $(OLDEST_TRANSFORMERS): 12 MB, once; half a minute."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm.engine import engine_of
 from toptheta_npu.vllm.metrics import Totals
 
+K = 64
 TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
 #: A token is wrong only where the reference's two best differ by more.
 TIE = 1e-3
@@ -154,6 +156,16 @@ def best_of(logits: torch.Tensor) -> dict[int, float]:
     return dict(zip(order.tolist(), values.tolist(), strict=True))
 
 
+def differences(ours: Answer, reference: Answer) -> list[float]:
+    """By how much the logarithms of probabilities differ, token by token, up to where the two go different ways."""
+    found = []
+    for token, ours_best, best in zip(ours.tokens, ours.best, reference.best, strict=True):
+        found.append(abs(ours_best[token] - best.get(token, -math.inf)))
+        if token != max(best, key=best.__getitem__):
+            break
+    return found
+
+
 def wrong_tokens(ours: Answer, reference: Answer, tolerance: float = TOLERANCE) -> list[str]:
     """What is wrong in an answer, up to the first token where the two go different ways for good reason."""
     wrong = []
@@ -175,3 +187,8 @@ def totals(engine: Any) -> Totals:
     assert layers is not None
     assert layers.metrics is not None
     return layers.metrics.totals()
+
+
+def layers_of(engine: Any) -> list[Any]:
+    """vLLM's layers of attention of an engine in this process."""
+    return list(engine.llm_engine.vllm_config.compilation_config.static_forward_context.values())

@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.serving.engines import TIE, TOLERANCE, Answer, answer_of, greedy, prompts, replayed
+from benchmarks.serving.engines import (
+    TIE,
+    TOLERANCE,
+    Answer,
+    K,
+    answer_of,
+    greedy,
+    make_engine,
+    prompts,
+    replayed,
+    totals,
+)
 
 #: Scores nearer to their thresholds are the same up to rounding.
 ROUNDING = 1e-5
@@ -83,6 +94,36 @@ def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
     for index, request in enumerate(requests):
         request.segments = segments[str(index)]
     return requests
+
+
+def run_schedules(count: int) -> Iterator[dict[str, Any]]:
+    """Wrong tokens and what was kept over schedules with the seeds 0 to ``count`` - 1, in a cache that preempts.
+
+    Told after every ten of them.
+    """
+    engine = make_engine({"k": K}, **SMALL_CACHE)
+    wrong: list[str] = []
+    different: list[str] = []
+    tokens = preemptions = requests = 0
+    for seed in range(count):
+        for index, request in enumerate(run_schedule(engine, draw_schedule(seed))):
+            assert request.answer is not None
+            for found, added in zip((wrong, different), wrong_in(request, k=K), strict=True):
+                found += [f"schedule {seed}, request {index}: {each}" for each in added]
+            tokens += len(request.answer.tokens)
+            preemptions += request.preemptions
+            requests += 1
+        if seed % 10 == 9 or seed + 1 == count:
+            print(f"{seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong", flush=True)
+            kept = totals(engine)
+            yield {
+                "count": seed + 1, "requests": requests, "tokens": tokens, "preemptions": preemptions,
+                "wrong_tokens": len(wrong), "wrong": wrong[:20],
+                "different_log_probabilities": different, "kept_share": kept.kept / kept.elements,
+                "value_row_share": kept.value_rows / kept.available_value_rows,
+                "kept_over_k": kept.sparse_kept / kept.sparse_aims, "decode_tokens": kept.decode_tokens,
+                "prompt_tokens": kept.prompt_tokens,
+            }  # fmt: skip
 
 
 def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:

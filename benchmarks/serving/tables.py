@@ -1,30 +1,91 @@
-"""The table of docs/serving.md, from the results that were written last."""
+"""The tables of docs/serving.md, from the results that were written last."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toptheta_npu._tables import Table
 
 
 def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
-    """By the name of its place in the page."""
-    drawn, speed = found["schedules"], found["speed"]
-    ratios = speed["ratios"]
-    timed = f"{speed['batch']} sequences of {speed['keys']} keys, {speed['rounds']} rounds that take turns"
+    """By the name of its place in the page; of the parts that were run."""
+    tables = {"equality": _equality, "load": _load, "memory": _memory, "schedules": _schedules}
+    return {name: table(found[name]) for name, table in tables.items() if name in found}
+
+
+def _equality(found: Mapping[str, Any]) -> Table:
+    columns = ("", "reference", "tokens", "**wrong**", "largest difference of log-probabilities", "kept, V rows read")
     rows = [
-        ["drawn schedules", f"{drawn['count']}"],
-        ["requests, tokens, preemptions in them", f"{drawn['requests']}, {drawn['tokens']}, {drawn['preemptions']}"],
-        ["**wrong tokens**", f"**{drawn['wrong_tokens']}**"],
-        ["elements kept, V rows read, all layers", _shares(drawn)],
-        ["k̃/k", f"{drawn['kept_over_k']:.2f}"],
-        [f"tokens per second over dense vLLM, {timed}",
-         f"{speed['sparse_over_dense']:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"],
-        ["elements kept, V rows read there", _shares(speed)],
+        [each["what"], each["reference"], f"{each['tokens']}", f"**{each['wrong_tokens']}**",
+         f"{each['largest_difference']:.1e}", _shares(each)]
+        for each in found["answers"]
     ]  # fmt: skip
-    return {"serving": Table(f"vLLM {found['vllm']} on a CPU, k = {found['k']}", ("", "figure"), rows)}
+    return Table(f"{found['new_tokens']} tokens per request", columns, rows)
+
+
+def _load(found: Mapping[str, Any]) -> Table:
+    columns = ("", "dense vLLM", "k = 64", "over dense", "without `vmc`", "kept, V rows read")
+    load = found["load"]
+    what = (
+        f"{load['requests']} requests, {load['at_once']} at a time, prompts of {_range(load['prompts'])} and answers "
+        f"of {_range(load['new_tokens'])} tokens"
+    )
+    rows = [
+        _speed(f"requests per second: {what}", load["requests_per_second"], load),
+        _speed("new tokens per second of these", load["tokens_per_second"], load),
+    ]
+    rows += [
+        _speed(
+            f"tokens per second while {each['batch']} sequences of {each['keys']} keys decode",
+            each["tokens_per_second"], each,
+        )
+        for each in found["decoding"]
+    ]  # fmt: skip
+    return Table(f"{found['rounds']} rounds that take turns", columns, rows)
+
+
+def _speed(name: str, per_second: Mapping[str, float], found: Mapping[str, Any]) -> list[str]:
+    return [
+        name, *(_three_digits(per_second[engine]) for engine in ("dense", "sparse")),
+        f"**{_ratio(found['over_dense']['sparse'])}**", _ratio(found["over_dense"]["without_vmc"]),
+        _shares(found["kept"]["sparse"]),
+    ]  # fmt: skip
+
+
+def _memory(found: Mapping[str, Any]) -> Table:
+    columns = ("cache", "tokens of a page", "pages", "KV cache, bytes", "V sums, bytes", "by the formula", "share")
+    rows = [
+        [each["dtype"], f"{each['block_size']}", f"{each['pages']}", f"{each['cache_bytes']:,}",
+         f"{each['sum_bytes']:,}", f"{each['formula_bytes']:,}", f"{each['sum_bytes'] / each['cache_bytes']:.2%}"]
+        for each in found["engines"]
+    ]  # fmt: skip
+    return Table("V sums of all layers beside the cache", columns, rows)
+
+
+def _schedules(found: Mapping[str, Any]) -> Table:
+    rows = [
+        ["drawn schedules", f"{found['count']}"],
+        ["requests, tokens, preemptions in them", f"{found['requests']}, {found['tokens']}, {found['preemptions']}"],
+        ["**wrong tokens**", f"**{found['wrong_tokens']}**"],
+        ["elements kept, V rows read, all layers", _shares(found)],
+        ["k̃/k", f"{found['kept_over_k']:.2f}"],
+    ]
+    return Table("Drawn schedules", ("", "figure"), rows)
 
 
 def _shares(found: Mapping[str, float]) -> str:
     return f"{100 * found['kept_share']:.1f} %, {100 * found['value_row_share']:.1f} %"
+
+
+def _range(ends: Sequence[int]) -> str:
+    return f"{ends[0]} to {ends[1]}"
+
+
+def _ratio(ratios: Sequence[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

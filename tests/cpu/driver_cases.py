@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from tests.cases import CASES, Case
+from tests.cpu.columns import with_columns
 from tests.cpu.driver import DONE, CaseFile, Result, build_driver, run_driver
 from tests.cpu.native import operator_arguments, partial_arguments, same_bits
 from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
@@ -29,9 +30,12 @@ class DriverCase:
     file: CaseFile
 
     @staticmethod
-    def of(case: Case, paths: tuple[str, ...], poison: tuple[str, ...], threads: tuple[int, ...]) -> DriverCase:
+    def of(
+        case: Case, paths: tuple[str, ...], poison: tuple[str, ...], threads: tuple[int, ...], *, columns: bool = False
+    ) -> DriverCase:
         inputs = make_inputs(case, poison=poison)
         whole = operator_arguments(inputs)
+        whole = with_columns(whole) if columns else whole
         part = partial_arguments(inputs, whole)
         file = CaseFile({name: given for name, given in (whole | part).items() if isinstance(given, Tensor)})
         for path in paths:
@@ -57,12 +61,11 @@ class DriverCase:
 
 @functools.lru_cache(maxsize=1)
 def driver_cases(dtype: str) -> tuple[DriverCase, ...]:
-    """The whole table in one dtype."""
-    return tuple(
-        DriverCase.of(replace(case, dtype=dtype), paths, poison, (1, 3))
-        for case in CASES
-        for poison, paths in _PATHS.items()
-    )
+    """The whole table in one dtype, and once more with keys by columns."""
+    cases = [replace(case, dtype=dtype) for case in CASES]
+    by_rows = [DriverCase.of(case, paths, poison, (1, 3)) for case in cases for poison, paths in _PATHS.items()]
+    by_columns = [DriverCase.of(case, ("auto",), ("outside",), (1, 3), columns=True) for case in cases]
+    return (*by_rows, *by_columns)
 
 
 def assert_driver_equals_the_oracle(cases: Sequence[DriverCase], level: str, sanitizers: str, folder: Path) -> None:

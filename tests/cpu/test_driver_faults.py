@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.sanitizers
 _ADDRESS = "address,undefined"
 #: Rows of no whole number of steps, whole tiles, several granules, and keys up to the end of the cache.
 _CASE = Case("faults", heads=6, kv_heads=2, head_dim=42, lengths=(4208,), lengths_as="none", keep=0.2)
+_COLUMNS = replace(_CASE, lengths=(4201,))
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ _FAULTS = (
     Fault("writes-past-the-output", "elements.h", "sizeof(float) * count)", "sizeof(float) * (count + 1))", _ADDRESS,
           "heap-buffer-overflow"),
     Fault("reads-past-the-values", "rows.h", "head_dim_ % Element::kStep == 0;", "true;", _ADDRESS, "AddressSanitizer"),
+    Fault("reads-past-a-page-of-columns", "columns.h", "done + kLanes <= room", "room > 0", _ADDRESS,
+          "AddressSanitizer"),
     Fault("keeps-memory", "step.h", "scratch = Scratch::of_this_thread();", "scratch = *new Scratch();", _ADDRESS,
           "LeakSanitizer"),
     Fault("overflows", "plan.h", "(length + granule_rows_ - 1)", "(length + INT64_MAX)", _ADDRESS,
@@ -58,15 +61,15 @@ def sources_with(fault: Fault) -> Path:
     return cached_folder(f"cpu-source-{fault.name}", [*sorted(SOURCE.iterdir()), fault.right, fault.wrong], copy)
 
 
-def driver_case() -> DriverCase:
-    return DriverCase.of(_CASE, ("auto",), (), (1, 3))
+def driver_case(columns: bool = False) -> DriverCase:
+    return DriverCase.of(_COLUMNS if columns else _CASE, ("auto",), (), (1, 3), columns=columns)
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS[:1])
 @pytest.mark.parametrize("fault", _FAULTS, ids=lambda fault: fault.name)
 def test_sanitizers_find_a_planted_fault(fault: Fault, level: str, tmp_path: Path) -> None:
     driver = build_driver("float32", level, fault.sanitizers, source=sources_with(fault))
-    driver_case().file.write(tmp_path / "0.case")
+    driver_case(fault.file == "columns.h").file.write(tmp_path / "0.case")
     done = start_driver(driver, level, tmp_path)
     assert done.returncode != 0
     assert fault.report in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,17 +85,19 @@ class Served:
 
     def __init__(
         self, table: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, block_size: int = 16,
-        batch: int = 4, blocks: int = 64, impl: dict[str, Any] | None = None, config: dict[str, Any] | None = None,
+        batch: int = 4, blocks: int = 64,
+        impl: dict[str, Any] | None = None, windows: Collection[int] = (), config: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.device, self.dtype, self.block_size = device, dtype, block_size
         given = {"table": str(table), "k": K, "check_weights": False, "metrics": False} | settings
         self.config = Config(given, device, **(config or {}))
-        self.vmc = bool(settings.get("vmc"))
+        self.vmc = settings.get("vmc", True)
         shape = (blocks, block_size, KV_HEADS, HEAD_DIM)
-        self.layers = {
-            f"model.layers.{index}.self_attn.attn": self._layer(shape, impl or {}) for index in range(LAYERS)
-        }
+        self.layers = {}
+        for index in range(LAYERS):
+            given_impl = {**(impl or {}), **({"sliding_window": 128} if index in windows else {})}
+            self.layers[f"model.layers.{index}.self_attn.attn"] = self._layer(shape, given_impl)
         self.config.compilation_config.static_forward_context.update(self.layers)
         self.builder: Any = OurBuilder(FullAttentionSpec(), list(self.layers), self.config, torch.device(device))
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=device)

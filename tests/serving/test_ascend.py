@@ -57,7 +57,7 @@ def test_decode_steps_follow_the_thresholds(table: Path) -> None:
 
 def test_decode_differs_from_dense_attention(table: Path) -> None:
     """Else the tests here would prove nothing."""
-    served, dense = Served(table), Served(table, impl={"sliding_window": 128})
+    served, dense = Served(table), Served(table, dense_layers=[0])
     for engine in (served, dense):
         engine.step([100])
     ((sparse, _), _), ((whole, expected), _) = served.step([1]), dense.step([1])
@@ -104,10 +104,10 @@ def test_layers_that_stay_dense_run_in_the_dense_attention(table: Path) -> None:
     assert_right(served.step([40]))
     assert_right(served.step([1]))
     assert dense_tokens(served) == [[40], [40, 1]]
-    window = Served(table, impl={"sliding_window": 128})
+    window = Served(table, windows=[0])
     assert_right(window.step([40]))
     assert_right(window.step([1]))
-    assert dense_tokens(window) == [[40, 1], [40, 1]]
+    assert dense_tokens(window) == [[40, 1], [40]]
 
 
 @pytest.mark.parametrize("seen", [True, False])

@@ -19,7 +19,8 @@ from tests.serving import ascend_parts
 from tests.serving.ascend_engine import OurBuilder, OurImpl
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.vllm import ascend
-from toptheta_npu.vllm.ascend_signatures import check_version, parameters_of, record
+from toptheta_npu.vllm.ascend_signatures import DISTRIBUTION, parameters_of, record
+from toptheta_npu.vllm.versions import check_version
 
 ATTENTION = ascend_parts.MODULE
 OURS = {"AscendAttentionBackendImpl": ascend.Impl, "AscendAttentionMetadataBuilder": ascend.Builder}
@@ -69,14 +70,14 @@ def test_ours_come_first() -> None:
 
 @pytest.mark.parametrize("found", [*record()["versions"], "0.23.0+cann9"])
 def test_versions_whose_sources_were_read_are_accepted(found: str) -> None:
-    check_version(found)
+    check_version(DISTRIBUTION, record()["versions"], found)
 
 
 @pytest.mark.parametrize("found", ["0.22.1rc1", "0.23.0rc1", "0.26.0", "0.25.2.dev3+g182b75e", ""])
 def test_other_versions_are_refused(found: str) -> None:
     with pytest.raises(TopThetaNotImplementedError, match=r"vllm-ascend: expected version 0\.23\.0 or"):
-        check_version(found)
-    check_version(found, untried=True)
+        check_version(DISTRIBUTION, record()["versions"], found)
+    check_version(DISTRIBUTION, record()["versions"], found, untried=True)
 
 
 @pytest.fixture

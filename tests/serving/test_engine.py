@@ -17,7 +17,7 @@ from toptheta_npu.vllm.layers import LayerRule
 from toptheta_npu.vllm.metrics import Metrics
 from toptheta_npu.vllm.settings import Settings
 from toptheta_npu.vllm.steps import Step
-from toptheta_npu.vllm.versions import check_version
+from toptheta_npu.vllm.versions import TRIED_ON_CPU, check_version
 
 TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
 
@@ -51,7 +51,7 @@ def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCapture
     assert caplog.messages == [
         "Top-Theta: layers 0-1, 3 have a sliding window and stay dense",
         "Top-Theta: layers 5 are dense_layers and stay dense",
-        f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=False, prefill=dense",
+        f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=True, prefill=dense",
     ]
 
 
@@ -66,6 +66,17 @@ def test_another_backend_is_not_passed_over() -> None:
     stranger = SimpleNamespace(impl=SimpleNamespace())
     with pytest.raises(TopThetaBackendError, match=r"Top-Theta's backend in model\.layers\.0\.attn, got S"):
         engine().give_rules(FullAttentionSpec(), {"model.layers.0.attn": stranger})
+
+
+def test_a_model_whose_layers_all_have_windows_is_refused() -> None:
+    some = engine()
+    layers = {f"model.layers.{index}.attn": layer(128) for index in range(6)}
+    some.give_rules(FullAttentionSpec(), dict(list(layers.items())[:4]))  # a group of layers, or a pipeline stage
+    with pytest.raises(
+        TopThetaNotImplementedError,
+        match=r"^layers: expected one that sees all tokens, got a sliding window in each of them; leave Top-Theta out$",
+    ):
+        some.give_rules(FullAttentionSpec(), dict(list(layers.items())[4:]))
 
 
 def test_a_layer_beyond_the_table_is_refused() -> None:
@@ -96,13 +107,13 @@ def test_what_is_not_covered_is_refused_by_name(name: str, value: object) -> Non
 
 
 def test_versions_that_were_not_tried_are_refused() -> None:
-    check_version("vllm (cpu)", "0.32.0+cpu")
+    check_version("vllm (cpu)", TRIED_ON_CPU, "0.32.0+cpu")
     with pytest.raises(
         TopThetaNotImplementedError,
-        match=r"vllm \(cpu\): expected version 0\.32\.0, the one that was tried, got 0\.33\.1",
+        match=r"vllm \(cpu\): expected version 0\.32\.0, got 0\.33\.1; install such a",
     ):
-        check_version("vllm (cpu)", "0.33.1")
-    check_version("vllm (cpu)", "0.33.1", untried=True)
+        check_version("vllm (cpu)", TRIED_ON_CPU, "0.33.1")
+    check_version("vllm (cpu)", TRIED_ON_CPU, "0.33.1", untried=True)
 
 
 def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:

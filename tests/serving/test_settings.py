@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models import sparsify
 from toptheta_npu.thresholds.targets import DEFAULT_K
 from toptheta_npu.vllm.settings import Settings, is_configured, read_settings
 
@@ -23,13 +26,18 @@ def test_environment_variables_have_the_types_of_the_settings() -> None:
     environment = {
         "TOPTHETA_VLLM_TABLE": "1.theta",
         "TOPTHETA_VLLM_TARGET_KEPT": "0.125",
-        "TOPTHETA_VLLM_VMC": "true",
+        "TOPTHETA_VLLM_VMC": "false",
         "TOPTHETA_VLLM_DENSE_LAYERS": "3,0, 3",
         "TOPTHETA_VLLM_LOG_INTERVAL": "5",
         "TOPTHETA_VLLM_PREFILL": "thresholded",
     }
     assert read_settings({}, environment) == Settings(
-        table=Path("1.theta"), target_kept=0.125, vmc=True, dense_layers=(0, 3), log_interval=5.0, prefill="thresholded"
+        table=Path("1.theta"),
+        target_kept=0.125,
+        vmc=False,
+        dense_layers=(0, 3),
+        log_interval=5.0,
+        prefill="thresholded",
     )
 
 
@@ -37,6 +45,19 @@ def test_the_configuration_wins_over_the_environment() -> None:
     environment = {"TOPTHETA_VLLM_TABLE": "a.theta", "TOPTHETA_VLLM_K": "64"}
     settings = read_settings({"toptheta": {"k": 32, "dense_layers": [1]}}, environment)
     assert settings == Settings(table=Path("a.theta"), k=32, dense_layers=(1,))
+
+
+def test_defaults_are_those_of_sparsify() -> None:
+    signature = inspect.signature(sparsify).parameters
+    shared = [each for each in fields(Settings) if each.name in signature]
+    assert {"k", "vmc", "sdc", "sdc_gamma", "prefill", "dense_below"} <= {each.name for each in shared}
+    assert {each.name: each.default for each in shared} == {each.name: signature[each.name].default for each in shared}
+
+
+def test_vmc_has_to_be_off_where_there_is_no_mass_to_give_back() -> None:
+    with pytest.raises(TopThetaValueError, match=r"^vmc: expected no VMC with sdc=.none."):
+        read_settings({"toptheta": {"table": "a", "sdc": "none"}}, {})
+    assert read_settings({"toptheta": {"table": "a", "sdc": "none", "vmc": False}}, {}) is not None
 
 
 def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:

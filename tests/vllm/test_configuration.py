@@ -54,6 +54,12 @@ def test_the_environment_configures_it() -> None:
     assert "Top-Theta: layers 1-5 decode by the thresholds of" in log
 
 
+def test_pipeline_stages_with_which_vllm_itself_fails_stop_the_start() -> None:
+    done = start({"TOPTHETA_VLLM_TABLE": str(TABLE)}, pipeline_parallel_size=2)
+    assert done.returncode != 0
+    assert "pipeline_parallel_size: expected none of it with Top-Theta, got 2; vLLM 0.32" in done.stdout + done.stderr
+
+
 def test_a_wrong_variable_stops_the_start() -> None:
     done = start({"TOPTHETA_VLLM_TABEL": str(TABLE)})
     assert done.returncode != 0
@@ -97,5 +103,5 @@ def test_a_version_that_was_not_tried_stops_the_start(monkeypatch: pytest.Monkey
     import vllm
 
     monkeypatch.setattr(vllm, "__version__", "0.40.0")
-    with pytest.raises(TopThetaNotImplementedError, match=r"vllm \(cpu\): expected version 0\.32\.0, .* got 0\.40\.0"):
+    with pytest.raises(TopThetaNotImplementedError, match=r"vllm \(cpu\): expected version 0\.32\.0, got 0\.40\.0"):
         make_engine({"k": 64})

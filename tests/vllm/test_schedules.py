@@ -21,7 +21,7 @@ def small() -> Any:
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_no_token_of_a_drawn_schedule_is_wrong(small: Any, seed: int) -> None:
     requests = run_schedule(small, draw_schedule(seed))
-    assert not [each for request in requests for found in wrong_in(request, k=64, vmc=False) for each in found]
+    assert not [each for request in requests for found in wrong_in(request, k=64) for each in found]
 
 
 def test_requests_of_a_schedule_are_preempted(small: Any) -> None:

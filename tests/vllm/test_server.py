@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
+from benchmarks.serving.schedules import Request, wrong_in
 from tests.vllm.server import Server, metric, serve, settings
 
 CLIENTS = 16
@@ -32,9 +33,9 @@ def test_sixteen_clients_at_once_get_what_sparsify_generates(server: Server) -> 
     asked = prompts(*(100 + 61 * index for index in range(CLIENTS)), seed=5)
     with ThreadPoolExecutor(CLIENTS) as clients:
         found = list(clients.map(lambda ids: server.complete(ids, NEW_TOKENS), asked))
-    wrong = [wrong_tokens(answer, generated(ids, NEW_TOKENS, k=64, vmc=False))
-             for answer, ids in zip(found, asked, strict=True)]  # fmt: skip
-    assert not [each for each in wrong if each]
+    for answer, ids in zip(found, asked, strict=True):
+        segments = [(0, len(ids)), *((len(ids) + index, len(ids) + index + 1) for index in range(NEW_TOKENS - 1))]
+        assert wrong_in(Request(ids, answer, segments), k=64) == ([], [])
 
 
 def test_the_log_and_the_page_of_metrics_tell_what_was_kept(server: Server) -> None:
@@ -60,4 +61,4 @@ def test_a_killed_worker_fails_its_requests_and_the_server(server: Server) -> No
 def test_a_server_after_that_starts_anew(tmp_path: Path) -> None:
     (ids,) = prompts(200, seed=8)
     with serve(tmp_path, settings(table=TABLE, k=64)) as again:
-        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=64, vmc=False))
+        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=64))

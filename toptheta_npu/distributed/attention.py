@@ -159,6 +159,42 @@ def _attend(
     check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_sum is None else "value_sum")
     if interleave is not None:
         check_interleave(interleave)
+    share = _own_share(
+        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
+        num_key_value_heads, input_layout, scale_value,
+    )  # fmt: skip
+    _check_sums(share, discarded_mass, value_sum)
+    exchange.agree(
+        {
+            **share.sizes(), "input_layout": input_layout, "scale_value": share.where["scale_value"],
+            "placement": placement, "sdc": sdc, "sdc_gamma": float(sdc_gamma), "vmc": value_sum is not None,
+            "interleave": interleave,
+        },
+        query.device,
+    )  # fmt: skip
+    parts, value_mean = _gathered(exchange, share, threshold, placement, value_sum, interleave)
+    out = merge_partials(
+        parts.by_rank(), threshold, list(parts.n), input_layout=input_layout, placement=placement, sdc=sdc,
+        sdc_gamma=sdc_gamma, discarded_mass=discarded_mass, value_mean=value_mean, dtype=query.dtype,
+    )  # fmt: skip
+    return out, parts
+
+
+def _own_share(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    actual_seq_lengths: Tensor | Sequence[int] | None,
+    key_start: Tensor | Sequence[int] | None,
+    block_table: Tensor | None,
+    block_size: int,
+    num_heads: int | None,
+    num_key_value_heads: int | None,
+    input_layout: str,
+    scale_value: float | None,
+) -> Share:
+    """This rank's share, whose arguments fit each other."""
     if block_table is None:
         key, value, actual_seq_lengths = with_room(key, value, actual_seq_lengths, input_layout)
     lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
@@ -166,36 +202,39 @@ def _attend(
         num_key_value_heads, input_layout, scale_value, "auto",
     )  # fmt: skip
     check_device(query, DEVICES[:2])  # values on "meta" cannot be exchanged
-    batch = len(query)
-    if discarded_mass is not None:
-        check_tensor("discarded_mass", discarded_mass, query, (batch, heads), FLOAT32, " [B, Hq]")
-    if value_sum is not None:
-        check_tensor("value_sum", value_sum, query, (batch, kv_heads, head_dim), FLOAT32, " [B, Hkv, D]")
-    exchange.agree(
-        {
-            "batch": batch, "num_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim,
-            "dtype": str(query.dtype), "input_layout": input_layout, "scale_value": scale, "placement": placement,
-            "sdc": sdc, "sdc_gamma": float(sdc_gamma), "vmc": value_sum is not None, "interleave": interleave,
-        },
-        query.device,
-    )  # fmt: skip
-    share = Share(query, key, value, {
+    return Share(query, key, value, head_dim, {
         "actual_seq_lengths": lengths, "key_start": starts, "block_table": block_table, "block_size": block_size,
         "num_heads": heads, "num_key_value_heads": kv_heads, "input_layout": input_layout, "scale_value": scale,
     })  # fmt: skip
+
+
+def _check_sums(share: Share, discarded_mass: Tensor | None, value_sum: Tensor | None) -> None:
+    """Tensors of SDC and VMC fit the query."""
+    batch, heads, kv_heads = len(share.query), share.where["num_heads"], share.where["num_key_value_heads"]
+    if discarded_mass is not None:
+        check_tensor("discarded_mass", discarded_mass, share.query, (batch, heads), FLOAT32, " [B, Hq]")
+    if value_sum is not None:
+        shape = batch, kv_heads, share.head_dim
+        check_tensor("value_sum", value_sum, share.query, shape, FLOAT32, " [B, Hkv, D]")
+
+
+def _gathered(
+    exchange: Exchange,
+    share: Share,
+    threshold: Tensor,
+    placement: str,
+    value_sum: Tensor | None,
+    interleave: int | None,
+) -> tuple[Parts, Tensor | None]:
+    """What all ranks found, and the mean of their V rows where they sent sums."""
     lse = None
     if placement == "post_softmax":
         lse = exchange.gather([share.lse(threshold)])[0].logsumexp(0)
     sent = [*share.partial(threshold, placement, lse), share.n]
     gathered = exchange.gather(sent if value_sum is None else [*sent, value_sum])
     parts = Parts(*gathered[:6])
-    if interleave is not None and are_seen(query):
+    if interleave is not None and are_seen(share.query):
         parts = settle_ties(parts, share, exchange, interleave)
-    value_mean = None
-    if value_sum is not None:
-        value_mean = gathered[6].sum(0) / parts.n.sum(0).clamp_min(1)[:, None, None]
-    out = merge_partials(
-        parts.by_rank(), threshold, list(parts.n), input_layout=input_layout, placement=placement, sdc=sdc,
-        sdc_gamma=sdc_gamma, discarded_mass=discarded_mass, value_mean=value_mean, dtype=query.dtype,
-    )  # fmt: skip
-    return out, parts
+    if value_sum is None:
+        return parts, None
+    return parts, gathered[6].sum(0) / parts.n.sum(0).clamp_min(1)[:, None, None]

@@ -25,7 +25,16 @@ class Share:
     query: Tensor
     key: Tensor
     value: Tensor
+    head_dim: int
     where: Mapping[str, Any]
+
+    def sizes(self) -> dict[str, Any]:
+        """What all ranks have in common."""
+        return {
+            "batch": len(self.query), "num_heads": self.where["num_heads"],
+            "num_key_value_heads": self.where["num_key_value_heads"], "head_dim": self.head_dim,
+            "dtype": str(self.query.dtype),
+        }  # fmt: skip
 
     def lse(self, threshold: Tensor) -> Tensor:
         """The LSE of this rank's keys, [B, Hq]; all of K is read, and one V row per head."""
@@ -50,7 +59,7 @@ class Share:
         one = slice(sequence, sequence + 1)
         cut = {name: self.where[name][one] for name in _PER_SEQUENCE if self.where[name] is not None}
         key = self.key[one] if self.where["block_table"] is None else self.key
-        return Share(self.query[one], key, value, {**self.where, **cut})
+        return Share(self.query[one], key, value, self.head_dim, {**self.where, **cut})
 
 
 class Parts(NamedTuple):

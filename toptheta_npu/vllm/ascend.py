@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .ascend_signatures import DISTRIBUTION, check_parameters, check_version, known_versions, record
+from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, record
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
 from .metrics import logger
 from .page_sums import PageSums
 from .settings import Settings, read_settings
 from .steps import Step, attend
+from .versions import check_version
 
 #: The attribute of a step's metadata that holds ours.
 _STEP = "toptheta_step"
@@ -54,7 +55,7 @@ def install() -> None:
         settings = _settings_of(config)
         if settings is not None:
             _check_backend(path)
-            check_version(version(DISTRIBUTION), untried=settings.untried_versions)
+            check_version(DISTRIBUTION, record()["versions"], version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
             check_engine(config, settings)
             _replace_classes()

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from ..errors import TopThetaBackendError
 
 #: The package on PyPI.
 DISTRIBUTION = "vllm-ascend"
@@ -26,27 +26,6 @@ def record() -> dict[str, Any]:
 def known_versions() -> str:
     """The versions whose sources were read, in words."""
     return " or ".join(record()["versions"])
-
-
-def check_version(found: str, *, untried: bool = False) -> None:
-    """Refuses a version whose sources were not read, unless the user says that it may run.
-
-    Args:
-        found: the installed version; a suffix such as ``+abc`` does not count.
-        untried: the setting ``untried_versions``.
-
-    Raises:
-        TopThetaNotImplementedError: they were not.
-
-    Example:
-        >>> check_version("0.23.0")
-    """
-    if untried or found.partition("+")[0] in record()["versions"]:
-        return
-    raise TopThetaNotImplementedError(
-        DISTRIBUTION, f"version {known_versions()}", found,
-        "install one of these, or set untried_versions=true and compare with dense attention first",
-    )  # fmt: skip
 
 
 def check_parameters() -> None:

@@ -29,7 +29,7 @@ from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine,
 from .layers import LayerRule
 from .settings import is_configured, read_settings
 from .steps import Step, attend
-from .versions import check_version
+from .versions import TRIED_ON_CPU, check_version
 
 #: How vLLM's kernel lays out the pages that the operator reads.
 _READABLE = ("vec", "vec16")
@@ -49,8 +49,10 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
         settings = None if config is None else read_settings(config.additional_config)
         if settings is None:
             return CPUAttentionBackendImpl
-        check_version("vllm (cpu)", vllm.__version__, untried=settings.untried_versions)
+        check_version("vllm (cpu)", TRIED_ON_CPU, vllm.__version__, untried=settings.untried_versions)
         check_engine(config, settings)
+        stages = config.parallel_config.pipeline_parallel_size
+        check_covered({"pipeline_parallel_size": stages if stages > 1 else None})
         return Impl
 
     @staticmethod

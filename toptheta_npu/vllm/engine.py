@@ -21,6 +21,7 @@ from .steps import Step
 
 #: In place of a rule: the layer is dense.
 DENSE = "dense"
+_WINDOW = "have a sliding window"
 #: What an engine or a layer asks for that is not covered, by its name; empty values do not count.
 Uncovered = Mapping[str, object]
 
@@ -38,6 +39,7 @@ _REMEDIES = {
     "use_mla": "latent attention is not covered",
     "kv_transfer_config": "KV connectors write pages behind the backend; leave it out",
     "kv_offloading_size": "offloading writes pages behind the backend; leave it out",
+    "pipeline_parallel_size": "vLLM 0.32 itself answers nothing with several stages on a CPU; set it to 1",
     "decode_context_parallel_size": "set it to 1",
     "prefill_context_parallel_size": "set it to 1",
     "speculative_config": "a draft model's layers have no thresholds; draft with n-grams",
@@ -67,6 +69,7 @@ class EngineLayers:
         self._thresholds = thresholds
         self._drafts = drafts
         self._counting: str | None = None
+        self._with_window: set[int] = set()
         self.metrics = metrics
 
     @classmethod
@@ -102,7 +105,7 @@ class EngineLayers:
             layers: by their names.
 
         Raises:
-            TopThetaNotImplementedError: the kind of cache is not covered.
+            TopThetaNotImplementedError: the kind of cache is not covered, or no layer of the model sees all tokens.
             TopThetaBackendError: another backend was chosen for a layer.
         """
         kind = type(spec).__name__
@@ -120,6 +123,11 @@ class EngineLayers:
             layer.impl.rule = DENSE if reason else self._rule(index, layer.impl)
             (dense.setdefault(reason, []) if reason else sparse).append(index)
         self._log(sparse, dense)
+        self._with_window.update(dense.get(_WINDOW, []))
+        if len(self._with_window) == len(self._thresholds.theta):
+            raise TopThetaNotImplementedError(
+                "layers", "one that sees all tokens", "a sliding window in each of them", "leave Top-Theta out"
+            )
 
     def note(self, step: Step, group: str) -> None:
         """Counts the tokens of a step, which every group of layers sees under a name of its own."""
@@ -135,7 +143,7 @@ class EngineLayers:
 
     def _why_dense(self, index: int, impl: Any) -> str | None:
         if has_window(impl.sliding_window):
-            return "have a sliding window"
+            return _WINDOW
         return "are dense_layers" if index in self._settings.dense_layers else None
 
     def _rule(self, index: int, impl: Any) -> LayerRule:

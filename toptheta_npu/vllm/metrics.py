@@ -11,9 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._value_checks import are_seen
+
 #: Below vLLM's own logger, whose handler and level it takes.
 logger = logging.getLogger("vllm.toptheta_npu")
 
+#: Steps that are added up together where that is cheaper.
+_AT_ONCE = 64
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
 
 
@@ -67,6 +71,8 @@ class Totals:
 class LayerCounters:
     """The sums of one layer, on its device: nothing waits for them, and a captured graph goes on counting.
 
+    On a CPU, where every small operation costs as much as a look at a tensor, steps are added up some at a time.
+
     Args:
         num_heads, num_key_value_heads: of this rank.
         device: of the layer.
@@ -74,18 +80,38 @@ class LayerCounters:
 
     def __init__(self, num_heads: int, num_key_value_heads: int, device: torch.device | str = "cpu") -> None:
         self._heads = (num_heads, num_key_value_heads)
+        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._aims: Callable[[Tensor], Tensor] | None = None
         with torch.inference_mode(False):
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
-    def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor, aims: Tensor) -> None:
+    def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor, aims: Callable[[Tensor], Tensor]) -> None:
         """Adds the rows of a step.
 
         Args:
             lengths: int [B], their keys; 0 for padding.
             kept: int32 [B, Hq].
             value_rows: int32 [B, Hkv].
-            aims: int [B], the elements that they aim at; 0 where they are dense.
+            aims: gives the elements that rows of so many keys aim at, int [B]; 0 where they are dense. The same
+                function in all calls.
         """
+        self._aims = aims
+        if not are_seen(kept):
+            self._add_up(lengths, kept, value_rows)
+            return
+        # an engine may write the next lengths into the same tensor
+        self._waiting.append((lengths.clone(), kept, value_rows))
+        if len(self._waiting) == _AT_ONCE:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        if self._waiting:
+            self._add_up(*(torch.cat(tensors) for tensors in zip(*self._waiting, strict=True)))
+            self._waiting.clear()
+
+    def _add_up(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
+        assert self._aims is not None
+        aims = self._aims(lengths)
         heads, kv_heads = self._heads
         keys, sparse = lengths.sum(), aims > 0
         kept_of_row = kept.sum(1)
@@ -96,6 +122,7 @@ class LayerCounters:
 
     def totals(self) -> dict[str, int]:
         """The sums so far, by their names in `Totals`; waits for the device."""
+        self._add_waiting()
         return dict(zip(_NAMES, self._sums.tolist(), strict=True))
 
 

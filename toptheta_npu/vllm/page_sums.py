@@ -6,8 +6,9 @@ pages that are still its own.
 
 What is guaranteed:
 
-- `PageSums.update` makes the sum of every page that it is told of anew from the whole page and adds to none, so reused
-  pages, tokens written again after a rejected draft, and tokens written in any order need nothing more.
+- `PageSums.update` makes the sum of every page whose last row it is told of anew from the whole page and adds to none,
+  so reused pages and tokens written again after a rejected draft need nothing more. Whoever reads a page to its end has
+  written its last row last, or together with the others.
 - A sum counts only for a page that is full, all of whose rows belong to the sequence. Rows past the end of a sequence
   never count, whatever they hold, NaN included.
 - Beside each sum lie the bits of two pieces of its page, at the middle and the end, as they were when the sum was made.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import logging
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,7 +79,7 @@ class PageSums:
         return int(self._foreign)
 
     def update(self, value_cache: Tensor, slots: Tensor, most_pages: int | None = None) -> None:
-        """Makes the sums of the pages that a step has written anew from the cache.
+        """Makes the sums of the pages that a step has written to their ends anew from the cache.
 
         Args:
             value_cache: float16, bfloat16 or float32 [blocks, Hkv, block_size, D], with the step's rows in it. Strides
@@ -94,8 +96,9 @@ class PageSums:
         _check_integers("slots", slots, 1)
         num_blocks, block_size = value_cache.shape[0], value_cache.shape[2]
         if are_seen(slots):
-            _check_slots(slots, num_blocks * block_size)
-            pages = torch.unique(slots[slots >= 0].long() // block_size)
+            pages = _ended_pages(slots, num_blocks, block_size)
+            if not len(pages):
+                return
         else:
             inside = (slots >= 0) & (slots < num_blocks * block_size)
             pages = torch.where(inside, slots.long() // block_size, num_blocks)
@@ -116,7 +119,9 @@ class PageSums:
         for pages in torch.arange(len(value_cache), device=value_cache.device).split(_at_once(page_bytes)):
             self._sum_up(value_cache, pages)
 
-    def mean(self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor) -> Tensor:
+    def mean(
+        self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor, places: SeenPlaces | None = None
+    ) -> Tensor:
         """The mean of the V rows of every sequence, as ``value_mean`` of `incremental_attention` takes it.
 
         Sums are float32, so it is at most (block_size + pages + 2) · 2⁻²⁴ times the mean of |v| off.
@@ -125,6 +130,7 @@ class PageSums:
             value_cache: as for `update`.
             block_table: int32 or int64 [B, max_blocks]; entries past a sequence's last page are never read.
             seq_lens: int32 or int64 [B]; a length of 0 gives a mean of 0.
+            places: made of these two, for the caches of several layers; on a CPU alone.
 
         Returns:
             float32 [B, Hkv, D].
@@ -139,6 +145,8 @@ class PageSums:
         if seq_lens.shape[0] != batch:
             raise TopThetaValueError("seq_lens", f"{batch} lengths, one per row of block_table", str(len(seq_lens)))
         block_size = value_cache.shape[2]
+        if are_seen(seq_lens):
+            return self._mean_of_seen(value_cache, places or SeenPlaces(block_table, seq_lens, block_size))
         lengths = seq_lens.long().clamp(0, width * block_size)
         full_pages = lengths // block_size
         total, counted = self._sum_of_full_pages(value_cache, block_table, full_pages)
@@ -150,8 +158,6 @@ class PageSums:
     def _sum_of_full_pages(self, value_cache: Tensor, table: Tensor, full_pages: Tensor) -> tuple[Tensor, Tensor]:
         """The sum over the pages that count, float32 [B, Hkv, D], and how many they are, int64 [B]."""
         batch, width = table.shape
-        if are_seen(full_pages):
-            width = int(full_pages.max()) if batch else 0
         total = self._sums.new_zeros((batch, *self._sums.shape[1:]))
         counted = torch.zeros_like(full_pages)
         columns = _at_once(total.nbytes)
@@ -166,21 +172,33 @@ class PageSums:
             counted = counted + counts.sum(1)
         return total, counted
 
-    def _own_pages(self, value_cache: Tensor, pages: Tensor, full: Tensor) -> Tensor:
-        """Which of the ``full`` among ``pages`` [B, n] still hold what their sums were made of: bool [B, n]."""
-        flat = pages.flatten()
-        same = (self._bits.index_select(0, flat) == self._bits_of(value_cache, flat)).all(2).all(1).view_as(pages)
-        foreign = full & ~same
-        self._foreign += foreign.sum()
-        if not are_seen(foreign):
-            return full & same
-        if foreign.any():
+    def _mean_of_seen(self, value_cache: Tensor, places: SeenPlaces) -> Tensor:
+        """On a CPU, where the rows and sums that count are gathered and added up in one operation each."""
+        self._renew_foreign(value_cache, places.pages.clamp(0, value_cache.shape[0] - 1))
+        total = _bag_sums(self._sums.flatten(1), places.pages, places.page_starts).unflatten(1, self._sums.shape[1:])
+        mean: Tensor = (total + places.sums_of_rest(value_cache)) / places.counts
+        return mean
+
+    def _renew_foreign(self, value_cache: Tensor, pages: Tensor) -> None:
+        """Makes the sums of those among ``pages`` [n] anew that hold something else than they did."""
+        if not torch.equal(self._bits.index_select(0, pages), self._bits_of(value_cache, pages)):
+            foreign = pages[~self._are_same(value_cache, pages)]
             _LOG.warning(
                 "V-mean compensation: %d full pages of the cache were written past the attention backend; their V sums "
-                "were made anew", int(foreign.sum()),
+                "were made anew", len(foreign),
             )  # fmt: skip
-            self._sum_up(value_cache, torch.unique(pages[foreign]))
-        return full
+            self._foreign += len(foreign)
+            self._sum_up(value_cache, torch.unique(foreign))
+
+    def _are_same(self, value_cache: Tensor, pages: Tensor) -> Tensor:
+        """Which of ``pages`` [n] still hold what their sums were made of: bool [n]."""
+        return (self._bits.index_select(0, pages) == self._bits_of(value_cache, pages)).flatten(1).all(1)
+
+    def _own_pages(self, value_cache: Tensor, pages: Tensor, full: Tensor) -> Tensor:
+        """Which of the ``full`` among ``pages`` [B, n] still hold what their sums were made of: bool [B, n]."""
+        same = self._are_same(value_cache, pages.flatten()).view_as(pages)
+        self._foreign += (full & ~same).sum()
+        return full & same
 
     def _sum_up(self, value_cache: Tensor, pages: Tensor) -> None:
         """Makes the sums of ``pages`` [n] anew; a number past the last page is of no page."""
@@ -221,6 +239,66 @@ class PageSums:
             )  # fmt: skip
 
 
+class SeenPlaces:
+    """Where the rows of every sequence lie, as `PageSums.mean` wants to know on a CPU: the same in all layers.
+
+    Args:
+        block_table: int32 or int64 [B, max_blocks].
+        seq_lens: int32 or int64 [B].
+        block_size: rows of a page.
+    """
+
+    def __init__(self, block_table: Tensor, seq_lens: Tensor, block_size: int) -> None:
+        table = block_table.numpy()
+        self._lengths = np.clip(seq_lens.numpy().astype(np.int64), 0, table.shape[1] * block_size)
+        full = self._lengths // block_size
+        self._rest = self._lengths - full * block_size
+        width = int(full.max(initial=0))
+        self.pages = torch.from_numpy(table[:, :width][np.arange(width) < full[:, None]].astype(np.int64))
+        self.page_starts = torch.from_numpy(full.cumsum() - full)
+        self.counts = torch.from_numpy(np.maximum(self._lengths, 1).astype(np.float32))[:, None, None]
+        last = np.minimum(full, max(table.shape[1] - 1, 0))[:, None]
+        self._last = np.take_along_axis(table, last, 1)[:, 0] if table.shape[1] else np.zeros_like(full)
+        self._bags: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def sums_of_rest(self, value_cache: Tensor) -> Tensor:
+        """The sums over the rows of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
+        blocks, heads, _, head_dim = value_cache.shape
+        *strides, _ = value_cache.stride()
+        if value_cache.dtype != torch.float32 or any(stride % head_dim for stride in strides):
+            return self._sums_one_by_one(value_cache)
+        page, head, row = (stride // head_dim for stride in strides)
+        count = (blocks - 1) * page + (heads - 1) * head + (value_cache.shape[2] - 1) * row + 1
+        rows = value_cache.as_strided((count, head_dim), (head_dim, 1))
+        key = (blocks, heads, page, head, row)
+        if key not in self._bags:
+            self._bags[key] = self._bags_of(*key)
+        return _bag_sums(rows, *self._bags[key]).view(heads, -1, head_dim).transpose(0, 1)
+
+    def _bags_of(self, blocks: int, heads: int, page: int, head: int, row: int) -> tuple[Tensor, Tensor]:
+        """The numbers of the rows of all KV heads and sequences, and where each of these bags starts among them."""
+        starts = self._rest.cumsum() - self._rest
+        total = int(self._rest.sum())
+        first = np.clip(self._last.astype(np.int64), 0, blocks - 1) * page - starts * row
+        one_head = np.repeat(first, self._rest) + np.arange(total) * row
+        bags = np.arange(heads)[:, None] * total + starts
+        rows = np.arange(heads)[:, None] * head + one_head
+        return torch.from_numpy(rows.reshape(-1)), torch.from_numpy(bags.reshape(-1))
+
+    def _sums_one_by_one(self, value_cache: Tensor) -> Tensor:
+        blocks, heads, _, head_dim = value_cache.shape
+        if not len(self._rest):
+            return value_cache.new_zeros((0, heads, head_dim), dtype=torch.float32)
+        pages = np.clip(self._last, 0, blocks - 1).tolist()
+        parts = zip(pages, self._rest.tolist(), strict=True)
+        return torch.stack([value_cache[page, :, :rows].sum(1, dtype=torch.float32) for page, rows in parts])
+
+
+def _bag_sums(rows: Tensor, numbers: Tensor, starts: Tensor) -> Tensor:
+    """The sums over bags of ``rows`` [N, D], whose ``numbers`` begin at ``starts`` [B]: [B, D]."""
+    return torch.nn.functional.embedding_bag(numbers, rows, starts, mode="sum")
+
+
 def _at_once(each: int) -> int:
     """How many of ``each`` bytes are gathered at once."""
     return max(1, _MOST_GATHERED // max(1, each))
@@ -244,9 +322,6 @@ def _sum_of_last_pages(value_cache: Tensor, table: Tensor, full_pages: Tensor, r
     """The sum over the first ``rest`` rows [B] of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
     last = table.long().gather(1, full_pages.clamp_max(table.shape[1] - 1)[:, None]).squeeze(1)
     pages = torch.where(rest > 0, last, 0).clamp(0, value_cache.shape[0] - 1)
-    if are_seen(rest):  # where masked copies take several times as long
-        parts = zip(pages.tolist(), rest.tolist(), strict=True)
-        return torch.stack([value_cache[page, :, :rows].float().sum(1) for page, rows in parts])
     valid = torch.arange(value_cache.shape[2], device=table.device) < rest[:, None]
     return torch.where(valid[:, None, :, None], _content(value_cache, pages).float(), 0.0).sum(2)
 
@@ -267,12 +342,15 @@ def _check_integers(name: str, tensor: Tensor, dims: int) -> None:
         raise TopThetaValueError(name, f"{dims} dimension{'s' * (dims > 1)}", str(list(tensor.shape)))
 
 
-def _check_slots(slots: Tensor, capacity: int) -> None:
-    """Slots lie inside the cache, which only a CPU sees for free."""
-    if not len(slots):
-        return
-    low, high = (int(limit) for limit in slots.aminmax())
-    if low < -1 or high >= capacity:
+def _ended_pages(slots: Tensor, num_blocks: int, block_size: int) -> Tensor:
+    """The pages whose last rows are among ``slots``, which lie inside the cache: a CPU sees that for free."""
+    numbers = slots.numpy()  # whose operations take a quarter of the time
+    if not len(numbers):
+        return slots
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < -1 or high >= num_blocks * block_size:
         raise TopThetaValueError(
-            "slots", f"-1 to {capacity - 1} (the cache's capacity)", str(low if low < -1 else high)
+            "slots", f"-1 to {num_blocks * block_size - 1} (the cache's capacity)", str(low if low < -1 else high)
         )
+    ended = numbers[(numbers % block_size == block_size - 1) & (numbers >= 0)]
+    return torch.from_numpy(np.unique(ended // block_size)).long()

@@ -33,7 +33,8 @@ class Settings:
         target_kept: in place of k, the share of its keys that a row aims at.
         dense_below: rows of fewer keys are dense.
         sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
-        vmc: give the discarded mass back as the mean V row, kept as a sum per page of the cache.
+        vmc: give the discarded mass back as the mean V row, kept as a sum per page of the cache; as in
+            `toptheta_npu.sparsify`, ``sdc="none"`` goes without.
         prefill: ``"dense"``: prompts run in vLLM's own kernel; ``"thresholded"``: by the rule of a decode step.
         dense_layers: layers that stay dense whatever the table says.
         max_length, extrapolation, lookup: as in ``ThresholdTable.at``.
@@ -50,7 +51,7 @@ class Settings:
     dense_below: int = 0
     sdc: Sdc = "exact"
     sdc_gamma: float = 0.05
-    vmc: bool = False
+    vmc: bool = True
     prefill: PrefillMode = "dense"
     dense_layers: tuple[int, ...] = ()
     max_length: int | None = None

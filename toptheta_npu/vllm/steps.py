@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._value_checks import are_seen
 from ..operator import incremental_attention, incremental_attention_with_stats
 from ..prefill import prefill_attention
 from .layers import LayerRule
+from .page_sums import SeenPlaces
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,7 @@ class Step:
     tokens: Tensor | None = None
     several: tuple[int, ...] = ()
     dense_tokens: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    _places: dict[int, SeenPlaces] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor) -> Step:
@@ -72,6 +75,12 @@ class Step:
     def decodes(self) -> bool:
         """Whether any sequence has one new token."""
         return self.decode_only or (self.sequences is not None and len(self.sequences) > 0)
+
+    def places(self, table: Tensor, lengths: Tensor, block_size: int) -> SeenPlaces:
+        """Where the decoded sequences lie; made by the first layer of a step that asks, on a CPU alone."""
+        if block_size not in self._places:
+            self._places[block_size] = SeenPlaces(table, lengths, block_size)
+        return self._places[block_size]
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
         """Every sequence with several new tokens: its index, its first token and the token after its last."""
@@ -110,7 +119,9 @@ def _decode(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, r
     mean = None
     if rule.vmc:
         assert rule.page_sums is not None
-        mean = rule.page_sums.mean(_by_heads(value_cache, rule), table, lengths)
+        values = _by_heads(value_cache, rule)
+        places = step.places(table, lengths, values.shape[2]) if are_seen(lengths) else None
+        mean = rule.page_sums.mean(values, table, lengths, places)
     arguments: dict[str, Any] = {
         "actual_seq_lengths": lengths,
         "block_table": table,
@@ -125,7 +136,7 @@ def _decode(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, r
         result = incremental_attention(rows, key_cache, value_cache, theta, **arguments)
     else:
         result, _, kept, value_rows = incremental_attention_with_stats(rows, key_cache, value_cache, theta, **arguments)
-        rule.counters.add(lengths, kept, value_rows, rule.aims(lengths))
+        rule.counters.add(lengths, kept, value_rows, rule.aims)
     if step.tokens is None:
         out[: len(lengths)] = result.squeeze(2)
     else:

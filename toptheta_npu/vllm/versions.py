@@ -1,30 +1,33 @@
-"""Which versions of the engines have been tried: others may have other classes under the same names."""
+"""Which versions of the engines are known: others may have other classes under the same names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import TopThetaNotImplementedError
 
-#: The versions that the tests have run, by the name of the platform's engine.
-TRIED = {"vllm (cpu)": ("0.32.0",)}
+#: The versions of vLLM for CPUs that the tests have run.
+TRIED_ON_CPU = ("0.32.0",)
 
 
-def check_version(engine: str, found: str, *, untried: bool = False) -> None:
-    """Refuses a version of ``engine`` that has not been tried, unless the user says that it may run.
+def check_version(engine: str, known: Sequence[str], found: str, *, untried: bool = False) -> None:
+    """Refuses a version of ``engine`` that is not known, unless the user says that it may run.
 
     Args:
-        engine: a name in `TRIED`.
+        engine: its name.
+        known: the versions that the tests have run, or whose sources were read.
         found: the version as the engine states it; a suffix such as ``+cpu`` does not count.
         untried: the setting ``untried_versions``.
 
     Raises:
-        TopThetaNotImplementedError: it has not been tried.
+        TopThetaNotImplementedError: it is not among them.
 
     Example:
-        >>> check_version("vllm (cpu)", "0.32.0+cpu")
+        >>> check_version("vllm (cpu)", TRIED_ON_CPU, "0.32.0+cpu")
     """
-    if untried or found.partition("+")[0] in TRIED[engine]:
+    if untried or found.partition("+")[0] in known:
         return
     raise TopThetaNotImplementedError(
-        engine, f"version {' or '.join(TRIED[engine])}, the one that was tried", found,
-        "install that version, or set untried_versions=true and compare with dense attention first",
+        engine, f"version {' or '.join(known)}", found,
+        "install such a version, or set untried_versions=true and compare with dense attention first",
     )  # fmt: skip

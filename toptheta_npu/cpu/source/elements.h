@@ -2,6 +2,7 @@
 //
 // A step of bfloat16 comes as two vectors, the elements at even places and those at odd ones, since that takes one
 // instruction each. Sums do not care for the order, so the query and the accumulators are held in the same order.
+// `load_in_order` gives kLanes neighbouring elements as they lie.
 #pragma once
 
 #include <algorithm>
@@ -17,6 +18,7 @@ struct Float32 {
     static constexpr int kVectors = 1;  // per step
     static constexpr int kStep = kLanes;
     static void load(const Stored* from, Floats* to) { to[0] = toptheta::load(from); }
+    static Floats load_in_order(const Stored* from) { return toptheta::load(from); }
     static void write(Stored* to, const float* from, int count) { std::memcpy(to, from, sizeof(float) * count); }
 };
 
@@ -25,6 +27,7 @@ struct Float16 {
     static constexpr int kVectors = 1;
     static constexpr int kStep = kLanes;
     static void load(const Stored* from, Floats* to) { to[0] = load_float16(from); }
+    static Floats load_in_order(const Stored* from) { return load_float16(from); }
     static void write(Stored* to, const float* from, int count)
     {
         for (int done = 0; done < count; done += kLanes) {
@@ -43,6 +46,7 @@ struct BFloat16 {
     static constexpr int kVectors = 2;
     static constexpr int kStep = 2 * kLanes;
     static void load(const Stored* from, Floats* to) { load_bfloat16(from, to[0], to[1]); }
+    static Floats load_in_order(const Stored* from) { return load_bfloat16(from); }
     static void write(Stored* to, const float* from, int count) { std::transform(from, from + count, to, to_nearest); }
 
 private:

@@ -20,6 +20,7 @@ public:
         base_ = static_cast<const Stored*>(cache.data) + head * cache.head_stride;
         if (a.block_table == nullptr) {
             base_ += sequence * cache.sequence_stride;
+            page_rows_ = a.capacity;
         } else {
             pages_ = a.block_table + sequence * a.blocks_per_sequence;
             page_stride_ = cache.sequence_stride;
@@ -37,6 +38,13 @@ public:
     }
 
     int64_t row_stride() const { return row_stride_; }
+    int64_t element_stride() const { return element_stride_; }
+
+    // Whether neighbouring rows lie side by side, element by element.
+    bool lie_by_columns() const { return row_stride_ == 1 && element_stride_ != 1; }
+
+    // The rows from `row` to the end of its page.
+    int64_t side_by_side(int64_t row) const { return page_rows_ - row % page_rows_; }
 
     // Whether a row can be read in whole steps where it lies.
     bool fits_steps() const { return fits_steps_; }

@@ -51,6 +51,7 @@ public:
     {
         return load(values_[head] + (step * Element::kVectors + part) * kLanes);
     }
+    const float* loaded(int head) const { return values_[head]; }
     const Stored* stored(int head, int step) const { return stored_[head] + step * Element::kStep; }
 
 private:

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "columns.h"
 #include "plan.h"
 #include "row_result.h"
 #include "rows.h"
@@ -185,6 +186,14 @@ private:
         const int count = count_keys_of(item), heads = heads_of_block(block);
         const Rows<Element> keys(a_, a_.key, item.sequence, item.key_value_head);
         const PackedQuery<Element> query(a_, item.sequence, item.key_value_head * group_ + block * block_heads_, heads);
+        if (keys.lie_by_columns()) {
+            ColumnScores<Element>(keys, query, static_cast<int>(a_.head_dim), static_cast<float>(a_.scale))
+                .compute(first_key(item), count, scores, stride);
+            for (int head = 0; head < heads; ++head) {
+                maxima[head] = pad_scores(scores + head * stride, count);
+            }
+            return;
+        }
         TileProducts<Element> tile(keys, query);
         const Floats scale = broadcast(static_cast<float>(a_.scale));
         Floats largest_lanes[kMostHeads], products[kMostHeads];

@@ -13,6 +13,7 @@
 //   sum_of_each(a)     from kLanes vectors the vector of their sums
 //   load_float16, store_float16    kLanes halves
 //   load_bfloat16(p, even, odd)    2 kLanes elements, those at even places apart from those at odd ones
+//   load_bfloat16(p)               kLanes of them in order
 // and, where kHasBfloat16Products, BfloatPairs, load_pairs and add_products.
 #pragma once
 

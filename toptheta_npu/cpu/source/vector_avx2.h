@@ -11,6 +11,8 @@ constexpr int kLanes = 8;
 // of 16 registers
 constexpr int kValueRows = 2;
 constexpr int kValueVectors = 4;
+// query heads whose sums of 32 keys they hold
+constexpr int kColumnHeads = 2;
 constexpr bool kHasBfloat16Products = false;
 
 using Floats = __m256;
@@ -78,6 +80,11 @@ inline void load_bfloat16(const uint16_t* from, Floats& even, Floats& odd)
     const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
     even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
     odd = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+inline Floats load_bfloat16(const uint16_t* from)
+{
+    const __m256i halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
 }
 
 }  // namespace toptheta

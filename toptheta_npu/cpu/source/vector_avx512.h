@@ -11,6 +11,8 @@ constexpr int kLanes = 16;
 // registers of V that a block of rows may take, next to the accumulators
 constexpr int kValueRows = 4;
 constexpr int kValueVectors = 4;
+// query heads whose sums of 32 keys the registers hold
+constexpr int kColumnHeads = 8;
 
 using Floats = __m512;
 using Mask = __mmask16;
@@ -70,6 +72,11 @@ inline void load_bfloat16(const uint16_t* from, Floats& even, Floats& odd)
     const __m512i pairs = _mm512_loadu_si512(from);
     even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
     odd = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+inline Floats load_bfloat16(const uint16_t* from)
+{
+    const __m512i halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
 }
 
 #if defined(__AVX512BF16__)

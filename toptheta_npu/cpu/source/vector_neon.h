@@ -10,6 +10,8 @@ namespace toptheta {
 constexpr int kLanes = 4;
 constexpr int kValueRows = 4;
 constexpr int kValueVectors = 4;
+// query heads whose sums of 32 keys the registers hold
+constexpr int kColumnHeads = 2;
 
 using Floats = float32x4_t;
 using Mask = uint32x4_t;
@@ -59,6 +61,10 @@ inline void load_bfloat16(const uint16_t* from, Floats& even, Floats& odd)
     const uint32x4_t pairs = vreinterpretq_u32_u16(vld1q_u16(from));
     even = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
     odd = vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xFFFF0000u)));
+}
+inline Floats load_bfloat16(const uint16_t* from)
+{
+    return vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(from)), 16));
 }
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
