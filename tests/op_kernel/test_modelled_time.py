@@ -119,7 +119,6 @@ def test_goals() -> None:
     assert missed == [
         "48 heads, n = 2048, k = 128, cold", "the same, hot",
         *(f"4 heads per KV head, n = {n}, independent, cold" for n in (2048, 8192, 32768)),
-        "8 heads per KV head, n = 32768, independent, cold",
         "8 heads per KV head, n = 32768, independent, cold: stretch",
         "8 heads per KV head, n = 32768, alike, cold: stretch",
     ]  # fmt: skip
@@ -159,9 +158,9 @@ def test_figures_in_the_text() -> None:
     eights = {row["overlap"]: row for row in grouped if row["group"] == 8}
     for row in eights.values():
         for pipe in ("V", "cube MTE2"):
-            assert 0.63 <= row["kept"]["cold_busy"][pipe] <= 0.84, "two thirds to four fifths of the time"
-    assert eights[0.9]["kept"]["cold"] < 0.9 * eights[0.9]["dense"]["cold_bound"], "in less time than dense traffic"
-    assert 0.95 <= eights[0.0]["kept"]["cold"] / eights[0.0]["dense"]["cold_bound"] <= 1.05, "in about that time"
+            assert 0.67 <= row["kept"]["cold_busy"][pipe] <= 0.84, "seven to eight tenths of the time"
+        assert row["kept"]["cold"] < 0.95 * row["dense"]["cold_bound"], "in less time than dense traffic"
+        assert 2.45 <= row["dense"]["cold"] / row["dense"]["cold_bound"] <= 2.55, "2.5 times as long as the traffic"
     cube = [row for row in grouped if row["group"] > 2]
     assert all(row["kept"]["cold"] < 0.8 * row["vector"]["cold"] for row in cube), "faster than without the cube"
     pair = next(row for row in grouped if row["group"] == 2)
@@ -198,11 +197,14 @@ def test_the_readme_has_the_same_figures() -> None:
     text = (_ROOT / "README.md").read_text()
     item = next(part for part in text.split("\n* ") if part.startswith("**Ascend C kernel, modelled**"))
     paper = _RESULTS["paper"]
-    group = next(row for row in _RESULTS["grouped"] if (row["n"], row["group"], row["overlap"]) == (32768, 4, 0.0))
+    groups = [
+        next(row for row in _RESULTS["grouped"] if (row["n"], row["group"], row["overlap"]) == (32768, *group))
+        for group in ((4, 0.0), (8, 0.0), (8, 0.9))
+    ]
     launched = [_gain_with_launch(paper, column, "cold") for column in ("expected", "pessimistic", "optimistic")]
     figures = [
         paper["dense"]["cold"] / paper["kept"]["cold"], 2 / (1 + 128 / 2048), *launched,
-        group["dense"]["cold_bound"] / group["kept"]["cold"],
+        *(group["dense"]["cold_bound"] / group["kept"]["cold"] for group in groups),
     ]  # fmt: skip
     assert re.findall(r"\d+\.\d+", item) == [f"{figure:.2f}" for figure in figures]
 
