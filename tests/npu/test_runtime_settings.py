@@ -205,6 +205,9 @@ def test_the_example_of_the_readme_runs(run_python: RunPython) -> None:
 
 def test_the_readme_names_every_setting() -> None:
     source = (_REPOSITORY / "emulator" / "acl" / "runtime" / "settings.cpp").read_text()
-    read = set(re.findall(r'Read\("(\w+)"', source)) | {"SOC"}
+    # a launch reads the defect, the host the name of the SoC
+    read = set(re.findall(r'Read\("(\w+)"', source)) | {"SOC", "DEFECT"}
+    machine = (_REPOSITORY / "emulator" / "ascendc" / "machine" / "defects.h").read_text()
+    assert '"TOPTHETA_EMULATOR_DEFECT"' in machine
     page = (_REPOSITORY / "emulator" / "README.md").read_text()
     assert set(re.findall(r"\| TOPTHETA_EMULATOR_(\w+) ", page)) == read
