@@ -64,6 +64,8 @@ public:
     TOPTHETA_DEVICE inline LocalTensor<Factor> Piece(const LocalTensor<T>& values, uint32_t rows)
     {
         if constexpr (IsBfloat16<T>::kValue) {
+            // nobody may have added anything of the piece before
+            PipeBarrier<PIPE_V>();
             AscendC::Cast(ub_->CastPiece(), values, AscendC::RoundMode::CAST_NONE,
                           static_cast<int32_t>(rows * headDim_));
             return ub_->CastPiece();

@@ -69,6 +69,7 @@ _PROBES = (
     _probe("cube-short-segments", 3, 16, (100,) * 12 + (1500,), 2, cube=True),
     _probe("cube-unequal-cores", 9, 64, (1900, 300), 4, cube=True, theta="mixed"),
     _probe("cube-post", 4, 64, (3000, 100), 2, cube=True, **_POST),
+    _probe("cube-pieces-that-nobody-keeps", 2, 64, (1024,), 2, dtype="bfloat16", keep=0.01, cube=True, path="dense"),
     _probe("cube-paged", 4, 16, (3000,) * 3, 2, cube=True, theta="nothing", **_PAGED),
 )  # fmt: skip
 _BY_ID = {probe.case.id: probe for probe in _PROBES}
