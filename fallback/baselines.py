@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .compensation import score_threshold
 from .layout import any_true, count_true
 from .prefill import RowChunk, Selector
 
@@ -34,24 +33,22 @@ def top_k(k: int) -> Selector:
     def select(chunk: RowChunk) -> Tensor:
         if k >= chunk.scores.shape[-1]:
             return chunk.visible.expand_as(chunk.scores)
-        least = _kth_largest(chunk.scores, k)
-        keep = chunk.scores >= least
-        if ((count_true(keep) == k) | (least[..., 0] == -torch.inf)).all():
-            return keep
-        # equal scores, or NaN: k of them all the same
-        largest = chunk.scores.topk(k, dim=-1, sorted=False).indices
-        return torch.zeros_like(keep).scatter_(-1, largest, True)
+        return _largest(chunk.scores, k)
 
     return select
 
 
-def _kth_largest(scores: Tensor, k: int) -> Tensor:
-    """[..., 1]: the k-th largest of the last dimension."""
-    if scores.device.type != "cpu":
-        return scores.topk(k, dim=-1, sorted=False).values.amin(-1, keepdim=True)
-    # PyTorch's topk takes six times as long on a CPU
-    place = scores.shape[-1] - k
-    return torch.from_numpy(np.partition(scores.numpy(), place, axis=-1)[..., place, None])
+def _largest(scores: Tensor, k: int) -> Tensor:
+    """Which are the k largest of the last dimension; of -inf any number."""
+    if scores.device.type == "cpu":  # where topk takes six times as long
+        place = scores.shape[-1] - k
+        least = torch.from_numpy(np.partition(scores.numpy(), place, axis=-1)[..., place, None])
+        keep = ~(scores < least)  # NaN is larger than all, as it is to topk
+        if ((count_true(keep) == k) | (least[..., 0] == -torch.inf)).all():
+            return keep
+        # equal scores: k of them all the same
+    indices = scores.topk(k, dim=-1, sorted=False).indices
+    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, indices, True)
 
 
 def last_k(k: int) -> Selector:
@@ -69,9 +66,7 @@ def above_threshold(thresholds: Callable[[Tensor], Tensor], placement: str) -> S
     """Keep the elements above a threshold of each row; ``thresholds`` maps row lengths [B, rows] to [B, rows, Hq]."""
 
     def select(chunk: RowChunk) -> Tensor:
-        lse = chunk.lse if placement == "post_softmax" else None
-        theta = score_threshold(thresholds(chunk.n[:, 0]).transpose(1, 2), lse, placement)
-        return chunk.scores > theta.unsqueeze(-1)
+        return chunk.above(thresholds(chunk.n[:, 0]).transpose(1, 2), placement)
 
     return select
 

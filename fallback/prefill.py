@@ -32,10 +32,10 @@ class RowChunk(NamedTuple):
     first: Tensor  # [B, 1, 1] first visible key
     n: Tensor  # [B, 1, rows] visible keys, 0 for a padding row
 
-    @property
-    def lse(self) -> Tensor:
-        """[B, Hq, rows], computed anew each time: few rules need it."""
-        return log_sum_exp(self.scores)
+    def above(self, threshold: Tensor, placement: str) -> Tensor:
+        """The elements above a threshold [B, Hq, rows] of each row, which is in score units or in probabilities."""
+        lse = log_sum_exp(self.scores) if placement == "post_softmax" else None
+        return self.scores > score_threshold(threshold, lse, placement).unsqueeze(-1)
 
 
 #: A rule that says which elements of a chunk are kept, [B, Hq, rows, S].
@@ -85,9 +85,7 @@ def prefill_attention_with_stats(
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
-        lse = chunk.lse if placement == "post_softmax" else None
-        theta = score_threshold(threshold[:, :, chunk.rows], lse, placement)
-        return chunk.scores > theta.unsqueeze(-1)
+        return chunk.above(threshold[:, :, chunk.rows], placement)
 
     return select_and_attend(
         query, key, value, above_threshold,

@@ -236,6 +236,9 @@ def test_text_that_thresholds_were_calibrated_on_is_told(
     assert main(model, *QUICK, *METHODS[:2]) == 0
     note = "note: pre was calibrated on book.txt, which is scored here; name text that is new to it."
     assert note in words(capsys.readouterr().out)
+    prompts = ("--task", "needle", "--prompts", "1", "--prompt-length", "96", "--k", "8")
+    assert main(model, "--text", "book.txt", "--workers", "1", "--restart", *prompts, *METHODS[:2], *METHODS[6:]) == 0
+    assert "was calibrated on" not in capsys.readouterr().out  # its text is spare, not scored
     (folder / "book.txt").write_text(BOOK.read_text()[1:])
     assert main(model, *QUICK, *METHODS[:2], "--restart") == 0
     assert "was calibrated on" not in capsys.readouterr().out

@@ -78,17 +78,7 @@ needs_device_path = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def check(source: Path, *, core: Core, defines: Mapping[str, str] | None = None, extra: Sequence[Path] = ()) -> None:
-    """Compiles `source` through the device path without producing anything.
-
-    Args:
-        source: a kernel that includes "kernel_operator.h".
-        core: which core to compile for; a mixed kernel is compiled for each.
-        defines: further macros, name to value.
-        extra: further include directories.
-
-    Raises:
-        TypeCheckError: the headers refuse the source; the text holds the compiler's errors.
-    """
+    """Compiles `source` through the device path without producing anything; arguments and errors as `type_check`."""
     _compile(source, ["-fsyntax-only"], core, defines or {}, extra)
 
 

@@ -47,6 +47,23 @@ def test_a_cap_keeps_the_k_elements_that_it_names(k: int, keep: baselines.Keep) 
         assert after == expected
 
 
+@pytest.mark.parametrize("k", [1, 3, 9, 23])
+def test_top_k_keeps_k_of_equal_scores_and_nan_first(k: int) -> None:
+    query, key, _ = inputs()
+    chunk = chunk_of(query, key)
+    rows = chunk.scores.shape[:3]
+    lost = torch.rand(chunk.scores.shape, generator=torch.Generator().manual_seed(k)) < 0.2
+    short = lost & (chunk.n[..., None] <= k)
+    broken = (chunk.scores.masked_fill(where, torch.nan) for where in (lost, short))
+    for scores in (chunk.scores, chunk.scores.round(), *broken):
+        scores = scores.masked_fill(~chunk.visible, -torch.inf)
+        kept = baselines.top_k(k)(chunk._replace(scores=scores)) & chunk.visible
+        assert torch.equal(kept.sum(-1), chunk.n.clamp(max=k).expand(rows))
+        wanted = scores.topk(k).values
+        got = scores.masked_fill(~kept, -torch.inf).topk(k).values
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 def test_an_unknown_cap_is_refused() -> None:
     with pytest.raises(ValueError, match="recent, first_and_last"):
         baselines.capped(baselines.dense(), 4, "oldest")  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from ..texts import (
     held_out_count,
     held_out_places,
     overlaps,
+    was_read,
 )
 from ..texts.overlap import RUN, SHARE
 from .calibration_options import Options, Plan
@@ -167,8 +168,7 @@ def _provenance(
     texts: Texts, conventions: Conventions, plan: Plan, windows: Windows, calibration: list[int]
 ) -> dict[str, str]:
     """Names without folders, and digests: nothing that differs between machines."""
-    read = [(source.name, source.used()) for source in texts.calibration.sources]
-    used = [(name, text) for name, text in read if not text.startswith("first 0 ")]
+    used = [(source.name, source.used()) for source in texts.calibration.sources if was_read(source)]
     names = [name for name, _ in used]
     # files of two folders may have one name
     named = {

@@ -208,7 +208,7 @@ def run(options: Options) -> None:
         settings["spare text"] = texts.spare_settings()
     console = printing.console()
     console.print(escape(_intention(candidate, plan, device)))
-    for note in (*unused_options(options.typed, options.task), *texts.notes):
+    for note in (*unused_options(options.typed, options.task), *texts.notes()):
         console.print(f"note: {escape(note)}")
     network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
     header = _header(options, candidate, network, plan, settings, device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..calibration.settings import check_int
 from ..errors import TopThetaValueError, nearest, shown
-from ..texts import Conventions, collect_windows, find_sources, read_before
+from ..texts import Conventions, Source, collect_windows, find_sources, read_before, was_read
 from ..thresholds.checks import MAX_LENGTH
 from .loading import Candidate
 
@@ -62,17 +62,13 @@ class PlannedTask:
 
 
 class Texts:
-    """Windows of text, read once for all tasks: to score, and spare ones.
-
-    Attributes:
-        notes: what the user should know of the text that was read.
-    """
+    """Windows of text, read once for all tasks: to score, and spare ones."""
 
     def __init__(self, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> None:
         self._options = options
         self._candidate = candidate
         self._tables = tables
-        self.notes: list[str] = []
+        self._sources: list[Source] = []
         default = _EMBEDDED_LENGTH if options.model is None else _MOST_LENGTH
         calibrated = [int(table.lengths[-1]) for table in tables.values()]
         self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
@@ -91,6 +87,17 @@ class Texts:
     def spare_settings(self) -> dict[str, Any]:
         """What the spare windows are, for methods that calibrate on them."""
         return {"length": self.length, "windows_sha256": _digest(self.spare)}
+
+    def notes(self) -> list[str]:
+        """A sentence for each table that was calibrated on text that is scored."""
+        if PERPLEXITY not in self._options.task:
+            return []
+        known = {name: read_before(self._sources, table.provenance.values()) for name, table in self._tables.items()}
+        return [
+            f"{table} was calibrated on {', '.join(names)}, which is scored here; name text that is new to it."
+            for table, names in known.items()
+            if names
+        ]
 
     def settings(self) -> dict[str, Any]:
         """What the windows are, without a path of this machine."""
@@ -124,11 +131,7 @@ class Texts:
             expected = f"text for {wanted} windows of {self.length} tokens, {SPARE_WINDOWS} of them spare"
             remedy = "name more text, or lower --windows or --length"
             raise TopThetaValueError("--text", expected, f"{len(windows)} windows", remedy)
-        for name, table in self._tables.items():
-            if known := read_before(found.sources, table.provenance.values()):
-                self.notes.append(
-                    f"{name} was calibrated on {', '.join(known)}, which is scored here; name text that is new to it."
-                )
+        self._sources = [source for source in found.sources if was_read(source)]
         every = torch.stack([windows[place] for place in range(wanted)])
         return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]
 

@@ -6,7 +6,7 @@ from .conventions import Conventions
 from .found import Sources, find_sources
 from .overlap import Overlap, overlaps
 from .packing import Windows, collect_windows, held_out_count, held_out_places
-from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText, read_before
+from .sources import DatasetRows, JsonLines, PlainText, Source, StoredText, read_before, was_read
 
 __all__ = [
     "Conventions",
@@ -24,4 +24,5 @@ __all__ = [
     "held_out_places",
     "overlaps",
     "read_before",
+    "was_read",
 ]

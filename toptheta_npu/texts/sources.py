@@ -208,6 +208,11 @@ class DatasetRows:
         return str(self._digest)
 
 
+def was_read(source: Source) -> bool:
+    """Whether anything of it was read so far."""
+    return not source.used().startswith("first 0 ")
+
+
 def read_before(sources: Iterable[Source], records: Iterable[str]) -> list[str]:
     """Names of the files in ``sources`` that begin with what somebody has read.
 
