@@ -53,7 +53,7 @@ def test_top_k_keeps_k_of_equal_scores_and_nan_first(k: int) -> None:
     chunk = chunk_of(query, key)
     rows = chunk.scores.shape[:3]
     lost = torch.rand(chunk.scores.shape, generator=torch.Generator().manual_seed(k)) < 0.2
-    short = lost & (chunk.n[..., None] <= k)
+    short = lost & (chunk.n[..., None] < k)
     broken = (chunk.scores.masked_fill(where, torch.nan) for where in (lost, short))
     for scores in (chunk.scores, chunk.scores.round(), *broken):
         scores = scores.masked_fill(~chunk.visible, -torch.inf)
