@@ -57,20 +57,14 @@ class Command:
     def arguments(self, tables: Path, results: Path, scale: Scale) -> list[str]:
         """The words after ``toptheta evaluate``; without a model they mean the embedded one."""
         words = [str(tables / f"{name}.theta") for name in self.tables]
-        for option, values in (
-            ("task", self.tasks), ("method", self.methods), ("k", self.ks), ("prompt-length", scale.lengths),
-        ):  # fmt: skip
+        for option, values in (("task", self.tasks), ("method", self.methods), ("k", self.ks)):
             words += [word for value in values for word in (f"--{option}", str(value))]
-        words += [
-            "--windows",
-            str(scale.windows),
-            "--length",
-            "2560",
-            "--positions",
-            str(scale.positions),
-            "--prompts",
-            str(scale.prompts),
-        ]
+        words += ["--length", "2560"]
+        if "perplexity" in self.tasks:
+            words += ["--windows", str(scale.windows), "--positions", str(scale.positions)]
+        if "key-value" in self.tasks:
+            words += ["--prompts", str(scale.prompts)]
+            words += [word for length in scale.lengths for word in ("--prompt-length", str(length))]
         return [*words, "-o", str(results / f"{self.file}.jsonl"), *self.more]
 
 
