@@ -67,8 +67,8 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--device: expected one of cpu, cuda, npu, got nothing"),
-        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, got 'tpu'"),
+        ([], "--device: expected one of cpu, cuda, npu, model, got nothing"),
+        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, model, got 'tpu'"),
         ([*TINY, "--shape", "heads=8/2,n=64,k=65"], "k: expected at most n = 64, got 65"),
         ([*TINY, "--k", "4096"], "k: expected at most n = 2048, got 4096"),
         ([*TINY, "--shape", "heads=64,n=1048576,batch=4096"], "shape: expected at most the"),

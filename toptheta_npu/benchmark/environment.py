@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ _CONTAINER_MEMORY = (
 _NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not tell
 
 
-def check_device(device: str | None) -> str:
-    """The device, if it can be used.
+def check_device(device: str | None, others: Sequence[str] = ()) -> str:
+    """The device, if it can be used; ``others`` are what a command takes beside devices.
 
     Raises:
         TopThetaValueError: none was named, or it is not there; the message says what to type.
@@ -43,7 +43,7 @@ def check_device(device: str | None) -> str:
     """
     if device not in DEVICES:
         got = "nothing" if device is None else repr(device)
-        raise TopThetaValueError("--device", f"one of {', '.join(DEVICES)}", got, "such as: --device cpu")
+        raise TopThetaValueError("--device", f"one of {', '.join((*DEVICES, *others))}", got, "such as: --device cpu")
     if device == "cuda" and not torch.cuda.is_available():
         built = f"torch {torch.__version__}" + ("" if torch.version.cuda else ", which is built without CUDA")
         raise TopThetaValueError(

@@ -60,7 +60,7 @@ def benchmark(
         prepare_outputs(json_file)
         run_on_model(console, shapes, _CACHES[cache], given, json_file, own=own)
         return
-    device = check_device(device)
+    device = check_device(device, (_MODEL,))
     if constants is not None:
         raise TopThetaValueError("--constants", f"--device {_MODEL} beside it", f"--device {device}", "leave it out")
     shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep)
