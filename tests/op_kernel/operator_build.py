@@ -50,3 +50,10 @@ def edited_kernel(folder: Path, pattern: str, replacement: str) -> Path:
     if edits == 0:
         raise ValueError(f"no source of the kernel holds {pattern!r}")
     return copies / KERNEL_SOURCE.name
+
+
+def error_in_every_key(folder: Path) -> tuple[Path, int]:
+    """A kernel whose code for vector cores fails an assertion under each tiling key, and the number of its keys."""
+    planted = r'static_assert(sizeof(kernel) == 0, "planted"); \g<0>'
+    kernel = edited_kernel(folder, r"kernel\.template Process<", planted)
+    return kernel, len(re.findall(r"\bKERNEL_TASK_TYPE\(", kernel.read_text()))

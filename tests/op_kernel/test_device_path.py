@@ -10,7 +10,7 @@ import pytest
 from tests.emulator.real_headers import Core, TypeCheckError, type_check
 from tests.emulator.real_headers_device import check, device_functions, needs_device_path
 from tests.op_kernel.code_size import code_of
-from tests.op_kernel.operator_build import DTYPES, edited_kernel, write_source
+from tests.op_kernel.operator_build import DTYPES, edited_kernel, error_in_every_key, write_source
 
 pytestmark = needs_device_path
 _each_core = pytest.mark.parametrize("core", ["vector", "cube"])
@@ -23,6 +23,13 @@ _OF_THE_COMPILER = {"memset", "memcpy"}
 @_each_dtype
 def test_kernel_passes_the_device_path(dtype: str, core: Core, tmp_path: Path) -> None:
     check(write_source(tmp_path), core=core, defines={"DTYPE_QUERY": dtype})
+
+
+def test_every_key_passes_through_it(tmp_path: Path) -> None:
+    kernel, keys = error_in_every_key(tmp_path)
+    with pytest.raises(TypeCheckError) as refused:
+        check(write_source(tmp_path, kernel=kernel), core="vector", defines={"DTYPE_QUERY": "half"})
+    assert str(refused.value).count("error: static assertion failed") == keys == 6
 
 
 @_each_core

@@ -11,7 +11,7 @@ import pytest
 from emulator.cann import describe_operator
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, TypeCheckError, needs_toolkit, type_check
-from tests.op_kernel.operator_build import write_source
+from tests.op_kernel.operator_build import error_in_every_key, write_source
 
 _SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
 _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
@@ -128,3 +128,11 @@ def test_type_check_finds_a_planted_error(tmp_path: Path) -> None:
     source = write_source(tmp_path, behind="void wrong() { AscendC::Exp(1, 2, 3); }\n")
     with pytest.raises(TypeCheckError):
         type_check(source, defines={"DTYPE_QUERY": "half"})
+
+
+@needs_toolkit
+def test_type_check_compiles_every_key(tmp_path: Path) -> None:
+    kernel, keys = error_in_every_key(tmp_path)
+    with pytest.raises(TypeCheckError) as refused:
+        type_check(write_source(tmp_path, kernel=kernel), defines={"DTYPE_QUERY": "half"})
+    assert str(refused.value).count("error: static assertion failed") == keys == 6
