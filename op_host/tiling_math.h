@@ -116,18 +116,18 @@ inline uint32_t UnitsOf(const TopThetaIncrementalAttentionTilingData& data)
     return data.batch * data.numKeyValueHeads * data.headBlocks;
 }
 
-// Granules of all units when every sequence fills the cache; lengths can only leave fewer.
-inline uint64_t MostGranules(const TopThetaIncrementalAttentionTilingData& data)
+// The work when every sequence fills the cache; lengths can only leave less.
+inline WorkTotal MostWork(const TopThetaIncrementalAttentionTilingData& data)
 {
-    return static_cast<uint64_t>(GranulesOf(data.capacity)) * UnitsOf(data);
+    const auto capacity = [&data](uint32_t) { return data.capacity; };
+    return TotalWork(data.batch, data.numKeyValueHeads * data.headBlocks, data.cores, capacity);
 }
 
 // No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
 inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
 {
-    const uint32_t units = UnitsOf(data);
-    const WorkTotal equal = {MostGranules(data), 1};
-    return data.lengthBytes == 0 && data.startBytes == 0 && !SumsHeadBlocks(data) && !AnyCut(equal, units, data.cores);
+    return data.lengthBytes == 0 && data.startBytes == 0 && !SumsHeadBlocks(data) &&
+           !AnyCut(MostWork(data), UnitsOf(data));
 }
 
 // Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
@@ -144,7 +144,7 @@ inline bool UsesCube(const TopThetaIncrementalAttentionTilingData& data, const P
 // cores.
 inline uint32_t CoresWithWork(const TopThetaIncrementalAttentionTilingData& data, bool cube)
 {
-    const uint32_t active = ActiveCores(MostGranules(data), data.cores);
+    const uint32_t active = MostWork(data).activeCores;
     return cube ? AlignUp(active, kPairCores) : active;
 }
 
@@ -226,7 +226,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     data.pastL2 = GoesPastL2(data, platform);
     const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
     const LayoutChoice choice =
-        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases}, cube ? kCubeChunkRows : kMostChunkRows);
+        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube}, cube ? kCubeChunkRows : kMostChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);
     data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
     const uint64_t scores = ScoreBytes(data, bfloat16, split);

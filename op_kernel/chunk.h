@@ -25,6 +25,7 @@ struct RowList {
     uint32_t chunkBegin = 0;   // the row of the sequence that has number 0
     uint32_t kept = 0;         // rows that any head of the block keeps
     uint32_t count = 0;        // rows to fetch: those, or all of the chunk
+    uint32_t tileRows = 1;     // of them in each V tile, an even number
     uint32_t weightsAt = 0;    // where their weights begin
     uint32_t weightPitch = 0;  // from the weights of a head to those of the next
     bool dense = false;

@@ -20,6 +20,7 @@ public:
         this->InitValues(ub, tiling, &keyRows_, values);
         product_.Init(ub, tiling->headDim);
         lastGather_.Init(ub, tiling->headDim, values, &weightedSum_);
+        this->GiveValueBuffer(lastGather_);
     }
 
     // Around all segments of a core.
@@ -74,17 +75,18 @@ public:
     }
 
 private:
-    // K tiles of a chunk when `left` remain. Chunks are of one size but for the last, which is short: less is left to
-    // do after its last K row.
+    // K tiles of a chunk when `left` remain. The last chunk is short: less is left to do after its last K row. The one
+    // before it is long: its V rows come behind that K row, and keep the copies busy until the last chunk is tested.
     TOPTHETA_DEVICE inline uint32_t ChunkTiles(uint32_t left) const
     {
         const uint32_t most = ub_->Layout().chunkRows / ub_->Layout().tileRows;
         const uint32_t tail = stream_.TailTiles();
-        if (left <= most && (left <= tail || left * ub_->Layout().tileRows <= kShortRows)) {
+        const bool isShort = left == stream_.KeyTiles() && left * ub_->Layout().tileRows <= kShortRows;
+        if (left <= tail || (isShort && left <= most)) {
             return left;
         }
-        const uint32_t body = left > tail ? left - tail : left;
-        return CeilDiv(body, CeilDiv(body, most));
+        const uint32_t odd = (left - tail) % most;
+        return odd > 0 ? odd : most;
     }
 
     TOPTHETA_DEVICE inline void PlanChunk()
@@ -130,6 +132,11 @@ private:
         selection_.RescaleAccumulators();
         const RowList list = this->MakeRowList(chunk);
         PlanChunk();
+        if (stream_.KeysLeft() == chunkTiles_) {
+            // the V buffer will be wanted for the last chunk
+            const uint32_t slot = stream_.SlotBehind(chunkTiles_);
+            gather_.SetRoom(stream_.SlotRows(slot), slot);
+        }
         if (gather_.Fits(list)) {
             gather_.Begin(list);
         } else {
@@ -148,14 +155,12 @@ private:
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         RowList list = this->MakeRowList(chunk);
-        const bool fits = list.count <= ub_->Layout().tileRows;
+        const bool fits = lastGather_.Fits(list);
         if (fits) {
-            const uint32_t slot = stream_.LendSlot();
-            lastGather_.SetRoom(stream_.SlotRows(slot), slot);
             lastGather_.Begin(list);
             lastGather_.FetchAll(stream_.Issued());
-            next.StartNext();
         } else {
+            gather_.Finish();
             stream_.BeginValues(list);
             stream_.Fill();
         }
@@ -169,10 +174,13 @@ private:
         }
         selection_.AddChunk(chunk, list, this->NeedsTotal());
         gather_.Finish();
+        this->GiveValueBuffer(gather_);
         selection_.RescaleAccumulators();
         if (fits) {
+            // its tiles may take the slot in which the V rows of the list before were
+            next.StartNext();
+            next.PrepareOutput();
             lastGather_.Finish();
-            stream_.TakeSlotBack();
         } else {
             this->AddRemainingValues();
         }
@@ -187,7 +195,7 @@ private:
     using ValuePipeline<T>::gather_;
     CacheRows<T> keyRows_;
     QueryKeyProduct<T> product_;
-    ValueGather<T> lastGather_;  // its V rows lie in a slot that the ring lends
+    ValueGather<T> lastGather_;  // of the last chunk
     uint32_t chunkTiles_ = 0;    // K tiles of the chunk to be scored next
 };
 

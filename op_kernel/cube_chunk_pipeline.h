@@ -43,6 +43,8 @@ public:
     {
         uint32_t scoreRow = 0;
         uint32_t row = ring_.Row();
+        isShort_ = ring_.RowsLeft() <= 2 * ring_.RoundRows();
+        ring_.SetLongChunks(WantsLongChunks());
         BeginChunk(scoreRow);
         AskRounds();
         for (bool more = true; more;) {
@@ -56,9 +58,20 @@ public:
             AskForAllValues();
             selection_.MakeList(chunk);
             selection_.UpdateMaximum(chunk);
-            const RowList list = SetApart(this->MakeRowList(chunk));
+            RowList list = SetApart(this->MakeRowList(chunk));
+            if (!more && ub_->Heads() < kLateHeads) {
+                list.tileRows = SmallTileRows(list);
+            }
+            isDense_ = list.dense;
+            ring_.SetLongChunks(WantsLongChunks());
             stream_.QueueValues(list);
             AddWhileQueued();
+            if (more || ub_->Heads() >= kLateHeads) {
+                stream_.Fill();
+            } else {
+                // the rest after the weights: the scalar unit should not wait for room in the queue of the copies yet
+                stream_.AskForSome();
+            }
             selection_.RescaleAccumulators();
             selection_.AddChunk(chunk, list, this->NeedsTotal());
             ChooseOwnRows(list);
@@ -66,6 +79,7 @@ public:
                 // counts for the scalar unit, before it hands out the sums
                 selection_.Finish();
             }
+            stream_.Fill();
             if (more && IsLate(list)) {
                 AskRounds();
             } else {
@@ -78,6 +92,7 @@ public:
     // First phase of post-softmax: scores, maximum and total mass.
     TOPTHETA_DEVICE inline void StreamScores(ScoreStore& store)
     {
+        ring_.SetLongChunks(true);
         while (ring_.RowsLeft() > 0) {
             const uint32_t row = ring_.Row();
             const uint32_t scoreRow = store.BeginChunk(row);
@@ -92,6 +107,9 @@ public:
 
 private:
     static constexpr uint32_t kLateHeads = 7;
+    static constexpr uint32_t kManyHeads = 6;
+    static constexpr uint32_t kFewEntries = 16;
+    static constexpr uint32_t kSmallTileRows = 16;
     static constexpr uint32_t kShortList = 256;  // entries: masks of the heads begin at blocks of 32 bytes
 
     // Whether the vector unit would wait too long for the V rows of a list, and has too much to do for that: with few
@@ -99,6 +117,20 @@ private:
     TOPTHETA_DEVICE inline bool IsLate(const RowList& list) const
     {
         return ub_->Heads() >= kLateHeads && list.count > ub_->Layout().tileRows;
+    }
+
+    // Short chunks leave less to do after the last scores, and long ones less to do in all. V has time for short ones
+    // with few heads, unless it has to add all V rows.
+    TOPTHETA_DEVICE inline bool WantsLongChunks() const
+    {
+        return isDense_ || ub_->Heads() >= kLateHeads || (ub_->Heads() >= kManyHeads && !isShort_);
+    }
+
+    // After the last chunk, V adds a tile while the next ones arrive.
+    TOPTHETA_DEVICE inline uint32_t SmallTileRows(const RowList& list) const
+    {
+        const uint32_t rows = AlignUp(CeilDiv(list.count, ub_->Layout().slots), kSmallTileRows);
+        return Least(rows, list.tileRows);
     }
 
     TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, SequenceLengths& lengths, uint32_t core)
@@ -129,7 +161,7 @@ private:
     TOPTHETA_DEVICE inline RowList SetApart(RowList list) const
     {
         const uint32_t chunkRows = ub_->Layout().chunkRows;
-        if (ub_->Heads() > 1 && chunkRows >= kShortList && list.count > kLanes &&
+        if (ub_->Heads() > 1 && chunkRows >= kShortList && list.count > kFewEntries &&
             (!list.dense || list.kept < list.count)) {
             list.apart = true;
             list.weightPitch = list.dense || list.count > kShortList ? chunkRows : kShortList;
@@ -166,7 +198,6 @@ private:
             this->AddValueTiles(ub_->Layout().slots - 1);
         }
         stream_.NextList();
-        stream_.Fill();
     }
 
     // A tile is added while the cube core may still be at work on the next rounds, whose copies the others hide.
@@ -193,6 +224,8 @@ private:
     using ValuePipeline<T>::own_;
     ScoreRing ring_;
     uint32_t core_ = 0;
+    bool isShort_ = false;  // two rounds at most in this segment
+    bool isDense_ = false;  // the list made last
 };
 
 }  // namespace toptheta

@@ -27,6 +27,16 @@ TOPTHETA_DEVICE constexpr uint32_t RoundRowsFor(uint32_t headDim)
     return rows < kMostRoundRows ? rows : kMostRoundRows;
 }
 
+// Rows of the next round of a segment that has `left` more. The last two are of one size: the vector core works on the
+// first of them while the second is multiplied.
+TOPTHETA_DEVICE constexpr uint32_t NextRoundRows(uint32_t left, uint32_t roundRows)
+{
+    if (left <= roundRows || left >= 2 * roundRows) {
+        return left < roundRows ? left : roundRows;
+    }
+    return AlignUp((left + 1) / 2, kFractal);
+}
+
 // float32 scores of one round
 TOPTHETA_DEVICE constexpr uint32_t RoundScores(uint32_t headDim, uint32_t headBlock)
 {
@@ -51,7 +61,8 @@ TOPTHETA_DEVICE constexpr bool EveryRoundFits()
             return false;
         }
         for (uint32_t mode = 0; mode < 4; mode++) {
-            const UbShape shape = {headDim, HeadBlockFor(kMaxHeadBlock, headDim), (mode & 1) != 0, (mode & 2) != 0};
+            const UbShape shape = {headDim, HeadBlockFor(kMaxHeadBlock, headDim), (mode & 1) != 0, (mode & 2) != 0,
+                                   true};
             const UbLayout layout = MakeUbLayout(shape, kCubeChunkRows);
             if (!LayoutFits(layout, headDim) || layout.chunkRows < rows) {
                 return false;

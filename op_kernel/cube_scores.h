@@ -43,7 +43,7 @@ public:
         round.segment = segment_;
         round.segmentNumber = number_;
         round.row = row_;
-        round.rows = Least(roundRows_, segment_.rowEnd - row_);
+        round.rows = NextRoundRows(segment_.rowEnd - row_, roundRows_);
         row_ += round.rows;
     }
 

@@ -24,7 +24,8 @@ public:
     {
         tiling_ = tiling;
         core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
-        const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, TwoPhases()};
+        const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, TwoPhases(),
+                               !Pipeline<T>::kMultipliesKeys};
         ub_.Init(pipe, PlaceBuffers(shape, {tiling->slots, tiling->chunkRows}), tiling->headBlock);
         LengthSlices slices;
         slices.Init(ub_, *tiling, tensors.lengths, tensors.starts);
@@ -56,7 +57,7 @@ public:
         }
         pipeline_.EndWork();
         if constexpr (kSplit) {
-            if (AnyCut(total, units * tiling_->batch, tiling_->cores)) {
+            if (AnyCut(total, units * tiling_->batch)) {
                 CombineCutUnits();
             }
             if (SumsHeadBlocks(*tiling_)) {
@@ -82,6 +83,16 @@ public:
         pipeline_.Start(next_, lengths_.Start(next_.batch));
     }
 
+    // The masses of the segment are complete, but the vector unit still waits for V rows.
+    TOPTHETA_DEVICE inline void PrepareOutput()
+    {
+        const HeadResult& result = pipeline_.Selection().Result(0);
+        isDivisionReady_ = isWhole_ && ub_.Heads() == 1 && result.kept > 0;
+        if (isDivisionReady_) {
+            output_.PrepareDivision(1, rows_, &result.kept);
+        }
+    }
+
 private:
     // The log-sum-exp of the whole row comes before the selection, unless the caller knows it.
     TOPTHETA_DEVICE inline bool TwoPhases() const { return kPlacement == kPostSoftmax && !tiling_->hasRowLse; }
@@ -100,19 +111,21 @@ private:
     template <bool kSplit>
     TOPTHETA_DEVICE inline void ProcessSegment(const Segment& segment)
     {
-        const bool whole = !kSplit || IsWhole(segment);
+        isWhole_ = !kSplit || IsWhole(segment);
+        rows_ = segment.unitRows;
+        isDivisionReady_ = false;
         BeginSegment(segment);
         if (!TwoPhases()) {
             pipeline_.StreamAndSelect(*this);
         } else {
             pipeline_.StreamScores(store_);
-            if (whole) {
+            if (isWhole_) {
                 store_.FinishStoring();
                 FinishLse();
                 SelectStored(segment);
             }
         }
-        if (whole) {
+        if (isWhole_) {
             WriteUnit(segment);
         } else {
             cut_[cutCount_++] = segment;
@@ -197,6 +210,9 @@ private:
                 kept[head] = StandIn(segment, head, result.bestRow);
                 listRows += standIns.Add(result.bestRow, result.bestListed);
             }
+        }
+        if (!isDivisionReady_) {
+            output_.PrepareDivision(range.heads, segment.unitRows, kept);
         }
         output_.Write(range, segment.unitRows, kept, parameters_.ValueMean());
         if (tiling_->withStats) {
@@ -306,10 +322,10 @@ private:
         const HeadRange one = {range.batch, range.kvHead, range.firstHead + head, 1};
         ub_.SetHeads(1);
         output_.WaitForCopies();
-        parameters_.Copy(one);
         exchange_.CopyHead(segment, range.heads, head);
-        parameters_.Unpack(one);
+        parameters_.Copy(one, true);
         const CombinedHead combined = exchange_.Combine(segment);
+        parameters_.Unpack(one, true);
         if (tiling_->sdc == kSdcExpThreshold) {
             parameters_.MakeLimits();
         }
@@ -321,6 +337,7 @@ private:
             kept[0] = StandIn(segment, 0, combined.bestRow);
             listRows += standIns.Add(combined.bestRow, combined.bestListed);
         }
+        output_.PrepareDivision(1, segment.unitRows, kept);
         output_.Write(one, segment.unitRows, kept, parameters_.ValueMean());
         output_.CopiesIssued();
     }
@@ -354,6 +371,9 @@ private:
     Segment next_;
     Segment cut_[2];
     uint32_t cutCount_ = 0;
+    uint32_t rows_ = 0;  // valid rows of the sequence at work
+    bool isWhole_ = false;
+    bool isDivisionReady_ = false;
     uint32_t core_ = 0;
     bool hasNext_ = false;
     bool nextStarted_ = false;

@@ -142,6 +142,10 @@ public:
     {
         return At<T>(layout_.query, count);
     }
+    TOPTHETA_DEVICE inline LocalTensor<float> FirstColumns(uint32_t head, uint32_t heads = 1)
+    {
+        return At<float>(layout_.firstColumns + head * kFirstColumnBytes, heads * kLanes);
+    }
     TOPTHETA_DEVICE inline LocalTensor<float> Accumulator(uint32_t head, uint32_t headDim)
     {
         return At<float>(layout_.accumulator + head * headDim * 4, headDim);

@@ -51,8 +51,11 @@ TOPTHETA_DEVICE inline void ReduceRow(UbMap& ub, const LocalTensor<float>& row, 
         return;
     }
     PipeBarrier<PIPE_V>();
-    ReduceBlocks<kKind>(second, first, 1, kLanes);
-    ReduceBlocks<kKind>(second[kBlockFloats], first[kLanes], 1, eighths - kLanes);
+    const uint32_t full = eighths / kLanes;
+    ReduceBlocks<kKind>(second, first, full, kLanes);
+    if (eighths % kLanes > 0) {
+        ReduceBlocks<kKind>(second[full * kBlockFloats], first[full * kLanes], 1, eighths % kLanes);
+    }
     ReduceToHead<kKind>(ub, second, count / kLanes, slot + head);
 }
 

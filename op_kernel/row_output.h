@@ -49,12 +49,19 @@ public:
         }
     }
 
-    // `kept[h]` elements of `rows` are kept, a stand-in included. CopiesIssued() ends the outputs of a segment.
+    // State kEstimate, kDenominator and kShare, from the masses: `kept[h]` elements of `rows` are kept, a stand-in
+    // included. The sums need not be complete.
+    TOPTHETA_DEVICE inline void PrepareDivision(uint32_t heads, uint32_t rows, const uint32_t* kept)
+    {
+        MakeEstimate(heads, rows, kept);
+        MakeDenominator(heads, kept);
+    }
+
+    // CopiesIssued() ends the outputs of a segment.
     TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept,
                                       const LocalTensor<float>& valueMean)
     {
-        MakeEstimate(range.heads, rows, kept);
-        Normalise(range.heads, rows, kept, valueMean);
+        Divide(range.heads, rows, kept, valueMean);
         WriteRows(range);
         if (tiling_->withStats || tiling_->partial) {
             WriteStatistics(range, kept);
@@ -157,13 +164,11 @@ private:
         }
     }
 
-    // accumulator / (R + estimate), plus the mean of V by the estimate's share; a part divides by R alone.
-    TOPTHETA_DEVICE inline void Normalise(uint32_t heads, uint32_t rows, const uint32_t* kept,
-                                          const LocalTensor<float>& valueMean)
+    // R + estimate, and the share of the estimate for VMC; a part divides by R alone.
+    TOPTHETA_DEVICE inline void MakeDenominator(uint32_t heads, const uint32_t* kept)
     {
         const int32_t count = heads * kBlockFloats;
         LocalTensor<float> denominator = ub_->State(kDenominator);
-        LocalTensor<float> share = ub_->State(kShare);
         PipeBarrier<PIPE_V>();
         if (tiling_->partial) {
             AscendC::Adds(denominator, ub_->State(kKeptMass), 0.0f, count);
@@ -178,13 +183,21 @@ private:
         }
         PipeBarrier<PIPE_V>();
         if (tiling_->hasValueMean) {
-            AscendC::Div(share, ub_->State(kEstimate), denominator, count);
+            AscendC::Div(ub_->State(kShare), ub_->State(kEstimate), denominator, count);
         }
         if (WeightScale<T>::kValue != 1.0f) {
             AscendC::Muls(denominator, denominator, WeightScale<T>::kValue, count);
         }
+    }
+
+    // accumulator / denominator, plus the mean of V by the estimate's share
+    TOPTHETA_DEVICE inline void Divide(uint32_t heads, uint32_t rows, const uint32_t* kept,
+                                       const LocalTensor<float>& valueMean)
+    {
+        const LocalTensor<float> share = ub_->State(kShare);
         PipeBarrier<PIPE_V>();
-        WithBlocks<BlockOperation::kDivide>(ub_->Accumulators(tiling_->headDim), denominator, heads, tiling_->headDim);
+        WithBlocks<BlockOperation::kDivide>(ub_->Accumulators(tiling_->headDim), ub_->State(kDenominator), heads,
+                                            tiling_->headDim);
         for (uint32_t head = 0; head < heads; head++) {
             // where nothing is discarded the mean may be anything
             if (tiling_->hasValueMean && kept[head] < rows) {

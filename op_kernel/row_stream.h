@@ -60,7 +60,6 @@ public:
     TOPTHETA_DEVICE inline void QueueValues(const RowList& list)
     {
         coming_ = list;
-        queued_ = true;
         tileBegin_ = 0;
         listIssued_ = 0;
     }
@@ -69,18 +68,17 @@ public:
     TOPTHETA_DEVICE inline void NextList()
     {
         list_ = coming_;
-        queued_ = false;
         listTaken_ = 0;
     }
 
     // Asks for as many tiles as the ring has free slots.
     TOPTHETA_DEVICE inline void Fill()
     {
-        while (issued_ < taken_ + Slots() - lentSlots_) {
+        while (issued_ < taken_ + Slots()) {
             const bool keysLeft = keysIssued_ < Least(keyTiles_, nextEnd_);
             const bool valuesLeft = listIssued_ < coming_.count;
             if (valuesLeft && (valuesTurn_ || !keysLeft || keysIssued_ >= chunkEnd_)) {
-                IssueValues(TileRows());
+                IssueValues(coming_.tileRows);
             } else if (keysLeft) {
                 IssueKeys();
             } else {
@@ -89,11 +87,11 @@ public:
         }
     }
 
-    // Asks for some rows of a list that is queued: more would fill the queue of the copies, and the scalar unit with
+    // Asks for some rows of the list that is coming: more would fill the queue of the copies, and the scalar unit with
     // its instructions for others would wait.
     TOPTHETA_DEVICE inline void AskForSome()
     {
-        if (queued_ && !AllAskedFor() && issued_ < taken_ + Slots()) {
+        if (!AllAskedFor() && issued_ < taken_ + Slots()) {
             IssueValues(kBatchRows);
         }
     }
@@ -106,7 +104,7 @@ public:
     // V tiles of List() at the front of the ring; they can be worked on together.
     TOPTHETA_DEVICE inline uint32_t ValueTiles() const
     {
-        const uint32_t left = CeilDiv(list_.count - listTaken_, TileRows());
+        const uint32_t left = CeilDiv(list_.count - listTaken_, list_.tileRows);
         uint32_t tiles = 0;
         while (tiles < left && taken_ + tiles < issued_ && isValues_[(taken_ + tiles) % Slots()]) {
             tiles++;
@@ -118,7 +116,7 @@ public:
     // The first entry of the list in one of them.
     TOPTHETA_DEVICE inline uint32_t FirstEntry(uint32_t tile) const
     {
-        return Least(listTaken_ + tile * TileRows(), list_.count);
+        return Least(listTaken_ + tile * list_.tileRows, list_.count);
     }
 
     // Two K tiles at a time halve the instructions; the first and the last come singly, to begin earlier.
@@ -170,11 +168,11 @@ public:
         const uint32_t last = tile + count;
         return (last < keyTiles_ ? FirstRow(last) : end_) - FirstRow(tile);
     }
-    // K tiles that hold about the last 256 rows.
+    // K tiles that hold about the last 256 rows, and leave a slot of the ring free.
     TOPTHETA_DEVICE inline uint32_t TailTiles() const
     {
         uint32_t tiles = 1;
-        while (tiles < keyTiles_ && end_ - FirstRow(keyTiles_ - tiles) < 2 * kGranuleRows) {
+        while (tiles < Least(keyTiles_, Slots() - 1) && end_ - FirstRow(keyTiles_ - tiles) < kTailRows) {
             tiles++;
         }
         return tiles;
@@ -182,19 +180,16 @@ public:
     TOPTHETA_DEVICE inline uint32_t Issued() const { return issued_; }
     TOPTHETA_DEVICE inline uint32_t Taken() const { return taken_; }
     TOPTHETA_DEVICE inline uint32_t KeysTaken() const { return keysTaken_; }
+    TOPTHETA_DEVICE inline uint32_t KeyTiles() const { return keyTiles_; }
     TOPTHETA_DEVICE inline uint32_t KeysLeft() const { return keyTiles_ - keysTaken_; }
-    // Lends the slot that the next tiles would take last; only while the ring is empty.
-    TOPTHETA_DEVICE inline uint32_t LendSlot()
-    {
-        lentSlots_ = 1;
-        return (issued_ + Slots() - 1) % Slots();
-    }
-    TOPTHETA_DEVICE inline void TakeSlotBack() { lentSlots_ = 0; }
+    // The slot behind the next `tiles`, fewer than there are slots.
+    TOPTHETA_DEVICE inline uint32_t SlotBehind(uint32_t tiles) const { return (taken_ + tiles) % Slots(); }
     TOPTHETA_DEVICE inline LocalTensor<T> SlotRows(uint32_t slot) { return Slot(slot, 1); }
 
 private:
     static constexpr uint32_t kMostSlots = 4;
     static constexpr uint32_t kBatchRows = 32;
+    static constexpr uint32_t kTailRows = 256;
 
     TOPTHETA_DEVICE inline uint32_t Slots() const { return ub_->Layout().slots; }
     TOPTHETA_DEVICE inline uint32_t TileRows() const { return ub_->Layout().tileRows; }
@@ -219,7 +214,7 @@ private:
     TOPTHETA_DEVICE inline void IssueValues(uint32_t most)
     {
         const uint32_t slot = issued_ % Slots();
-        const uint32_t tileEnd = Least(tileBegin_ + TileRows(), coming_.count);
+        const uint32_t tileEnd = Least(tileBegin_ + coming_.tileRows, coming_.count);
         const uint32_t end = Least(listIssued_ + most, tileEnd);
         const LocalTensor<T> to = Slot(slot, 1)[(listIssued_ - tileBegin_) * headDim_];
         if (listIssued_ == tileBegin_) {
@@ -263,10 +258,8 @@ private:
     uint32_t listTaken_ = 0;
     uint32_t issued_ = 0;      // tiles of both kinds
     uint32_t taken_ = 0;
-    uint32_t lentSlots_ = 0;
     bool isValues_[kMostSlots] = {};
     bool valuesTurn_ = false;
-    bool queued_ = false;  // the list that is coming is not List() yet
     bool halved_ = false;
 };
 

@@ -39,10 +39,17 @@ public:
     TOPTHETA_DEVICE inline uint32_t Row() const { return row_; }
     TOPTHETA_DEVICE inline uint32_t RowsLeft() const { return end_ - row_; }
 
+    // Chunks that begin from now on have a single round, or as many as there is room for.
+    TOPTHETA_DEVICE inline void SetLongChunks(bool longChunks) { longChunks_ = longChunks; }
+
     // Rows of the chunk that begins next.
     TOPTHETA_DEVICE inline uint32_t NextRows() const
     {
-        return Least(RowsLeft(), ub_->Layout().chunkRows / roundRows_ * roundRows_);
+        uint32_t rows = 0;
+        for (uint32_t round = NextRounds(); round > 0; round--) {
+            rows += NextRoundRows(RowsLeft() - rows, roundRows_);
+        }
+        return rows;
     }
 
     // Begins a chunk of whole rounds, as many as fit, whose scores lie from `scoreRow` on: V has read what lay there.
@@ -50,7 +57,7 @@ public:
     {
         scoreRow_ = scoreRow;
         chunkRows_ = 0;
-        chunkRounds_ = CeilDiv(NextRows(), roundRows_);
+        chunkRounds_ = NextRounds();
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
     }
@@ -60,7 +67,7 @@ public:
     // Waits until the cube core has the next round of the chunk and starts its copy.
     TOPTHETA_DEVICE inline void AskRound()
     {
-        const uint32_t count = Least(roundRows_, RowsLeft());
+        const uint32_t count = NextRoundRows(RowsLeft(), roundRows_);
         AscendC::CrossCoreWaitFlag(kScoresReady);
         CopyRound(scoreRow_ + chunkRows_, count);
         FreePlace();
@@ -89,6 +96,12 @@ public:
     }
 
 private:
+    TOPTHETA_DEVICE inline uint32_t NextRounds() const
+    {
+        const uint32_t left = CeilDiv(RowsLeft(), roundRows_);
+        return Least(longChunks_ ? ub_->Layout().chunkRows / roundRows_ : 1, left);
+    }
+
     TOPTHETA_DEVICE inline void CopyRound(uint32_t scoreRow, uint32_t rows)
     {
         const uint32_t bytes = rows * sizeof(float);
@@ -112,6 +125,7 @@ private:
     GlobalTensor<float> scores_;
     uint32_t roundRows_ = 0;
     uint32_t roundScores_ = 0;
+    bool longChunks_ = true;
     uint32_t rounds_ = 0;
     uint32_t round_ = 0;
     uint32_t row_ = 0;    // of the segment, to be asked for next

@@ -137,13 +137,12 @@ public:
     // The work of all cores, and the share of one of them (work_split.h).
     TOPTHETA_DEVICE inline WorkTotal Total()
     {
-        return TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks, *this);
+        return TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks, tiling_->cores, *this);
     }
 
     TOPTHETA_DEVICE inline SegmentIterator<ValidRows> SegmentsOf(const WorkTotal& total, uint32_t core)
     {
-        return SegmentIterator<ValidRows>(total, tiling_->cores, core, tiling_->numKeyValueHeads, tiling_->headBlocks,
-                                          *this);
+        return SegmentIterator<ValidRows>(total, core, tiling_->numKeyValueHeads, tiling_->headBlocks, *this);
     }
 
 private:

@@ -13,7 +13,8 @@
 // | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it; the scores of every other   |
 // |             |                            | chunk from a cube core                                            |
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
-// | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32                              |
+// | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32; none with the cube          |
+// | firstColumns| headBlock * 256, float16   | 16 columns of each query in float32, four times; none with it     |
 // | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, bfloat16 queries, as copied                      |
 // | partCounts  | headBlock * 32             | counts of a part on their way to the workspace                    |
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
@@ -38,6 +39,7 @@ constexpr uint32_t kWideHeadDim = 256;       // above it a head block holds half
 constexpr uint32_t kMinPageRows = 16;
 constexpr uint32_t kPartialBytes = 16 * 1024;
 constexpr uint32_t kPanelColumns = 128;      // bfloat16 K is cast in column panels of at most this width
+constexpr uint32_t kFirstColumnBytes = 64 * 4;
 constexpr uint32_t kMostChunkRows = 1024;
 constexpr uint32_t kStepRows = 256;          // rows of one score computation: 16 lanes of float32 fill `partials`
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
@@ -68,6 +70,7 @@ struct UbLayout {
     uint32_t valueRows;
     uint32_t spread;
     uint32_t query;
+    uint32_t firstColumns;
     uint32_t parameters;
     uint32_t partCounts;
     uint32_t accumulator;
@@ -110,6 +113,7 @@ struct UbShape {
     uint32_t headBlock;
     bool bfloat16;
     bool postSoftmax;  // in two phases, with the scores kept in between
+    bool cube = false;  // K rows are multiplied elsewhere, so the queries are not here
 };
 
 // Slots of the ring of tiles, and keys of a chunk.
@@ -131,8 +135,10 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
     at.masks = at.rowList + at.chunkRows * 2;
     at.spread = at.masks + MaskSlots(shape.headBlock) * MaskBytes(at.chunkRows);
     at.query = at.spread + 64 * kBlockBytes + 256;
-    at.parameters = at.query + shape.headBlock * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
-    const uint32_t rawQueries = shape.bfloat16 ? shape.headBlock * rowBytes : 0;
+    const uint32_t queries = shape.cube ? 0 : shape.headBlock;
+    at.firstColumns = at.query + queries * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
+    at.parameters = at.firstColumns + (shape.bfloat16 ? 0 : queries * kFirstColumnBytes);
+    const uint32_t rawQueries = shape.bfloat16 ? queries * rowBytes : 0;
     at.partCounts = at.parameters + kParameterBlocks * kBlockBytes + rawQueries;
     at.accumulator = at.partCounts + shape.headBlock * kBlockBytes;
     at.valueMean = at.accumulator + shape.headBlock * shape.headDim * 4;

@@ -52,23 +52,26 @@ public:
     }
 
     // Starts the copies, while the vector unit may still finish the segment before; K tiles are asked for behind them.
-    TOPTHETA_DEVICE inline void Copy(const HeadRange& range)
+    // `combining`: the scores have been tested already.
+    TOPTHETA_DEVICE inline void Copy(const HeadRange& range, bool combining = false)
     {
         const uint32_t D = tiling_->headDim;
         const uint64_t row = FirstRow(*tiling_, range);
         parity_ ^= 1;
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
-        if (withQuery_) {
+        if (withQuery_ && !combining) {
             AscendC::DataCopyPad(RawQuery(range.heads), query_[row * D],
                                  AscendC::DataCopyExtParams(1, range.heads * D * sizeof(T), 0, 0, 0),
                                  AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
         }
-        CopyPerHead(0, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead, range.heads);
+        if (NeedsLimits(combining)) {
+            CopyPerHead(0, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead, range.heads);
+        }
         if (tiling_->sdc == kSdcOffline) {
             CopyPerHead(1, discardedMass_, row, range.heads);
         }
-        if (GivenLse()) {
+        if (GivenLse() && NeedsLimits(combining)) {
             CopyPerHead(2, rowLse_, row, range.heads);
         }
         if (tiling_->hasValueMean) {
@@ -80,23 +83,21 @@ public:
         SetFlag<HardEvent::MTE2_V>(kParameterEvent);
     }
 
-    // Brings what was copied into place: one block per head, bfloat16 queries as float32.
-    TOPTHETA_DEVICE inline void Unpack(const HeadRange& range)
+    // Brings what was copied into place: one block per head; of the queries in float32 what the product needs.
+    TOPTHETA_DEVICE inline void Unpack(const HeadRange& range, bool combining = false)
     {
         unpackedParity_ = parity_;
         WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
-        if constexpr (IsBfloat16<T>::kValue) {
-            if (withQuery_) {
-                const uint32_t count = range.heads * tiling_->headDim;
-                AscendC::Cast(ub_->template Query<float>(count), RawQuery(range.heads), AscendC::RoundMode::CAST_NONE,
-                              count);
-            }
+        if (withQuery_ && !combining) {
+            WidenQuery(range.heads);
         }
-        UnpackPerHead(kThreshold, 0);
+        if (NeedsLimits(combining)) {
+            UnpackPerHead(kThreshold, 0);
+        }
         if (tiling_->sdc == kSdcOffline) {
             UnpackPerHead(kOfflineMass, 1);
         }
-        if (GivenLse()) {
+        if (GivenLse() && NeedsLimits(combining)) {
             UnpackPerHead(kRowLse, 2);
         }
     }
@@ -134,6 +135,12 @@ public:
     TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
 
 private:
+    // After the test, only the estimate from thresholds wants them.
+    TOPTHETA_DEVICE inline bool NeedsLimits(bool combining) const
+    {
+        return !combining || tiling_->sdc == kSdcExpThreshold;
+    }
+
     TOPTHETA_DEVICE inline bool GivenLse() const { return kPlacement == kPostSoftmax && tiling_->hasRowLse; }
 
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
@@ -143,6 +150,18 @@ private:
             return ub_->template RawQuery<T>(count);
         } else {
             return ub_->template Query<T>(count);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void WidenQuery(uint32_t heads)
+    {
+        const uint32_t count = heads * tiling_->headDim;
+        if constexpr (IsBfloat16<T>::kValue) {
+            AscendC::Cast(ub_->template Query<float>(count), RawQuery(heads), AscendC::RoundMode::CAST_NONE, count);
+        } else {
+            const uint8_t fromHead = tiling_->headDim / kBlockHalves;
+            AscendC::Cast(ub_->FirstColumns(0, heads), RawQuery(heads), AscendC::RoundMode::CAST_NONE, kLanes,
+                          static_cast<uint8_t>(heads), AscendC::UnaryRepeatParams(1, 0, 8, fromHead));
         }
     }
 

@@ -68,8 +68,8 @@ public:
         AscendC::Duplicate(ub_->Weights(), 0.0f, static_cast<int32_t>(kBlockFloats));
         PipeBarrier<PIPE_V>();
         AscendC::Duplicate(ub_->Weights(), WeightScale<T>::kValue, 1);
+        weightedSum_->Begin(ub_->Weights(), 1);
         WaitFlag<HardEvent::MTE2_V>(event_);
-        weightedSum_->Begin(1);
         weightedSum_->Add(values_, ub_->Weights(), 1);
         weightedSum_->Finish(head);
         SetFlag<HardEvent::V_MTE2>(event_);
@@ -105,10 +105,13 @@ private:
         if (Done()) {
             return;
         }
-        WaitFlag<HardEvent::MTE2_V>(event_);
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            weightedSum_->Begin(list_.count);
-            weightedSum_->Add(values_, WeightsOf(*ub_, list_, head), list_.count);
+            const LocalTensor<float> weights = WeightsOf(*ub_, list_, head);
+            weightedSum_->Begin(weights, list_.count);
+            if (head == 0) {
+                WaitFlag<HardEvent::MTE2_V>(event_);
+            }
+            weightedSum_->Add(values_, weights, list_.count);
             weightedSum_->Finish(head);
         }
         SetFlag<HardEvent::V_MTE2>(event_);

@@ -45,8 +45,13 @@ protected:
         ownRows_.Init(ub, tiling->headDim);
         stream_.Init(ub, tiling->headDim, keys, values);
         gather_.Init(ub, tiling->headDim, values, &weightedSum_);
-        gather_.SetRoom(ub->template ValueRows<T>(tiling->headDim), kValueEvent);
+        GiveValueBuffer(gather_);
         SetFlag<HardEvent::V_MTE2>(kValueEvent);
+    }
+
+    TOPTHETA_DEVICE inline void GiveValueBuffer(ValueGather<T>& gather)
+    {
+        gather.SetRoom(ub_->template ValueRows<T>(tiling_->headDim), kValueEvent);
     }
 
     TOPTHETA_DEVICE inline void DrainValues()
@@ -65,7 +70,7 @@ protected:
         }
         const uint32_t first = stream_.FirstEntry(0);
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            weightedSum_.Begin(stream_.FirstEntry(tiles) - first);
+            weightedSum_.Begin(WeightsOf(*ub_, stream_.List(), head, first), stream_.FirstEntry(tiles) - first);
             for (uint32_t tile = 0; tile < tiles; tile++) {
                 const uint32_t entry = stream_.FirstEntry(tile);
                 if (head == 0) {
@@ -119,6 +124,7 @@ protected:
         list.dense = tiling_->path != kPathGather && list.kept > 0 &&
                      (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
         list.count = list.dense ? chunk.rows : list.kept;
+        list.tileRows = ub_->Layout().tileRows;
         list.weightPitch = list.dense ? selection_.Pitch(chunk) : AlignUp(list.count, kLanes);
         return list;
     }

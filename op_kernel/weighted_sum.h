@@ -45,8 +45,8 @@ public:
         groupRows_ = Least(groupRows_, kLanes);
     }
 
-    // A sum of up to `rows` rows, for one head.
-    TOPTHETA_DEVICE inline void Begin(uint32_t rows)
+    // A sum of up to `rows` rows, for one head. The rows need not be there yet.
+    TOPTHETA_DEVICE inline void Begin(const LocalTensor<float>& weights, uint32_t rows)
     {
         partialRows_ = 1;
         while (partialRows_ < rows && partialRows_ < mostPartialRows_) {
@@ -54,13 +54,20 @@ public:
         }
         PipeBarrier<PIPE_V>();
         AscendC::Duplicate(ub_->Partials(), 0.0f, partialRows_ * headDim_);
+        SpreadWeights(weights, Least(groupRows_, rows));
+        isSpread_ = true;
     }
 
     // sum += weights[i] * values[i] for i < rows
     TOPTHETA_DEVICE inline void Add(const LocalTensor<T>& values, const LocalTensor<float>& weights, uint32_t rows)
     {
         for (uint32_t done = 0; done < rows; done += groupRows_) {
-            AddGroup(weights[done], values[done * headDim_], Least(groupRows_, rows - done));
+            const uint32_t count = Least(groupRows_, rows - done);
+            if (!isSpread_) {
+                SpreadWeights(weights[done], count);
+            }
+            isSpread_ = false;
+            MultiplyGroup(values[done * headDim_], count);
         }
     }
 
@@ -78,8 +85,9 @@ public:
     }
 
 private:
-    TOPTHETA_DEVICE inline void AddGroup(const LocalTensor<float>& weights, const LocalTensor<T>& values,
-                                         uint32_t rows);
+    // One 32-byte block for each weight of a group.
+    TOPTHETA_DEVICE inline void SpreadWeights(const LocalTensor<float>& weights, uint32_t rows);
+    TOPTHETA_DEVICE inline void MultiplyGroup(const LocalTensor<T>& values, uint32_t rows);
 
     // partials[row % partialRows_] += spread[row] * values[row]
     template <typename U>
@@ -105,29 +113,38 @@ private:
     uint32_t mostPartialRows_ = 1;
     uint32_t partialRows_ = 1;  // of the sum at work
     uint32_t groupRows_ = kLanes;
+    bool isSpread_ = false;  // the weights of the group that is added next
 };
 
 template <>
-TOPTHETA_DEVICE inline void WeightedSum<half>::AddGroup(const LocalTensor<float>& weights,
-                                                        const LocalTensor<half>& values, uint32_t rows)
+TOPTHETA_DEVICE inline void WeightedSum<half>::SpreadWeights(const LocalTensor<float>& weights, uint32_t rows)
 {
     LocalTensor<half> source = ub_->SpreadSource<half>();
-    LocalTensor<half> spread = ub_->Spread<half>();
     AscendC::Cast(source, weights, AscendC::RoundMode::CAST_RINT, AlignUp(rows, kBlockFloats));
     PipeBarrier<PIPE_V>();
-    AscendC::Brcb(spread, source, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
-    Multiply(spread, values, rows);
+    AscendC::Brcb(ub_->Spread<half>(), source, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)),
+                  AscendC::BrcbRepeatParams(1, 8));
 }
 
 template <>
-TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::AddGroup(const LocalTensor<float>& weights,
-                                                              const LocalTensor<bfloat16_t>& values, uint32_t rows)
+TOPTHETA_DEVICE inline void WeightedSum<half>::MultiplyGroup(const LocalTensor<half>& values, uint32_t rows)
 {
-    LocalTensor<float> spread = ub_->Spread<float>();
+    Multiply(ub_->Spread<half>(), values, rows);
+}
+
+template <>
+TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::SpreadWeights(const LocalTensor<float>& weights, uint32_t rows)
+{
+    AscendC::Brcb(ub_->Spread<float>(), weights, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)),
+                  AscendC::BrcbRepeatParams(1, 8));
+}
+
+template <>
+TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::MultiplyGroup(const LocalTensor<bfloat16_t>& values, uint32_t rows)
+{
     LocalTensor<float> wide = ub_->CastPiece();
-    AscendC::Brcb(spread, weights, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)), AscendC::BrcbRepeatParams(1, 8));
     AscendC::Cast(wide, values, AscendC::RoundMode::CAST_NONE, rows * headDim_);
-    Multiply(spread, wide, rows);
+    Multiply(ub_->Spread<float>(), wide, rows);
 }
 
 }  // namespace toptheta

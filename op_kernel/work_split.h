@@ -3,7 +3,7 @@
 // The work is one flat list of granules of 128 rows, ordered by (sequence, KV head, head block, row). Core c of A takes
 // granules [G*c/A, G*(c+1)/A), rounded to the nearest, so that no core has more than one granule above another. A unit
 // (sequence, KV head, head block) may be cut between cores; a core touches at most two cut units, its first and its
-// last.
+// last. Where the cores divide evenly among units of one length, granules have 32 rows: nobody gets a sliver of a unit.
 // Plain integer functions, compiled by the kernel and by host tests alike.
 #pragma once
 
@@ -16,30 +16,13 @@
 namespace toptheta {
 
 constexpr uint32_t kGranuleRows = 128;
-// A core that gets fewer rows than this costs more in the combination of partial results than it saves.
+constexpr uint32_t kFineGranuleRows = 32;
+// A core that gets fewer of the former costs more in the combination of partial results than it saves.
 constexpr uint32_t kMinimumGranules = 2;
 
-TOPTHETA_DEVICE inline uint32_t GranulesOf(uint32_t rows) { return (rows + kGranuleRows - 1) / kGranuleRows; }
-
-// Granules of all units, and whether all sequences have the same number of rows.
-struct WorkTotal {
-    uint64_t granules;
-    uint32_t uniform;
-};
-
-// `rowsOf(b)` gives the valid rows of sequence b.
-template <typename RowsOf>
-TOPTHETA_DEVICE inline WorkTotal TotalWork(uint32_t batch, uint32_t unitsPerSequence, RowsOf& rowsOf)
+TOPTHETA_DEVICE inline uint32_t GranulesOf(uint32_t rows, uint32_t granuleRows = kGranuleRows)
 {
-    WorkTotal total = {0, 1};
-    uint32_t first = 0;
-    for (uint32_t b = 0; b < batch; b++) {
-        const uint32_t granules = GranulesOf(rowsOf(b));
-        first = b == 0 ? granules : first;
-        total.uniform = total.uniform && granules == first;
-        total.granules += static_cast<uint64_t>(granules) * unitsPerSequence;
-    }
-    return total;
+    return (rows + granuleRows - 1) / granuleRows;
 }
 
 // Cores that get work: all of them unless their share would fall below the minimum.
@@ -50,6 +33,37 @@ TOPTHETA_DEVICE inline uint32_t ActiveCores(uint64_t granules, uint32_t cores)
         return cores;
     }
     return useful > 0 ? static_cast<uint32_t>(useful) : 1;
+}
+
+// Granules of all units, the cores that share them, and whether all sequences have the same number of granules.
+struct WorkTotal {
+    uint64_t granules;
+    uint32_t granuleRows;
+    uint32_t activeCores;
+    uint32_t uniform;
+};
+
+// `rowsOf(b)` gives the valid rows of sequence b.
+template <typename RowsOf>
+TOPTHETA_DEVICE inline WorkTotal TotalWork(uint32_t batch, uint32_t unitsPerSequence, uint32_t cores, RowsOf& rowsOf)
+{
+    WorkTotal total = {0, kGranuleRows, 1, 1};
+    const uint32_t first = rowsOf(0);
+    bool equal = true;
+    for (uint32_t b = 0; b < batch; b++) {
+        const uint32_t rows = rowsOf(b);
+        const uint32_t granules = GranulesOf(rows);
+        equal = equal && rows == first;
+        total.uniform = total.uniform && granules == GranulesOf(first);
+        total.granules += static_cast<uint64_t>(granules) * unitsPerSequence;
+    }
+    total.activeCores = ActiveCores(total.granules, cores);
+    const uint32_t units = batch * unitsPerSequence;
+    if (equal && total.activeCores % units == 0) {
+        total.granules = static_cast<uint64_t>(GranulesOf(first, kFineGranuleRows)) * units;
+        total.granuleRows = kFineGranuleRows;
+    }
+    return total;
 }
 
 TOPTHETA_DEVICE inline uint64_t FirstGranule(uint64_t granules, uint32_t activeCores, uint32_t core)
@@ -64,9 +78,9 @@ TOPTHETA_DEVICE inline uint32_t CoreOf(uint64_t granule, uint64_t granules, uint
 }
 
 // Whether some unit may be cut: not where all are alike and every core that works gets the same number of them.
-TOPTHETA_DEVICE inline bool AnyCut(const WorkTotal& total, uint32_t units, uint32_t cores)
+TOPTHETA_DEVICE inline bool AnyCut(const WorkTotal& total, uint32_t units)
 {
-    return !total.uniform || units % ActiveCores(total.granules, cores) != 0;
+    return !total.uniform || units % total.activeCores != 0;
 }
 
 // Rows [rowBegin, rowEnd) of one unit, as one core works on them.
@@ -87,11 +101,12 @@ TOPTHETA_DEVICE inline bool IsWhole(const Segment& segment) { return segment.fir
 template <typename RowsOf>
 class SegmentIterator {
 public:
-    TOPTHETA_DEVICE inline SegmentIterator(const WorkTotal& total, uint32_t cores, uint32_t core, uint32_t kvHeads,
-                                           uint32_t headBlocks, RowsOf& rowsOf)
+    TOPTHETA_DEVICE inline SegmentIterator(const WorkTotal& total, uint32_t core, uint32_t kvHeads, uint32_t headBlocks,
+                                           RowsOf& rowsOf)
         : rowsOf_(rowsOf),
           granules_(total.granules),
-          activeCores_(ActiveCores(total.granules, cores)),
+          granuleRows_(total.granuleRows),
+          activeCores_(total.activeCores),
           kvHeads_(kvHeads),
           headBlocks_(headBlocks),
           next_(FirstGranule(total.granules, activeCores_, core)),
@@ -112,8 +127,8 @@ public:
         segment.batch = sequence_;
         segment.kvHead = unit / headBlocks_;
         segment.headBlock = unit % headBlocks_;
-        segment.rowBegin = static_cast<uint32_t>(next_ - unitBegin) * kGranuleRows;
-        segment.rowEnd = static_cast<uint32_t>(stop - unitBegin) * kGranuleRows;
+        segment.rowBegin = static_cast<uint32_t>(next_ - unitBegin) * granuleRows_;
+        segment.rowEnd = static_cast<uint32_t>(stop - unitBegin) * granuleRows_;
         segment.rowEnd = segment.rowEnd < rows_ ? segment.rowEnd : rows_;
         segment.unitRows = rows_;
         segment.firstCore = CoreOf(unitBegin, granules_, activeCores_);
@@ -130,7 +145,7 @@ private:
             sequence_ = started_ ? sequence_ + 1 : 0;
             started_ = true;
             rows_ = rowsOf_(sequence_);
-            unitGranules_ = GranulesOf(rows_);
+            unitGranules_ = GranulesOf(rows_, granuleRows_);
             sequenceBegin_ = sequenceEnd_;
             sequenceEnd_ += static_cast<uint64_t>(unitGranules_) * kvHeads_ * headBlocks_;
         }
@@ -138,6 +153,7 @@ private:
 
     RowsOf& rowsOf_;
     uint64_t granules_;
+    uint32_t granuleRows_;
     uint32_t activeCores_;
     uint32_t kvHeads_;
     uint32_t headBlocks_;

@@ -167,8 +167,8 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
     assert {name: value for name, value in fields.items() if name not in chosen} == expected
     two_phases = attrs["placement"] == "post_softmax" and "row_lse" not in inputs
     layout = (ctypes.c_uint32 * 2)()
-    most_chunk_rows = 512 if uses_cube(shape, call) else 1024
-    _library().ChoiceOf(shape.head_dim, block, shape.dtype == "bfloat16", two_phases, most_chunk_rows, layout)
+    cube = uses_cube(shape, call)
+    _library().ChoiceOf(shape.head_dim, block, shape.dtype == "bfloat16", two_phases, cube, layout)
     assert (fields["slots"], fields["chunkRows"]) == tuple(layout)
 
 

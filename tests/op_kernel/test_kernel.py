@@ -98,7 +98,7 @@ def test_the_cube_multiplies_for_groups_and_the_vector_unit_for_single_heads() -
         (8, 0.13, _B, True),
         (8, 0.4, _H, False),
         (3, 0.2, _H, False),
-        (3, 0.03, _B, False),  # a list too short
+        (3, 0.01, _B, False),  # a list too short
     ],
 )
 def test_rows_go_to_the_heads_one_by_one_where_each_keeps_few_of_a_list(

@@ -24,7 +24,7 @@ _TIMES = ("cold", "hot", "cold_conflicts", "hot_conflicts")
 _TOLERANCE = 0.01
 _LIMITS = {
     "ub_layout.h": {"kMaxHeadDim": 512, "kMinPageRows": 16, "kMaxHeadBlock": 8, "kWideHeadDim": 256},
-    "work_split.h": {"kGranuleRows": 128, "kMinimumGranules": 2},
+    "work_split.h": {"kGranuleRows": 128, "kFineGranuleRows": 32, "kMinimumGranules": 2},
     "geometry.h": {"kMaxPageRows": 512, "kMaxCapacity": 262144, "kMaxBatch": 65536, "kMaxHeads": 4096},
     "tiling_math.h": {"kMaxCores": 64},
 }
@@ -58,7 +58,7 @@ def test_the_papers_point(form: str) -> None:
 
 
 def test_every_charge_reaches_the_kernel() -> None:
-    step = modelled_step.make_step(8, 2, 512)
+    step = modelled_step.make_step(16, 2, 512)
     result = modelled_step.run(step, modelled_step.select(step, 1 / 16)).run
     expected = result.timeline().microseconds
     assert result.timeline(workspace_in_l2=0).microseconds > expected
@@ -117,8 +117,7 @@ def test_grouped_heads(place: int) -> None:
 def test_goals() -> None:
     missed = [goal.name for goal in kernel_tables.goals(_RESULTS) if not goal.met]
     assert missed == [
-        "48 heads, n = 2048, k = 128, cold", "the same, hot",
-        *(f"4 heads per KV head, n = {n}, independent, cold" for n in (2048, 8192, 32768)),
+        "48 heads, n = 2048, k = 128, cold",
         "8 heads per KV head, n = 32768, independent, cold: stretch",
         "8 heads per KV head, n = 32768, alike, cold: stretch",
     ]  # fmt: skip
@@ -146,7 +145,7 @@ def test_figures_in_the_text() -> None:
     latency = 2 * cost["scalar_gm_miss"] + cost["read_latency_cold"] + cost["write_latency"]
     assert 0.45 <= latency / (1e3 * cost["gigahertz"]) / (kept["cold"] - ledger[1]) <= 0.55, "half of that is latency"
     assert 0.88 <= kept["cold_bound"] / kept["cold"] <= 0.92, "nine tenths"
-    assert 1.30 <= kept["hot_conflicts"] / kept["hot"] <= 1.37, "a third"
+    assert 1.35 <= kept["hot_conflicts"] / kept["hot"] <= 1.43, "two fifths"
     assert 1.0 <= paper["dense"]["cold"] / 35.3 <= 1.05, "a little slower cold"
     assert 1.08 <= paper["dense"]["hot"] / 16.2 <= 1.13, "a tenth slower hot"
     lengths = _RESULTS["ragged"]["lengths"]
@@ -218,10 +217,12 @@ def test_the_reproduction_page_has_the_same_figures() -> None:
 
 
 def test_layouts_on_the_page() -> None:
-    rows = re.findall(r"^\| (b?float16)(, post-softmax)? \| (\d+) \| (\d+) \| (.*) \|$", _PAGE, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (b?float16)(, post-softmax)?(, with the cube)? \| (\d+) \| (\d+) \| (.*) \|$", _PAGE, re.MULTILINE
+    )
     assert len(rows) == 7
-    for dtype, post, head_dim, heads, shown in rows:
-        layout = layout_of(Variant(int(head_dim), int(heads), dtype == "bfloat16", bool(post)))
+    for dtype, post, cube, head_dim, heads, shown in rows:
+        layout = layout_of(Variant(int(head_dim), int(heads), dtype == "bfloat16", bool(post), bool(cube)))
         counts = layout.counts
         assert shown == (
             f"{counts['slots']} \u00d7 {counts['tileRows']} rows | {counts['chunkRows']} | "

@@ -104,8 +104,6 @@ WAIVERS = {
      "LocalTensor<int32_t> counts = ub_->ReduceFirst().template ReinterpretCast<int32_t>();",
      "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
     ("incremental_attention_kernel.h", "SetLimits", "}", "WaitFlag<HardEvent::S_V>(kEvent);"): _SYNCED_BEFORE,
-    ("partial_exchange.h", "BeginCopies", "blocks_ = blocks;",
-     "WaitFlag<HardEvent::V_MTE2>(kParameterEvent);"): _SYNCED_BEFORE,
     ("partial_exchange.h", "WaitForHeaders", "{", "WaitFlag<HardEvent::MTE2_V>(kHeaderEvent);"):
         "the scalar unit waits for the same copies before it issues the instructions that read them",
     ("row_output.h", "CountStandIn", "if (!tiling_->partial) {", "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,

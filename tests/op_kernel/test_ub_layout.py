@@ -38,6 +38,7 @@ class Variant:
     head_block: int
     bfloat16: bool
     post_softmax: bool
+    cube: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,8 @@ def head_block_of(group: int, head_dim: int) -> int:
 def layout_of(variant: Variant) -> Layout:
     layout = _Layout()
     buffers = (_Buffer * _library().BufferCount())()
-    _library().LayoutOf(
-        variant.head_dim, variant.head_block, variant.bfloat16, variant.post_softmax, ctypes.byref(layout), buffers
-    )
+    shape = (variant.head_dim, variant.head_block, variant.bfloat16, variant.post_softmax, variant.cube)
+    _library().LayoutOf(*shape, ctypes.byref(layout), buffers)
     ranges = {item.name.decode(): range(item.offset, item.offset + item.bytes) for item in buffers}
     return Layout({name: getattr(layout, name) for name in _COUNTS}, layout.total, ranges)
 
@@ -76,7 +76,8 @@ def _variants() -> Iterator[Variant]:
         for head_block in range(1, (8 if head_dim <= 256 else 4) + 1):
             for bfloat16 in (False, True):
                 for post_softmax in (False, True):
-                    yield Variant(head_dim, head_block, bfloat16, post_softmax)
+                    for cube in (False, True):
+                        yield Variant(head_dim, head_block, bfloat16, post_softmax, cube)
 
 
 _ALL = tuple(_variants())

@@ -43,11 +43,12 @@ uint32_t ScoreRowsOf(uint32_t group, uint32_t headDim, uint32_t bfloat16)
     return toptheta::MakeUbLayout({headDim, toptheta::HeadBlockFor(group, headDim), bfloat16 != 0, true}).scoreRows;
 }
 
-void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t twoPhases, uint32_t mostChunkRows,
+void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t twoPhases, uint32_t cube,
               uint32_t* choice)
 {
     const toptheta::LayoutChoice chosen =
-        toptheta::ChooseLayout({headDim, headBlock, bfloat16 != 0, twoPhases != 0}, mostChunkRows);
+        toptheta::ChooseLayout({headDim, headBlock, bfloat16 != 0, twoPhases != 0, cube != 0},
+                               cube != 0 ? toptheta::kCubeChunkRows : toptheta::kMostChunkRows);
     choice[0] = chosen.slots;
     choice[1] = chosen.chunkRows;
 }
@@ -58,9 +59,9 @@ uint32_t SegmentsOfUnits(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, 
                          uint32_t* whole, uint32_t* parts, uint32_t* atWork)
 {
     EqualRows rowsOf = {rows};
-    const toptheta::WorkTotal total = toptheta::TotalWork(batch, kvHeads * headBlocks, rowsOf);
+    const toptheta::WorkTotal total = toptheta::TotalWork(batch, kvHeads * headBlocks, cores, rowsOf);
     for (uint32_t core = 0; core < cores; core++) {
-        toptheta::SegmentIterator<EqualRows> iterator(total, cores, core, kvHeads, headBlocks, rowsOf);
+        toptheta::SegmentIterator<EqualRows> iterator(total, core, kvHeads, headBlocks, rowsOf);
         bool works = false;
         for (toptheta::Segment segment; iterator.Next(segment);) {
             const uint32_t unit = (segment.batch * kvHeads + segment.kvHead) * headBlocks + segment.headBlock;
@@ -69,7 +70,7 @@ uint32_t SegmentsOfUnits(uint32_t batch, uint32_t kvHeads, uint32_t headBlocks, 
         }
         *atWork += works ? 1 : 0;
     }
-    return toptheta::AnyCut(total, batch * kvHeads * headBlocks, cores);
+    return toptheta::AnyCut(total, batch * kvHeads * headBlocks);
 }
 
 // The kind of error of four calls: a valid one, a wrong value, a wrong dtype, a shape that is not supported.

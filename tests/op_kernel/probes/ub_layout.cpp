@@ -1,5 +1,5 @@
 // The Unified Buffer layout as C functions for ctypes: where each buffer lies and how large its use is.
-#include "ub_layout.h"
+#include "cube_layout.h"
 
 extern "C" {
 
@@ -9,7 +9,7 @@ struct Buffer {
     uint32_t bytes;
 };
 
-constexpr uint32_t kBufferCount = 19;
+constexpr uint32_t kBufferCount = 20;
 
 uint32_t BufferCount() { return kBufferCount; }
 
@@ -18,11 +18,13 @@ uint32_t HeadBlockOf(uint32_t group, uint32_t headDim) { return toptheta::HeadBl
 uint32_t Budget() { return toptheta::kUbBudget; }
 
 // The sizes are those of the uses, not the distances between the offsets.
-void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t postSoftmax, toptheta::UbLayout* layout,
-              Buffer* buffers)
+void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t postSoftmax, uint32_t cube,
+              toptheta::UbLayout* layout, Buffer* buffers)
 {
     using namespace toptheta;
-    const UbLayout at = MakeUbLayout({headDim, headBlock, bfloat16 != 0, postSoftmax != 0});
+    const UbLayout at = MakeUbLayout({headDim, headBlock, bfloat16 != 0, postSoftmax != 0, cube != 0},
+                                     cube != 0 ? kCubeChunkRows : kMostChunkRows);
+    const uint32_t queries = cube != 0 ? 0 : headBlock;
     const uint32_t maskBytes = MaskBytes(at.chunkRows);
     const uint32_t queryBytes = AlignUp(headDim * (bfloat16 != 0 ? 4 : 2), kBlockBytes);
     const Buffer all[kBufferCount] = {
@@ -36,9 +38,10 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
         {"masks", at.masks, MaskSlots(headBlock) * maskBytes},
         {"valueRows", at.valueRows, at.valueListRows * headDim * 2},
         {"spread", at.spread, 64 * kBlockBytes + 256},
-        {"query", at.query, headBlock * queryBytes},
+        {"query", at.query, queries * queryBytes},
+        {"firstColumns", at.firstColumns, bfloat16 != 0 ? 0 : queries * kFirstColumnBytes},
         {"accumulator", at.accumulator, headBlock * headDim * 4},
-        {"parameters", at.parameters, kParameterBlocks * kBlockBytes + (bfloat16 != 0 ? headBlock * headDim * 2 : 0)},
+        {"parameters", at.parameters, kParameterBlocks * kBlockBytes + (bfloat16 != 0 ? queries * headDim * 2 : 0)},
         {"partCounts", at.partCounts, headBlock * kBlockBytes},
         {"valueMean", at.valueMean, 2 * headDim * 4},
         {"state", at.state, kStateQuantities * headBlock * kBlockBytes},
