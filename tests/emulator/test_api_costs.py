@@ -66,14 +66,11 @@ def test_select_also_sets_up_its_mask() -> None:
 @pytest.mark.parametrize(
     ("entry", "extra"),
     [
-        ("add_float", 0),
-        ("no_conflict_broadcast", 0),
+        ("no_conflict_read_once", 0),
         ("no_conflict_in_place", 0),
-        ("conflict_sources", 64),
-        ("conflict_destination", 32),
         ("conflict_blocks_8", 3 * 16),
         ("conflict_blocks_16", 7 * 16),
-        ("conflict_three_banks_of_a_group", 4),
+        ("conflict_three_banks_of_a_group", 8),
         ("conflict_row_layout", 16),
     ],
 )
@@ -82,11 +79,20 @@ def test_bank_conflicts_are_in_the_pessimistic_time_only(entry: str, extra: floa
     assert vector_cycles(entry, bank_conflicts=True) - plain == pytest.approx(extra)
 
 
-def test_a_conflict_of_two_sources_costs_what_the_vendor_reports() -> None:
-    # 64 repeats of Add: 47.8 ns on separate banks, 83 ns when both sources share them
-    clean, conflict = (vector_cycles(name, bank_conflicts=True) for name in ("add_float", "conflict_sources"))
-    assert clean / 1.85 == pytest.approx(47.8, rel=0.05)
-    assert conflict / 1.85 == pytest.approx(83, rel=0.05)
+@pytest.mark.parametrize(("case", "profiled", "within"), [
+    (1, 2390, 0.05),
+    (2, 4167, 0.05),  # two reads in a bank
+    (3, 4167, 0.05),  # two reads in a group
+    (4, 2389, 0.05),  # a read and a write in a bank, block by block: the write comes later
+    (5, 3751, 0.15),  # a read and a write in a bank
+    (6, 2390, 0.05),  # in place
+    (7, 3584, 0.15),  # two reads in a group, every other repeat
+    (8, 2389, 0.05),
+])  # fmt: skip
+def test_bank_conflicts_cost_what_the_vendor_has_profiled(case: int, profiled: int, within: float) -> None:
+    """64 repeats of Add, a thousand times, in ticks of 20 ns; the first case takes 47.8 ns."""
+    cycles = vector_cycles(f"vendor_{case}", bank_conflicts=True)
+    assert cycles / 1.85 == pytest.approx(profiled * 0.02, rel=within)
 
 
 def copy_cycles(entry: str, mode: Mode = "cold", **cost: float) -> float:

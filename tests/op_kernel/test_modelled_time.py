@@ -145,7 +145,7 @@ def test_figures_in_the_text() -> None:
     latency = 2 * cost["scalar_gm_miss"] + cost["read_latency_cold"] + cost["write_latency"]
     assert 0.45 <= latency / (1e3 * cost["gigahertz"]) / (kept["cold"] - ledger[1]) <= 0.55, "half of that is latency"
     assert 0.88 <= kept["cold_bound"] / kept["cold"] <= 0.92, "nine tenths"
-    assert 1.35 <= kept["hot_conflicts"] / kept["hot"] <= 1.43, "two fifths"
+    assert 1.22 <= kept["hot_conflicts"] / kept["hot"] <= 1.28, "a quarter"
     assert 1.0 <= paper["dense"]["cold"] / 35.3 <= 1.05, "a little slower cold"
     assert 1.08 <= paper["dense"]["hot"] / 16.2 <= 1.13, "a tenth slower hot"
     lengths = _RESULTS["ragged"]["lengths"]

@@ -84,16 +84,26 @@ COST_KERNEL(brcb_float, Brcb(d, x, 64, BrcbRepeatParams(1, 8)))
 COST_KERNEL(gather_float, Duplicate(words, 0u, 4096); PipeBarrier<PIPE_V>(); Gather(d, x, words, 0, 4096))
 COST_KERNEL(copy_inside, DataCopy(d, x, 4096))
 COST_KERNEL(add_scalar, Adds(d, x, 1.0f, 4096))
-// bank conflicts: both sources on the same banks; a source and the destination on the same banks; source blocks that
-// lie 8, 16 and 32 apart
-COST_KERNEL(conflict_sources, Add(d, x, x[1024], 64, 64, BinaryRepeatParams(1, 1, 1, 8, 8, 8)))
-COST_KERNEL(conflict_destination, Adds(x[2048], x, 1.0f, 2048))
+// bank conflicts: the eight cases of asc-devkit's example bank_conflict_ub, at its addresses
+#define VENDOR_KERNEL(name, source, destination, sourceStrides)         \
+    COST_KERNEL(name, Add(destination, At<float>(b, 0), source, 64, 64, \
+                          BinaryRepeatParams(1, sourceStrides[0], 1, 8, sourceStrides[1], 8)))
+constexpr uint8_t kInOrder[2] = {1, 8}, kBlockByBlock[2] = {0, 1}, kBlockOfEach[2] = {0, 8};
+VENDOR_KERNEL(vendor_1, At<float>(b, 64)[64], At<float>(b, 128), kInOrder)
+VENDOR_KERNEL(vendor_2, At<float>(b, 16), At<float>(b, 64), kInOrder)
+VENDOR_KERNEL(vendor_3, At<float>(b, 64), At<float>(b, 80)[64], kInOrder)
+VENDOR_KERNEL(vendor_4, At<float>(b, 64)[64], At<float>(b, 16), kInOrder)
+VENDOR_KERNEL(vendor_5, At<float>(b, 64)[64], At<float>(b, 16)[8], kInOrder)
+VENDOR_KERNEL(vendor_6, At<float>(b, 64)[64], At<float>(b, 64)[64], kInOrder)
+VENDOR_KERNEL(vendor_7, At<float>(b, 64)[64], At<float>(b, 64)[64], kBlockByBlock)
+VENDOR_KERNEL(vendor_8, At<float>(b, 64)[64], At<float>(b, 64)[64], kBlockOfEach)
+// a source whose blocks lie 8, 16 and 32 apart; one that is read once; reads of all banks of a group; one operand alone
 COST_KERNEL(conflict_blocks_8, Adds(d, x, 1.0f, 64, 16, UnaryRepeatParams(1, 8, 8, 1)))
 COST_KERNEL(conflict_blocks_16, Adds(d, x, 1.0f, 64, 16, UnaryRepeatParams(1, 16, 8, 1)))
 COST_KERNEL(conflict_three_banks_of_a_group, Add(At<float>(b, 144)[64], At<float>(b, 62), At<float>(b, 128), 64, 1,
                                                  BinaryRepeatParams(1, 16, 0, 8, 8, 8)))
 COST_KERNEL(conflict_row_layout, MulAddDst(d, hx, hy, 64, 16, BinaryRepeatParams(1, 0, 8, 8, 0, 32)))
-COST_KERNEL(no_conflict_broadcast, Mul(d, x, y, 64, 64, BinaryRepeatParams(1, 1, 0, 8, 8, 1)))
+COST_KERNEL(no_conflict_read_once, Mul(d, x, y, 64, 64, BinaryRepeatParams(1, 1, 0, 8, 8, 0)))
 COST_KERNEL(no_conflict_in_place, Adds(x, x, 1.0f, 4096))
 // copies of rows, in bytes: how many, how long, the gap between them
 COPY_KERNEL(pair_of_rows, DataCopyPad(d, g, DataCopyExtParams(2, 256, 768, 0, 0), noPad))
