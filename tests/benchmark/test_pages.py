@@ -51,12 +51,31 @@ def test_where_the_system_does_not_tell(tmp_path: Path) -> None:
     assert page_mode([torch.zeros(10)], tmp_path / "smaps") is None
 
 
+#: Prints the pages of a tensor, and of as much memory that asks for huge ones itself.
+_ALLOCATIONS = """
+import mmap, torch
+from toptheta_npu.benchmark.pages import page_mode
+tensor = torch.ones(16 << 20)
+memory = mmap.mmap(-1, tensor.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_HUGEPAGE)
+asked = torch.frombuffer(memory, dtype=torch.float32).fill_(1)
+print(page_mode([tensor] * 2), page_mode([asked]), sep="|")
+"""
+
+
 @pytest.mark.skipif(not _THP.exists() or "[never]" in _THP.read_text(), reason="this system has no huge pages")
 def test_the_allocator_of_torch() -> None:
-    code = (
-        "import torch; from toptheta_npu.benchmark.pages import page_mode; print(page_mode([torch.ones(16 << 20)] * 2))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"THP_MEM_ALLOC_ENABLE": "1"}, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "huge pages", done.stderr
+    """A busy system may have no huge pages left for a moment, for whoever asks."""
+    granted = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", _ALLOCATIONS], env=os.environ | {"THP_MEM_ALLOC_ENABLE": "1"},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        tensor, asked = done.stdout.strip().split("|")
+        if tensor == "huge pages":
+            return
+        granted.append(asked == "huge pages")
+    if not any(granted):
+        pytest.skip("the system has no huge pages to give now")
+    pytest.fail("huge pages are there, but the allocator of torch does not get them")
