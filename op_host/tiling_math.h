@@ -120,7 +120,7 @@ inline uint32_t UnitsOf(const TopThetaIncrementalAttentionTilingData& data)
 inline WorkTotal MostWork(const TopThetaIncrementalAttentionTilingData& data)
 {
     const auto capacity = [&data](uint32_t) { return data.capacity; };
-    return TotalWork(data.batch, data.numKeyValueHeads * data.headBlocks, data.cores, capacity);
+    return TotalWork(1, UnitsOf(data), data.cores, capacity);  // as of one sequence: all are alike
 }
 
 // No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.

@@ -156,21 +156,20 @@ private:
         selection_.UpdateMaximum(chunk);
         RowList list = this->MakeRowList(chunk);
         const bool fits = lastGather_.Fits(list);
+        // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
+        const uint32_t room = ub_->Layout().chunkRows / 2 / kLanes * kLanes;
+        const bool both = fits && !gather_.Done() && gather_.List().weightPitch <= room && list.weightPitch <= room;
+        list.weightsAt = both ? ub_->Heads() * room : 0;
         if (fits) {
             lastGather_.Begin(list);
             lastGather_.FetchAll(stream_.Issued());
-        } else {
+        }
+        if (!both) {
             gather_.Finish();
+        }
+        if (!fits) {
             stream_.BeginValues(list);
             stream_.Fill();
-        }
-        // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
-        const uint32_t room = ub_->Layout().chunkRows / 2 / kLanes * kLanes;
-        if (!gather_.Done() && fits && gather_.List().weightPitch <= room && list.weightPitch <= room) {
-            list.weightsAt = ub_->Heads() * room;
-            lastGather_.SetWeightsAt(list.weightsAt);
-        } else {
-            gather_.Finish();
         }
         selection_.AddChunk(chunk, list, this->NeedsTotal());
         gather_.Finish();

@@ -27,8 +27,7 @@ public:
         LocalTensor<half> query = ub_->Query<half>(ub_->Heads() * headDim_);
         const LocalTensor<half> keys = stream.Take(tiles);
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            MultiplyFirst(keys, ub_->FirstColumns(head), rows);
-            MultiplyRest(keys, query[head * headDim_], rows);
+            Multiply(keys, query[head * headDim_], ub_->FirstColumns(head), rows);
             if (head + 1 == ub_->Heads()) {
                 stream.Free(tiles);
             }
@@ -37,9 +36,10 @@ public:
     }
 
 private:
-    // partials[row][16 lanes] = first query block * first key block; `query` holds its block for four rows
-    TOPTHETA_DEVICE inline void MultiplyFirst(const LocalTensor<half>& keys, const LocalTensor<float>& query,
-                                              uint32_t rows)
+    // partials[row][16 lanes] = sum over column blocks of query block * key block; `first` holds the first block of the
+    // query for four rows
+    TOPTHETA_DEVICE inline void Multiply(const LocalTensor<half>& keys, const LocalTensor<half>& query,
+                                         const LocalTensor<float>& first, uint32_t rows)
     {
         LocalTensor<float> partials = ub_->Partials();
         const uint8_t rowBlocks = headDim_ / kBlockHalves;
@@ -56,18 +56,8 @@ private:
                           rest * kBlockHalves, 1, columns);
         }
         PipeBarrier<PIPE_V>();
-        AscendC::Mul(partials, partials, query, kLanes, CeilDiv(rows, 4),
+        AscendC::Mul(partials, partials, first, kLanes, CeilDiv(rows, 4),
                      AscendC::BinaryRepeatParams(1, 1, 1, 8, 8, 0));
-    }
-
-    // partials[row][16 lanes] += sum over the other column blocks of query block * key block
-    TOPTHETA_DEVICE inline void MultiplyRest(const LocalTensor<half>& keys, const LocalTensor<half>& query,
-                                             uint32_t rows)
-    {
-        LocalTensor<float> partials = ub_->Partials();
-        const uint8_t rowBlocks = headDim_ / kBlockHalves;
-        const uint8_t fours = rows / 4;
-        const uint32_t rest = rows % 4;
         const AscendC::BinaryRepeatParams strides(1, 0, rowBlocks, 8, 0, 4 * rowBlocks);
         for (uint32_t column = kBlockHalves; column < headDim_; column += kBlockHalves) {
             PipeBarrier<PIPE_V>();

@@ -38,7 +38,6 @@ public:
 
     TOPTHETA_DEVICE inline bool Done() const { return list_.count == 0; }
     TOPTHETA_DEVICE inline const RowList& List() const { return list_; }
-    TOPTHETA_DEVICE inline void SetWeightsAt(uint32_t weightsAt) { list_.weightsAt = weightsAt; }
 
     // One step in the shadow of the tiles: `issuedTiles` were asked for and `takenTiles` worked on so far.
     TOPTHETA_DEVICE inline void Advance(uint32_t issuedTiles, uint32_t takenTiles)
