@@ -11,7 +11,6 @@
 #include <cstdint>
 
 #include "vector_operand.h"
-#include "vector_overlap.h"
 
 namespace ascendc_host {
 
