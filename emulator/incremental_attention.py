@@ -21,6 +21,8 @@ KERNEL_SOURCE = Path(__file__).resolve().parents[1] / "op_kernel" / "top_theta_i
 #: Names of dtypes in the kernel's sources.
 _DEVICE_TYPES = {torch.float16: "half", torch.bfloat16: "bfloat16_t"}
 _CACHES = ("key", "value")
+#: A flag for `kernel_for`: the build has no pointers to the tiling data, like that of CANN 8.1.
+WITHOUT_TILING_POINTERS = "-DASCENDC_HOST_NO_TILING_POINTERS"
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,9 @@ public:
     uint8_t* WriteGm(void* address, uint64_t bytes);
     const uint8_t* ReadGm(const GmView& view, uint64_t offset, uint64_t bytes);
     uint8_t* WriteGm(const GmView& view, uint64_t offset, uint64_t bytes);
+    // By the scalar unit: a DMA that it waits for, and a line that is on its way into its data cache from now on.
+    const uint8_t* CopyGm(const void* address, uint64_t bytes);
+    void PreloadGm(const void* address);
     void ForgetGm(uint8_t* address,
                   uint64_t bytes);  // of its own write: anything may be there, and counts as unwritten
 
@@ -163,6 +166,7 @@ public:
 private:
     friend class CoreImpl;
 
+    uint64_t NoteGm(const void* address, uint64_t bytes);  // of a read: where it begins in its argument
     void CheckLive(const LocalView& view);
     void CheckReadOrder(uint32_t offset, uint32_t bytes);  // the slow paths of ReadBlock and WriteBlock
     void CheckWriteOrder(uint32_t offset, uint32_t bytes);
@@ -186,6 +190,7 @@ private:
         uint32_t commands = 0;
         uint64_t gmBytes = 0;
         uint32_t gmLine = 0;
+        uint32_t cacheLine = 0;
         uint32_t narrowRows = 0;
         uint16_t restOfLine = 0;
         int16_t gmBuffer = -1;

@@ -108,25 +108,41 @@ bool CoreTiming::WaitForOtherCores(const Record& record)
     return true;
 }
 
-void CoreTiming::ScalarInstruction(const Record& record)
+// Of the data cache, in one number.
+static uint64_t LineOf(const Record& record) { return static_cast<uint64_t>(record.gmBuffer) << 32 | record.cacheLine; }
+
+double CoreTiming::ScalarCycles(const Record& record)
 {
     const Cost& cost = options_.cost;
-    double cycles = cost.scalarIssue;
-    if (record.kind == RecordKind::kScalar) {
-        switch (record.scalar) {
-            case ScalarAccess::kUbRead:
-            case ScalarAccess::kUbWrite:
-                cycles = cost.scalarUb;
-                break;
-            case ScalarAccess::kGmHit:
-                cycles = cost.scalarGmHit;
-                break;
-            case ScalarAccess::kGmMiss:
-                cycles = cost.scalarGmMiss + record.readersBefore * cost.sameAddressRead;
-                break;
-            case ScalarAccess::kIssueOnly:
-                break;
+    const double fill = cost.scalarGmMiss + record.readersBefore * cost.sameAddressRead;
+    switch (record.scalar) {
+        case ScalarAccess::kUbRead:
+        case ScalarAccess::kUbWrite:
+            return cost.scalarUb;
+        case ScalarAccess::kGmHit: {
+            // a line that was preloaded may still be on its way
+            const auto filled = filled_.find(LineOf(record));
+            const double wait = filled == filled_.end() ? 0 : filled->second - scalar_;
+            return std::max(wait, 0.0) + cost.scalarGmHit;
         }
+        case ScalarAccess::kGmMiss:
+            return fill;
+        case ScalarAccess::kGmCopy:
+            return cost.dmaCommand + memory_.ReadCycles(record) + memory_.ReadLatency(record);
+        case ScalarAccess::kGmPreload:
+            filled_[LineOf(record)] = scalar_ + cost.scalarIssue + fill;
+            return cost.scalarIssue;
+        case ScalarAccess::kIssueOnly:
+            break;
+    }
+    return cost.scalarIssue;
+}
+
+void CoreTiming::ScalarInstruction(const Record& record)
+{
+    double cycles = options_.cost.scalarIssue;
+    if (record.kind == RecordKind::kScalar) {
+        cycles = ScalarCycles(record);
         if (surroundings_.onSpan) surroundings_.onSpan(record, scalar_, scalar_ + cycles, scalar_ + cycles);
     }
     scalar_ += cycles;

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <unordered_map>
 
 #include "memory_path.h"
 #include "timeline.h"
@@ -66,6 +67,7 @@ private:
     bool Start(Pipe& pipe, const Entry& entry);
     void StartCompute(Pipe& pipe, const Record& record, double begin);
     void ScalarInstruction(const Record& record);
+    double ScalarCycles(const Record& record);
     std::deque<double>& FlagTimes(const Record& record);
 
     const CoreTrace& trace_;
@@ -76,6 +78,7 @@ private:
     State state_ = State::kRunning;
     size_t next_ = 0;  // record
     double scalar_ = 0;
+    std::unordered_map<uint64_t, double> filled_;  // when the preloaded lines of the data cache are there
     std::array<Pipe, kSlots> pipes_;
     std::array<std::deque<double>, kSlots * kSlots * 8> flagTimes_;  // set and not yet waited for, oldest first
 };

@@ -85,6 +85,7 @@ Instruction::~Instruction()
     record.conflicts = recorded_.conflicts;
     record.gmBytes = recorded_.gmBytes;
     record.gmLine = recorded_.gmLine;
+    record.cacheLine = recorded_.cacheLine;
     record.narrowRows = recorded_.narrowRows;
     record.restOfLine = recorded_.restOfLine;
     record.pastL2 = recorded_.pastL2;
@@ -210,18 +211,42 @@ void Instruction::CheckAligned(const LocalView& view, uint32_t alignment, const 
 
 const uint8_t* Instruction::ReadGm(const void* address, uint64_t bytes)
 {
-    const int buffer = core_.RequireGm(address, bytes, *this, "reads");
-    const auto* first = static_cast<const uint8_t*>(address);
-    const auto begin = static_cast<uint64_t>(first - core_.machine.memory[buffer].base);
-    if (recorded_.gmBuffer < 0) recorded_.gmLine = static_cast<uint32_t>(begin / kL2LineBytes);
-    recorded_.gmBuffer = static_cast<int16_t>(buffer);
+    const uint64_t begin = NoteGm(address, bytes);
+    const int buffer = recorded_.gmBuffer;
     if (slot_ == kScalar) {
+        recorded_.cacheLine = static_cast<uint32_t>(begin / kCacheLineBytes);
         const bool hit = core_.GmReadByScalar(*this, buffer, begin, begin + bytes);
         recorded_.scalar = hit ? ScalarAccess::kGmHit : ScalarAccess::kGmMiss;
     } else {
         core_.GmReadByDma(*this, buffer, begin, begin + bytes);
     }
-    return first;
+    return static_cast<const uint8_t*>(address);
+}
+
+const uint8_t* Instruction::CopyGm(const void* address, uint64_t bytes)
+{
+    const uint64_t begin = NoteGm(address, bytes);
+    core_.GmReadByDma(*this, recorded_.gmBuffer, begin, begin + bytes);
+    recorded_.gmBytes = bytes;
+    recorded_.scalar = ScalarAccess::kGmCopy;
+    return static_cast<const uint8_t*>(address);
+}
+
+void Instruction::PreloadGm(const void* address)
+{
+    const uint64_t begin = NoteGm(address, 1);
+    recorded_.cacheLine = static_cast<uint32_t>(begin / kCacheLineBytes);
+    const bool hit = core_.FillLine(*this, recorded_.gmBuffer, recorded_.cacheLine).hit;
+    recorded_.scalar = hit ? ScalarAccess::kIssueOnly : ScalarAccess::kGmPreload;
+}
+
+uint64_t Instruction::NoteGm(const void* address, uint64_t bytes)
+{
+    const int buffer = core_.RequireGm(address, bytes, *this, "reads");
+    const auto begin = static_cast<uint64_t>(static_cast<const uint8_t*>(address) - core_.machine.memory[buffer].base);
+    if (recorded_.gmBuffer < 0) recorded_.gmLine = static_cast<uint32_t>(begin / kL2LineBytes);
+    recorded_.gmBuffer = static_cast<int16_t>(buffer);
+    return begin;
 }
 
 uint8_t* Instruction::WriteGm(void* address, uint64_t bytes)

@@ -26,6 +26,12 @@ public:
         return own + record.narrowRows * std::min<double>(cost_.scatteredRowBytes, record.restOfLine);
     }
 
+    // of a pipe of a vector core
+    double ReadCycles(const Record& record) const
+    {
+        return Bytes(record) / (InL2(record) ? cost_.rateHot : cost_.rateCold);
+    }
+
     double ReadLatency(const Record& record) const
     {
         const double latency = InL2(record) ? cost_.readLatencyHot : cost_.readLatencyCold;

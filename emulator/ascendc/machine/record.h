@@ -40,6 +40,7 @@ struct Record {
     uint16_t restOfLine = 0;     // reads of rows shorter than a line: the bytes that are missing
     uint32_t narrowRows = 0;     // how many of them lie apart
     uint32_t gmLine = 0;         // reads: the first line of 512 bytes in its argument
+    uint32_t cacheLine = 0;      // of the scalar unit: the first line of 64 bytes in its argument
     uint32_t seq = 0;          // instructions: the number on their pipe, from 1
     uint32_t commands = 0;
     float minimumCycles = 0;   // DMA: what it takes at least, whatever the rate

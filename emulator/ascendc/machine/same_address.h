@@ -12,7 +12,9 @@ namespace ascendc_host {
 inline bool ReadsGm(const Record& record, CoreKind kind)
 {
     if (record.kind == RecordKind::kDma) return PipeAt(kind, record.slot) == Pipe::kMte2;
-    return record.kind == RecordKind::kScalar && record.scalar == ScalarAccess::kGmMiss;
+    return record.kind == RecordKind::kScalar &&
+           (record.scalar == ScalarAccess::kGmMiss || record.scalar == ScalarAccess::kGmCopy ||
+            record.scalar == ScalarAccess::kGmPreload);
 }
 
 // Cores queue in the order of their indices. That they come at the same time is taken for granted: what several cores

@@ -25,7 +25,8 @@ enum class Memory : uint8_t { kUb, kL1, kL0A, kL0B, kL0C };
 
 enum class Register : uint8_t { kGatherMaskCount, kAccumulator, kReduceMaxMin, kCount };
 
-enum class ScalarAccess : uint8_t { kUbRead, kUbWrite, kGmHit, kGmMiss, kIssueOnly };
+// kGmCopy: the scalar unit waits for a DMA from global memory. kGmPreload: a line on its way into its data cache.
+enum class ScalarAccess : uint8_t { kUbRead, kUbWrite, kGmHit, kGmMiss, kGmCopy, kGmPreload, kIssueOnly };
 
 enum class KernelType : uint8_t { kAivOnly, kAicOnly, kMixAiv10, kMixAic10, kMixAic11, kMixAic12 };
 

@@ -1,6 +1,8 @@
 // Flags, barriers and SyncAll.
 #pragma once
 
+#include <type_traits>
+
 #include "enums.h"
 #include "machine/core.h"
 #include "tensor.h"
@@ -79,6 +81,16 @@ template <typename T, CacheLine entireType>
 void DataCacheCleanAndInvalid(const GlobalTensor<T>& dst, Where where = Where::Here())
 {
     DataCacheCleanAndInvalid<T, entireType, DcciDst::CACHELINE_ALL>(dst, where);
+}
+
+// The line of 64 bytes at `cacheOffset` bytes into `src` is on its way into the data cache from now on.
+template <typename T>
+void DataCachePreload(const GlobalTensor<uint64_t>& src, const T cacheOffset, Where where = Where::Here())
+{
+    static_assert(std::is_same_v<T, int16_t> || std::is_same_v<T, int64_t>,
+                  "DataCachePreload: the offset is an int16_t or an int64_t");
+    ascendc_host::Instruction instruction(ascendc_host::Pipe::kS, "DataCachePreload", where);
+    instruction.PreloadGm(reinterpret_cast<const uint8_t*>(src.GetPhyAddr()) + cacheOffset);
 }
 
 }  // namespace AscendC

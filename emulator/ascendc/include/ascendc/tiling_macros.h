@@ -46,15 +46,34 @@ constexpr KernelType KernelTypeOf()
     }
 }
 
-// The scalar unit copies the bytes line by line through its data cache.
-inline void ReadTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Where where)
+constexpr uint64_t kScalarBytes = 8;  // of one access of the scalar unit
+
+// The scalar unit copies the bytes through its data cache.
+inline void CopyTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Where where)
 {
-    constexpr uint64_t line = 64;
-    for (uint64_t at = 0; at < bytes; at += line) {
-        const uint64_t piece = std::min(line, bytes - at);
-        Instruction instruction(Pipe::kS, "GET_TILING_DATA", where);
+    for (uint64_t at = 0; at < bytes; at += kScalarBytes) {
+        const uint64_t piece = std::min(kScalarBytes, bytes - at);
+        Instruction instruction(Pipe::kS, "COPY_TILING", where);
         std::memcpy(static_cast<uint8_t*>(to) + at, instruction.ReadGm(tiling + at, piece), piece);
         instruction.ScalarCost(ScalarAccess::kGmMiss);
+    }
+}
+
+// What the toolkit generates for GET_TILING_DATA: a vector core waits for a DMA into the UB and copies the bytes from
+// there, a cube core copies them through its data cache (get_op_tiling.py of CANN 8.1 and of asc-devkit).
+inline void ReadTilingBytes(const uint8_t* tiling, void* to, uint64_t bytes, Where where)
+{
+    if (Core::Current().Kind() == CoreKind::kCube) {
+        CopyTilingBytes(tiling, to, bytes, where);
+        return;
+    }
+    {
+        Instruction copy(Pipe::kS, "GET_TILING_DATA", where);
+        std::memcpy(to, copy.CopyGm(tiling, bytes), bytes);
+    }
+    for (uint64_t at = 0; at < bytes; at += kScalarBytes) {
+        Instruction read(Pipe::kS, "GET_TILING_DATA", where);
+        read.ScalarCost(ScalarAccess::kUbRead);
     }
 }
 
@@ -63,6 +82,21 @@ void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here())
 {
     static_assert(std::is_trivially_copyable_v<T>, "tiling data is a plain structure without pointers");
     ReadTilingBytes(tiling, &data, sizeof(T), where);
+}
+
+// Tiling data in global memory. A kernel of this model reads it with COPY_TILING_WITH_STRUCT alone, which is charged.
+template <typename T>
+struct TilingPointer {
+    const uint8_t* tiling;
+};
+
+template <typename T>
+T CopyTiling(TilingPointer<T> from, Where where = Where::Here())
+{
+    static_assert(std::is_trivially_copyable_v<T>, "tiling data is a plain structure without pointers");
+    T data;
+    CopyTilingBytes(from.tiling, &data, sizeof(T), where);
+    return data;
 }
 
 }  // namespace ascendc_host
@@ -89,6 +123,15 @@ void ReadTiling(const uint8_t* tiling, T& data, Where where = Where::Here())
 #define GET_TILING_DATA_MEMBER(tiling_struct, member, var, tiling_arg) \
     decltype(tiling_struct::member) var;                               \
     ascendc_host::ReadTiling((tiling_arg) + offsetof(tiling_struct, member), var)
+// Toolkits after CANN 8.1. The pointer may not be dereferenced here: what COPY_TILING_WITH_STRUCT reads is in the
+// timeline, other reads are not. A build with ASCENDC_HOST_NO_TILING_POINTERS is like one of 8.1.
+#ifndef ASCENDC_HOST_NO_TILING_POINTERS
+#define GET_TILING_DATA_PTR_WITH_STRUCT(tiling_struct, dst_ptr, tiling_ptr) \
+    const ascendc_host::TilingPointer<tiling_struct> dst_ptr = {tiling_ptr}
+#define COPY_TILING_WITH_STRUCT(tiling_struct, src_ptr, dst_ptr)                         \
+    const tiling_struct ascendcHostCopyOf_##dst_ptr = ascendc_host::CopyTiling(src_ptr); \
+    const tiling_struct* dst_ptr = &ascendcHostCopyOf_##dst_ptr
+#endif
 
 // The system's own part of the workspace, which nothing in this model uses.
 inline GM_ADDR GetSysWorkSpacePtr() { return nullptr; }
