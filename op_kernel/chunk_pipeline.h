@@ -135,7 +135,7 @@ private:
         if (stream_.KeysLeft() == chunkTiles_) {
             // the V buffer will be wanted for the last chunk
             const uint32_t slot = stream_.SlotBehind(chunkTiles_);
-            gather_.SetRoom(stream_.SlotRows(slot), slot);
+            gather_.SetRoom(stream_.SlotRows(slot), slot, true);
         }
         if (gather_.Fits(list)) {
             gather_.Begin(list);
@@ -172,14 +172,19 @@ private:
             stream_.Fill();
         }
         selection_.AddChunk(chunk, list, this->NeedsTotal());
-        gather_.Finish();
+        // one sum for both lists, whose last additions are then made once
+        const bool joint = both && ub_->Heads() == 1 && list.count > 0 && list.count <= gather_.List().count;
+        if (joint) {
+            selection_.RescaleWeights(gather_.List());
+        }
+        next.PrepareOutput();
+        gather_.Finish(joint ? SumPart::kFirst : SumPart::kWhole);
         this->GiveValueBuffer(gather_);
         selection_.RescaleAccumulators();
         if (fits) {
             // its tiles may take the slot in which the V rows of the list before were
             next.StartNext();
-            next.PrepareOutput();
-            lastGather_.Finish();
+            lastGather_.Finish(joint ? SumPart::kLast : SumPart::kWhole);
         } else {
             this->AddRemainingValues();
         }

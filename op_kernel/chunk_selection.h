@@ -137,6 +137,13 @@ public:
                                               ub_->Heads(), tiling_->headDim);
     }
 
+    // Weights of a list that were made before the last UpdateMaximum. A list has been added since.
+    TOPTHETA_DEVICE inline void RescaleWeights(const RowList& list)
+    {
+        WithBlocks<BlockOperation::kMultiply>(WeightsOf(*ub_, list, 0), ub_->State(kCorrection), ub_->Heads(),
+                                              list.weightPitch);
+    }
+
     // Sums of a chunk: `total` for exp(score - maximum) over all its keys, and the weights of the list, which are
     // exp(score - maximum) for a head that keeps the row and 0 for one that does not.
     TOPTHETA_DEVICE inline void AddChunk(const Chunk& chunk, const RowList& list, bool total)

@@ -31,6 +31,8 @@ constexpr int32_t kHeaderEvent = 0;
 constexpr int32_t kSumEvent = 1;
 constexpr int32_t kValueEvent = 4;
 constexpr int32_t kParameterEvent = 5;
+// the first V rows of a list that comes behind the last K tile: until the next unit, nothing asks for parameters
+constexpr int32_t kFirstRowsEvent = kParameterEvent;
 // MTE2_S: 0 and 1 slices of the block table of K in turn, 2 and 3 of V, 4 lengths, 5 headers of parts.
 constexpr int32_t kKeyTableEvent = 0;
 constexpr int32_t kValueTableEvent = 2;
@@ -182,13 +184,13 @@ public:
     {
         return At<float>(layout_.state + kTotalMass * headBlock_ * kBlockBytes, quantities * headBlock_ * kBlockFloats);
     }
-    // reductions: 128 + 16 values, two results per head, and their broadcast
-    TOPTHETA_DEVICE inline LocalTensor<float> ReduceFirst() { return At<float>(layout_.scratch, 128); }
-    TOPTHETA_DEVICE inline LocalTensor<float> ReduceSecond() { return At<float>(layout_.scratch + 512, 16); }
-    TOPTHETA_DEVICE inline LocalTensor<float> PerHead() { return At<float>(layout_.scratch + 576, 2 * kBlockFloats); }
-    TOPTHETA_DEVICE inline LocalTensor<float> PerHeadBlocks() { return At<float>(layout_.scratch + 640, 2 * kLanes); }
+    // reductions: 192 + 24 values, two results per head, and their broadcast
+    TOPTHETA_DEVICE inline LocalTensor<float> ReduceFirst() { return At<float>(layout_.scratch, 192); }
+    TOPTHETA_DEVICE inline LocalTensor<float> ReduceSecond() { return At<float>(layout_.scratch + 768, 32); }
+    TOPTHETA_DEVICE inline LocalTensor<float> PerHead() { return At<float>(layout_.scratch + 896, 2 * kBlockFloats); }
+    TOPTHETA_DEVICE inline LocalTensor<float> PerHeadBlocks() { return At<float>(layout_.scratch + 960, 2 * kLanes); }
     // one block of 1.0
-    TOPTHETA_DEVICE inline LocalTensor<float> Ones() { return At<float>(layout_.scratch + 1152, kBlockFloats); }
+    TOPTHETA_DEVICE inline LocalTensor<float> Ones() { return At<float>(layout_.scratch + 1472, kBlockFloats); }
 
     TOPTHETA_DEVICE inline const UbLayout& Layout() const { return layout_; }
     // Heads at work now: the last block of a group may be smaller than the layout allows for.

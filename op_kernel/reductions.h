@@ -36,7 +36,7 @@ TOPTHETA_DEVICE inline void ReduceToHead(UbMap& ub, const LocalTensor<float>& va
     }
 }
 
-// The same for a multiple of 64 up to 1024: 8 to 1 at a time until 64 are left.
+// The same for a multiple of 64 up to 1536: 8 to 1 at a time until 64 are left.
 template <Reduction kKind>
 TOPTHETA_DEVICE inline void ReduceRow(UbMap& ub, const LocalTensor<float>& row, uint32_t count, uint32_t head,
                                       PerHeadSlot slot = kFirstResult)
@@ -69,12 +69,16 @@ TOPTHETA_DEVICE inline LocalTensor<float> SpreadPerHead(UbMap& ub, PerHeadSlot f
     return blocks;
 }
 
-// perHead[slot + head] = sum or maximum of `count` values of each head, whose rows lie one behind the other. Two or
+// perHead[slot + head] = sum or maximum of `count` values of each head, whose rows lie one behind the other. One to
 // three instructions for all heads; in the order of ReduceRow.
 template <Reduction kKind>
 TOPTHETA_DEVICE inline void ReduceRows(UbMap& ub, const LocalTensor<float>& rows, uint32_t count, PerHeadSlot slot)
 {
     const uint32_t heads = ub.Heads();
+    if (count == kLanes) {
+        ReduceToHead<kKind>(ub, rows, count, slot, heads);
+        return;
+    }
     const bool twice = count > kLanes * kBlockFloats;
     if (heads == 1 || (twice && count % (kLanes * kBlockFloats) > 0)) {
         for (uint32_t head = 0; head < heads; head++) {

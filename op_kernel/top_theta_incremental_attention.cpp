@@ -16,6 +16,17 @@ TOPTHETA_DEVICE inline void RunVectorCore(AscendC::TPipe* pipe, const TilingData
     kernel.template Process<kSplit>();
 }
 
+// Asks for both cache lines of the tiling data at once. A build for one shape has constants instead, and no pointer.
+TOPTHETA_DEVICE inline void PreloadTiling(GM_ADDR tiling)
+{
+    if (tiling != nullptr) {
+        GlobalTensor<uint64_t> lines;
+        lines.SetGlobalBuffer(reinterpret_cast<__gm__ uint64_t*>(tiling));
+        AscendC::DataCachePreload(lines, static_cast<int64_t>(0));
+        AscendC::DataCachePreload(lines, static_cast<int64_t>(sizeof(TilingData) / 2));
+    }
+}
+
 }  // namespace toptheta
 
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
@@ -25,7 +36,15 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR part_discarded_mass, GM_ADDR workspace, GM_ADDR tiling)
 {
     REGISTER_TILING_DEFAULT(toptheta::TopThetaIncrementalAttentionTilingData);
-    GET_TILING_DATA_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingData, tiling);
+#ifdef COPY_TILING_WITH_STRUCT
+    // through the data cache of the scalar unit; otherwise a vector core waits for a DMA into the UB
+    toptheta::PreloadTiling(tiling);
+    GET_TILING_DATA_PTR_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInGm, tiling);
+    COPY_TILING_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInGm, tilingData);
+#else
+    GET_TILING_DATA_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInUb, tiling);
+    const toptheta::TilingData* tilingData = &tilingInUb;
+#endif
     KERNEL_TASK_TYPE(1, KERNEL_TYPE_AIV_ONLY);
     KERNEL_TASK_TYPE(2, KERNEL_TYPE_MIX_AIV_1_0);
     KERNEL_TASK_TYPE(3, KERNEL_TYPE_MIX_AIC_1_2);
@@ -45,7 +64,7 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     if ASCEND_IS_AIC {
         if (TILING_KEY_IS(3) || TILING_KEY_IS(13)) {
             toptheta::CubeScores<DTYPE_QUERY> kernel;
-            kernel.Init(&pipe, &tilingData, tensors, userWorkspace);
+            kernel.Init(&pipe, tilingData, tensors, userWorkspace);
             kernel.Process();
         }
     }
@@ -56,17 +75,17 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
         using toptheta::kPreSoftmax;
         using toptheta::RunVectorCore;
         if (TILING_KEY_IS(1)) {
-            RunVectorCore<ChunkPipeline, kPreSoftmax, false>(&pipe, &tilingData, tensors, userWorkspace);
+            RunVectorCore<ChunkPipeline, kPreSoftmax, false>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(2)) {
-            RunVectorCore<ChunkPipeline, kPreSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+            RunVectorCore<ChunkPipeline, kPreSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(3)) {
-            RunVectorCore<CubeChunkPipeline, kPreSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+            RunVectorCore<CubeChunkPipeline, kPreSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(11)) {
-            RunVectorCore<ChunkPipeline, kPostSoftmax, false>(&pipe, &tilingData, tensors, userWorkspace);
+            RunVectorCore<ChunkPipeline, kPostSoftmax, false>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(12)) {
-            RunVectorCore<ChunkPipeline, kPostSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+            RunVectorCore<ChunkPipeline, kPostSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(13)) {
-            RunVectorCore<CubeChunkPipeline, kPostSoftmax, true>(&pipe, &tilingData, tensors, userWorkspace);
+            RunVectorCore<CubeChunkPipeline, kPostSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
         }
     }
 }

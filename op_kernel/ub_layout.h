@@ -20,7 +20,7 @@
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
 // | valueMean   | 2 * D * 4                  | mean V row of the KV head, of this segment and the next           |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
-// | scratch     | 1184                       | reductions and their broadcasts, a block of 1.0                   |
+// | scratch     | 1504                       | reductions and their broadcasts, a block of 1.0                   |
 // | lengths     | 1 KiB                      | a slice of the lengths and one of the starts                      |
 // | blockTable  | 2 * 4 * 256                | rings of slices of the block table, for K and for V               |
 #pragma once
@@ -40,10 +40,11 @@ constexpr uint32_t kMinPageRows = 16;
 constexpr uint32_t kPartialBytes = 16 * 1024;
 constexpr uint32_t kPanelColumns = 128;      // bfloat16 K is cast in column panels of at most this width
 constexpr uint32_t kFirstColumnBytes = 64 * 4;
-constexpr uint32_t kMostChunkRows = 1024;
+constexpr uint32_t kMostChunkRows = 1536;
+constexpr uint32_t kMostStoredChunkRows = 512;  // of post-softmax in two phases
 constexpr uint32_t kStepRows = 256;          // rows of one score computation: 16 lanes of float32 fill `partials`
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
-constexpr uint32_t kScratchBytes = 1152 + 32;  // reductions and their broadcasts, a block of 1.0
+constexpr uint32_t kScratchBytes = 1472 + 32;  // reductions and their broadcasts, a block of 1.0
 constexpr uint32_t kLengthSlice = 512;       // bytes
 // a part in the workspace: maximum, total mass, kept mass and counts of each head, then its sums of V rows
 constexpr uint32_t kPartBlocks = 4;
@@ -51,6 +52,7 @@ constexpr uint32_t kParameterBlocks = 3;     // thresholds, discarded mass, log-
 constexpr uint32_t kTableSlicePages = 64;
 constexpr uint32_t kTableSlices = 4;        // of each ring
 constexpr uint32_t kMinValueBytes = 16 * 1024;
+constexpr uint32_t kMinValueRows = 40;
 constexpr uint32_t kMaxValueBytes = 32 * 1024;
 
 struct UbLayout {
@@ -149,6 +151,14 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
     return at.blockTable + 2 * kTableSlices * kTableSlicePages * 4;
 }
 
+// Least room for V rows, which the scores of every other chunk from a cube core take too. Beside a long chunk, only the
+// list of the last chunk, which is short, needs a place there; longer lists go through the ring.
+TOPTHETA_DEVICE constexpr uint32_t MinValueBytes(uint32_t chunkRows, uint32_t chunkScores, uint32_t rowBytes)
+{
+    const uint32_t least = chunkRows == kMostChunkRows ? kMinValueRows * rowBytes : kMinValueBytes;
+    return least > chunkScores ? least : chunkScores;
+}
+
 // Places all buffers; `valueListRows` 0 marks a choice that does not fit.
 TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const LayoutChoice& choice)
 {
@@ -160,7 +170,8 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
     at.scores = PlaceFixedBuffers(shape, at);
     const uint32_t chunkScores = shape.headBlock * choice.chunkRows * 4;
     uint32_t end = at.scores + chunkScores;
-    if (end + kMinValueBytes > kUbBudget) {
+    const uint32_t rowBytes = shape.headDim * 2;
+    if (end + MinValueBytes(choice.chunkRows, chunkScores, rowBytes) > kUbBudget) {
         return at;
     }
     uint32_t left = kUbBudget - end;
@@ -170,7 +181,6 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
         end += more * chunkScores;
         left = kMinValueBytes;
     }
-    const uint32_t rowBytes = shape.headDim * 2;
     at.valueRows = end;
     left = left < kMaxValueBytes ? left : kMaxValueBytes;
     at.valueListRows = left / rowBytes / 8 * 8;
@@ -183,10 +193,10 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
 // host makes it and hands it to the cores. In post-softmax, room for scores is worth more than a long chunk.
 TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32_t mostChunkRows = kMostChunkRows)
 {
-    constexpr LayoutChoice choices[] = {{4, 1024}, {4, 512}, {3, 1024}, {3, 512}, {2, 1024},
-                                        {2, 512},  {3, 256}, {2, 256},  {2, 128}};
+    constexpr LayoutChoice choices[] = {{4, 1536}, {4, 1024}, {4, 512}, {3, 1024}, {3, 512},
+                                        {2, 1024}, {2, 512},  {3, 256}, {2, 256},  {2, 128}};
     for (const LayoutChoice& choice : choices) {
-        const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostChunkRows / 2 : mostChunkRows) ||
+        const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostStoredChunkRows : mostChunkRows) ||
                              shape.headBlock * choice.chunkRows * 4 > kPartialBytes;  // a work row for each head
         if (!tooLong && PlaceBuffers(shape, choice).valueListRows > 0) {
             return choice;

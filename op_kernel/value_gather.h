@@ -10,6 +10,9 @@
 
 namespace toptheta {
 
+// What a list is of a weighted sum. For a single head, one list may go on with the sum of another.
+enum class SumPart { kWhole, kFirst, kLast };
+
 template <typename T>
 class ValueGather {
 public:
@@ -21,11 +24,13 @@ public:
         weightedSum_ = weightedSum;
     }
 
-    // `values`: room for the V rows, guarded by `event`, whose V_MTE2 flag says that the room is free.
-    TOPTHETA_DEVICE inline void SetRoom(const LocalTensor<T>& values, int32_t event)
+    // `values`: room for the V rows, guarded by `event`, whose V_MTE2 flag says that the room is free. `inParts`: the
+    // first rows are added while the rest is still on its way.
+    TOPTHETA_DEVICE inline void SetRoom(const LocalTensor<T>& values, int32_t event, bool inParts = false)
     {
         values_ = values;
         event_ = event;
+        inParts_ = inParts;
     }
 
     TOPTHETA_DEVICE inline bool Fits(const RowList& list) const { return list.count * headDim_ <= values_.GetSize(); }
@@ -34,6 +39,7 @@ public:
     {
         list_ = list;
         fetched_ = 0;
+        firstRows_ = 0;
     }
 
     TOPTHETA_DEVICE inline bool Done() const { return list_.count == 0; }
@@ -43,19 +49,19 @@ public:
     TOPTHETA_DEVICE inline void Advance(uint32_t issuedTiles, uint32_t takenTiles)
     {
         if (fetched_ == list_.count && takenTiles >= readyAfter_) {
-            Add();
+            Add(SumPart::kWhole);
         }
-        Fetch(kBatchRows, issuedTiles);
+        Fetch(inParts_ && fetched_ == 0 ? kFirstRows : list_.count, issuedTiles);
     }
 
     // Hands out the copies that are left.
     TOPTHETA_DEVICE inline void FetchAll(uint32_t issuedTiles) { Fetch(list_.count, issuedTiles); }
 
     // Finishes the list at once.
-    TOPTHETA_DEVICE inline void Finish()
+    TOPTHETA_DEVICE inline void Finish(SumPart part = SumPart::kWhole)
     {
         FetchAll(0);
-        Add();
+        Add(part);
     }
 
     // Fetches one row and adds it with weight 1 for one head.
@@ -75,9 +81,9 @@ public:
     }
 
 private:
-    static constexpr uint32_t kBatchRows = 60;  // their copies and a ring of K tiles fill a queue of 32
+    static constexpr uint32_t kFirstRows = kLanes;  // their copies fill a queue of 32
 
-    // Hands out copies for at most `rows` more rows.
+    // Hands out copies for at most `rows` more rows: all, or those of the first part.
     TOPTHETA_DEVICE inline void Fetch(uint32_t rows, uint32_t issuedTiles)
     {
         if (fetched_ == list_.count) {
@@ -96,25 +102,41 @@ private:
         if (fetched_ == list_.count) {
             SetFlag<HardEvent::MTE2_V>(event_);
             readyAfter_ = issuedTiles;
+        } else {
+            firstRows_ = fetched_;
+            SetFlag<HardEvent::MTE2_V>(kFirstRowsEvent);
         }
     }
 
-    TOPTHETA_DEVICE inline void Add()
+    TOPTHETA_DEVICE inline void Add(SumPart part)
     {
         if (Done()) {
             return;
         }
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
             const LocalTensor<float> weights = WeightsOf(*ub_, list_, head);
-            weightedSum_->Begin(weights, list_.count);
-            if (head == 0) {
-                WaitFlag<HardEvent::MTE2_V>(event_);
+            if (part != SumPart::kLast) {
+                weightedSum_->Begin(weights, list_.count);
             }
-            weightedSum_->Add(values_, weights, list_.count);
-            weightedSum_->Finish(head);
+            if (firstRows_ > 0) {
+                AddRows(head, 0, firstRows_, kFirstRowsEvent);
+            }
+            AddRows(head, firstRows_, list_.count, event_);
+            if (part != SumPart::kFirst) {
+                weightedSum_->Finish(head);
+            }
         }
         SetFlag<HardEvent::V_MTE2>(event_);
         Begin(RowList());
+    }
+
+    // Adds entries of the list, for which `event` says that they have arrived.
+    TOPTHETA_DEVICE inline void AddRows(uint32_t head, uint32_t first, uint32_t end, int32_t event)
+    {
+        if (head == 0) {
+            WaitFlag<HardEvent::MTE2_V>(event);
+        }
+        weightedSum_->Add(values_[first * headDim_], WeightsOf(*ub_, list_, head, first), end - first);
     }
 
     UbMap* ub_ = nullptr;
@@ -123,8 +145,10 @@ private:
     LocalTensor<T> values_;
     RowList list_;
     int32_t event_ = 0;
+    bool inParts_ = false;
     uint32_t headDim_ = 0;
     uint32_t fetched_ = 0;  // rows whose copies are handed out
+    uint32_t firstRows_ = 0;  // of them, the first part
     uint32_t readyAfter_ = 0;  // tiles that were asked for before the last copy
 };
 

@@ -25,16 +25,35 @@ __aicore__ inline void CopyTiling(T* to, const __gm__ uint8_t* from)
 }
 #define GET_TILING_DATA_WITH_STRUCT(type, name, from) type name; CopyTiling(&name, from)
 """
+#: What builds after that of CANN 8.1 write as well.
+_POINTERS = """
+#define GET_TILING_DATA_PTR_WITH_STRUCT(type, name, from) auto* name = reinterpret_cast<const __gm__ type*>(from)
+#define COPY_TILING_WITH_STRUCT(type, from, name) \\
+    type copyOf##name; \\
+    CopyTiling(&copyOf##name, reinterpret_cast<const __gm__ uint8_t*>(from)); \\
+    const type* name = &copyOf##name
+"""
 _ANY_KEY = "static uint64_t tilingKey = 1;\n#define TILING_KEY_VAR tilingKey\n"
 #: What it writes behind it, for a kernel with cube cores.
 WRAPPER = "void Wrapper(GM_ADDR workspace) { matmul::clearWorkspace(workspace); }\n"
 
 
-def write_source(folder: Path, *, key: int | None = None, kernel: Path = KERNEL_SOURCE, behind: str = WRAPPER) -> Path:
-    """A source file in `folder` that compiles `kernel`: for one tiling key, or for all of them at once."""
+def write_source(
+    folder: Path,
+    *,
+    key: int | None = None,
+    kernel: Path = KERNEL_SOURCE,
+    behind: str = WRAPPER,
+    pointers: bool = True,
+) -> Path:
+    """A source file in `folder` that compiles `kernel`: for one tiling key, or for all of them at once.
+
+    Args:
+        pointers: whether the build has the macros that give a pointer to the tiling data; that of CANN 8.1 has not.
+    """
     keys = _ANY_KEY if key is None else f"#define TILING_KEY_VAR {key}\n"
     source = folder / "kernel.cpp"
-    source.write_text(f'{_PREAMBLE}{keys}#include "{kernel}"\n{behind}')
+    source.write_text(f'{_PREAMBLE}{_POINTERS if pointers else ""}{keys}#include "{kernel}"\n{behind}')
     return source
 
 

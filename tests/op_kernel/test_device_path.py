@@ -21,8 +21,9 @@ _OF_THE_COMPILER = {"memset", "memcpy"}
 
 @_each_core
 @_each_dtype
-def test_kernel_passes_the_device_path(dtype: str, core: Core, tmp_path: Path) -> None:
-    check(write_source(tmp_path), core=core, defines={"DTYPE_QUERY": dtype})
+@pytest.mark.parametrize("pointers", [True, False], ids=["pointers", "without-pointers"])
+def test_kernel_passes_the_device_path(pointers: bool, dtype: str, core: Core, tmp_path: Path) -> None:
+    check(write_source(tmp_path, pointers=pointers), core=core, defines={"DTYPE_QUERY": dtype})
 
 
 def test_every_key_passes_through_it(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ _PROBES = (
     _probe("head-dim-64", 1, 64, (300,), 1, dtype="bfloat16"),
     _probe("list-of-many-tiles", 1, 64, (4000,), 1, theta="dense"),
     _probe("list-of-two-tiles", 2, 64, (4000,), 1, keep=0.4, path="gather"),
+    _probe("list-in-two-parts", 1, 64, (1900, 1900), 1, keep=0.06),
     _probe("post-paged", 1, 16, (6000,), 1, **_PAGED, **_POST),
     _probe("post-two-cores", 2, 16, (9000,), 2, **_POST),
     _probe("post-scores-in-workspace", 8, 16, (6000, 300), 1, **_POST),
