@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 
 from emulator.ascendc import COLUMNS, Mode
+from emulator.incremental_attention import WITHOUT_TILING_POINTERS, kernel_for
 
 from . import kernel_tables
 from .step import (
@@ -143,6 +144,9 @@ def modes() -> list[dict[str, Any]]:
         "float16, lengths on the device": lambda: measure(replace(step, lengths=lengths), kept),
         "float16, pages of 128 rows": lambda: measure(paged(step, 128), kept, block_size=128),
         "float16, pages of 16 rows": lambda: measure(paged(step, 16), kept, block_size=16),
+        "float16, tiling data by DMA, as with CANN 8.1": lambda: measure(
+            step, kept, kernel=kernel_for(torch.float16, flags=[WITHOUT_TILING_POINTERS])
+        ),
     }
     return [{"name": name, "kept": asdict(call())} for name, call in calls.items()]
 

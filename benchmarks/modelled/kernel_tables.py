@@ -162,21 +162,18 @@ def traffic_table(paper: Results) -> Table:
 def ledger(events: Sequence[Event]) -> dict[str, float]:
     """Where a core's time goes when the copies of a whole unit set the pace, in microseconds from its trace."""
     copies = sorted((event for event in events if "buffer" in event["args"]), key=lambda event: float(event["ts"]))
-    keys = [event for event in copies if event["args"]["buffer"] == "key"]
-    first, arrived = keys[0]["ts"], keys[-1]["args"]["done"]
-    last_rows = [event for event in copies if event["args"]["buffer"] == "value" and event["ts"] >= arrived]
-    stream_end = max(event["ts"] + event["dur"] for event in copies if event["ts"] < arrived)
-    output = copies[-1]
-    marks = {
-        "tiling data, parameters, first K copy issued": first,
-        "K tiles and the V rows of all chunks but the last": stream_end,
-        "the last of them arrives; scores and test of the last chunk": last_rows[0]["ts"],
-        "V rows of the last chunk": last_rows[-1]["args"]["done"],
-        "their weighted sum, compensation, division": output["ts"],
-        "output row written": output["args"]["done"],
+    stream = [event for event in copies if event["args"]["buffer"] in ("key", "value")]
+    last, output = stream[-1], copies[-1]
+    begin, end = float(stream[0]["ts"]), float(last["ts"]) + float(last["dur"])
+    busy = sum(float(event["dur"]) for event in stream)
+    return {
+        "tiling data, parameters, first K copy issued": begin,
+        "K tiles and V rows": busy,
+        "no copy under way: scores and test of the last chunk": max(0.0, end - begin - busy),
+        "the last V rows arrive": float(last["args"]["done"]) - end,
+        "their weighted sum, compensation, division": float(output["ts"]) - float(last["args"]["done"]),
+        "output row written": float(output["args"]["done"]) - float(output["ts"]),
     }
-    ends = list(marks.values())
-    return {name: end - begin for name, end, begin in zip(marks, ends, [0.0, *ends], strict=False)}
 
 
 def ledger_table(paper: Results) -> Table:

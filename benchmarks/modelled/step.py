@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulator.ascendc import COLUMNS, Column, KernelRun, Mode, Timeline, build_kernel
+from emulator.ascendc import COLUMNS, Column, Kernel, KernelRun, Mode, Timeline, build_kernel
 from emulator.ascendc.library import load
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
@@ -140,15 +140,21 @@ def everything(step: Step) -> Selection:
 
 
 def run(
-    step: Step, selection: Selection, *, cores: int = 48, cube: bool = True, **attributes: Any
+    step: Step, selection: Selection, *, cores: int = 48, cube: bool = True, kernel: Kernel | None = None,
+    **attributes: Any,
 ) -> OperatorRun:  # fmt: skip
-    """One call of the operator, with all checks of the host model on; ``cube`` False: on the vector cores alone."""
+    """One call of the operator, with all checks of the host model on.
+
+    Args:
+        cube: False: on the vector cores alone.
+        kernel: another build of the kernel.
+    """
     tensors = {"query": step.query, "key": step.key, "value": step.value, "threshold": selection.threshold}
     tensors.update(step.extra)
     if step.lengths is not None:
         tensors["actual_seq_lengths"] = step.lengths
     platform = Platform(vector_cores=cores, cube_cores=cores // 2 if cube else 0)
-    result = run_operator(tensors, step.attributes | attributes, platform=platform)
+    result = run_operator(tensors, step.attributes | attributes, platform=platform, kernel=kernel)
     result.run.require_clean()
     return result
 

@@ -117,7 +117,6 @@ def test_grouped_heads(place: int) -> None:
 def test_goals() -> None:
     missed = [goal.name for goal in kernel_tables.goals(_RESULTS) if not goal.met]
     assert missed == [
-        "48 heads, n = 2048, k = 128, cold",
         "8 heads per KV head, n = 32768, independent, cold: stretch",
         "8 heads per KV head, n = 32768, alike, cold: stretch",
     ]  # fmt: skip
@@ -140,14 +139,22 @@ def test_figures_in_the_text() -> None:
     ledger = list(paper["cold_ledger"].values())
     performance = (_ROOT / "docs" / "performance.md").read_text()
     assert f"{ledger[1]:.1f} of its {kept['cold']:.1f} µs cold" in performance
-    assert f"{kept['cold'] - 19.5:.1f} µs of the {kept['cold'] - ledger[1]:.1f} µs outside the second line" in _PAGE
+    assert ledger[2] == 0, "it never waits"
+    assert f"it idles, {kept['cold'] - ledger[1]:.1f} µs in all" in _PAGE
+    by_dma = next(row for row in _RESULTS["modes"] if "by DMA" in row["name"])["kept"]["cold"]
+    later = by_dma - kept["cold"]
+    assert f"begins {later:.1f} µs later and [takes {by_dma:.1f} µs](#by-mode)" in _PAGE
+    assert (
+        f"after {ledger[0] + later:.2f} µs instead of 0.41. As it\n  reads them now, it begins after {ledger[0]:.2f}"
+        in _PAGE
+    )
     cost = _RESULTS["constants"]["expected"]
-    latency = 2 * cost["scalar_gm_miss"] + cost["read_latency_cold"] + cost["write_latency"]
-    assert 0.45 <= latency / (1e3 * cost["gigahertz"]) / (kept["cold"] - ledger[1]) <= 0.55, "half of that is latency"
-    assert 0.88 <= kept["cold_bound"] / kept["cold"] <= 0.92, "nine tenths"
+    latency = cost["scalar_gm_miss"] + cost["read_latency_cold"] + cost["write_latency"]
+    assert 0.62 <= latency / (1e3 * cost["gigahertz"]) / (kept["cold"] - ledger[1]) <= 0.71, "two thirds are latency"
+    assert 0.88 <= kept["cold_bound"] / kept["cold"] <= 0.93, "nine tenths"
     assert 1.22 <= kept["hot_conflicts"] / kept["hot"] <= 1.28, "a quarter"
     assert 1.0 <= paper["dense"]["cold"] / 35.3 <= 1.05, "a little slower cold"
-    assert 1.08 <= paper["dense"]["hot"] / 16.2 <= 1.13, "a tenth slower hot"
+    assert 1.0 <= paper["dense"]["hot"] / 16.2 <= 1.05, "and hot"
     lengths = _RESULTS["ragged"]["lengths"]
     assert f"{len(lengths)} sequences of {min(lengths):,} to {max(lengths):,} keys" in _PAGE
     grouped = [*_RESULTS["grouped"], _RESULTS["ragged"]]
