@@ -172,8 +172,15 @@ private:
             stream_.Fill();
         }
         selection_.AddChunk(chunk, list, this->NeedsTotal());
-        // one sum for both lists, whose last additions are then made once
+        // one sum for both lists of a single head, so that its partial sums are folded once
         const bool joint = both && ub_->Heads() == 1 && list.count > 0 && list.count <= gather_.List().count;
+        AddLastLists(fits, joint, next);
+    }
+
+    // `fits`: the list of the last chunk is in the V buffer. `joint`: it goes on with the sum of the list before.
+    template <typename Next>
+    TOPTHETA_DEVICE inline void AddLastLists(bool fits, bool joint, Next& next)
+    {
         if (joint) {
             selection_.RescaleWeights(gather_.List());
         }

@@ -1,8 +1,7 @@
 // A short list of V rows, fetched into a buffer of its own and added once the rows have arrived.
 //
-// The rows of a chunk are fetched while the K tiles of the next chunk are multiplied. Copies are handed out in batches,
-// since a full copy queue would stall the core, and added only after the tiles that were asked for before them, since
-// copies arrive in order.
+// The rows of a chunk are fetched while the K tiles of the next chunk are multiplied. They are added only after the
+// tiles that were asked for before them, since copies arrive in order.
 #pragma once
 
 #include "value_fetch.h"

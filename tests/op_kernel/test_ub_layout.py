@@ -161,3 +161,10 @@ def test_one_fp16_head_of_128_gets_a_long_chunk_and_a_deep_ring() -> None:
     counts = layout_of(Variant(128, 1, False, False)).counts
     assert (counts["chunkRows"], counts["tileRows"]) == (1536, 128)
     assert counts["slots"] == 4
+
+
+def test_a_list_that_toptheta_verify_fetches_ends_at_the_limit() -> None:
+    """Its check of the Unified Buffer says nothing about bytes that this layout leaves alone."""
+    layout = layout_of(Variant(400, 1, True, False))
+    assert layout.counts["valueListRows"] == 32
+    assert layout.buffers["valueRows"].stop == layout.total == _BUDGET
