@@ -155,6 +155,12 @@ private:
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         RowList list = this->MakeRowList(chunk);
+        const bool inRing = !lastGather_.Fits(list);
+        if (inRing) {
+            // no K tile is left, so a slot that the list before does not use may take its rows
+            const uint32_t slot = stream_.SlotBehind(1);
+            lastGather_.SetRoom(stream_.SlotRows(slot), slot);
+        }
         const bool fits = lastGather_.Fits(list);
         // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
         const uint32_t room = ub_->Layout().chunkRows / 2 / kLanes * kLanes;
@@ -174,12 +180,14 @@ private:
         selection_.AddChunk(chunk, list, this->NeedsTotal());
         // one sum for both lists of a single head, so that its partial sums are folded once
         const bool joint = both && ub_->Heads() == 1 && list.count > 0 && list.count <= gather_.List().count;
-        AddLastLists(fits, joint, next);
+        AddLastLists(fits, inRing, joint, next);
+        this->GiveValueBuffer(lastGather_);
     }
 
-    // `fits`: the list of the last chunk is in the V buffer. `joint`: it goes on with the sum of the list before.
+    // `fits`: the V rows of the last chunk come at once, `inRing`: into a slot of the ring. `joint`: their sum goes on
+    // with that of the list before.
     template <typename Next>
-    TOPTHETA_DEVICE inline void AddLastLists(bool fits, bool joint, Next& next)
+    TOPTHETA_DEVICE inline void AddLastLists(bool fits, bool inRing, bool joint, Next& next)
     {
         if (joint) {
             selection_.RescaleWeights(gather_.List());
@@ -189,8 +197,10 @@ private:
         this->GiveValueBuffer(gather_);
         selection_.RescaleAccumulators();
         if (fits) {
-            // its tiles may take the slot in which the V rows of the list before were
-            next.StartNext();
+            if (!inRing) {
+                // its tiles may take the slot in which the V rows of the list before were
+                next.StartNext();
+            }
             lastGather_.Finish(joint ? SumPart::kLast : SumPart::kWhole);
         } else {
             this->AddRemainingValues();
