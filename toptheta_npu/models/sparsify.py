@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .._checks import PrefillMode, Sdc, check_choice, check_modes
+from .._warnings import warn_of_sdc_without_vmc
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..thresholds import (
     Extrapolation,
@@ -107,6 +108,7 @@ def sparsify(
     Warns:
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
         NothingSparsifiedWarning: at the end, if no row was longer than k.
+        SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
         ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
 
     Example:
@@ -136,6 +138,7 @@ def sparsify(
     prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
+    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
