@@ -159,6 +159,22 @@ def test_static_cache_gives_the_tokens_of_a_growing_cache(batch):
     assert torch.equal(growing, static)
 
 
+class Moving(DynamicCache):
+    """Takes its tensors to another place after every call, as an offloaded cache does, which needs CUDA."""
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        layer = self.layers[layer_idx]
+        layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+        return keys, values
+
+
+def test_a_cache_that_moves_its_tensors_gives_the_tokens_of_one_that_does_not():
+    model, table, ids = model_of(), table_of(), tokens(2, 20, seed=8)
+    with sparsify(model, table, k=K):
+        assert torch.equal(generate(model, ids=ids, past_key_values=Moving()), generate(model, ids=ids))
+
+
 @pytest.mark.parametrize("prefill", ["dense", "thresholded"])
 def test_static_cache_gives_the_logits_of_a_growing_cache(prefill):
     model, table, ids = model_of(), table_of(), tokens(2, 40, seed=9)

@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 from .._value_checks import are_seen
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError
 from .rows import Rows
+from .sharded_cache import ShardedLayer
 
 STATE = "_toptheta_value_mean"
 DRIFT = "_toptheta_drift"
@@ -95,6 +96,21 @@ class CachedLayer:
     def moves(self) -> bool:
         """Whether the cache takes its tensors to another place between two steps."""
         return bool(getattr(self._cache, "offloading", False))
+
+    def check_holds(self, value: Tensor) -> None:
+        """Raises TopThetaNotImplementedError unless the layer, just extended, keeps what ``value`` [B, Hkv, S, D] is of.
+
+        Quantised layers do not, nor do those that hand out a choice of their rows.
+        """
+        layer = self.layer if self._index < len(self._cache.layers) else None
+        kept = getattr(layer, "values", None)
+        # some models keep latents, which have other heads and another size
+        if isinstance(layer, ShardedLayer) or (isinstance(kept, Tensor) and kept.shape[::2] == value.shape[::2]):
+            return
+        raise TopThetaNotImplementedError(
+            "past_key_values", "layers that keep all keys and values as plain tensors", type(layer).__name__,
+            "pass DynamicCache() or StaticCache(...), and no cache_implementation but 'static'",
+        )  # fmt: skip
 
     def known(self, name: str) -> Any:
         """The state of that name if it is about the rows that were there before the call, else None."""
