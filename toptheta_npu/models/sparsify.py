@@ -47,6 +47,10 @@ class NothingSparsifiedWarning(UserWarning):
     """A `sparsify` context ended in which every row was dense."""
 
 
+class DenseDraftsWarning(UserWarning):
+    """A `sparsify` context ended in which drafts of assisted generation or prompt lookup were verified dense."""
+
+
 @contextmanager
 def sparsify(
     model: PreTrainedModel,
@@ -106,6 +110,7 @@ def sparsify(
             ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
+        DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls.
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
         NothingSparsifiedWarning: at the end, if no row was longer than k.
         SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
@@ -218,6 +223,13 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
 
 def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | None) -> None:
     longest, dense = int(rows.longest), run.dense_up_to()
+    if rows.drafted and run.dense_tokens:
+        warnings.warn(
+            f"{run.dense_tokens} tokens were dense, since they came several at a time, as drafts of assisted "
+            "generation or prompt lookup do when they are verified; prefill='thresholded' runs them by thresholds",
+            DenseDraftsWarning,
+            stacklevel=4,
+        )
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         warnings.warn(
