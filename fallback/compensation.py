@@ -36,7 +36,8 @@ def estimate_discarded_mass(
     Args:
         sdc: none, exact, exp_threshold or offline.
         exact: E itself, sum of exp(a_i - m) over the discarded elements.
-        n, kept: valid keys and kept elements of the row; where all are kept the estimate is 0.
+        n, kept: valid keys and kept elements of the row; where all are kept the estimate is 0, and where the maximum is
+            -inf, so that no element has any mass.
         maximum, threshold: the row's m and its threshold in score units.
         gamma: the factor of exp_threshold (0.05 in the paper).
         offline: the calibrated estimate, for sdc="offline".
@@ -52,7 +53,7 @@ def estimate_discarded_mass(
         estimate = offline.to(exact.dtype)
     else:
         raise ValueError("sdc='offline' needs the calibrated discarded mass")
-    return torch.where(kept < n, estimate, 0.0)
+    return torch.where((kept < n) & (maximum != -torch.inf), estimate, 0.0)
 
 
 def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mean: Tensor | None) -> Tensor:
