@@ -32,6 +32,7 @@ from benchmarks.tables import goal_table, renew
 from toptheta_npu._checks import check_choice
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama
+from toptheta_npu.benchmark.report import one_row_a_line
 from toptheta_npu.evaluation.corpus import python_note
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning
@@ -89,7 +90,7 @@ def main(
         for name in chosen:
             environment = {"python": platform.python_version(), "torch": torch.__version__}
             figures = {"environment": environment, **PARTS[name](console, tuple(prose or ()))}
-            (folder / f"{name}.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
+            (folder / f"{name}.json").write_text(one_row_a_line(figures) + "\n")
         for name in chosen or PARTS:
             for table in tables_of(name, folder).values():
                 console.print(table.as_rich())
