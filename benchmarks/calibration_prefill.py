@@ -23,9 +23,9 @@ from rich.console import Console
 import toptheta_npu
 from benchmarks.tables import Goal, Table, renew
 from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.benchmark.clocks import summarise
-from toptheta_npu.benchmark.report import one_row_a_line
 from toptheta_npu.evaluation.corpus import token_windows
+from toptheta_npu.timing.clocks import summarise
+from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results" / "calibration.json"

@@ -26,16 +26,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 from benchmarks.tables import Goal, Table
 from toptheta_npu._files import check_writable, write_atomically
-from toptheta_npu.benchmark.clocks import Timing, summarise
-from toptheta_npu.benchmark.environment import environment, free_bytes
-from toptheta_npu.benchmark.measure import TopThetaWrongResultError, relative_error
-from toptheta_npu.benchmark.pages import page_mode
-from toptheta_npu.benchmark.report import one_row_a_line
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import model_fingerprint, sparsify
 from toptheta_npu.models.attach import attached
 from toptheta_npu.models.attention import AttentionCall
 from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.timing.clocks import Timing, summarise
+from toptheta_npu.timing.environment import environment, free_bytes
+from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
+from toptheta_npu.timing.pages import page_mode
+from toptheta_npu.timing.report import one_row_a_line
 
 SHAPE: Mapping[str, Any] = {
     "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,

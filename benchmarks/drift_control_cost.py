@@ -24,9 +24,9 @@ from transformers import DynamicCache
 import toptheta_npu
 from benchmarks.tables import Goal, goal_table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.benchmark.report import one_row_a_line
 from toptheta_npu.evaluation.corpus import token_windows
 from toptheta_npu.models import DriftControl, sparsify
+from toptheta_npu.timing.report import one_row_a_line
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "calibration" / "drift_control_cost.json"
 _PROMPT, _TOKENS, _K = 2048, 24, 64

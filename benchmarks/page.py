@@ -31,7 +31,7 @@ from benchmarks import (
 )
 from benchmarks.modelled import figures as modelled
 from benchmarks.tables import Goal, Table, goal_table, renew, rounded
-from toptheta_npu.benchmark.report import one_row_a_line
+from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results"

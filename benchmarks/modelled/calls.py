@@ -11,7 +11,7 @@ import torch
 
 from emulator.ascendc import Mode
 from emulator.incremental_attention import WITHOUT_TILING_POINTERS, OperatorRun, kernel_for
-from toptheta_npu.benchmark.shapes import PAPER, SHAPES, Shape, check_for_device
+from toptheta_npu.timing.shapes import PAPER, SHAPES, Shape, check_for_device
 
 from .step import EXPECTED, MODES, Measurement, Selection, Step, everything, make_step, measure, paged, run, select
 

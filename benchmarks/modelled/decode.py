@@ -16,8 +16,8 @@ from rich.table import Table
 
 from emulator.ascendc import COLUMNS as COLUMNS_OF_CONSTANTS
 from emulator.ascendc import Mode
-from toptheta_npu.benchmark.shapes import Shape, check_for_device
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.timing.shapes import Shape, check_for_device
 
 from .calls import MOST_LAYER_BYTES, Call, Modelled, model, run_call
 from .step import EXPECTED

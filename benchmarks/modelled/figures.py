@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.tables import Goal, rounded
 from emulator.ascendc import COLUMNS
-from toptheta_npu.benchmark.report import one_row_a_line
+from toptheta_npu.timing.report import one_row_a_line
 
 from .calls import CALLS, LENGTHS, PAPER_CALL, UNEVEN, Call, Modelled, grouped_call, model, run_call
 from .step import MODES, Measurement, constants, trace_of

@@ -31,7 +31,7 @@ from benchmarks.serving.memory import measure_page_sums
 from benchmarks.serving.schedules import run_schedules
 from benchmarks.serving.tables import as_tables
 from benchmarks.tables import renew
-from toptheta_npu.benchmark.report import one_row_a_line
+from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 RESULTS = PAGE.parent / "results" / "serving.json"

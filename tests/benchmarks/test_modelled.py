@@ -16,8 +16,8 @@ from benchmarks.modelled.__main__ import app
 from benchmarks.modelled.calls import Call, Modelled, model
 from benchmarks.modelled.step import EXPECTED
 from toptheta_npu import cli
-from toptheta_npu.benchmark.shapes import Shape, parse_shape
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.timing.shapes import Shape, parse_shape
 
 ROOT = Path(__file__).parents[2]
 _SMALL = Shape(1, 4, 4, n=256, k=16, head_dim=64)

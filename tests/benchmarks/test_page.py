@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import cpu_tables, page
 from benchmarks.tables import Goal, goal_table, renew
-from toptheta_npu.benchmark.shapes import CPU_SHAPES, densities_sweep
+from toptheta_npu.timing.shapes import CPU_SHAPES, densities_sweep
 
 _TEXT = page.PAGE.read_text()
 _COMMANDS = {"cpu": "python -m benchmarks.cpu_tables --write"}
