@@ -15,7 +15,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models tests/texts \
   tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
   tests/op_kernel/test_gaps.py tests/op_kernel/test_kernel.py::test_forced_path_equals_the_oracle \
-  tests/benchmark/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
+  tests/timing/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
   tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'

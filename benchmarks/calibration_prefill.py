@@ -23,8 +23,9 @@ from rich.console import Console
 import toptheta_npu
 from benchmarks.tables import Goal, Table, renew
 from toptheta_npu.assets import load_tiny_llama
-from toptheta_npu.benchmark.clocks import summarise
 from toptheta_npu.evaluation.corpus import token_windows
+from toptheta_npu.timing.clocks import summarise
+from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results" / "calibration.json"
@@ -127,7 +128,7 @@ def tables() -> dict[str, Table]:
 def keep(figures: Mapping[str, Mapping[str, float]]) -> None:
     """Renew the committed results and their table."""
     rounded = {name: {key: round(value, 3) for key, value in own.items()} for name, own in figures.items()}
-    RESULTS.write_text(json.dumps(rounded, indent=1) + "\n")
+    RESULTS.write_text(one_row_a_line(rounded) + "\n")
     renew(PAGE, tables())
 
 

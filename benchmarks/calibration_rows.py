@@ -16,8 +16,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import Goal, goal_table
-from toptheta_npu.benchmark.clocks import Timing, interleaved_medians
 from toptheta_npu.calibration import SurvivalSketch, kth_largest
+from toptheta_npu.timing.clocks import Timing, interleaved_medians
 
 HEADS, ROWS = 4, 128
 GOAL_MICROSECONDS = 4.0

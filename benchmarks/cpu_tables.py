@@ -24,9 +24,9 @@ from rich.console import Console
 
 from benchmarks import decode_step_1b
 from benchmarks.tables import Goal, Table, goal_table, renew
-from toptheta_npu.benchmark import report
-from toptheta_npu.benchmark.measure import ShapeResult
-from toptheta_npu.benchmark.shapes import Shape
+from toptheta_npu.timing import report
+from toptheta_npu.timing.measure import ShapeResult
+from toptheta_npu.timing.shapes import Shape
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 PAGE = README.parent / "docs" / "performance.md"

@@ -10,7 +10,6 @@ the model and the cache, and take turns in every round.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -27,15 +26,16 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 from benchmarks.tables import Goal, Table
 from toptheta_npu._files import check_writable, write_atomically
-from toptheta_npu.benchmark.clocks import Timing, summarise
-from toptheta_npu.benchmark.environment import environment, free_bytes
-from toptheta_npu.benchmark.measure import TopThetaWrongResultError, relative_error
-from toptheta_npu.benchmark.pages import page_mode
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import model_fingerprint, sparsify
 from toptheta_npu.models.attach import attached
 from toptheta_npu.models.attention import AttentionCall
 from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.timing.clocks import Timing, summarise
+from toptheta_npu.timing.environment import environment, free_bytes
+from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
+from toptheta_npu.timing.pages import page_mode
+from toptheta_npu.timing.report import one_row_a_line
 
 SHAPE: Mapping[str, Any] = {
     "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64,
@@ -288,7 +288,7 @@ def main(
         check_writable(json_file, "--json")
     figures = {"environment": dict(environment("cpu"))} | measure(make_decoder(), rounds=rounds)
     if json_file is not None:
-        write_atomically(json_file, json.dumps(figures, indent=1) + "\n")
+        write_atomically(json_file, one_row_a_line(figures) + "\n")
     console = Console(width=max(Console().width, 120))
     for table in (as_table(figures), bytes_table(figures)):
         console.print(table.as_rich())

@@ -9,7 +9,6 @@ docs/results/calibration/drift_control_cost.json.
 from __future__ import annotations
 
 import itertools
-import json
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from benchmarks.tables import Goal, goal_table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.corpus import token_windows
 from toptheta_npu.models import DriftControl, sparsify
+from toptheta_npu.timing.report import one_row_a_line
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "calibration" / "drift_control_cost.json"
 _PROMPT, _TOKENS, _K = 2048, 24, 64
@@ -94,7 +94,7 @@ def main(output: Annotated[Path, typer.Option(help="Where the figures go.")] = R
     environment = {"python": platform.python_version(), "torch": torch.__version__,
                    "threads": torch.get_num_threads(), "milliseconds_of_a_step": 1e3 * sparse}  # fmt: skip
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps({"environment": environment, "ratios": found}, indent=1) + "\n")
+    output.write_text(one_row_a_line({"environment": environment, "ratios": found}) + "\n")
     table = goal_table([Goal(*row) for row in found.items()], title="Cost of drift control")
     Console(width=max(Console().width, 120)).print(table.as_rich())
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from benchmarks.tables import Goal, goal_table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.benchmark import end_to_end
 from toptheta_npu.evaluation.corpus import token_windows
+from toptheta_npu.timing import end_to_end
 
 _PROMPT, _KS = 2048, [64, 128]
 

@@ -16,12 +16,12 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import Goal, goal_table
-from toptheta_npu.benchmark.clocks import Timing, interleaved_medians
 from toptheta_npu.models.threshold_rule import DeviceThresholds
 from toptheta_npu.thresholds import Placement, ThresholdTable
 from toptheta_npu.thresholds.knots import length_knots
 from toptheta_npu.thresholds.lookup import Lookup
 from toptheta_npu.thresholds.targets import Target
+from toptheta_npu.timing.clocks import Timing, interleaved_medians
 
 KS = (32, 64, 128, 256, 512)
 GOAL_MILLISECONDS = 50.0

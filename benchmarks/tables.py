@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from toptheta_npu._tables import Table
 
@@ -59,3 +60,12 @@ def renew(page: Path, tables: Mapping[str, Table]) -> None:
         if count != 1:
             raise ValueError(f"{page}: expected one place for the table {name}, got {count}")
     page.write_text(text)
+
+
+def rounded(value: Any) -> Any:
+    """Round floats to six digits."""
+    if isinstance(value, Mapping):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

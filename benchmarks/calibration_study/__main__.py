@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from benchmarks.calibration_study import drift_control, selectors
 from benchmarks.calibration_study.figures import save_figures
 from benchmarks.calibration_study.measure import calibrate_all, measure_all, steps
-from benchmarks.calibration_study.points import Plan
+from benchmarks.calibration_study.points import Extent
 from benchmarks.calibration_study.tables import tables
 from benchmarks.tables import goal_table, renew
 from toptheta_npu._checks import check_choice
@@ -35,12 +35,13 @@ from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.evaluation.corpus import python_note
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning
+from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "calibration.md"
 RESULTS = PAGE.parent / "results" / "calibration"
 #: What is measured, by the names of the files in `RESULTS`.
 PARTS: Mapping[str, Callable[[Console, tuple[Path, ...]], dict[str, Any]]] = {
-    "thresholds": lambda console, prose: measured_thresholds(console, Plan(prose_files=prose)),
+    "thresholds": lambda console, prose: measured_thresholds(console, Extent(prose_files=prose)),
     "drift_control": drift_control.measure,
     "selectors": lambda console, _: selectors.measure(console),
 }
@@ -89,7 +90,7 @@ def main(
         for name in chosen:
             environment = {"python": platform.python_version(), "torch": torch.__version__}
             figures = {"environment": environment, **PARTS[name](console, tuple(prose or ()))}
-            (folder / f"{name}.json").write_text(json.dumps(figures, indent=1, default=str) + "\n")
+            (folder / f"{name}.json").write_text(one_row_a_line(figures) + "\n")
         for name in chosen or PARTS:
             for table in tables_of(name, folder).values():
                 console.print(table.as_rich())
@@ -99,7 +100,7 @@ def main(
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 
 
-def measured_thresholds(console: Console, plan: Plan) -> dict[str, Any]:
+def measured_thresholds(console: Console, extent: Extent) -> dict[str, Any]:
     """Every calibration and every measurement of its thresholds, on all cores."""
     if note := python_note():
         console.print(note)
@@ -108,15 +109,15 @@ def measured_thresholds(console: Console, plan: Plan) -> dict[str, Any]:
     model, tokenizer = load_tiny_llama()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar, ModelWorkers(model) as workers:
-        task = bar.add_task("calibrating and measuring", total=steps(plan))
+        task = bar.add_task("calibrating and measuring", total=steps(extent))
 
         def step() -> None:
             workers.check()
             bar.advance(task)
 
-        tables_of_all = calibrate_all(workers, tokenizer, plan, step)
-        results = measure_all(workers, tokenizer, tables_of_all, plan, step)
-    return {"settings": asdict(plan), "results": results}
+        tables_of_all = calibrate_all(workers, tokenizer, extent, step)
+        results = measure_all(workers, tokenizer, tables_of_all, extent, step)
+    return {"settings": asdict(extent), "results": results}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from benchmarks.calibration_study import points
 from benchmarks.calibration_study.calibrations import PLACEMENTS, TableKey, run_pass, with_top_k
-from benchmarks.calibration_study.points import K, Plan, Point, Text
+from benchmarks.calibration_study.points import Extent, K, Point, Text
 from benchmarks.calibration_study.texts import windows_of
 from toptheta_npu.evaluation.corpus import Split
 from toptheta_npu.evaluation.methods import kinds
@@ -27,19 +27,21 @@ Tables = dict[TableKey, ThresholdTable]
 Progress = Callable[[], None]
 
 
-def steps(plan: Plan) -> int:
+def steps(extent: Extent) -> int:
     """How often `calibrate_all` and `measure_all` call their progress."""
-    sequences = sum(each.sizes[-1] for each in points.passes(plan)) + len(PLACEMENTS) * plan.long_sizes[-1]
-    return sequences + len(list(points.points(plan))) + len(_texts(plan))
+    sequences = sum(each.sizes[-1] for each in points.passes(extent)) + len(PLACEMENTS) * extent.long_sizes[-1]
+    return sequences + len(list(points.points(extent))) + len(_texts(extent))
 
 
-def calibrate_all(workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, plan: Plan, progress: Progress) -> Tables:
+def calibrate_all(
+    workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, extent: Extent, progress: Progress
+) -> Tables:
     """Every table that a point needs."""
     futures: list[Future[Any]] = []
-    for wanted in sorted(points.passes(plan), key=lambda each: -len(each.watchers)):
-        windows = _windows(tokenizer, plan, wanted.text, "calibration", wanted.length, wanted.sizes[-1])
+    for wanted in sorted(points.passes(extent), key=lambda each: -len(each.watchers)):
+        windows = _windows(tokenizer, extent, wanted.text, "calibration", wanted.length, wanted.sizes[-1])
         futures.append(workers.submit(partial(run_pass, wanted=wanted, windows=windows, progress=progress)))
-    windows = _windows(tokenizer, plan, "python", "calibration", plan.long, plan.long_sizes[-1])
+    windows = _windows(tokenizer, extent, "python", "calibration", extent.long, extent.long_sizes[-1])
     for placement in PLACEMENTS:
         futures.append(
             workers.submit(partial(with_top_k, windows=windows, placement=placement, k=K, progress=progress))
@@ -51,19 +53,19 @@ def calibrate_all(workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, pla
 
 
 def measure_all(
-    workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, tables: Tables, plan: Plan, progress: Progress
+    workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, tables: Tables, extent: Extent, progress: Progress
 ) -> list[dict[str, Any]]:
     """One row per point and, first, the dense ones: what was measured, with all its labels."""
     tasks = {
-        name: workers.submit(partial(_task, tokenizer=tokenizer, plan=plan, text=text, length=length))
-        for name, (text, length) in _texts(plan).items()
+        name: workers.submit(partial(_task, tokenizer=tokenizer, extent=extent, text=text, length=length))
+        for name, (text, length) in _texts(extent).items()
     }
 
     def measure(method: Callable[[], Method], text: Text) -> Future[Result]:
         return workers.submit(lambda model: tasks[text].result().evaluate(method(), model))
 
     dense = {text: measure(kinds.dense, text) for text in tasks}
-    results = [(point, measure(partial(_method, tables, point), point.text)) for point in points.points(plan)]
+    results = [(point, measure(partial(_method, tables, point), point.text)) for point in points.points(extent)]
     rows = []
     for text, future in dense.items():
         rows.append({"part": "dense", "label": "dense", "text": text, **_as_json(future.result())})
@@ -74,22 +76,26 @@ def measure_all(
     return rows
 
 
-def _texts(plan: Plan) -> dict[Text, tuple[str, int]]:
+def _texts(extent: Extent) -> dict[Text, tuple[str, int]]:
     """Where the held-out texts come from, and the length of their windows."""
-    return {"python": ("python", plan.long), "short python": ("python", plan.short), "prose": ("prose", plan.long)}
+    return {
+        "python": ("python", extent.long),
+        "short python": ("python", extent.short),
+        "prose": ("prose", extent.long),
+    }
 
 
 def _task(
-    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, plan: Plan, text: str, length: int
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, extent: Extent, text: str, length: int
 ) -> PerplexityTask:
-    windows = _windows(tokenizer, plan, text, "evaluation", length, plan.windows)
-    return PerplexityTask(model, windows, plan.positions)
+    windows = _windows(tokenizer, extent, text, "evaluation", length, extent.windows)
+    return PerplexityTask(model, windows, extent.positions)
 
 
 def _windows(
-    tokenizer: PreTrainedTokenizerBase, plan: Plan, text: str, split: Split, length: int, count: int
+    tokenizer: PreTrainedTokenizerBase, extent: Extent, text: str, split: Split, length: int, count: int
 ) -> Tensor:
-    return windows_of(tokenizer, text, split, length, count, plan.prose_files)
+    return windows_of(tokenizer, text, split, length, count, extent.prose_files)
 
 
 def _method(tables: Tables, point: Point) -> Method:

@@ -21,7 +21,7 @@ Text = Literal["python", "short python", "prose"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Extent:
     """How much text the study takes; by default nearly all that the splits hold.
 
     Attributes:
@@ -64,64 +64,64 @@ def watchers(placement: Placement) -> tuple[Watcher, ...]:
     )
 
 
-def passes(plan: Plan) -> tuple[Pass, ...]:
+def passes(extent: Extent) -> tuple[Pass, ...]:
     """The runs of the model; `with_top_k` has its own."""
     pooled = tuple(Watcher("pooled", placement) for placement in PLACEMENTS)
     every = tuple(watcher for placement in PLACEMENTS for watcher in watchers(placement))
     return (
-        Pass("python", plan.long, plan.long_sizes, every),
-        Pass("python", plan.short, plan.short_sizes, pooled),
-        Pass("prose", plan.long, (plan.prose,), pooled),
+        Pass("python", extent.long, extent.long_sizes, every),
+        Pass("python", extent.short, extent.short_sizes, pooled),
+        Pass("prose", extent.long, (extent.prose,), pooled),
     )
 
 
-def points(plan: Plan) -> Iterator[Point]:
+def points(extent: Extent) -> Iterator[Point]:
     """Every measurement but the dense ones."""
     for placement in PLACEMENTS:
-        yield from _set_sizes(plan, placement)
+        yield from _set_sizes(extent, placement)
     for placement in PLACEMENTS:
-        yield from _estimators(plan, placement)
-        yield from _paths_to_k(plan, placement)
-        yield from _forms(plan, placement)
-        yield from _texts(plan, placement)
+        yield from _estimators(extent, placement)
+        yield from _paths_to_k(extent, placement)
+        yield from _forms(extent, placement)
+        yield from _texts(extent, placement)
 
 
-def _set_sizes(plan: Plan, placement: Placement) -> Iterator[Point]:
+def _set_sizes(extent: Extent, placement: Placement) -> Iterator[Point]:
     pooled = Watcher("pooled", placement)
-    for windows in plan.long_sizes:
-        yield Point("long windows", str(windows), TableKey("python", plan.long, windows, pooled))
-    for windows in plan.short_sizes:
-        key = TableKey("python", plan.short, windows, pooled)
+    for windows in extent.long_sizes:
+        yield Point("long windows", str(windows), TableKey("python", extent.long, windows, pooled))
+    for windows in extent.short_sizes:
+        key = TableKey("python", extent.short, windows, pooled)
         yield Point("short windows", str(windows), key, text="short python")
 
 
-def _estimators(plan: Plan, placement: Placement) -> Iterator[Point]:
+def _estimators(extent: Extent, placement: Placement) -> Iterator[Point]:
     for watcher in watchers(placement):
         for k in KS:
-            yield Point("estimators", label_of(watcher), _key(plan, watcher), k)
+            yield Point("estimators", label_of(watcher), _key(extent, watcher), k)
 
 
-def _paths_to_k(plan: Plan, placement: Placement) -> Iterator[Point]:
+def _paths_to_k(extent: Extent, placement: Placement) -> Iterator[Point]:
     """One k from a table for several, between two k of such a table, and calibrated by itself as in the paper."""
     pooled, paper = Watcher("pooled", placement), Watcher("algorithm1", placement)
-    alone = _key(plan, dataclasses.replace(paper, ks=(K,)))
-    yield Point("ways to k", "pooled, k among the knots", _key(plan, pooled))
-    yield Point("ways to k", "pooled, between k = 32 and 128", _key(plan, pooled), form="between")
-    yield Point("ways to k", "Algorithm 1, dense activations", _key(plan, paper))
+    alone = _key(extent, dataclasses.replace(paper, ks=(K,)))
+    yield Point("ways to k", "pooled, k among the knots", _key(extent, pooled))
+    yield Point("ways to k", "pooled, between k = 32 and 128", _key(extent, pooled), form="between")
+    yield Point("ways to k", "Algorithm 1, dense activations", _key(extent, paper))
     yield Point("ways to k", "Algorithm 1, Top-k at calibration", dataclasses.replace(alone, top_k=True))
 
 
-def _forms(plan: Plan, placement: Placement) -> Iterator[Point]:
+def _forms(extent: Extent, placement: Placement) -> Iterator[Point]:
     forms: tuple[Form, ...] = ("tabulated", "fitted", "unified")
     for form in forms:
-        yield Point("forms", form, _key(plan, Watcher("algorithm1", placement, alpha=0.0)), form=form)
+        yield Point("forms", form, _key(extent, Watcher("algorithm1", placement, alpha=0.0)), form=form)
 
 
-def _texts(plan: Plan, placement: Placement) -> Iterator[Point]:
+def _texts(extent: Extent, placement: Placement) -> Iterator[Point]:
     pooled = Watcher("pooled", placement)
     texts: tuple[Text, ...] = ("python", "prose")
     for text in texts:
-        for key in (_key(plan, pooled), TableKey("prose", plan.long, plan.prose, pooled)):
+        for key in (_key(extent, pooled), TableKey("prose", extent.long, extent.prose, pooled)):
             yield Point("other text", f"{key.text}, used on {text}", key, text=text)
 
 
@@ -157,5 +157,5 @@ def unified(table: ThresholdTable) -> ThresholdTable:
     )  # fmt: skip
 
 
-def _key(plan: Plan, watcher: Watcher) -> TableKey:
-    return TableKey("python", plan.long, plan.long_sizes[-1], watcher)
+def _key(extent: Extent, watcher: Watcher) -> TableKey:
+    return TableKey("python", extent.long, extent.long_sizes[-1], watcher)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from toptheta_npu import cli
 from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu.cli.benchmark import choose_shapes, prepare_outputs
+from toptheta_npu.timing.report import one_row_a_line
 
 from . import decode
 
@@ -44,7 +44,7 @@ def modelled(
     if json_file is not None:
         skipped = {str(shape): reason for shape, reason in left_out}
         stored = {"unit": "modelled, uncalibrated microseconds", "results": decode.as_json(results)}
-        write_atomically(json_file, json.dumps(stored | {"left_out": skipped}, indent=1) + "\n")
+        write_atomically(json_file, one_row_a_line(stored | {"left_out": skipped}) + "\n")
         console.print(f"{json_file} written.")
 
 

@@ -5,25 +5,23 @@ Modelled and uncalibrated times, never a latency of a device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from emulator.ascendc import COLUMNS as COLUMNS_OF_CONSTANTS
 from emulator.ascendc import Mode
-from toptheta_npu.benchmark.shapes import Shape, check_for_device
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.timing.shapes import Shape, check_for_device
 
-from .step import Measurement, Selection, Step, everything, make_step, measure, paged, select
-from .step import run as run_step
+from .calls import MOST_LAYER_BYTES, Call, Modelled, model, run_call
+from .step import EXPECTED
 
-#: Beyond so many bytes of K and V, a shape of the default table is left out: it would run for minutes.
-DEFAULT_LAYER_BYTES = 1 << 30
 SHAPE_COLUMNS = ("heads", "batch", "n", "k", "dtype", "block")
 COLUMNS = (
     "cold", "band", "of bound", "θ=-inf", "gain", "limit", "over any dense", "launch", "gain with it", "hot",
@@ -34,80 +32,16 @@ CAPTION = (
     "the\npessimistic constants. of bound: share of it that the bytes read take at the full rate. gain: over the same "
     "kernel at\nθ=-inf. limit: 2/(1 + share of V rows read). over any dense: over the time that reading all of K and V "
     "takes at the\nfull rate, which no dense kernel can beat: below 1 a perfect one would be faster. launch: what "
-    "comes on top of both\nkernels, and the gain then. The queries of a group select independently of each other, "
-    "which is the worst case."
+    "comes on top of both\nkernels, and the gain then, with its least and most. The queries of a group select "
+    "independently of each other, which is the worst case."
 )
 _BAR = 20
 _PIPES = {"MTE2": "reads", "V": "vector", "S": "scalar", "cube MTE2": "K rows"}
 
 
-@dataclass(frozen=True)
-class Modelled:
-    """One shape: the kernel with k kept and with everything kept; times in microseconds, modelled."""
-
-    shape: Shape
-    kept: Measurement
-    dense: Measurement
-
-    @property
-    def gain(self) -> float:
-        """Over the same kernel at θ = -inf, cold."""
-        return self.dense.cold / self.kept.cold
-
-    @property
-    def gain_with_launch(self) -> float:
-        """The same with the launch on both sides."""
-        launch = self.kept.columns["expected"]["launch"]
-        return (self.dense.cold + launch) / (self.kept.cold + launch)
-
-    @property
-    def gain_hot(self) -> float:
-        return self.dense.hot / self.kept.hot
-
-    @property
-    def limit(self) -> float:
-        """The most that leaving out V rows can gain where bytes set the pace: 2 / (1 + share of the rows read)."""
-        return 2 / (1 + self.kept.rows_read / self.kept.of_rows)
-
-    @property
-    def gain_over_any_dense(self) -> float:
-        """Over the time in which K and V can be read at all, which no dense kernel can beat; cold."""
-        return self.dense.cold_bound / self.kept.cold
-
-
-def model(shape: Shape) -> Modelled:
-    """Run the kernel for one shape.
-
-    Raises:
-        TopThetaValueError: the kernel does not take the shape.
-    """
-    check_for_device(shape, "npu")
-    step, chosen, options = _prepare(shape)
-    return Modelled(shape, measure(step, chosen, **options), measure(step, everything(step), **options))
-
-
 def write_trace(shape: Shape, path: Path, mode: Mode = "cold") -> None:
     """Write what every core does in the kernel as a Chrome trace, for chrome://tracing or ui.perfetto.dev."""
-    step, chosen, options = _prepare(shape)
-    run_step(step, chosen, **options).run.write_trace(path, mode)
-
-
-def _prepare(shape: Shape) -> tuple[Step, Selection, dict[str, int]]:
-    """The step, the thresholds that keep k, and attributes of the operator."""
-    step = _step(shape)
-    chosen = everything(step) if shape.k == shape.n else select(step, shape.k / shape.n)
-    if not shape.block_size:
-        return step, chosen, {}
-    return paged(step, shape.block_size), chosen, {"block_size": shape.block_size}
-
-
-def _step(shape: Shape) -> Step:
-    rows = shape.blocks * shape.block_size or shape.n
-    lengths = None if rows == shape.n else torch.full((shape.batch,), shape.n, dtype=torch.int32)
-    return make_step(
-        shape.num_heads, shape.num_key_value_heads, rows, batch=shape.batch, head_dim=shape.head_dim,
-        dtype=shape.torch_dtype, lengths=lengths,
-    )  # fmt: skip
+    run_call(Call(shape)).run.write_trace(path, mode)
 
 
 def run(
@@ -131,11 +65,11 @@ def run(
         check_for_device(shape, "npu")
     left_out = [] if own else [
         (shape, f"{shape.layer_bytes / 2**30:.1f} GiB of cache would run for minutes here; --shape runs it")
-        for shape in shapes if shape.layer_bytes > DEFAULT_LAYER_BYTES
+        for shape in shapes if shape.layer_bytes > MOST_LAYER_BYTES
     ]  # fmt: skip
     skipped = {shape for shape, _ in left_out}
     wanted = [shape for shape in shapes if shape not in skipped]
-    results = [model(shape) for shape in track(wanted, "Modelling", console=console, transient=True)]
+    results = [model(Call(shape)) for shape in track(wanted, "Modelling", console=console, transient=True)]
     console.print(times_table(results))
     console.print(pipes_table(results))
     for shape, reason in left_out:
@@ -155,7 +89,7 @@ def times_table(results: Iterable[Modelled]) -> Table:
     for name in (*SHAPE_COLUMNS, *COLUMNS):
         table.add_column(name, justify="right")
     for result in results:
-        table.add_row(*shape_cells(result.shape), *cells(as_json([result])[0]))
+        table.add_row(*shape_cells(result.shape), *cells(result))
     return table
 
 
@@ -165,16 +99,26 @@ def shape_cells(shape: Shape) -> list[str]:
     return [shape.heads, str(shape.batch), str(shape.n), str(shape.k), shape.dtype, block]
 
 
-def cells(row: Mapping[str, Any]) -> list[str]:
-    """The cells below `COLUMNS`, from an entry of `as_json`."""
-    kept, dense = row["kept"], row["dense"]
-    best, worst = (kept["columns"][column]["cold"] for column in ("optimistic", "pessimistic"))
+def cells(result: Modelled) -> list[str]:
+    """The cells below `COLUMNS`."""
+    kept, dense = result.kept, result.dense
     return [
-        f"{kept['cold']:.1f}", f"{best:.1f} to {worst:.1f}", f"{kept['cold_bound'] / kept['cold']:.0%}",
-        f"{dense['cold']:.1f}", f"{row['gain']:.2f}",
-        f"{row['limit']:.2f}", f"{row['gain_over_any_dense']:.2f}", f"{kept['columns']['expected']['launch']:g}",
-        f"{row['gain_with_launch']:.2f}", f"{kept['hot']:.1f}", f"{row['gain_hot']:.2f}",
+        f"{kept.cold:.1f}", band_cell(result, "cold"), f"{kept.bound['cold'] / kept.cold:.0%}", f"{dense.cold:.1f}",
+        f"{result.gain('cold'):.2f}", f"{result.limit:.2f}", f"{result.gain_over_any_dense:.2f}",
+        f"{kept.launch[EXPECTED]:g}", launch_cell(result, "cold"), f"{kept.hot:.1f}", f"{result.gain('hot'):.2f}",
     ]  # fmt: skip
+
+
+def band_cell(result: Modelled, mode: Mode) -> str:
+    """The time with the optimistic and with the pessimistic constants."""
+    best, _, worst = result.kept.times[mode]
+    return f"{best:.1f} to {worst:.1f}"
+
+
+def launch_cell(result: Modelled, mode: Mode) -> str:
+    """The gain with the launch on both sides: expected, and the least and the most over the columns of constants."""
+    gains = [result.gain_with_launch(mode, column) for column in range(len(COLUMNS_OF_CONSTANTS))]
+    return f"{gains[EXPECTED]:.2f} ({min(gains):.2f} to {max(gains):.2f})"
 
 
 def pipes_table(results: Iterable[Modelled]) -> Table:
@@ -187,7 +131,7 @@ def pipes_table(results: Iterable[Modelled]) -> Table:
     for result in results:
         shape = result.shape
         about = (shape.heads, str(shape.batch), str(shape.n), str(shape.k))
-        for mode, busy in (("cold", result.kept.cold_busy), ("hot", result.kept.hot_busy)):
+        for mode, busy in result.kept.busy.items():
             first = about if mode == "cold" else ("",) * len(about)
             table.add_row(*first, mode, *(_bar(busy[name]) for name in _PIPES))
     return table
@@ -200,10 +144,11 @@ def _bar(share: float) -> str:
 
 def as_json(results: Iterable[Modelled]) -> list[dict[str, Any]]:
     """The results as plain values; every time is in microseconds and modelled."""
-    derived = ("gain", "limit", "gain_over_any_dense", "gain_with_launch", "gain_hot")
     return [
         {
-            "shape": asdict(result.shape), **{name: getattr(result, name) for name in derived},
+            "shape": asdict(result.shape), "gain": result.gain("cold"), "gain_hot": result.gain("hot"),
+            "limit": result.limit, "gain_over_any_dense": result.gain_over_any_dense,
+            "gain_with_launch": result.gain_with_launch("cold"),
             "kept": asdict(result.kept), "dense": asdict(result.dense),
         }
         for result in results

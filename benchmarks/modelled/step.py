@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
-PIPES = ("MTE2", "V", "S", "MTE3")
+PIPES = ("MTE2", "V", "S")
+#: The column of a time that names none.
+EXPECTED = COLUMNS.index("expected")
 #: The copies of a cube core, which are K rows, among the busy shares.
 CUBE_COPIES = "cube MTE2"
 
@@ -72,34 +74,37 @@ class Selection:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of the kernel; times in microseconds, modelled and uncalibrated.
+    """One run of the kernel; times in microseconds, modelled and uncalibrated, without the launch.
 
     Attributes:
-        cold, hot: data in HBM, in the L2; expected column, without the launch.
-        cold_conflicts, hot_conflicts: the same with the estimated bank conflicts.
-        columns: the times of each column of constants, "cold" and "hot", and its "launch", which is in none of them.
-        cold_bound, hot_bound: what reading all bytes of the inputs at the full rate would take.
-        cold_busy, hot_busy: share of the time in which each pipe of a vector core works, and the copies of a cube core.
-        bytes_read, read_commands: by tensor, all cores together.
+        times: by mode, one for each column of constants (`COLUMNS`).
+        launch: what comes on top, one for each column.
+        conflicts: by mode, expected times with the estimated bank conflicts.
+        bound: by mode, what reading all bytes of the inputs at the full rate would take.
+        busy: by mode and pipe of a vector core, share of the time in which it works; the copies of a cube core too.
         rows_needed, rows_read, of_rows: V rows that a head keeps; that were read; that are valid.
-        most_vector_work: of one core, over the average.
+        traffic: by tensor, bytes that all cores read and the copies that they took.
     """
 
-    cold: float
-    hot: float
-    cold_conflicts: float
-    hot_conflicts: float
-    columns: dict[str, dict[str, float]]
-    cold_bound: float
-    hot_bound: float
-    cold_busy: dict[str, float]
-    hot_busy: dict[str, float]
-    bytes_read: dict[str, int]
-    read_commands: dict[str, int]
+    times: Mapping[str, Sequence[float]]
+    launch: Sequence[float]
+    conflicts: Mapping[str, float]
+    bound: Mapping[str, float]
+    busy: Mapping[str, Mapping[str, float]]
     rows_needed: int
     rows_read: int
     of_rows: int
-    most_vector_work: float
+    traffic: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    @property
+    def cold(self) -> float:
+        """Expected time with all data in HBM."""
+        return self.times["cold"][EXPECTED]
+
+    @property
+    def hot(self) -> float:
+        """Expected time with all data in the L2."""
+        return self.times["hot"][EXPECTED]
 
 
 def make_step(
@@ -166,33 +171,22 @@ def constants(column: Column = "expected") -> dict[str, float]:
 
 
 def measure(step: Step, selection: Selection, **options: Any) -> Measurement:
+    """Run the operator once and ask for its times; the options are those of `run`."""
     result = run(step, selection, **options)
     traffic = {name: entry for name, entry in result.run.traffic.items() if entry.bytes_read}
     total = sum(entry.bytes_read for name, entry in traffic.items() if name != "workspace")
-    times = {column: {mode: result.run.timeline(mode, column=column) for mode in MODES} for column in COLUMNS}
-    cold, hot = (times["expected"][mode] for mode in MODES)
-    vector = [times.busy_cycles["V"] for times in cold.core_times if times.kind == "vector"]
+    times = {mode: [result.run.timeline(mode, column=column) for column in COLUMNS] for mode in MODES}
     return Measurement(
-        cold=cold.microseconds,
-        hot=hot.microseconds,
-        cold_conflicts=result.run.timeline("cold", bank_conflicts=True).microseconds,
-        hot_conflicts=result.run.timeline("hot", bank_conflicts=True).microseconds,
-        columns={column: _column(own) for column, own in times.items()},
-        cold_bound=traffic_bound(total, "cold"),
-        hot_bound=traffic_bound(total, "hot"),
-        cold_busy=_busy(cold),
-        hot_busy=_busy(hot),
-        bytes_read={name: entry.bytes_read for name, entry in traffic.items()},
-        read_commands={name: entry.read_commands for name, entry in traffic.items()},
+        times={mode: [timeline.microseconds for timeline in own] for mode, own in times.items()},
+        launch=[timeline.launch_microseconds for timeline in times["cold"]],
+        conflicts={mode: result.run.timeline(mode, bank_conflicts=True).microseconds for mode in MODES},
+        bound={mode: traffic_bound(total, mode) for mode in MODES},
+        busy={mode: _busy(own[EXPECTED]) for mode, own in times.items()},
         rows_needed=selection.rows,
         rows_read=traffic["value"].bytes_read // step.row_bytes,
         of_rows=selection.of_rows,
-        most_vector_work=max(vector) / (sum(vector) / len(vector)),
+        traffic={name: [entry.bytes_read, entry.read_commands] for name, entry in traffic.items()},
     )
-
-
-def _column(times: Mapping[Mode, Timeline]) -> dict[str, float]:
-    return {**{mode: times[mode].microseconds for mode in MODES}, "launch": times["cold"].launch_microseconds}
 
 
 def _busy(timeline: Timeline) -> dict[str, float]:

@@ -31,6 +31,7 @@ from benchmarks.serving.memory import measure_page_sums
 from benchmarks.serving.schedules import run_schedules
 from benchmarks.serving.tables import as_tables
 from benchmarks.tables import renew
+from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 RESULTS = PAGE.parent / "results" / "serving.json"
@@ -65,7 +66,7 @@ def main(
         for result in run[part]:
             found[part.value] = result | {"on": machine()}
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+            out.write_text(one_row_a_line(found) + "\n")
         typer.echo(json.dumps({part.value: found[part.value]}, indent=1, ensure_ascii=False))
     if out == RESULTS:
         renew(PAGE, as_tables(found))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.command import toptheta
-from toptheta_npu.benchmark.measure import ShapeResult
+from toptheta_npu.timing.measure import ShapeResult
 
 ROOT = Path(__file__).parents[2]
 COMMAND = ("-m", "toptheta_npu", "benchmark")
@@ -67,8 +67,8 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--device: expected one of cpu, cuda, npu, model, got nothing"),
-        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, model, got 'tpu'"),
+        ([], "--device: expected one of cpu, cuda, npu, host-model, got nothing"),
+        (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, host-model, got 'tpu'"),
         ([*TINY, "--shape", "heads=8/2,n=64,k=65"], "k: expected at most n = 64, got 65"),
         ([*TINY, "--k", "4096"], "k: expected at most n = 2048, got 4096"),
         ([*TINY, "--shape", "heads=64,n=1048576,batch=4096"], "shape: expected at most the"),
@@ -178,7 +178,7 @@ def test_any_value_is_measured_or_refused_in_words(
         arguments.append(f"--config={file}")
     err = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
-        patch.setattr("toptheta_npu.benchmark.measure.compare_one", lambda shape, *_, **__: ShapeResult(shape))
+        patch.setattr("toptheta_npu.timing.measure.compare_one", lambda shape, *_, **__: ShapeResult(shape))
         status = toptheta("benchmark", *arguments)
     assert status in (0, 2), arguments
     assert (status == 0) == (not err.getvalue()), (arguments, err.getvalue())
@@ -197,5 +197,5 @@ def test_script_and_config(tmp_path: Path) -> None:
 
 
 def test_the_command_line_starts_without_the_benchmark() -> None:
-    code = "import sys, toptheta_npu.cli; print([m for m in sys.modules if m.startswith('toptheta_npu.benchmark')])"
+    code = "import sys, toptheta_npu.cli; print([m for m in sys.modules if m.startswith('toptheta_npu.timing')])"
     assert run(program=("-c", code)).stdout.strip() == "[]"

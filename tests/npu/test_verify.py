@@ -19,11 +19,11 @@ import pytest
 from emulator.acl.environment import in_emulator
 from tests.cli.command import toptheta
 from tests.verify.modelled_device import PLANTED, QUICK, model_runs
-from toptheta_npu.benchmark import clocks
-from toptheta_npu.benchmark.clocks import Timing
-from toptheta_npu.benchmark.constants import read_constants
-from toptheta_npu.benchmark.inputs import Inputs, make_inputs
-from toptheta_npu.benchmark.shapes import Shape, parse_shape
+from toptheta_npu.timing import clocks
+from toptheta_npu.timing.clocks import Timing
+from toptheta_npu.timing.constants import read_constants
+from toptheta_npu.timing.inputs import Inputs, make_inputs
+from toptheta_npu.timing.shapes import Shape, parse_shape
 from toptheta_npu.verify import times
 from toptheta_npu.verify.points import POINTS, choose
 from toptheta_npu.verify.runner import run_points
@@ -156,7 +156,7 @@ def test_calibration_finds_constants_in_modelled_times(tmp_path: Path, monkeypat
     assert found.keys() == PLANTED.keys()
     for name, constant in found.items():
         assert constant.value == pytest.approx(PLANTED[name], rel=0.05), name
-    assert toptheta("benchmark", "--device", "model", "--constants", str(file), "--shape", QUICK[0]) == 0
+    assert toptheta("benchmark", "--device", "host-model", "--constants", str(file), "--shape", QUICK[0]) == 0
 
 
 def _inputs_of_the_cpu(shape: Shape, device: str, copies: int) -> Inputs:

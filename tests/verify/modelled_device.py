@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from toptheta_npu.benchmark.inputs import make_inputs
-from toptheta_npu.benchmark.model import ModelRun
-from toptheta_npu.benchmark.shapes import parse_shape
+from toptheta_npu.timing.host_model import ModelledRun
+from toptheta_npu.timing.inputs import make_inputs
+from toptheta_npu.timing.shapes import parse_shape
 from toptheta_npu.verify.times import VARIANTS, model_of
 
 PLANTED = {
@@ -21,7 +21,7 @@ QUICK = (
 
 
 @torch.no_grad()
-def model_runs() -> list[ModelRun]:
+def model_runs() -> list[ModelledRun]:
     """Every variant of every quick shape."""
     inputs = [make_inputs(parse_shape(text), "cpu", copies=1) for text in QUICK]
     return [model_of(each, variant, (24, 48)) for each in inputs for variant in VARIANTS]

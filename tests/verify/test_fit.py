@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from tests.verify.modelled_device import PLANTED, model_runs
-from toptheta_npu.benchmark.model import ModelRun, known_constants
+from toptheta_npu.timing.host_model import ModelledRun, known_constants
 from toptheta_npu.verify.fit import FREE, fit
 from toptheta_npu.verify.times import SHAPES, modelled
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[ModelRun]:
+def runs() -> list[ModelledRun]:
     return model_runs()
 
 
-def test_planted_constants_are_found(runs: Sequence[ModelRun]) -> None:
+def test_planted_constants_are_found(runs: Sequence[ModelledRun]) -> None:
     planted = modelled(runs, PLANTED)
     fitted = fit(lambda constants: modelled(runs, constants), planted, FREE)
     assert {name: constant.value for name, constant in fitted.constants.items()} == pytest.approx(PLANTED, rel=0.05)

@@ -15,19 +15,19 @@ from ..errors import TopThetaValueError
 from .benchmark_model import read_given, run_on_model
 
 if TYPE_CHECKING:
-    from ..benchmark.measure import ShapeResult
-    from ..benchmark.shapes import Shape
+    from ..timing.measure import ShapeResult
+    from ..timing.shapes import Shape
 
 _CACHES: dict[str, tuple[Literal["cold", "hot"], ...]] = {
     "both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",),
 }  # fmt: skip
-_MODEL = "model"
+_MODEL = "host-model"
 _ROUNDS_ON_CPU, _ROUNDS = 15, 50
 MOST_ROUNDS = 100_000
 
 
 def benchmark(
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu; in a clone also model.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or npu; in a clone also host-model.")] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
     ] = None,
@@ -41,14 +41,14 @@ def benchmark(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
     plots: Annotated[Path | None, typer.Option(help="Folder for the plots.")] = None,
     constants: Annotated[
-        Path | None, typer.Option(help="With --device model: a file of toptheta verify, in place of its own constants.")
+        Path | None, typer.Option(help="With --device host-model: a file of toptheta verify in place of its constants.")
     ] = None,
 ) -> None:
     """Compare Top-θ decode attention with the best dense attention of a device, cold and hot.
 
     Every answer is checked before it is timed. Ratios are formed inside interleaved rounds.
     """
-    from ..benchmark.environment import check_device
+    from ..timing.environment import check_device
 
     console = Console(highlight=False, width=max(Console().width, 176))
     if cache not in _CACHES:
@@ -92,7 +92,7 @@ def choose_shapes(
     """  # fmt: skip
     from dataclasses import replace
 
-    from ..benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
+    from ..timing.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
 
     if config is None and (lengths or batch is not None):
         raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
@@ -123,7 +123,7 @@ def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
     if plots is not None:
         import matplotlib  # noqa: F401
 
-        from ..benchmark.plots import FILES
+        from ..timing.plots import FILES
 
         check_output_folder("--plots", plots, *FILES)
 
@@ -134,9 +134,9 @@ def run(
     """All shapes, each printed when it is finished."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ..benchmark import report
-    from ..benchmark.environment import environment
-    from ..benchmark.measure import compare
+    from ..timing import report
+    from ..timing.environment import environment
+    from ..timing.measure import compare
 
     console.print(escape(", ".join(f"{name}: {value}" for name, value in environment(device).items())), soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -169,10 +169,10 @@ def finish(
     Raises:
         TopThetaNotImplementedError: the device is emulated, so that there are no times.
     """  # fmt: skip
-    from ..benchmark import report
-    from ..benchmark.clocks import is_emulated, refuse_emulated
-    from ..benchmark.environment import device_name, environment
-    from ..benchmark.templates import NOTE
+    from ..timing import report
+    from ..timing.clocks import is_emulated, refuse_emulated
+    from ..timing.environment import device_name, environment
+    from ..timing.templates import NOTE
 
     if not is_emulated(device):
         console.print(report.summary(results, device).as_rich())
@@ -183,7 +183,7 @@ def finish(
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:
-        from ..benchmark.plots import save_plots
+        from ..timing.plots import save_plots
 
         files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
         for line in [*(f"{file} written." for file in files), *left_out]:

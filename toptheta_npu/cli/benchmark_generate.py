@@ -35,11 +35,11 @@ def benchmark_generate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Measure tokens per second of generate(), dense and sparse in turns, as a slope, so that the prefill cancels."""
-    from ..benchmark import end_to_end
-    from ..benchmark.clocks import make_timer
-    from ..benchmark.environment import check_device
-    from ..benchmark.shapes import DTYPES
     from ..evaluation.corpus import token_windows
+    from ..timing import end_to_end
+    from ..timing.clocks import make_timer
+    from ..timing.environment import check_device
+    from ..timing.shapes import DTYPES
 
     device = check_device(device)
     make_timer(device)  # refuses an emulated one

@@ -1,4 +1,4 @@
-"""``toptheta benchmark --device model``: the same shapes on the host model, with fitted constants if there are any."""
+"""``toptheta benchmark --device host-model``: the same shapes, modelled, with fitted constants if there are any."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .._tables import Table
 from .printing import print_table
 
 if TYPE_CHECKING:
-    from ..benchmark.constants import Constants
-    from ..benchmark.shapes import Shape
+    from ..timing.constants import Constants
+    from ..timing.shapes import Shape
 
 #: Beyond so many bytes of K and V a shape that nobody asked for is left out: it would run for minutes.
 _MOST_BYTES = 1 << 28
@@ -27,8 +27,8 @@ _UNCALIBRATED = "Modelled, uncalibrated: they compare kernels and are no latency
 
 def read_given(file: Path | None) -> Constants | None:
     """The constants of a file, which the model must have; None without a file."""
-    from ..benchmark.constants import read_constants
-    from ..benchmark.model import check_names, host_model
+    from ..timing.constants import read_constants
+    from ..timing.host_model import check_names, host_model
 
     host_model()
     if file is None:
@@ -52,7 +52,7 @@ def run_on_model(
     Args:
         own: the shapes were asked for one by one, so that large ones run too.
     """
-    from ..benchmark.templates import core_counts
+    from ..timing.templates import core_counts
 
     wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MOST_BYTES]
     values = {} if constants is None else constants.values
@@ -80,11 +80,11 @@ def run_on_model(
 def _times(
     shape: Shape, caches: Sequence[Literal["cold", "hot"]], values: Mapping[str, float], cores: tuple[int, int]
 ) -> list[dict[str, Any]]:
-    from ..benchmark.inputs import make_inputs
-    from ..benchmark.model import run_model
+    from ..timing.host_model import run_on_host_model
+    from ..timing.inputs import make_inputs
 
     inputs = make_inputs(shape, "cpu", copies=1)
-    kept, dense = (run_model(inputs, dense=dense, cores=cores) for dense in (False, True))
+    kept, dense = (run_on_host_model(inputs, dense=dense, cores=cores) for dense in (False, True))
     return [
         {"shape": shape, "cache": cache, "kept": kept.microseconds(cache, values),
          "dense": dense.microseconds(cache, values)}

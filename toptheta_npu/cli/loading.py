@@ -116,7 +116,7 @@ def choose_device(device: str | None) -> str:
         >>> choose_device("cpu")
         'cpu'
     """
-    from ..benchmark.environment import check_device
+    from ..timing.environment import check_device
 
     if device is not None:
         check_choice("--device", device, DEVICES)

@@ -52,7 +52,7 @@ def verify(
         check_writable(output, "--output")
     _require_npu()
     if times:
-        from ..benchmark.model import host_model
+        from ..timing.host_model import host_model
 
         host_model()  # a missing emulator is better told now than in half an hour
     stored = _header()
@@ -68,7 +68,7 @@ def verify(
 
 def _require_npu() -> None:
     """Miss the device, or what it needs, in the words of this command."""
-    from ..benchmark.environment import check_device
+    from ..timing.environment import check_device
 
     try:
         check_device(_DEVICE)
@@ -77,8 +77,8 @@ def _require_npu() -> None:
 
 
 def _header() -> dict[str, Any]:
-    from ..benchmark.constants import SCHEMA
-    from ..benchmark.environment import device_name, environment
+    from ..timing.constants import SCHEMA
+    from ..timing.environment import device_name, environment
 
     return {"schema": SCHEMA, "device": device_name(_DEVICE), "environment": dict(environment(_DEVICE))}
 
@@ -120,7 +120,7 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
     Raises:
         TopThetaNotImplementedError: the device is emulated: its times are modelled, not measured.
     """
-    from ..benchmark.clocks import is_emulated
+    from ..timing.clocks import is_emulated
     from ..verify import times
     from ..verify.fit import FREE, fit
 
@@ -143,7 +143,7 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
     stored |= {"constants": constants, "times": times.as_json(measured, fitted.modelled), "spread": fitted.spread}
     _write(output, stored)
     if output is not None:
-        console.print(f"{output} written; use it with: toptheta benchmark --device model --constants {output}")
+        console.print(f"{output} written; use it with: toptheta benchmark --device host-model --constants {output}")
 
 
 def _show(console: Console, measured: Sequence[Measured], fitted: Fit) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..benchmark.constants import Constant
+from ..timing.constants import Constant
 
 Floats = NDArray[np.float64]
 #: From values of the constants the times of all calls, in microseconds.

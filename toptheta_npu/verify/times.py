@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ..benchmark.clocks import Timing, interleaved_medians, make_timer, npu_task_durations
-from ..benchmark.contenders import Call, Role, list_contenders
-from ..benchmark.environment import cache_bytes, device_name, free_bytes
-from ..benchmark.inputs import Inputs, check_memory, count_copies, make_inputs
-from ..benchmark.measure import Row, TopThetaWrongResultError, check_answer
-from ..benchmark.model import ModelRun, run_model
-from ..benchmark.shapes import Shape, parse_shape
-from ..benchmark.templates import core_counts
+from ..timing.clocks import Timing, interleaved_medians, make_timer, npu_task_durations
+from ..timing.contenders import Call, Role, list_contenders
+from ..timing.environment import cache_bytes, device_name, free_bytes
+from ..timing.host_model import ModelledRun, run_on_host_model
+from ..timing.inputs import Inputs, check_memory, count_copies, make_inputs
+from ..timing.measure import Row, TopThetaWrongResultError, check_answer
+from ..timing.shapes import Shape, parse_shape
+from ..timing.templates import core_counts
 
 ROUNDS = 50
 _HOST_CALLS = 100
@@ -55,7 +55,7 @@ class Measured:
     call: Timing
     task: Timing | None
     host: float
-    model: ModelRun
+    model: ModelledRun
 
     @property
     def microseconds(self) -> float:
@@ -113,10 +113,10 @@ def checked_calls(inputs: Inputs, device: str) -> dict[str, Call]:
     return calls
 
 
-def model_of(inputs: Inputs, variant: str, cores: tuple[int, int]) -> ModelRun:
+def model_of(inputs: Inputs, variant: str, cores: tuple[int, int]) -> ModelledRun:
     """The same call on the host model."""
     chosen = _without_keys(inputs) if variant == "no keys" else inputs
-    return run_model(chosen, dense=variant == "-inf", cores=cores)
+    return run_on_host_model(chosen, dense=variant == "-inf", cores=cores)
 
 
 def _without_keys(inputs: Inputs) -> Inputs:
@@ -135,7 +135,7 @@ def _on_host(call: Callable[[int], object], device: str) -> float:
     return seconds
 
 
-def modelled(calls: Sequence[ModelRun], constants: Mapping[str, float]) -> list[float]:
+def modelled(calls: Sequence[ModelledRun], constants: Mapping[str, float]) -> list[float]:
     """Microseconds of all calls with these constants."""
     return [call.microseconds("cold", constants) for call in calls]
 

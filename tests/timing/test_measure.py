@@ -12,12 +12,13 @@ from torch import Tensor
 
 import toptheta_npu
 from toptheta_npu import TopThetaBackendError, TopThetaValueError
-from toptheta_npu.benchmark import measure, report
-from toptheta_npu.benchmark.clocks import Timing
-from toptheta_npu.benchmark.contenders import COPY, Contender, list_contenders
-from toptheta_npu.benchmark.environment import container_room, free_bytes
-from toptheta_npu.benchmark.inputs import Inputs, make_inputs, make_traffic
-from toptheta_npu.benchmark.measure import (
+from toptheta_npu.cpu import cache, library
+from toptheta_npu.timing import measure, report
+from toptheta_npu.timing.clocks import Timing
+from toptheta_npu.timing.contenders import COPY, Contender, list_contenders
+from toptheta_npu.timing.environment import container_room, free_bytes
+from toptheta_npu.timing.inputs import Inputs, make_inputs, make_traffic
+from toptheta_npu.timing.measure import (
     Row,
     ShapeResult,
     TopThetaWrongResultError,
@@ -26,9 +27,8 @@ from toptheta_npu.benchmark.measure import (
     compare_one,
     relative_error,
 )
-from toptheta_npu.benchmark.plots import crossover
-from toptheta_npu.benchmark.shapes import PAPER, Shape
-from toptheta_npu.cpu import cache, library
+from toptheta_npu.timing.plots import crossover
+from toptheta_npu.timing.shapes import PAPER, Shape
 
 SMALL = Shape(2, 8, 2, 256, 16, head_dim=64, dtype="float32")
 SHAPES = [

@@ -12,10 +12,10 @@ import pytest
 import typer
 
 from benchmarks import cpu_tables
-from toptheta_npu.benchmark.clocks import Timing
-from toptheta_npu.benchmark.inputs import make_traffic
-from toptheta_npu.benchmark.measure import Row, ShapeResult
-from toptheta_npu.benchmark.shapes import PAPER
+from toptheta_npu.timing.clocks import Timing
+from toptheta_npu.timing.inputs import make_traffic
+from toptheta_npu.timing.measure import Row, ShapeResult
+from toptheta_npu.timing.shapes import PAPER
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import torch
 
 import toptheta_npu
 from toptheta_npu import TopThetaValueError
-from toptheta_npu.benchmark.inputs import (
+from toptheta_npu.fallback import reference
+from toptheta_npu.timing.inputs import (
     bytes_needed,
     check_memory,
     count_copies,
@@ -17,8 +18,7 @@ from toptheta_npu.benchmark.inputs import (
     make_traffic,
     threshold_after,
 )
-from toptheta_npu.benchmark.shapes import Shape
-from toptheta_npu.fallback import reference
+from toptheta_npu.timing.shapes import Shape
 
 CASES = [
     Shape(1, 4, 4, 200, 20, head_dim=32, dtype="float32"),

@@ -13,7 +13,7 @@ from benchmarks.calibration_study.__main__ import PAGE, all_tables
 from benchmarks.calibration_study.calibrations import TableKey, Watcher
 from benchmarks.calibration_study.figures import save_figures
 from benchmarks.calibration_study.measure import calibrate_all, measure_all, steps
-from benchmarks.calibration_study.points import Plan
+from benchmarks.calibration_study.points import Extent
 from benchmarks.calibration_study.selectors import as_table
 from benchmarks.calibration_study.tables import tables
 from benchmarks.calibration_study.texts import windows_of
@@ -69,7 +69,7 @@ def test_a_row_of_the_table_of_selectors() -> None:
 
 @pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
 def test_every_point_is_measured_on_a_table_of_its_own_calibration(tmp_path: Path) -> None:
-    plan = Plan(long=300, short=280, long_sizes=(1, 2), short_sizes=(1,), prose=1, windows=1, positions=8)
+    plan = Extent(long=300, short=280, long_sizes=(1, 2), short_sizes=(1,), prose=1, windows=1, positions=8)
     model, tokenizer = load_tiny_llama()
     done: list[None] = []
     with ModelWorkers(model, count=1) as workers:
@@ -92,7 +92,7 @@ def test_every_point_is_measured_on_a_table_of_its_own_calibration(tmp_path: Pat
     assert torch.equal(made[TableKey("python", 300, 2, watcher)].theta, alone.theta)
 
 
-def points_windows(tokenizer: object, plan: Plan) -> torch.Tensor:
+def points_windows(tokenizer: object, plan: Extent) -> torch.Tensor:
     from toptheta_npu.evaluation.corpus import token_windows
 
     return token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])  # type: ignore[arg-type]

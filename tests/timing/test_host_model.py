@@ -1,4 +1,4 @@
-"""``toptheta benchmark --device model``, and the files of constants that it takes."""
+"""``toptheta benchmark --device host-model``, and the files of constants that it takes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.command import toptheta
 from toptheta_npu import TopThetaValueError
-from toptheta_npu.benchmark.constants import read_constants
-from toptheta_npu.benchmark.model import known_constants
+from toptheta_npu.timing.constants import read_constants
+from toptheta_npu.timing.host_model import known_constants
 
 SHAPE = "heads=4/2,n=256,k=16,head_dim=64"
 GROUPED = "heads=8/2,n=256,k=16,head_dim=64"
@@ -30,7 +30,7 @@ def entry(value: Any, error: Any = 0.1) -> dict[str, Any]:
 
 def modelled(folder: Path, *arguments: str, shape: str = SHAPE) -> dict[str, Any]:
     file = folder / "times.json"
-    assert toptheta("benchmark", "--device", "model", "--shape", shape, "--json", str(file), *arguments) == 0
+    assert toptheta("benchmark", "--device", "host-model", "--shape", shape, "--json", str(file), *arguments) == 0
     stored: dict[str, Any] = json.loads(file.read_text())
     return stored
 
@@ -102,9 +102,10 @@ def test_the_model_knows_its_launches() -> None:
 def test_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strange = str(write(tmp_path, {"warp_size": entry(32)}))
     for arguments, message in (
-        (("--device", "cpu", "--constants", strange), "--constants: expected --device model beside it, got "),
-        (("--device", "model", "--rounds", "3"), "--rounds: expected nothing with --device model, got 3; leave it out"),
-        (("--device", "model", "--constants", strange), "--constants: expected constants of this clone's model "
+        (("--device", "cpu", "--constants", strange), "--constants: expected --device host-model beside it, got "),
+        (("--device", "host-model", "--rounds", "3"),
+         "--rounds: expected nothing with --device host-model, got 3; leave it out"),
+        (("--device", "host-model", "--constants", strange), "--constants: expected constants of this clone's model "
          "(emulator/ascendc/machine/cost.h), got warp_size; use the clone that toptheta verify ran in"),
     ):  # fmt: skip
         assert toptheta("benchmark", *arguments) == 2

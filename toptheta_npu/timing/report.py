@@ -24,6 +24,8 @@ _COLUMNS = {
     "npu": (*_ON_DEVICES, "fallback", "limit"),
     "cuda": (*_ON_DEVICES, "limit"),
 }  # fmt: skip
+#: Characters of a row of a JSON file, beyond which it takes several lines.
+_LONGEST_LINE = 4000
 CAPTION = (
     "θ=-inf, top-θ, +SDC+VMC, top-k, fallback: times as fast as the best dense row, θ=-inf among them, in the same "
     "rounds.\n"
@@ -152,16 +154,10 @@ def notes(result: ShapeResult) -> list[str]:
 
 def as_json(results: Sequence[ShapeResult], environment: Mapping[str, object], settings: Mapping[str, object]) -> str:
     """Everything, for `from_json`; times in seconds."""
-    return json.dumps(
-        {
-            "unit": "seconds",
-            "settings": dict(settings),
-            "environment": dict(environment),
-            "results": [_result_as_json(result) for result in results],
-        },
-        indent=1,
-        default=str,
-    )
+    return one_row_a_line({
+        "unit": "seconds", "settings": dict(settings), "environment": dict(environment),
+        "results": [_result_as_json(result) for result in results],
+    })  # fmt: skip
 
 
 def _result_as_json(result: ShapeResult) -> dict[str, Any]:
@@ -223,3 +219,33 @@ def from_json(text: str) -> list[ShapeResult]:
             )
         )
     return results
+
+
+def one_row_a_line(content: Mapping[str, Any]) -> str:
+    """JSON with one line for each entry of a list or mapping at its top.
+
+    Example:
+        >>> print(one_row_a_line({"unit": "s", "rows": [{"a": 1}, {"a": 2}]}))
+        {
+         "unit": "s",
+         "rows": [
+          {"a": 1},
+          {"a": 2}
+         ]
+        }
+    """
+    return _lines(content, 2, "")
+
+
+def _lines(value: Any, levels: int, indent: str) -> str:
+    """The value in one line below so many levels, unless the line would be too long."""
+    text = json.dumps(value, default=str)
+    if not isinstance(value, (Mapping, list)) or not value or (levels <= 0 and len(text) <= _LONGEST_LINE):
+        return text
+    inner = indent + " "
+    if isinstance(value, Mapping):
+        entries = [f"{json.dumps(name)}: {_lines(item, levels - 1, inner)}" for name, item in value.items()]
+    else:
+        entries = [_lines(item, levels - 1, inner) for item in value]
+    first, last = "{}" if isinstance(value, Mapping) else "[]"
+    return f"{first}\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}{last}"

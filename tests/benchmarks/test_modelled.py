@@ -13,31 +13,32 @@ from rich.console import Console
 
 from benchmarks.modelled import decode
 from benchmarks.modelled.__main__ import app
-from emulator.ascendc import COLUMNS
+from benchmarks.modelled.calls import Call, Modelled, model
+from benchmarks.modelled.step import EXPECTED
 from toptheta_npu import cli
-from toptheta_npu.benchmark.shapes import Shape, parse_shape
 from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.timing.shapes import Shape, parse_shape
 
 ROOT = Path(__file__).parents[2]
 _SMALL = Shape(1, 4, 4, n=256, k=16, head_dim=64)
 
 
 def test_bytes_bounds_and_gains() -> None:
-    result = decode.model(_SMALL)
+    result = model(Call(_SMALL))
     row = 2 * 64
-    assert result.kept.bytes_read["key"] == 4 * 256 * row
+    assert result.kept.traffic["key"][0] == 4 * 256 * row
     assert result.kept.rows_read == result.kept.rows_needed == 4 * 16
-    assert result.kept.bytes_read["value"] == 4 * 16 * row
-    assert result.dense.bytes_read["value"] == 4 * 256 * row
+    assert result.kept.traffic["value"][0] == 4 * 16 * row
+    assert result.dense.traffic["value"][0] == 4 * 256 * row
     assert result.limit == pytest.approx(2 / (1 + 1 / 16))
-    assert result.gain == result.dense.cold / result.kept.cold
-    best, expected, worst = (result.kept.columns[column] for column in COLUMNS)
-    assert best["cold"] < expected["cold"] < worst["cold"]
-    assert (expected["cold"], expected["hot"]) == (result.kept.cold, result.kept.hot)
-    assert best["launch"] < expected["launch"] < worst["launch"]
-    launch = expected["launch"]
-    assert result.gain_with_launch == (result.dense.cold + launch) / (result.kept.cold + launch) < result.gain
-    assert result.gain_over_any_dense == result.dense.cold_bound / result.kept.cold < result.gain
+    assert result.gain("cold") == result.dense.cold / result.kept.cold
+    best, expected, worst = result.kept.times["cold"]
+    assert best < expected < worst
+    assert (expected, result.kept.times["hot"][EXPECTED]) == (result.kept.cold, result.kept.hot)
+    assert result.kept.launch == sorted(set(result.kept.launch))
+    launch = result.kept.launch[EXPECTED]
+    assert result.gain_with_launch() == (result.dense.cold + launch) / (result.kept.cold + launch) < result.gain()
+    assert result.gain_over_any_dense == result.dense.bound["cold"] / result.kept.cold < result.gain()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_bytes_bounds_and_gains() -> None:
 )
 def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
     shape = parse_shape(text)
-    result = decode.model(shape)
+    result = model(Call(shape))
     valid = shape.batch * shape.num_key_value_heads * shape.n
     assert result.kept.of_rows == result.dense.rows_needed == valid
     assert shape.k * shape.batch * shape.num_key_value_heads <= result.kept.rows_needed
@@ -64,10 +65,10 @@ def test_printed_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     shown = capsys.readouterr().out
     assert "modelled, uncalibrated microseconds, not a device's" in shown
     kept = results[0].kept
-    best, worst = (kept.columns[column]["cold"] for column in ("optimistic", "pessimistic"))
+    best, _, worst = kept.times["cold"]
     assert f"{kept.cold:.1f}" in shown
     assert f"{best:.1f} to {worst:.1f}" in shown
-    assert f"{results[0].gain_with_launch:.2f}" in shown
+    assert f"{results[0].gain_with_launch():.2f}" in shown
     assert "MTE2 (reads)" in shown
     assert left_out == []
     events = json.loads(trace.read_text())["traceEvents"]
@@ -121,7 +122,7 @@ def test_wrong_use_of_the_command() -> None:
 def test_outputs_are_tried_before_the_kernel_runs(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def no_model(shape: Shape) -> decode.Modelled:
+    def no_model(call: Call) -> Modelled:
         raise AssertionError("modelled before the outputs were tried")
 
     monkeypatch.setattr(decode, "model", no_model)

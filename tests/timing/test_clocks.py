@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from toptheta_npu import TopThetaNotImplementedError
-from toptheta_npu.benchmark.clocks import (
+from toptheta_npu.npu.environment import EMULATOR_VARIABLE
+from toptheta_npu.timing.clocks import (
     durations_per_call,
     interleaved_medians,
     make_timer,
     npu_task_durations,
     summarise,
 )
-from toptheta_npu.npu.environment import EMULATOR_VARIABLE
 
 CSV = """Device_id,Name,Type,Duration(us)
 0,aclnnTopThetaIncrementalAttention,TopTheta,10.5

@@ -53,7 +53,7 @@ def check_names(constants: Mapping[str, float], argument: str) -> None:
 
 
 @dataclass(frozen=True)
-class ModelRun:
+class ModelledRun:
     """One call on the host model, whose time can be asked for with any constants."""
 
     run: Any
@@ -63,7 +63,7 @@ class ModelRun:
         return float(self.run.timeline(cache, **constants).with_launch)
 
 
-def run_model(inputs: Inputs, *, dense: bool = False, cores: tuple[int, int] = (24, 48)) -> ModelRun:
+def run_on_host_model(inputs: Inputs, *, dense: bool = False, cores: tuple[int, int] = (24, 48)) -> ModelledRun:
     """Run the operator on the host model.
 
     Args:
@@ -87,4 +87,4 @@ def run_model(inputs: Inputs, *, dense: bool = False, cores: tuple[int, int] = (
         {name: None if tensor is None else tensor.cpu() for name, tensor in tensors.items()}, attributes,
         platform=module.Platform(vector_cores=cores[1], cube_cores=cores[0]), checks=False,
     )  # fmt: skip
-    return ModelRun(result.run)
+    return ModelledRun(result.run)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 pytest.importorskip("transformers")
 
 from toptheta_npu.assets import load_tiny_llama_thresholds
-from toptheta_npu.benchmark import end_to_end
-from toptheta_npu.benchmark.clocks import Timing
 from toptheta_npu.cli import app
 from toptheta_npu.errors import TopThetaError, TopThetaValueError
+from toptheta_npu.timing import end_to_end
+from toptheta_npu.timing.clocks import Timing
 
 
 class _Clock:
@@ -83,7 +83,7 @@ def test_command_with_the_embedded_model(tmp_path: Path, monkeypatch: pytest.Mon
     ("arguments", "message"),
     [
         ([], "--device: expected one of cpu, cuda, npu, got nothing"),
-        (["--device", "model"], "--device: expected one of cpu, cuda, npu, got 'model'"),
+        (["--device", "host-model"], "--device: expected one of cpu, cuda, npu, got 'host-model'"),
         (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds: expected the model they belong to"),
         (["--device", "cpu", "--model", "x"], "--thresholds: expected a file for --model, got none"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toptheta_npu.benchmark.shapes import parse_shape
-from toptheta_npu.benchmark.templates import core_counts, vendor_template
+from toptheta_npu.timing.shapes import parse_shape
+from toptheta_npu.timing.templates import core_counts, vendor_template
 
 RULES = [
     # no groups, float16, not paged: vector cores alone

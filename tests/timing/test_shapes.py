@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toptheta_npu import TopThetaValueError
-from toptheta_npu.benchmark.shapes import (
+from toptheta_npu.timing.shapes import (
     CPU_SHAPES,
     EXAMPLE,
     SHAPES,

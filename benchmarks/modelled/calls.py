@@ -1,0 +1,224 @@
+"""Calls of the operator whose time is modelled, and those that the pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from emulator.ascendc import Mode
+from emulator.incremental_attention import WITHOUT_TILING_POINTERS, OperatorRun, kernel_for
+from toptheta_npu.timing.shapes import PAPER, SHAPES, Shape, check_for_device
+
+from .step import EXPECTED, MODES, Measurement, Selection, Step, everything, make_step, measure, paged, run, select
+
+#: Correlation of the queries of a group that select alike.
+_ALIKE = 0.9
+#: Beyond so many bytes of K and V, a shape that nobody asked for is left out: it would run for minutes.
+MOST_LAYER_BYTES = 1 << 30
+#: Sequences of 128 to 8192 keys.
+RAGGED_LENGTHS: tuple[int, ...] = tuple(
+    torch.randint(128, 8193, (16,), generator=torch.Generator().manual_seed(0)).tolist()
+)
+SYNC_ALL_MICROSECONDS = (0.0, 1.0, 1.5, 2.0)
+
+Options = dict[str, Any]
+#: What differs from the plain call, by name: the step, and options of `run`.
+VARIANTS: Mapping[str, Callable[[Step], tuple[Step, Options]]] = {
+    "": lambda step: (step, {}),
+    "VMC and statistics": lambda step: (
+        replace(step, extra={"value_mean": step.value.float().mean(2)}), {"with_stats": True}
+    ),
+    "sdc='none'": lambda step: (step, {"sdc": "none"}),
+    "post-softmax": lambda step: (step, {"placement": "post_softmax"}),
+    "lengths on the device": lambda step: (
+        replace(step, lengths=torch.full((step.key.shape[0],), step.key.shape[2], dtype=torch.int32)), {}
+    ),
+    "tiling data by DMA, as with CANN 8.1": lambda step: (
+        step, {"kernel": kernel_for(torch.float16, flags=[WITHOUT_TILING_POINTERS])}
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the operator.
+
+    Attributes:
+        alike: the queries of a group are much alike, and so select much the same; otherwise they are independent.
+        ragged: the sequences have `RAGGED_LENGTHS` and keep as large a share of them as the shape does.
+        variant: a name of `VARIANTS`.
+    """
+
+    shape: Shape
+    alike: bool = False
+    ragged: bool = False
+    variant: str = ""
+
+    def __str__(self) -> str:
+        words = ("alike" if self.alike else "", "ragged" if self.ragged else "", self.variant)
+        return ", ".join([str(self.shape), *filter(None, words)])
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """The modelled times of one call with k kept and with everything kept.
+
+    Attributes:
+        others: microseconds cold and hot of the same call, made in another way.
+    """
+
+    call: Call
+    kept: Measurement
+    dense: Measurement
+    others: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        return self.call.shape
+
+    @property
+    def limit(self) -> float:
+        """The most that leaving out V rows can gain where bytes set the pace: 2 / (1 + share of the rows read)."""
+        return 2 / (1 + self.kept.rows_read / self.kept.of_rows)
+
+    @property
+    def byte_bound(self) -> float:
+        """The same if only the rows were read that a head keeps."""
+        return 2 / (1 + self.kept.rows_needed / self.kept.of_rows)
+
+    @property
+    def gain_over_any_dense(self) -> float:
+        """Over the time in which K and V can be read at all, which no dense kernel can beat; cold."""
+        return self.dense.bound["cold"] / self.kept.cold
+
+    def gain(self, mode: Mode = "cold", column: int = EXPECTED) -> float:
+        """Over the same kernel at θ = -inf."""
+        return self.dense.times[mode][column] / self.kept.times[mode][column]
+
+    def gain_with_launch(self, mode: Mode = "cold", column: int = EXPECTED) -> float:
+        """The same with the launch on both sides."""
+        launch = self.kept.launch[column]
+        return (self.dense.times[mode][column] + launch) / (self.kept.times[mode][column] + launch)
+
+
+def model(call: Call) -> Modelled:
+    """Run the kernel for one call with k kept and with everything kept.
+
+    Raises:
+        TopThetaValueError: the kernel does not take the shape.
+    """
+    check_for_device(call.shape, "npu")
+    everything_kept = replace(call, shape=replace(call.shape, k=call.shape.n))
+    others = {name: time(call) for name, time in _OTHER_WAYS.items() if call in OTHERWISE.get(name, ())}
+    return Modelled(call, _measured(call), _measured(everything_kept), others)
+
+
+@lru_cache(maxsize=4)
+def _measured(call: Call) -> Measurement:
+    step, chosen, options = prepare(call)
+    return measure(step, chosen, **options)
+
+
+def run_call(call: Call, **options: Any) -> OperatorRun:
+    """Run the kernel once, with k kept."""
+    step, chosen, own = prepare(call)
+    return run(step, chosen, **own, **options)
+
+
+def prepare(call: Call) -> tuple[Step, Selection, Options]:
+    """Make the step, the thresholds that keep k, and the options of `run`."""
+    shape = call.shape
+    step, options = VARIANTS[call.variant](_step(replace(call, shape=replace(shape, k=shape.n), variant="")))
+    chosen = everything(step) if shape.k == shape.n else select(
+        step, shape.k / shape.n, post_softmax=call.variant == "post-softmax"
+    )  # fmt: skip
+    if shape.block_size:
+        return paged(step, shape.block_size), chosen, options | {"block_size": shape.block_size}
+    return step, chosen, options
+
+
+@lru_cache(maxsize=1)
+def _step(call: Call) -> Step:
+    shape = call.shape
+    rows = shape.blocks * shape.block_size or shape.n
+    lengths = None if rows == shape.n else torch.full((shape.batch,), shape.n, dtype=torch.int32)
+    if call.ragged:
+        lengths = torch.tensor(RAGGED_LENGTHS, dtype=torch.int32)
+    return make_step(
+        shape.num_heads, shape.num_key_value_heads, rows, batch=shape.batch, head_dim=shape.head_dim,
+        dtype=shape.torch_dtype, overlap=_ALIKE if call.alike else 0.0, lengths=lengths,
+    )  # fmt: skip
+
+
+def _with_path(path: str) -> Callable[[Call], list[float]]:
+    return lambda call: _times(run_call(call, path=path))
+
+
+def _with_sync_all(microseconds: float) -> Callable[[Call], list[float]]:
+    return lambda call: _times(run_call(call), sync_all_microseconds=microseconds)
+
+
+def _times(result: OperatorRun, **constants: float) -> list[float]:
+    return [result.run.timeline(mode, **constants).microseconds for mode in MODES]
+
+
+_OTHER_WAYS: Mapping[str, Callable[[Call], list[float]]] = {
+    "single V rows": _with_path("gather"),
+    "without cube": lambda call: _times(run_call(call, cube=False)),
+    **{f"SyncAll {microseconds:g}": _with_sync_all(microseconds) for microseconds in SYNC_ALL_MICROSECONDS},
+}
+
+
+def _paper(n: int, k: int, **changes: Any) -> Call:
+    return Call(replace(PAPER, n=n, k=k), **changes)
+
+
+def grouped_call(n: int, group: int, *, alike: bool = False) -> Call:
+    """8 KV heads with so many query heads each, of which each keeps a sixteenth of the keys."""
+    return Call(Shape(1, 8 * group, 8, n=n, k=n // 16), alike=alike)
+
+
+PAPER_CALL = Call(PAPER)
+#: 32 heads on 48 cores, which takes a SyncAll; 48 take none.
+UNEVEN = Call(replace(PAPER, num_heads=32, num_key_value_heads=32))
+LENGTHS = tuple(
+    _paper(n, k) for n in (2048, 4096, 8192, 16384, 32768) for k in sorted({n // 16, 256}, reverse=True)
+)  # fmt: skip
+DENSITIES = tuple(_paper(8192, round(64 * share)) for share in (2, 4, 8, 16, 32, 48, 64, 80, 96, 128))
+RAGGED = Call(Shape(16, 32, 8, n=8192, k=512), alike=True, ragged=True)
+GROUPED = (
+    *(grouped_call(n, 4, alike=alike) for n in (2048, 8192) for alike in (False, True)),
+    grouped_call(32768, 1), grouped_call(32768, 2, alike=True),
+    *(grouped_call(32768, group, alike=alike) for group in (4, 8) for alike in (False, True)),
+    RAGGED,
+)  # fmt: skip
+#: Ways to call the kernel at the paper's point, by the names that the page gives them.
+MODE_CALLS = {
+    "float16": PAPER_CALL,
+    "bfloat16": Call(replace(PAPER, dtype="bfloat16")),
+    **{
+        f"float16, {variant}": Call(PAPER, variant=variant)
+        for variant in ("VMC and statistics", "sdc='none'", "post-softmax", "lengths on the device")
+    },
+    **{f"float16, pages of {rows} rows": Call(replace(PAPER, block_size=rows)) for rows in (128, 16)},
+    "float16, tiling data by DMA, as with CANN 8.1": Call(PAPER, variant="tiling data by DMA, as with CANN 8.1"),
+}
+#: The shapes of the default table that are not too large.
+DEFAULT = tuple(Call(shape) for shape in SHAPES if shape.layer_bytes <= MOST_LAYER_BYTES)
+#: Calls that are made in other ways, too.
+OTHERWISE: Mapping[str, Sequence[Call]] = {
+    "single V rows": DENSITIES,
+    "without cube": GROUPED,
+    **{f"SyncAll {microseconds:g}": (UNEVEN, PAPER_CALL) for microseconds in SYNC_ALL_MICROSECONDS},
+}
+#: All calls of the pages, those of one cache one behind the other.
+CALLS: tuple[Call, ...] = tuple(
+    sorted(
+        dict.fromkeys((*LENGTHS, *DENSITIES, UNEVEN, *GROUPED, *MODE_CALLS.values(), *DEFAULT)),
+        key=lambda call: str(replace(call, shape=replace(call.shape, k=1))),
+    )
+)

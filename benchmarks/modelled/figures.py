@@ -1,0 +1,105 @@
+"""The modelled figures of the pages: their file, and what the kernel was to reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables import Goal, rounded
+from emulator.ascendc import COLUMNS
+from toptheta_npu.timing.report import one_row_a_line
+
+from .calls import CALLS, LENGTHS, PAPER_CALL, UNEVEN, Call, Modelled, grouped_call, model, run_call
+from .step import MODES, Measurement, constants, trace_of
+from .timeline import Event, ledger, vector_work
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "modelled_kernel.json"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the tables show; microseconds, modelled and uncalibrated.
+
+    Attributes:
+        constants: those in which the columns differ, one value for each column.
+        ledger, vector_work: of the slowest core at the paper's point, cold.
+        calls: the results of `CALLS`.
+    """
+
+    constants: Mapping[str, Sequence[float]]
+    ledger: Mapping[str, float]
+    vector_work: Mapping[str, float]
+    calls: Mapping[Call, Modelled]
+
+    @property
+    def paper(self) -> Modelled:
+        return self.calls[PAPER_CALL]
+
+    def goals(self) -> list[Goal]:
+        """What the kernel was to reach in the model: expected column, without the launch."""
+        kept = self.paper.kept
+        longest = next(call for call in LENGTHS if (call.shape.n, call.shape.k) == (32768, 2048))
+        four = {n: self.calls[grouped_call(n, 4)].kept.cold for n in (2048, 8192, 32768)}
+        apart, alike = (self.calls[grouped_call(32768, 8, alike=alike)].kept.cold for alike in (False, True))
+        uneven = self.calls[UNEVEN].kept.cold / kept.cold
+        return [
+            Goal("48 heads, n = 2048, k = 128, cold", kept.cold, 19.5, " µs"),
+            Goal("the same, hot", kept.hot, 9.5, " µs"),
+            Goal("V bytes read there over those of the kept rows", kept.rows_read / kept.rows_needed, 1.1),
+            Goal("gain at n = 32768, k = 2048, cold", self.calls[longest].gain("cold"), 1.8, at_most=False),
+            Goal("32 heads over 48 heads, SyncAll 1.5 µs, cold", uneven, 0.85),
+            *(Goal(f"4 heads per KV head, n = {n}, independent, cold", four[n], limit, " µs")
+              for n, limit in ((2048, 10.5), (8192, 24.0), (32768, 70.0))),
+            Goal("8 heads per KV head, n = 32768, independent, cold", apart, 90.0, " µs"),
+            Goal("8 heads per KV head, n = 32768, independent, cold: stretch", apart, 82.0, " µs"),
+            Goal("8 heads per KV head, n = 32768, alike, cold", alike, 72.0, " µs"),
+            Goal("8 heads per KV head, n = 32768, alike, cold: stretch", alike, 65.0, " µs"),
+        ]  # fmt: skip
+
+
+def collect(calls: Sequence[Call] = CALLS) -> tuple[Figures, dict[str, list[dict[str, Any]]]]:
+    """Model everything; the second is a trace of the slowest core at the paper's point for each mode."""
+    paper = run_call(PAPER_CALL).run
+    traces: dict[str, list[dict[str, Any]]] = {mode: trace_of(paper, mode) for mode in MODES}
+    cold: Sequence[Event] = traces["cold"]
+    results = {call: model(call) for call in calls}
+    return Figures(differing_constants(), ledger(cold), vector_work(cold), results), traces
+
+
+def differing_constants() -> dict[str, list[float]]:
+    """The constants of the model in which its columns differ."""
+    columns = [constants(column) for column in COLUMNS]
+    values = {name: [column[name] for column in columns] for name in columns[0]}
+    return {name: own for name, own in values.items() if len(set(own)) > 1}
+
+
+def load() -> Figures:
+    """Read the file."""
+    stored = json.loads(FILE.read_text())
+    results = {
+        row["call"]: (Measurement(**row["kept"]), Measurement(**row["dense"]), row["others"]) for row in stored["calls"]
+    }
+    calls = {call: Modelled(call, *results[str(call)]) for call in CALLS}
+    return Figures(stored["constants"], **stored["trace"], calls=calls)
+
+
+def save(figures: Figures) -> None:
+    """Write the file, floats to six digits."""
+    stored = {
+        "times": "modelled, uncalibrated",
+        "constants": figures.constants, "trace": {"ledger": figures.ledger, "vector_work": figures.vector_work},
+        "calls": [as_row(result) for result in figures.calls.values()],
+    }  # fmt: skip
+    FILE.write_text(one_row_a_line(rounded(stored)) + "\n")
+
+
+def as_row(result: Modelled) -> dict[str, Any]:
+    """A result as plain values; the traffic of the paper's point alone is shown."""
+    forms = {form: asdict(getattr(result, form)) for form in ("kept", "dense")}
+    if result.call != PAPER_CALL:
+        for form in forms.values():
+            del form["traffic"]
+    return {"call": str(result.call), **forms, "others": dict(result.others)}
