@@ -33,8 +33,8 @@ from toptheta_npu.benchmark.measure import TopThetaWrongResultError, relative_er
 from toptheta_npu.benchmark.pages import page_mode
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import model_fingerprint, sparsify
-from toptheta_npu.models.attach import attached
-from toptheta_npu.models.attention import AttentionCall
+from toptheta_npu.models.hook.attach import attached
+from toptheta_npu.models.hook.attention import AttentionCall
 from toptheta_npu.thresholds import ThresholdTable
 
 SHAPE: Mapping[str, Any] = {

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.tables import Goal, goal_table
 from toptheta_npu.benchmark.clocks import Timing, interleaved_medians
-from toptheta_npu.models.threshold_rule import DeviceThresholds
+from toptheta_npu.models.sparse.device_thresholds import DeviceThresholds
 from toptheta_npu.thresholds import Placement, ThresholdTable
 from toptheta_npu.thresholds.knots import length_knots
 from toptheta_npu.thresholds.lookup import Lookup

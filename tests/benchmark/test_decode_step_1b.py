@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 from benchmarks import decode_step_1b as step
 from toptheta_npu.benchmark.measure import TopThetaWrongResultError
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models.attach import attached
+from toptheta_npu.models.hook.attach import attached
 
 SHAPE = step.SHAPE | {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,

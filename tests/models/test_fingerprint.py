@@ -26,7 +26,7 @@ from tests.models.tiny import KINDS, K, model_of, new_model, table_of, tokens
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, folder_fingerprint, model_fingerprint, sparsify
-from toptheta_npu.models.sampled_weights import ModelWeights, weight_digests
+from toptheta_npu.models.fingerprint.weights import ModelWeights, weight_digests
 from toptheta_npu.thresholds.fingerprint import Fingerprint, differences
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
