@@ -28,8 +28,8 @@ from benchmarks.tables import Goal, Table
 from toptheta_npu._files import check_writable, write_atomically
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.models import model_fingerprint, sparsify
-from toptheta_npu.models.attach import attached
-from toptheta_npu.models.attention import AttentionCall
+from toptheta_npu.models.hook.attach import attached
+from toptheta_npu.models.hook.attention import AttentionCall
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.timing.clocks import Timing, summarise
 from toptheta_npu.timing.environment import environment, free_bytes

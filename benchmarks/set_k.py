@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from benchmarks.tables import Goal, goal_table
-from toptheta_npu.models.threshold_rule import DeviceThresholds
+from toptheta_npu.models.sparse.device_thresholds import DeviceThresholds
 from toptheta_npu.thresholds import Placement, ThresholdTable
 from toptheta_npu.thresholds.knots import length_knots
 from toptheta_npu.thresholds.lookup import Lookup

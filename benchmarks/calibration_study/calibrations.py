@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.models import calibrate, model_fingerprint
-from toptheta_npu.models.attention import AttentionCall
-from toptheta_npu.models.calibration_run import CalibrationTexts, observe_model
+from toptheta_npu.models.calibration.observe import observe_model
+from toptheta_npu.models.calibration.texts import CalibrationTexts
+from toptheta_npu.models.hook.attention import AttentionCall
 from toptheta_npu.thresholds import Estimator, Placement, ThresholdTable
 
 PLACEMENTS: tuple[Placement, ...] = ("pre_softmax", "post_softmax")

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from benchmarks import decode_step_1b as step
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.models.attach import attached
+from toptheta_npu.models.hook.attach import attached
 from toptheta_npu.timing.measure import TopThetaWrongResultError
 
 SHAPE = step.SHAPE | {

@@ -27,9 +27,10 @@ from toptheta_npu.distributed import (
     context_parallel_attention_with_stats,
     exchanged_bytes,
 )
-from toptheta_npu.models import DriftControl, ShardedCache, calibrate, sparsify, value_mean
-from toptheta_npu.models.rows import Rows
-from toptheta_npu.models.value_mean import sum_values
+from toptheta_npu.models import DriftControl, ShardedCache, calibrate, sparsify
+from toptheta_npu.models.caches import value_mean
+from toptheta_npu.models.caches.rows import Rows
+from toptheta_npu.models.caches.value_mean import sum_values
 
 
 @pytest.fixture

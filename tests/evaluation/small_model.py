@@ -13,8 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from toptheta_npu.evaluation.methods.kinds import Method
 from toptheta_npu.models import calibrate
-from toptheta_npu.models.sparsify import make_recorders
-from toptheta_npu.models.statistics import LayerStatistics, Recorder
+from toptheta_npu.models.sparse.statistics import LayerStatistics, Recorder, make_recorders
 from toptheta_npu.thresholds import ThresholdTable
 
 VOCABULARY, LENGTH, K = 64, 96, 8
@@ -53,7 +52,7 @@ def logits_and_statistics(
         return make_recorders(model, "rows", targets)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("evaluation.methods.kinds", "models.selection", "models.sparsify"):
+        for module in ("evaluation.methods.kinds", "models.sparse.selection", "models.sparse.sparsify"):
             patch.setattr(import_module(f"toptheta_npu.{module}"), "make_recorders", of_rows)
         with torch.inference_mode(), method.enter(model) as recording:
             logits = model(windows).logits

@@ -16,7 +16,7 @@ from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.kinds import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
 from toptheta_npu.evaluation.methods.names import make_method, parse_method
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
-from toptheta_npu.models.statistics import LayerStatistics
+from toptheta_npu.models.sparse.statistics import LayerStatistics
 from toptheta_npu.thresholds import ThresholdTable
 
 TARGETS = [2 * K, 2 * K, K, K]

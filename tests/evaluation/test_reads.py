@@ -17,7 +17,7 @@ from toptheta_npu.evaluation.methods.kinds import KeyReads, Method
 from toptheta_npu.evaluation.reads import KeptSpread, ReadCounter, Reads, SamplesRead, summarise
 from toptheta_npu.fallback.baselines import random_k, top_k
 from toptheta_npu.models import LayerStatistics, apply_selection, calibrate, sparsify
-from toptheta_npu.models.statistics import Statistics
+from toptheta_npu.models.sparse.statistics import Statistics
 
 LENGTHS = (40, 40, 40)
 

@@ -22,7 +22,7 @@ from toptheta_npu.models import (
     model_fingerprint,
     sparsify,
 )
-from toptheta_npu.models.attach import num_heads, num_layers, sliding_layers
+from toptheta_npu.models.hook.architecture import num_heads, num_layers, sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
 pytestmark = pytest.mark.usefixtures("no_grad")

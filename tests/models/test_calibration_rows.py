@@ -20,8 +20,9 @@ from tests.models.tiny import K, model_of, tokens
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import top_k
 from toptheta_npu.fallback.prefill import row_chunks, select_and_attend
-from toptheta_npu.models import calibrate, calibration_rows
-from toptheta_npu.models.calibration_rows import BlockThreads, SequenceRows, keep_largest
+from toptheta_npu.models import calibrate
+from toptheta_npu.models.calibration import rows as calibration_rows
+from toptheta_npu.models.calibration.rows import BlockThreads, SequenceRows, keep_largest
 from toptheta_npu.thresholds import ThresholdTable
 
 CPU = torch.device("cpu")

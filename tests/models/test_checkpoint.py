@@ -24,7 +24,7 @@ from toptheta_npu.calibration.shards import merge_shards
 from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, calibrate_shard, model_fingerprint
-from toptheta_npu.models.calibration_job import CalibrationOptions
+from toptheta_npu.models.calibration.job import CalibrationOptions
 
 ROOT = Path(__file__).parents[2]
 TEXTS = list(tokens(7, 40, seed=1))

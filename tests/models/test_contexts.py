@@ -15,8 +15,9 @@ from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu import SdcWithoutVmcWarning
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import dense, last_k, top_k
-from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify, threshold_rule
-from toptheta_npu.models.attach import attention_modules
+from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify
+from toptheta_npu.models.hook.architecture import attention_modules
+from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning
 
 pytestmark = pytest.mark.usefixtures("no_grad")

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from tests.models.test_contexts import sparse_step, traces
 from tests.models.tiny import K, new_model, table_of, tokens
 from toptheta_npu.models import sparsify
-from toptheta_npu.models.attach import attention_modules
+from toptheta_npu.models.hook.architecture import attention_modules
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 

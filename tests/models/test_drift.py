@@ -14,9 +14,10 @@ from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models import DriftControl, calibrate, drift, sparsify, threshold_rule
-from toptheta_npu.models.drift import Slopes, dense_rows, integrated, shifted
-from toptheta_npu.models.value_mean import DRIFT
+from toptheta_npu.models import DriftControl, calibrate, sparsify
+from toptheta_npu.models.caches.value_mean import DRIFT
+from toptheta_npu.models.sparse import drift, threshold_rule
+from toptheta_npu.models.sparse.drift import Slopes, dense_rows, integrated, shifted
 from toptheta_npu.thresholds import ThresholdTable
 
 pytestmark = pytest.mark.usefixtures("no_grad")

@@ -18,7 +18,7 @@ from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, Sta
 from tests.models.tiny import model_of, new_model, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import NothingSparsifiedWarning, SparseRun, calibrate, calibrate_discarded_mass, sparsify
-from toptheta_npu.models.threshold_rule import DeviceThresholds
+from toptheta_npu.models.sparse.device_thresholds import DeviceThresholds
 from toptheta_npu.thresholds import ThresholdTable
 
 pytestmark = pytest.mark.usefixtures("no_grad")

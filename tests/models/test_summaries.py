@@ -20,8 +20,8 @@ from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback.baselines import top_k
 from toptheta_npu.fallback.layout import count_group_rows, count_wanted_by
 from toptheta_npu.models import LayerStatistics, LayerSummary, apply_selection, calibrate, sparsify
-from toptheta_npu.models.histogram import Histogram, bin_of, bins_up_to, least_of
-from toptheta_npu.models.summaries import SummaryRecorder
+from toptheta_npu.models.sparse.histogram import Histogram, bin_of, bins_up_to, least_of
+from toptheta_npu.models.sparse.summaries import SummaryRecorder
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 

@@ -16,7 +16,7 @@ from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import top_k
 from toptheta_npu.models import apply_selection, sparsify
-from toptheta_npu.models.attach import attention_modules
+from toptheta_npu.models.hook.architecture import attention_modules
 
 THREADS, STEPS = 4, 6
 

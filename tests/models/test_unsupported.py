@@ -26,7 +26,7 @@ from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback.baselines import dense
 from toptheta_npu.models import apply_selection, calibrate, sparsify
-from toptheta_npu.models.attach import attention_modules
+from toptheta_npu.models.hook.architecture import attention_modules
 
 SIZES = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,

@@ -14,8 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
-from toptheta_npu.models import calibrate, sparsify, threshold_rule, value_mean
-from toptheta_npu.models.rows import Rows
+from toptheta_npu.models import calibrate, sparsify
+from toptheta_npu.models.caches import value_mean
+from toptheta_npu.models.caches.rows import Rows
+from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 

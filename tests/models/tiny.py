@@ -26,7 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from toptheta_npu.fallback import reference
 from toptheta_npu.models import calibrate
-from toptheta_npu.models.attach import sliding_layers
+from toptheta_npu.models.hook.architecture import sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
 VOCABULARY = 97

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tests.serving.paged_engine import HEAD_DIM, HEADS, PagedEngine, Sequence, empty_cache, naive_mean
 from toptheta_npu import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models.rows import Rows
-from toptheta_npu.models.value_mean import value_mean_without_cache
+from toptheta_npu.models.caches.rows import Rows
+from toptheta_npu.models.caches.value_mean import value_mean_without_cache
 from toptheta_npu.vllm import page_sums
 from toptheta_npu.vllm.page_sums import PageSums
 

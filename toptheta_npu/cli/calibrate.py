@@ -193,7 +193,7 @@ def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
 
 
 def _intention(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material, device: str) -> str:
-    from ..models.attach import num_heads, num_layers
+    from ..models.hook.architecture import num_heads, num_layers
 
     count = torch.get_num_threads()
     threads = f" with {count} {'thread' if count == 1 else 'threads'}" if device == "cpu" else ""

@@ -79,7 +79,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     Raises:
         TopThetaTypeError, TopThetaValueError: they do not fit each other or the model.
     """
-    from ..models.attach import num_heads, num_layers, sliding_layers
+    from ..models.hook.architecture import num_heads, num_layers, sliding_layers
 
     for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS)):
         check_choice(f"--{name}", getattr(options, name), choices)

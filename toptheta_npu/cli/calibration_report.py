@@ -60,7 +60,7 @@ def judge(
         progress: is told how many of the passes are done, one per k and window.
     """
     from ..models import sparsify
-    from ..models.attach import sliding_layers
+    from ..models.hook.architecture import sliding_layers
 
     layers = [layer for layer in range(table.num_layers) if layer not in sliding_layers(network)]
     found, done = [], 0

@@ -236,7 +236,7 @@ def _with_defaults(options: Options) -> Options:
 def _plan(options: Options, candidate: Candidate) -> Plan:
     from ..evaluation.methods.names import parse_method
     from ..evaluation.sweep import Plan
-    from ..models.attach import num_layers
+    from ..models.hook.architecture import num_layers
 
     methods = tuple(dict.fromkeys(parse_method(text) for text in options.method))
     tables = _tables(options)
@@ -285,7 +285,7 @@ def _header(
     from ..evaluation.results import Header
     from ..evaluation.sweep import table_digest
     from ..models import model_fingerprint
-    from ..models.sparsify import check_table
+    from ..models.fingerprint import check_table
 
     for table in plan.tables.values():
         check_table(network, table)

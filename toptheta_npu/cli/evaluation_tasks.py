@@ -218,7 +218,7 @@ def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> Planned
 
 
 def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
-    from ..models.attach import num_key_value_heads, num_layers, sliding_layers
+    from ..models.hook.architecture import num_key_value_heads, num_layers, sliding_layers
 
     pair = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if pair is None:

@@ -188,7 +188,7 @@ def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedMod
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from ..models.attach import check_model
+    from ..models.hook.attach import check_model
 
     remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedModel
 
 from ..errors import TopThetaValueError
-from ..models.attach import num_layers
+from ..models.hook.architecture import num_layers
 from .methods.kinds import DENSER_LAYERS, Method
 from .reads import KeptSpread, LayerReads, Reads
 

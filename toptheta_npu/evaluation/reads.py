@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..models.histogram import Histogram
-from ..models.summaries import LayerSummary
+from ..models.sparse.histogram import Histogram
+from ..models.sparse.summaries import LayerSummary
 from .methods.kinds import DENSER_LAYERS, EVERY_KEY, KeyReads, Method
 
 #: From this number of kept elements on, a histogram has 32 bins per octave.

@@ -13,17 +13,17 @@ except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
 from ..calibration.shards import merge_shards
-from .calibrate import calibrate, calibrate_discarded_mass
-from .distributed import calibrate_distributed
-from .drift import DriftControl
+from .caches.context_parallel import ShardedCache
+from .calibration.calibrate import calibrate, calibrate_discarded_mass
+from .calibration.distributed import calibrate_distributed
+from .calibration.shard import calibrate_shard
 from .fingerprint import folder_fingerprint, model_fingerprint
-from .selection import apply_selection
-from .sharded_cache import ShardedCache
-from .shards import calibrate_shard
-from .sparse_run import SparseRun
-from .sparsify import DenseDraftsWarning, NothingSparsifiedWarning, sparsify
-from .statistics import LayerStatistics, Recording
-from .summaries import LayerSummary
+from .sparse.drift import DriftControl
+from .sparse.run import SparseRun
+from .sparse.selection import apply_selection
+from .sparse.sparsify import DenseDraftsWarning, NothingSparsifiedWarning, sparsify
+from .sparse.statistics import LayerStatistics, Recording
+from .sparse.summaries import LayerSummary
 
 __all__ = [
     "DenseDraftsWarning",

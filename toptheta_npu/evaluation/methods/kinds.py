@@ -18,11 +18,11 @@ from ..._checks import Sdc, check_choice, check_modes
 from ...fallback import baselines
 from ...fallback.prefill import Selector, select_and_attend
 from ...models import Recording, apply_selection, sparsify
-from ...models.attach import attached, check_model, dense_prompts
-from ...models.attention import AttentionCall
-from ...models.selection import SelectionRule
-from ...models.sparsify import check_table, make_recorders
-from ...models.statistics import Recorder
+from ...models.fingerprint import check_table
+from ...models.hook.attach import attached, check_model, dense_prompts
+from ...models.hook.attention import AttentionCall
+from ...models.sparse.selection import SelectionRule
+from ...models.sparse.statistics import Recorder, make_recorders
 from ...thresholds import ThresholdTable
 
 #: The first layers attend more evenly and keep more elements (paper section "Thresholding Different Layers").

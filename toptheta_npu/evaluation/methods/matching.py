@@ -35,8 +35,9 @@ from transformers import PreTrainedModel
 from ...errors import TopThetaValueError
 from ...fallback import baselines
 from ...fallback.prefill import RowChunk, row_chunks
-from ...models.attach import attached, num_heads, num_key_value_heads
-from ...models.attention import AttentionCall
+from ...models.hook.architecture import num_heads, num_key_value_heads
+from ...models.hook.attach import attached
+from ...models.hook.attention import AttentionCall
 from ..reads import Reads
 from . import kinds
 from .kinds import DENSER_LAYERS, KeyReads, Method

@@ -16,10 +16,10 @@ from transformers import DynamicCache, PreTrainedModel
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ...fallback.prefill import RowChunk, Selector, row_chunks
 from ...fallback.reference import never_empty
-from ...models.attach import attention_modules, num_heads, num_key_value_heads, num_layers, sliding_layers
-from ...models.attention import STATE, AttentionCall, LayerState, Rule
-from ...models.selection import SelectionRule
-from ...models.threshold_rule import ThresholdRule
+from ...models.hook.architecture import attention_modules, num_heads, num_key_value_heads, num_layers, sliding_layers
+from ...models.hook.attention import STATE, AttentionCall, LayerState, Rule
+from ...models.sparse.selection import SelectionRule
+from ...models.sparse.threshold_rule import ThresholdRule
 from ..methods.kinds import Method
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ..calibration.state import Part
-from .calibration_job import CalibrationJob, CalibrationOptions
-from .calibration_run import Sequences
+from ...calibration.state import Part
+from .job import CalibrationJob, CalibrationOptions
+from .texts import Sequences
 
 
 def calibrate_shard(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from .attention import AttentionCall
+from ..hook.attention import AttentionCall
 from .histogram import Histogram, bin_of, bins_up_to
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from ..errors import TopThetaValueError
-from ..thresholds.lookup import Lookup
-from ..thresholds.targets import Target
-from .rows import ForwardRows
+from ...errors import TopThetaValueError
+from ...thresholds.lookup import Lookup
+from ...thresholds.targets import Target
+from ..caches.rows import ForwardRows
+from .device_thresholds import DeviceThresholds
 from .statistics import Recorder, Recording
-from .threshold_rule import DeviceThresholds
 
 
 class SparseRun(Recording):

@@ -9,14 +9,14 @@ from typing import Literal
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._checks import check_choice, check_modes
-from .._warnings import warn_of_sdc_without_vmc
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.prefill import Selector, select_and_attend
-from .attach import attached, check_model, check_switches, num_layers
-from .attention import AttentionCall
-from .sparsify import make_recorders
-from .statistics import Recorder, Recording, Statistics, checked_statistics
+from ..._checks import check_choice, check_modes
+from ..._warnings import warn_of_sdc_without_vmc
+from ...errors import TopThetaTypeError, TopThetaValueError, shown
+from ...fallback.prefill import Selector, select_and_attend
+from ..hook.architecture import num_layers
+from ..hook.attach import attached, check_model, check_switches
+from ..hook.attention import AttentionCall
+from .statistics import Recorder, Recording, Statistics, checked_statistics, make_recorders
 
 
 @contextmanager

@@ -8,14 +8,14 @@ from typing import Any
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from .._files import checked_path
-from ..calibration.shards import PartMerger
-from ..calibration.state import CalibrationState, Part
-from ..errors import TopThetaValueError
-from ..thresholds import ThresholdTable
-from .calibration_job import CalibrationJob, CalibrationOptions
-from .calibration_run import Sequences
+from ..._files import checked_path
+from ...calibration.shards import PartMerger
+from ...calibration.state import CalibrationState, Part
+from ...errors import TopThetaValueError
+from ...thresholds import ThresholdTable
+from .job import CalibrationJob, CalibrationOptions
 from .ranks import Message, Ranks
+from .texts import Sequences
 
 
 def calibrate_distributed(

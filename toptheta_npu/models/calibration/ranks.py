@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import TopThetaError, TopThetaValueError, shortened
+from ...errors import TopThetaError, TopThetaValueError, shortened
 
 #: Bytes that go over the group at once.
 _PIECE = 2**28

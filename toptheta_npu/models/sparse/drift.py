@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
-from .._checks import check_number
-from ..calibration.settings import check_int
-from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..thresholds import ThresholdsAtK, ThresholdTable
-from .attention import AttentionCall
-from .value_mean import DRIFT, CachedLayer, CacheState
+from ..._checks import check_number
+from ...calibration.settings import check_int
+from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from ...thresholds import ThresholdsAtK, ThresholdTable
+from ..caches.value_mean import DRIFT, CachedLayer, CacheState
+from ..hook.attention import AttentionCall
 
 #: ln k̃ per unit of θ where a table has a single k: about the middle of what the heads of a model have.
 _TYPICAL_SLOPE = 0.5

@@ -10,7 +10,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaNotImplementedError
+from ...errors import TopThetaNotImplementedError
 
 
 @dataclass(frozen=True)

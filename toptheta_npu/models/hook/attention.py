@@ -19,9 +19,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ..errors import TopThetaNotImplementedError, TopThetaValueError
-from .rows import ForwardRows, Rows
-from .value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
+from ...errors import TopThetaNotImplementedError, TopThetaValueError
+from ..caches.rows import ForwardRows, Rows
+from ..caches.value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
 
 NAME = "toptheta"
 STATE = "_toptheta_state"

@@ -9,10 +9,12 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from .._checks import check_choice
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .attention import AttentionCall
+from ..._checks import check_choice
+from ...errors import TopThetaTypeError, TopThetaValueError, shown
+from ..hook.architecture import num_heads, num_key_value_heads, num_layers
+from ..hook.attention import AttentionCall
 from .summaries import LayerSummary, SummaryRecorder
 
 #: What `sparsify` and `apply_selection` collect: every row, or sums over the rows.
@@ -105,6 +107,17 @@ class RowRecorder:
 
 
 Recorder = RowRecorder | SummaryRecorder
+
+
+def make_recorders(
+    model: PreTrainedModel, kind: Statistics = "rows", targets: Sequence[int] | None = None
+) -> list[Recorder]:
+    """One recorder per layer; ``targets`` say how many elements the rows of each layer aim at."""
+    heads, kv_heads = num_heads(model), num_key_value_heads(model)
+    if kind == "rows":
+        return [RowRecorder(heads, kv_heads) for _ in range(num_layers(model))]
+    aims = [None] * num_layers(model) if targets is None else targets
+    return [SummaryRecorder(heads, kv_heads, aim) for aim in aims]
 
 
 def checked_statistics(statistics: Any) -> Statistics | None:

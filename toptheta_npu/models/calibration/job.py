@@ -13,20 +13,22 @@ from typing import Literal
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._checks import check_choice, check_modes
-from .._files import check_writable, checked_path
-from .._warnings import warn_of_sdc_without_vmc
-from ..calibration import Calibrator
-from ..calibration.settings import check_int
-from ..calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from ..thresholds import Estimator, Placement
-from ..thresholds.checks import MAX_LENGTH
-from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
-from .attention import AttentionCall
-from .calibration_rows import TopK
-from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
-from .fingerprint import model_fingerprint
+from ..._checks import check_choice, check_modes
+from ..._files import check_writable, checked_path
+from ..._warnings import warn_of_sdc_without_vmc
+from ...calibration import Calibrator
+from ...calibration.settings import check_int
+from ...calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
+from ...errors import TopThetaTypeError, TopThetaValueError, shown
+from ...thresholds import Estimator, Placement
+from ...thresholds.checks import MAX_LENGTH
+from ..fingerprint import model_fingerprint
+from ..hook.architecture import num_heads, num_layers, sliding_layers
+from ..hook.attach import check_model, check_switches
+from ..hook.attention import AttentionCall
+from .observe import Attend, observe_model
+from .rows import TopK
+from .texts import CalibrationTexts, Sequences
 from .token_sequences import can_be_read_twice
 
 Progress = Callable[[int], None]

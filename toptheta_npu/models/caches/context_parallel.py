@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ..distributed import Sharding
-from ..errors import TopThetaNotImplementedError
+from ...distributed import Sharding
+from ...errors import TopThetaNotImplementedError
 from .rows import Rows
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
-from .._value_checks import are_seen
-from ..errors import TopThetaNotImplementedError, TopThetaTypeError
+from ..._value_checks import are_seen
+from ...errors import TopThetaNotImplementedError, TopThetaTypeError
+from .context_parallel import ShardedLayer
 from .rows import Rows
-from .sharded_cache import ShardedLayer
 
 STATE = "_toptheta_value_mean"
 DRIFT = "_toptheta_drift"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import get_args
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._checks import PrefillMode, Sdc, check_choice, check_modes
-from .._warnings import warn_of_sdc_without_vmc
-from ..errors import TopThetaTypeError, TopThetaValueError
-from ..thresholds import (
+from ..._checks import PrefillMode, Sdc, check_choice, check_modes
+from ..._warnings import warn_of_sdc_without_vmc
+from ...errors import TopThetaValueError
+from ...thresholds import (
     Extrapolation,
     LookupForm,
     MeanDiscardedMassWarning,
@@ -22,25 +22,17 @@ from ..thresholds import (
     ThresholdsAtK,
     ThresholdTable,
 )
-from ..thresholds.lookup import Lookup
-from ..thresholds.targets import DEFAULT_K, Target
-from .attach import (
-    attached,
-    check_model,
-    check_switches,
-    num_heads,
-    num_key_value_heads,
-    num_layers,
-    sliding_layers,
-    text_config,
-)
+from ...thresholds.lookup import Lookup
+from ...thresholds.targets import DEFAULT_K, Target
+from ..caches.rows import ForwardRows
+from ..fingerprint import check_table
+from ..hook.architecture import sliding_layers, text_config
+from ..hook.attach import attached, check_model, check_switches
+from .device_thresholds import DeviceThresholds
 from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
-from .fingerprint import check_fingerprint
-from .rows import ForwardRows
-from .sparse_run import SparseRun
-from .statistics import Recorder, RowRecorder, Statistics, checked_statistics
-from .summaries import SummaryRecorder
-from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
+from .run import SparseRun
+from .statistics import Statistics, checked_statistics, make_recorders
+from .threshold_rule import ThresholdOptions, ThresholdRule
 
 
 class NothingSparsifiedWarning(UserWarning):
@@ -178,31 +170,6 @@ def _check_max_length(model: PreTrainedModel, max_length: int | None) -> None:
             "max_length", f"at most {longest}, the model's max_position_embeddings", str(max_length),
             "rows that are longer still use the last thresholds",
         )  # fmt: skip
-
-
-def make_recorders(
-    model: PreTrainedModel, kind: Statistics = "rows", targets: Sequence[int] | None = None
-) -> list[Recorder]:
-    """One recorder per layer; ``targets`` say how many elements the rows of each layer aim at."""
-    heads, kv_heads = num_heads(model), num_key_value_heads(model)
-    if kind == "rows":
-        return [RowRecorder(heads, kv_heads) for _ in range(num_layers(model))]
-    aims = [None] * num_layers(model) if targets is None else targets
-    return [SummaryRecorder(heads, kv_heads, aim) for aim in aims]
-
-
-def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
-    if not isinstance(thresholds, ThresholdTable):
-        raise TopThetaTypeError(
-            "thresholds", "a ThresholdTable", type(thresholds).__name__, "load the file with ThresholdTable.load(path)"
-        )
-    have, want = (thresholds.num_layers, thresholds.num_heads), (num_layers(model), num_heads(model))
-    if have != want:
-        raise TopThetaValueError(
-            "thresholds", "{} layers x {} heads, as the model has".format(*want), "{} x {}".format(*have),
-            "calibrate this model",
-        )  # fmt: skip
-    check_fingerprint(model, thresholds)
 
 
 def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:

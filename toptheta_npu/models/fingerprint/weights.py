@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from .._files import file_error, read_bytes
-from ..errors import TopThetaNotImplementedError, TopThetaValueError
-from .attach import attention_modules
+from ..._files import file_error, read_bytes
+from ...errors import TopThetaNotImplementedError, TopThetaValueError
+from ..hook.architecture import attention_modules
 
 #: Rows of a matrix that count, evenly spaced: at least two of every query head for up to 32 heads.
 SAMPLED_ROWS = 64

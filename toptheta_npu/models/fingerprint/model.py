@@ -1,4 +1,4 @@
-"""Which model a table of thresholds belongs to: the same answer from the model in memory and from its folder."""
+"""The fingerprint of a model in memory or in a folder, and the check of a table against it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from .._files import checked_path
-from ..errors import TopThetaValueError
-from ..thresholds import ThresholdTable
-from ..thresholds.fingerprint import Fingerprint, differences, is_schema_1
-from .attach import text_config
-from .fingerprint_schema_1 import schema_1_fingerprint
-from .sampled_weights import weight_digests, weights_of_folder, weights_of_model
+from ..._files import checked_path
+from ...errors import TopThetaTypeError, TopThetaValueError
+from ...thresholds import ThresholdTable
+from ...thresholds.fingerprint import Fingerprint, differences
+from ..hook.architecture import num_heads, num_layers, text_config
+from .weights import weight_digests, weights_of_folder, weights_of_model
 
 #: Settings of a configuration that scale the scores, where an architecture has them.
 _SCALING = ("attention_multiplier", "query_pre_attn_scalar", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
@@ -82,20 +81,28 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
         return _fingerprint(config, weight_digests(weights, layers))
 
 
+def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
+    if not isinstance(thresholds, ThresholdTable):
+        raise TopThetaTypeError(
+            "thresholds", "a ThresholdTable", type(thresholds).__name__, "load the file with ThresholdTable.load(path)"
+        )
+    have, want = (thresholds.num_layers, thresholds.num_heads), (num_layers(model), num_heads(model))
+    if have != want:
+        raise TopThetaValueError(
+            "thresholds", "{} layers x {} heads, as the model has".format(*want), "{} x {}".format(*have),
+            "calibrate this model",
+        )  # fmt: skip
+    check_fingerprint(model, thresholds)
+
+
 def check_fingerprint(model: PreTrainedModel, table: ThresholdTable) -> None:
     """Raises TopThetaValueError, which says what differs, unless ``table`` was calibrated for ``model``."""
-    if is_schema_1(table.fingerprint):
-        own = schema_1_fingerprint(model)
-        different = [] if own == table.fingerprint else ["model or dtype"]
-    else:
-        own = model_fingerprint(model)
-        different = differences(own, table.fingerprint)
+    own = model_fingerprint(model)
+    different = differences(own, table.fingerprint)
     if not different:
         return
     remedy = "calibrate this model, or load the file that belongs to it"
-    if is_schema_1(table.fingerprint) and model.dtype == torch.float16:
-        remedy += "; files of schema 1 fit float32 and bfloat16 only: load the model so, or calibrate again"
-    elif different == ["weights"] and model.dtype in (torch.float16, torch.bfloat16):
+    if different == ["weights"] and model.dtype in (torch.float16, torch.bfloat16):
         remedy += "; a float32 checkpoint has other weights in float16 than in bfloat16: calibrate it in float32"
     got = f"those of {table.fingerprint}, which differs in {' and '.join(different)}"
     raise TopThetaValueError("thresholds", f"those of this model, {own}", got, remedy)

@@ -8,17 +8,20 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from .._checks import check_choice
-from ..calibration import Calibrator
-from ..calibration.state import Part
-from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ..thresholds.checks import DISCARDED_STATISTICS
-from .attach import check_model, sliding_layers
-from .attention import AttentionCall
-from .calibration_job import CalibrationJob, CalibrationOptions, Progress, check_options
-from .calibration_run import Attend, CalibrationTexts, Sequences, observe_model
-from .sparsify import check_table
-from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
+from ..._checks import check_choice
+from ...calibration import Calibrator
+from ...calibration.state import Part
+from ...thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from ...thresholds.checks import DISCARDED_STATISTICS
+from ..fingerprint import check_table
+from ..hook.architecture import sliding_layers
+from ..hook.attach import check_model
+from ..hook.attention import AttentionCall
+from ..sparse.device_thresholds import DeviceThresholds
+from ..sparse.threshold_rule import ThresholdOptions, ThresholdRule
+from .job import CalibrationJob, CalibrationOptions, Progress, check_options
+from .observe import Attend, observe_model
+from .texts import CalibrationTexts, Sequences
 
 
 def calibrate(

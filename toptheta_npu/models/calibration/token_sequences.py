@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ...errors import TopThetaTypeError, TopThetaValueError, shown
 
 _TOKENS = "token ids: an int64 tensor, a list of ints, or a tokenizer's output"
 _TOKENISE = "tokenise it: tokenizer(text, return_tensors='pt')"

@@ -16,10 +16,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..calibration.row_statistics import kth_largest, take_rows
-from ..fallback.compensation import compensate
-from ..fallback.reference import weighted_values
-from .attention import AttentionCall
+from ...calibration.row_statistics import kth_largest, take_rows
+from ...fallback.compensation import compensate
+from ...fallback.reference import weighted_values
+from ..hook.attention import AttentionCall
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")

@@ -1,0 +1,1 @@
+"""How a rule gets into a transformers model: the attention function, what hangs on the modules, and the way back."""

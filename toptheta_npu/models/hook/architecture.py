@@ -1,0 +1,85 @@
+"""What a model is made of: its attention modules, its sizes, and whether Top-Theta can run them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from ...errors import TopThetaNotImplementedError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def attention_modules(model: PreTrainedModel) -> list[Any]:
+    """The causal attention modules of the text model, by layer.
+
+    Raises:
+        TopThetaNotImplementedError: there is not exactly one per layer.
+    """
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        index = getattr(module, "layer_idx", None)
+        if isinstance(index, int) and getattr(module, "is_causal", False):
+            found[index] = module
+    layers = num_layers(model)
+    if sorted(found) != list(range(layers)):
+        raise TopThetaNotImplementedError(
+            "model", f"one causal attention module for each of the {layers} layers", f"layers {sorted(found)}",
+            "use a decoder-only model such as LLaMA, Mistral or Qwen",
+        )  # fmt: skip
+    return [found[index] for index in range(layers)]
+
+
+def text_config(model: PreTrainedModel) -> Any:
+    """The configuration of the model's decoder."""
+    return model.config.get_text_config(decoder=True)
+
+
+def num_layers(model: PreTrainedModel) -> int:
+    """Layers of the model's decoder."""
+    return int(text_config(model).num_hidden_layers)
+
+
+def num_heads(model: PreTrainedModel) -> int:
+    """Query heads per layer."""
+    return int(text_config(model).num_attention_heads)
+
+
+def num_key_value_heads(model: PreTrainedModel) -> int:
+    """KV heads per layer."""
+    return int(getattr(text_config(model), "num_key_value_heads", None) or num_heads(model))
+
+
+def sliding_layers(model: PreTrainedModel) -> list[int]:
+    """The layers in which a token sees only a window of those before it."""
+    kinds = getattr(text_config(model), "layer_types", None) or []
+    return [index for index, kind in enumerate(kinds) if kind == SLIDING]
+
+
+def check_attention(module: nn.Module, config: Any) -> None:
+    kinds = set(getattr(config, "layer_types", None) or [FULL])
+    others = ", ".join(sorted(kinds - {FULL, SLIDING}))
+    only_sliding = f"{SLIDING} in every layer" if kinds == {SLIDING} else None
+    window = None if hasattr(config, "layer_types") else getattr(config, "sliding_window", None)
+    dims = {name: getattr(module, name, None) for name in ("qk_head_dim", "v_head_dim")}
+    unequal = "{qk_head_dim} for keys and {v_head_dim} for values".format(**dims)
+    refused = [
+        ("layer_types", others, f"{FULL} or {SLIDING} in every layer", "use a model with these alone"),
+        ("layer_types", only_sliding, f"{FULL} in some layer", "use a model in which some layers see all tokens"),
+        ("head_dim", len(set(dims.values())) > 1 and unequal, "the same for keys and values", "use another model"),
+        (
+            "num_kv_shared_layers",
+            getattr(config, "num_kv_shared_layers", None),
+            "0",
+            "use a model whose layers keep keys and values of their own",
+        ),
+        ("sliding_window", window, "None", "set config.sliding_window = None if sequences stay below the window"),
+        ("softcap", getattr(config, "attn_logit_softcapping", None), "None", "use a model without soft-capping"),
+        ("sinks", "sinks" if hasattr(module, "sinks") else None, "no attention sinks", "use a model without sinks"),
+        ("output_attentions", config.output_attentions, "False", "set config.output_attentions = False"),
+    ]
+    for name, value, expected, remedy in refused:
+        if value:
+            raise TopThetaNotImplementedError(name, expected, str(value), remedy)
