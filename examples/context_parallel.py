@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.models import ShardedCache, sparsify
+from toptheta_npu.models import ContextParallelCache, sparsify
 
 TEXT = "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of "
 
@@ -21,7 +21,7 @@ def main() -> None:
     options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
     with sparsify(model, load_tiny_llama_thresholds("pre_softmax"), k=64):
         whole = model.generate(**prompt, **options)
-        cache = ShardedCache(model.config, interleave=32)
+        cache = ContextParallelCache(model.config, interleave=32)
         spread = model.generate(**prompt, **options, past_key_values=cache)
     if not torch.equal(spread, whole):
         raise SystemExit(f"rank {dist.get_rank()}: other tokens than one process has")

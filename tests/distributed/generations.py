@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from tests.models.tiny import left_padded
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.models import NothingSparsifiedWarning, ShardedCache, sparsify
+from toptheta_npu.models import ContextParallelCache, NothingSparsifiedWarning, sparsify
 
 NEW_TOKENS = 6
 _PROSE = (
@@ -55,7 +55,9 @@ def generate(name: str, group: dist.ProcessGroup | None = None, *, sharded: bool
     options = GENERATIONS[name]
     model, _ = model_and_tokenizer()
     table = load_tiny_llama_thresholds(options.get("placement", "pre_softmax"))
-    cache = ShardedCache(model.config, interleave=options.get("interleave", 32), group=group) if sharded else None
+    cache = (
+        ContextParallelCache(model.config, interleave=options.get("interleave", 32), group=group) if sharded else None
+    )
     with warnings.catch_warnings(), sparsify(model, table, k=32, **options.get("sparsify", {})):
         warnings.simplefilter("ignore", NothingSparsifiedWarning)  # the short prompt
         result = model.generate(

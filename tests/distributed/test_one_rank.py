@@ -27,7 +27,7 @@ from toptheta_npu.distributed import (
     context_parallel_attention_with_stats,
     exchanged_bytes,
 )
-from toptheta_npu.models import DriftControl, ShardedCache, calibrate, sparsify
+from toptheta_npu.models import ContextParallelCache, DriftControl, calibrate, sparsify
 from toptheta_npu.models.caches import value_mean
 from toptheta_npu.models.caches.rows import Rows
 from toptheta_npu.models.caches.value_mean import sum_values
@@ -117,7 +117,7 @@ def test_unusable_arguments_raise(changes: dict[str, object], error: type[Except
 
 
 def test_without_a_process_group() -> None:
-    for call in (step, lambda: ShardedCache(model_of().config), lambda: Sharding.of_group(8)):
+    for call in (step, lambda: ContextParallelCache(model_of().config), lambda: Sharding.of_group(8)):
         with pytest.raises(TopThetaValueError, match=r"torch.distributed: .*, got none; start with torchrun and call"):
             call()
 
@@ -168,26 +168,26 @@ def test_a_group_without_any_key_gives_zeros() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"statistics": True}, "statistics: expected none with a ShardedCache"),
-        ({"drift_control": DriftControl()}, "drift_control: expected none with a ShardedCache"),
+        ({"statistics": True}, "statistics: expected none with a ContextParallelCache"),
+        ({"drift_control": DriftControl()}, "drift_control: expected none with a ContextParallelCache"),
     ],
 )
 def test_what_a_spread_cache_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
     model = model_of()
     with sparsify(model, table_of(), k=K, **options), pytest.raises(TopThetaNotImplementedError, match=message):
-        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
+        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ContextParallelCache(model.config))
 
 
 @pytest.mark.usefixtures("group")
 def test_a_spread_cache_outside_of_sparsify_is_refused_in_the_first_step() -> None:
     model = model_of()
     with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values: .* within sparsify, .*; enter spars"):
-        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ShardedCache(model.config))
+        model.generate(tokens(1, 40), max_new_tokens=3, past_key_values=ContextParallelCache(model.config))
 
 
 @pytest.mark.usefixtures("group")
 def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
-    model, cache = model_of(), ShardedCache(model_of().config)
+    model, cache = model_of(), ContextParallelCache(model_of().config)
     with sparsify(model, table_of(), k=K):
         model(tokens(1, 40), past_key_values=cache)
         with pytest.raises(TopThetaNotImplementedError, match=r"a prompt in one call, .*, got 5 tokens after 40; pre"):
@@ -199,7 +199,7 @@ def test_a_prompt_in_two_pieces_and_a_crop_are_refused() -> None:
 
 @pytest.mark.usefixtures("group")
 def test_a_reset_cache_serves_again() -> None:
-    model, cache, text = model_of(), ShardedCache(model_of().config), tokens(1, 40)
+    model, cache, text = model_of(), ContextParallelCache(model_of().config), tokens(1, 40)
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     with sparsify(model, table_of(), k=K):
         expected = model.generate(text, **options, past_key_values=DynamicCache())
@@ -213,7 +213,7 @@ def test_layers_with_a_sliding_window_are_kept_whole() -> None:
     kinds = ["sliding_attention", "full_attention"]
     model = new_model("qwen3", use_sliding_window=True, sliding_window=16, layer_types=kinds)
     table = calibrate(model, tokens(4, 60, seed=1), k=K, layer_k=[0, 0])
-    cache, options = ShardedCache(model.config), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
+    cache, options = ContextParallelCache(model.config), {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     with sparsify(model, table, k=K):
         expected = model.generate(tokens(1, 40), **options)
         assert torch.equal(model.generate(tokens(1, 40), **options, past_key_values=cache), expected)
@@ -230,7 +230,7 @@ def test_a_step_sums_no_v_rows_but_the_new_one_whichever_rank_it_belongs_to(monk
 
     monkeypatch.setattr(value_mean, "sum_values", counting)
     model = model_of()
-    cache = ShardedCache(model.config)
+    cache = ContextParallelCache(model.config)
     for layer in cache.layers:
         layer.sharding = Sharding(1, 2, 3)  # as if another rank held every other block
     with sparsify(model, table_of(), k=K):

@@ -13,7 +13,7 @@ except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
 from ..calibration.shards import merge_shards
-from .caches.context_parallel import ShardedCache
+from .caches.context_parallel import ContextParallelCache
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
 from .calibration.shard import calibrate_shard
@@ -26,13 +26,13 @@ from .sparse.statistics import LayerStatistics, Recording
 from .sparse.summaries import LayerSummary
 
 __all__ = [
+    "ContextParallelCache",
     "DenseDraftsWarning",
     "DriftControl",
     "LayerStatistics",
     "LayerSummary",
     "NothingSparsifiedWarning",
     "Recording",
-    "ShardedCache",
     "SparseRun",
     "apply_selection",
     "calibrate",

@@ -16,7 +16,7 @@ from ...errors import TopThetaNotImplementedError
 from .rows import Rows
 
 
-class ShardedCache(Cache):
+class ContextParallelCache(Cache):
     """A cache for ``generate`` within `sparsify`, of which each rank of a process group keeps a share of K and V.
 
     Every rank runs the whole model with the same input, and in each decode step and layer reads the keys of its own
@@ -36,16 +36,16 @@ class ShardedCache(Cache):
     Example:
         >>> import torch
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-        >>> from toptheta_npu.models import ShardedCache, sparsify
+        >>> from toptheta_npu.models import ContextParallelCache, sparsify
         >>> (model, _), table = load_tiny_llama(), load_tiny_llama_thresholds("pre_softmax")
         >>> prompt, options = torch.arange(600)[None], {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
         >>> store = torch.distributed.HashStore()  # torchrun makes this needless
         >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         >>> with sparsify(model, table, k=64):
         ...     whole = model.generate(prompt, **options)
-        ...     sharded = model.generate(prompt, **options, past_key_values=ShardedCache(model.config))
+        ...     spread = model.generate(prompt, **options, past_key_values=ContextParallelCache(model.config))
         >>> torch.distributed.destroy_process_group()
-        >>> torch.equal(whole, sharded)
+        >>> torch.equal(whole, spread)
         True
     """
 
@@ -55,11 +55,11 @@ class ShardedCache(Cache):
         sharding = Sharding.of_group(interleave, group)
         layers = DynamicCache(config=config).layers
         super().__init__(
-            layers=[ShardedLayer(sharding, group) if type(layer) is DynamicLayer else layer for layer in layers]
+            layers=[ContextParallelLayer(sharding, group) if type(layer) is DynamicLayer else layer for layer in layers]
         )
 
 
-class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """One layer: ``keys`` and ``values`` are this rank's share, the length is that of the whole sequence.
 
     Attributes:
@@ -85,7 +85,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         first, new = self._length, key_states.shape[2]
         if first and new > 1:
             raise TopThetaNotImplementedError(
-                "past_key_values", "a prompt in one call, then one token per sequence and call, with a ShardedCache",
+                "past_key_values",
+                "a prompt in one call, then one token per sequence and call, with a ContextParallelCache",
                 f"{new} tokens after {first}", "prefill in one piece, and decode without assistance",
             )  # fmt: skip
         if not self.is_initialized:
@@ -122,8 +123,9 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def crop(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused."""
         raise TopThetaNotImplementedError(
-            "past_key_values", "a cache that is never cropped, as a ShardedCache", "crop()", "decode without assistance"
-        )
+            "past_key_values", "a cache that is never cropped, as a ContextParallelCache", "crop()",
+            "decode without assistance",
+        )  # fmt: skip
 
 
 class _Spread(Tensor):
@@ -145,6 +147,6 @@ class _Spread(Tensor):
         if func.__name__ in ("__get__", "size", "dim"):  # its attributes
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         raise TopThetaNotImplementedError(
-            "past_key_values", "a ShardedCache within sparsify, whose attention merges the ranks",
+            "past_key_values", "a ContextParallelCache within sparsify, whose attention merges the ranks",
             f"{func.__name__} over keys of which this rank has a share", "enter sparsify, or pass DynamicCache()",
         )  # fmt: skip

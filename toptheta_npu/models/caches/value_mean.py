@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
 from ..._value_checks import are_seen
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError
-from .context_parallel import ShardedLayer
+from .context_parallel import ContextParallelLayer
 from .rows import Rows
 
 STATE = "_toptheta_value_mean"
@@ -110,8 +110,10 @@ class CachedLayer:
         """
         layer = self.layer if self._index < len(self._cache.layers) else None
         kept = getattr(layer, "values", None)
-        # some models keep latents, which have other heads and another size
-        if isinstance(layer, ShardedLayer) or (isinstance(kept, Tensor) and kept.shape[::2] == value.shape[::2]):
+        if isinstance(layer, ContextParallelLayer):
+            return
+        # batch and rows; some models keep latents, which have other heads and another size
+        if isinstance(kept, Tensor) and kept.shape[::2] == value.shape[::2]:
             return
         raise TopThetaNotImplementedError(
             "past_key_values", "layers that keep all keys and values as plain tensors", type(layer).__name__,

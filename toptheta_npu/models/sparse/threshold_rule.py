@@ -19,7 +19,7 @@ from ...operator import (
     incremental_attention_with_stats,
 )
 from ...prefill import prefill_attention
-from ..caches.context_parallel import ShardedLayer
+from ..caches.context_parallel import ContextParallelLayer
 from ..caches.value_mean import CachedLayer
 from ..hook.attention import AttentionCall
 from .decode_counts import empty_rows, group_rows
@@ -89,8 +89,8 @@ class ThresholdRule:
             cached.several_came()
 
     def _decode(self, call: AttentionCall) -> Tensor:
-        if call.cached is not None and isinstance(call.cached.layer, ShardedLayer):
-            return self._decode_sharded(call, call.cached, call.cached.layer)
+        if call.cached is not None and isinstance(call.cached.layer, ContextParallelLayer):
+            return self._decode_over_ranks(call, call.cached, call.cached.layer)
         arguments = {
             "actual_seq_lengths": call.rows.lengths,
             "key_start": call.rows.starts,
@@ -119,11 +119,11 @@ class ThresholdRule:
             )  # fmt: skip
         return out
 
-    def _decode_sharded(self, call: AttentionCall, cached: CachedLayer, layer: ShardedLayer) -> Tensor:
+    def _decode_over_ranks(self, call: AttentionCall, cached: CachedLayer, layer: ContextParallelLayer) -> Tensor:
         for name, unsupported in (("statistics", self._recorder), ("drift_control", self._drift)):
             if unsupported is not None:
                 raise TopThetaNotImplementedError(
-                    name, "none with a ShardedCache", "some", "leave it out, or pass DynamicCache()"
+                    name, "none with a ContextParallelCache", "some", "leave it out, or pass DynamicCache()"
                 )
         rows, (key, value) = layer.local_rows(call.rows), layer.share
         arguments = self._thresholds_and_options(call, call.rows.counts[:, 0])
