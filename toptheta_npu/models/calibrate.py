@@ -12,7 +12,7 @@ from .._checks import check_choice
 from ..calibration import Calibrator
 from ..calibration.state import Part
 from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ..thresholds.checks import DISCARDED_STATISTICS
+from ..thresholds.kinds import DISCARDED_STATISTICS
 from .attach import check_model, sliding_layers
 from .attention import AttentionCall
 from .calibration_job import CalibrationJob, CalibrationOptions, Progress, check_options

@@ -20,7 +20,7 @@ from ..calibration.settings import check_int
 from ..calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
-from ..thresholds.checks import MAX_LENGTH
+from ..thresholds.kinds import MAX_LENGTH
 from .attach import check_model, check_switches, num_heads, num_layers, sliding_layers
 from .attention import AttentionCall
 from .calibration_rows import TopK
