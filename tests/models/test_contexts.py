@@ -11,7 +11,9 @@ from transformers import DynamicCache, LlamaForCausalLM
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.fallback.baselines import dense, last_k, top_k
+from toptheta_npu.evaluation.methods.dense import select_all as dense
+from toptheta_npu.evaluation.methods.last_k import select_last_k as last_k
+from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify, threshold_rule
 from toptheta_npu.models.attach import attention_modules
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning

@@ -22,7 +22,7 @@ from transformers import (
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.fallback.baselines import dense
+from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import apply_selection, calibrate, sparsify
 from toptheta_npu.models.attach import attention_modules
 

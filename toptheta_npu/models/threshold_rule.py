@@ -6,7 +6,6 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from .._checks import PrefillMode, Sdc
 from .._value_checks import are_seen
 from ..distributed import context_parallel_attention
 from ..errors import TopThetaNotImplementedError
-from ..fallback.baselines import above_threshold
 from ..fallback.compensation import score_threshold
 from ..fallback.layout import count_group_rows, count_wanted_by, head_block
 from ..fallback.prefill import RowChunk, Selector, prefill_attention_with_stats
@@ -186,8 +184,8 @@ class ThresholdRule:
 
         def select(chunk: RowChunk) -> Tensor:
             thresholds = self._thresholds.on(chunk.scores.device)
-            of_rows = partial(thresholds.rows, self._layer)
-            return above_threshold(of_rows, thresholds.placement)(chunk)
+            theta = thresholds.rows(self._layer, chunk.n[:, 0]).transpose(1, 2)
+            return chunk.above(theta, thresholds.placement)
 
         return select
 

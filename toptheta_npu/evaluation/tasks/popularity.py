@@ -20,7 +20,7 @@ from ...models.attach import attention_modules, num_heads, num_key_value_heads, 
 from ...models.attention import STATE, AttentionCall, LayerState, Rule
 from ...models.selection import SelectionRule
 from ...models.threshold_rule import ThresholdRule
-from ..methods.kinds import Method
+from ..methods.method import Method
 
 
 @dataclass(frozen=True, eq=False)
