@@ -24,7 +24,7 @@ from benchmarks.calibration_study.texts import windows_of
 from benchmarks.tables import Goal
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.evaluation.methods.kinds import DENSER_LAYERS
+from toptheta_npu.evaluation.methods.method import DENSER_LAYERS
 from toptheta_npu.models import DriftControl, LayerStatistics, calibrate, sparsify
 from toptheta_npu.models.sparse.histogram import Histogram
 from toptheta_npu.thresholds import ThresholdTable

@@ -17,7 +17,7 @@ from benchmarks.calibration_study.points import Extent, K, Point, Text
 from benchmarks.calibration_study.texts import windows_of
 from toptheta_npu.evaluation.corpus import Split
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.models import sparsify

@@ -18,6 +18,7 @@ from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.report import change, standard_error
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.workers import ModelWorkers
@@ -55,7 +56,7 @@ class Study:
                 found.append(self._matched_row(f"{name}, as many V rows as k = {MATCHED_K}", table, ends))
         return found
 
-    def _row(self, name: str, table: ThresholdTable, k: int, method: kinds.Method) -> Future[dict[str, Any]]:
+    def _row(self, name: str, table: ThresholdTable, k: int, method: Method) -> Future[dict[str, Any]]:
         return self._workers.submit(lambda model: self._measured(name, table, k, method, model))
 
     def _matched_row(self, name: str, table: ThresholdTable, ends: tuple[int, int]) -> Future[dict[str, Any]]:
@@ -78,7 +79,7 @@ class Study:
         return round(max(low, low + (wanted - below) / (above - below) * (high - low)))
 
     def _measured(
-        self, name: str, table: ThresholdTable, k: int, method: kinds.Method, model: PreTrainedModel
+        self, name: str, table: ThresholdTable, k: int, method: Method, model: PreTrainedModel
     ) -> dict[str, Any]:
         result = self._task.evaluate(method, model)
         return {

@@ -12,7 +12,7 @@ from torch import Tensor
 from toptheta_npu._tables import Table
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.corpus import token_windows
-from toptheta_npu.evaluation.methods.kinds import DENSER_LAYERS
+from toptheta_npu.evaluation.methods.method import DENSER_LAYERS
 from toptheta_npu.fallback.compensation import estimate_discarded_mass
 from toptheta_npu.fallback.prefill import RowChunk, Selector
 from toptheta_npu.fallback.reference import masses, never_empty

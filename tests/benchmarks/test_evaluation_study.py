@@ -15,7 +15,7 @@ from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.results import Results, read_results
 from toptheta_npu.evaluation.sweep import table_digest
-from toptheta_npu.models.fingerprint import model_fingerprint
+from toptheta_npu.models.fingerprint.model import model_fingerprint
 
 FILES = sorted({command.file for command in commands(FULL)})
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.models import calibrate
 from toptheta_npu.models.sparse.statistics import LayerStatistics, Recorder, make_recorders
 from toptheta_npu.thresholds import ThresholdTable
@@ -52,7 +52,7 @@ def logits_and_statistics(
         return make_recorders(model, "rows", targets)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("evaluation.methods.kinds", "models.sparse.selection", "models.sparse.sparsify"):
+        for module in ("evaluation.methods.control", "models.sparse.selection", "models.sparse.sparsify"):
             patch.setattr(import_module(f"toptheta_npu.{module}"), "make_recorders", of_rows)
         with torch.inference_mode(), method.enter(model) as recording:
             logits = model(windows).logits

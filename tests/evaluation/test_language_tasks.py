@@ -17,7 +17,7 @@ from toptheta_npu import cli
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.harness import documents, lookup
 from toptheta_npu.evaluation.tasks.harness.lookup import LOCAL_TASKS, find_task, load_task
 from toptheta_npu.evaluation.tasks.harness.model import harness_model

@@ -12,12 +12,13 @@ from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import Method
-from toptheta_npu.evaluation.methods.matching import match_pages, match_scale_factor, matched_method
-from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.blasst import match_scale_factor, select_tiles
+from toptheta_npu.evaluation.methods.dense import select_all
+from toptheta_npu.evaluation.methods.method import Method
+from toptheta_npu.evaluation.methods.names import matched_method, parse_method
+from toptheta_npu.evaluation.methods.pages import match_pages, select_pages
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
-from toptheta_npu.fallback import baselines
 from toptheta_npu.fallback.prefill import Selector
 from toptheta_npu.models import apply_selection
 
@@ -68,7 +69,7 @@ def test_last_k_reads_the_same_number_of_value_rows(task: PerplexityTask, theta:
 def value_rows(model: LlamaForCausalLM, windows: Tensor, rule: Selector, least: int, most: int) -> float:
     """Mean V rows of the rows of ``least`` to ``most`` keys in the third layer, behind two dense ones."""
     with torch.inference_mode(), apply_selection(
-        model, lambda layer: rule if layer == 2 else baselines.dense(), sdc="none", vmc=False, statistics=True
+        model, lambda layer: rule if layer == 2 else select_all(), sdc="none", vmc=False, statistics=True
     ) as recording:  # fmt: skip
         model(windows)
         layer = recording.statistics()[2]
@@ -81,7 +82,7 @@ def test_the_expected_value_rows_of_a_scale_factor_are_exact_behind_dense_layers
     model, windows = small_model(layers=3), random_windows(2, seed=3)
     # rows of 69 to 96 keys
     factor, expected = match_scale_factor(model, windows, 82.5, wanted, tile)
-    found = value_rows(model, windows, baselines.blasst(factor, tile), 69, 96)
+    found = value_rows(model, windows, select_tiles(factor, tile), 69, 96)
     assert found == pytest.approx(expected, rel=1e-4)
     assert expected == pytest.approx(wanted, rel=0.05)
 
@@ -90,11 +91,11 @@ def test_the_expected_value_rows_of_a_scale_factor_are_exact_behind_dense_layers
 def test_the_expected_value_rows_of_pages_are_exact_behind_dense_layers(wanted: float, page: int) -> None:
     model, windows = small_model(layers=3), random_windows(2, seed=3)
     count, expected = match_pages(model, windows, 60.0, wanted, page)
-    found = value_rows(model, windows, baselines.pages(count, page), 24, 96)
+    found = value_rows(model, windows, select_pages(count, page), 24, 96)
     assert found == pytest.approx(expected, rel=1e-6)
     for other in (count - 1, count + 1):
         if other:
-            rows = value_rows(model, windows, baselines.pages(other, page), 24, 96)
+            rows = value_rows(model, windows, select_pages(other, page), 24, 96)
             assert abs(rows - wanted) >= abs(found - wanted)
 
 
@@ -128,7 +129,7 @@ def test_windows_shorter_than_the_rows_are_refused(model: LlamaForCausalLM, text
 
 
 def test_a_method_of_its_own_k_is_not_matched(model: LlamaForCausalLM, theta: Result) -> None:
-    with pytest.raises(TopThetaValueError, match=r"got top-k; use methods\.names\.make_method"):
+    with pytest.raises(TopThetaValueError, match=r"got top-k; use names\.make_method"):
         matched_method(parse_method("top-k"), K, theta.reads, model, random_windows(1, seed=3), TARGETS)
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from tests.evaluation.small_model import logits_and_statistics, random_windows, small_model
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.names import NAMES, MethodSpec, make_method, parse_method
+from toptheta_npu.evaluation.methods.control import control
+from toptheta_npu.evaluation.methods.kinds import KINDS
+from toptheta_npu.evaluation.methods.method import EVERY_KEY, Compensation, Method
+from toptheta_npu.evaluation.methods.names import NAMES, make_method, parse_method
+from toptheta_npu.evaluation.methods.options import AS_PUBLISHED, whole_number
+from toptheta_npu.evaluation.methods.spec import MethodKind
+from toptheta_npu.fallback.prefill import RowChunk
 
 _VALUES = {
     "sdc": ["none", "exact", "exp_threshold", "offline"], "vmc": ["true", "false"], "gamma": ["0.1", "0.05", "1"],
@@ -36,7 +46,7 @@ _VALUES = {
 )
 def test_a_name_alone_has_the_defaults(name: str, options: dict[str, object]) -> None:
     spec = parse_method(name)
-    assert spec == MethodSpec(name, **options)  # type: ignore[arg-type]
+    assert (spec.name, spec.options) == (name, options)
     assert spec.text == name
     assert name in NAMES
 
@@ -97,7 +107,7 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
         spec = parse_method(f"{name}:{text}" if text else name)
         assert parse_method(spec.text) == spec
         for option, word in words.items():
-            value = getattr(spec, option)
+            value = spec.options[option]
             assert (float(word) if option == "gamma" else word) == (value if option == "gamma" else str(value).lower())
 
 
@@ -152,7 +162,7 @@ def test_specs_say_which_points_there_are() -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("last-k", {"k": 8}, "spec: expected a method that is not matched, got last-k; use matching.matched_method"),
+        ("last-k", {"k": 8}, "spec: expected a method that is not matched, got last-k; use names.matched_method"),
         ("top-theta", {"k": 8}, "table: expected a value, which this method needs, got None"),
         ("top-k", {"targets": [8]}, "k: expected a value"),
         ("value-mean", {}, "targets: expected a value"),
@@ -168,4 +178,35 @@ def test_methods_carry_the_label_and_k_of_their_spec() -> None:
     assert make_method(parse_method("value-mean"), targets=[8] * 4).family == "V mean only"
     made = make_method(parse_method("top-k:layer_k=equal,sdc=none"), 8, targets=[16, 16, 8, 8])
     assert (made.family, made.k, made.aims_at_k) == ("Top-k, equal k", 8, True)
-    assert made.key_reads == kinds.EVERY_KEY
+    assert made.key_reads == EVERY_KEY
+
+
+def test_the_page_has_a_row_for_every_method() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z-]+)` \| .* \| (.*) \|$", page, flags=re.MULTILINE))
+    assert {name: set(re.findall(r"`([a-z_]+)`", rows.get(name, ""))) for name in NAMES} == {
+        name: set(kind.options) for name, kind in KINDS.items()
+    }
+
+
+def test_an_entry_makes_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of the room: a kind with an option of its own, and an entry."""
+
+    def every(step: int, targets: Sequence[int], compensated: Compensation) -> Method:
+        def select(chunk: RowChunk) -> Tensor:
+            return torch.arange(chunk.scores.shape[-1]).remainder(step).eq(0).expand_as(chunk.scores)
+
+        return control("every", 0, targets, select, compensated, EVERY_KEY)
+
+    kind = MethodKind(
+        "every", "every so many",
+        make=lambda spec, setting: every(spec.options["step"], setting.targets, spec.compensation),
+        options={**AS_PUBLISHED, "step": whole_number(2, "every {}.")},
+    )  # fmt: skip
+    monkeypatch.setitem(KINDS, "every", kind)
+    spec = parse_method("every:step=4")
+    assert (spec.text, spec.label) == ("every:step=4", "every so many, every 4.")
+    method, model = make_method(spec, targets=[8] * 4), small_model()
+    _, layers = logits_and_statistics(method, model, random_windows(1, seed=1))
+    assert method.family == spec.label
+    assert torch.equal(layers[2].kept[:, 0], (layers[2].keys + 3) // 4)

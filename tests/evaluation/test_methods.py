@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from tests.evaluation.small_model import LENGTH, K, logits_and_statistics, random_windows, small_model, thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
+from toptheta_npu.evaluation.methods.method import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
 from toptheta_npu.evaluation.methods.names import make_method, parse_method
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
 from toptheta_npu.models.sparse.statistics import LayerStatistics

@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import report
 from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate, sparsify
 from toptheta_npu.thresholds import ThresholdTable
@@ -44,7 +45,7 @@ def table(model: LlamaForCausalLM, windows: torch.Tensor) -> ThresholdTable:
     return calibrate(model, windows, k=(8, 16), layer_k=[16, 16, 0, 0], estimator="pooled", top_k_at_calibration=False)
 
 
-def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[kinds.Method]:
+def families(task: PerplexityTask, table: ThresholdTable) -> Iterator[Method]:
     targets = table.layer_targets(8)
     yield kinds.top_theta(table, 8, compensated=True)
     yield kinds.top_theta(table, 8, compensated=False)
@@ -141,14 +142,14 @@ def test_results_survive_their_file(task: PerplexityTask, table: ThresholdTable)
 
 
 def test_random_k_draws_anew_for_every_layer_and_window() -> None:
-    from toptheta_npu.fallback.baselines import random_k
+    from toptheta_npu.evaluation.methods.random_k import select_random_k
     from toptheta_npu.fallback.prefill import RowChunk
 
     rows = torch.zeros(1, 2, 3)
     query, key, scores = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 50, 4), torch.zeros(1, 2, 3, 50)
     visible = torch.ones(1, 1, 3, 50, dtype=torch.bool)
     chunk = RowChunk(slice(0, 3), query, key, scores, visible, rows[:, :1, :1].long(), torch.full((1, 1, 3), 50))
-    rule = random_k(10)
+    rule = select_random_k(10)
     first, second = rule(chunk), rule(chunk)
     assert (first.sum(-1) == 10).all()
     assert not torch.equal(first, second)

@@ -11,9 +11,10 @@ from transformers import DynamicCache
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.methods.last_k import select_last_k
+from toptheta_npu.evaluation.methods.method import Method
+from toptheta_npu.evaluation.methods.random_k import select_random_k
 from toptheta_npu.evaluation.tasks.popularity import PopularityMap, popularity
-from toptheta_npu.fallback.baselines import last_k, random_k
 from toptheta_npu.models import apply_selection
 
 TEXT, ROWS = tokens(1, 60)[0], 12
@@ -26,7 +27,9 @@ def every_method() -> list[Method]:
         kinds.top_theta(table_of(), K, compensated=True),
         kinds.top_theta(table_of(placement="post_softmax"), K, compensated=False),
         kinds.top_theta_capped(table_of(), K, "recent"),
-        Method("random", K, lambda model: apply_selection(model, lambda layer: random_k(K), statistics="summary")),
+        Method(
+            "random", K, lambda model: apply_selection(model, lambda layer: select_random_k(K), statistics="summary")
+        ),
     ]
 
 
@@ -51,7 +54,7 @@ def test_a_map_has_the_rows_that_the_statistics_count(method: Method, group: int
 
 
 def test_a_map_shows_which_rows() -> None:
-    window = Method("window", 5, lambda model: apply_selection(model, lambda layer: last_k(5)))
+    window = Method("window", 5, lambda model: apply_selection(model, lambda layer: select_last_k(5)))
     found = popularity(model_of(), TEXT, window, layer=0, rows=3).wanted
     expected = torch.zeros(3, 60, dtype=torch.int8)
     for row, at in enumerate((57, 58, 59)):

@@ -13,9 +13,11 @@ import torch
 
 from tests.models.tiny import K, model_of, new_model, tokens
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import KeyReads, Method
-from toptheta_npu.evaluation.reads import KeptSpread, ReadCounter, Reads, SamplesRead, summarise
-from toptheta_npu.fallback.baselines import random_k, top_k
+from toptheta_npu.evaluation.methods.method import KeyReads, Method
+from toptheta_npu.evaluation.methods.random_k import select_random_k
+from toptheta_npu.evaluation.methods.top_k import select_top_k
+from toptheta_npu.evaluation.read_counter import ReadCounter, SamplesRead, summarise
+from toptheta_npu.evaluation.reads import KeptSpread, Reads
 from toptheta_npu.models import LayerStatistics, apply_selection, calibrate, sparsify
 from toptheta_npu.models.sparse.statistics import Statistics
 
@@ -51,7 +53,7 @@ def run(kind: Statistics, lengths: Sequence[int], seed: int, k: int = K, **field
     model = new_model(layers=4)
     enter = sparsify(model, table(), k=k, prefill="thresholded", statistics=kind)
     if seed % 2:
-        enter = apply_selection(model, lambda layer: random_k(K, seed=layer), statistics=kind, targets=[K] * 4)
+        enter = apply_selection(model, lambda layer: select_random_k(K, seed=layer), statistics=kind, targets=[K] * 4)
     counter = ReadCounter(Method("any", k, lambda model: enter, **fields))  # type: ignore[arg-type]
     with torch.no_grad(), enter as recording:
         for number, length in enumerate(lengths):
@@ -129,7 +131,7 @@ def test_layers_tell_kept_over_target_the_histogram_and_the_popularity() -> None
 
 def test_large_numbers_share_a_bin_of_the_histogram() -> None:
     model = model_of()
-    with torch.no_grad(), apply_selection(model, lambda layer: top_k(200), statistics="summary") as recording:
+    with torch.no_grad(), apply_selection(model, lambda layer: select_top_k(200), statistics="summary") as recording:
         model(tokens(1, 200))
         counter = ReadCounter(kinds.dense())
         counter.add(recording.summaries())
@@ -159,7 +161,7 @@ def test_a_method_without_a_target_has_no_spread() -> None:
 
 def test_layers_without_rows_read_nothing() -> None:
     model = model_of()
-    with apply_selection(model, lambda layer: top_k(4), statistics="summary") as recording:
+    with apply_selection(model, lambda layer: select_top_k(4), statistics="summary") as recording:
         empty = recording.summaries()
     reads = summarise(empty)
     assert (reads.kept_mean, reads.value_rows_p95, reads.keys_mean, reads.empty_share) == (0, 0, 0, 0)

@@ -11,7 +11,7 @@ from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.methods.kinds import Method
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks import retrieval_prompts
 from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
 from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask

@@ -17,6 +17,7 @@ from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.evaluation import report
 from toptheta_npu.evaluation.comparison import FULL, SHORT, Comparison, Plan
 from toptheta_npu.evaluation.methods import kinds
+from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.workers import ModelWorkers, available_cores
 
@@ -38,7 +39,7 @@ def test_results_are_those_of_one_method_after_the_other(model: LlamaForCausalLM
     task = PerplexityTask(model, windows, 24)
     targets = [8] * 4
 
-    def list_methods() -> list[kinds.Method]:
+    def list_methods() -> list[Method]:
         return [kinds.dense(), kinds.top_k(8, targets), kinds.last_k(8, 12, targets),
                 kinds.random_k(8, 12, 2, targets, 96), kinds.value_mean_only(targets)]  # fmt: skip
 

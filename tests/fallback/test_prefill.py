@@ -1,4 +1,4 @@
-"""Prefill rows are decode steps; padding, causality and chunks; the baselines it is compared with."""
+"""Prefill rows are decode steps; padding, causality and chunks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tests.helpers import probability, threshold_in_gap, tolerance
 from toptheta_npu import incremental_attention_with_stats, prefill_attention
-from toptheta_npu.fallback import baselines, prefill_attention_with_stats
-from toptheta_npu.fallback.prefill import select_and_attend
+from toptheta_npu.fallback import prefill_attention_with_stats
 
 INF = float("inf")
 _SHAPE = {"batch": 2, "heads": 4, "kv_heads": 2, "n": 24, "dim": 16}
@@ -192,69 +191,6 @@ def test_output_is_fresh_and_contiguous_for_strided_inputs() -> None:
 
 
 # Baselines
-
-
-def attend(select: Any, **options: Any) -> tuple[Tensor, Any]:
-    given = prompt()
-    return select_and_attend(given["query"], given["key"], given["value"], select, **options)
-
-
-#: visible keys of every row without padding and with it, [B, Q]
-_VISIBLE = torch.arange(1, 25).expand(2, 24)
-_VISIBLE_PADDED = torch.stack([torch.arange(1, 25), (torch.arange(24) - 4).clamp_min(0) * (torch.arange(24) < 14)])
-
-
-@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-@pytest.mark.parametrize("name", ["top_k", "last_k", "random_k"])
-@pytest.mark.parametrize("k", [1, 5, 23, 24, 100])
-def test_baselines_keep_exactly_k(name: str, k: int, padded: bool) -> None:
-    out, stats = attend(getattr(baselines, name)(k), **(_PADDING if padded else {}))
-    visible = _VISIBLE_PADDED if padded else _VISIBLE
-    assert torch.equal(stats.kept, visible.clamp_max(k)[:, None].expand(2, 4, 24).int())
-    assert out.isfinite().all()
-
-
-def test_top_k_keeps_the_largest_scores() -> None:
-    given = prompt()
-    out, _ = attend(baselines.top_k(3), sdc="none")
-    scores = given["query"] @ given["key"].repeat_interleave(2, dim=1).transpose(2, 3) / 4
-    largest, index = scores[0, 3, 20, :21].topk(3)
-    torch.testing.assert_close(out[0, 3, 20], largest.softmax(0) @ given["value"][0, 1, index])
-
-
-def test_last_k_keeps_the_most_recent_keys() -> None:
-    given = prompt()
-    out, _ = attend(baselines.last_k(4), sdc="none")
-    recent = {name: given[name][1:, :1, 7:11] for name in ("key", "value")}
-    expected = torch.nn.functional.scaled_dot_product_attention(given["query"][1:, :1, 10:11], *recent.values())
-    torch.testing.assert_close(out[1:, :1, 10:11], expected)
-
-
-def test_random_k_draws_anew_per_row_and_repeats_by_seed() -> None:
-    first, again, other = (attend(baselines.random_k(3, seed), sdc="none")[0] for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.allclose(first, other)
-
-
-@pytest.mark.parametrize("tile", [1, 7, 128])
-@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
-def test_dense_and_blasst_at_scale_0_keep_everything(tile: int, padded: bool) -> None:
-    options: dict[str, Any] = _PADDING if padded else {}
-    dense, stats = attend(baselines.dense(), **options)
-    visible = _VISIBLE_PADDED if padded else _VISIBLE
-    assert torch.equal(stats.kept, visible[:, None].expand(2, 4, 24).int())
-    blasst, blasst_stats = attend(baselines.blasst(0.0, tile), **options)
-    assert torch.equal(blasst_stats.kept, stats.kept)
-    assert torch.equal(blasst, dense)
-
-
-def test_blasst_skips_tiles_far_below_the_running_maximum() -> None:
-    """n = 4 and factor 1.2: lambda = 0.3; the tiles of one key have exp(score) 8, 1, 16 and 4."""
-    key = torch.tensor([8.0, 1.0, 16.0, 4.0]).log().view(1, 1, 4, 1)
-    value, query = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4, 1), torch.ones(1, 1, 1, 1)
-    out, stats = select_and_attend(query, key, value, baselines.blasst(1.2, tile=1), scale_value=1.0, sdc="none")
-    assert stats.kept.item() == 2  # 8, then 16: 1/8 and 4/16 lie below 0.3
-    assert out.item() == pytest.approx((8 * 1 + 16 * 3) / 24)
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [(16, 32), (12, 32), (8, 512)], ids=str)

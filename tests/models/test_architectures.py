@@ -13,7 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, Sta
 
 from tests.models.tiny import VOCABULARY, K, left_padded, oracle_attention, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError
-from toptheta_npu.fallback.baselines import dense
+from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import (
     NothingSparsifiedWarning,
     apply_selection,

@@ -182,7 +182,7 @@ def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
     assert len(steps) == 2 * 15 * 2
     assert decoded.lengths.max() == 35
     # the generated tokens are those of top-k attention, so the table of the whole texts is the same
-    from toptheta_npu.fallback.baselines import top_k
+    from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
     from toptheta_npu.models import apply_selection
 
     with apply_selection(model, lambda layer: top_k(K)):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tests.models.tiny import K, model_of, tokens
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.fallback.prefill import row_chunks, select_and_attend
 from toptheta_npu.models import calibrate
 from toptheta_npu.models.calibration import rows as calibration_rows

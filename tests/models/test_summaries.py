@@ -17,7 +17,7 @@ from transformers import DynamicCache
 
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.fallback.layout import count_group_rows, count_wanted_by
 from toptheta_npu.models import LayerStatistics, LayerSummary, apply_selection, calibrate, sparsify
 from toptheta_npu.models.sparse.histogram import Histogram, bin_of, bins_up_to, least_of

@@ -14,7 +14,7 @@ from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.fallback.baselines import top_k
+from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import apply_selection, sparsify
 from toptheta_npu.models.hook.architecture import attention_modules
 

@@ -24,7 +24,7 @@ from transformers.cache_utils import Cache, DynamicLayer, QuantizedLayer
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu.fallback.baselines import dense
+from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import apply_selection, calibrate, sparsify
 from toptheta_npu.models.hook.architecture import attention_modules
 

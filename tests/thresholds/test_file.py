@@ -20,8 +20,6 @@ from toptheta_npu.errors import TopThetaError, TopThetaTypeError, TopThetaValueE
 from toptheta_npu.thresholds import ThresholdTable, file
 from toptheta_npu.thresholds.fingerprint import Fingerprint
 
-SCHEMA_1, SCHEMA_2 = (Path(__file__).parent / "data" / f"schema_{number}.safetensors" for number in (1, 2))
-
 
 def make(value: float = 0.5, **changes: Any) -> ThresholdTable:
     shape = (1, 2, 1, 3)
@@ -195,27 +193,6 @@ def test_deeply_nested_values(saved: Path, content: bytes, field: str, depth: in
     assert outcome_of(saved, joined(outer, tensors)) is None
 
 
-# --- schema 1 -----------------------------------------------------------------------------------------
-
-
-def test_a_file_of_schema_1_is_read(tmp_path: Path) -> None:
-    table = ThresholdTable.load(SCHEMA_1)
-    assert (table.lengths.tolist()[0], table.lengths.tolist()[-1]) == (132, 2560)
-    assert table.fingerprint == "llama-d830f7e83ce055c6973c347b2fbcd5f4"
-    assert table.discarded_statistic == "mean"
-    table.save(tmp_path / "table")
-    assert b'\\"schema\\": 3' in (tmp_path / "table").read_bytes()
-    assert same(ThresholdTable.load(tmp_path / "table"), table)
-
-
-def test_a_file_of_schema_2_is_read(tmp_path: Path) -> None:
-    table = ThresholdTable.load(SCHEMA_2)
-    assert same(table, make())
-    assert table.quantile is None
-    table.save(tmp_path / "table")
-    assert same(ThresholdTable.load(tmp_path / "table"), table)
-
-
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -255,11 +232,7 @@ def test_an_error_says_what_differs(tmp_path: Path, other: Fingerprint | str, di
         ThresholdTable.load(tmp_path / "table", fingerprint=str(other))
 
 
-def test_a_file_of_schema_1_says_who_can_compare_it() -> None:
-    with pytest.raises(TopThetaValueError, match="load it without fingerprint: sparsify compares such a file"):
-        ThresholdTable.load(SCHEMA_1, fingerprint=str(MODEL))
-
-
-def test_a_fingerprint_is_text() -> None:
+def test_a_fingerprint_is_text(tmp_path: Path) -> None:
+    make().save(tmp_path / "table")
     with pytest.raises(TopThetaTypeError, match="fingerprint: expected a str or None, got int"):
-        ThresholdTable.load(SCHEMA_1, fingerprint=5)  # type: ignore[arg-type]
+        ThresholdTable.load(tmp_path / "table", fingerprint=5)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._checks import check_choice
 from ..errors import TopThetaValueError, shown
 from ..thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ..thresholds.checks import DISCARDED_STATISTICS
+from ..thresholds.kinds import DISCARDED_STATISTICS
 from ..thresholds.knots import Integers
 from .arrays import Arrays, Statistic, arrays_of, fill, named, take
 from .assembly import Statistics, assemble, check_complete

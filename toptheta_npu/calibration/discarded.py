@@ -16,8 +16,9 @@ from torch import Tensor
 
 from ..errors import TopThetaValueError
 from ..thresholds import DiscardedStatistic, ThresholdTable
-from ..thresholds.checks import DISCARDED_STATISTICS, DTYPES
+from ..thresholds.checks import DTYPES
 from ..thresholds.file import content_of
+from ..thresholds.kinds import DISCARDED_STATISTICS
 from ..thresholds.knots import Floats, bucket_of, fill_gaps
 from ..thresholds.lookup import Lookup
 from .arrays import Arrays, Statistic, arrays_of, fill, named

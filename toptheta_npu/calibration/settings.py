@@ -8,7 +8,8 @@ from typing import get_args
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
-from ..thresholds.checks import MAX_LENGTH, check_quantile, is_finite_number
+from ..thresholds.checks import check_quantile, is_finite_number
+from ..thresholds.kinds import MAX_LENGTH
 from ..thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 
 #: The paper keeps this many elements in each of the first two layers.

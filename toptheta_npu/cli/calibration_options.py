@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._checks import PLACEMENTS, check_choice
 from ..calibration.settings import CalibrationSettings, check_int, default_layer_k
 from ..errors import TopThetaValueError, shown
-from ..thresholds.checks import ESTIMATORS, MAX_LENGTH
+from ..thresholds.kinds import ESTIMATORS, MAX_LENGTH
 from .layer_k import layer_k_of
 from .loading import Candidate
 

@@ -109,7 +109,7 @@ def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTab
     """The table with the fingerprint of the model in ``folder``."""
     from transformers import AutoConfig
 
-    from ..models.fingerprint import folder_fingerprint
+    from ..models.fingerprint.model import folder_fingerprint
 
     fingerprint = folder_fingerprint(folder)
     config = AutoConfig.from_pretrained(folder).get_text_config()

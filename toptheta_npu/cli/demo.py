@@ -194,7 +194,7 @@ def submit_continuations(
 ) -> list[Future[Continuation]]:
     """Greedy continuations of one prompt, dense and by thresholds, decoded through the operator."""
     from ..evaluation.comparison import LIVE_K
-    from ..evaluation.methods.kinds import DENSER_LAYERS
+    from ..evaluation.methods.method import DENSER_LAYERS
     from ..models import sparsify
 
     options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": tokenizer.pad_token_id}

@@ -285,7 +285,7 @@ def _header(
     from ..evaluation.results import Header
     from ..evaluation.sweep import table_digest
     from ..models import model_fingerprint
-    from ..models.fingerprint import check_table
+    from ..models.fingerprint.model import check_table
 
     for table in plan.tables.values():
         check_table(network, table)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..calibration.settings import check_int
 from ..errors import TopThetaValueError, nearest, shown
 from ..texts import Conventions, Source, collect_windows, find_sources, read_before, was_read
-from ..thresholds.checks import MAX_LENGTH
+from ..thresholds.kinds import MAX_LENGTH
 from .loading import Candidate
 
 if TYPE_CHECKING:

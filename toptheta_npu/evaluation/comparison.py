@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from ..thresholds import ThresholdTable
 from .methods import kinds
-from .methods.kinds import Method
+from .methods.method import Method
 from .tasks.perplexity import PerplexityTask, Result
 from .workers import ModelWorkers
 

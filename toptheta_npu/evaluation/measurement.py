@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..errors import TopThetaValueError
 from ..models.hook.architecture import num_layers
-from .methods.kinds import DENSER_LAYERS, Method
+from .methods.method import DENSER_LAYERS, Method
 from .reads import KeptSpread, LayerReads, Reads
 
 

@@ -20,9 +20,9 @@ from ..calibration.settings import default_layer_k
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
 from .measurement import Measurement, Task
-from .methods.kinds import DENSER_LAYERS, Method
-from .methods.matching import matched_method
-from .methods.names import MethodSpec, make_method
+from .methods.method import DENSER_LAYERS, Method
+from .methods.names import make_method, matched_method
+from .methods.spec import MethodSpec
 from .results import Point, ResultsFile
 from .workers import ModelWorkers
 

@@ -17,7 +17,7 @@ from .caches.context_parallel import ContextParallelCache
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
 from .calibration.shard import calibrate_shard
-from .fingerprint import folder_fingerprint, model_fingerprint
+from .fingerprint.model import folder_fingerprint, model_fingerprint
 from .sparse.drift import DriftControl
 from .sparse.run import SparseRun
 from .sparse.selection import apply_selection

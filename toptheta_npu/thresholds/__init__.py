@@ -6,15 +6,10 @@ per-length tensors on the device of the model by its method ``at``.
 
 from __future__ import annotations
 
+from .at_k import MeanDiscardedMassWarning, ThresholdExtrapolationWarning, ThresholdsAtK
 from .fit import ThresholdFit
-from .lookup import (
-    Extrapolation,
-    LookupForm,
-    MeanDiscardedMassWarning,
-    ThresholdExtrapolationWarning,
-    ThresholdsAtK,
-)
-from .table import DiscardedStatistic, Estimator, Placement, ThresholdTable
+from .kinds import DiscardedStatistic, Estimator, Extrapolation, LookupForm, Placement
+from .table import ThresholdTable
 
 __all__ = [
     "DiscardedStatistic",

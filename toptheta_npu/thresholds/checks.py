@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .kinds import DISCARDED_STATISTICS, ESTIMATORS, MAX_LENGTH, UNITS
 from .knots import MAX_LENGTH_KNOTS
 
-if TYPE_CHECKING:
-    from .table import ThresholdTable
-
-#: The longest row, and the largest k: 16 Mi elements. A table keeps one row of numbers per length on the device.
-MAX_LENGTH = 2**24
-#: What the calibrated discarded mass of a cell is of its rows' masses.
-DISCARDED_STATISTICS = ("geometric_mean", "mean")
-#: Placement of the threshold test, and the unit of theta that goes with it.
-UNITS = {"pre_softmax": "scaled score", "post_softmax": "probability"}
-ESTIMATORS = ("algorithm1", "pooled", "quantile")
 DTYPES = {
     "theta": torch.float32,
     "k": torch.int64,
@@ -32,12 +23,14 @@ DTYPES = {
     "bracket": torch.float32,
 }
 OPTIONAL = {"discarded_mass", "bracket"}
+#: The fields of a table by name.
+Fields = Mapping[str, Any]
 
 
-def check_table(table: ThresholdTable) -> None:
-    """Raises a typed error for the first thing wrong with ``table``."""
+def check_fields(fields: Fields) -> None:
+    """Raise a typed error for the first thing wrong with the fields of a table."""
     for name, dtype in DTYPES.items():
-        value = getattr(table, name)
+        value = fields[name]
         if value is None and name in OPTIONAL:
             continue
         if not isinstance(value, Tensor):
@@ -45,13 +38,13 @@ def check_table(table: ThresholdTable) -> None:
         check_dense(name, value)
         if value.dtype != dtype:
             raise TopThetaTypeError(name, str(dtype), str(value.dtype))
-    _check_header(table)
-    _check_knots("k", table.k)
-    _check_knots("lengths", table.lengths)
-    if len(table.lengths) > MAX_LENGTH_KNOTS:
-        raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(table.lengths)))
-    _check_shapes(table)
-    _check_values(table)
+    _check_header(fields)
+    _check_knots("k", fields["k"])
+    _check_knots("lengths", fields["lengths"])
+    if len(fields["lengths"]) > MAX_LENGTH_KNOTS:
+        raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(fields["lengths"])))
+    _check_shapes(fields)
+    _check_values(fields)
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
@@ -90,34 +83,34 @@ def check_quantile(estimator: str, quantile: object) -> None:
         raise TopThetaValueError("quantile", "a number above 0 and below 1", shown(quantile))
 
 
-def _check_header(table: ThresholdTable) -> None:
+def _check_header(fields: Fields) -> None:
     for name, choices in (("placement", tuple(UNITS)), ("estimator", ESTIMATORS)):
-        if getattr(table, name) not in choices:
-            raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(getattr(table, name)))
-    check_quantile(table.estimator, table.quantile)
-    if not is_finite_number(table.alpha):
-        raise TopThetaValueError("alpha", "a finite number", shown(table.alpha))
-    if not isinstance(table.layer_k, (list, tuple)):
-        raise TopThetaTypeError("layer_k", "a list or tuple of ints", shown(table.layer_k))
-    if not isinstance(table.provenance, Mapping):
-        raise TopThetaTypeError("provenance", "a mapping of str to str", shown(table.provenance))
-    for k in table.layer_k:
+        if fields[name] not in choices:
+            raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(fields[name]))
+    check_quantile(fields["estimator"], fields["quantile"])
+    if not is_finite_number(fields["alpha"]):
+        raise TopThetaValueError("alpha", "a finite number", shown(fields["alpha"]))
+    if not isinstance(fields["layer_k"], (list, tuple)):
+        raise TopThetaTypeError("layer_k", "a list or tuple of ints", shown(fields["layer_k"]))
+    if not isinstance(fields["provenance"], Mapping):
+        raise TopThetaTypeError("provenance", "a mapping of str to str", shown(fields["provenance"]))
+    for k in fields["layer_k"]:
         if type(k) is not int or not 0 <= k <= MAX_LENGTH:
             raise TopThetaValueError("layer_k", f"an int from 0 to {MAX_LENGTH} per layer", shown(k))
-    if not isinstance(table.fingerprint, str):
-        raise TopThetaTypeError("fingerprint", "a str", type(table.fingerprint).__name__)
-    for key, value in table.provenance.items():
+    if not isinstance(fields["fingerprint"], str):
+        raise TopThetaTypeError("fingerprint", "a str", type(fields["fingerprint"]).__name__)
+    for key, value in fields["provenance"].items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TopThetaTypeError("provenance", "str to str", f"{shown(key)}: {shown(value)}", "convert with str()")
-    _check_statistic(table)
+    _check_statistic(fields)
 
 
-def _check_statistic(table: ThresholdTable) -> None:
-    statistic = table.discarded_statistic
+def _check_statistic(fields: Fields) -> None:
+    statistic = fields["discarded_statistic"]
     if statistic is not None and statistic not in DISCARDED_STATISTICS:
         expected = f"one of {', '.join(DISCARDED_STATISTICS)}, or None"
         raise TopThetaValueError("discarded_statistic", expected, shown(statistic))
-    if statistic is not None and table.discarded_mass is None:
+    if statistic is not None and fields["discarded_mass"] is None:
         raise TopThetaValueError("discarded_statistic", "None without discarded_mass", repr(statistic))
 
 
@@ -130,14 +123,14 @@ def _check_knots(name: str, knots: Tensor) -> None:
         raise TopThetaValueError(name, f"numbers up to {MAX_LENGTH}", str(int(knots[-1])))
 
 
-def _check_shapes(table: ThresholdTable) -> None:
-    if table.theta.ndim != 4:
-        got = f"shape {tuple(table.theta.shape)}"
-        raise TopThetaValueError("theta", "four dimensions [K, L, Hq, R]", got)
-    _, layers, heads, _ = table.theta.shape
+def _check_shapes(fields: Fields) -> None:
+    theta: Tensor = fields["theta"]
+    if theta.ndim != 4:
+        raise TopThetaValueError("theta", "four dimensions [K, L, Hq, R]", f"shape {tuple(theta.shape)}")
+    _, layers, heads, _ = theta.shape
     if not layers or not heads:
-        raise TopThetaValueError("theta", "at least one layer and head", f"shape {tuple(table.theta.shape)}")
-    full = (len(table.k), layers, heads, len(table.lengths))
+        raise TopThetaValueError("theta", "at least one layer and head", f"shape {tuple(theta.shape)}")
+    full = (len(fields["k"]), layers, heads, len(fields["lengths"]))
     shapes = {
         "theta": full,
         "std": full,
@@ -146,29 +139,31 @@ def _check_shapes(table: ThresholdTable) -> None:
         "bracket": (2, *full),
     }
     for name, want in shapes.items():
-        tensor = getattr(table, name)
+        tensor = fields[name]
         if tensor is not None and tensor.shape != want:
             raise TopThetaValueError(name, f"shape {want}", str(tuple(tensor.shape)))
-    if len(table.layer_k) != layers:
-        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer", str(len(table.layer_k)))
+    if len(fields["layer_k"]) != layers:
+        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer", str(len(fields["layer_k"])))
 
 
-def _check_values(table: ThresholdTable) -> None:
+def _check_values(fields: Fields) -> None:
+    theta: Tensor = fields["theta"]
+    counts: Tensor = fields["counts"]
     for name in ("theta", "std", "discarded_mass", "bracket"):
-        tensor = getattr(table, name)
+        tensor = fields[name]
         if tensor is None:
             continue
         if bool(tensor.isnan().any()):
             raise TopThetaValueError(name, "numbers", "NaN", "calibrate again")
         if name != "theta" and not bool(((tensor >= 0) & (tensor < math.inf)).all()):
             raise TopThetaValueError(name, "finite numbers of at least 0", "others")
-    if table.placement == "post_softmax" and bool((table.theta > 1).any()):
+    if fields["placement"] == "post_softmax" and bool((theta > 1).any()):
         raise TopThetaValueError(
-            "theta", "probabilities of at most 1", str(table.theta.max().item()), "calibrate with a smaller alpha"
+            "theta", "probabilities of at most 1", str(theta.max().item()), "calibrate with a smaller alpha"
         )
-    if bool((table.counts < 0).any()):
-        raise TopThetaValueError("counts", "numbers of at least 0", str(int(table.counts.min())))
-    unfounded = ~(table.counts > 0).any(dim=-1) & (table.theta > -math.inf).any(dim=-1).any(dim=0)
+    if bool((counts < 0).any()):
+        raise TopThetaValueError("counts", "numbers of at least 0", str(int(counts.min())))
+    unfounded = ~(counts > 0).any(dim=-1) & (theta > -math.inf).any(dim=-1).any(dim=0)
     if bool(unfounded.any()):
         layer, head = unfounded.nonzero()[0].tolist()
         raise TopThetaValueError(

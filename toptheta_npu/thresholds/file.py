@@ -1,30 +1,25 @@
-"""The table's own file: safetensors with a JSON header and a checksum, read strictly and written atomically.
-
-Schema 3 has the quantile of that estimator. Schema 2 does not, and schema 1 has neither a checksum nor the statistic
-behind the discarded mass. All are read.
-"""
+"""The table's own file: safetensors with a JSON header and a checksum, read strictly and written atomically."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .._files import file_error, read_bytes, write_atomically
 from .._sealed import TABLE_KEY, Header, Kind, Tensors, checksum, seal, unseal
 from ..errors import shortened
-from .checks import DTYPES, OPTIONAL, UNITS
+from .checks import DTYPES, OPTIONAL
+from .grid import ThresholdGrid
+from .kinds import UNITS
 from .text_lines import form_of
-
-if TYPE_CHECKING:
-    from .table import ThresholdTable
 
 #: Larger files are not read: 4 GiB, several times what a table for the largest models takes.
 MAX_FILE_BYTES = 2**32
 
 METADATA_KEY = TABLE_KEY
-_SCHEMA_1: dict[str, type | tuple[type, ...]] = {
+_FIELDS: dict[str, type | tuple[type, ...]] = {
     "schema": int,
     "placement": str,
     "unit": str,
@@ -33,22 +28,22 @@ _SCHEMA_1: dict[str, type | tuple[type, ...]] = {
     "layer_k": list,
     "fingerprint": str,
     "provenance": dict,
+    "discarded_statistic": (str, type(None)),
+    "checksum": str,
+    "quantile": (float, type(None)),
 }
-_SCHEMA_2 = {**_SCHEMA_1, "discarded_statistic": (str, type(None)), "checksum": str}
-_SCHEMA_3 = {**_SCHEMA_2, "quantile": (float, type(None))}
-_SCHEMAS = {1: _SCHEMA_1, 2: _SCHEMA_2, 3: _SCHEMA_3}
-_KIND = Kind("a threshold table", METADATA_KEY, _SCHEMAS, "calibrate the model again")
+_KIND = Kind("a threshold table", METADATA_KEY, {3: _FIELDS}, "calibrate the model again")
 
 __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_table", "save_table"]
 
 
-def save_table(table: ThresholdTable, path: str | Path) -> None:
+def save_table(table: ThresholdGrid, path: str | Path) -> None:
     """The work of ``ThresholdTable.save``."""
     header, tensors = content_of(table)
     write_atomically(path, seal(_KIND, {**header, "unit": table.unit}, tensors))
 
 
-def content_of(table: ThresholdTable) -> tuple[Header, Tensors]:
+def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
     """What makes up a table: ``ThresholdTable(**header, **tensors)`` is the same."""
     header = {
         "placement": table.placement,
@@ -81,9 +76,7 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         expected = f"one of the placements and units {UNITS}"
         raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _KIND.again)
     _check_tensors(path, tensors)
-    if header.pop("schema") == 1:
-        header["discarded_statistic"] = "mean" if "discarded_mass" in tensors else None
-    del header["unit"]
+    del header["schema"], header["unit"]
     return header, tensors
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,11 +11,9 @@ from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import check_dense
+from .grid import ThresholdGrid
+from .kinds import Placement
 from .knots import Floats, Integers
-
-if TYPE_CHECKING:
-    from .table import Placement, ThresholdTable
-
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -86,7 +83,7 @@ def _checked_lengths(lengths: Tensor | Sequence[int]) -> Integers:
     return numbers
 
 
-def fit_table(table: ThresholdTable) -> ThresholdFit:
+def fit_table(table: ThresholdGrid) -> ThresholdFit:
     """Least squares with the calibration counts as weights, one problem per (k, layer, head)."""
     lengths = table.lengths.numpy()
     basis = _basis(table.placement, lengths)

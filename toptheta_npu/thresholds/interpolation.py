@@ -10,23 +10,21 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .fit import ThresholdFit, theta_of
+from .grid import ThresholdGrid
 from .knots import Floats, Integers, Places
-
-if TYPE_CHECKING:
-    from .table import ThresholdTable
 
 # The scratch of a pass stays in the second-level cache.
 _ROWS_PER_PASS = 3 * 2**12
 
 
-def first_usable(table: ThresholdTable) -> Integers:
+def first_usable(table: ThresholdGrid) -> Integers:
     """Per k and layer the index of the first length above the effective k: int64 [K, L], R where there is none."""
     targets = np.array([table.layer_targets(k) for k in table.k.tolist()])
     return np.searchsorted(table.lengths.numpy(), targets, side="right")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._outputs import Drawing, save_figures
 from .summary import shown_lengths
-
-if TYPE_CHECKING:
-    from .table import ThresholdTable
+from .table import ThresholdTable
 
 #: What `save_plots` may write.
 FILES = ("theta_length.png", "theta_k.png")

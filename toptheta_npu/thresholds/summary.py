@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import TopThetaValueError, shown
-
-if TYPE_CHECKING:
-    from .table import ThresholdTable
+from .table import ThresholdTable
 
 _SHOWN_LENGTHS = 4
 

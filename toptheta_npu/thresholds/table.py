@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from .._files import file_error
-from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shown
-from .checks import DTYPES, UNITS, check_table
+from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError
+from .at_k import ThresholdsAtK
 from .file import read_table, save_table
-from .fingerprint import differences, is_schema_1
+from .fingerprint import differences
 from .fit import ThresholdFit, fit_table
-from .lookup import Extrapolation, Lookup, LookupForm, ThresholdsAtK
+from .grid import ThresholdGrid
+from .kinds import UNITS, Estimator, Extrapolation, LookupForm, Placement
+from .lookup import Lookup
 from .targets import Target
 from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
 
-Placement = Literal["pre_softmax", "post_softmax"]
-Estimator = Literal["algorithm1", "pooled", "quantile"]
-DiscardedStatistic = Literal["geometric_mean", "mean"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class ThresholdTable:
+class ThresholdTable(ThresholdGrid):
     """Thresholds at knots of k and of row length (paper, section 3.1), checked and fixed at construction.
 
     Tensors are copied to the CPU; treat them as read-only.
@@ -68,32 +65,6 @@ class ThresholdTable:
         tensor([  -inf, 0.5000, 0.7297, 1.0000])
     """
 
-    theta: Tensor
-    k: Tensor
-    lengths: Tensor
-    counts: Tensor
-    std: Tensor
-    placement: Placement
-    estimator: Estimator
-    alpha: float
-    layer_k: Sequence[int]
-    fingerprint: str
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    discarded_mass: Tensor | None = None
-    bracket: Tensor | None = None
-    discarded_statistic: DiscardedStatistic | None = None
-    quantile: float | None = None
-
-    def __post_init__(self) -> None:
-        check_table(self)
-        object.__setattr__(self, "layer_k", tuple(self.layer_k))
-        object.__setattr__(self, "provenance", dict(self.provenance))
-        for name in DTYPES:
-            tensor = getattr(self, name)
-            if tensor is not None:
-                copy = tensor.detach().to("cpu", copy=True).contiguous()
-                object.__setattr__(self, name, copy)
-
     def __repr__(self) -> str:
         estimator = self.estimator if self.quantile is None else f"{self.estimator} {self.quantile:g}"
         return (
@@ -101,36 +72,6 @@ class ThresholdTable:
             f"{self.num_layers} layers x {self.num_heads} heads, lengths {int(self.lengths[0])} to "
             f"{int(self.lengths[-1])} ({len(self.lengths)} knots))"
         )
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers, L."""
-        return self.theta.shape[1]
-
-    @property
-    def num_heads(self) -> int:
-        """Number of query heads per layer, Hq."""
-        return self.theta.shape[2]
-
-    @property
-    def unit(self) -> str:
-        """The unit of theta: ``"scaled score"`` or ``"probability"``."""
-        return UNITS[self.placement]
-
-    def layer_targets(self, k: int) -> list[int]:
-        """Elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.
-
-        Raises:
-            TopThetaTypeError: ``k`` is not an int.
-            TopThetaValueError: ``k`` is outside the calibrated knots.
-        """
-        if type(k) is not int:
-            raise TopThetaTypeError("k", "an int", shown(k))
-        low, high = int(self.k[0]), int(self.k[-1])
-        if not low <= k <= high:
-            known = f"{low}, the calibrated k" if low == high else f"{low} to {high}, the calibrated range"
-            raise TopThetaValueError("k", known, shown(k), f"calibrate with k={shown(k)} among the knots")
-        return [max(k, layer_k) for layer_k in self.layer_k]
 
     def at(
         self,
@@ -358,7 +299,5 @@ def _check_model(path: str | Path, wanted: str, found: str) -> None:
     if not different:
         return
     remedy = "calibrate this model, or load the file that belongs to it"
-    if is_schema_1(found) and not is_schema_1(wanted):
-        remedy = "load it without fingerprint: sparsify compares such a file with its model by the earlier formula"
     got = f"those of {found}, which differs in {' and '.join(different)}"
     raise file_error(path, f"thresholds of the model {wanted}", got, remedy)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .checks import MAX_LENGTH
+from .grid import ThresholdGrid
+from .kinds import MAX_LENGTH
 from .knots import Integers
-
-if TYPE_CHECKING:
-    from .table import ThresholdTable
-
 
 #: Elements to keep per row unless the caller says otherwise.
 DEFAULT_K = 128
@@ -35,7 +31,7 @@ class Target:
     target_kept: float | None = None
     dense_below: int = 0
 
-    def check(self, table: ThresholdTable, longest: int) -> None:
+    def check(self, table: ThresholdGrid, longest: int) -> None:
         """Raises a typed error unless ``table`` answers this for rows of up to ``longest`` keys."""
         if (self.k is None) == (self.target_kept is None):
             got = "neither" if self.k is None else f"k={shown(self.k)} and target_kept={shown(self.target_kept)}"
@@ -54,7 +50,7 @@ class Target:
                 str(self.dense_below), f"pass max_length={self.dense_below} or more",
             )  # fmt: skip
 
-    def _check_share(self, table: ThresholdTable, longest: int) -> None:
+    def _check_share(self, table: ThresholdGrid, longest: int) -> None:
         share = self.target_kept
         if type(share) not in (int, float):
             raise TopThetaTypeError("target_kept", "a number", shown(share))
@@ -72,13 +68,13 @@ class Target:
                 "the thresholds of that length",
             )  # fmt: skip
 
-    def of(self, lengths: Integers, table: ThresholdTable) -> Integers:
+    def of(self, lengths: Integers, table: ThresholdGrid) -> Integers:
         """Elements to keep in rows of ``lengths`` [N], before a layer's minimum: int64 [N]."""
         if self.target_kept is None:
             return np.full(len(lengths), self.k, dtype=np.int64)
         share = np.rint(self.target_kept * lengths.astype(np.float64)).astype(np.int64)
         return np.clip(share, int(table.k[0]), int(table.k[-1]))
 
-    def least(self, table: ThresholdTable) -> int:
+    def least(self, table: ThresholdGrid) -> int:
         """The fewest elements that a row aims at, before a layer's minimum."""
         return int(table.k[0]) if self.k is None else self.k

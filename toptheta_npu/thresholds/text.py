@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from .._files import file_error, write_atomically
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .checks import MAX_LENGTH
 from .fit import line_of, theta_of
+from .grid import ThresholdGrid
+from .kinds import MAX_LENGTH
 from .knots import (
     MAX_LENGTH_KNOTS,
     Integers,
@@ -22,13 +23,12 @@ from .knots import (
     fill_gaps,
     length_knots,
 )
+from .lookup import Lookup
+from .targets import Target
 from .text_lines import CSV_HEADER, Line, Lines, parse_csv, parse_sdc, parse_text
 
-if TYPE_CHECKING:
-    from .table import ThresholdTable
 
-
-def write_text(table: ThresholdTable, path: str | Path, k: int) -> None:
+def write_text(table: ThresholdGrid, path: str | Path, k: int) -> None:
     """The work of ``ThresholdTable.export_text``."""
     targets = table.layer_targets(k)
     lines = [
@@ -38,7 +38,7 @@ def write_text(table: ThresholdTable, path: str | Path, k: int) -> None:
     write_atomically(path, "".join(lines).encode())
 
 
-def write_csv(table: ThresholdTable, path: str | Path, k: int) -> None:
+def write_csv(table: ThresholdGrid, path: str | Path, k: int) -> None:
     """The work of ``ThresholdTable.export_csv``."""
     lines = [CSV_HEADER + "\n"]
     lines += [f"{layer},{head},{length},{theta!s}\n" for layer, head, _, length, theta in _entries(table, k)]
@@ -46,9 +46,9 @@ def write_csv(table: ThresholdTable, path: str | Path, k: int) -> None:
     write_atomically(path, gzip.compress("".join(lines).encode(), mtime=0))
 
 
-def write_sdc(table: ThresholdTable, path: str | Path, k: int) -> None:
+def write_sdc(table: ThresholdGrid, path: str | Path, k: int) -> None:
     """The work of ``ThresholdTable.export_sdc_text``."""
-    mass = table.at(k).discarded_mass
+    mass = Lookup(table).at(Target(k)).discarded_mass
     if mass is None:
         remedy = "run calibrate_discarded_mass, or add one with with_sdc_text"
         raise TopThetaValueError("discarded_mass", "a table calibrated with it", "None", remedy)
@@ -114,7 +114,7 @@ def _least_by_layer(layer_k: Sequence[int] | Mapping[int, int] | None) -> dict[i
     return least
 
 
-def read_sdc(path: str | Path, table: ThresholdTable) -> Tensor:
+def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
     """The discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
 
     Raises:
@@ -124,7 +124,7 @@ def read_sdc(path: str | Path, table: ThresholdTable) -> Tensor:
     if len(table.k) != 1:
         remedy = "the file is of one k: export that k as th.txt, and read both files"
         raise TopThetaValueError("table", "a table of one k", shown(table.k.tolist()), remedy)
-    lines = parse_sdc(path, table)
+    lines = parse_sdc(path, table.layer_targets(int(table.k[0])), table.num_heads)
     lengths = table.lengths.numpy()
     mass = np.zeros(table.theta.shape[1:])
     known = np.zeros(mass.shape, dtype=np.bool_)
@@ -137,9 +137,9 @@ def read_sdc(path: str | Path, table: ThresholdTable) -> Tensor:
     return torch.from_numpy(np.where(wanted, filled, 0.0).astype(np.float32))[None]
 
 
-def _entries(table: ThresholdTable, k: int) -> Iterator[tuple[int, int, int, int, np.float32]]:
+def _entries(table: ThresholdGrid, k: int) -> Iterator[tuple[int, int, int, int, np.float32]]:
     """Layer, head, index of the length, length and threshold of every row that is not dense."""
-    thresholds = table.at(k)
+    thresholds = Lookup(table, discarded_mass=False).at(Target(k))
     lengths: list[int] = table.lengths.tolist()
     for layer in range(table.num_layers):
         theta = thresholds.theta[layer][table.lengths].numpy()

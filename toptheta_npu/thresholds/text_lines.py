@@ -7,17 +7,14 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .._files import file_error, read_bytes
 from ..errors import TopThetaValueError, shortened
-from .checks import MAX_LENGTH
-
-if TYPE_CHECKING:
-    from .table import ThresholdTable
+from .kinds import MAX_LENGTH
 
 CSV_HEADER = "layer,head,seq_len,threshold"
 _FORM = "L<layer>_H<head>:<length> <threshold> <samples> <k>"
@@ -101,14 +98,13 @@ def parse_csv(path: str | Path, k: int, layer_k: Mapping[int, int]) -> Lines:
     return _parse(path, lines, _CSV_LINE, _CSV_FORM, check)
 
 
-def parse_sdc(path: str | Path, table: ThresholdTable) -> Lines:
-    """The lines of a sdc.txt file, which belongs to ``table``, of one k."""
-    targets = table.layer_targets(int(table.k[0]))
+def parse_sdc(path: str | Path, targets: Sequence[int], heads: int) -> Lines:
+    """The lines of a sdc.txt file, for a table of one k with these ``targets`` per layer and so many ``heads``."""
 
     def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
-        if layer >= table.num_layers or head >= table.num_heads:
+        if layer >= len(targets) or head >= heads:
             got = f"L{layer}_H{head}"
-            raise TopThetaValueError(where, f"{table.num_layers} layers x {table.num_heads} heads", got)
+            raise TopThetaValueError(where, f"{len(targets)} layers x {heads} heads", got)
         if not 0 <= line.value < math.inf:
             raise TopThetaValueError(where, "a finite mass of at least 0", str(line.value), "calibrate again")
         if length <= targets[layer]:

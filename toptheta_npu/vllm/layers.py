@@ -179,7 +179,7 @@ def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | Non
         raise TopThetaNotImplementedError(
             str(settings.table), "a table of schema 2 or later, which names its model part by part", "schema 1", remedy
         )
-    from ..models.fingerprint import folder_fingerprint  # brings transformers
+    from ..models.fingerprint.model import folder_fingerprint
 
     found = folder_fingerprint(folder)
     different = differences(found, table.fingerprint)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..._outputs import Drawing
-from ..methods.kinds import DENSER_LAYERS
+from ..methods.method import DENSER_LAYERS
 from ..reads import LayerReads
 from ..tasks.popularity import PopularityMap
 from .style import (

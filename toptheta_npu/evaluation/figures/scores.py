@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..._outputs import Drawing
 from ...errors import TopThetaValueError
 from ..measurement import Measurement
-from ..methods.names import MethodSpec, parse_method
+from ..methods.method import Compensation
+from ..methods.names import parse_method
+from ..methods.spec import MethodSpec
 from ..results import Point
 from ..summary import Change, change, key_value_share, score, score_name
 from .style import (
@@ -39,7 +40,6 @@ from .style import (
 _NO_LOSS = 1.0
 _WIDE = 20.0
 _BAR = 0.8
-_NOT_COMPENSATIONS = ("selection", "layer_k", "page", "tile", "keep")
 
 
 class _Place(NamedTuple):
@@ -171,15 +171,13 @@ _Ablations = dict[str, dict[str, list[Measured]]]
 def _ablations(points: Sequence[Measured]) -> _Ablations:
     """By method and thresholds, and in these by compensation: the points, where there is more than one compensation."""
     found: dict[tuple[MethodSpec, str | None], dict[str, list[Measured]]] = {}
-    names: dict[tuple[MethodSpec, str | None], str] = {}
     for point, measurement in points:
         spec = _spec_of(point)
-        if spec is None or spec.sdc is None or point.k is None:
+        if spec is None or "sdc" not in spec.options or point.k is None:
             continue
-        base = (replace(spec, sdc=None, vmc=None, gamma=None), point.table)
-        found.setdefault(base, {}).setdefault(_compensation(spec), []).append((point, measurement))
-        options = replace(parse_method(spec.name), **{name: getattr(spec, name) for name in _NOT_COMPENSATIONS})
-        names[base] = f"{options.text}{f', {point.table}' if point.table else ''}"
+        base = (spec.compensated_by_default, point.table)
+        found.setdefault(base, {}).setdefault(_compensation(spec.compensation), []).append((point, measurement))
+    names = {base: f"{base[0].text}{f', {base[1]}' if base[1] else ''}" for base in found}
     return {names[base]: bars for base, bars in found.items() if len(bars) > 1}
 
 
@@ -191,10 +189,10 @@ def _spec_of(point: Point) -> MethodSpec | None:
         return None
 
 
-def _compensation(spec: MethodSpec) -> str:
-    gamma = f" {spec.gamma:g}" if spec.sdc == "exp_threshold" else ""
-    words = [] if spec.sdc == "none" else [f"{spec.sdc} SDC{gamma}"]
-    return " + ".join([*words, *(["VMC"] if spec.vmc else [])]) or "neither"
+def _compensation(found: Compensation) -> str:
+    gamma = f" {found.gamma:g}" if found.sdc == "exp_threshold" else ""
+    words = [] if found.sdc == "none" else [f"{found.sdc} SDC{gamma}"]
+    return " + ".join([*words, *(["VMC"] if found.vmc else [])]) or "neither"
 
 
 def _changes(bars: Mapping[str, Sequence[Measured]], dense: Measurement) -> dict[str, dict[int, Change]]:

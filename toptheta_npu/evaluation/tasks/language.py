@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 
 from ...errors import TopThetaValueError
 from ..measurement import Measurement, check_layers
-from ..methods.kinds import Method
-from ..reads import ReadCounter
+from ..methods.method import Method
+from ..read_counter import ReadCounter
 from .harness.lookup import check_code, find_task, load_task
 from .harness.model import harness_model
 from .harness.scores import details_of, scores_of

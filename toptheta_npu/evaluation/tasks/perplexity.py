@@ -18,8 +18,9 @@ from transformers import PreTrainedModel
 
 from ...errors import TopThetaValueError
 from ..measurement import Measurement, check_layers
-from ..methods.kinds import Method
-from ..reads import KeptSpread, ReadCounter, Reads
+from ..methods.method import Method
+from ..read_counter import ReadCounter
+from ..reads import KeptSpread, Reads
 from ..workers import share_weights
 from .popularity import popularity as popularity_map
 from .prefix import Prefix, run_prefix

@@ -20,7 +20,7 @@ from ...models.hook.architecture import attention_modules, num_heads, num_key_va
 from ...models.hook.attention import STATE, AttentionCall, LayerState, Rule
 from ...models.sparse.selection import SelectionRule
 from ...models.sparse.threshold_rule import ThresholdRule
-from ..methods.kinds import Method
+from ..methods.method import Method
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ from ..._checks import PrefillMode, check_choice
 from ...errors import TopThetaValueError
 from .. import corpus
 from ..measurement import Measurement, check_layers
-from ..methods.kinds import Method
-from ..reads import ReadCounter
+from ..methods.method import Method
+from ..read_counter import ReadCounter
 from ..workers import share_weights
 from . import retrieval_prompts
 from .prefix import Prefix, run_prefix, score_all

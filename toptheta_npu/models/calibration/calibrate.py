@@ -12,8 +12,8 @@ from ..._checks import check_choice
 from ...calibration import Calibrator
 from ...calibration.state import Part
 from ...thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
-from ...thresholds.checks import DISCARDED_STATISTICS
-from ..fingerprint import check_table
+from ...thresholds.kinds import DISCARDED_STATISTICS
+from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers
 from ..hook.attach import check_model
 from ..hook.attention import AttentionCall

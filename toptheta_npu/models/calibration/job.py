@@ -21,8 +21,8 @@ from ...calibration.settings import check_int
 from ...calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
 from ...thresholds import Estimator, Placement
-from ...thresholds.checks import MAX_LENGTH
-from ..fingerprint import model_fingerprint
+from ...thresholds.kinds import MAX_LENGTH
+from ..fingerprint.model import model_fingerprint
 from ..hook.architecture import num_heads, num_layers, sliding_layers
 from ..hook.attach import check_model, check_switches
 from ..hook.attention import AttentionCall

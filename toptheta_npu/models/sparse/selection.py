@@ -32,7 +32,7 @@ def apply_selection(
     """Runs all rows of ``model``, prompts and decode steps alike, under one selection rule per layer.
 
     For comparisons: the attention, the compensations and the counts are those of a thresholded prefill,
-    only the rule differs (`toptheta_npu.fallback.baselines` has some). It saves nothing.
+    only the rule differs (`toptheta_npu.evaluation.methods` has some). It saves nothing.
 
     Args:
         model: as in `sparsify`.
@@ -53,18 +53,18 @@ def apply_selection(
 
     Example:
         >>> import torch, toptheta_npu.models as models
-        >>> from toptheta_npu.fallback.baselines import top_k
+        >>> from toptheta_npu.evaluation.methods.top_k import select_top_k
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> model = LlamaForCausalLM(LlamaConfig(
         ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
-        >>> with torch.no_grad(), models.apply_selection(model, lambda layer: top_k(4), statistics=True) as run:
+        >>> with torch.no_grad(), models.apply_selection(model, lambda layer: select_top_k(4), statistics=True) as run:
         ...     logits = model(torch.randint(50, (1, 10))).logits
         >>> run.statistics()[1].kept[:, 0].tolist()
         [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
     """
     if not callable(select_for_layer):
         raise TopThetaTypeError(
-            "select_for_layer", "a function of the layer", repr(select_for_layer), "pass lambda layer: top_k(64)"
+            "select_for_layer", "a function of the layer", repr(select_for_layer), "pass lambda layer: select_top_k(64)"
         )
     check_switches(vmc=vmc)
     kind = checked_statistics(statistics)
@@ -80,7 +80,7 @@ def apply_selection(
         if not callable(select):
             raise TopThetaTypeError(
                 "select_for_layer", f"a function that returns a rule for layer {layer}", repr(select),
-                "toptheta_npu.fallback.baselines has some",
+                "toptheta_npu.evaluation.methods has some",
             )  # fmt: skip
         return SelectionRule(select, sdc, vmc, None if recorders is None else recorders[layer])
 

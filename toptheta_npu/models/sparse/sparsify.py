@@ -25,7 +25,7 @@ from ...thresholds import (
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, Target
 from ..caches.rows import ForwardRows
-from ..fingerprint import check_table
+from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
 from .device_thresholds import DeviceThresholds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 from ..._checks import PrefillMode, Sdc
 from ...distributed import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
-from ...fallback.baselines import above_threshold
 from ...fallback.prefill import RowChunk, Selector, prefill_attention_with_stats
 from ...operator import (
     incremental_attention,
@@ -149,8 +147,8 @@ class ThresholdRule:
 
         def select(chunk: RowChunk) -> Tensor:
             thresholds = self._thresholds.on(chunk.scores.device)
-            of_rows = partial(thresholds.rows, self._layer)
-            return above_threshold(of_rows, thresholds.placement)(chunk)
+            theta = thresholds.rows(self._layer, chunk.n[:, 0]).transpose(1, 2)
+            return chunk.above(theta, thresholds.placement)
 
         return select
 

@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toptheta_npu.fallback import baselines
+from toptheta_npu.evaluation.methods.blasst import select_tiles
+from toptheta_npu.evaluation.methods.blocks import block_sizes
+from toptheta_npu.evaluation.methods.pages import page_rank, select_pages
+from toptheta_npu.evaluation.methods.selecting import group_union
+from toptheta_npu.evaluation.methods.top_k import select_top_k
 from toptheta_npu.fallback.prefill import RowChunk, Selector, row_chunks, select_and_attend
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 8
@@ -65,20 +69,20 @@ def blasst_of_row(scores: list[float], factor: float, tile: int) -> list[int]:
 )
 def test_blasst_on_a_row_by_hand(factor: float, kept: list[int]) -> None:
     scores = torch.tensor([4, 2, 1, 0.5, 32, 8, 2, 4]).log().tolist()
-    assert kept_by(baselines.blasst(factor, tile=2), scored(scores)) == kept
+    assert kept_by(select_tiles(factor, tile=2), scored(scores)) == kept
 
 
 def test_blasst_depends_on_the_order_of_the_tiles() -> None:
     """A small tile is kept before the large one, at whose sight it would be skipped."""
-    rule = baselines.blasst(2.0, tile=1)  # n = 4: lambda = 0.5
+    rule = select_tiles(2.0, tile=1)  # n = 4: lambda = 0.5
     assert kept_by(rule, scored(torch.tensor([1.0, 2.0, 4.0, 8.0]).log().tolist())) == [0, 1, 2, 3]
     assert kept_by(rule, scored(torch.tensor([8.0, 4.1, 2.0, 1.0]).log().tolist())) == [0, 1]
 
 
 def test_the_last_tile_of_blasst_may_be_incomplete() -> None:
     scores = [3.0, 0.0, 0.0, -9.0, 3.5]
-    assert kept_by(baselines.blasst(1.0, tile=2), scored(scores)) == [0, 1, 4]
-    assert kept_by(baselines.blasst(1.0, tile=3), scored(scores)) == [0, 1, 2, 3, 4]
+    assert kept_by(select_tiles(1.0, tile=2), scored(scores)) == [0, 1, 4]
+    assert kept_by(select_tiles(1.0, tile=3), scored(scores)) == [0, 1, 2, 3, 4]
 
 
 @given(
@@ -90,7 +94,7 @@ def test_blasst_follows_the_kernel_row_by_row(length: int, start: int, tile: int
     query, key, _ = inputs(length, seed)
     starts = torch.tensor([0, min(start, length - 1)])
     (chunk,) = row_chunks(3 * query, key, key_start=starts)
-    kept = baselines.blasst(factor, tile)(chunk)
+    kept = select_tiles(factor, tile)(chunk)
     for b, h, r, first, n in visible_rows(chunk):
         scores = chunk.scores[b, h, r, first : first + n].tolist()
         assert kept[b, h, r, first : first + n].nonzero().flatten().tolist() == blasst_of_row(scores, factor, tile)
@@ -123,12 +127,12 @@ def test_pages_are_those_of_plain_loops(count: int, page: int, padded: bool) -> 
         for garbage in (key, value):
             garbage[0, :, :3], garbage[1, :, :6], garbage[1, :, 23:] = math.nan, math.inf, math.nan
     (chunk,) = row_chunks(query, key, **options)
-    kept = baselines.pages(count, page)(chunk)
+    kept = select_pages(count, page)(chunk)
     for b, h, r, first, n in visible_rows(chunk):
         keys = key[b, h * KV_HEADS // HEADS, first : first + n]
         expected = pages_of_row(query[b, h, r], keys, count, page)
         assert kept[b, h, r, first : first + n].nonzero().flatten().tolist() == expected
-    assert select_and_attend(query, key, value, baselines.pages(count, page), **options)[0].isfinite().all()
+    assert select_and_attend(query, key, value, select_pages(count, page), **options)[0].isfinite().all()
 
 
 def test_pages_by_hand() -> None:
@@ -137,13 +141,13 @@ def test_pages_by_hand() -> None:
     query = torch.tensor([1.0, -1.0]).view(1, 1, 1, 2)
     (chunk,) = row_chunks(query, key, scale_value=1.0)
     # scores 1 1 | .5 .5 | 0; bounds 1 + 1 and 1.5 - 1
-    assert baselines.page_rank(chunk, 2)[0, 0, 0].tolist() == [1, 2, 0]
-    assert kept_by(baselines.pages(1, page=2), chunk) == [4]
-    assert kept_by(baselines.pages(2, page=2), chunk) == [0, 1, 4]
-    assert kept_by(baselines.pages(3, page=2), chunk) == [0, 1, 2, 3, 4]
+    assert page_rank(chunk, 2)[0, 0, 0].tolist() == [1, 2, 0]
+    assert kept_by(select_pages(1, page=2), chunk) == [4]
+    assert kept_by(select_pages(2, page=2), chunk) == [0, 1, 4]
+    assert kept_by(select_pages(3, page=2), chunk) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("rule", [baselines.pages(2, page=4), baselines.blasst(1.0, tile=4)], ids=["pages", "blasst"])
+@pytest.mark.parametrize("rule", [select_pages(2, page=4), select_tiles(1.0, tile=4)], ids=["pages", "blasst"])
 def test_a_row_sees_neither_the_future_nor_padding(rule: Selector) -> None:
     """Every row keeps what it keeps as the last row, without padding in front."""
     length, start = 21, 5
@@ -162,7 +166,7 @@ def test_a_row_sees_neither_the_future_nor_padding(rule: Selector) -> None:
 def test_block_sizes_count_visible_keys(page: int) -> None:
     query, key, _ = inputs(27)
     (chunk,) = row_chunks(query, key, key_start=torch.tensor([0, 6]))
-    sizes = baselines.block_sizes(chunk, page)
+    sizes = block_sizes(chunk, page)
     assert torch.equal(sizes.sum(-1), chunk.n)
     assert sizes[1, 0, 20].tolist() == [min(page, max(0, 15 - begin)) for begin in range(0, 27, page)]
 
@@ -171,15 +175,15 @@ def test_a_group_uses_every_key_that_one_of_its_heads_keeps() -> None:
     query, key, value = inputs(24)
     options: dict[str, Any] = {"key_start": torch.tensor([0, 5])}
     (chunk,) = row_chunks(query, key, **options)
-    rule = baselines.top_k(3)
+    rule = select_top_k(3)
     own = rule(chunk) & (chunk.scores > -math.inf)
-    union = baselines.group_union(rule)(chunk)
+    union = group_union(rule)(chunk)
     for head in range(HEADS):
         pair = head // 2 * 2
         assert torch.equal(union[:, head], own[:, pair] | own[:, pair + 1])
     assert not torch.equal(union, own)
     _, before = select_and_attend(query, key, value, rule, **options)
-    _, after = select_and_attend(query, key, value, baselines.group_union(rule), **options)
+    _, after = select_and_attend(query, key, value, group_union(rule), **options)
     assert torch.equal(after.group_rows, before.group_rows)
     assert torch.equal(after.kept, before.group_rows.repeat_interleave(2, dim=1))
 
@@ -193,7 +197,7 @@ def test_a_head_that_keeps_nothing_uses_the_keys_of_its_group() -> None:
         return kept
 
     (chunk,) = row_chunks(query, key)
-    _, stats = select_and_attend(query, key, value, baselines.group_union(first_heads))
+    _, stats = select_and_attend(query, key, value, group_union(first_heads))
     expected = ~first_heads(chunk)[:, ::2].any(-1)
     assert torch.equal(stats.empty, expected.repeat_interleave(2, dim=1))
     assert torch.equal(stats.kept[:, ::2][~expected], stats.kept[:, 1::2][~expected])
@@ -202,11 +206,11 @@ def test_a_head_that_keeps_nothing_uses_the_keys_of_its_group() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: baselines.blasst(-1.0), "scale_factor: expected a number >= 0, got -1.0"),
-        (lambda: baselines.blasst(math.nan), "scale_factor: expected a number >= 0, got nan"),
-        (lambda: baselines.blasst(1.0, tile=0), "tile: expected at least 1 key, got 0"),
-        (lambda: baselines.pages(0), "count: expected at least 1, the last page, got 0"),
-        (lambda: baselines.pages(1, page=0), "page: expected at least 1 key, got 0"),
+        (lambda: select_tiles(-1.0), "scale_factor: expected a number >= 0, got -1.0"),
+        (lambda: select_tiles(math.nan), "scale_factor: expected a number >= 0, got nan"),
+        (lambda: select_tiles(1.0, tile=0), "tile: expected at least 1 key, got 0"),
+        (lambda: select_pages(0), "count: expected at least 1, the last page, got 0"),
+        (lambda: select_pages(1, page=0), "page: expected at least 1 key, got 0"),
     ],
 )
 def test_unusable_sizes_are_refused(make: Any, message: str) -> None:

@@ -1,13 +1,28 @@
-"""Rules that change what another rule keeps: a cap at k, and keys that every row keeps."""
+"""What the rules of single methods keep, and those that change what another rule keeps."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from toptheta_npu.fallback import baselines
-from toptheta_npu.fallback.prefill import RowChunk, prefill_attention_with_stats, row_chunks, select_and_attend
+from toptheta_npu.errors import TopThetaValueError
+from toptheta_npu.evaluation.methods.blasst import select_tiles
+from toptheta_npu.evaluation.methods.dense import select_all
+from toptheta_npu.evaluation.methods.last_k import select_last_k
+from toptheta_npu.evaluation.methods.random_k import select_random_k
+from toptheta_npu.evaluation.methods.top_k import select_top_k
+from toptheta_npu.evaluation.methods.top_theta import Keep, capped, select_above, with_first_and_last
+from toptheta_npu.fallback.prefill import (
+    RowChunk,
+    Selector,
+    prefill_attention_with_stats,
+    row_chunks,
+    select_and_attend,
+)
 
 _PADDING = {"actual_seq_lengths": torch.tensor([24, 9]), "key_start": torch.tensor([0, 5])}
 
@@ -34,13 +49,13 @@ def rows_of(mask: Tensor, chunk: RowChunk) -> list[tuple[int, int, list[int]]]:
 
 @pytest.mark.parametrize("k", [1, 2, 5, 24])
 @pytest.mark.parametrize("keep", ["recent", "first_and_last"])
-def test_a_cap_keeps_the_k_elements_that_it_names(k: int, keep: baselines.Keep) -> None:
+def test_a_cap_keeps_the_k_elements_that_it_names(k: int, keep: Keep) -> None:
     def rule(chunk: RowChunk) -> Tensor:
         return chunk.scores > 0.2
 
     query, key, _ = inputs()
     chunk = chunk_of(query, key)
-    passed, kept = rule(chunk), baselines.capped(rule, k, keep)(chunk)
+    passed, kept = rule(chunk), capped(rule, k, keep)(chunk)
     for (_, _, before), (_, _, after) in zip(rows_of(passed, chunk), rows_of(kept, chunk), strict=True):
         first = 0 if keep == "recent" else -(-k // 2)
         expected = before if len(before) <= k else before[:first] + before[len(before) - (k - first) :]
@@ -57,7 +72,7 @@ def test_top_k_keeps_k_of_equal_scores_and_nan_first(k: int) -> None:
     broken = (chunk.scores.masked_fill(where, torch.nan) for where in (lost, short))
     for scores in (chunk.scores, chunk.scores.round(), *broken):
         scores = scores.masked_fill(~chunk.visible, -torch.inf)
-        kept = baselines.top_k(k)(chunk._replace(scores=scores)) & chunk.visible
+        kept = select_top_k(k)(chunk._replace(scores=scores)) & chunk.visible
         assert torch.equal(kept.sum(-1), chunk.n.clamp(max=k).expand(rows))
         wanted = scores.topk(k).values
         got = scores.masked_fill(~kept, -torch.inf).topk(k).values
@@ -65,15 +80,15 @@ def test_top_k_keeps_k_of_equal_scores_and_nan_first(k: int) -> None:
 
 
 def test_an_unknown_cap_is_refused() -> None:
-    with pytest.raises(ValueError, match="recent, first_and_last"):
-        baselines.capped(baselines.dense(), 4, "oldest")  # type: ignore[arg-type]
+    with pytest.raises(TopThetaValueError, match="keep: expected one of recent, first_and_last"):
+        capped(select_all(), 4, "oldest")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (3, 0), (0, 4), (2, 3), (30, 30)])
 def test_first_and_last_keys_are_kept_besides_what_the_rule_keeps(first: int, last: int) -> None:
     query, key, value = inputs()
-    chunk, rule = chunk_of(query, key), baselines.top_k(4)
-    always = baselines.with_first_and_last(rule, first, last)
+    chunk, rule = chunk_of(query, key), select_top_k(4)
+    always = with_first_and_last(rule, first, last)
     visible = chunk.scores > -torch.inf
     pairs = zip(rows_of(rule(chunk) & visible, chunk), rows_of(always(chunk) & visible, chunk), strict=True)
     for (start, n, before), (_, _, after) in pairs:
@@ -90,7 +105,7 @@ def test_thresholds_as_a_rule_are_those_of_a_prefill(placement: str, options: di
     table[:6] = -torch.inf
     if placement == "post_softmax":
         table /= 4
-    rule = baselines.above_threshold(lambda lengths: table[lengths], placement)
+    rule = select_above(lambda lengths: table[lengths], placement)
     starts = options.get("key_start", torch.zeros(2, dtype=torch.long))
     n = (torch.arange(1, 25) - starts[:, None]).clamp_min(0)
     theta = table[n].transpose(1, 2)
@@ -107,7 +122,7 @@ def test_a_row_may_lose_its_largest_element(sdc: str, vmc: bool, gap: float) -> 
     """Scores gap, 0, 1 and 2, of which the cap keeps the last two, in float64 by hand."""
     key = torch.tensor([gap, 0.0, 1.0, 2.0]).view(1, 1, 4, 1)
     value, query = torch.tensor([5.0, 7.0, 1.0, 3.0]).view(1, 1, 4, 1), torch.ones(1, 1, 1, 1)
-    rule = baselines.capped(baselines.dense(), 2, "recent")
+    rule = capped(select_all(), 2, "recent")
     out, stats = select_and_attend(query, key, value, rule, scale_value=1.0, sdc=sdc, vmc=vmc)
     weights = key.flatten().double().exp()
     kept = weights[2:].sum()
@@ -125,3 +140,65 @@ def test_rows_in_which_nothing_passes_are_marked() -> None:
     assert torch.equal(stats.empty, expected)
     assert expected.any()
     assert (stats.kept[expected] == 1).all()
+
+
+#: visible keys of every row without padding and with it, [B, Q]
+_VISIBLE = torch.arange(1, 25).expand(2, 24)
+_VISIBLE_PADDED = torch.stack([torch.arange(1, 25), (torch.arange(24) - 4).clamp_min(0) * (torch.arange(24) < 14)])
+
+
+def attend(select: Selector, **options: Any) -> tuple[Tensor, Any]:
+    return select_and_attend(*inputs(), select, **options)
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+@pytest.mark.parametrize("rule", [select_top_k, select_last_k, select_random_k])
+@pytest.mark.parametrize("k", [1, 5, 23, 24, 100])
+def test_methods_of_a_number_keep_exactly_that(rule: Callable[[int], Selector], k: int, padded: bool) -> None:
+    out, stats = attend(rule(k), **(_PADDING if padded else {}))
+    visible = _VISIBLE_PADDED if padded else _VISIBLE
+    assert torch.equal(stats.kept, visible.clamp_max(k)[:, None].expand(2, 4, 24).int())
+    assert out.isfinite().all()
+
+
+def test_top_k_keeps_the_largest_scores() -> None:
+    query, key, value = inputs()
+    out, _ = attend(select_top_k(3), sdc="none")
+    scores = query @ key.repeat_interleave(2, dim=1).transpose(2, 3) / 4
+    largest, index = scores[0, 3, 20, :21].topk(3)
+    torch.testing.assert_close(out[0, 3, 20], largest.softmax(0) @ value[0, 1, index])
+
+
+def test_last_k_keeps_the_most_recent_keys() -> None:
+    query, key, value = inputs()
+    out, _ = attend(select_last_k(4), sdc="none")
+    recent = (each[1:, :1, 7:11] for each in (key, value))
+    expected = torch.nn.functional.scaled_dot_product_attention(query[1:, :1, 10:11], *recent)
+    torch.testing.assert_close(out[1:, :1, 10:11], expected)
+
+
+def test_random_k_draws_anew_per_row_and_repeats_by_seed() -> None:
+    first, again, other = (attend(select_random_k(3, seed), sdc="none")[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)
+
+
+@pytest.mark.parametrize("tile", [1, 7, 128])
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+def test_dense_and_blasst_at_scale_0_keep_everything(tile: int, padded: bool) -> None:
+    options: dict[str, Any] = _PADDING if padded else {}
+    dense, stats = attend(select_all(), **options)
+    visible = _VISIBLE_PADDED if padded else _VISIBLE
+    assert torch.equal(stats.kept, visible[:, None].expand(2, 4, 24).int())
+    blasst, blasst_stats = attend(select_tiles(0.0, tile), **options)
+    assert torch.equal(blasst_stats.kept, stats.kept)
+    assert torch.equal(blasst, dense)
+
+
+def test_blasst_skips_tiles_far_below_the_running_maximum() -> None:
+    """n = 4 and factor 1.2: lambda = 0.3; the tiles of one key have exp(score) 8, 1, 16 and 4."""
+    key = torch.tensor([8.0, 1.0, 16.0, 4.0]).log().view(1, 1, 4, 1)
+    value, query = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 4, 1), torch.ones(1, 1, 1, 1)
+    out, stats = select_and_attend(query, key, value, select_tiles(1.2, tile=1), scale_value=1.0, sdc="none")
+    assert stats.kept.item() == 2  # 8, then 16: 1/8 and 4/16 lie below 0.3
+    assert out.item() == pytest.approx((8 * 1 + 16 * 3) / 24)

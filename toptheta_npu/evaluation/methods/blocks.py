@@ -1,0 +1,43 @@
+"""Blocks of keys, counted from the first visible key of each sequence on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...errors import TopThetaValueError
+from ...fallback.prefill import RowChunk
+
+
+def check_block(name: str, size: int) -> None:
+    """Raise a TopThetaValueError for a block without keys."""
+    if size < 1:
+        raise TopThetaValueError(name, "at least 1 key", str(size))
+
+
+def block_sizes(chunk: RowChunk, size: int) -> Tensor:
+    """Count the visible keys of each block of ``size`` keys, from the first one on: [B, 1, rows, blocks]."""
+    begin = size * torch.arange(-(-chunk.scores.shape[-1] // size), device=chunk.n.device)
+    return (chunk.n.unsqueeze(-1) - begin).clamp(0, size)
+
+
+def in_blocks(values: Tensor, chunk: RowChunk, size: int, beyond: float) -> Tensor:
+    """Cut [B, ..., S] into blocks of keys [B, ..., blocks, size], with ``beyond`` where there are no more keys."""
+    span = values.shape[-1]
+    position = torch.arange(-(-span // size) * size, device=values.device) + chunk.first.unsqueeze(-1)  # [B, 1, 1, S']
+    index = position.clamp_max(span - 1).expand(*values.shape[:-1], -1)
+    moved: Tensor = values.gather(-1, index).masked_fill(position >= span, beyond).unflatten(-1, (-1, size))
+    return moved
+
+
+def of_keys(blocks: Tensor, chunk: RowChunk, size: int) -> Tensor:
+    """Give every key what its block has: [B, Hq, rows, S] from [B, Hq, rows, blocks]; invisible keys have anything."""
+    position = torch.arange(chunk.scores.shape[-1], device=blocks.device) - chunk.first.unsqueeze(-1)  # [B, 1, 1, S]
+    index = position.div(size, rounding_mode="floor").clamp_min(0)
+    return blocks.gather(-1, index.expand(*blocks.shape[:-1], -1))
+
+
+def of_groups(blocks: Tensor, chunk: RowChunk) -> Tensor:
+    """Part the query heads by KV group: [B, Hkv, group, rows, blocks] from [B, Hq, rows, blocks]."""
+    groups: Tensor = blocks.unflatten(1, (chunk.key.shape[1], -1))
+    return groups

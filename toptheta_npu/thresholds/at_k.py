@@ -1,0 +1,92 @@
+"""One threshold per row length, ready for a decode step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .kinds import Placement
+
+
+class ThresholdExtrapolationWarning(UserWarning):
+    """Thresholds were asked for at row lengths beyond the calibrated ones."""
+
+
+class MeanDiscardedMassWarning(UserWarning):
+    """``sdc="offline"`` is to use the mean discarded mass, which a few rows make far too large for most."""
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdsAtK:
+    """Thresholds of one target on one device, a row per length.
+
+    A decode step is one indexing operation without host synchronisation: ``theta[layer][n]`` with n an
+    int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first.
+
+    Attributes:
+        k: elements to keep per row; None with ``target_kept``.
+        target_kept: elements to keep as a share of the row; None with ``k``.
+        placement: ``"pre_softmax"`` (theta in units of the scaled score) or ``"post_softmax"``.
+        longest: N, the last length with a row of its own.
+        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
+        dense_up_to: the length of the longest dense row of every layer: its effective k, or ``dense_below`` less one.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``.
+        discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
+            None if the table has none.
+        aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
+    """
+
+    k: int | None
+    target_kept: float | None
+    placement: Placement
+    longest: int
+    layer_targets: tuple[int, ...]
+    dense_up_to: tuple[int, ...]
+    theta: tuple[Tensor, ...]
+    discarded_mass: tuple[Tensor, ...] | None
+    aims: tuple[Tensor, ...]
+
+    def rows(self, layer: int, lengths: Tensor) -> Tensor:
+        """Thresholds for rows of any length; those above N use row N. Works under torch.compile.
+
+        Args:
+            layer: index of the layer.
+            lengths: int32 or int64 [...], on the device of the thresholds.
+
+        Returns:
+            float32 [..., Hq].
+
+        Raises:
+            TopThetaTypeError: ``lengths`` are not integers.
+            TopThetaValueError: there is no such layer.
+        """
+        return self._rows(self.theta, layer, lengths)
+
+    def discarded_mass_rows(self, layer: int, lengths: Tensor) -> Tensor:
+        """The offline estimate of the discarded mass, as :meth:`rows` gives the thresholds.
+
+        Raises:
+            TopThetaTypeError: ``lengths`` are not integers.
+            TopThetaValueError: there is no such layer, or the table has no discarded mass.
+        """
+        if self.discarded_mass is None:
+            raise TopThetaValueError(
+                "discarded_mass", "a table calibrated with it", "None", "run the second calibration pass"
+            )
+        return self._rows(self.discarded_mass, layer, lengths)
+
+    def aim_rows(self, layer: int, lengths: Tensor) -> Tensor:
+        """The elements that rows of any length aim at, int32 [...], as :meth:`rows` gives the thresholds."""
+        return self._rows(self.aims, layer, lengths)
+
+    def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
+        if not 0 <= layer < len(source):
+            raise TopThetaValueError("layer", f"0 to {len(source) - 1}", str(layer))
+        if not isinstance(lengths, Tensor):
+            raise TopThetaTypeError("lengths", "an int32 or int64 tensor", shown(lengths))
+        if lengths.dtype not in (torch.int32, torch.int64):
+            raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
+        return source[layer][lengths.to(torch.int64).clamp(0, self.longest)]
