@@ -27,11 +27,9 @@ from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thr
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import calibrate, folder_fingerprint, model_fingerprint, sparsify
 from toptheta_npu.models.sampled_weights import ModelWeights, weight_digests
-from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.fingerprint import Fingerprint, differences
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SCHEMA_1 = Path(__file__).parents[1] / "thresholds" / "data" / "schema_1.safetensors"
 _LLAMA = {
     "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
     "num_key_value_heads": 2, "pad_token_id": 0, "eos_token_id": None,
@@ -323,26 +321,3 @@ def test_only_the_sampled_rows_are_read():
         model = LlamaForCausalLM(config)
     weight_digests(Counting(model), 32)
     assert asked == [64] * 64
-
-
-# --- files of schema 1 --------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
-def test_a_file_of_schema_1_is_compared_by_its_own_formula():
-    table = ThresholdTable.load(SCHEMA_1)
-    for dtype in (torch.float32, torch.bfloat16):
-        with sparsify(load_tiny_llama(dtype)[0], table, k=64):
-            pass
-    with (
-        pytest.raises(TopThetaValueError, match=r"files of schema 1 fit float32 and bfloat16 only"),
-        sparsify(load_tiny_llama(torch.float16)[0], table, k=64),
-    ):
-        pass
-    changed, _ = load_tiny_llama()
-    changed.model.layers[0].self_attn.q_proj.weight.data[0, 0] += 1
-    with (
-        pytest.raises(TopThetaValueError, match="which differs in model or dtype; calibrate"),
-        sparsify(changed, table, k=64),
-    ):
-        pass

@@ -14,9 +14,8 @@ from transformers import AutoConfig, PreTrainedModel
 from .._files import checked_path
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
-from ..thresholds.fingerprint import Fingerprint, differences, is_schema_1
+from ..thresholds.fingerprint import Fingerprint, differences
 from .attach import text_config
-from .fingerprint_schema_1 import schema_1_fingerprint
 from .sampled_weights import weight_digests, weights_of_folder, weights_of_model
 
 #: Settings of a configuration that scale the scores, where an architecture has them.
@@ -84,18 +83,12 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
 
 def check_fingerprint(model: PreTrainedModel, table: ThresholdTable) -> None:
     """Raises TopThetaValueError, which says what differs, unless ``table`` was calibrated for ``model``."""
-    if is_schema_1(table.fingerprint):
-        own = schema_1_fingerprint(model)
-        different = [] if own == table.fingerprint else ["model or dtype"]
-    else:
-        own = model_fingerprint(model)
-        different = differences(own, table.fingerprint)
+    own = model_fingerprint(model)
+    different = differences(own, table.fingerprint)
     if not different:
         return
     remedy = "calibrate this model, or load the file that belongs to it"
-    if is_schema_1(table.fingerprint) and model.dtype == torch.float16:
-        remedy += "; files of schema 1 fit float32 and bfloat16 only: load the model so, or calibrate again"
-    elif different == ["weights"] and model.dtype in (torch.float16, torch.bfloat16):
+    if different == ["weights"] and model.dtype in (torch.float16, torch.bfloat16):
         remedy += "; a float32 checkpoint has other weights in float16 than in bfloat16: calibrate it in float32"
     got = f"those of {table.fingerprint}, which differs in {' and '.join(different)}"
     raise TopThetaValueError("thresholds", f"those of this model, {own}", got, remedy)
