@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.evaluation import report
-from toptheta_npu.evaluation.comparison import FULL, SHORT, Comparison, Plan
+from toptheta_npu.evaluation.comparison import FULL, SHORT, ComparedKs, Comparison
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
@@ -107,9 +107,11 @@ class NoThreads:
         return Future()
 
 
-def planned(plan: Plan, count: int) -> Iterator[tuple[str, int | None]]:
+def planned(compared: ComparedKs, count: int) -> Iterator[tuple[str, int | None]]:
     tables = {placement: load_tiny_llama_thresholds(placement) for placement in ("pre_softmax", "post_softmax")}
-    yield from Comparison(NoThreads(count), plan, torch.zeros(1, 9), 4, tables, lambda _: tables["post_softmax"]).rows
+    yield from Comparison(
+        NoThreads(count), compared, torch.zeros(1, 9), 4, tables, lambda _: tables["post_softmax"]
+    ).rows
 
 
 @pytest.mark.parametrize("count", [1, 2])

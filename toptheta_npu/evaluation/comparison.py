@@ -22,7 +22,7 @@ MATCHED = "Top-θ post + VMC"  # the controls read as many V rows
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparedKs:
     """Which k are compared: of the methods that select k elements, and of the control by random keys."""
 
     ks: tuple[int, ...]
@@ -34,12 +34,12 @@ class Plan:
         return 6 * len(self.ks) + len(self.random_ks) + 3
 
 
-SHORT = Plan((LIVE_K,), (LIVE_K,))
-FULL = Plan(KS, RANDOM_KS)
+SHORT = ComparedKs((LIVE_K,), (LIVE_K,))
+FULL = ComparedKs(KS, RANDOM_KS)
 
 
 class Comparison:
-    """All methods of a plan on the windows of a task.
+    """Run all methods on the windows of a task.
 
     Args:
         workers: run the methods; their work is queued at once.
@@ -51,7 +51,7 @@ class Comparison:
     """
 
     def __init__(
-        self, workers: ModelWorkers, plan: Plan, windows: Tensor, positions: int,
+        self, workers: ModelWorkers, compared: ComparedKs, windows: Tensor, positions: int,
         tables: Mapping[str, ThresholdTable], live: Callable[[PreTrainedModel], ThresholdTable],
         progress: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
@@ -63,9 +63,9 @@ class Comparison:
         self.live = workers.submit(live)
         if workers.count > 1:
             self.dense = self._add("dense", None, kinds.dense)
-        for k in plan.ks:
-            self._add_at(k, random=k in plan.random_ks)
-        self._add("V mean only", None, lambda: kinds.value_mean_only(self._targets(plan.ks[0])))
+        for k in compared.ks:
+            self._add_at(k, random=k in compared.random_ks)
+        self._add("V mean only", None, lambda: kinds.value_mean_only(self._targets(compared.ks[0])))
         self._add("Top-θ post + VMC, live", LIVE_K, lambda: kinds.top_theta(
             self.live.result(), LIVE_K, compensated=True, family="Top-θ post + VMC, live"
         ))  # fmt: skip

@@ -9,7 +9,6 @@ import re
 from typing import NamedTuple
 
 _FORM = re.compile(r"([^:]+):geometry=([0-9a-f]{16}):rotary=([0-9a-f]{16}):weights=([0-9a-f]{32}(?:\+[0-9a-f]{32})?)")
-_SCHEMA_1_FORM = re.compile(r"[^:]+-[0-9a-f]{32}")
 
 
 class Fingerprint(NamedTuple):
@@ -41,11 +40,6 @@ class Fingerprint(NamedTuple):
         """The parts of ``text``; None where it is a name of another form."""
         match = _FORM.fullmatch(text)
         return match and cls(match[1], match[2], match[3], tuple(match[4].split("+")))
-
-
-def is_schema_1(fingerprint: str) -> bool:
-    """Whether this is a single digest, as files of schema 1 hold it."""
-    return _SCHEMA_1_FORM.fullmatch(fingerprint) is not None
 
 
 def differences(one: str, other: str) -> list[str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from .._checks import PrefillMode, Sdc, check_modes
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
-from ..thresholds.fingerprint import differences, is_schema_1
+from ..thresholds.fingerprint import differences
 from .metrics import LayerCounters
 from .page_sums import PageSums
 from .settings import Settings
@@ -175,11 +175,7 @@ def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | Non
             "check_weights", "a model from a folder with *.safetensors", str(folder) if folder else "another source",
             remedy,
         )  # fmt: skip
-    if is_schema_1(table.fingerprint):
-        raise TopThetaNotImplementedError(
-            str(settings.table), "a table of schema 2 or later, which names its model part by part", "schema 1", remedy
-        )
-    from ..models.fingerprint.model import folder_fingerprint
+    from ..models.fingerprint import folder_fingerprint  # brings transformers
 
     found = folder_fingerprint(folder)
     different = differences(found, table.fingerprint)
