@@ -26,7 +26,7 @@ def _equality(found: Mapping[str, Any]) -> Table:
 
 
 def _load(found: Mapping[str, Any]) -> Table:
-    columns = ("", "k = 64 over dense vLLM", "without `vmc`", "kept, V rows read")
+    columns = ("", "k = 64 over dense vLLM", "without `vmc`, for comparison alone", "kept, V rows read")
     load = found["load"]
     what = (
         f"{load['requests']} requests, {load['at_once']} at a time, prompts of {_range(load['prompts'])} and answers "

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from toptheta_npu._warnings import SDC_WITHOUT_VMC
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.vllm.engine import DENSE, EngineLayers, check_covered, has_window
@@ -134,3 +135,14 @@ def test_importing_the_plug_in_does_not_import_vllm() -> None:
     code = "import sys, toptheta_npu.vllm.engine; assert not {'vllm', 'transformers'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"), [({"vmc": False}, True), ({}, False), ({"vmc": False, "sdc": "none"}, False)]
+)
+def test_exact_sdc_without_vmc_is_warned_of(
+    settings: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "vllm.toptheta_npu"):
+        engine(**settings)._warn(128)
+    assert [message.endswith(SDC_WITHOUT_VMC) for message in caplog.messages] == [True] * warns

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+from dataclasses import fields
+from queue import Queue
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from toptheta_npu.vllm.metrics import LayerCounters, Metrics, Totals
+from toptheta_npu.vllm import metrics as metrics_module
+from toptheta_npu.vllm.metrics import LayerCounters, Metrics, Totals, prometheus_export
 
 
 def test_counts_of_a_layer_are_sums_over_its_rows() -> None:
@@ -40,26 +46,110 @@ def aims_of(lengths: Tensor) -> Tensor:
     return 3 * (lengths > 4)
 
 
-def test_reports_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptureFixture) -> None:
-    now, exported = [0.0], []
-    metrics = Metrics(10, exported.append, lambda: now[0])
+def add_row(layer: LayerCounters) -> None:
+    """A row of 8 keys that keeps 2 and aims at 2."""
+    layer.add(torch.tensor([8]), torch.tensor([[2]]), torch.tensor([[2]]), lambda lengths: torch.full_like(lengths, 2))
+
+
+def test_lines_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    metrics = Metrics(10, clock=lambda: now[0])
     layer = metrics.layer(1, 1)
     with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
         for _ in range(3):
             now[0] += 6
-            layer.add(
-                torch.tensor([8]), torch.tensor([[2]]), torch.tensor([[2]]), lambda lengths: torch.full_like(lengths, 2)
-            )
+            add_row(layer)
             metrics.step(decode=1, prompt=4)
-    assert [added.rows for added in exported] == [2]
-    metrics.report()
-    metrics.report()
-    assert [added.rows for added in exported] == [2, 1]
-    assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0)
     assert caplog.messages == [
         "Top-Theta: 2 decoded tokens kept 25.0% of their elements and read 25.0% of the V rows, k~/k 1.00; "
         "8 tokens of prompts and 0 with drafts, all dense"
     ]
+    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
+        metrics.report()
+        metrics.report()
+    assert [message.partition(" decoded")[0] for message in caplog.messages] == ["Top-Theta: 2", "Top-Theta: 1"]
+    assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0)
+
+
+def test_an_idle_engine_has_exported_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request and then nothing: no further step comes that could export it."""
+    monkeypatch.setattr(metrics_module, "_LIVE_SECONDS", 0.01)
+    exported: Queue[Totals] = Queue()
+    metrics = Metrics(1000, exported.put)
+    layer = metrics.layer(1, 1)
+    for steps in (1, 2):
+        with torch.inference_mode():
+            for _ in range(steps):
+                metrics.step(decode=1)
+                add_row(layer)
+        found = Totals()
+        while found.rows < steps:
+            added = exported.get(timeout=30)
+            found = Totals(*(getattr(found, name) + getattr(added, name) for name in vars(found)))
+        assert (found.rows, found.decode_tokens, found.kept) == (steps, steps, 2 * steps)
+
+
+def test_no_step_is_lost_while_another_thread_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "_LIVE_SECONDS", 0.0)
+    exported: list[Totals] = []
+    metrics = Metrics(1000, exported.append)
+    layer = metrics.layer(1, 1)
+    for _ in range(2000):
+        metrics.step(decode=1)
+        add_row(layer)
+    metrics.report()
+    assert len(exported) > 1
+    assert sum(added.rows for added in exported) == sum(added.decode_tokens for added in exported) == 2000
+
+
+def test_a_device_is_waited_for_by_the_thread_of_the_steps_alone() -> None:
+    now, exported, threads = [0.0], [], set()
+
+    def export(added: Totals) -> None:
+        exported.append(added.decode_tokens)
+        threads.add(threading.current_thread())
+
+    metrics = Metrics(1000, export, lambda: now[0])
+    metrics.layer(1, 1, "meta")
+    metrics.totals = lambda: Totals(**metrics._tokens)  # type: ignore[method-assign]
+    for seconds in (0.4, 0.8, 1.2, 1.6, 2.4):
+        now[0] = seconds
+        metrics.step(decode=1)
+    assert exported == [3, 2]
+    assert threads == {threading.main_thread()}
+
+
+class Shown:
+    """A metric of prometheus_client, as far as it is used."""
+
+    def __init__(self, name: str, documentation: str, **options: str) -> None:
+        self.name, self.documentation, self.options = name, documentation, options
+        self.value = 0.0
+
+    def inc(self, amount: float) -> None:
+        self.value += amount
+
+    def set(self, value: float) -> None:
+        self.value = value
+
+
+def test_prometheus_shows_counters_and_how_much_is_kept_over_k(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", SimpleNamespace(Counter=Shown, Gauge=Shown))
+    monkeypatch.setattr(metrics_module, "_SHOWN", {})
+    export = prometheus_export()
+    assert export is not None
+    export(Totals(rows=3, sparse_aims=200, sparse_kept=190))
+    export(Totals(rows=1, prompt_tokens=7))
+    export(Totals(rows=2, sparse_aims=100, sparse_kept=50))
+    shown = {each.name: each for each in metrics_module._SHOWN.values()}
+    assert {name: each.value for name, each in shown.items() if each.value} == {
+        "toptheta_rows": 6, "toptheta_prompt_tokens": 7, "toptheta_sparse_aims": 300, "toptheta_sparse_kept": 240,
+        "toptheta_kept_over_k": 0.5,
+    }  # fmt: skip
+    assert shown["toptheta_kept_over_k"].options == {"multiprocess_mode": "mostrecent"}
+    meanings = [each.documentation for each in shown.values()]
+    assert len(set(meanings)) == len(meanings) == len(fields(Totals)) + 1
+    assert all(meaning.endswith(".") and len(meaning.split()) > 2 for meaning in meanings)
 
 
 def test_nothing_is_written_of_an_idle_engine(caplog: pytest.LogCaptureFixture) -> None:

@@ -40,6 +40,13 @@ def start(environment: dict[str, str], **options: Any) -> subprocess.CompletedPr
     )
 
 
+def told_last(done: subprocess.CompletedProcess[str]) -> str:
+    """The reason why an engine did not start, which comes after every traceback."""
+    place = done.stderr.rfind("Top-Theta: the engine did not start: ")
+    assert place > done.stderr.rfind("Traceback (most recent call last)"), done.stderr[-3000:]
+    return done.stderr[place:].splitlines()[0]
+
+
 def test_without_settings_vllm_runs_its_own_classes() -> None:
     done = start({})
     assert "STARTED ['CPUAttentionBackendImpl']" in done.stdout, done.stderr[-3000:]
@@ -57,13 +64,13 @@ def test_the_environment_configures_it() -> None:
 def test_pipeline_stages_with_which_vllm_itself_fails_stop_the_start() -> None:
     done = start({"TOPTHETA_VLLM_TABLE": str(TABLE)}, pipeline_parallel_size=2)
     assert done.returncode != 0
-    assert "pipeline_parallel_size: expected none of it with Top-Theta, got 2; vLLM 0.32" in done.stdout + done.stderr
+    assert "pipeline_parallel_size: expected none of it with Top-Theta, got 2; vLLM 0.32" in told_last(done)
 
 
 def test_a_wrong_variable_stops_the_start() -> None:
     done = start({"TOPTHETA_VLLM_TABEL": str(TABLE)})
     assert done.returncode != 0
-    assert "TOPTHETA_VLLM_TABEL: expected the name of a setting, got another; did you mean table?" in done.stderr
+    assert "TOPTHETA_VLLM_TABEL: expected the name of a setting, got another; did you mean table?" in told_last(done)
 
 
 @pytest.mark.parametrize(

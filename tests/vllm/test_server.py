@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     counts = folder / "counts"
     counts.mkdir()
-    environment = settings(table=TABLE, k=64, log_interval=0.1) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
+    environment = settings(table=TABLE, k=64) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
     with serve(folder, environment) as running:
         yield running
 
@@ -38,12 +39,18 @@ def test_sixteen_clients_at_once_get_what_sparsify_generates(server: Server) -> 
         assert wrong_in(Request(ids, answer, segments), k=64) == ([], [])
 
 
-def test_the_log_and_the_page_of_metrics_tell_what_was_kept(server: Server) -> None:
+def test_the_page_of_metrics_tells_what_was_kept_while_the_server_runs(server: Server) -> None:
     (ids,) = prompts(600, seed=6)
+    before = metric(server, "toptheta_decode_tokens_total")
     server.complete(ids, 40)
-    assert "decoded tokens kept" in server.log.read_text()
+    deadline = time.monotonic() + 10
+    while metric(server, "toptheta_decode_tokens_total") < before + 39:  # the first one comes from the prompt
+        assert time.monotonic() < deadline, "an idle server does not show its last steps"
+        time.sleep(0.2)
     assert 0 < metric(server, "toptheta_kept_total") < metric(server, "toptheta_elements_total")
     assert metric(server, "toptheta_prompt_tokens_total") > 0
+    assert 0.3 < metric(server, "toptheta_kept_over_k") < 3
+    assert "# HELP toptheta_kept_total Scores of these rows above their thresholds." in server.get("/metrics")
 
 
 # the last one: it ends the server

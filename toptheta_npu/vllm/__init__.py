@@ -24,6 +24,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import TopThetaNotImplementedError
+from .refusals import tell_at_the_end, tells_why
 from .settings import is_configured, read_settings
 
 #: The module for each of vLLM's platforms, by the type of its device.
@@ -31,12 +32,18 @@ _SHIMS = {"cpu": "cpu", "npu": "ascend"}
 
 
 def register() -> None:
-    """Called by vLLM in each of its processes: makes its attention backend ask for the settings of an engine.
+    """Make vLLM's attention backend ask for the settings of an engine; vLLM calls this in each of its processes.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: a setting in the environment is wrong.
         TopThetaNotImplementedError: the environment asks for Top-Theta on a platform that has no shim.
     """
+    tell_at_the_end()
+    _register()
+
+
+@tells_why
+def _register() -> None:
     read_settings()
     from vllm.platforms import current_platform
 

@@ -28,6 +28,7 @@ from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
 from .metrics import logger
 from .page_sums import PageSums
+from .refusals import tells_why
 from .settings import Settings, read_settings
 from .steps import Step, attend
 from .versions import check_version
@@ -49,6 +50,7 @@ def install() -> None:
         return
 
     @wraps(chosen.__func__)
+    @tells_why
     def get_attn_backend_cls(cls: type, *args: Any, **kwargs: Any) -> Any:
         path = chosen(*args, **kwargs)
         config = _current_config()
@@ -72,6 +74,7 @@ class Impl:
     key_cache: Tensor
     value_cache: Tensor
 
+    @tells_why
     def __init__(
         self,
         num_heads: int,
@@ -160,6 +163,7 @@ class Impl:
 class Builder:
     """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows."""
 
+    @tells_why
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         theirs: Any = super()
         theirs.__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -247,6 +251,7 @@ def _replace_classes() -> None:
     choose_impl, choose_builder = backend.get_impl_cls, backend.get_builder_cls
 
     @wraps(choose_impl)
+    @tells_why
     def get_impl_cls() -> Any:
         chosen = choose_impl()
         if _settings_of(_current_config()) is None:

@@ -27,6 +27,7 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
 from .layers import LayerRule
+from .refusals import tells_why
 from .settings import is_configured, read_settings
 from .steps import Step, attend
 from .versions import TRIED_ON_CPU, check_version
@@ -44,6 +45,7 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
     """vLLM's CPU backend; engines with settings get our classes."""
 
     @staticmethod
+    @tells_why
     def get_impl_cls() -> Any:
         config = get_current_vllm_config_or_none()
         settings = None if config is None else read_settings(config.additional_config)
@@ -73,6 +75,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 
     isa: str
 
+    @tells_why
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         settings = read_settings(vllm_config.additional_config)
@@ -84,6 +87,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self._engine.give_rules(kv_cache_spec, {name: layers[name] for name in layer_names})
         self._name = layer_names[0]
 
+    @tells_why
     def _set_isa_to_layers(self, layer_names: list[str]) -> None:
         if is_configured(self.vllm_config.additional_config):
             self.isa = _readable(self.isa)
@@ -112,6 +116,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
     """One layer: vLLM's own attention with rows of decode steps by the rule that the builder gave it."""
 
+    @tells_why
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         check_covered(_uncovered(self))

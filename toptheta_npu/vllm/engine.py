@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._warnings import SDC_WITHOUT_VMC
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK
 from .layers import Geometry, LayerRule, layer_index, load_thresholds, model_folder
@@ -91,7 +92,7 @@ class EngineLayers:
             atexit.register(metrics.report)
         draft = config.speculative_config
         engine = cls(settings, thresholds, metrics, 0 if draft is None else int(draft.num_speculative_tokens))
-        engine._warn_of_length(config.model_config.max_model_len)
+        engine._warn(config.model_config.max_model_len)
         for key in [key for key, (config_of, _) in _ENGINES.items() if config_of() is None]:
             del _ENGINES[key]
         _ENGINES[id(config)] = weakref.ref(config), engine
@@ -170,7 +171,10 @@ class EngineLayers:
                 _listed(sparse), settings.table, aim, settings.sdc, settings.vmc, settings.prefill,
             )  # fmt: skip
 
-    def _warn_of_length(self, longest: int) -> None:
+    def _warn(self, longest: int) -> None:
+        """Log what the settings make worse than it needs to be; ``longest`` is the most keys of a sequence."""
+        if self._settings.sdc == "exact" and not self._settings.vmc:
+            logger.warning("Top-Theta: %s", SDC_WITHOUT_VMC)
         if longest > self._thresholds.longest:
             logger.warning(
                 "Top-Theta: rows of more than %d keys use the thresholds of that length, and sequences may have %d; "

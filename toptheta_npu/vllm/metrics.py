@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -18,44 +19,42 @@ logger = logging.getLogger("vllm.toptheta_npu")
 
 #: Steps that are added up together where that is cheaper.
 _AT_ONCE = 64
+#: Seconds between two exports.
+_LIVE_SECONDS = 1.0
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
+
+
+def _sum(meaning: str) -> int:
+    """A field of `Totals`, which begins at 0; Prometheus shows what it means."""
+    return field(default=0, metadata={"meaning": meaning})
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the rows of all layers of one rank.
+    """Sums over the rows of all layers of one rank; each field says what it is."""
 
-    Attributes:
-        rows: one for every sequence, layer and decode step.
-        elements: their keys times the query heads.
-        kept: of these the ones above their thresholds.
-        available_value_rows: their keys times the KV heads.
-        value_rows: of these the ones that were read.
-        sparse_aims: k times the query heads, over the rows with more than k keys.
-        sparse_kept: what these rows kept.
-        decode_tokens: new tokens that were computed by thresholds, per step and not per layer.
-        prompt_tokens: tokens of prompts.
-        draft_tokens: tokens of steps in which drafts were verified.
-        thresholded_tokens: those among the last two that followed the thresholds; the others were dense.
-    """
+    rows: int = _sum("Rows that decoded by thresholds: one for every sequence, layer and step.")
+    elements: int = _sum("Scores of these rows: their keys times the query heads.")
+    kept: int = _sum("Scores of these rows above their thresholds.")
+    available_value_rows: int = _sum("V rows that dense attention would have read for them: keys times KV heads.")
+    value_rows: int = _sum("V rows that were read for them.")
+    sparse_aims: int = _sum("Scores that the rows of more than k keys were to keep: k times the query heads.")
+    sparse_kept: int = _sum("Scores that the rows of more than k keys kept.")
+    decode_tokens: int = _sum("Tokens that were computed by thresholds, counted once per step and not per layer.")
+    prompt_tokens: int = _sum("Tokens of prompts.")
+    draft_tokens: int = _sum("Tokens of steps in which drafts were verified.")
+    thresholded_tokens: int = _sum("Tokens of prompts and drafts that followed the thresholds; the others were dense.")
 
-    rows: int = 0
-    elements: int = 0
-    kept: int = 0
-    available_value_rows: int = 0
-    value_rows: int = 0
-    sparse_aims: int = 0
-    sparse_kept: int = 0
-    decode_tokens: int = 0
-    prompt_tokens: int = 0
-    draft_tokens: int = 0
-    thresholded_tokens: int = 0
+    @property
+    def kept_over_k(self) -> float | None:
+        """k̃/k of the rows of more than k keys; None if there were none."""
+        return self.sparse_kept / self.sparse_aims if self.sparse_aims else None
 
     def __str__(self) -> str:
         def share(part: int, whole: int) -> str:
             return f"{part / whole:.1%}" if whole else "none"
 
-        over = f"{self.sparse_kept / self.sparse_aims:.2f}" if self.sparse_aims else "none"
+        over = "none" if self.kept_over_k is None else f"{self.kept_over_k:.2f}"
         several = self.prompt_tokens + self.draft_tokens
         how = f", {self.thresholded_tokens} of them by thresholds" if self.thresholded_tokens else ", all dense"
         return (
@@ -82,6 +81,7 @@ class LayerCounters:
         self._heads = (num_heads, num_key_value_heads)
         self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
         self._aims: Callable[[Tensor], Tensor] | None = None
+        self._adding = threading.Lock()
         with torch.inference_mode(False):
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
@@ -100,9 +100,10 @@ class LayerCounters:
             self._add_up(lengths, kept, value_rows)
             return
         # an engine may write the next lengths into the same tensor
-        self._waiting.append((lengths.clone(), kept, value_rows))
-        if len(self._waiting) == _AT_ONCE:
-            self._add_waiting()
+        with self._adding:
+            self._waiting.append((lengths.clone(), kept, value_rows))
+            if len(self._waiting) == _AT_ONCE:
+                self._add_waiting()
 
     def _add_waiting(self) -> None:
         if self._waiting:
@@ -121,13 +122,22 @@ class LayerCounters:
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:
-        """The sums so far, by their names in `Totals`; waits for the device."""
-        self._add_waiting()
-        return dict(zip(_NAMES, self._sums.tolist(), strict=True))
+        """The sums so far, by their names in `Totals`; waits for the device. Any thread may ask."""
+        with self._adding:
+            self._add_waiting()
+            return dict(zip(_NAMES, self._sums.tolist(), strict=True))
+
+    @property
+    def on_cpu(self) -> bool:
+        return self._sums.device.type == "cpu"
 
 
 class Metrics:
     """The sums of all layers of an engine in one process, and what happens to them.
+
+    On a CPU a thread of its own exports them a second after a step, so that an idle engine shows its last step, too.
+    On a device the thread that runs the steps does, when a second has passed: it waits for the device, which another
+    thread must not do while a graph is captured.
 
     Args:
         interval: seconds between two lines in the log.
@@ -145,26 +155,38 @@ class Metrics:
         self._interval = interval
         self._export = export
         self._clock = clock
-        self._last = clock()
-        self._reported = Totals()
+        self._logged_at = self._exported_at = clock()
+        self._logged = self._exported = Totals()
         self._tokens = {"decode_tokens": 0, "prompt_tokens": 0, "draft_tokens": 0, "thresholded_tokens": 0}
+        self._telling = threading.RLock()
+        self._timer: threading.Timer | None = None
 
     def layer(self, num_heads: int, num_key_value_heads: int, device: torch.device | str = "cpu") -> LayerCounters:
-        """Counters for one more layer."""
+        """Make the counters of one more layer."""
         counters = LayerCounters(num_heads, num_key_value_heads, device)
         self._layers.append(counters)
         return counters
 
     def step(self, *, decode: int, prompt: int = 0, draft: int = 0, thresholded: int = 0) -> None:
-        """Notes the tokens of a step; writes to the log when it is time."""
+        """Note the tokens of a step; log and export what earlier ones kept when it is time."""
         added = {"decode_tokens": decode, "prompt_tokens": prompt, "draft_tokens": draft}
         for name, count in {**added, "thresholded_tokens": thresholded}.items():
             self._tokens[name] += count
-        if self._clock() - self._last >= self._interval:
+        now = self._clock()
+        if now - self._logged_at >= self._interval:
             self.report()
+        if self._export is None:
+            return
+        if not all(layer.on_cpu for layer in self._layers):
+            if now - self._exported_at >= _LIVE_SECONDS:
+                self.export()
+        elif self._timer is None:
+            self._timer = threading.Timer(_LIVE_SECONDS, self._export_later)
+            self._timer.daemon = True
+            self._timer.start()
 
     def totals(self) -> Totals:
-        """All sums so far."""
+        """Add up all layers."""
         sums = dict.fromkeys(_NAMES, 0)
         for layer in self._layers:
             for name, count in layer.totals().items():
@@ -172,39 +194,61 @@ class Metrics:
         return Totals(**sums, **self._tokens)
 
     def report(self) -> None:
-        """Writes what has been added since the last time to the log, and exports it; nothing where nothing was."""
-        self._last = self._clock()
-        totals = self.totals()
-        added = totals - self._reported
-        if added == Totals():
-            return
-        self._reported = totals
-        logger.info("Top-Theta: %s", added)
-        if self._export is not None:
-            self._export(added)
+        """Log what has been added since the last time, if anything was, and export."""
+        with self._telling:
+            self._logged_at = self._clock()
+            totals = self.export()
+            if totals != self._logged:
+                logger.info("Top-Theta: %s", totals - self._logged)
+            self._logged = totals
+
+    def export(self) -> Totals:
+        """Export what has been added since the last time, if anything was; gives all sums."""
+        with self._telling:
+            self._exported_at = self._clock()
+            totals = self.totals()
+            added = totals - self._exported
+            if self._export is not None and added != Totals():
+                self._export(added)
+            self._exported = totals
+            return totals
+
+    def _export_later(self) -> None:
+        self._timer = None
+        self.export()
 
 
 def prometheus_export() -> Callable[[Totals], None] | None:
-    """Adds to counters ``toptheta_<name>_total`` of prometheus_client's default registry; None where it is missing.
+    """Make counters ``toptheta_<name>_total`` and the gauge ``toptheta_kept_over_k`` in prometheus_client.
 
-    The counters are those of this process. vLLM's HTTP server is another one: it shows them where
+    They are in its default registry and those of this process. vLLM's HTTP server is another one: it shows them where
     ``PROMETHEUS_MULTIPROC_DIR`` is set before it starts.
+
+    Returns:
+        What adds to them; None where prometheus_client is missing.
     """
     try:
-        from prometheus_client import Counter
+        from prometheus_client import Counter, Gauge
     except ImportError:
         return None
-    if not _COUNTERS:
+    if not _SHOWN:
         for each in fields(Totals):
-            text = f"Top-Theta attention: {each.name.replace('_', ' ')}"
-            _COUNTERS[each.name] = Counter(f"toptheta_{each.name}", text)
+            _SHOWN[each.name] = Counter(f"toptheta_{each.name}", each.metadata["meaning"])
+        _SHOWN[_GAUGE] = Gauge(f"toptheta_{_GAUGE}", _GAUGE_MEANING, multiprocess_mode="mostrecent")
 
     def export(added: Totals) -> None:
-        for name, counter in _COUNTERS.items():
-            counter.inc(getattr(added, name))
+        for each in fields(added):
+            _SHOWN[each.name].inc(getattr(added, each.name))
+        if added.kept_over_k is not None:
+            _SHOWN[_GAUGE].set(added.kept_over_k)
 
     return export
 
 
+_GAUGE = "kept_over_k"
+_GAUGE_MEANING = (
+    "Scores kept over scores to be kept (k~/k) in about the last second of steps, on the rank that told it last; far "
+    "from 1, the text is unlike that of the calibration."
+)
 # a name can be registered once in a process
-_COUNTERS: dict[str, Any] = {}
+_SHOWN: dict[str, Any] = {}
