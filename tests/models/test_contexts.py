@@ -14,8 +14,9 @@ from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.evaluation.methods.last_k import select_last_k as last_k
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
-from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify, threshold_rule
+from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify
 from toptheta_npu.models.hook.architecture import attention_modules
+from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning
 
 pytestmark = pytest.mark.usefixtures("no_grad")

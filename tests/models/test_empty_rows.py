@@ -10,7 +10,8 @@ from transformers import DynamicCache
 
 from tests.models.tiny import K, left_padded, model_of, table_of, tokens
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
-from toptheta_npu.models import apply_selection, sparsify, threshold_rule
+from toptheta_npu.models import apply_selection, sparsify
+from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
