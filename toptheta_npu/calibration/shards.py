@@ -143,7 +143,7 @@ def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
 
 
 def _index_in(path: str | os.PathLike[str]) -> int:
-    """Read what a file says of its index, without a look at the rest. What cannot be read comes first, to be refused."""
+    """Read what a file says of its index alone. What cannot be read comes first, to be refused."""
     if not checked_path(path).is_file():
         return -1
     try:

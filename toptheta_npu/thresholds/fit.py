@@ -101,7 +101,7 @@ def fit_table(table: ThresholdGrid) -> ThresholdFit:
 
 
 def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Integers) -> Floats:
-    """Solve for the first ``terms`` [...] columns of ``basis`` [R, C] and ``values`` [..., R]: coefficients [..., C]."""
+    """Fit ``values`` [..., R] by the first ``terms`` [...] columns of ``basis`` [R, C]: coefficients [..., C]."""
     root = np.sqrt(weights)
     used = np.arange(basis.shape[1]) < terms[..., None]
     matrix = root[..., None] * basis * used[..., None, :]

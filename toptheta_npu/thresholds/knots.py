@@ -108,7 +108,7 @@ def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
 
 
 def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
-    """Mix ``low`` at weight 0 and ``high`` at 1. Between a finite and an infinite end take the lower, which keeps more."""
+    """Mix ``low`` at weight 0 and ``high`` at 1; of a finite and an infinite end take the lower, which keeps more."""
     with np.errstate(invalid="ignore"):
         mixed = high * weight
         mixed += low * (1.0 - weight)

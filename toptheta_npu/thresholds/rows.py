@@ -75,7 +75,7 @@ class Aims:
 
 
 class Rows:
-    """Work out rows of ``lengths`` [N] in every layer, under one target; with a function, these are 0 to the longest."""
+    """Work out rows of ``lengths`` [N] under one target; with a function, these are 0 to the longest."""
 
     def __init__(self, source: Source, target: Target, lengths: Integers) -> None:
         self._source = source

@@ -26,7 +26,7 @@ _TITLE_ROOM = 0.97
 
 
 class Style(NamedTuple):
-    """Say how a curve is drawn. No two of the first 32 have the same marker and line, nor two of one colour the marker."""
+    """Say how a curve is drawn; of the first 32, no two share marker and line, nor colour and marker."""
 
     color: str
     marker: str

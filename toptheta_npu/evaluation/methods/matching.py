@@ -62,7 +62,7 @@ def value_rows_by_cut(
 
 
 def _rows_around(keys: float, length: int) -> Tensor:
-    """Choose the rows of a window whose numbers of keys lie around ``keys``, as far as the window goes to both sides."""
+    """Choose the rows of a window whose numbers of keys lie around ``keys``, as far as it goes to both sides."""
     reach = min(length - keys, keys - 1)
     if reach < 0:
         raise TopThetaValueError(
