@@ -1,4 +1,4 @@
-"""Calibration of thresholds from attention scores: the driver runs the model, this consumes the scores."""
+"""Calibrates thresholds from attention scores: the driver runs the model, this consumes the scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The statistics of a calibration as named arrays, and back: what a file of its state holds."""
+"""Names the arrays of a calibration's statistics for a file of its state, and fills them back in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE_OF: Mapping[type, tuple[str, ...]] = {
 
 
 def named(prefix: str, statistics: Sequence[Any]) -> dict[str, Statistic]:
-    """The statistics in nested lists, each by its place.
+    """Name the statistics in nested lists, each by its place.
 
     Example:
         >>> list(named("moments", [[Moments((1, 2)), Moments((1, 2))]]))
@@ -37,7 +37,7 @@ def named(prefix: str, statistics: Sequence[Any]) -> dict[str, Statistic]:
 
 
 def arrays_of(statistics: Mapping[str, Statistic]) -> Arrays:
-    """Every array of every statistic, by the statistic's name and its own."""
+    """Collect every array of every statistic, by the statistic's name and its own."""
     return {
         f"{name}.{attribute}": getattr(statistic, attribute)
         for name, statistic in statistics.items()
@@ -46,7 +46,7 @@ def arrays_of(statistics: Mapping[str, Statistic]) -> Arrays:
 
 
 def fill(statistics: Mapping[str, Statistic], arrays: Arrays) -> None:
-    """Gives new ``statistics`` the arrays that `arrays_of` took, and takes these out of ``arrays``.
+    """Give new ``statistics`` the arrays that `arrays_of` took, and take these out of ``arrays``.
 
     Raises:
         TopThetaValueError: an array is missing, has another shape or dtype, or holds what no statistic can.
@@ -58,7 +58,7 @@ def fill(statistics: Mapping[str, Statistic], arrays: Arrays) -> None:
 
 
 def take(arrays: Arrays, name: str, like: NDArray[Any]) -> NDArray[Any]:
-    """A copy of the array ``name``, which leaves ``arrays``; checked against ``like``, one that is new.
+    """Take the array ``name`` out of ``arrays``, as a copy, and check it against ``like``, one that is new.
 
     Raises:
         TopThetaValueError: as `fill`.

@@ -1,4 +1,4 @@
-"""From the statistics of all cells to a table: empty lengths dropped or filled, dense rows marked."""
+"""Turns the statistics of all cells into a table: drops or fills empty lengths, marks dense rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def assemble(
     fingerprint: str,
     provenance: Mapping[str, str],
 ) -> ThresholdTable:
-    """The table; ``counts`` int64 [L, R] are the rows behind each length of ``settings.knots()``."""
+    """Make the table; ``counts`` int64 [L, R] are the rows behind each length of ``settings.knots()``."""
     keep = counts.any(axis=0)
     knots = np.array(settings.knots(), dtype=np.int64)[keep]
     cells = np.broadcast_to(counts[:, None, keep], (settings.num_layers, settings.num_heads, len(knots)))
@@ -70,7 +70,7 @@ def _float32(values: Floats) -> torch.Tensor:
 
 
 def check_complete(settings: CalibrationSettings, observed: Integers, counts: Integers) -> None:
-    """Raises where thresholds would be missing: ``observed`` [L] rows fed, ``counts`` [L, R] rows used."""
+    """Raise where thresholds would be missing: ``observed`` [L] rows fed, ``counts`` [L, R] rows used."""
     missing = [layer for layer in np.flatnonzero(observed == 0).tolist() if layer not in settings.dense_layers]
     if missing:
         raise TopThetaValueError("observe", "rows of every layer", f"none of layers {missing}")

@@ -1,4 +1,4 @@
-"""Bins [i*2**e, (i+1)*2**e) aligned to zero: the width that a range needs, and counts moved to wider bins."""
+"""Chooses bins [i*2**e, (i+1)*2**e) aligned to zero: the width that a range needs. Moves counts to wider bins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MINIMUM_EXPONENT = -20
 
 
 def exponents(smallest: np.ndarray, largest: np.ndarray) -> Integers:
-    """The smallest admissible e per cell. Ranges of 112*2**e or more need a larger one, below 56*2**e fit."""
+    """Find the smallest admissible e per cell. Ranges of 112*2**e or more need a larger one, below 56*2**e fit."""
     empty = ~(smallest <= largest)
     low = np.where(empty, 0.0, smallest).astype(np.float64)
     high = np.where(empty, 0.0, largest).astype(np.float64)
@@ -28,7 +28,7 @@ def exponents(smallest: np.ndarray, largest: np.ndarray) -> Integers:
 
 
 def first_bins(smallest: np.ndarray, exponent: Integers) -> Floats:
-    """The i of the bin that holds the smallest element of each cell."""
+    """Find the i of the bin that holds the smallest element of each cell."""
     low = np.where(np.isfinite(smallest), smallest, 0.0).astype(np.float64)
     return np.floor(low * np.exp2(-exponent.astype(np.float64)))
 
@@ -40,7 +40,7 @@ def rebinned(
     new_smallest: np.ndarray,
     new_largest: np.ndarray,
 ) -> Integers:
-    """``counts`` [..., 112] of one range in the bins of a range around it, int64."""
+    """Move ``counts`` [..., 112] of one range into the bins of a range around it, int64."""
     old, new = exponents(smallest, largest), exponents(new_smallest, new_largest)
     first, new_first = first_bins(smallest, old), first_bins(new_smallest, new)
     result = counts.astype(np.int64)

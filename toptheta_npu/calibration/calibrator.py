@@ -28,7 +28,7 @@ from .sketch import SurvivalSketch
 
 
 class Calibrator:
-    """Calibrates thresholds from attention scores (paper, Algorithm 1 and multi-k calibration).
+    """Calibrate thresholds from attention scores (paper, Algorithm 1 and multi-k calibration).
 
     Feed every layer's scores of the calibration sequences to :meth:`observe`, then call :meth:`finish`.
     What is stored does not grow with the number of sequences.
@@ -106,7 +106,7 @@ class Calibrator:
         self._discarded: DiscardedMass | None = None
 
     def rows_to_observe(self, count: int, sequence_index: int) -> Tensor:
-        """The rows of one sequence to calibrate on: call once per sequence, use for all layers and heads.
+        """Choose the rows of one sequence to calibrate on. Call once per sequence, and use for all layers and heads.
 
         Depends on the seed and ``sequence_index`` alone, so shards choose what a single process would.
 
@@ -122,7 +122,7 @@ class Calibrator:
         return sample_rows(count, self.settings.row_fraction, generator)
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
-        """Adds rows of one layer. Rows no longer than an effective k say nothing about it: they are dense.
+        """Add rows of one layer. Rows no longer than an effective k say nothing about it: they are dense.
 
         Args:
             layer: index of the layer.
@@ -137,7 +137,7 @@ class Calibrator:
         self.add(self.look(layer, *check_rows(self.settings, layer, scores, lengths)))
 
     def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Observation:
-        """What :meth:`observe` would add, without adding it: any number of threads may look at once.
+        """Find what :meth:`observe` would add, without adding it. Any number of threads may look at once.
 
         Args:
             layer, scores, lengths: as in :meth:`observe`, taken as right.
@@ -150,7 +150,7 @@ class Calibrator:
         return look(self.settings, self._knots, layer, scores, lengths, ranked)
 
     def add(self, seen: Observation) -> None:
-        """Adds what :meth:`look` has found.
+        """Add what :meth:`look` has found.
 
         Raises:
             TopThetaValueError: a row's own threshold is not finite, or a counter of a sketch would overflow.
@@ -165,7 +165,7 @@ class Calibrator:
         np.add.at(self._counts[seen.layer], seen.buckets, 1)
 
     def observe_discarded(self, layer: int, scores: Tensor, lengths: Tensor, table: ThresholdTable) -> None:
-        """Adds rows to the second, optional pass: the exponential mass that ``table`` discards.
+        """Add rows to the second, optional pass: the exponential mass that ``table`` discards.
 
         Arguments and errors as in :meth:`observe`, and:
 
@@ -177,8 +177,10 @@ class Calibrator:
         second.add(second.look(layer, *check_rows(self.settings, layer, scores, lengths)))
 
     def second_pass(self, table: ThresholdTable) -> DiscardedMass:
-        """The second pass over ``table``, whose ``look`` and ``add`` are to :meth:`observe_discarded` what
-        :meth:`look` and :meth:`add` are to :meth:`observe`.
+        """Begin or go on with the second pass over ``table``.
+
+        Its ``look`` and ``add`` are to :meth:`observe_discarded` what :meth:`look` and :meth:`add` are to
+        :meth:`observe`.
 
         Raises:
             TopThetaValueError: as :meth:`observe_discarded`.
@@ -192,7 +194,7 @@ class Calibrator:
     def with_discarded_mass(
         self, table: ThresholdTable, statistic: DiscardedStatistic = "geometric_mean"
     ) -> ThresholdTable:
-        """``table`` with the discarded mass of the second pass.
+        """Give ``table`` the discarded mass of the second pass.
 
         Args:
             table: as in :meth:`observe_discarded`.
@@ -211,7 +213,7 @@ class Calibrator:
         return dataclasses.replace(table, discarded_mass=mass, discarded_statistic=statistic)
 
     def merge(self, other: Calibrator) -> None:
-        """Adds what ``other``, a shard of the same calibration, has seen.
+        """Add what ``other``, a shard of the same calibration, has seen.
 
         Raises:
             TopThetaValueError: the settings differ; the message names them.
@@ -234,7 +236,7 @@ class Calibrator:
         self._observed += other._observed
 
     def finish(self, *, fingerprint: str, provenance: Mapping[str, str]) -> ThresholdTable:
-        """The table of thresholds; more rows may be observed afterwards and a new table made.
+        """Make the table of thresholds. More rows may be observed afterwards, and a new table made.
 
         Length knots that no row came near are dropped; those that only some layers lack are filled from
         their neighbours, with a count of 0. Layers whose effective k exceeds every row are dense.
@@ -255,7 +257,7 @@ class Calibrator:
         return assemble(self.settings, self._counts, self._statistics(), fingerprint, {**own, **provenance})
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """All that was gathered: what a JSON object can hold, and the arrays by name.
+        """Give all that was gathered: what a JSON object can hold, and the arrays by name.
 
         The arrays are the calibrator's own: write them before more rows are observed.
         """
@@ -268,7 +270,7 @@ class Calibrator:
 
     @classmethod
     def from_state(cls, about: Mapping[str, Any], arrays: Arrays) -> Calibrator:
-        """The calibrator that :meth:`state` was taken of; it goes on as if it had never stopped.
+        """Make the calibrator that :meth:`state` was taken of; it goes on as if it had never stopped.
 
         Raises:
             TopThetaTypeError, TopThetaValueError: this is no state of a calibrator; nothing of it is trusted.
@@ -298,7 +300,7 @@ class Calibrator:
         return calibrator
 
     def _gathered(self) -> dict[str, Statistic]:
-        """Every statistic by its name in the state."""
+        """Collect every statistic by its name in the state."""
         return {**named("moments", self._moments), **named("sketch", self._sketches)}
 
     def _statistics(self) -> Statistics:

@@ -1,4 +1,4 @@
-"""The two passes over all elements of calibration rows. The native CPU kernel has the same functions in C++."""
+"""Passes twice over all elements of calibration rows. The native CPU kernel has the same functions in C++."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..thresholds.knots import Integers
 
 
 def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest element above -inf (+inf if there is none) and the largest of ``rows`` [N, n]: float32 [N] each.
+    """Find the smallest element above -inf (+inf if there is none) and the largest of ``rows`` [N, n]: float32 [N]
+    each.
 
     Where an element is NaN, so is the largest.
     """
@@ -27,7 +28,7 @@ def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def count(
     rows: np.ndarray, cells: Integers, scale: np.ndarray, first: np.ndarray, finest: float, num_cells: int
 ) -> Integers:
-    """How many elements of ``rows`` [N, n] lie in each of a cell's 112 bins: int64 [num_cells, 112].
+    """Count the elements of ``rows`` [N, n] in each of a cell's 112 bins: int64 [num_cells, 112].
 
     Args:
         rows: float32, -inf in hidden places, otherwise within the range of their cell.

@@ -1,4 +1,4 @@
-"""The second calibration pass: how much exponential mass the thresholds leave out (offline SDC).
+"""Runs the second calibration pass: how much exponential mass the thresholds leave out (offline SDC).
 
 The mass E of a row is heavy-tailed: where attention is sharp, the mean over the rows can be hundreds of times what
 most rows discard. Compensation by such a mean takes most of the weight away from almost every row, which is worse
@@ -34,7 +34,7 @@ _SMALLEST_MASS = 2.0**-24
 
 
 class Masses(NamedTuple):
-    """What some rows of one layer discard: ``mass`` float32 [Hq, K, rows], ``lengths`` int64 [rows]."""
+    """Hold what some rows of one layer discard: ``mass`` float32 [Hq, K, rows], ``lengths`` int64 [rows]."""
 
     layer: int
     mass: np.ndarray
@@ -42,7 +42,7 @@ class Masses(NamedTuple):
 
 
 class DiscardedMass:
-    """Means over rows, plain and geometric, of sum exp(a - row max) of the elements that one table does not keep.
+    """Average over rows, plainly and geometrically, the sum of exp(a - row max) of the elements that a table discards.
 
     An element is kept when it exceeds theta; a row where none does keeps its largest, as at inference.
     """
@@ -58,7 +58,7 @@ class DiscardedMass:
         }
 
     def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Masses:
-        """What rows discard; arguments as in `Calibrator.look`."""
+        """Find what rows discard; arguments as in `Calibrator.look`."""
         del ranked  # of no use here
         scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
         theta = np.array([self._lookup.theta_rows(k, layer, lengths.numpy()) for k in self._k])
@@ -66,7 +66,7 @@ class DiscardedMass:
         return Masses(layer, mass, lengths)
 
     def add(self, seen: Masses) -> None:
-        """Adds what :meth:`look` has found."""
+        """Add what :meth:`look` has found."""
         layer, mass, lengths = seen
         buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
         for index, k in enumerate(self._k):
@@ -77,7 +77,7 @@ class DiscardedMass:
             self._moments["geometric_mean"][index][layer].update(logarithms, buckets[chosen])
 
     def merge(self, other: DiscardedMass) -> None:
-        """Adds what ``other`` has seen of the same table."""
+        """Add what ``other`` has seen of the same table."""
         self.check_same(other.table)
         for statistic, by_k in self._moments.items():
             for mine, theirs in zip(by_k, other._moments[statistic], strict=True):
@@ -85,14 +85,14 @@ class DiscardedMass:
                     moments.merge(more)
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
-        """All that was gathered, and the table: what a JSON object can hold, and the arrays by name."""
+        """Give all that was gathered, and the table: what a JSON object can hold, and the arrays by name."""
         header, tensors = content_of(self.table)
         arrays = {_TABLE + name: tensor.numpy() for name, tensor in tensors.items()}
         return header, {**arrays, **arrays_of(self._gathered())}
 
     @classmethod
     def from_state(cls, header: Mapping[str, Any], arrays: Arrays) -> DiscardedMass:
-        """What :meth:`state` was taken of; its arrays are taken out of ``arrays``.
+        """Make what :meth:`state` was taken of; its arrays are taken out of ``arrays``.
 
         Raises:
             TopThetaTypeError, TopThetaValueError: this is no such state.
@@ -110,13 +110,13 @@ class DiscardedMass:
         return {name: moments for part in by_name for name, moments in part.items()}
 
     def check_same(self, table: ThresholdTable) -> None:
-        """Raises TopThetaValueError if ``table`` has other thresholds than the table of this pass."""
+        """Raise a TopThetaValueError if ``table`` has other thresholds than the table of this pass."""
         for name in ("theta", "k", "lengths"):
             if not torch.equal(getattr(table, name), getattr(self.table, name)):
                 raise TopThetaValueError("table", "the table of this second pass", f"one with another {name}")
 
     def result(self, statistic: DiscardedStatistic) -> Tensor:
-        """The statistic per knot, float32 [K, L, Hq, R]: lengths without rows filled from their neighbours."""
+        """Give the statistic per knot, float32 [K, L, Hq, R]; lengths without rows are filled from their neighbours."""
         by_k = self._moments[statistic]
         mean: Floats = np.array([[moments.mean for moments in layers] for layers in by_k])
         if statistic == "geometric_mean":
@@ -137,7 +137,7 @@ class DiscardedMass:
 
 
 def _discarded(scores: Tensor, theta: Tensor) -> np.ndarray:
-    """The mass that each of ``theta`` [K, rows] leaves out of ``scores`` [rows, S]: float32 [K, rows]."""
+    """Sum the mass that each of ``theta`` [K, rows] leaves out of ``scores`` [rows, S]: float32 [K, rows]."""
     mass = torch.zeros_like(theta)
     for start in range(0, len(scores), _ROWS_PER_PASS):
         part = slice(start, start + _ROWS_PER_PASS)

@@ -1,4 +1,4 @@
-"""Count, mean and variance of a stream, cell by cell, in float64."""
+"""Keeps count, mean and variance of a stream, cell by cell, in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..thresholds.knots import Floats, Integers
 
 
 class Moments:
-    """Count, mean and sum of squared deviations (M2) for an array of cells.
+    """Keep count, mean and sum of squared deviations (M2) for an array of cells.
 
     Batches and shards are combined by the pairwise formula of Chan, Golub and LeVeque (1979), which has
     no cancellation of large sums and is exact in form: merging shards is the whole up to rounding.
@@ -33,7 +33,7 @@ class Moments:
         self.m2: Floats = np.zeros(shape, dtype=np.float64)
 
     def update(self, values: NDArray[np.floating], cells: Integers) -> None:
-        """Adds ``values[..., i]`` to the cell ``[..., cells[i]]``.
+        """Add ``values[..., i]`` to the cell ``[..., cells[i]]``.
 
         Args:
             values: [..., N], finite, the leading dimensions of the shape.
@@ -57,7 +57,7 @@ class Moments:
         self._combine(present, np.broadcast_to(counts, mean.shape), mean, m2)
 
     def merge(self, other: Moments) -> None:
-        """Adds what ``other`` has seen.
+        """Add what ``other`` has seen.
 
         Raises:
             TopThetaValueError: the shapes differ.
@@ -67,7 +67,7 @@ class Moments:
         self._combine(np.arange(self.count.shape[-1]), other.count, other.mean, other.m2)
 
     def std(self) -> Floats:
-        """Population standard deviation (ddof 0), float64; 0 where nothing was seen."""
+        """Give the population standard deviation (ddof 0), float64; 0 where nothing was seen."""
         return np.sqrt(self.m2 / np.maximum(self.count, 1))
 
     def _combine(self, cells: Integers, count: Integers, mean: Floats, m2: Floats) -> None:

@@ -1,4 +1,4 @@
-"""What some rows of one layer say about its thresholds: worked out apart, so that threads may look at rows at once."""
+"""Finds what some rows of one layer say about its thresholds, apart, so that threads may look at rows at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sketch import SurvivalSketch
 
 
 class Observation(NamedTuple):
-    """What `Calibrator.look` has found, for `Calibrator.add`; "long" rows exceed the layer's least effective k.
+    """Hold what `Calibrator.look` has found, for `Calibrator.add`; "long" rows exceed the layer's least effective k.
 
     Attributes:
         layer: index of the layer.
@@ -40,7 +40,7 @@ def look(
     settings: CalibrationSettings, knots: Sequence[int], layer: int, scores: Tensor, lengths: Tensor,
     ranked: Tensor | None,
 ) -> Observation:  # fmt: skip
-    """The work of `Calibrator.look`."""
+    """Do the work of `Calibrator.look`."""
     scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
     targets = settings.targets(layer)
     long = (lengths > targets[0]).nonzero().flatten()
@@ -71,7 +71,7 @@ def look(
 
 
 def check_rows(settings: CalibrationSettings, layer: int, scores: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and lengths on the CPU; raises a typed error where they are not what `Calibrator.observe` takes."""
+    """Bring scores and lengths to the CPU. Raise a typed error where they are not what `Calibrator.observe` takes."""
     if not 0 <= layer < settings.num_layers:
         raise TopThetaValueError("layer", f"0 to {settings.num_layers - 1}", str(layer))
     if scores.dtype != torch.float32:

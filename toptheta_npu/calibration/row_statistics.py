@@ -1,4 +1,4 @@
-"""What one attention row says about its threshold, and which rows are looked at."""
+"""Finds what one attention row says about its threshold, and chooses which rows are looked at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ELEMENTS_PER_PASS = 1 << 17
 
 
 def kth_largest(rows: Tensor, ranks: Sequence[int]) -> Tensor:
-    """The (k+1)-th largest element of every row, so that strictly greater keeps exactly k without ties.
+    """Find the (k+1)-th largest element of every row, so that strictly greater keeps exactly k without ties.
 
     This is the quantile of Algorithm 1, line 7, counted in ranks so that no rounding can slip by one.
 
@@ -70,7 +70,7 @@ def _partition(rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
 
 
 def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tensor:
-    """A random choice of ``fraction * count`` of ``count`` rows, without repeats, ascending.
+    """Choose ``fraction * count`` of ``count`` rows at random, without repeats, ascending.
 
     Where the product is not whole, it is rounded up or down at random, so that its expectation is exact.
 
@@ -101,7 +101,7 @@ def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tens
 
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """``values[:, rows]`` for one or more ascending ``rows``, without a copy where they are neighbours."""
+    """Take ``values[:, rows]`` for one or more ascending ``rows``, without a copy where they are neighbours."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
         return values[:, first : last + 1]

@@ -1,4 +1,4 @@
-"""What a calibration is asked for, and the row lengths that follow from it."""
+"""Says what a calibration is asked for, and the row lengths that follow from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_TARGETS = MAX_LENGTH_KNOTS // 4
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Everything that two shards of one calibration must have in common; see :class:`Calibrator`."""
+    """Hold everything that two shards of one calibration must have in common; see :class:`Calibrator`."""
 
     num_layers: int
     num_heads: int
@@ -61,15 +61,15 @@ class CalibrationSettings:
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
 
     def targets(self, layer: int) -> list[int]:
-        """The effective k of a layer for every k, ascending."""
+        """Give the effective k of a layer for every k, ascending."""
         return [max(k, self.layer_k[layer]) for k in self.k]
 
     def all_targets(self) -> list[int]:
-        """Every effective k of any layer, ascending, without repeats."""
+        """Give every effective k of any layer, ascending, without repeats."""
         return sorted({max(k, layer_k) for k in self.k for layer_k in self.layer_k})
 
     def knots(self) -> list[int]:
-        """The row lengths of the calibration.
+        """Choose the row lengths of the calibration.
 
         Each effective k and its successor are knots: no bucket then holds both rows that are dense for
         that k and rows that are not.
@@ -100,7 +100,7 @@ class CalibrationSettings:
 
 
 def check_int(name: str, value: object, least: int | None, most: int | None = None) -> None:
-    """Raises TopThetaTypeError unless ``value`` is an int, TopThetaValueError unless it is in the range."""
+    """Raise TopThetaTypeError unless ``value`` is an int, TopThetaValueError unless it is in the range."""
     if type(value) is not int:
         raise TopThetaTypeError(name, "an int", shown(value))
     if (least is not None and value < least) or (most is not None and value > most):
@@ -109,5 +109,5 @@ def check_int(name: str, value: object, least: int | None, most: int | None = No
 
 
 def default_layer_k(num_layers: int) -> Sequence[int]:
-    """512 in the first two layers and 0, no minimum of their own, in the others."""
+    """Give 512 for the first two layers and 0, no minimum of their own, for the others."""
     return [*FIRST_LAYERS_K, *[0] * num_layers][:num_layers]

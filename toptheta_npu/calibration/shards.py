@@ -1,4 +1,4 @@
-"""Parts of one calibration put together again."""
+"""Puts the parts of one calibration together again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEDY = "give every shard of one calibration, each once"
 
 
 class MergedPart(NamedTuple):
-    """A part that counts: its name, which it is, and how many sequences and tokens it saw."""
+    """Describe a part that counts: its name, which it is, and how many sequences and tokens it saw."""
 
     name: str
     part: Part
@@ -28,7 +28,7 @@ class MergedPart(NamedTuple):
 
 
 class PartMerger:
-    """Adds up the parts of one calibration; each is looked at before it counts.
+    """Add up the parts of one calibration; each is looked at before it counts.
 
     Attributes:
         parts: those that were added.
@@ -51,7 +51,7 @@ class PartMerger:
         self._provenance: dict[str, list[str]] = {}
 
     def add(self, name: object, state: CalibrationState) -> None:
-        """Adds the part ``state``, which is the merger's own from then on; ``name`` is for the error messages.
+        """Add the part ``state``, which is the merger's own from then on; ``name`` is for the error messages.
 
         Raises:
             TopThetaValueError: it is not finished, there already, or of another calibration.
@@ -73,7 +73,7 @@ class PartMerger:
             self._merged.seen += state.seen
 
     def table(self) -> ThresholdTable:
-        """The thresholds of all parts.
+        """Make the thresholds of all parts.
 
         Raises:
             TopThetaValueError: a part is missing, or there were too few rows.
@@ -104,7 +104,7 @@ class PartMerger:
 
 
 def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
-    """The table of a calibration whose shards lie in files, in any order.
+    """Make the table of a calibration whose shards lie in files, in any order.
 
     With the estimator "pooled" it is that of a single process, byte for byte; with "algorithm1" up to rounding. Of
     the provenance, texts in which the shards differ stand side by side.
@@ -129,7 +129,7 @@ def merge_shards(paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
 
 
 def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
-    """The shards in files added up by their indices, so that the order of ``paths`` does not matter.
+    """Add up the shards in files by their indices, so that the order of ``paths`` does not matter.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: as `merge_shards`, but for missing shards.
@@ -143,7 +143,7 @@ def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
 
 
 def _index_in(path: str | os.PathLike[str]) -> int:
-    """What a file says of its index, without a look at the rest; what cannot be read comes first, to be refused."""
+    """Read what a file says of its index alone. What cannot be read comes first, to be refused."""
     if not checked_path(path).is_file():
         return -1
     try:

@@ -1,4 +1,4 @@
-"""A fixed-size summary of all elements of the calibration rows, from which the threshold of any k follows.
+"""Summarises all elements of the calibration rows in a fixed size, from which the threshold of any k follows.
 
 The mean number of elements above theta over S rows is (elements above theta) / S, so the threshold that
 keeps k on average is where the pooled survival count equals S*k. This answers the paper's appendix on
@@ -41,7 +41,7 @@ class SketchThresholds(NamedTuple):
 
 
 class SurvivalSketch:
-    """Counts of elements in 112 bins per (head, bucket), bins [i*2**e, (i+1)*2**e) aligned to zero.
+    """Count elements in 112 bins per (head, bucket), bins [i*2**e, (i+1)*2**e) aligned to zero.
 
     Where the range of a cell outgrows its bins, e grows and neighbours merge. The final e is the smallest
     one, not below `bins.MINIMUM_EXPONENT`, for which the cell's smallest and largest element are less
@@ -74,7 +74,7 @@ class SurvivalSketch:
         return exponents(self.smallest, self.largest)
 
     def update(self, values: Tensor, buckets: Tensor) -> None:
-        """Adds rows.
+        """Add rows.
 
         Args:
             values: float32 [H, N, n]: scores, or log-probabilities; -inf in invisible places.
@@ -90,7 +90,7 @@ class SurvivalSketch:
 
     @classmethod
     def of(cls, values: Tensor, buckets: Tensor) -> tuple[SurvivalSketch, Integers]:
-        """The sketch of some rows alone, over those buckets that occur, and their numbers for :meth:`merge`.
+        """Sketch some rows alone, over those buckets that occur, and give their numbers for :meth:`merge`.
 
         Arguments and errors as in :meth:`update`. It changes nothing, so threads may look at rows at once.
         """
@@ -106,7 +106,7 @@ class SurvivalSketch:
         return made, present
 
     def merge(self, other: SurvivalSketch, buckets: Integers | None = None) -> None:
-        """Adds what ``other`` has seen; the result is the sketch of all rows together, exactly.
+        """Add what ``other`` has seen; the result is the sketch of all rows together, exactly.
 
         Args:
             other: a sketch of as many heads.
@@ -129,7 +129,7 @@ class SurvivalSketch:
         self.rows[buckets] += other.rows
 
     def theta(self, k: int) -> SketchThresholds:
-        """The thresholds that keep ``k`` elements per row on average.
+        """Find the thresholds that keep ``k`` elements per row on average.
 
         Within its bin the survival count is taken as exponential in theta. Cells without rows, or with no
         more than k elements per row, get -inf (keep everything).
@@ -140,14 +140,15 @@ class SurvivalSketch:
         return self.thetas([k])[0]
 
     def thetas(self, ks: Sequence[int]) -> list[SketchThresholds]:
-        """:meth:`theta` of several k."""
+        """Find the :meth:`theta` of several k."""
         if min(ks) < 1:
             raise TopThetaValueError("k", "at least 1", str(min(ks)))
         survival = self._survival()
         return [self._theta(survival, k * self.rows.astype(np.float64)) for k in ks]
 
     def quantile(self, share: float) -> Floats:
-        """The thresholds that a ``share`` of the elements does not exceed, float64 [H, R]; -inf in cells without rows.
+        """Find the thresholds that a ``share`` of the elements does not exceed, float64 [H, R]; -inf in cells without
+        rows.
 
         For rows of one element each. The share is exact at both edges of the bin that holds the threshold.
 
@@ -159,13 +160,13 @@ class SurvivalSketch:
         return self._theta(self._survival(), (1.0 - share) * self.rows.astype(np.float64)).theta
 
     def _survival(self) -> Floats:
-        """[H, R, 113]: elements not below the lower edge of each bin; none are above the last one."""
+        """Count the elements not below the lower edge of each bin, [H, R, 113]; none are above the last one."""
         survival = np.zeros((*self.counts.shape[:2], BINS + 1))
         np.cumsum(self.counts[..., ::-1], axis=-1, dtype=np.float64, out=survival[..., BINS - 1 :: -1])
         return survival
 
     def _theta(self, survival: Floats, above_theta: Floats) -> SketchThresholds:
-        """The thresholds that ``above_theta`` [R] elements exceed, of all rows of a bucket together."""
+        """Find the thresholds that ``above_theta`` [R] elements exceed, of all rows of a bucket together."""
         wanted = np.broadcast_to(above_theta, self.counts.shape[:2])
         bins = np.maximum(np.count_nonzero(survival > wanted[..., None], axis=-1) - 1, 0)
         above = np.take_along_axis(survival, bins[..., None], axis=-1)[..., 0]
@@ -196,12 +197,12 @@ def _passes(count: int, width: int) -> Iterator[slice]:
 
 
 def _counting() -> ModuleType:
-    """The passes over all elements: the native ones where CPU tensors run the native kernel."""
+    """Choose the passes over all elements: the native ones where CPU tensors run the native kernel."""
     return native_counting if CPU_SELECTOR.runs_native(torch.float32) else counting
 
 
 def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest visible and largest element of each cell, float32 [H, P], of rows [H, N, n]."""
+    """Find the smallest visible and the largest element of each cell, float32 [H, P], of rows [H, N, n]."""
     low, high = _counting().row_ranges(data.reshape(-1, data.shape[-1]))
     if not (high < _LARGEST_SCORE).all() or not (low > -_LARGEST_SCORE).all():
         raise TopThetaValueError(
@@ -217,7 +218,7 @@ def _ranges(data: np.ndarray, cells: Integers) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _histograms(data: np.ndarray, cells: Integers, smallest: np.ndarray, largest: np.ndarray) -> Integers:
-    """Counts [H, P, 112] of rows [H, N, n], of which row i belongs to cell ``cells[i]`` in every head."""
+    """Count rows [H, N, n] by bins, [H, P, 112]; row i belongs to cell ``cells[i]`` in every head."""
     exponent = exponents(smallest, largest)
     scale = np.exp2(-exponent.astype(np.float32))[:, cells].ravel()
     first = first_bins(smallest, exponent).astype(np.float32)[:, cells].ravel()
@@ -228,7 +229,7 @@ def _histograms(data: np.ndarray, cells: Integers, smallest: np.ndarray, largest
 
 
 def _part_of_bin(above: Floats, below: Floats, wanted: Floats) -> Floats:
-    """How far into its bin the survival count has fallen from ``above`` to ``wanted``, 0 to 1."""
+    """Tell how far into its bin the survival count has fallen from ``above`` to ``wanted``, 0 to 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         exponential = np.log(above / wanted) / np.log(above / below)
         linear = (above - wanted) / (above - below)

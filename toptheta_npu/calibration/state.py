@@ -1,4 +1,4 @@
-"""One part of a calibration as a file: what was gathered, of which model, and from which sequences.
+"""Keeps one part of a calibration as a file: what was gathered, of which model, and from which sequences.
 
 The file is safetensors with a JSON header and a checksum, like that of a table; it is never unpickled.
 """
@@ -48,7 +48,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Part:
-    """Sequences ``index``, ``index + count``, ... of a calibration; the default is all of them.
+    """Name sequences ``index``, ``index + count``, ... of a calibration; the default is all of them.
 
     Raises:
         TopThetaTypeError: not ints.
@@ -64,19 +64,19 @@ class Part:
 
 
 class SeenSequence(NamedTuple):
-    """A sequence that was observed: the SHA-256 of its tokens, and their number."""
+    """Describe a sequence that was observed: the SHA-256 of its tokens, and their number."""
 
     digest: bytes
     tokens: int
 
     @classmethod
     def of(cls, tokens: torch.Tensor) -> SeenSequence:
-        """The entry for tokens [n] int64."""
+        """Make the entry for tokens [n] int64."""
         return cls(hashlib.sha256(tokens.cpu().numpy().astype("<i8").tobytes()).digest(), len(tokens))
 
 
 class WholeSet(NamedTuple):
-    """What a part that is finished knows of all sequences, its own and the others': their digest and number."""
+    """Hold what a finished part knows of all sequences, its own and the others': their digest and number."""
 
     digest: str
     total: int
@@ -84,7 +84,7 @@ class WholeSet(NamedTuple):
 
 @dataclass(kw_only=True)
 class CalibrationState:
-    """One part of a calibration.
+    """Hold one part of a calibration.
 
     Attributes:
         calibrator: what was gathered.
@@ -113,7 +113,7 @@ class CalibrationState:
     whole: WholeSet | None = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, atomically.
+        """Write the file, atomically.
 
         Raises:
             TopThetaTypeError: ``path`` is not a path.
@@ -123,7 +123,7 @@ class CalibrationState:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CalibrationState:
-        """Reads a file that :meth:`save` wrote.
+        """Read a file that :meth:`save` wrote.
 
         Raises:
             TopThetaTypeError: ``path`` is not a path.
@@ -132,7 +132,7 @@ class CalibrationState:
         return cls.from_bytes(path, read_bytes(path, KIND.name, MAX_STATE_BYTES))
 
     def to_bytes(self) -> bytes:
-        """The content of the file."""
+        """Make the content of the file."""
         about, arrays = self.calibrator.state()
         digests = np.frombuffer(b"".join(each.digest for each in self.seen), dtype=np.uint8)
         arrays["seen.digests"] = digests.reshape(-1, _DIGEST_BYTES).copy()
@@ -152,7 +152,7 @@ class CalibrationState:
 
     @classmethod
     def from_bytes(cls, name: str | os.PathLike[str], content: bytes) -> CalibrationState:
-        """The state in ``content``; ``name`` is for the error messages."""
+        """Read the state in ``content``; ``name`` is for the error messages."""
         header, tensors = unseal(KIND, name, content)
         try:
             arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
@@ -176,7 +176,7 @@ class CalibrationState:
             raise file_error(name, KIND.name, f"other content ({shortened(str(error))})", KIND.again) from error
 
     def differences(self, other: CalibrationState, mine_is: str = "here") -> list[str]:
-        """What keeps ``other`` from being of the same calibration, each as "name=its value (here mine)"."""
+        """Name what keeps ``other`` from being of the same calibration, each as "name=its value (here mine)"."""
         mine, theirs = self.described(), other.described()
         found = [
             f"{name}={theirs.get(name)} ({mine_is} {mine.get(name)})"
@@ -187,13 +187,13 @@ class CalibrationState:
         return found + [f"another model (by its {' and '.join(parts)})"] * bool(parts)
 
     def described(self) -> dict[str, str]:
-        """What all parts of a calibration share, but for the model and the sequences, in words."""
+        """Say what all parts of a calibration share, but for the model and the sequences."""
         settings = dataclasses.asdict(self.calibrator.settings)
         values = {name: _shown(value) for name, value in settings.items()}
         return {**values, **self.run, "dtype": self.dtype}
 
     def table(self) -> ThresholdTable:
-        """The thresholds of what was seen.
+        """Make the thresholds of what was seen.
 
         Raises:
             TopThetaValueError: a layer was never observed, or no row was longer than some k.
@@ -203,7 +203,7 @@ class CalibrationState:
 
 
 def check_texts(name: str, mapping: object) -> None:
-    """Raises TopThetaTypeError unless ``mapping`` has texts for texts."""
+    """Raise TopThetaTypeError unless ``mapping`` has texts for texts."""
     if not isinstance(mapping, Mapping) or not all(isinstance(text, str) for pair in mapping.items() for text in pair):
         raise TopThetaTypeError(name, "a mapping of str to str", shown(mapping))
 
@@ -213,7 +213,7 @@ def _shown(value: object) -> str:
 
 
 def refuse_other(path: object, differences: Sequence[str]) -> None:
-    """Raises TopThetaValueError where the state in ``path`` is of another calibration than the one asked for."""
+    """Raise TopThetaValueError where the state in ``path`` is of another calibration than the one asked for."""
     if differences:
         got = f"one with {', '.join(differences)}"
         remedy = "pass the arguments that it was made with, or delete the file and start anew"

@@ -1,4 +1,4 @@
-"""The comparison of ``toptheta demo``: which methods, in which order, and all of them side by side on a few threads."""
+"""Runs the comparison of ``toptheta demo``: its methods side by side on a few threads, in a fixed order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MATCHED = "Top-θ post + VMC"  # the controls read as many V rows
 
 @dataclass(frozen=True)
 class ComparedKs:
-    """Which k are compared: of the methods that select k elements, and of the control by random keys."""
+    """Say which k are compared: of the methods that select k elements, and of the control by random keys."""
 
     ks: tuple[int, ...]
     random_ks: tuple[int, ...]
@@ -77,14 +77,14 @@ class Comparison:
         return sorted(self._results, key=lambda row: (order[row[0]], row[1] or 0))
 
     def finished(self) -> Iterator[Result]:
-        """The results as they come, the dense one first."""
+        """Yield the results as they come, the dense one first."""
         yield self.dense.result()
         for future in as_completed(self._results.values()):
             if future is not self.dense:
                 yield future.result()
 
     def results(self) -> list[Result]:
-        """All results in the order of the table."""
+        """Give all results in the order of the table."""
         return [self._results[row].result() for row in self.rows]
 
     def _add_at(self, k: int, *, random: bool) -> None:

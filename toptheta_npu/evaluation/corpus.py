@@ -1,4 +1,4 @@
-"""The texts of the running Python: the sources of its library, behind the embedded model, and English prose.
+"""Finds the texts of the running Python: the sources of its library, behind the embedded model, and English prose.
 
 Nothing is downloaded and nothing is stored: the corpus is read from the interpreter at hand. Modules
 are split by name, so a module is in exactly one of the splits on every machine.
@@ -39,7 +39,7 @@ _TEST_FOLDERS = {"test", "tests", "idle_test"}
 
 
 def split_of(relative: Path) -> Split | None:
-    """The split of one library file, or None where it is left out.
+    """Name the split of one library file, or None where it is left out.
 
     One top-level name in ten goes to calibration, one to evaluation; the library's own tests, where
     a distribution ships them, are training text only.
@@ -60,7 +60,7 @@ def split_of(relative: Path) -> Split | None:
 
 
 def split_of_name(name: str) -> Split:
-    """The split of any name, by its checksum: one in ten for calibration, one in ten for evaluation.
+    """Name the split of any name, by its checksum: one in ten for calibration, one in ten for evaluation.
 
     Example:
         >>> split_of_name("configparser"), split_of_name("tarfile"), split_of_name("json")
@@ -71,7 +71,7 @@ def split_of_name(name: str) -> Split:
 
 
 def read_split(split: Split) -> list[tuple[str, str]]:
-    """Name and text of every library file in ``split``, sorted by name.
+    """Read name and text of every library file in ``split``, sorted by name.
 
     Raises:
         TopThetaValueError: ``split`` is not one of train, calibration, evaluation.
@@ -88,7 +88,7 @@ def read_split(split: Split) -> list[tuple[str, str]]:
 
 
 def python_note() -> str | None:
-    """A sentence for the user when the running Python is not the one behind the committed figures."""
+    """Tell the user, in a sentence, when the running Python is not the one behind the committed figures."""
     if sys.version_info[:2] == REFERENCE_PYTHON:
         return None
     want = ".".join(map(str, REFERENCE_PYTHON))
@@ -100,7 +100,7 @@ def python_note() -> str | None:
 
 
 def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
-    """``count`` windows of ``length`` tokens from ``split``, none overlapping, each within one file.
+    """Cut ``count`` windows of ``length`` tokens from ``split``, none overlapping, each within one file.
 
     Windows are dealt out file by file (every file's first window before any file's second), so that a
     small count still covers many modules.
@@ -136,7 +136,7 @@ def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
 
 
 def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
-    """``count`` windows of ``length`` tokens of English, end to end: the language reference behind ``help()``.
+    """Cut ``count`` windows of ``length`` tokens of English, end to end: the language reference behind ``help()``.
 
     Paragraphs that hold code, grammar or mostly signs are left out, and so is what a second topic repeats. A topic is
     in one of the splits calibration and evaluation; nothing was trained on them.
@@ -161,7 +161,7 @@ def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
 
 
 def _paragraphs(split: Split) -> list[str]:
-    """The paragraphs of prose of one split, topic after topic."""
+    """Yield the paragraphs of prose of one split, topic after topic."""
     try:
         topics: Mapping[str, str] = importlib.import_module("pydoc_data.topics").topics
     except ModuleNotFoundError as error:

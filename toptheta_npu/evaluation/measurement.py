@@ -54,7 +54,7 @@ class Task(Protocol):
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
     ) -> Measurement:
-        """All samples under a method, one sample at a time.
+        """Measure all samples under a method, one sample at a time.
 
         Args:
             method: how to attend.
@@ -64,7 +64,7 @@ class Task(Protocol):
 
 
 def check_layers(model: PreTrainedModel) -> None:
-    """Raises TopThetaValueError unless the model has a layer from 2 on."""
+    """Raise TopThetaValueError unless the model has a layer from 2 on."""
     layers = num_layers(model)
     if layers <= DENSER_LAYERS:
         raise TopThetaValueError("model", f"more than {DENSER_LAYERS} layers", str(layers))

@@ -22,7 +22,7 @@ _EXACT_BELOW = 64
 
 
 class SamplesRead(NamedTuple):
-    """What all samples read, by the names that `Measurement` has for it."""
+    """Hold what all samples read, by the names that `Measurement` has for it."""
 
     reads: Reads
     reads_all: Reads
@@ -31,7 +31,7 @@ class SamplesRead(NamedTuple):
 
 
 class ReadCounter:
-    """Adds up what a method read, one sample after the other, in memory that does not grow with them.
+    """Add up what a method read, one sample after the other, in memory that does not grow with them.
 
     Args:
         method: the method that runs.
@@ -57,7 +57,7 @@ class ReadCounter:
         self._sample_means: list[float] = []
 
     def add(self, summaries: Sequence[LayerSummary]) -> None:
-        """Adds a sample: the summaries of its rows, one per layer."""
+        """Add a sample: the summaries of its rows, one per layer."""
         new = [_Layer.of_sample(summary) for summary in summaries]
         self._layers = [old + each for old, each in zip(self._layers, new, strict=True)] if self._layers else new
         judged = summaries[DENSER_LAYERS:]
@@ -66,7 +66,7 @@ class ReadCounter:
             self._sample_means = [min([*self._sample_means, mean]), max([*self._sample_means, mean])]
 
     def result(self) -> SamplesRead:
-        """What the samples so far read."""
+        """Give what the samples so far read."""
         # the first layers score every key, whatever the method does in the others
         key_reads = [EVERY_KEY] * DENSER_LAYERS + [self._method.key_reads] * len(self._layers)
         layers = tuple(map(_layer_reads, self._layers, key_reads))
@@ -79,14 +79,14 @@ class ReadCounter:
         return SamplesRead(judged_reads, all_reads, layers, spread)
 
     def _key_rows(self, layers: Sequence[LayerReads]) -> float:
-        """K rows per row and KV head, over all layers."""
+        """Average the K rows per row and KV head, over all layers."""
         rows = [layer.summary.rows for layer in self._layers]
         read = sum(count * (layer.reads.key_rows_mean or 0.0) for count, layer in zip(rows, layers, strict=True))
         return read / sum(rows) if any(rows) else 0.0
 
 
 def summarise(layers: Sequence[LayerSummary], key_reads: KeyReads = EVERY_KEY) -> Reads:
-    """Mean kept elements and the distribution of V rows over rows, heads and layers; 0 without rows."""
+    """Average the kept elements, and the V rows over rows, heads and layers with their distribution; 0 without rows."""
     pairs, groups = _pairs(layers), sum(layer.rows * len(layer.value_rows) for layer in layers)
     rows, keys = (sum(getattr(layer, name) for layer in layers) for name in ("rows", "keys"))
     value_rows = reduce(add, (layer.value_rows_histogram for layer in layers), Histogram.empty())
@@ -111,7 +111,7 @@ def _kept_over_target(layers: Sequence[LayerSummary]) -> float | None:
 
 
 def kept_spread(layers: Sequence[LayerSummary], k: int, sample_means: Sequence[float]) -> KeptSpread:
-    """The spread of k~/k; ``sample_means`` are the mean kept elements per row and head of each sample."""
+    """Give the spread of k~/k; ``sample_means`` are the mean kept elements per row and head of each sample."""
     pairs, kept = _pairs(layers), _kept(layers)
     squares = sum(int(layer.kept_squares.sum()) for layer in layers)
     std = math.sqrt(pairs * squares - kept**2) / pairs
@@ -123,7 +123,7 @@ def kept_spread(layers: Sequence[LayerSummary], k: int, sample_means: Sequence[f
 
 @dataclass(frozen=True)
 class _Layer:
-    """A layer over several samples: the sum of its rows, and of each sample's and head's kept elements the squares."""
+    """Sum the rows of a layer over several samples, and the squares of each sample's and head's kept elements."""
 
     summary: LayerSummary
     samples: int
@@ -166,7 +166,7 @@ def _coarse(histogram: Histogram) -> tuple[tuple[int, int], ...]:
 
 
 def _pairs(layers: Sequence[LayerSummary]) -> int:
-    """Pairs of row and query head."""
+    """Count the pairs of row and query head."""
     return sum(layer.rows * len(layer.kept) for layer in layers)
 
 
@@ -179,5 +179,5 @@ def _mean(total: int, count: int) -> float:
 
 
 def _single(figure: float) -> float:
-    """Rounded to single precision, which the files of results have."""
+    """Round to single precision, which the files of results have."""
     return float(np.float32(figure))

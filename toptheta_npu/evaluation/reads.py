@@ -1,4 +1,4 @@
-"""What attention read: kept elements, V rows and K rows, over rows, heads and layers."""
+"""Holds what attention read: kept elements, V rows and K rows, over rows, heads and layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reads:
-    """What the rows read, per layer group: kept elements per query head, V rows per KV head.
+    """Hold what the rows read, per layer group: kept elements per query head, V rows per KV head.
 
     ``empty_share`` is the share of the pairs of row and query head in which nothing passed and the largest element
     stands in, ``key_rows_mean`` the K rows that were read to choose the V rows. ``kept_share`` is the paper's figure of
@@ -31,18 +31,18 @@ class Reads:
 
     @property
     def value_row_saving(self) -> float:
-        """How many times fewer V rows than dense attention reads."""
+        """Tell how many times fewer V rows than dense attention are read."""
         return self.keys_mean / self.value_rows_mean if self.value_rows_mean else math.inf
 
     @property
     def element_saving(self) -> float:
-        """How many times fewer attention elements than dense attention uses."""
+        """Tell how many times fewer attention elements than dense attention are used."""
         return self.keys_mean / self.kept_mean if self.kept_mean else math.inf
 
 
 @dataclass(frozen=True)
 class LayerReads:
-    """What the rows of one layer read.
+    """Hold what the rows of one layer read.
 
     Attributes:
         reads: over all its rows and heads; 0 in a layer that has none, such as one with a sliding window.
@@ -61,7 +61,7 @@ class LayerReads:
 
 @dataclass(frozen=True)
 class KeptSpread:
-    """How k~/k spreads: over rows and query heads, between the means of heads and those of windows."""
+    """Hold how k~/k spreads: over rows and query heads, between the means of heads and those of windows."""
 
     std: float
     p95: float

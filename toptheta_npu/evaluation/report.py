@@ -1,4 +1,4 @@
-"""A comparison as a table for people, JSON for programs, and a plot."""
+"""Shows a comparison as a table for people, JSON for programs, and a plot."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def standard_error(result: Result, dense: Result) -> float | None:
 
 
 def as_table(results: Sequence[Result], title: str) -> Table:
-    """A rich table; the first result is the dense one."""
+    """Make a rich table; the first result is the dense one."""
     dense = results[0]
     table = Table(title=title, box=SIMPLE_HEAD, caption=_CAPTION, padding=(0, 1))
     for column in _COLUMNS:
@@ -74,12 +74,12 @@ def as_table(results: Sequence[Result], title: str) -> Table:
 
 
 def as_markdown(results: Sequence[Result]) -> str:
-    """The same table for a page."""
+    """Make the same table for a page."""
     return _markdown(_COLUMNS, [row_cells(result, results[0]) for result in results])
 
 
 def as_short_markdown(results: Sequence[Result]) -> str:
-    """Six rows of it for a first look."""
+    """Take six rows of it for a first look."""
     found = {(result.family, result.k): result for result in results}
     rows = []
     for row in _SHORT_ROWS:
@@ -98,7 +98,7 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def row_cells(result: Result, dense: Result) -> list[str]:
-    """One row of the table."""
+    """Write one row of the table."""
     return [
         result.family,
         "" if result.k is None else str(result.k),
@@ -113,7 +113,7 @@ def row_cells(result: Result, dense: Result) -> list[str]:
 
 
 def change_text(result: Result, dense: Result) -> str:
-    """Change and standard error for people."""
+    """Write change and standard error for people."""
     error = standard_error(result, dense)
     return f"{change(result, dense):+.2f} %" if error is None else f"{change(result, dense):+.2f} ± {error:.2f} %"
 
@@ -123,7 +123,7 @@ def _spread(reads: Reads) -> str:
 
 
 def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
-    """All figures with the settings and the versions behind them."""
+    """Write all figures with the settings and the versions behind them."""
     dense = results[0]
     environment = {"python": platform.python_version(), "torch": torch.__version__}
     rows = [
@@ -137,7 +137,7 @@ def as_json(results: Sequence[Result], settings: Mapping[str, Any]) -> str:
 
 
 def from_json(text: str) -> list[Result]:
-    """The results that `as_json` wrote."""
+    """Read the results that `as_json` wrote."""
     return [
         Result(
             row["family"],
@@ -153,7 +153,7 @@ def from_json(text: str) -> list[Result]:
 
 
 def save_plot(results: Sequence[Result], path: Path, title: str) -> None:
-    """Perplexity change against V rows read, and k~/k against k; needs the extra ``plot``."""
+    """Draw perplexity change against V rows read, and k~/k against k; needs the extra ``plot``."""
     import matplotlib
 
     matplotlib.use("Agg")

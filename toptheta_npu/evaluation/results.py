@@ -1,4 +1,4 @@
-"""The points of an evaluation as JSON lines: appended as they are finished, so that an interrupted run goes on.
+"""Keeps the points of an evaluation as JSON lines, appended as they are finished: an interrupted run goes on.
 
 The first line is the header, every other one a point with its measurement. A header says everything that the figures
 depend on, so points of another header never come into the same file. More tasks and tables may join it.
@@ -25,7 +25,7 @@ _MAX_BYTES = 2**31
 
 @dataclass(frozen=True)
 class Point:
-    """What is measured: a method on a task.
+    """Name what is measured: a method on a task.
 
     Attributes:
         task: its name.
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Header:
-    """What all points of a file have in common.
+    """Hold what all points of a file have in common.
 
     Attributes:
         model: its name, without folders.
@@ -74,13 +74,13 @@ class Header:
 
 @dataclass(frozen=True)
 class Results:
-    """A file of results: its header, and the measurements by point in the order of the file."""
+    """Hold a file of results: its header, and the measurements by point in the order of the file."""
 
     header: Header
     measurements: Mapping[Point, Measurement]
 
     def of_task(self, task: str) -> dict[Point, Measurement]:
-        """The points of one task."""
+        """Take the points of one task."""
         return {point: measurement for point, measurement in self.measurements.items() if point.task == task}
 
     @property
@@ -90,7 +90,7 @@ class Results:
 
 
 def read_results(path: str | Path) -> Results:
-    """Reads a file that `ResultsFile` wrote; an unfinished last line, as a killed run leaves it, is left out.
+    """Read a file that `ResultsFile` wrote; an unfinished last line, as a killed run leaves it, is left out.
 
     Raises:
         TopThetaValueError: the file cannot be read or holds something else.
@@ -99,7 +99,7 @@ def read_results(path: str | Path) -> Results:
 
 
 class ResultsFile:
-    """A file of results that is being written; a context, for as long as no other process may write it.
+    """Write a file of results: a context, for as long as no other process may write it.
 
     Args:
         path: the file; if it is there, its points count as finished.
@@ -132,11 +132,11 @@ class ResultsFile:
         self._stack.close()
 
     def results(self) -> Results:
-        """What the file holds now."""
+        """Give what the file holds now."""
         return Results(self._header, dict(self.measurements))
 
     def add(self, point: Point, measurement: Measurement) -> None:
-        """Keeps a finished point: on the disk when this returns.
+        """Keep a finished point: it is on the disk when this returns.
 
         Raises:
             TopThetaValueError: it cannot be written; the points before it are still in the file.
@@ -145,8 +145,10 @@ class ResultsFile:
         self.measurements[point] = measurement
 
     def sort(self, order: Iterable[Point]) -> None:
-        """Writes the file anew with the points in this order, others after them: a finished run leaves one file,
-        however often it was interrupted."""
+        """Write the file anew with the points in this order, others after them.
+
+        So a finished run leaves one file, however often it was interrupted.
+        """
         first = {point: self.measurements[point] for point in order if point in self.measurements}
         self.measurements = first | self.measurements
         self._rewrite()
@@ -180,7 +182,7 @@ class ResultsFile:
             self._open()
 
     def _joined(self, found: Header) -> Header:
-        """The header of what is there, with the tasks and tables that are new."""
+        """Join the header of what is there with the tasks and tables that are new."""
         ours, theirs = (_plain(asdict(header)) for header in (self._header, found))
         for name in ("settings", "tables"):
             ours[name] = theirs[name] | ours[name]
@@ -231,7 +233,7 @@ def _json_line(content: Mapping[str, Any]) -> bytes:
 
 
 def _parsed(path: str | Path, content: bytes) -> tuple[Results, int]:
-    """The results, and how many bytes they take: a line that a killed run began is not among them."""
+    """Read the results, and how many bytes they take: a line that a killed run began is not among them."""
     complete = content.rfind(b"\n") + 1
     lines = content[:complete].splitlines()
     if not lines:
@@ -282,12 +284,12 @@ def _layer(entry: dict[str, Any]) -> LayerReads:
 
 
 def _plain(content: Any) -> Any:
-    """As it comes back from a file."""
+    """Give a content as it comes back from a file."""
     return json.loads(json.dumps(content))
 
 
 def _differences(have: Any, want: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two contents of JSON differ."""
+    """Name where two contents of JSON differ."""
     if isinstance(have, dict) and isinstance(want, dict):
         for name in sorted({*have, *want}):
             yield from _differences(have.get(name), want.get(name), f"{path}.{name}" if path else name)

@@ -1,4 +1,4 @@
-"""The points of an evaluation as tables: each method's score, how it differs from dense, and what it read."""
+"""Shows the points of an evaluation as tables: each method's score, how it differs from dense, and what it read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Change(NamedTuple):
 
 
 def change(measurement: Measurement, dense: Measurement) -> Change:
-    """How a measurement differs from the dense one, sample by sample.
+    """Compare a measurement with the dense one, sample by sample.
 
     Of losses in nats it is the change of perplexity in percent; of shares the difference of their means in points,
     hundredths; of other scores just their difference. Where every score is 0 or 1 the error is that of Agresti and Min
@@ -73,7 +73,7 @@ def change(measurement: Measurement, dense: Measurement) -> Change:
 
 
 def is_loss(measurement: Measurement) -> bool:
-    """Whether scores are losses in nats, of which the perplexity is shown."""
+    """Tell whether scores are losses in nats, of which the perplexity is shown."""
     return measurement.metric.startswith(_NATS)
 
 
@@ -88,7 +88,7 @@ def _paired_proportions_error(differences: Sequence[float]) -> float:
 
 
 def score(measurement: Measurement) -> str:
-    """The score for people: a perplexity, a mean of shares in percent, or a mean.
+    """Write the score for people: a perplexity, a mean of shares in percent, or a mean.
 
     Example:
         >>> from toptheta_npu.evaluation.reads import Reads
@@ -103,7 +103,7 @@ def score(measurement: Measurement) -> str:
 
 
 def score_name(measurement: Measurement) -> str:
-    """What `score` is."""
+    """Name what `score` is."""
     if not is_loss(measurement):
         return measurement.metric
     unit = measurement.metric.removeprefix(_NATS)
@@ -111,7 +111,7 @@ def score_name(measurement: Measurement) -> str:
 
 
 def key_value_share(measurement: Measurement) -> float | None:
-    """The K and V rows that are read, over those that dense attention reads; layers from 2 on."""
+    """Divide the K and V rows that are read by those that dense attention reads; layers from 2 on."""
     reads = measurement.reads
     if reads.key_rows_mean is None or not reads.keys_mean:
         return None
@@ -119,12 +119,12 @@ def key_value_share(measurement: Measurement) -> float | None:
 
 
 def tables_of(results: Results) -> list[Table]:
-    """A table per task."""
+    """Make a table per task."""
     return [task_table(task, results.of_task(task)) for task in results.tasks]
 
 
 def task_table(task: str, measurements: Mapping[Point, Measurement]) -> Table:
-    """The methods of one task side by side; those that share a label stay together."""
+    """Put the methods of one task side by side; those that share a label stay together."""
     dense = next((each for point, each in measurements.items() if point.method == "dense"), None)
     first = next(iter(measurements.values()))
     count = len(first.scores)

@@ -1,4 +1,4 @@
-"""Which points an evaluation has, and their measurement: every method at every k on every task.
+"""Plans the points of an evaluation, every method at every k on every task, and measures them.
 
 A method without a k of its own, such as a window of the last keys, is matched to what Top-θ reads: its point waits for
 that of the first Top-θ method with the first table, at the same k and on the same task.
@@ -31,7 +31,7 @@ MakeTask = Callable[[PreTrainedModel], Task]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared with what.
+    """Say what is compared with what.
 
     Attributes:
         tasks: their names.
@@ -64,7 +64,7 @@ class Plan:
             self._check_options(spec)
 
     def _check_options(self, spec: MethodSpec) -> None:
-        """Raises for a k that was not calibrated, and for options that a table does not allow."""
+        """Raise for a k that was not calibrated, and for options that a table does not allow."""
         for table in self.tables.values() if spec.needs_table else ():
             for k in self.ks:
                 make_method(spec, k, table, table.layer_targets(k))
@@ -75,7 +75,7 @@ class Plan:
         return next((spec for spec in self.methods if spec.needs_table), None)
 
     def points(self, task: str) -> Iterator[tuple[Point, MethodSpec]]:
-        """The points of one task; what is matched comes after what it is matched to."""
+        """Yield the points of one task; what is matched comes after what it is matched to."""
         later = []
         for spec in self.methods:
             for k in self.ks if spec.has_k else (None,):
@@ -88,7 +88,7 @@ class Plan:
         yield from later
 
     def point(self, task: str, spec: MethodSpec, table: str | None, k: int | None) -> Point:
-        """One of them."""
+        """Make one of them."""
         matched_to = None
         if spec.is_matched and self.reference is not None:
             matched_to = f"{self.reference.text}, {next(iter(self.tables))}"
@@ -100,20 +100,20 @@ class Plan:
         return Point(task, spec.text, spec.label_with(placement), table, k, matched_to, first)
 
     def layer_targets(self, k: int | None) -> list[int]:
-        """The k of each layer: at least what the first table has there, else 512 in the first two."""
+        """Give the k of each layer: at least what the first table has there, else 512 in the first two."""
         wanted = k if k is not None else min(self.ks, default=0)
         table = next(iter(self.tables.values()), None)
         layer_k = default_layer_k(self.layers) if table is None else table.layer_k
         return [max(wanted, least) for least in layer_k]
 
     def reference_point(self, task: str, k: int | None) -> Point:
-        """What the matched points of a task are matched to at one k."""
+        """Find what the matched points of a task are matched to at one k."""
         assert self.reference is not None
         return self.point(task, self.reference, next(iter(self.tables)), k)
 
 
 class Sweep:
-    """Measures the points of a plan that a file of results lacks.
+    """Measure the points of a plan that a file of results lacks.
 
     Args:
         plan: what is compared.
@@ -143,14 +143,14 @@ class Sweep:
         self._progress = progress
 
     def missing(self) -> list[Point]:
-        """The points that are not in the file yet."""
+        """List the points that are not in the file yet."""
         return [
             point for task in self._plan.tasks for point, _ in self._plan.points(task)
             if point not in self._results.measurements
         ]  # fmt: skip
 
     def run(self) -> Iterator[tuple[Point, Measurement]]:
-        """The missing points as they come, task after task; in the end the file is in the order of the plan."""
+        """Yield the missing points as they come, task after task; in the end the file is in the order of the plan."""
         for task in self._plan.tasks:
             yield from self._run_task(task)
         self._results.sort(point for task in self._plan.tasks for point, _ in self._plan.points(task))
@@ -174,7 +174,7 @@ class Sweep:
             raise
 
     def _keep_finished(self, futures: Mapping[Point, Future[Measurement]]) -> None:
-        """An error in one point, or an interrupt, does not cost another that is finished."""
+        """Keep what is finished: an error in one point, or an interrupt, does not cost another."""
         for point, future in futures.items():
             done = future.done() and not future.cancelled() and future.exception() is None
             if done and point not in self._results.measurements:
@@ -212,7 +212,7 @@ class Sweep:
 
 
 def table_digest(table: ThresholdTable) -> str:
-    """SHA-256 of what a table makes of scores; where it comes from does not matter."""
+    """Digest what a table makes of scores, by SHA-256; where it comes from does not matter."""
     digest = hashlib.sha256(f"{table.placement} {list(table.layer_k)}".encode())
     for tensor in (table.k, table.lengths, table.theta, table.discarded_mass):
         if tensor is not None:

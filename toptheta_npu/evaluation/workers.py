@@ -1,4 +1,4 @@
-"""Threads that share a model's weights and compute with one core each.
+"""Runs threads that share a model's weights and compute with one core each.
 
 PyTorch splits every operator over all cores and waits, spinning, for the slowest one. A small operator is over sooner
 than that wait where another program holds a core. Whole pieces of work side by side need no such waits.
@@ -63,7 +63,7 @@ class ModelWorkers:
         return self._pool.submit(self._run, work)
 
     def check(self, *_: object) -> None:
-        """Called by long work between its steps; raises once the context has been left by an error."""
+        """Raise once the context has been left by an error; long work calls it between its steps."""
         if self._stopped:
             raise CancelledError
 
@@ -77,13 +77,13 @@ class ModelWorkers:
 
 
 def share_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy of a model, of which the weights are the model's own."""
+    """Copy a model, but share its weights."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return copy.deepcopy(model, shared)
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

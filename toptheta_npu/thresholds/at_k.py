@@ -1,4 +1,4 @@
-"""One threshold per row length, ready for a decode step."""
+"""Gives one threshold per row length, ready for a decode step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ThresholdsAtK:
     aims: tuple[Tensor, ...]
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Thresholds for rows of any length; those above N use row N. Works under torch.compile.
+        """Look up the thresholds of rows of any length; those above N use row N. Works under torch.compile.
 
         Args:
             layer: index of the layer.
@@ -66,7 +66,7 @@ class ThresholdsAtK:
         return self._rows(self.theta, layer, lengths)
 
     def discarded_mass_rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """The offline estimate of the discarded mass, as :meth:`rows` gives the thresholds.
+        """Look up the offline estimate of the discarded mass, as :meth:`rows` does the thresholds.
 
         Raises:
             TopThetaTypeError: ``lengths`` are not integers.
@@ -79,7 +79,7 @@ class ThresholdsAtK:
         return self._rows(self.discarded_mass, layer, lengths)
 
     def aim_rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """The elements that rows of any length aim at, int32 [...], as :meth:`rows` gives the thresholds."""
+        """Look up how many elements rows of any length aim at, int32 [...], as :meth:`rows` does the thresholds."""
         return self._rows(self.aims, layer, lengths)
 
     def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:

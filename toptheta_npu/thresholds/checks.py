@@ -1,4 +1,4 @@
-"""What a threshold table must satisfy, whether it was calibrated, loaded or put together by hand."""
+"""Checks a threshold table, whether it was calibrated, loaded or put together by hand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_dense(name: str, tensor: Tensor) -> None:
 
 
 def is_finite_number(value: object) -> bool:
-    """Whether ``value`` is a number that a float64 can hold."""
+    """Tell whether ``value`` is a number that a float64 can hold."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
@@ -70,7 +70,7 @@ def is_finite_number(value: object) -> bool:
 
 
 def check_quantile(estimator: str, quantile: object) -> None:
-    """Raises a typed error unless there is a quantile exactly where the estimator has one."""
+    """Raise a typed error unless there is a quantile exactly where the estimator has one."""
     if estimator != "quantile":
         if quantile is not None:
             remedy = "leave it out, or pass estimator='quantile'"

@@ -1,4 +1,4 @@
-"""The table's own file: safetensors with a JSON header and a checksum, read strictly and written atomically."""
+"""Reads and writes the table's own file: safetensors with a JSON header and a checksum."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_tab
 
 
 def save_table(table: ThresholdGrid, path: str | Path) -> None:
-    """The work of ``ThresholdTable.save``."""
+    """Do the work of ``ThresholdTable.save``."""
     header, tensors = content_of(table)
     write_atomically(path, seal(_KIND, {**header, "unit": table.unit}, tensors))
 
 
 def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
-    """What makes up a table: ``ThresholdTable(**header, **tensors)`` is the same."""
+    """Take a table apart: ``ThresholdTable(**header, **tensors)`` is the same."""
     header = {
         "placement": table.placement,
         "estimator": table.estimator,
@@ -59,7 +59,7 @@ def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
 
 
 def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header's fields of the table and its tensors; their names and dtypes and the checksum are right.
+    """Read the header's fields of a table and its tensors, and check names, dtypes and the checksum.
 
     Raises:
         TopThetaTypeError: ``path`` is not a path.

@@ -1,4 +1,4 @@
-"""The text form of a model's fingerprint, and what it means that two of them differ.
+"""Gives a model's fingerprint a text form, and says how two of them differ.
 
 The digests themselves are made in `toptheta_npu.models`, from a model in memory or from its folder.
 """
@@ -37,13 +37,13 @@ class Fingerprint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Fingerprint | None:
-        """The parts of ``text``; None where it is a name of another form."""
+        """Read the parts of ``text``; None where it is a name of another form."""
         match = _FORM.fullmatch(text)
         return match and cls(match[1], match[2], match[3], tuple(match[4].split("+")))
 
 
 def differences(one: str, other: str) -> list[str]:
-    """What differs between the models behind two fingerprints, in words; nothing for the same model.
+    """Name what differs between the models behind two fingerprints; nothing for the same model.
 
     Example:
         >>> model = Fingerprint("llama", "0" * 16, "1" * 16, ("2" * 32,))

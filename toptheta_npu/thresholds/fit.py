@@ -42,7 +42,7 @@ class ThresholdFit:
     residuals: Tensor
 
     def predict(self, lengths: Tensor | Sequence[int]) -> Tensor:
-        """Thresholds at ``lengths``, in the unit of the table; dense rows are not treated specially.
+        """Predict thresholds at ``lengths``, in the unit of the table; dense rows are not treated specially.
 
         Args:
             lengths: integers [N], at least 1: a tensor, an array or a list.
@@ -58,7 +58,7 @@ class ThresholdFit:
         return torch.from_numpy(theta_of(self.placement, line).astype(np.float32))
 
     def line(self, k_index: int, layer: int, lengths: Integers) -> Tensor:
-        """Theta, or log theta after the softmax, of one k and layer at one length or more: float32 [N, Hq]."""
+        """Evaluate theta, or log theta after the softmax, of one k and layer at ``lengths``: float32 [N, Hq]."""
         coefficients, basis = self.coefficients[k_index, layer], torch.from_numpy(_basis(self.placement, lengths))
         # float32 is for what is added to the value at the last length, so that large terms cancel in float64
         last = basis[:, -1:]
@@ -84,7 +84,7 @@ def _checked_lengths(lengths: Tensor | Sequence[int]) -> Integers:
 
 
 def fit_table(table: ThresholdGrid) -> ThresholdFit:
-    """Least squares with the calibration counts as weights, one problem per (k, layer, head)."""
+    """Fit by least squares with the calibration counts as weights, one problem per (k, layer, head)."""
     lengths = table.lengths.numpy()
     basis = _basis(table.placement, lengths)
     line = line_of(table.placement, table.theta)
@@ -101,7 +101,7 @@ def fit_table(table: ThresholdGrid) -> ThresholdFit:
 
 
 def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Integers) -> Floats:
-    """Coefficients [..., C] of the first ``terms`` [...] columns of ``basis`` [R, C] for ``values`` [..., R]."""
+    """Fit ``values`` [..., R] by the first ``terms`` [...] columns of ``basis`` [R, C]: coefficients [..., C]."""
     root = np.sqrt(weights)
     used = np.arange(basis.shape[1]) < terms[..., None]
     matrix = root[..., None] * basis * used[..., None, :]
@@ -117,7 +117,7 @@ def _least_squares(basis: Floats, values: Floats, weights: Floats, terms: Intege
 
 
 def _quality(values: Floats, weights: Floats, residuals: Floats) -> tuple[Floats, Floats]:
-    """R squared and root mean square residual [...], weighted."""
+    """Work out R squared and the root mean square residual [...], weighted."""
     with np.errstate(invalid="ignore", divide="ignore"):
         total = weights.sum(axis=-1)
         mean = (weights * values).sum(axis=-1) / total
@@ -130,7 +130,7 @@ def _quality(values: Floats, weights: Floats, residuals: Floats) -> tuple[Floats
 
 
 def line_of(placement: str, theta: Tensor) -> Floats:
-    """What is linear between knots: theta, or after the softmax log theta (-inf for theta <= 0); float64."""
+    """Give what is linear between knots: theta, or after the softmax log theta (-inf for theta <= 0); float64."""
     values = theta.numpy().astype(np.float64)
     if placement != "post_softmax":
         return values
@@ -139,7 +139,7 @@ def line_of(placement: str, theta: Tensor) -> Floats:
 
 
 def theta_of(placement: str, line: Floats) -> Floats:
-    """The inverse of :func:`line_of`; dense stays -inf."""
+    """Invert :func:`line_of`; dense stays -inf."""
     return np.where(line == -np.inf, line, np.exp(line)) if placement == "post_softmax" else line
 
 

@@ -1,4 +1,4 @@
-"""The data of a table: numbers at knots of k and of row length, with where they come from."""
+"""Holds the data of a table: numbers at knots of k and of row length, with where they come from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .kinds import UNITS, DiscardedStatistic, Estimator, Placement
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ThresholdGrid:
-    """Hold the fields of a `ThresholdTable`, which says what each of them is: checked and fixed at construction."""
+    """Hold the fields of a `ThresholdTable`, checked and fixed at construction; that class describes them."""
 
     theta: Tensor
     k: Tensor
@@ -58,7 +58,7 @@ class ThresholdGrid:
         return UNITS[self.placement]
 
     def layer_targets(self, k: int) -> list[int]:
-        """Elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.
+        """Give the elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.

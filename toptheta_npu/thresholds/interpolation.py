@@ -1,4 +1,4 @@
-"""Thresholds of many rows at once, between knots of k and of length.
+"""Works out thresholds of many rows at once, between knots of k and of length.
 
 A row lies in a cell of the grid of knots, and there its value is bilinear in the logarithms: with the weights u in
 length and v in k, ``base + u * slope + v * (step + u * twist)``. The coefficients of the cells are worked out in
@@ -25,13 +25,13 @@ _ROWS_PER_PASS = 3 * 2**12
 
 
 def first_usable(table: ThresholdGrid) -> Integers:
-    """Per k and layer the index of the first length above the effective k: int64 [K, L], R where there is none."""
+    """Find the first length above the effective k, by k and layer: its index, int64 [K, L], R where there is none."""
     targets = np.array([table.layer_targets(k) for k in table.k.tolist()])
     return np.searchsorted(table.lengths.numpy(), targets, side="right")
 
 
 def usable_lines(values: Floats, first: Integers) -> Floats:
-    """``values`` [K, L, Hq, R] by layer and without those of dense lengths: float64 [L, K, R, Hq].
+    """Sort ``values`` [K, L, Hq, R] by layer, without those of dense lengths: float64 [L, K, R, Hq].
 
     Only lengths above the effective k carry a calibrated value. Below them the first such value is used: for a k
     between two knots it stands in for "nearly everything", which is what it means there. Without any, it is -inf.
@@ -44,7 +44,7 @@ def usable_lines(values: Floats, first: Integers) -> Floats:
 
 
 class Cells(NamedTuple):
-    """The cells of the grid that N rows lie in, and where in them.
+    """Tell which cells of the grid N rows lie in, and where in them.
 
     Attributes:
         corners: int64 [4, P], of every cell the lower and upper k, the lower and upper length.
@@ -60,7 +60,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, by_length: Places, by_k: Places) -> Cells:
-        """The cells of rows at these places."""
+        """Find the cells of rows at these places."""
         sides = (by_k.low, by_k.high, by_length.low, by_length.high)
         shape = [1 + int(side.max(initial=0)) for side in sides]
         found, cell = np.unique(np.ravel_multi_index(sides, shape), return_inverse=True)
@@ -75,7 +75,7 @@ def _column(weight: Floats) -> Tensor:
 
 
 def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dense: float = -np.inf) -> Tensor:
-    """Rows between the knots: float32 [N, Hq].
+    """Interpolate rows between the knots: float32 [N, Hq].
 
     Args:
         lines: float64 [K, R, Hq], one layer of :func:`usable_lines`.
@@ -103,7 +103,7 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
 
 
 def _changes(coefficients: list[Tensor], cells: Cells, part: slice) -> tuple[Tensor, Tensor]:
-    """What a part of the rows adds to the base of its cells, and that base: float32 [N, Hq]."""
+    """Work out what a part of the rows adds to the base of its cells, and that base: float32 [N, Hq]."""
     base, slope, step, twist = (partial(each.index_select, 0, cells.cell[part]) for each in coefficients)
     change = slope()
     if isinstance(cells.v, Tensor):
@@ -115,7 +115,7 @@ def _changes(coefficients: list[Tensor], cells: Cells, part: slice) -> tuple[Ten
 
 
 def _coefficients(lines: Floats, corners: Integers) -> tuple[Floats, Floats, Floats, Floats]:
-    """base, slope, step and twist of the cells between ``corners`` [4, P]: float64 [P, Hq].
+    """Work out base, slope, step and twist of the cells between ``corners`` [4, P]: float64 [P, Hq].
 
     Between a finite and an infinite corner the row takes the lowest: it keeps more.
     """
@@ -131,7 +131,7 @@ def _coefficients(lines: Floats, corners: Integers) -> tuple[Floats, Floats, Flo
 
 
 def fitted(fit: ThresholdFit, layer: int, lengths: Integers, by_k: Places, shortest: Integers) -> Tensor:
-    """Rows by the fitted function, linear in log k between two k: float32 [N, Hq].
+    """Follow the fitted function, linear in log k between two k: float32 [N, Hq].
 
     Args:
         fit: of the table.

@@ -1,4 +1,4 @@
-"""The kinds of thresholds, of lookups and of statistics, by name, and how long a row may be."""
+"""Names the kinds of thresholds, of lookups and of statistics, and how long a row may be."""
 
 from __future__ import annotations
 

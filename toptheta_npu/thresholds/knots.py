@@ -1,4 +1,4 @@
-"""Row-length knots and the interpolation between them, shared by calibration and by the table."""
+"""Places knots of the row length and interpolates between them, for calibration and for the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 
 
 def length_knots(longest: int, shortest: int = 1, most: int = MAX_LENGTH_KNOTS) -> list[int]:
-    """Ascending row lengths from ``shortest`` to ``longest``: every integer at the low end, then geometric.
+    """Choose ascending row lengths from ``shortest`` to ``longest``: every integer at first, then geometric.
 
     Args:
         longest: the last knot.
@@ -53,7 +53,7 @@ def length_knots(longest: int, shortest: int = 1, most: int = MAX_LENGTH_KNOTS) 
 
 
 def bucket_of(lengths: Tensor, knots: Sequence[int]) -> Tensor:
-    """Index of the knot nearest to each length in the logarithm; the shorter of two equally near.
+    """Find the knot nearest to each length in the logarithm; the shorter of two equally near.
 
     Args:
         lengths: int32 or int64, any shape.
@@ -82,7 +82,7 @@ def _boundaries(knots: tuple[int, ...]) -> list[int]:
 
 
 class Places(NamedTuple):
-    """Where N rows lie between the knots: above ``low`` by ``weight`` of the way to ``high``, in the logarithm.
+    """Tell where N rows lie between the knots: above ``low`` by ``weight`` of the way to ``high``, in the logarithm.
 
     A row on a knot, or beyond the last one, has ``low == high`` and weight 0.
     """
@@ -92,12 +92,12 @@ class Places(NamedTuple):
     weight: Floats
 
     def part(self, rows: slice) -> Places:
-        """Those of some of the rows."""
+        """Take some of the rows."""
         return Places(self.low[rows], self.high[rows], self.weight[rows])
 
 
 def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
-    """The places of ``positions`` [N] among ascending ``knots``; all of them count as at least ``least``."""
+    """Find the places of ``positions`` [N] among ascending ``knots``; all of them count as at least ``least``."""
     inside = np.clip(positions, knots[0], knots[-1])
     high = np.searchsorted(knots, inside)
     low = np.where(knots[high] == inside, high, high - 1)
@@ -108,7 +108,7 @@ def locate(knots: Integers, positions: Integers, least: int = 0) -> Places:
 
 
 def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
-    """``low`` at weight 0, ``high`` at 1; between a finite and an infinite end the lower: it keeps more."""
+    """Mix ``low`` at weight 0 and ``high`` at 1; of a finite and an infinite end take the lower, which keeps more."""
     with np.errstate(invalid="ignore"):
         mixed = high * weight
         mixed += low * (1.0 - weight)
@@ -119,7 +119,7 @@ def lerp(low: Floats, high: Floats, weight: Floats | float) -> Floats:
 
 
 def interpolate(values: Floats, knots: Integers, lengths: Integers) -> Floats:
-    """Linear in log length between the knots, the nearest knot's value outside them.
+    """Interpolate linearly in log length; outside the knots take the nearest one's value.
 
     Args:
         values: float64 [..., R], one value per knot.
@@ -134,7 +134,7 @@ def interpolate(values: Floats, knots: Integers, lengths: Integers) -> Floats:
 
 
 def fill_gaps(values: Floats, known: NDArray[np.bool_], wanted: NDArray[np.bool_], knots: Integers) -> Floats:
-    """``values`` [..., R] with the wanted but unknown entries interpolated from the known ones of their row.
+    """Fill the wanted but unknown entries of ``values`` [..., R] from the known ones of their row.
 
     Rows without a known entry are returned as they came.
     """

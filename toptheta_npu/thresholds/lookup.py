@@ -1,4 +1,4 @@
-"""From a table with knots to one threshold per row length."""
+"""Turns a table with knots into one threshold per row length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_BYTES = 32 * 2**30
 
 
 class Lookup:
-    """What `ThresholdTable.at` works out: all that depends on the table once, the rest for each target.
+    """Do the work of `ThresholdTable.at`: once what depends on the table, and the rest for each target.
 
     Args:
         table: the table.
@@ -51,7 +51,7 @@ class Lookup:
         self._source = Source.of(table, self.longest, extrapolation, form, discarded_mass)
 
     def at(self, target: Target, device: torch.device | str = "cpu") -> ThresholdsAtK:
-        """Thresholds of ``target`` on ``device``, in tensors of their own."""
+        """Look up the thresholds of ``target`` on ``device``, in tensors of their own."""
         table = self._table
         target.check(table, self.longest)
         destination = _checked_device(device)
@@ -74,12 +74,12 @@ class Lookup:
         )  # fmt: skip
 
     def theta_rows(self, k: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
-        """Thresholds of one k and layer at ``lengths`` [N]: float32 [Hq, N], -inf up to the layer's effective k."""
+        """Look up one k and layer at ``lengths`` [N]: float32 [Hq, N], -inf up to the layer's effective k."""
         rows: NDArray[np.float32] = Rows(self._source, Target(k), lengths).theta(layer).numpy().T
         return rows
 
     def warn_beyond(self, stacklevel: int) -> None:
-        """Warns if there are thresholds beyond the calibrated lengths."""
+        """Warn if there are thresholds beyond the calibrated lengths."""
         table, calibrated = self._table, int(self._table.lengths[-1])
         if self.longest <= calibrated:
             return

@@ -1,4 +1,4 @@
-"""Plots of a table: theta over the row length with the fitted function, and over k; they need the extra ``plot``."""
+"""Plots a table: theta over the row length with the fitted function, and over k. It needs the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def save_plots(table: ThresholdTable, k: int, layer: int | None, folder: Path) -
 
 
 def _shown_layers(table: ThresholdTable) -> list[int]:
-    """The first, a middle and the last of the layers that have thresholds and keep k, not a minimum of their own."""
+    """Choose the first, a middle and the last of the layers that have thresholds and keep k, not their own minimum."""
     with_thresholds = [layer for layer in range(table.num_layers) if bool(table.theta[:, layer].isfinite().any())]
     known = [layer for layer in with_thresholds if table.layer_k[layer] < int(table.k[-1])] or with_thresholds
     places = torch.linspace(0, max(len(known) - 1, 0), min(_PANELS, len(known))).round().long()
@@ -102,7 +102,7 @@ def _panels(count: int) -> tuple[Any, list[Any]]:
 
 
 def _shown_heads(theta: Tensor) -> list[int]:
-    """Heads from the lowest to the highest mean of ``theta`` [R, Hq], evenly spread; those that are not dense."""
+    """Choose heads from the lowest to the highest mean of ``theta`` [R, Hq], evenly spread, that are not dense."""
     known = theta.isfinite().all(dim=0).nonzero()[:, 0]
     order = known[theta[:, known].mean(dim=0).argsort()].tolist()
     count = min(_HEADS, len(order))
@@ -110,14 +110,14 @@ def _shown_heads(theta: Tensor) -> list[int]:
 
 
 def _mean(table: ThresholdTable, theta: Tensor) -> Tensor:
-    """The mean over the heads [..., Hq] that are not dense, of the logarithms after the softmax."""
+    """Average over the heads [..., Hq] that are not dense; after the softmax, average the logarithms."""
     line = theta.double().log() if table.placement == "post_softmax" else theta.double()
     mean = line.masked_fill(~line.isfinite(), torch.nan).nanmean(dim=-1)
     return mean.exp() if table.placement == "post_softmax" else mean
 
 
 def _last_doubling(table: ThresholdTable, knots: Tensor, theta: Tensor) -> str:
-    """By how much the mean over the heads of ``theta`` [R, Hq] changes from half the longest length to that."""
+    """Say how much the mean over the heads of ``theta`` [R, Hq] changes from half the longest length to that."""
     half = int((knots - knots[-1] / 2).abs().argmin())
     before, after = (_mean(table, theta[index]).item() for index in (half, -1))
     where = f"from n = {knots[half]} to {knots[-1]} θ"
@@ -127,7 +127,7 @@ def _last_doubling(table: ThresholdTable, knots: Tensor, theta: Tensor) -> str:
 
 
 def _per_doubling(table: ThresholdTable, ks: Tensor, mean: Tensor) -> str:
-    """By how much ``mean`` [K] falls when k doubles, on average over ``ks``."""
+    """Say how much ``mean`` [K] falls when k doubles, on average over ``ks``."""
     if len(ks) < 2:
         return "thresholds at one k"
     line = mean.log() if table.placement == "post_softmax" else mean

@@ -1,4 +1,4 @@
-"""Thresholds of single rows under one target: what the table gives for all targets, and the rows worked out from it."""
+"""Works out thresholds of single rows under one target, from what a table gives for all targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .targets import Target
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """What rows are worked out from, whatever their target.
+    """Hold what rows are worked out from, whatever their target.
 
     Attributes:
         table: the table.
@@ -43,7 +43,7 @@ class Source:
     def of(
         cls, table: ThresholdGrid, longest: int, extrapolation: Extrapolation, form: LookupForm, discarded_mass: bool
     ) -> Source:
-        """Prepare the rows of up to ``longest`` keys; ``discarded_mass`` says whether it is wanted, if there is one."""
+        """Prepare the rows of up to ``longest`` keys, with their discarded mass if it is wanted and known."""
         first = first_usable(table)
         lines, mass = usable_lines(line_of(table.placement, table.theta), first), None
         if discarded_mass and table.discarded_mass is not None:
@@ -59,7 +59,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Aims:
-    """What the layers of one minimum have in common in rows of all lengths [N].
+    """Hold what the layers of one minimum have in common in rows of all lengths [N].
 
     Attributes:
         aims: int64, the elements that a row aims at.
@@ -75,7 +75,7 @@ class Aims:
 
 
 class Rows:
-    """Rows of ``lengths`` [N] in every layer, under one target; with a function, the lengths are 0 to the longest."""
+    """Work out rows of ``lengths`` [N] under one target; with a function, these are 0 to the longest."""
 
     def __init__(self, source: Source, target: Target, lengths: Integers) -> None:
         self._source = source
@@ -85,7 +85,7 @@ class Rows:
         self._aims: dict[int, Aims] = {}
 
     def aims(self, layer_k: int) -> Aims:
-        """What layers that keep at least ``layer_k`` elements have in common."""
+        """Work out what layers that keep at least ``layer_k`` elements have in common."""
         if layer_k not in self._aims:
             wanted = self._target.of(self._lengths, self._table)
             aims = np.maximum(wanted, layer_k)
@@ -96,7 +96,7 @@ class Rows:
         return self._aims[layer_k]
 
     def theta(self, layer: int) -> Tensor:
-        """Thresholds: float32 [N, Hq]."""
+        """Work out the thresholds: float32 [N, Hq]."""
         source, here = self._source, self.aims(self._table.layer_k[layer])
         calibrated = int(self._table.lengths[-1])
         # the rows from here on are those of the function, if there is one
@@ -117,7 +117,7 @@ class Rows:
         return rows
 
     def discarded_mass(self, layer: int, theta: Tensor) -> Tensor | None:
-        """The discarded mass, float32 [N, Hq]: 0 where ``theta``, the thresholds of these rows, is -inf."""
+        """Work out the discarded mass, float32 [N, Hq]: 0 where ``theta``, the thresholds of these rows, is -inf."""
         if self._source.mass is None:
             return None
         here = self.aims(self._table.layer_k[layer])

@@ -1,4 +1,4 @@
-"""What a table holds, in numbers for people and programs: plain dicts and lists, None where there is nothing."""
+"""Summarises a table for people and programs: plain dicts and lists, None where there is nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_LENGTHS = 4
 
 
 def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = None) -> dict[str, Any]:
-    """Everything that ``toptheta inspect`` tells.
+    """Gather everything that ``toptheta inspect`` tells.
 
     Args:
         table: the table.
@@ -37,7 +37,7 @@ def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = N
 
 
 def in_words(table: ThresholdTable, ks: Sequence[int] | None = None) -> str:
-    """What a table is, in a line; ``ks`` in place of its own k.
+    """Say what a table is, in a line; ``ks`` in place of its own k.
 
     Example:
         >>> from toptheta_npu import ThresholdTable
@@ -56,7 +56,7 @@ def in_words(table: ThresholdTable, ks: Sequence[int] | None = None) -> str:
 
 
 def header(table: ThresholdTable) -> dict[str, Any]:
-    """What holds for the whole table."""
+    """Gather what holds for the whole table."""
     return {
         "placement": table.placement,
         "unit": table.unit,
@@ -76,7 +76,7 @@ def header(table: ThresholdTable) -> dict[str, Any]:
 
 
 def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
-    """A few calibrated lengths, from the first that is sparse in some layer to the last."""
+    """Choose a few calibrated lengths, from the first that is sparse in some layer to the last."""
     sparse = table.lengths[table.lengths > min(table.layer_targets(k))]
     if not len(sparse):
         return [int(table.lengths[-1])]
@@ -86,7 +86,7 @@ def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
 
 
 def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[str, Any]]:
-    """Per layer what its heads have in common: thresholds, elements kept, gaps and the quality of the fit."""
+    """Summarise each layer over its heads: thresholds, elements kept, gaps and the quality of the fit."""
     at_k, fit, knots = table.at(k), table.fit(), table.k.tolist()
     found = []
     for layer, target in enumerate(at_k.layer_targets):
@@ -103,7 +103,7 @@ def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[st
 
 
 def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> list[dict[str, Any]]:
-    """Per head of a layer: thresholds, elements kept, calibration rows and the quality of the fit."""
+    """Summarise each head of a layer: thresholds, elements kept, calibration rows and the quality of the fit."""
     theta, fit = table.at(k).theta[layer][torch.tensor(lengths)], table.fit()
     every_k = range(len(table.k))
     return [
@@ -120,7 +120,7 @@ def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> l
 
 
 def _spread(heads: Tensor) -> dict[str, float | int] | None:
-    """Mean, least and most over the heads that are not dense; None where all are."""
+    """Take mean, least and most over the heads that are not dense; None where all are."""
     known = heads[heads.isfinite()].double()
     if not len(known):
         return None
@@ -129,7 +129,7 @@ def _spread(heads: Tensor) -> dict[str, float | int] | None:
 
 
 def _kept(table: ThresholdTable, k_index: int, layer: int, head: int | None = None) -> dict[str, float] | None:
-    """Bounds of the mean k̃ over the calibration rows longer than the effective k; None where they are not known."""
+    """Bound the mean k̃ over the calibration rows longer than the effective k; None where it is not known."""
     if table.bracket is None:
         return None
     heads = slice(None) if head is None else slice(head, head + 1)
@@ -142,7 +142,7 @@ def _kept(table: ThresholdTable, k_index: int, layer: int, head: int | None = No
 
 
 def _gaps(table: ThresholdTable, target: int, layer: int) -> dict[str, Any]:
-    """The knots that were filled from their neighbours, among those longer than the effective k."""
+    """Find the knots that were filled from their neighbours, among those longer than the effective k."""
     wanted = table.lengths > target
     missing = wanted & (table.counts[layer] == 0)
     # a layer without rows has nothing to fill from: it is dense

@@ -1,4 +1,4 @@
-"""The table itself: checked at construction, fixed from then on."""
+"""The public table: thresholds with what one does with them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ThresholdTable(ThresholdGrid):
         extrapolation: Extrapolation = "nearest",
         lookup: LookupForm = "tabulated",
     ) -> ThresholdsAtK:
-        """Thresholds for one k, or one share of the row, on one device, one row per row length.
+        """Look up thresholds for one k, or one share of the row, on one device, one row per row length.
 
         Linear in log k between k knots and in log n between length knots; after the softmax it is log
         theta that is linear. Rows no longer than the layer's effective k are dense (-inf). Worked out in float32,
@@ -130,7 +130,7 @@ class ThresholdTable(ThresholdGrid):
         return found
 
     def fit(self) -> ThresholdFit:
-        """Theta as a function of the row length, by least squares weighted with the counts.
+        """Fit theta as a function of the row length, by least squares weighted with the counts.
 
         Paper, "Threshold function fitting": pre-softmax c0 + c1/n + c2*log n, post-softmax
         log theta = c0 + c1*log n.
@@ -147,7 +147,7 @@ class ThresholdTable(ThresholdGrid):
         return fit_table(self)
 
     def save(self, path: str | Path) -> None:
-        """Writes the table as a safetensors file, atomically; the same table gives the same bytes.
+        """Write the table as a safetensors file, atomically; the same table gives the same bytes.
 
         A symbolic link and the mode of an existing file stay.
 
@@ -159,7 +159,7 @@ class ThresholdTable(ThresholdGrid):
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: str | None = None) -> ThresholdTable:
-        """Reads a table that :meth:`save` wrote; never unpickles anything.
+        """Read a table that :meth:`save` wrote; never unpickle anything.
 
         Args:
             path: the file.
@@ -179,7 +179,7 @@ class ThresholdTable(ThresholdGrid):
             raise file_error(path, "a valid threshold table", str(error), "calibrate again") from error
 
     def export_text(self, path: str | Path, k: int) -> None:
-        """Writes the thresholds of one k as the authors' th.txt.
+        """Write the thresholds of one k as the authors' th.txt.
 
         One line ``L<layer>_H<head>:<length> <threshold> <samples> <k>`` per length knot above the
         layer's effective k, which is the last column.
@@ -191,7 +191,7 @@ class ThresholdTable(ThresholdGrid):
         write_text(self, path, k)
 
     def export_csv(self, path: str | Path, k: int) -> None:
-        """Writes the thresholds of one k as gzipped CSV with header layer,head,seq_len,threshold.
+        """Write the thresholds of one k as gzipped CSV with header layer,head,seq_len,threshold.
 
         Raises:
             TopThetaTypeError: ``k`` is not an int.
@@ -200,7 +200,7 @@ class ThresholdTable(ThresholdGrid):
         write_csv(self, path, k)
 
     def export_sdc_text(self, path: str | Path, k: int) -> None:
-        """Writes the discarded mass at one k as the authors' sdc.txt.
+        """Write the discarded mass at one k as the authors' sdc.txt.
 
         One line ``L<layer>_H<head>:<length> <mass> <samples>`` for every line of :meth:`export_text`.
 
@@ -212,7 +212,7 @@ class ThresholdTable(ThresholdGrid):
         write_sdc(self, path, k)
 
     def with_sdc_text(self, path: str | Path) -> ThresholdTable:
-        """This table with the discarded mass of the authors' sdc.txt, which is the mean of the rows' masses.
+        """Add the discarded mass of the authors' sdc.txt, which is the mean of the rows' masses.
 
         Raises:
             TopThetaValueError: the table has several k; or a line is malformed, a duplicate or of another table, or a
@@ -232,7 +232,7 @@ class ThresholdTable(ThresholdGrid):
         provenance: Mapping[str, str] | None = None,
         quantile: float | None = None,
     ) -> ThresholdTable:
-        """Reads the authors' th.txt, which holds one k per layer and says nothing about its origin.
+        """Read the authors' th.txt, which holds one k per layer and says nothing about its origin.
 
         More than 128 row lengths are pooled into 128 knots, each the mean of its neighbourhood weighted
         by the sample counts.
@@ -268,7 +268,7 @@ class ThresholdTable(ThresholdGrid):
         quantile: float | None = None,
         provenance: Mapping[str, str] | None = None,
     ) -> ThresholdTable:
-        """Reads the authors' CSV, gzipped or not, with header layer,head,seq_len,threshold.
+        """Read the authors' CSV, gzipped or not, with header layer,head,seq_len,threshold.
 
         It has no counts, so each line counts as one calibration row.
 

@@ -1,4 +1,4 @@
-"""How many elements the rows of a table aim at: one k for all, or a share of the row."""
+"""Says how many elements the rows of a table aim at: one k for all, or a share of the row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_K = 128
 
 @dataclass(frozen=True)
 class Target:
-    """What a row aims at before its layer's minimum.
+    """Say what a row aims at before its layer's minimum.
 
     Attributes:
         k: elements to keep, whatever the length; None with ``target_kept``.
@@ -32,7 +32,7 @@ class Target:
     dense_below: int = 0
 
     def check(self, table: ThresholdGrid, longest: int) -> None:
-        """Raises a typed error unless ``table`` answers this for rows of up to ``longest`` keys."""
+        """Raise a typed error unless ``table`` answers this for rows of up to ``longest`` keys."""
         if (self.k is None) == (self.target_kept is None):
             got = "neither" if self.k is None else f"k={shown(self.k)} and target_kept={shown(self.target_kept)}"
             raise TopThetaValueError("k", "k or target_kept", got, "pass one of them")
@@ -69,12 +69,12 @@ class Target:
             )  # fmt: skip
 
     def of(self, lengths: Integers, table: ThresholdGrid) -> Integers:
-        """Elements to keep in rows of ``lengths`` [N], before a layer's minimum: int64 [N]."""
+        """Count the elements to keep in rows of ``lengths`` [N], before a layer's minimum: int64 [N]."""
         if self.target_kept is None:
             return np.full(len(lengths), self.k, dtype=np.int64)
         share = np.rint(self.target_kept * lengths.astype(np.float64)).astype(np.int64)
         return np.clip(share, int(table.k[0]), int(table.k[-1]))
 
     def least(self, table: ThresholdGrid) -> int:
-        """The fewest elements that a row aims at, before a layer's minimum."""
+        """Give the fewest elements that a row aims at, before a layer's minimum."""
         return int(table.k[0]) if self.k is None else self.k

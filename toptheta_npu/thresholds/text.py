@@ -1,4 +1,4 @@
-"""Text forms of a table: the th.txt, sdc.txt and csv files of the paper's authors."""
+"""Reads and writes a table as text: the th.txt, sdc.txt and csv files of the paper's authors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .text_lines import CSV_HEADER, Line, Lines, parse_csv, parse_sdc, parse_tex
 
 
 def write_text(table: ThresholdGrid, path: str | Path, k: int) -> None:
-    """The work of ``ThresholdTable.export_text``."""
+    """Do the work of ``ThresholdTable.export_text``."""
     targets = table.layer_targets(k)
     lines = [
         f"L{layer}_H{head}:{length} {theta!s} {int(table.counts[layer, head, index])} {targets[layer]}\n"
@@ -39,7 +39,7 @@ def write_text(table: ThresholdGrid, path: str | Path, k: int) -> None:
 
 
 def write_csv(table: ThresholdGrid, path: str | Path, k: int) -> None:
-    """The work of ``ThresholdTable.export_csv``."""
+    """Do the work of ``ThresholdTable.export_csv``."""
     lines = [CSV_HEADER + "\n"]
     lines += [f"{layer},{head},{length},{theta!s}\n" for layer, head, _, length, theta in _entries(table, k)]
     # Without a time stamp the same table gives the same bytes.
@@ -47,7 +47,7 @@ def write_csv(table: ThresholdGrid, path: str | Path, k: int) -> None:
 
 
 def write_sdc(table: ThresholdGrid, path: str | Path, k: int) -> None:
-    """The work of ``ThresholdTable.export_sdc_text``."""
+    """Do the work of ``ThresholdTable.export_sdc_text``."""
     mass = Lookup(table).at(Target(k)).discarded_mass
     if mass is None:
         remedy = "run calibrate_discarded_mass, or add one with with_sdc_text"
@@ -61,7 +61,7 @@ def write_sdc(table: ThresholdGrid, path: str | Path, k: int) -> None:
 
 
 def read_text(path: str | Path, placement: str) -> dict[str, Any]:
-    """The fields of a table that a th.txt file determines.
+    """Read the fields of a table that a th.txt file determines.
 
     Raises:
         TopThetaValueError: the file is missing, malformed, or inconsistent; with the line number.
@@ -77,7 +77,7 @@ def read_text(path: str | Path, placement: str) -> dict[str, Any]:
 def read_csv(
     path: str | Path, placement: str, k: int, layer_k: Sequence[int] | Mapping[int, int] | None
 ) -> dict[str, Any]:
-    """The fields of a table that a csv file and its ``k`` determine.
+    """Read the fields of a table that a csv file and its ``k`` determine.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: ``k`` or ``layer_k`` is unusable.
@@ -115,7 +115,7 @@ def _least_by_layer(layer_k: Sequence[int] | Mapping[int, int] | None) -> dict[i
 
 
 def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
-    """The discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
+    """Read the discarded mass that a sdc.txt file has for ``table``: float32 [1, L, Hq, R].
 
     Raises:
         TopThetaValueError: the table has several k, or the file is missing, malformed, or of another table; with the
@@ -138,7 +138,7 @@ def read_sdc(path: str | Path, table: ThresholdGrid) -> Tensor:
 
 
 def _entries(table: ThresholdGrid, k: int) -> Iterator[tuple[int, int, int, int, np.float32]]:
-    """Layer, head, index of the length, length and threshold of every row that is not dense."""
+    """Yield layer, head, index of the length, length and threshold of every row that is not dense."""
     thresholds = Lookup(table, discarded_mass=False).at(Target(k))
     lengths: list[int] = table.lengths.tolist()
     for layer in range(table.num_layers):
@@ -188,7 +188,7 @@ def _knots_for(lines: Lines) -> Integers:
 
 
 def _pool(entries: dict[int, Line], lengths: Integers, theta: np.ndarray, counts: Integers, known: np.ndarray) -> None:
-    """Writes the mean value of each knot's bucket, weighted by the counts, into the rows given."""
+    """Write the mean value of each knot's bucket, weighted by the counts, into the rows given."""
     buckets = bucket_of(torch.tensor(list(entries)), lengths.tolist()).numpy()
     values = np.array([line.value for line in entries.values()])
     samples = np.array([line.count for line in entries.values()], dtype=np.int64)

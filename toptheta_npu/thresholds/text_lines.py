@@ -1,4 +1,4 @@
-"""The lines of the authors' files: read one by one, refused by their number."""
+"""Reads the authors' files line by line, and refuses a line by its number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MAX_FILE_BYTES = 2**32
 
 @dataclass(frozen=True)
 class Line:
-    """What a file says about one layer, head and row length."""
+    """Hold what a file says about one layer, head and row length."""
 
     number: int
     value: float
@@ -41,7 +41,7 @@ class Line:
 
 
 class Form(NamedTuple):
-    """One of the authors' files: its usual name, and what ``toptheta convert`` takes it as."""
+    """Name one of the authors' files, and what ``toptheta convert`` takes it as."""
 
     name: str
     as_input: str
@@ -52,7 +52,7 @@ Lines = dict[tuple[int, int], dict[int, Line]]
 
 
 def form_of(content: bytes) -> Form | None:
-    """Which of the authors' files this is, as far as its first line tells.
+    """Tell which of the authors' files this is, as far as its first line shows.
 
     Example:
         >>> form_of(b"L0_H0:9 0.5 12 8\\n")
@@ -73,7 +73,7 @@ def form_of(content: bytes) -> Form | None:
 
 
 def parse_text(path: str | Path) -> Lines:
-    """The lines of a th.txt file: thresholds, and one k per layer."""
+    """Read the lines of a th.txt file: thresholds, and one k per layer."""
     layer_k: dict[int, int] = {}
 
     def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
@@ -86,7 +86,7 @@ def parse_text(path: str | Path) -> Lines:
 
 
 def parse_csv(path: str | Path, k: int, layer_k: Mapping[int, int]) -> Lines:
-    """The lines of a csv file, gzipped or not, of one ``k``; each counts as one calibration row."""
+    """Read the lines of a csv file, gzipped or not, of one ``k``; each counts as one calibration row."""
     lines = _numbered(_text(path, "a csv file"))
     number, header = next(lines, (1, ""))
     if header != CSV_HEADER:
@@ -99,7 +99,7 @@ def parse_csv(path: str | Path, k: int, layer_k: Mapping[int, int]) -> Lines:
 
 
 def parse_sdc(path: str | Path, targets: Sequence[int], heads: int) -> Lines:
-    """The lines of a sdc.txt file, for a table of one k with these ``targets`` per layer and so many ``heads``."""
+    """Read the lines of a sdc.txt file, for a table of one k with these ``targets`` per layer and ``heads`` in each."""
 
     def check(where: str, layer: int, head: int, length: int, line: Line) -> None:
         if layer >= len(targets) or head >= heads:
@@ -164,7 +164,7 @@ def _parse_line(
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers."""
+    """Yield the lines that are not blank, with their numbers."""
     return ((number, content.strip()) for number, content in enumerate(text.splitlines(), start=1) if content.strip())
 
 

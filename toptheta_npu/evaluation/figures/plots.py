@@ -1,4 +1,4 @@
-"""The figures of an evaluation from its files of results; they need the extra ``plot``."""
+"""Draws the figures of an evaluation from its files of results. It needs the extra ``plot``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .style import Measured
 
 
 def joined(results: Mapping[str, Results]) -> dict[Point, Measurement]:
-    """The points of several files of one model.
+    """Join the points of several files of one model.
 
     Args:
         results: by the name of the file.
@@ -58,7 +58,7 @@ def joined(results: Mapping[str, Results]) -> dict[Point, Measurement]:
 def chosen(
     points: Mapping[Point, Measurement], methods: Sequence[str], tables: Sequence[str]
 ) -> dict[Point, Measurement]:
-    """Dense, and the points of some methods with some tables; all of them where none is named.
+    """Choose dense, and the points of some methods with some tables; all of them where none is named.
 
     Raises:
         TopThetaValueError: no point has one of the methods or tables.

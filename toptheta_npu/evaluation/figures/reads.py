@@ -1,4 +1,4 @@
-"""What attention read, drawn: traffic by layer, k~/k by head, how many elements rows keep, and popular V rows."""
+"""Draws what attention read: traffic by layer, k~/k by head, and how many elements rows keep."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _layers_at_k(points: Sequence[Measured], k: int | None) -> dict[str, tuple[L
 
 
 def draw_traffic(task: str, points: Sequence[Measured], k: int | None) -> Drawing:
-    """Mean V rows and K rows of every layer, a curve per method."""
+    """Draw mean V rows and K rows of every layer, a curve per method."""
     file = file_name("traffic", task, _suffix(k))
     found = _layers_at_k(points, k)
     if not found:
@@ -84,7 +84,7 @@ def _most_read(found: Mapping[str, Sequence[LayerReads]]) -> str:
 
 
 def draw_kept_over_target(task: str, points: Sequence[Measured], k: int | None) -> Drawing:
-    """k~/k of every layer and query head, a heat map per method."""
+    """Draw k~/k of every layer and query head, a heat map per method."""
     file = file_name("kept-over-k", task, _suffix(k))
     needs = f"points of {task} with a k, and rows of more keys than that"
     found = {
@@ -129,7 +129,7 @@ def _furthest(found: Mapping[str, Any]) -> str:
 
 
 def draw_kept(task: str, points: Sequence[Measured], k: int | None) -> Drawing:
-    """How many elements the rows keep, as a density over octaves, a curve per method; layers from 2 on."""
+    """Draw how many elements the rows keep, as a density over octaves, a curve per method; layers from 2 on."""
     file = file_name("kept", task, _suffix(k))
     needs = f"points of {task} with a histogram of kept elements in layers from {DENSER_LAYERS} on"
     found = {
@@ -158,7 +158,7 @@ _Shares = dict[tuple[int, int], float]
 
 
 def _shares(layers: Sequence[LayerReads]) -> _Shares:
-    """Percent of the pairs of row and head by the ends of their quarter octave."""
+    """Share out the pairs of row and head by the ends of their quarter octave, in percent."""
     counts: dict[tuple[int, int], int] = {}
     for layer in layers:
         for number, count in layer.kept_histogram:
@@ -168,7 +168,7 @@ def _shares(layers: Sequence[LayerReads]) -> _Shares:
 
 
 def _step(number: int) -> tuple[int, int]:
-    """The ends of a quarter of the octave; below 8 every number has a step of its own."""
+    """Find the ends of a quarter of the octave; below 8 every number has a step of its own."""
     shift = max(0, number.bit_length() - _STEPS.bit_length())
     return number >> shift << shift, (number >> shift) + 1 << shift
 

@@ -1,4 +1,4 @@
-"""Scores of an evaluation drawn: what is lost against what is saved, the ablation of compensations, and by prompt."""
+"""Draws scores: what is lost against what is saved, the ablation of compensations, and by prompt."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Place(NamedTuple):
 
 
 def draw_tradeoff(task: str, points: Sequence[Measured]) -> Drawing:
-    """The change of score against the share of elements, V rows, and K and V rows, one curve per method."""
+    """Draw the change of score against the share of elements, V rows, and K and V rows, one curve per method."""
     file, needs = file_name("tradeoff", task), f"the dense point and another one of {task}"
     dense = dense_of(points)
     others = [pair for pair in points if pair[1] is not dense]
@@ -108,13 +108,13 @@ def _loss(found: Change, dense: Measurement) -> float:
 
 
 def _losses(found: Change, dense: Measurement) -> tuple[float, float]:
-    """The least and the largest loss within the 95 % interval; without an error there is no bound."""
+    """Bound the loss by its 95 % interval; without an error there is no bound."""
     low, high = found.interval or (-math.inf, math.inf)
     return (-high, -low) if dense.higher_is_better else (low, high)
 
 
 def _cheapest(places: Sequence[_Place], dense: Measurement) -> str:
-    """Of the methods whose loss is certainly below the limit, the one that reads the fewest V rows."""
+    """Name the method that reads the fewest V rows, of those whose loss is certainly below the limit."""
     limit = f"{_NO_LOSS:g} {places[0].change.unit.removesuffix('s')}"
     near = [
         (share, place)
@@ -146,7 +146,7 @@ def _cell(value: object) -> object:
 
 
 def draw_ablation(task: str, points: Sequence[Measured]) -> Drawing:
-    """The change of score with and without SDC and VMC, as bars: a panel per method, a group per k."""
+    """Draw the change of score with and without SDC and VMC, as bars: a panel per method, a group per k."""
     file, needs = file_name("ablation", task), f"the dense point, and one method of {task} with other sdc or vmc"
     dense, groups = dense_of(points), _ablations(points)
     if dense is None or not groups:
@@ -169,7 +169,7 @@ _Ablations = dict[str, dict[str, list[Measured]]]
 
 
 def _ablations(points: Sequence[Measured]) -> _Ablations:
-    """By method and thresholds, and in these by compensation: the points, where there is more than one compensation."""
+    """Sort the points by method and thresholds, and these by compensation, where there is more than one."""
     found: dict[tuple[MethodSpec, str | None], dict[str, list[Measured]]] = {}
     for point, measurement in points:
         spec = _spec_of(point)
@@ -182,7 +182,7 @@ def _ablations(points: Sequence[Measured]) -> _Ablations:
 
 
 def _spec_of(point: Point) -> MethodSpec | None:
-    """None for a method of another version."""
+    """Read a point's method; None for one of another version."""
     try:
         return parse_method(point.method)
     except TopThetaValueError:
@@ -218,7 +218,7 @@ def _draw_bars(axes: Any, bars: Mapping[str, Mapping[int, Change]]) -> None:
 
 
 def _ablation_title(changes: Mapping[str, Mapping[str, Mapping[int, Change]]], dense: Measurement) -> str:
-    """Which compensation is better than another by the most, where their 95 % intervals lie apart."""
+    """Name the compensation that is better than another by the most, where their 95 % intervals lie apart."""
     pairs = [
         (name, k, better, worse, bars[better][k], bars[worse][k])
         for name, bars in changes.items()
@@ -237,7 +237,7 @@ def _ablation_title(changes: Mapping[str, Mapping[str, Mapping[int, Change]]], d
 
 
 def draw_prompts(task: str, points: Sequence[Measured], k: int | None) -> Drawing:
-    """Mean score by length and depth of the prompts, a heat map per method."""
+    """Draw the mean score by length and depth of the prompts, a heat map per method."""
     file = file_name("prompts", task, None if k is None else f"k{k}")
     needs = f"points of {task} whose details have length and depth"
     found = {

@@ -1,4 +1,4 @@
-"""What the figures of an evaluation share: curves that can be told apart without colour, panels, and file names."""
+"""Shares what all figures have: curves that can be told apart without colour, panels, and file names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TITLE_ROOM = 0.97
 
 
 class Style(NamedTuple):
-    """How a curve is drawn; no two of the first 32 have the same marker and line, nor two of one colour the marker."""
+    """Say how a curve is drawn; of the first 32, no two share marker and line, nor colour and marker."""
 
     color: str
     marker: str
@@ -34,7 +34,7 @@ class Style(NamedTuple):
 
 
 def style(number: int) -> Style:
-    """Of the curve with this number."""
+    """Give the style of the curve with this number."""
     turn = number // len(COLOURS)
     return Style(
         COLOURS[number % len(COLOURS)],
@@ -44,8 +44,7 @@ def style(number: int) -> Style:
 
 
 def curve_name(point: Point, points: Iterable[Measured]) -> str:
-    """The label of a point's method, and what else tells it from others of that label: thresholds, or what it was
-    matched to."""
+    """Name a point's curve: its label, and what tells it from others of that label, such as its thresholds."""
     alike = [other for other, _ in points if other.label == point.label]
     # of the first layers the k depends on that of the others
     for name, compared in (
@@ -60,7 +59,7 @@ def curve_name(point: Point, points: Iterable[Measured]) -> str:
 
 
 def curves(points: Sequence[Measured]) -> dict[str, list[Measured]]:
-    """The points of each method by k, the methods in the order of the file."""
+    """Sort the points of each method by k, the methods in the order of the file."""
     found: dict[str, list[Measured]] = {}
     for point, measurement in points:
         found.setdefault(curve_name(point, points), []).append((point, measurement))
@@ -68,17 +67,17 @@ def curves(points: Sequence[Measured]) -> dict[str, list[Measured]]:
 
 
 def at_k(points: Sequence[Measured], k: int | None) -> dict[str, Measurement]:
-    """One measurement per method: that at ``k``, or the only one of a method without a k."""
+    """Take one measurement per method: that at ``k``, or the only one of a method without a k."""
     return {curve_name(point, points): measurement for point, measurement in points if point.k in (None, k)}
 
 
 def dense_of(points: Sequence[Measured]) -> Measurement | None:
-    """The dense measurement."""
+    """Find the dense measurement."""
     return next((measurement for point, measurement in points if point.method == "dense"), None)
 
 
 def grid(count: int, width: float = 3.2, height: float = 3.0, extra: float = 0.8) -> tuple[Any, list[Any]]:
-    """A figure with ``count`` panels, a few in a row."""
+    """Make a figure with ``count`` panels, a few in a row."""
     from matplotlib import pyplot
 
     columns = min(count, _COLUMNS)
@@ -92,7 +91,7 @@ def grid(count: int, width: float = 3.2, height: float = 3.0, extra: float = 0.8
 
 
 def finish(axes: Any, x: str, y: str, title: str = "") -> None:
-    """Labels, and no frame on the sides that hold no scale."""
+    """Label the axes, and leave out the frame on the sides that hold no scale."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, loc="left", fontsize=9)
@@ -100,7 +99,7 @@ def finish(axes: Any, x: str, y: str, title: str = "") -> None:
 
 
 def headline(figure: Any, text: str) -> None:
-    """What follows from the figure, above its panels, in as many lines as fit into its width."""
+    """Write what follows from the figure above its panels, in as many lines as fit into its width."""
     title, width = figure.suptitle(text, fontsize=10), len(text)
     room, renderer = _TITLE_ROOM * figure.bbox.width, figure.canvas.get_renderer()
     while (needed := title.get_window_extent(renderer).width) > room and width > 1:
@@ -109,7 +108,7 @@ def headline(figure: Any, text: str) -> None:
 
 
 def around_zero(axis: Any, linear: float) -> None:
-    """A scale that is linear up to ``linear`` on both sides of 0, and logarithmic beyond, with plain numbers."""
+    """Make a scale linear up to ``linear`` on both sides of 0 and logarithmic beyond, with plain numbers."""
     from matplotlib.ticker import FuncFormatter
 
     axis.axes.set_yscale("symlog", linthresh=linear)
@@ -117,13 +116,13 @@ def around_zero(axis: Any, linear: float) -> None:
 
 
 def legend_below(figure: Any, axes: Any) -> None:
-    """The curves of one panel for all, their lines long enough to be told apart."""
+    """Put the curves of one panel below all, their lines long enough to be told apart."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False, handlelength=4)
 
 
 def octaves(axis: Any) -> None:
-    """A logarithmic scale over whole octaves with plain numbers at the powers of two."""
+    """Make a scale logarithmic over whole octaves, with plain numbers at the powers of two."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
@@ -135,12 +134,12 @@ def octaves(axis: Any) -> None:
 
 
 def cell_colour(image: Any, value: float) -> str:
-    """Black or white, whichever is readable on the colour of a value."""
+    """Choose black or white, whichever is readable on the colour of a value."""
     red, green, blue, _ = image.cmap(image.norm(value))
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"
 
 
 def file_name(*parts: object) -> str:
-    """A file name of the parts that are not None, with nothing in it that a file system minds."""
+    """Make a file name of the parts that are not None, with nothing in it that a file system minds."""
     words = (re.sub(r"[^a-z0-9]+", "-", str(part).lower().replace("θ", "theta")).strip("-") for part in parts if part)
     return "_".join(words) + ".png"

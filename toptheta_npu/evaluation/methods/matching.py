@@ -1,4 +1,4 @@
-"""What methods without a k of their own are set by, so that they read as much as Top-θ at k read on the same task.
+"""Sets methods without a k of their own so that they read as much as Top-θ at k read on the same task.
 
 BLASST and pages are set in one pass over calibration text with dense attention. In its rows of about the length of the
 task's, every block of keys is observed: from how large a number of pages, or up to which scale factor, a KV group of
@@ -30,14 +30,14 @@ from .method import DENSER_LAYERS, KeyReads
 
 
 def wanted_value_rows(target: Reads, key_reads: KeyReads) -> float:
-    """V rows with which a method of these K rows reads as many rows of K and V as the target."""
+    """Count the V rows with which a method of these K rows reads as many rows of K and V as the target."""
     key_rows = target.keys_mean if target.key_rows_mean is None else target.key_rows_mean
     beyond = key_rows + target.value_rows_mean - key_reads.per_key * target.keys_mean
     return beyond / (1 + key_reads.per_value_row)
 
 
 def nearest_cut(kept: NDArray[np.float64], wanted: float) -> int:
-    """The cut, from 1 on, whose number comes nearest; the sparser of two."""
+    """Find the cut, from 1 on, whose number comes nearest; the sparser of two."""
     return 1 + int(np.abs(kept[1:] - wanted).argmin())
 
 
@@ -49,7 +49,7 @@ def value_rows_by_cut(
     place: Callable[[RowChunk], Tensor],
     places: int,
 ) -> NDArray[np.float64]:
-    """Mean V rows per row and KV head when the blocks of places below 0, 1, ..., ``places`` are read.
+    """Average the V rows per row and KV head that are read by blocks of places below 0, 1, ..., ``places``.
 
     ``place`` maps a chunk to the place of every block for every KV head, int64 [B, Hkv, rows, blocks].
     """
@@ -62,7 +62,7 @@ def value_rows_by_cut(
 
 
 def _rows_around(keys: float, length: int) -> Tensor:
-    """The rows of a window whose numbers of keys lie around ``keys``, as far to both sides as the window goes."""
+    """Choose the rows of a window whose numbers of keys lie around ``keys``, as far as it goes to both sides."""
     reach = min(length - keys, keys - 1)
     if reach < 0:
         raise TopThetaValueError(
@@ -78,7 +78,7 @@ class _Dense:
 
 
 class _Observer(_Dense):
-    """Counts the keys of all blocks by their place, over all layers that it is given to; attention stays dense."""
+    """Count the keys of all blocks by their place, over all layers that it is given to; attention stays dense."""
 
     def __init__(self, wanted: Tensor, size: int, place: Callable[[RowChunk], Tensor], places: int) -> None:
         self._wanted, self._size, self._place = wanted, size, place

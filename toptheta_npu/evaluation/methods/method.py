@@ -1,4 +1,4 @@
-"""What a method is to a task: a context in which a model attends by it, and what is known of its reads beforehand."""
+"""Says what a method is to a task: a context in which a model attends by it, and what it is known to read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SDC_NAMES = {"none": "", "exact": " + SDC", "exp_threshold": " + exp-threshold 
 
 
 class KeyReads(NamedTuple):
-    """How many K rows a method reads to choose: so many per key, and per V row that it then reads."""
+    """Say how many K rows a method reads to choose: so many per key, and per V row that it then reads."""
 
     per_key: float = 1.0
     per_value_row: float = 0.0

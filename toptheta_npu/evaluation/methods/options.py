@@ -1,4 +1,4 @@
-"""The options of methods: their defaults, how they are read from words, and what a label says of them."""
+"""Makes the options of methods: their defaults, how they are read from words, and what a label says of them."""
 
 from __future__ import annotations
 

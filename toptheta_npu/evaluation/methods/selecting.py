@@ -1,4 +1,4 @@
-"""Contexts in which a model keeps what a rule selects, and what several methods share: compensation and selection."""
+"""Runs a model by what a rule selects, with the compensation and selection that several methods share."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .options import COMPENSATIONS, Option
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method that is not matched to another is made for; what is missing and asked for raises.
+    """Hold what a method that is not matched to another is made for; what is missing and asked for raises.
 
     Attributes:
         given_k: elements to keep, or None.
@@ -48,7 +48,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a method without a k of its own is matched to.
+    """Hold what a method without a k of its own is matched to.
 
     Attributes:
         k: of the Top-θ run.
@@ -122,22 +122,22 @@ class MethodSpec:
 
     @property
     def needs_table(self) -> bool:
-        """Whether there is one such method per threshold table."""
+        """Tell whether there is one such method per threshold table."""
         return self.kind.needs_table
 
     @property
     def has_k(self) -> bool:
-        """Whether there is one such method per k."""
+        """Tell whether there is one such method per k."""
         return self.kind.has_k
 
     @property
     def calibrates(self) -> bool:
-        """Whether the method finds what it is matched by on calibration text."""
+        """Tell whether the method finds what it is matched by on calibration text."""
         return self.kind.calibrates
 
     @property
     def is_matched(self) -> bool:
-        """Whether the method reads as much as Top-θ does at k: `names.matched_method` makes it."""
+        """Tell whether the method reads as much as Top-θ does at k: `names.matched_method` makes it."""
         return self.kind.match is not None
 
     @property
@@ -148,7 +148,7 @@ class MethodSpec:
 
     @property
     def selection(self) -> Selection:
-        """Which keys a head uses."""
+        """Say which keys a head uses."""
         return cast("Selection", self.options.get("selection", "own"))
 
     @property

@@ -32,7 +32,7 @@ def select_top_k(k: int) -> Selector:
 
 
 def _largest(scores: Tensor, k: int) -> Tensor:
-    """Which are the k largest of the last dimension; of -inf any number."""
+    """Mark the k largest of the last dimension; of -inf any number."""
     if scores.device.type == "cpu":  # where topk takes six times as long
         place = scores.shape[-1] - k
         least = torch.from_numpy(np.partition(scores.numpy(), place, axis=-1)[..., place, None])

@@ -1,1 +1,1 @@
-"""What is scored: perplexity, retrieval in Python source, and tasks of lm-eval."""
+"""The tasks: perplexity, retrieval in Python source, and tasks of lm-eval."""

@@ -1,4 +1,4 @@
-"""Tasks of lm-eval, with its own prompts and scores: those of the paper, the local ones in ``tasks``, and your own.
+"""Runs tasks of lm-eval with its own prompts and scores: those of the paper, the local ones, and your own.
 
 Texts that are only scored run under the method as a whole, as in the paper's question answering. Where the model writes
 the answer, the prompt is dense and every decode step attends by the method.
@@ -46,7 +46,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Setting:
-    """How the paper ran a task: examples in the prompt, and what it told ``generate``."""
+    """Say how the paper ran a task: examples in the prompt, and what it told ``generate``."""
 
     num_fewshot: int
     generation: Mapping[str, Any] = field(default_factory=dict)
@@ -67,7 +67,7 @@ PAPER_SETTINGS: Mapping[str, Setting] = MappingProxyType({
 
 
 class LmEvalTask:
-    """A task of lm-eval; a document is a sample.
+    """Measure a task of lm-eval; a document is a sample.
 
     Args:
         name: as lm-eval has it, or one of the local tasks: toptheta_key_value, toptheta_needle (both also with _token,
@@ -158,8 +158,7 @@ class LmEvalTask:
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
     ) -> Measurement:
-        """The score of every document by the task's first metric of acc_norm, acc, exact_match and others, as
-        `Task.measure`.
+        """Score every document by the task's first metric of acc_norm, acc, exact_match and others, as `Task.measure`.
 
         The details have ``prefill``, lm-eval's own ``metrics``, ``num_fewshot``, ``version`` and ``filter``, how many
         requests were ``truncated`` to the model's context, and, document by document, the ``length``, ``depth`` and
@@ -202,7 +201,7 @@ class LmEvalTask:
             self._task.set_config("generation_kwargs", dict(setting.generation), update=True)
 
     def _unused_task(self) -> Any:
-        """The task with requests that wait for answers, the same ones each time."""
+        """Give the task with requests that wait for answers, the same ones each time."""
         task = copy.copy(self._task)
         task._instances = [
             dataclasses.replace(instance, resps=[], filtered_resps={}) for instance in self._task.instances
@@ -212,7 +211,7 @@ class LmEvalTask:
 
 
 def _num_fewshot(name: str, own: int | None, wanted: int | None) -> int:
-    """Examples in the prompt; lm-eval lets nobody add some to a task that is defined to have none."""
+    """Choose the examples in the prompt; lm-eval lets nobody add some to a task that is defined to have none."""
     if wanted is None:
         return PAPER_SETTINGS[name].num_fewshot if name in PAPER_SETTINGS else own or 0
     if wanted < 0 or (own == 0 and wanted):
@@ -225,21 +224,21 @@ def _built_already(**_: object) -> None:
 
 
 class _Share:
-    """About how many documents are finished, from the number of answered requests."""
+    """Guess how many documents are finished, from the number of answered requests."""
 
     def __init__(self, requests: int, documents: int) -> None:
         self._requests, self._documents = requests, documents
         self._answered = 0
 
     def of_documents(self, answered: int) -> int:
-        """After so many further answers."""
+        """Count the documents after so many further answers."""
         self._answered += answered
         return self._answered * self._documents // self._requests
 
 
 @contextlib.contextmanager
 def _seeded(device: torch.device = _CPU) -> Iterator[None]:
-    """The seeds of lm-eval's command line, and the caller's random state afterwards."""
+    """Set the seeds of lm-eval's command line, and afterwards the caller's random state."""
     state, numbers = random.getstate(), np.random.get_state()
     others: dict[str, Any] = {} if device.type == "cpu" else {"device_type": device.type}
     with torch.random.fork_rng([device] if others else [], **others):

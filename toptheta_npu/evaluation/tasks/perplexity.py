@@ -1,4 +1,4 @@
-"""Perplexity of the last positions of long windows, and what attention read to get there.
+"""Measures perplexity of the last positions of long windows, and what attention read to get there.
 
 The prefix of a window is computed densely once and shared by all methods; the last positions then run
 under the method, each row exactly as its decode step would.
@@ -31,7 +31,7 @@ _MAPPED = 128
 
 @dataclass(frozen=True)
 class Result:
-    """One method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
+    """Hold one method on all windows; ``reads`` covers layers from 2 on, ``reads_all`` all layers.
 
     ``nats`` is the negative log-likelihood per token of each window, and ``kept_over_k`` the measured k~/k in layers
     from 2 on with its ``spread``, None for a method that does not aim at k.
@@ -52,7 +52,7 @@ class Result:
 
 
 class PerplexityTask:
-    """Windows of held-out text with their dense prefixes.
+    """Predict the ends of windows of held-out text, after dense prefixes.
 
     Args:
         model: in evaluation mode.
@@ -107,7 +107,7 @@ class PerplexityTask:
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
     ) -> Measurement:
-        """Nats per token of every window under a method, and what attention read.
+        """Measure nats per token of every window under a method, and what attention read.
 
         Args:
             method: how to attend.
@@ -155,20 +155,20 @@ class PerplexityTask:
     def evaluate(
         self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] = lambda done: None
     ) -> Result:
-        """Perplexity and reads of one method over all windows; arguments as `measure`."""
+        """Give perplexity and reads of one method over all windows; arguments as `measure`."""
         found = self.measure(method, self.model if model is None else model, progress)
         ratio = found.reads.kept_mean / method.k if method.k and method.aims_at_k else None
         return Result(method.family, method.k, found.scores, ratio, found.reads, found.reads_all, found.spread)
 
 
 def check_positions(positions: int, length: int) -> None:
-    """Raises TopThetaValueError unless windows of ``length`` tokens leave a prefix before their last ``positions``."""
+    """Raise TopThetaValueError unless windows of ``length`` tokens leave a prefix before their last ``positions``."""
     if not 1 <= positions <= length - 2:
         raise TopThetaValueError("positions", f"1 to {length - 2}, for windows of {length} tokens", str(positions))
 
 
 def _negative_log_likelihood(model: PreTrainedModel, tokens: Tensor, prefix: Prefix) -> float:
-    """Mean nats of all tokens but the first, after a prefix."""
+    """Average the nats of all tokens but the first, after a prefix."""
     tokens = tokens.to(model.device)
     logits = model(tokens[None, :-1], past_key_values=prefix.to_continue()).logits[0]
     return F.cross_entropy(logits.float(), tokens[1:], reduction="mean").item()

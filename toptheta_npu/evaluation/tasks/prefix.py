@@ -1,4 +1,4 @@
-"""A text whose keys and values are computed once and continued by several others, one after the other or in threads."""
+"""Computes keys and values of a text once, for several continuations, one after the other or in threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """What a model made of a text at batch size 1.
+    """Hold what a model made of a text at batch size 1.
 
     Attributes:
         cache: its keys and values; `to_continue` gives a cache that may be written to.
@@ -25,7 +25,7 @@ class Prefix:
     logits: Tensor
 
     def to_continue(self, batch: int = 1) -> DynamicCache:
-        """A cache for ``batch`` sequences that all begin with the text; what it takes in stays its own."""
+        """Make a cache for ``batch`` sequences that all begin with the text; what it takes in stays its own."""
         own = copy.copy(self.cache)
         # the layers of a dynamic cache concatenate into new tensors, so the shared ones are never written to
         own.layers = [copy.copy(layer) for layer in self.cache.layers]
@@ -42,14 +42,14 @@ class Prefix:
 
 
 class Likelihood(NamedTuple):
-    """How likely a continuation is: in nats, and whether each of its tokens is the most likely one."""
+    """Tell how likely a continuation is: in nats, and whether each of its tokens is the most likely one."""
 
     log_likelihood: float
     greedy: bool
 
 
 def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: Prefix | None = None) -> Prefix:
-    """Runs a text, after another one if there is one ``before``, the way ``model`` attends now.
+    """Run a text, after another one if there is one ``before``, the way ``model`` attends now.
 
     Args:
         tokens: int64 [T].
@@ -68,12 +68,12 @@ def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: P
 
 
 def score(model: PreTrainedModel, prefix: Prefix, tokens: Sequence[int]) -> Likelihood:
-    """How likely ``tokens`` are to follow the prefix."""
+    """Tell how likely ``tokens`` are to follow the prefix."""
     return score_all(model, prefix, [tokens])[0]
 
 
 def score_all(model: PreTrainedModel, prefix: Prefix, continuations: Sequence[Sequence[int]]) -> list[Likelihood]:
-    """How likely each of several continuations is to follow the prefix; those of one length run as one batch."""
+    """Tell how likely each of several continuations is to follow the prefix; those of one length run as one batch."""
     found: dict[int, Likelihood] = {}
     for length in {len(tokens) for tokens in continuations}:
         places = [place for place, tokens in enumerate(continuations) if len(tokens) == length]

@@ -1,4 +1,4 @@
-"""Retrieval prompts as a task: how often the model chooses the true value, by the prompt's length and the fact's depth.
+"""Measures how often the model chooses the true value, by the prompt's length and the fact's depth.
 
 The text up to the question runs densely, once for all methods. The question and the offered values then run under the
 method, each row exactly as its decode step would.
@@ -36,14 +36,14 @@ def prompts_of(
     seeds: Sequence[int],
     split: corpus.Split = "evaluation",
 ) -> Iterator[RetrievalPrompt]:
-    """A prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
+    """Make a prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
     make = retrieval_prompts.key_value_prompt if kind == "key_value" else retrieval_prompts.needle_prompt
     for seed, length, depth in itertools.product(seeds, lengths, depths):
         yield make(tokenizer, length, depth, seed, split)
 
 
 class RetrievalTask:
-    """Key-value or needle prompts, with eight answers each.
+    """Ask key-value or needle prompts, with eight answers each.
 
     A prompt scores 1 if the true value is the most likely one, else 0; guessing gives 1/8.
 
@@ -113,7 +113,7 @@ class RetrievalTask:
     def measure(
         self, method: Method, model: PreTrainedModel, progress: Callable[[int], None] = lambda done: None
     ) -> Measurement:
-        """The score of every prompt, as `Task.measure`.
+        """Score every prompt, as `Task.measure`.
 
         The details have, prompt by prompt: ``length``, ``depth``, and ``margin``, the log-likelihood of the true value
         less that of the most likely other one, in nats; and ``dense_prompts``, how many of them have no row of more
@@ -159,7 +159,7 @@ class RetrievalTask:
         return prefixes
 
     def _text_before(self, index: int, dense: PreTrainedModel) -> Prefix | None:
-        """The dense text before the question; None where it is not dense."""
+        """Take the dense text before the question; None where it is not dense."""
         if self._prefill != "dense":
             return None
         return self._prefixes[index] if index < len(self._prefixes) else _run_text(dense, self.prompts[index])
@@ -180,6 +180,6 @@ def _run_text(model: PreTrainedModel, prompt: RetrievalPrompt) -> Prefix:
 
 
 def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], answer: int) -> float:
-    """How much more likely the answer is than the most likely other choice, in nats."""
+    """Tell how much more likely the answer is than the most likely other choice, in nats."""
     likelihoods = [each.log_likelihood for each in score_all(model, prompt, choices)]
     return likelihoods[answer] - max(each for index, each in enumerate(likelihoods) if index != answer)

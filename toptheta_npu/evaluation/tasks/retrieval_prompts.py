@@ -1,4 +1,4 @@
-"""Retrieval prompts in the embedded model's own domain, and their score: key-value tables and needles.
+"""Makes retrieval prompts in the embedded model's own domain, key-value tables and needles, and scores them.
 
 A key-value prompt is a dict literal whose end asks for one of its values. A needle prompt is ordinary
 library source with one assignment hidden in it, asked for at the end. Names and values belong to one
@@ -45,7 +45,7 @@ _SOURCE_LINE = 8  # tokens of source that precede a table at least
 
 
 def draw_name(generator: random.Random, split: corpus.Split) -> str:
-    """A pronounceable name of three syllables that belongs to ``split``.
+    """Draw a pronounceable name of three syllables that belongs to ``split``.
 
     Example:
         >>> name = draw_name(random.Random(0), "evaluation")
@@ -59,7 +59,7 @@ def draw_name(generator: random.Random, split: corpus.Split) -> str:
 
 
 def draw_value(generator: random.Random, split: corpus.Split) -> str:
-    """A number of five digits that belongs to ``split``.
+    """Draw a number of five digits that belongs to ``split``.
 
     Example:
         >>> corpus.split_of_name(draw_value(random.Random(0), "train"))
@@ -71,7 +71,7 @@ def draw_value(generator: random.Random, split: corpus.Split) -> str:
 
 
 def draw_facts(generator: random.Random, split: corpus.Split, count: int) -> dict[str, str]:
-    """``count`` names with a value each; no two names and no two values are equal."""
+    """Draw ``count`` names with a value each; no two names and no two values are equal."""
     facts: dict[str, str] = {}
     values: set[str] = set()
     while len(facts) < count:
@@ -83,7 +83,7 @@ def draw_facts(generator: random.Random, split: corpus.Split, count: int) -> dic
 
 
 def draw_source(generator: random.Random, split: corpus.Split, characters: int) -> str:
-    """Consecutive library source of ``split``, from the start of a random line on."""
+    """Draw consecutive library source of ``split``, from the start of a random line on."""
     text = _library(split)
     start = text.index("\n", generator.randrange(len(text) - 1)) + 1
     while len(text) < start + characters:
@@ -92,27 +92,27 @@ def draw_source(generator: random.Random, split: corpus.Split, characters: int) 
 
 
 def pair_line(name: str, value: str) -> str:
-    """One line of a table."""
+    """Write one line of a table."""
     return f'    "{name}": {value},\n'
 
 
 def table_text(facts: dict[str, str]) -> str:
-    """A dict literal of names and values."""
+    """Write a dict literal of names and values."""
     return "table = {\n" + "".join(pair_line(name, value) for name, value in facts.items()) + "}\n"
 
 
 def table_query(name: str) -> str:
-    """The question after a value of the table; the answer follows as ``" 48213"``."""
+    """Ask for a value of the table; the answer follows as ``" 48213"``."""
     return f'assert table["{name}"] =='
 
 
 def needle_line(name: str, value: str) -> str:
-    """The assignment hidden in source text."""
+    """Write the assignment hidden in source text."""
     return f"secret_{name} = {value}\n"
 
 
 def needle_query(name: str) -> str:
-    """The question after a hidden assignment; the answer follows as ``" 48213"``."""
+    """Ask for a hidden assignment; the answer follows as ``" 48213"``."""
     return f"assert secret_{name} =="
 
 
@@ -141,7 +141,7 @@ def key_value_prompt(
     split: corpus.Split = "evaluation",
     pairs: int | None = None,
 ) -> RetrievalPrompt:
-    """A table and a question after one of its values; the other choices are values of the same table.
+    """Make a table and a question after one of its values; the other choices are values of the same table.
 
     Args:
         length: tokens of the prompt, special ones included, met exactly; library source in front of the table makes
@@ -177,7 +177,7 @@ def needle_prompt(
     seed: int = 0,
     split: corpus.Split = "evaluation",
 ) -> RetrievalPrompt:
-    """Library source with one assignment hidden in it and asked for at the end.
+    """Make library source with one assignment hidden in it and asked for at the end.
 
     Args:
         length: tokens of the prompt, met exactly, at least 64.
@@ -218,7 +218,7 @@ def prompts(
     seed: int = 0,
     split: corpus.Split = "evaluation",
 ) -> list[RetrievalPrompt]:
-    """``count`` prompts of one kind and length, with depths spread evenly from 0 to 1.
+    """Make ``count`` prompts of one kind and length, with depths spread evenly from 0 to 1.
 
     Raises:
         TopThetaValueError: ``kind`` is unknown, ``count`` is below 1, or as for a single prompt.
@@ -239,7 +239,7 @@ def prompts(
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How many prompts were answered with the true value."""
+    """Count how many prompts were answered with the true value."""
 
     correct: int
     total: int
@@ -256,7 +256,7 @@ class Accuracy:
 
 
 def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> list[list[int]]:
-    """The tokens of each choice, those that follow the prompt when both are encoded together.
+    """Give the tokens of each choice, those that follow the prompt when both are encoded together.
 
     Raises:
         TopThetaValueError: the tokenizer encodes the end of the prompt differently when a choice follows, so that the
@@ -284,7 +284,7 @@ def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -
 def choice_log_likelihoods(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt
 ) -> Tensor:
-    """Log-likelihood of each choice after the prompt, in nats.
+    """Measure the log-likelihood of each choice after the prompt, in nats.
 
     The prompt runs once at batch size 1; the choices then share its cache, those of one length in one batch.
 
@@ -305,7 +305,7 @@ def choice_log_likelihoods(
 def accuracy(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Iterable[RetrievalPrompt]
 ) -> Accuracy:
-    """How many prompts the model answers rightly, choosing by log-likelihood.
+    """Count how many prompts the model answers rightly, choosing by log-likelihood.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama
@@ -333,14 +333,14 @@ def _generator(kind: Kind, length: int, depth: float, seed: int, split: corpus.S
 
 
 def leading_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The special tokens that the tokenizer puts before a text."""
+    """Give the special tokens that the tokenizer puts before a text."""
     plain = _encode(tokenizer, "x")
     whole: list[int] = tokenizer("x")["input_ids"]
     return whole[: whole.index(plain[0])]
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str | list[str]) -> Any:
-    """The tokens of a text, or of each text of a list, without special ones."""
+    """Encode a text, or each text of a list, without special tokens."""
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
@@ -351,7 +351,7 @@ def _count(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 def _facts_that_fit(
     tokenizer: PreTrainedTokenizerBase, generator: random.Random, split: corpus.Split, length: int, pairs: int | None
 ) -> dict[str, str]:
-    """The pairs asked for, or as many as leave room for a line of source and the question."""
+    """Draw the pairs asked for, or as many as leave room for a line of source and the question."""
     if pairs is not None and pairs < CHOICES:
         raise TopThetaValueError("pairs", f"at least {CHOICES}, one for each choice", str(pairs))
     facts = list(draw_facts(generator, split, pairs or length // 8).items())
@@ -370,7 +370,7 @@ def _facts_that_fit(
 def _fit(
     tokenizer: PreTrainedTokenizerBase, length: int, source: str, compose: Callable[[str], str]
 ) -> tuple[str, tuple[int, ...]]:
-    """The text around as much of ``source`` as makes it exactly ``length`` tokens."""
+    """Write the text around as much of ``source`` as makes it exactly ``length`` tokens."""
     leading = leading_tokens(tokenizer)
     for start in range(_ATTEMPTS):
         end, excess = len(source), length
@@ -403,7 +403,7 @@ def _prompt(
 
 
 def _question_start(tokenizer: PreTrainedTokenizerBase, tokens: tuple[int, ...], query: str) -> int:
-    """The first token of the question; where it shares a token with the text before, that one."""
+    """Find the first token of the question; where it shares a token with the text before, that one."""
     alone = tuple(_encode(tokenizer, query))
     if tokens[-len(alone) :] == alone:
         return len(tokens) - len(alone)

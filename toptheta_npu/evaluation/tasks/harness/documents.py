@@ -1,4 +1,4 @@
-"""The documents of the local lm-eval tasks, made when a task is loaded: nothing is downloaded or written.
+"""Makes the documents of the local lm-eval tasks when a task is loaded: nothing is downloaded or written.
 
 The YAML files in ``tasks`` name these functions. lm-eval calls them with the metadata of the YAML file and of its
 `TaskManager`: the tokenizer by name or path (``tokenizer``, ``pretrained`` or ``model``), and what may be changed, such
@@ -31,27 +31,27 @@ _ATTEMPTS = 50  # lines looked at per document before a length counts as out of 
 
 
 def key_value(**metadata: Any) -> dict[str, Any]:
-    """`retrieval_prompts.key_value_prompt` at every length and depth, seed after seed."""
+    """Make `retrieval_prompts.key_value_prompt` at every length and depth, seed after seed."""
     return _retrieval("key_value", metadata)
 
 
 def needle(**metadata: Any) -> dict[str, Any]:
-    """`retrieval_prompts.needle_prompt` at every length and depth, seed after seed."""
+    """Make `retrieval_prompts.needle_prompt` at every length and depth, seed after seed."""
     return _retrieval("needle", metadata)
 
 
 def key_value_token(**metadata: Any) -> dict[str, Any]:
-    """The same key-value prompts with answers of one token: the first of each value."""
+    """Make the same key-value prompts with answers of one token: the first of each value."""
     return _retrieval("key_value", metadata, one_token=True)
 
 
 def needle_token(**metadata: Any) -> dict[str, Any]:
-    """The same needle prompts with answers of one token: the first of each value."""
+    """Make the same needle prompts with answers of one token: the first of each value."""
     return _retrieval("needle", metadata, one_token=True)
 
 
 def next_line(**metadata: Any) -> dict[str, Any]:
-    """Library source, its next line, and three other lines of the same module."""
+    """Show library source, its next line, and three other lines of the same module."""
     tokenizer = _tokenizer(metadata)
     return _dataset(
         document
@@ -61,7 +61,7 @@ def next_line(**metadata: Any) -> dict[str, Any]:
 
 
 def next_lines(tokenizer: PreTrainedTokenizerBase, length: int, count: int) -> Iterator[dict[str, Any]]:
-    """``count`` places in library source after at most ``length`` tokens, and at least seven eighths of them.
+    """Draw ``count`` places in library source after at most ``length`` tokens, and at least seven eighths of them.
 
     Raises:
         TopThetaValueError: the library has no such places.
@@ -82,7 +82,7 @@ def next_lines(tokenizer: PreTrainedTokenizerBase, length: int, count: int) -> I
 
 
 def one_token_choices(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> RetrievalPrompt:
-    """The prompt with the first tokens of values as choices: the right one, and up to seven that differ from it.
+    """Offer the first tokens of values as choices: the right one, and up to seven that differ from it.
 
     Raises:
         TopThetaValueError: the tokenizer has less than four tokens that a value can begin with.
@@ -150,7 +150,7 @@ def _dataset(documents: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _other_values(prompt: RetrievalPrompt, generator: random.Random) -> list[str]:
-    """Values that the prompt's own could be mistaken for: those of its table, or as good as any."""
+    """Find values that the prompt's own could be mistaken for: those of its table, or as good as any."""
     if prompt.kind == "key_value":
         found = re.findall(r'^    "\w+":( \d{5}),$', prompt.text, re.MULTILINE)
     else:
@@ -159,7 +159,7 @@ def _other_values(prompt: RetrievalPrompt, generator: random.Random) -> list[str
 
 
 def _first_token(tokenizer: PreTrainedTokenizerBase, query: str, value: str) -> str | None:
-    """The beginning of a value that is its first token after the question, also when nothing follows."""
+    """Take the beginning of a value that is its first token after the question, also when nothing follows."""
     before, *ends = (
         tokenizer(query + value[:end], add_special_tokens=False)["input_ids"] for end in range(len(value) + 1)
     )
@@ -170,7 +170,7 @@ def _first_token(tokenizer: PreTrainedTokenizerBase, query: str, value: str) -> 
 def _draw_line(
     tokenizer: PreTrainedTokenizerBase, generator: random.Random, module: str, length: int
 ) -> dict[str, Any] | None:
-    """A line of a module with what precedes it and three others; None where too little does."""
+    """Draw a line of a module with what precedes it and three others; None where too little does."""
     lines = module.split("\n")
     candidates = [
         index for index, line in enumerate(lines) if len(line.strip()) >= _LINE and index and lines[index - 1].strip()
@@ -190,7 +190,7 @@ def _draw_line(
 
 
 def _text_before(tokenizer: PreTrainedTokenizerBase, lines: Sequence[str], length: int) -> str | None:
-    """The last of ``lines`` that make at most ``length`` tokens; None if these are much fewer."""
+    """Take the last of ``lines`` that make at most ``length`` tokens; None if these are much fewer."""
     lines = lines[-length:]  # more than fit
 
     def tokens(start: int) -> int:

@@ -1,4 +1,4 @@
-"""Tasks of lm-eval by name: the local ones, those of lm-eval, and those of your folders."""
+"""Finds tasks of lm-eval by name: the local ones, those of lm-eval, and those of your folders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCAL_TASKS = Path(__file__).parent / "tasks"
 
 
 def find_task(name: str, include_path: Sequence[str | Path] = ()) -> Any:
-    """The entry of one task in lm-eval's index.
+    """Find the entry of one task in lm-eval's index.
 
     Args:
         name: of the task.
@@ -50,7 +50,7 @@ def find_task(name: str, include_path: Sequence[str | Path] = ()) -> Any:
 
 
 def check_code(entry: Any, confirmed: bool) -> None:
-    """Raises TopThetaValueError for a task that runs code of the model without leave to do so."""
+    """Raise TopThetaValueError for a task that runs code of the model without leave to do so."""
     if not (entry.cfg or {}).get("unsafe_code"):
         return
     what = f"for {entry.name}, which runs the code that the model writes, on this machine"
@@ -64,7 +64,7 @@ def check_code(entry: Any, confirmed: bool) -> None:
 
 
 def load_task(entry: Any, tokenizer: PreTrainedTokenizerBase, metadata: Mapping[str, Any]) -> Any:
-    """The task with its documents.
+    """Load the task with its documents.
 
     Args:
         entry: of `find_task`.
@@ -110,7 +110,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _hush() -> None:
-    """lm-eval warns of what is meant, such as a model that is loaded already; errors are still shown."""
+    """Silence lm-eval's warnings of what is meant, such as a model that is loaded already; errors are still shown."""
     logger = logging.getLogger("lm_eval")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.ERROR)
@@ -118,7 +118,7 @@ def _hush() -> None:
 
 @cache
 def _tasks_of_lm_eval() -> Mapping[str, Any]:
-    """What lm-eval itself brings; reading its thousands of files takes seconds."""
+    """Index what lm-eval itself brings; reading its thousands of files takes seconds."""
     from lm_eval.tasks import TaskManager
 
     index: Mapping[str, Any] = TaskManager().task_index

@@ -1,4 +1,4 @@
-"""A transformers model as lm-eval sees it, one request at a time.
+"""Shows a transformers model to lm-eval, one request at a time.
 
 The batch size is 1: lm-eval pads texts on the right and gives no mask, and the padding would count as rows that attend.
 """
@@ -26,7 +26,7 @@ _Request = tuple[Any, list[int], list[int]]
 def harness_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, answered: Callable[[int], None] = lambda requests: None
 ) -> Any:
-    """lm-eval's ``HFLM`` for a model, which runs a context once for all of its continuations.
+    """Make lm-eval's ``HFLM`` for a model, which runs a context once for all of its continuations.
 
     Its attribute ``truncated`` counts the requests that were longer than the model's context and lost their beginning.
 
@@ -45,7 +45,7 @@ def harness_model(
 
 
 class _Listener:
-    """Takes the place of lm-eval's request cache, which is told of every generated text and every whole document."""
+    """Take the place of lm-eval's request cache, which is told of every generated text and every whole document."""
 
     def __init__(self, answered: Callable[[int], None]) -> None:
         self._answered = answered
@@ -88,7 +88,7 @@ def _model_class() -> type:
             return [answers[index] for index in range(len(requests))]
 
         def _cut(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
-            """The end of a context that leaves room for the continuation but its last token."""
+            """Take the end of a context that leaves room for the continuation but its last token."""
             room = self.max_length + 1 - len(continuation)
             if room < 1:
                 raise TopThetaValueError(

@@ -1,4 +1,4 @@
-"""Scores of single documents, from what lm-eval says of them."""
+"""Reads scores of single documents from what lm-eval says of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROLLING = {"word_perplexity": "nats per word", "byte_perplexity": "nats per byt
 def scores_of(
     documents: Sequence[Mapping[str, Any]], higher_is_better: Mapping[str, Any]
 ) -> tuple[str, bool, list[float]]:
-    """The metric that tells most of a task, whether more of it is better, and its value for every document.
+    """Choose the metric that tells most of a task, and give its direction and its value for every document.
 
     Args:
         documents: as lm-eval logs them, with one entry per document and filter; the first filter counts.
@@ -44,7 +44,7 @@ def scores_of(
 
 
 def details_of(name: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """What lm-eval says of a task beyond its scores, and what its documents say of themselves."""
+    """Gather what lm-eval says of a task beyond its scores, and what its documents say of themselves."""
     documents = of_first_filter(results["samples"][name])
     metrics = {key: float(value) for key, value in results["results"][name].items() if _is_metric(key, value)}
     details: dict[str, Any] = {
@@ -63,7 +63,7 @@ def details_of(name: str, results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_first_filter(documents: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The documents in their order, without those that are scored once more through another filter."""
+    """Take the documents in their order, without those that are scored once more through another filter."""
     first = documents[0]["filter"]
     chosen = [document for document in documents if document["filter"] == first]
     return sorted(chosen, key=lambda document: int(document["doc_id"]))
@@ -86,7 +86,7 @@ def _has_margin(document: Mapping[str, Any]) -> bool:
 
 
 def _margin(document: Mapping[str, Any]) -> float:
-    """How much more likely the right answer is than the most likely other one, in nats."""
+    """Tell how much more likely the right answer is than the most likely other one, in nats."""
     likelihoods = [float(log_likelihood) for log_likelihood, _ in document["filtered_resps"]]
     right = likelihoods.pop(document["target"])
     return right - max(likelihoods)
