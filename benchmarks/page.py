@@ -28,6 +28,7 @@ from benchmarks import (
     call_overhead,
     cpu_tables,
     generation,
+    whole_models,
 )
 from benchmarks.modelled import figures as modelled
 from benchmarks.tables import Goal, Table, goal_table, renew, rounded
@@ -78,6 +79,7 @@ def main(
             FIGURES.write_text(one_row_a_line(figures) + "\n")
             renew(PAGE, tables(figures))
             calibration_prefill.keep(calibration)
+            whole_models.main()
         console.print(goal_table(modelled.load().goals(), title="The Ascend C kernel", figure="modelled").as_rich())
         for table in (tables(figures) | cpu_tables.tables(folder)).values():
             console.print(table.as_rich())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cpu_tables, page
+from benchmarks import cpu_tables, page, whole_models
 from benchmarks.tables import Goal, goal_table, renew
 from toptheta_npu.timing.shapes import CPU_SHAPES, densities_sweep
 
@@ -23,6 +23,12 @@ def test_table(name: str) -> None:
     assert place is not None
     command = _COMMANDS.get(name.split()[0], "python -m benchmarks.page --write")
     assert place[1] == _TABLES[name].as_markdown(), f"renew it: {command}"
+
+
+def test_readme_shows_what_whole_models_gain() -> None:
+    shown = whole_models.README.read_text()
+    table = whole_models.whole_model_table().as_markdown()
+    assert f"<!-- table whole models -->\n{table}<!-- end -->" in shown, "renew it: python -m benchmarks.whole_models"
 
 
 def test_every_table_has_its_place() -> None:

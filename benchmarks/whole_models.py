@@ -1,0 +1,78 @@
+"""What a whole model gains beside what its attention kernel gains: the table of README.md.
+
+    python -m benchmarks.whole_models
+
+It measures nothing and renews the table from docs/results: a decode step of a model of 1.2 billion weights,
+`generate()` of the embedded model, and the embedded model in vLLM, all on a CPU.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+
+from benchmarks import cpu_tables, decode_step_1b
+from benchmarks.tables import Table, renew
+from toptheta_npu.timing.measure import ShapeResult
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+_RESULTS = README.parent / "docs" / "results"
+
+
+def whole_model_table() -> Table:
+    """Gains over dense attention, of the kernel alone and of all that a model does."""
+    step = cpu_tables.stored(cpu_tables.RESULTS, cpu_tables.STEPS[0])
+    kernel = _kernel_of(step)
+    settings, seconds = step["settings"], {name: timing["median"] for name, timing in step["seconds"].items()}
+    sparse = seconds[decode_step_1b.SPARSE]
+    what = f"1.2 billion weights, {settings['batch']} sequences of {settings['keys']} keys, k = {settings['k']}"
+    rows = [
+        [f"decode step, {what}", "the model as it is", _times(kernel.gain("sparse", "cold", "dense")),
+         _times(seconds[decode_step_1b.SDPA] / sparse)],
+        ["the same", "Top-θ at θ = -inf", _times(kernel.gain("sparse", "cold", "own dense")),
+         _times(seconds[decode_step_1b.DENSE] / sparse)],
+        *_of_the_embedded_model(),
+    ]  # fmt: skip
+    return Table("Whole models", ("model", "over", "its attention kernel", "all of it"), rows)
+
+
+def _kernel_of(step: dict[str, dict[str, int]]) -> ShapeResult:
+    """The comparison of one layer of the model whose step was timed."""
+    settings = step["settings"]
+    for result in cpu_tables.results(cpu_tables.RESULTS, "small_pages"):
+        shape = result.shape
+        if (shape.batch, shape.n, shape.k) == (settings["batch"], settings["keys"], settings["k"]):
+            return result
+    raise LookupError(f"docs/results/cpu/small_pages.json: no layer of the model that has {settings}")
+
+
+def _of_the_embedded_model() -> list[list[str]]:
+    rows = []
+    for goal in json.loads((_RESULTS / "performance.json").read_text())["goals"]:
+        part, _, name = goal["name"].partition(": ")
+        if part == "generate()":
+            text = name.removesuffix(", tokens per second against dense").replace("k=", "k = ")
+            rows.append([f"`generate()`, {text}", "the model as it is", "", _times(goal["value"])])
+    load = json.loads((_RESULTS / "serving.json").read_text())["load"]
+    longest = max(load["decoding"], key=lambda each: each["keys"])
+    for what, found in (
+        (f"{longest['batch']} sequences of {longest['keys']} keys", longest),
+        (f"{load['load']['at_once']} requests at a time", load["load"]),
+    ):
+        gain = median(found["over_dense"]["sparse"])
+        rows.append([f"vLLM, embedded model, {what}, k = 64", "vLLM as it is", "", _times(gain)])
+    return rows
+
+
+def _times(gain: float | None) -> str:
+    return "" if gain is None else f"{gain:.2f}"
+
+
+def main() -> None:
+    """Renew the table of README.md."""
+    renew(README, {"whole models": whole_model_table()})
+
+
+if __name__ == "__main__":
+    main()
