@@ -120,8 +120,8 @@ private:
         } else {
             pipeline_.StreamScores(store_);
             if (isWhole_) {
-                store_.FinishStoring();
                 FinishLse();
+                store_.FinishStoring();
                 SelectStored(segment);
             }
         }

@@ -324,3 +324,20 @@ def test_every_tiling_key_equals_the_oracle(
     result.run.require_clean()
     assert result.tiling.key == form + (10 if placement == "post_softmax" else 0)
     assert_equals_oracle(inputs, statistics(result))
+
+
+@pytest.mark.parametrize("rows", [449, 511])
+@pytest.mark.parametrize(
+    ("heads", "lengths_as", "cores", "key"), [(2, "none", 1, 11), (2, "int32", 1, 12), (8, "none", 2, CUBE_KEY + 10)]
+)
+def test_stored_scores_of_a_chunk_that_is_not_full_survive(
+    heads: int, lengths_as: str, cores: int, key: int, rows: int
+) -> None:
+    """The only chunk of a segment, too long to stay in the Unified Buffer: it is read back where it was made."""
+    case = Case("one-chunk", dtype=_H, heads=heads, kv_heads=1, head_dim=128, lengths=(rows,) * cores, keep=0.1,
+                lengths_as=lengths_as, **_POST)  # fmt: skip
+    inputs = inputs_of(case)
+    result = call(inputs.arguments, cores=cores)
+    result.run.require_clean()
+    assert result.tiling.key == key
+    assert_equals_oracle(inputs, statistics(result))
