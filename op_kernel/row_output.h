@@ -57,6 +57,15 @@ public:
         MakeDenominator(heads, kept);
     }
 
+    // log-sum-exp of each row from its maximum and total mass
+    TOPTHETA_DEVICE inline void MakeLse(const LocalTensor<float>& lse)
+    {
+        const int32_t count = ub_->StateCount();
+        AscendC::Ln(lse, ub_->State(kTotalMass), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(lse, lse, ub_->State(kMaximum), count);
+    }
+
     // CopiesIssued() ends the outputs of a segment.
     TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept,
                                       const LocalTensor<float>& valueMean)
@@ -182,7 +191,7 @@ private:
             AscendC::Add(denominator, ub_->State(kKeptMass), ub_->State(kEstimate), count);
         }
         PipeBarrier<PIPE_V>();
-        if (tiling_->hasValueMean) {
+        if (Has(*tiling_, InputIndex::kValueMean)) {
             AscendC::Div(ub_->State(kShare), ub_->State(kEstimate), denominator, count);
         }
         if (WeightScale<T>::kValue != 1.0f) {
@@ -200,7 +209,7 @@ private:
                                             tiling_->headDim);
         for (uint32_t head = 0; head < heads; head++) {
             // where nothing is discarded the mean may be anything
-            if (tiling_->hasValueMean && kept[head] < rows) {
+            if (Has(*tiling_, InputIndex::kValueMean) && kept[head] < rows) {
                 AddValueMean(ub_->Accumulator(head, tiling_->headDim), valueMean, share[head * kBlockFloats]);
             }
         }
@@ -237,17 +246,14 @@ private:
 
     TOPTHETA_DEVICE inline void WriteStatistics(const HeadRange& range, const uint32_t* kept)
     {
-        const int32_t count = range.heads * kBlockFloats;
         const uint64_t row = FirstRow(*tiling_, range);
         LocalTensor<float> keptBlocks = ub_->State(kKeptCount);
         for (uint32_t head = 0; head < range.heads; head++) {
             AscendC::Duplicate(keptBlocks[head * kBlockFloats], static_cast<float>(kept[head]),
                                static_cast<int32_t>(kBlockFloats));
         }
-        LocalTensor<float> lse = ub_->State(kDenominator);
-        AscendC::Ln(lse, ub_->State(kTotalMass), count);
-        PipeBarrier<PIPE_V>();
-        AscendC::Add(lse, lse, ub_->State(kMaximum), count);
+        const LocalTensor<float> lse = ub_->State(kDenominator);
+        MakeLse(lse);
         PipeBarrier<PIPE_V>();
         Gather(kStagedKept, keptBlocks, range.heads);
         Gather(kStagedFloat, tiling_->partial ? ub_->State(kMaximum) : lse, range.heads);

@@ -74,7 +74,7 @@ public:
         if (GivenLse() && NeedsLimits(combining)) {
             CopyPerHead(2, rowLse_, row, range.heads);
         }
-        if (tiling_->hasValueMean) {
+        if (Has(*tiling_, InputIndex::kValueMean)) {
             const uint64_t mean = (static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead) * D;
             AscendC::DataCopyPad(ub_->ValueMean(D, parity_), valueMean_[mean],
                                  AscendC::DataCopyExtParams(1, D * sizeof(float), 0, 0, 0),
@@ -141,7 +141,10 @@ private:
         return !combining || tiling_->sdc == kSdcExpThreshold;
     }
 
-    TOPTHETA_DEVICE inline bool GivenLse() const { return kPlacement == kPostSoftmax && tiling_->hasRowLse; }
+    TOPTHETA_DEVICE inline bool GivenLse() const
+    {
+        return kPlacement == kPostSoftmax && Has(*tiling_, InputIndex::kRowLse);
+    }
 
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
     {
