@@ -34,6 +34,7 @@ struct InputIndex {
         kBlockTable,
         kDiscardedMass,
         kValueMean,
+        kLearnableSink,
         kRowLse,
         kCount
     };

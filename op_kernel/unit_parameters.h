@@ -31,6 +31,7 @@ struct ParameterTensors {
     GM_ADDR threshold;
     GM_ADDR discardedMass;
     GM_ADDR valueMean;
+    GM_ADDR learnableSink;
     GM_ADDR rowLse;
 };
 
@@ -48,6 +49,7 @@ public:
         threshold_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.threshold));
         discardedMass_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.discardedMass));
         valueMean_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.valueMean));
+        learnableSink_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.learnableSink));
         rowLse_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.rowLse));
     }
 
@@ -71,6 +73,9 @@ public:
         }
         if (tiling_->sdc == kSdcOffline) {
             CopyPerHead(kMassPlace, discardedMass_, row, range.heads);
+        }
+        if (HasSink()) {
+            CopyPerHead(kSinkPlace, learnableSink_, range.firstHead, range.heads);
         }
         if (GivenLse() && NeedsLimits(combining)) {
             CopyPerHead(kLsePlace, rowLse_, row, range.heads);
@@ -97,6 +102,9 @@ public:
         }
         if (tiling_->sdc == kSdcOffline) {
             UnpackPerHead(kOfflineMass, kMassPlace);
+        }
+        if (HasSink()) {
+            UnpackPerHead(kSink, kSinkPlace);
         }
         if (GivenLse() && NeedsLimits(combining)) {
             UnpackPerHead(kRowLse, kLsePlace);
@@ -136,8 +144,8 @@ public:
     TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
 
 private:
-    // among the blocks of UbMap::Parameters
-    enum Place : uint32_t { kThresholdPlace, kMassPlace, kLsePlace, kPlaces };
+    // among the blocks of UbMap::Parameters; parts alone are given a log-sum-exp, and no sink
+    enum Place : uint32_t { kThresholdPlace, kMassPlace, kLsePlace, kPlaces, kSinkPlace = kLsePlace };
     static_assert(kPlaces <= kParameterBlocks, "every input with a value for each head has a block");
 
     // After the test, only the estimate from thresholds wants them.
@@ -150,6 +158,8 @@ private:
     {
         return kPlacement == kPostSoftmax && Has(*tiling_, InputIndex::kRowLse);
     }
+
+    TOPTHETA_DEVICE inline bool HasSink() const { return Has(*tiling_, InputIndex::kLearnableSink); }
 
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
     {
@@ -198,6 +208,7 @@ private:
     GlobalTensor<float> threshold_;
     GlobalTensor<float> discardedMass_;
     GlobalTensor<float> valueMean_;
+    GlobalTensor<float> learnableSink_;
     GlobalTensor<float> rowLse_;
     bool withQuery_ = true;
     uint32_t parity_ = 0;          // the mean V row copied last
