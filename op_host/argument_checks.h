@@ -92,6 +92,10 @@ inline ArgumentError CheckPartial(const Arguments& arguments)
         return ValueError("value_mean", "None with partial=True, which compensates nothing", "a tensor",
                           "give value_mean to merge_partials");
     }
+    if (arguments.Has(InputIndex::kLearnableSink)) {
+        return ValueError("learnable_sink", "None with partial=True, whose masses leave it out", "a tensor",
+                          "give learnable_sink to merge_partials");
+    }
     if (hasLse != (arguments.placement == "post_softmax")) {
         const std::string wanted = hasLse ? "None" : "the whole row's LSE [B, Hq]";
         return ValueError("row_lse", wanted + " with placement=" + Quoted(arguments.placement),
@@ -111,6 +115,11 @@ inline ArgumentError CheckCompensationTensors(const Arguments& arguments, const 
     const std::vector<int64_t> means = {geometry.batch, geometry.numKeyValueHeads, geometry.headDim};
     if (const ArgumentError error =
             CheckPresentTensor(arguments, {InputIndex::kValueMean, "value_mean", means, " [B, Hkv, D]", float32})) {
+        return error;
+    }
+    const std::vector<int64_t> heads = {geometry.numHeads};
+    if (const ArgumentError error =
+            CheckPresentTensor(arguments, {InputIndex::kLearnableSink, "learnable_sink", heads, " [Hq]", float32})) {
         return error;
     }
     return CheckPresentTensor(arguments, {InputIndex::kRowLse, "row_lse", perHead, " [B, Hq]", float32});

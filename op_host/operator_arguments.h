@@ -6,25 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "../op_kernel/top_theta_incremental_attention_tiling_data.h"
+
 namespace toptheta {
 
-// Positions in the operator definition, which are those of the kernel's arguments too.
-struct InputIndex {
-    enum : uint32_t {
-        kQuery,
-        kKey,
-        kValue,
-        kThreshold,
-        kActualSeqLengths,
-        kKeyStart,
-        kBlockTable,
-        kDiscardedMass,
-        kValueMean,
-        kRowLse,
-        kCount
-    };
-};
-
+// Positions in the operator definition.
 struct AttributeIndex {
     enum : uint32_t {
         kNumHeads,

@@ -72,8 +72,9 @@ inline void FillModes(const Arguments& arguments, TopThetaIncrementalAttentionTi
     data.placement = arguments.placement == "post_softmax" ? kPostSoftmax : kPreSoftmax;
     data.sdc = SdcOf(arguments.sdc);
     data.path = PathOf(arguments.path);
-    data.hasValueMean = arguments.Has(InputIndex::kValueMean);
-    data.hasRowLse = arguments.Has(InputIndex::kRowLse);
+    for (uint32_t input = 0; input < InputIndex::kCount; input++) {
+        data.givenInputs |= static_cast<uint16_t>(arguments.Has(input) ? 1U << input : 0U);
+    }
     data.withStats = arguments.withStats;
     data.partial = arguments.partial;
     data.scaleValue = arguments.scaleValue;
@@ -175,7 +176,7 @@ inline bool GoesPastL2(const TopThetaIncrementalAttentionTilingData& data, const
 // Scores of post-softmax that neither the Unified Buffer holds nor a given log-sum-exp makes needless.
 inline uint64_t ScoreBytes(const TopThetaIncrementalAttentionTilingData& data, bool bfloat16, bool split)
 {
-    if (data.placement != kPostSoftmax || data.hasRowLse) {
+    if (data.placement != kPostSoftmax || Has(data, InputIndex::kRowLse)) {
         return 0;
     }
     const UbShape shape = {data.headDim, data.headBlock, bfloat16, true};
@@ -224,7 +225,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     const bool split = !UnitsStayWhole(data);
     data.cores = static_cast<uint8_t>(CoresWithWork(data, cube));
     data.pastL2 = GoesPastL2(data, platform);
-    const bool twoPhases = data.placement == kPostSoftmax && !data.hasRowLse;
+    const bool twoPhases = data.placement == kPostSoftmax && !Has(data, InputIndex::kRowLse);
     const LayoutChoice choice =
         ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube}, cube ? kCubeChunkRows : kMostChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);

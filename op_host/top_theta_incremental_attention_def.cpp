@@ -53,6 +53,7 @@ private:
         DefineInput("block_table", OPTIONAL, Always(ge::DT_INT32));
         DefineInput("discarded_mass", OPTIONAL, Always(ge::DT_FLOAT));
         DefineInput("value_mean", OPTIONAL, Always(ge::DT_FLOAT));
+        DefineInput("learnable_sink", OPTIONAL, Always(ge::DT_FLOAT));
         DefineInput("row_lse", OPTIONAL, Always(ge::DT_FLOAT));
     }
 

@@ -95,7 +95,10 @@ public:
 
 private:
     // The log-sum-exp of the whole row comes before the selection, unless the caller knows it.
-    TOPTHETA_DEVICE inline bool TwoPhases() const { return kPlacement == kPostSoftmax && !tiling_->hasRowLse; }
+    TOPTHETA_DEVICE inline bool TwoPhases() const
+    {
+        return kPlacement == kPostSoftmax && !Has(*tiling_, InputIndex::kRowLse);
+    }
 
     TOPTHETA_DEVICE inline void WriteEmptySequences()
     {
@@ -120,8 +123,8 @@ private:
         } else {
             pipeline_.StreamScores(store_);
             if (isWhole_) {
-                store_.FinishStoring();
                 FinishLse();
+                store_.FinishStoring();
                 SelectStored(segment);
             }
         }
@@ -170,14 +173,11 @@ private:
         WaitFlag<HardEvent::S_V>(kEvent);
     }
 
-    // log-sum-exp of the row from maximum and total mass
+    // log-sum-exp of the row, and the limits that follow from it
     TOPTHETA_DEVICE inline void FinishLse()
     {
-        const int32_t count = ub_.StateCount();
         PipeBarrier<PIPE_V>();
-        AscendC::Ln(ub_.State(kRowLse), ub_.State(kTotalMass), count);
-        PipeBarrier<PIPE_V>();
-        AscendC::Add(ub_.State(kRowLse), ub_.State(kRowLse), ub_.State(kMaximum), count);
+        output_.MakeLse(ub_.State(kRowLse));
         SetLimits();
     }
 

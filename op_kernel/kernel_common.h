@@ -73,9 +73,11 @@ enum StateQuantity : uint32_t {
     kThreshold,      // as given
     kLimit,          // the score that an element must exceed
     kOfflineMass,    // discarded_mass as given
+    kSink,           // learnable_sink as given
     kRowLse,         // row_lse as given, or the log-sum-exp of the row
     kEstimate,       // the discarded mass after SDC
     kDenominator,
+    kSinkMass,       // exp(sink - maximum)
     kShare,          // of VMC: estimate / denominator
     kQuantities
 };

@@ -57,6 +57,18 @@ public:
         MakeDenominator(heads, kept);
     }
 
+    // log-sum-exp of each row from its maximum and total mass, and the sink
+    TOPTHETA_DEVICE inline void MakeLse(const LocalTensor<float>& lse)
+    {
+        const int32_t count = ub_->StateCount();
+        AscendC::Ln(lse, ub_->State(kTotalMass), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(lse, lse, ub_->State(kMaximum), count);
+        if (Has(*tiling_, InputIndex::kLearnableSink)) {
+            AddSink(lse, count);
+        }
+    }
+
     // CopiesIssued() ends the outputs of a segment.
     TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept,
                                       const LocalTensor<float>& valueMean)
@@ -164,7 +176,38 @@ private:
         }
     }
 
-    // R + estimate, and the share of the estimate for VMC; a part divides by R alone.
+    // The mass of the sink, which has no V row. Where it overflows, the output is 0.
+    TOPTHETA_DEVICE inline void AddSinkMass(const LocalTensor<float>& denominator, int32_t count)
+    {
+        const LocalTensor<float> mass = ub_->State(kSinkMass);
+        AscendC::Sub(mass, ub_->State(kSink), ub_->State(kMaximum), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Exp(mass, mass, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(denominator, denominator, mass, count);
+    }
+
+    // lse = ln(exp(lse) + exp(sink)), by the larger of the two, so that nothing overflows
+    TOPTHETA_DEVICE inline void AddSink(const LocalTensor<float>& lse, int32_t count)
+    {
+        const LocalTensor<float> larger = ub_->State(kNewMaximum);
+        const LocalTensor<float> smaller = ub_->State(kSinkMass);
+        PipeBarrier<PIPE_V>();
+        AscendC::Max(larger, lse, ub_->State(kSink), count);
+        AscendC::Min(smaller, lse, ub_->State(kSink), count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Sub(smaller, smaller, larger, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Exp(smaller, smaller, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Adds(smaller, smaller, 1.0f, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Ln(smaller, smaller, count);
+        PipeBarrier<PIPE_V>();
+        AscendC::Add(lse, larger, smaller, count);
+    }
+
+    // R + estimate + sink, and the share of the estimate for VMC; a part divides by R alone.
     TOPTHETA_DEVICE inline void MakeDenominator(uint32_t heads, const uint32_t* kept)
     {
         const int32_t count = heads * kBlockFloats;
@@ -180,9 +223,12 @@ private:
             }
         } else {
             AscendC::Add(denominator, ub_->State(kKeptMass), ub_->State(kEstimate), count);
+            if (Has(*tiling_, InputIndex::kLearnableSink)) {
+                AddSinkMass(denominator, count);
+            }
         }
         PipeBarrier<PIPE_V>();
-        if (tiling_->hasValueMean) {
+        if (Has(*tiling_, InputIndex::kValueMean)) {
             AscendC::Div(ub_->State(kShare), ub_->State(kEstimate), denominator, count);
         }
         if (WeightScale<T>::kValue != 1.0f) {
@@ -200,7 +246,7 @@ private:
                                             tiling_->headDim);
         for (uint32_t head = 0; head < heads; head++) {
             // where nothing is discarded the mean may be anything
-            if (tiling_->hasValueMean && kept[head] < rows) {
+            if (Has(*tiling_, InputIndex::kValueMean) && kept[head] < rows) {
                 AddValueMean(ub_->Accumulator(head, tiling_->headDim), valueMean, share[head * kBlockFloats]);
             }
         }
@@ -237,17 +283,14 @@ private:
 
     TOPTHETA_DEVICE inline void WriteStatistics(const HeadRange& range, const uint32_t* kept)
     {
-        const int32_t count = range.heads * kBlockFloats;
         const uint64_t row = FirstRow(*tiling_, range);
         LocalTensor<float> keptBlocks = ub_->State(kKeptCount);
         for (uint32_t head = 0; head < range.heads; head++) {
             AscendC::Duplicate(keptBlocks[head * kBlockFloats], static_cast<float>(kept[head]),
                                static_cast<int32_t>(kBlockFloats));
         }
-        LocalTensor<float> lse = ub_->State(kDenominator);
-        AscendC::Ln(lse, ub_->State(kTotalMass), count);
-        PipeBarrier<PIPE_V>();
-        AscendC::Add(lse, lse, ub_->State(kMaximum), count);
+        const LocalTensor<float> lse = ub_->State(kDenominator);
+        MakeLse(lse);
         PipeBarrier<PIPE_V>();
         Gather(kStagedKept, keptBlocks, range.heads);
         Gather(kStagedFloat, tiling_->partial ? ub_->State(kMaximum) : lse, range.heads);

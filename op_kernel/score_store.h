@@ -51,11 +51,12 @@ public:
         SetFlag<HardEvent::MTE3_V>(kStoreEvent);
     }
 
-    // Before the core reads its own scores back.
+    // Before the core reads its own scores back: to where they were made, and V may clear that place first. So V waits
+    // for the copies, and the loads for V.
     TOPTHETA_DEVICE inline void FinishStoring()
     {
-        SetFlag<HardEvent::MTE3_MTE2>(kEvent);
-        WaitFlag<HardEvent::MTE3_MTE2>(kEvent);
+        WaitFlag<HardEvent::MTE3_V>(kStoreEvent);
+        SetFlag<HardEvent::MTE3_V>(kStoreEvent);
     }
 
     TOPTHETA_DEVICE inline Chunk Load(uint32_t row, uint32_t rows)

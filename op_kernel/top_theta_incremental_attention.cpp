@@ -31,9 +31,9 @@ TOPTHETA_DEVICE inline void PreloadTiling(GM_ADDR tiling)
 
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR query, GM_ADDR key, GM_ADDR value, GM_ADDR threshold, GM_ADDR actual_seq_lengths, GM_ADDR key_start,
-    GM_ADDR block_table, GM_ADDR discarded_mass, GM_ADDR value_mean, GM_ADDR row_lse, GM_ADDR attention_out,
-    GM_ADDR lse, GM_ADDR kept, GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum, GM_ADDR part_kept_mass,
-    GM_ADDR part_discarded_mass, GM_ADDR workspace, GM_ADDR tiling)
+    GM_ADDR block_table, GM_ADDR discarded_mass, GM_ADDR value_mean, GM_ADDR learnable_sink, GM_ADDR row_lse,
+    GM_ADDR attention_out, GM_ADDR lse, GM_ADDR kept, GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum,
+    GM_ADDR part_kept_mass, GM_ADDR part_discarded_mass, GM_ADDR workspace, GM_ADDR tiling)
 {
     REGISTER_TILING_DEFAULT(toptheta::TopThetaIncrementalAttentionTilingData);
 #ifdef COPY_TILING_WITH_STRUCT
@@ -57,7 +57,7 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
         actual_seq_lengths,
         key_start,
         block_table,
-        {query, threshold, discarded_mass, value_mean, row_lse},
+        {query, threshold, discarded_mass, value_mean, learnable_sink, row_lse},
         {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass}};
     GM_ADDR userWorkspace = AscendC::GetUserWorkspace(workspace);
     AscendC::TPipe pipe;

@@ -22,6 +22,24 @@ enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1 };
 enum Sdc : uint32_t { kSdcNone = 0, kSdcExact = 1, kSdcExpThreshold = 2, kSdcOffline = 3 };
 enum Path : uint32_t { kPathAuto = 0, kPathGather = 1, kPathDense = 2 };
 
+// Positions of the inputs in the operator definition, which are those of the kernel's arguments too.
+struct InputIndex {
+    enum : uint32_t {
+        kQuery,
+        kKey,
+        kValue,
+        kThreshold,
+        kActualSeqLengths,
+        kKeyStart,
+        kBlockTable,
+        kDiscardedMass,
+        kValueMean,
+        kLearnableSink,
+        kRowLse,
+        kCount
+    };
+};
+
 // Strides of a cache, in elements. A contiguous cache counts sequences in `outer`, a paged one blocks.
 struct CacheStrides {
     int64_t outer;
@@ -49,6 +67,7 @@ struct TopThetaIncrementalAttentionTilingData {
     uint16_t blockSize;            // rows of a page, 0 for a contiguous cache
     uint16_t headBlocks;           // head blocks of a group
     uint16_t chunkRows;            // keys of a chunk
+    uint16_t givenInputs;          // bit i: the call has input i of the definition
     uint8_t slots;                 // of the ring of tiles
     uint8_t cores;                 // vector cores of the launch
     uint8_t headBlock;             // query heads handled together
@@ -59,11 +78,16 @@ struct TopThetaIncrementalAttentionTilingData {
     uint8_t placement;
     uint8_t sdc;
     uint8_t path;
-    uint8_t hasValueMean;
-    uint8_t hasRowLse;
     uint8_t withStats;
     uint8_t partial;
 };
+static_assert(InputIndex::kCount <= 16, "every input has a bit in givenInputs");
+
+TOPTHETA_DEVICE inline bool Has(const TopThetaIncrementalAttentionTilingData& tiling, uint32_t input)
+{
+    return (tiling.givenInputs >> input & 1) != 0;
+}
+
 // Statistics of a group with several head blocks: the cores meet to add up the rows that the blocks read.
 TOPTHETA_DEVICE inline bool SumsHeadBlocks(const TopThetaIncrementalAttentionTilingData& tiling)
 {

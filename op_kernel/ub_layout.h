@@ -48,7 +48,7 @@ constexpr uint32_t kScratchBytes = 1472 + 32;  // reductions and their broadcast
 constexpr uint32_t kLengthSlice = 512;       // bytes
 // a part in the workspace: maximum, total mass, kept mass and counts of each head, then its sums of V rows
 constexpr uint32_t kPartBlocks = 4;
-constexpr uint32_t kParameterBlocks = 3;     // thresholds, discarded mass, log-sum-exp
+constexpr uint32_t kParameterBlocks = 3;     // inputs with a value for each head that a call has at most
 constexpr uint32_t kTableSlicePages = 64;
 constexpr uint32_t kTableSlices = 4;        // of each ring
 constexpr uint32_t kMinValueBytes = 16 * 1024;

@@ -31,6 +31,7 @@ struct ParameterTensors {
     GM_ADDR threshold;
     GM_ADDR discardedMass;
     GM_ADDR valueMean;
+    GM_ADDR learnableSink;
     GM_ADDR rowLse;
 };
 
@@ -48,6 +49,7 @@ public:
         threshold_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.threshold));
         discardedMass_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.discardedMass));
         valueMean_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.valueMean));
+        learnableSink_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.learnableSink));
         rowLse_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.rowLse));
     }
 
@@ -66,15 +68,19 @@ public:
                                  AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
         }
         if (NeedsLimits(combining)) {
-            CopyPerHead(0, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead, range.heads);
+            CopyPerHead(kThresholdPlace, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead,
+                        range.heads);
         }
         if (tiling_->sdc == kSdcOffline) {
-            CopyPerHead(1, discardedMass_, row, range.heads);
+            CopyPerHead(kMassPlace, discardedMass_, row, range.heads);
+        }
+        if (HasSink()) {
+            CopyPerHead(kSinkPlace, learnableSink_, range.firstHead, range.heads);
         }
         if (GivenLse() && NeedsLimits(combining)) {
-            CopyPerHead(2, rowLse_, row, range.heads);
+            CopyPerHead(kLsePlace, rowLse_, row, range.heads);
         }
-        if (tiling_->hasValueMean) {
+        if (Has(*tiling_, InputIndex::kValueMean)) {
             const uint64_t mean = (static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead) * D;
             AscendC::DataCopyPad(ub_->ValueMean(D, parity_), valueMean_[mean],
                                  AscendC::DataCopyExtParams(1, D * sizeof(float), 0, 0, 0),
@@ -92,13 +98,16 @@ public:
             WidenQuery(range.heads);
         }
         if (NeedsLimits(combining)) {
-            UnpackPerHead(kThreshold, 0);
+            UnpackPerHead(kThreshold, kThresholdPlace);
         }
         if (tiling_->sdc == kSdcOffline) {
-            UnpackPerHead(kOfflineMass, 1);
+            UnpackPerHead(kOfflineMass, kMassPlace);
+        }
+        if (HasSink()) {
+            UnpackPerHead(kSink, kSinkPlace);
         }
         if (GivenLse() && NeedsLimits(combining)) {
-            UnpackPerHead(kRowLse, 2);
+            UnpackPerHead(kRowLse, kLsePlace);
         }
     }
 
@@ -135,13 +144,22 @@ public:
     TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
 
 private:
+    // among the blocks of UbMap::Parameters; parts alone are given a log-sum-exp, and no sink
+    enum Place : uint32_t { kThresholdPlace, kMassPlace, kLsePlace, kPlaces, kSinkPlace = kLsePlace };
+    static_assert(kPlaces <= kParameterBlocks, "every input with a value for each head has a block");
+
     // After the test, only the estimate from thresholds wants them.
     TOPTHETA_DEVICE inline bool NeedsLimits(bool combining) const
     {
         return !combining || tiling_->sdc == kSdcExpThreshold;
     }
 
-    TOPTHETA_DEVICE inline bool GivenLse() const { return kPlacement == kPostSoftmax && tiling_->hasRowLse; }
+    TOPTHETA_DEVICE inline bool GivenLse() const
+    {
+        return kPlacement == kPostSoftmax && Has(*tiling_, InputIndex::kRowLse);
+    }
+
+    TOPTHETA_DEVICE inline bool HasSink() const { return Has(*tiling_, InputIndex::kLearnableSink); }
 
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
     {
@@ -166,20 +184,20 @@ private:
     }
 
     // Eight values per tensor, those past the last head 0.
-    TOPTHETA_DEVICE inline void CopyPerHead(uint32_t slot, const GlobalTensor<float>& from, uint64_t offset,
+    TOPTHETA_DEVICE inline void CopyPerHead(Place place, const GlobalTensor<float>& from, uint64_t offset,
                                             uint32_t heads)
     {
         AscendC::DataCopyPad(
-            ub_->Parameters()[slot * kBlockFloats], from[offset],
+            ub_->Parameters()[place * kBlockFloats], from[offset],
             AscendC::DataCopyExtParams(1, heads * sizeof(float), 0, 0, 0),
             AscendC::DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(kBlockFloats - heads), 0.0f));
     }
 
-    TOPTHETA_DEVICE inline void UnpackPerHead(StateQuantity quantity, uint32_t slot)
+    TOPTHETA_DEVICE inline void UnpackPerHead(StateQuantity quantity, Place place)
     {
         LocalTensor<float> blocks = ub_->PerHeadBlocks();
         PipeBarrier<PIPE_V>();
-        AscendC::Brcb(blocks, ub_->Parameters()[slot * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
+        AscendC::Brcb(blocks, ub_->Parameters()[place * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
         PipeBarrier<PIPE_V>();
         AscendC::Adds(ub_->State(quantity), blocks, 0.0f, static_cast<int32_t>(ub_->StateCount()));
     }
@@ -190,6 +208,7 @@ private:
     GlobalTensor<float> threshold_;
     GlobalTensor<float> discardedMass_;
     GlobalTensor<float> valueMean_;
+    GlobalTensor<float> learnableSink_;
     GlobalTensor<float> rowLse_;
     bool withQuery_ = true;
     uint32_t parity_ = 0;          // the mean V row copied last

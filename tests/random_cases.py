@@ -9,27 +9,42 @@ from hypothesis import strategies as st
 
 from tests.cases import Case
 from tests.helpers import Inputs, make_inputs
+from tests.op_kernel.test_ub_layout import Variant, head_block_of, layout_of
 
 _MOST_WORK = 3_000_000  # query heads x keys x head_dim: what the host model does in about a second
+_FEW_ROWS = (0, 1, 16, 17)
+#: Where a length lies to a border: on it, a row beside it, or at the 64 lanes of a vector instruction.
+_BESIDE = (-64, -63, -1, 0, 1, 63, 64)
+_GRANULE_ROWS = 128  # of the split between cores
+_CPU_BORDERS = (16, 128, 1024)
 
 
 @st.composite
-def random_cases(draw: st.DrawFn, *, for_kernel: bool) -> Case:
-    """Any valid case; ``for_kernel`` keeps to the kernel's dtypes, sizes and page sizes."""
+def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False) -> Case:
+    """Any valid case.
+
+    Args:
+        for_kernel: keeps to the kernel's dtypes, sizes and page sizes.
+        at_borders: more sequences, all of them about as long as what a core works on at a time.
+    """
     step = 16 if for_kernel else 1
-    dtypes = ["float16", "bfloat16"] if for_kernel else ["float16", "bfloat16", "float32"]
-    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 12))
+    dtype = draw(st.sampled_from(["float16", "bfloat16"] if for_kernel else ["float16", "bfloat16", "float32"]))
+    kv_heads, group = draw(st.sampled_from([1, 1, 1, 2, 3])), draw(st.integers(1, 12))
     sizes = st.sampled_from([16, 64, 80, 128]) | st.integers(16 // step, 512 // step).map(lambda size: size * step)
     head_dim = draw(sizes)
     paged = draw(st.sampled_from(["", "", "4d", "3d"]))
+    compensation = draw(_compensation())
+    post = compensation.get("placement") == "post_softmax"
+    borders = _kernel_borders(group, head_dim, dtype, post) if for_kernel else _CPU_BORDERS
     longest = max(20, min(3000, _MOST_WORK // (kv_heads * group * head_dim)))
-    edges = [length for length in (0, 1, 16, 17, 127, 128, 129, 1024, 1025) if length <= longest]
-    lengths = draw(st.lists(st.sampled_from(edges) | st.integers(0, longest), min_size=1, max_size=5))
+    longest *= 2 if at_borders else 1
+    one = _beside(borders, longest) if at_borders else _lengths(borders, longest)
+    lengths = draw(st.lists(one, min_size=5, max_size=10) if at_borders else st.lists(one, min_size=1, max_size=5))
     while sum(lengths) > longest and len(lengths) > 1:
         lengths.pop()
     return Case(
         "random",
-        dtype=draw(st.sampled_from(dtypes)),
+        dtype=dtype,
         layout=draw(st.sampled_from(["BNSD", "BSND", "BSH"])),
         paged=paged,
         block_size=draw(st.integers(16 // step, 512 // step)) * step if paged else 0,
@@ -42,8 +57,29 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool) -> Case:
         scores=draw(st.sampled_from(["plain", "plain", "plain", "steep", "offset"])),
         scale=draw(st.sampled_from([None, None, 0.25, 1.0, -0.5])),
         **draw(_keys(lengths, paged=bool(paged))),
-        **draw(_compensation()),
+        **compensation,
     )
+
+
+def _kernel_borders(group: int, head_dim: int, dtype: str, post: bool) -> tuple[int, ...]:
+    """Rows after which the kernel begins a granule, a tile or a chunk, or has no more room for stored scores."""
+    block = head_block_of(group, head_dim)
+    layouts = [layout_of(Variant(head_dim, block, dtype == "bfloat16", post, cube)).counts for cube in (False, True)]
+    return (_GRANULE_ROWS, *(counts[name] for counts in layouts for name in ("tileRows", "chunkRows", "scoreRows")))
+
+
+@st.composite
+def _beside(draw: st.DrawFn, borders: tuple[int, ...], longest: int) -> int:
+    """Up to ``longest`` rows that end beside a multiple of a border, as a rule the first."""
+    near = [border for border in borders if border + min(_BESIDE) < longest] or [longest]
+    border = draw(st.sampled_from(near))
+    times = draw(st.sampled_from([1, 1, 2, 3]))
+    beside = draw(st.sampled_from(_BESIDE) | st.integers(min(_BESIDE), max(_BESIDE)))
+    return min(max(times * border + beside, 0), longest)
+
+
+def _lengths(borders: tuple[int, ...], longest: int) -> st.SearchStrategy[int]:
+    return st.sampled_from(_FEW_ROWS) | st.integers(0, longest) | _beside(borders, longest) | _beside(borders, longest)
 
 
 @st.composite
@@ -61,7 +97,7 @@ def _keys(draw: st.DrawFn, lengths: list[int], *, paged: bool) -> dict[str, Any]
 @st.composite
 def _compensation(draw: st.DrawFn) -> dict[str, Any]:
     """A placement with an SDC that goes with it, and VMC where there is mass to give back."""
-    if draw(st.sampled_from([False, False, True])):
+    if draw(st.booleans()):
         return {"placement": "post_softmax", "vmc": draw(st.booleans())}
     sdc = draw(st.sampled_from(["exact", "none", "exp_threshold", "offline"]))
     return {"sdc": sdc, "vmc": sdc != "none" and draw(st.booleans()), "shared_theta": draw(st.booleans())}

@@ -29,13 +29,14 @@ def test_example_of_the_package() -> None:
 def test_optional_inputs_are_found_by_their_place_in_the_definition() -> None:
     """An input that is left out moves no other one: each alone reaches the tiling function as itself."""
     alone = {
-        "lengthBytes": {"actual_seq_lengths": cann.TensorSpec((2,), "int32")},
-        "startBytes": {"key_start": cann.TensorSpec((2,), "int64")},
-        "hasValueMean": {"value_mean": cann.TensorSpec((2, 2, 32), "float32")},
+        "actual_seq_lengths": cann.TensorSpec((2,), "int32"),
+        "key_start": cann.TensorSpec((2,), "int64"),
+        "value_mean": cann.TensorSpec((2, 2, 32), "float32"),
     }
-    for flag, extra in alone.items():
-        fields = cann.tiling_fields(cann.run_tiling(_INPUTS | extra, _ATTRS).tiling)
-        assert {name for name in alone if fields[name]} == {flag}
+    names = [item["name"] for item in cann.describe_operator()["inputs"]]
+    for name, spec in alone.items():
+        given = cann.tiling_fields(cann.run_tiling(_INPUTS | {name: spec}, _ATTRS).tiling)["givenInputs"]
+        assert {names[bit] for bit in range(16) if given >> bit & 1} == {*_INPUTS, name}
 
 
 def test_an_input_of_none_is_left_out() -> None:
@@ -58,8 +59,9 @@ def test_results_of_two_calls_are_independent() -> None:
 
 
 def test_a_description_is_the_callers_own() -> None:
+    before = len(cann.describe_operator()["inputs"])
     cann.describe_operator()["inputs"].clear()
-    assert len(cann.describe_operator()["inputs"]) == 10
+    assert len(cann.describe_operator()["inputs"]) == before > 0
 
 
 @pytest.mark.parametrize(

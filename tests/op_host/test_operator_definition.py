@@ -22,7 +22,8 @@ _INPUTS = [
     ("query", "required", _CACHE), ("key", "required", _CACHE), ("value", "required", _CACHE),
     ("threshold", "required", _FLOAT32), ("actual_seq_lengths", "optional", _INTEGERS),
     ("key_start", "optional", _INTEGERS), ("block_table", "optional", _INT32),
-    ("discarded_mass", "optional", _FLOAT32), ("value_mean", "optional", _FLOAT32), ("row_lse", "optional", _FLOAT32),
+    ("discarded_mass", "optional", _FLOAT32), ("value_mean", "optional", _FLOAT32),
+    ("learnable_sink", "optional", _FLOAT32), ("row_lse", "optional", _FLOAT32),
 ]  # fmt: skip
 _ATTRIBUTES: list[tuple[str, str, str, Any]] = [
     ("num_heads", "required", "int", None), ("num_key_value_heads", "required", "int", None),
@@ -137,7 +138,8 @@ def test_aclnn_parameters() -> None:
     assert [(item["type"], item["name"]) for item in parameters] == [
         (tensor, "query"), (tensor, "key"), (tensor, "value"), (tensor, "threshold"),
         (tensor, "actualSeqLengthsOptional"), (tensor, "keyStartOptional"), (tensor, "blockTableOptional"),
-        (tensor, "discardedMassOptional"), (tensor, "valueMeanOptional"), (tensor, "rowLseOptional"),
+        (tensor, "discardedMassOptional"), (tensor, "valueMeanOptional"), (tensor, "learnableSinkOptional"),
+        (tensor, "rowLseOptional"),
         ("int64_t", "numHeads"), ("int64_t", "numKeyValueHeads"), ("double", "scaleValue"),
         ("char *", "inputLayoutOptional"), ("char *", "placementOptional"), ("char *", "sdcOptional"),
         ("double", "sdcGamma"), ("char *", "pathOptional"), ("int64_t", "blockSize"),

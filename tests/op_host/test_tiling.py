@@ -12,7 +12,15 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from emulator.cann import OperatorError, Platform, TensorSpec, TilingResult, build_library, tiling_fields
+from emulator.cann import (
+    OperatorError,
+    Platform,
+    TensorSpec,
+    TilingResult,
+    build_library,
+    describe_operator,
+    tiling_fields,
+)
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -160,8 +168,10 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "thresholdPerSequence": len(threshold.shape) == 2, "headBlock": block, "headBlocks": blocks,
         "cores": cores_with_work(shape, call), "placement": attrs["placement"] == "post_softmax",
         "sdc": ("none", "exact", "exp_threshold", "offline").index(attrs.get("sdc", "exact")), "path": 0,
-        "hasValueMean": "value_mean" in inputs, "hasRowLse": "row_lse" in inputs, "withStats": attrs["with_stats"],
-        "partial": attrs["partial"], "scaleValue": 0.125, "sdcGamma": ctypes.c_float(0.05).value,
+        "givenInputs": sum(1 << index for index, item in enumerate(describe_operator()["inputs"])
+                           if inputs.get(item["name"]) is not None),
+        "withStats": attrs["with_stats"], "partial": attrs["partial"], "scaleValue": 0.125,
+        "sdcGamma": ctypes.c_float(0.05).value,
     }  # fmt: skip
     chosen = ("ringOffset", "valueRowsOffset", "scoresOffset", "slots", "chunkRows")
     assert {name: value for name, value in fields.items() if name not in chosen} == expected

@@ -84,6 +84,10 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
     ("threshold-scalar", _BASE.call().with_shapes(threshold=()), "threshold: expected shape [2, 4] [B, Hq], got []"),
     ("row-lse-shape", _BASE.call(partial=True, **_POST).with_shapes(row_lse=(4,)),
      "row_lse: expected shape [2, 4] [B, Hq], got [4]"),
+    ("sink-shape", _BASE.call().with_shapes(learnable_sink=(2, 4)),
+     "learnable_sink: expected shape [4] [Hq], got [2, 4]"),
+    ("sink-dtype", _BASE.call().with_inputs(learnable_sink=TensorSpec((4,), "bfloat16")),
+     "learnable_sink: expected dtype float32, got bfloat16; convert it with learnable_sink.to(torch.float32)"),
     # strides
     ("strides-count", _BASE.call(key_strides=[4096, 32]),
      "key_strides: expected the strides of sequence or block, head and row, got [4096, 32]"),
@@ -107,6 +111,9 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
     ("part-vmc", _BASE.call(partial=True).with_inputs(value_mean=value_mean(_BASE)),
      "value_mean: expected None with partial=True, which compensates nothing, got a tensor; "
      + _MERGE.format("value_mean")),
+    ("part-sink", _BASE.call(partial=True).with_shapes(learnable_sink=(4,)),
+     "learnable_sink: expected None with partial=True, whose masses leave it out, got a tensor; "
+     + _MERGE.format("learnable_sink")),
     # outputs that a caller of the C function allocates itself
     *(("output-" + name, replace(_BASE.call().with_attrs(**attrs), outputs={name: TensorSpec(got, "float32")}),
        f"{name}: expected shape {wanted}, got {list(got)}")

@@ -39,7 +39,7 @@ CACHES: dict[Core, int] = {"vector": 16, "cube": 32}
 MODES = {
     "statistics": r"\btiling_?(?:->|\.)withStats\b",
     "partial outputs": r"\btiling_?(?:->|\.)partial\b",
-    "VMC": r"\btiling_?(?:->|\.)hasValueMean\b",
+    "VMC": r"\bHas\(\*tiling_, InputIndex::kValueMean\)",
 }
 #: The common key whose code is measured without each of them.
 MODES_KEY = 2

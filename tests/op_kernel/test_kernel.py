@@ -62,7 +62,7 @@ _BY_ID = {case.id: case for case in _ALL}
 _SPLIT_IDS = (
     "ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
     "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc",
-    "lengths-of-two-slices", "lengths-of-two-slices-post",
+    "lengths-of-two-slices", "lengths-of-two-slices-post", "sink-exp-threshold-vmc", "sink-post-f16-g12",
 )  # fmt: skip
 
 
@@ -281,6 +281,17 @@ def test_mean_of_v_counts_for_nothing_where_nothing_is_discarded() -> None:
     assert_equals_oracle(inputs, statistics(call(arguments)))
 
 
+@pytest.mark.parametrize(
+    "case_id", ["mixed", "sdc-none", "sdc-offline-mixed-vmc", "post-f16-vmc-bsh", "two-head-blocks"]
+)
+def test_sink_of_minus_infinity_is_none(case_id: str) -> None:
+    inputs = inputs_of(_BY_ID[case_id])
+    result = call(inputs.arguments | {"learnable_sink": torch.full((inputs.case.heads,), -torch.inf)})
+    result.run.require_clean()
+    for got, wanted in zip(statistics(result), statistics_of(inputs), strict=True):
+        assert torch.equal(got, wanted)
+
+
 @pytest.mark.parametrize("where", ["query", "key"])
 @pytest.mark.parametrize("case_id", ["ragged", "g7", "nothing", "post-bf16-mixed", "paged-4d-f16", "two-head-blocks"])
 @pytest.mark.parametrize(("cores", "cube"), [(1, False), (2, True), (48, True), (48, False)])
@@ -318,9 +329,26 @@ def test_every_tiling_key_equals_the_oracle(
 ) -> None:
     """The keys of post-softmax lie 10 behind those of the same form."""
     case = Case("key", dtype=_H, heads=heads, kv_heads=kv_heads, lengths=(1300,), lengths_as=lengths_as, vmc=True,
-                keep=0.1, placement=placement)  # fmt: skip
+                sink=True, keep=0.1, placement=placement)  # fmt: skip
     inputs = inputs_of(case)
     result = call(inputs.arguments, cores=2 if lengths_as == "none" else 48)
     result.run.require_clean()
     assert result.tiling.key == form + (10 if placement == "post_softmax" else 0)
+    assert_equals_oracle(inputs, statistics(result))
+
+
+@pytest.mark.parametrize("rows", [449, 511])
+@pytest.mark.parametrize(
+    ("heads", "lengths_as", "cores", "key"), [(2, "none", 1, 11), (2, "int32", 1, 12), (8, "none", 2, CUBE_KEY + 10)]
+)
+def test_stored_scores_of_a_chunk_that_is_not_full_survive(
+    heads: int, lengths_as: str, cores: int, key: int, rows: int
+) -> None:
+    """The only chunk of a segment, too long to stay in the Unified Buffer: it is read back where it was made."""
+    case = Case("one-chunk", dtype=_H, heads=heads, kv_heads=1, head_dim=128, lengths=(rows,) * cores, keep=0.1,
+                lengths_as=lengths_as, **_POST)  # fmt: skip
+    inputs = inputs_of(case)
+    result = call(inputs.arguments, cores=cores)
+    result.run.require_clean()
+    assert result.tiling.key == key
     assert_equals_oracle(inputs, statistics(result))

@@ -47,7 +47,7 @@ _PAGED = {"paged": "4d", "block_size": 16}
 _PROBES = (
     _probe("head-blocks-post", 9, 16, (700, 0), 3, theta="mixed", **_POST),
     _probe("paged-two-cores", 1, 16, (5000, 300), 2, **_PAGED),
-    _probe("cut-vmc", 2, 80, (700,), 2, dtype="bfloat16", vmc=True),
+    _probe("cut-vmc", 2, 80, (700,), 2, dtype="bfloat16", vmc=True, sink=True),
     _probe("head-blocks", 9, 16, (700, 0), 3, theta="mixed"),
     _probe("exp-threshold", 2, 16, (700, 50), 2, sdc="exp_threshold", vmc=True),
     _probe("offline", 2, 16, (700, 50), 2, sdc="offline", vmc=True, theta="mixed"),

@@ -54,8 +54,8 @@ using CreateTensor = aclTensor*(const int64_t*, uint64_t, int, const int64_t*, i
 using CreateIntArray = aclIntArray*(const int64_t*, uint64_t);
 using Tensor = const aclTensor*;
 using Plan = int(Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor lengths, Tensor start, Tensor table,
-                 Tensor mass, Tensor mean, Tensor rowLse, int64_t heads, int64_t keyValueHeads, double scale,
-                 char* layout, char* placement, char* sdc, double sdcGamma, char* path, int64_t blockSize,
+                 Tensor mass, Tensor mean, Tensor sink, Tensor rowLse, int64_t heads, int64_t keyValueHeads,
+                 double scale, char* layout, char* placement, char* sdc, double sdcGamma, char* path, int64_t blockSize,
                  const aclIntArray* keyStrides, const aclIntArray* valueStrides, bool withStats, bool partial,
                  Tensor out, Tensor lse, Tensor kept, Tensor valueRows, Tensor partOut, Tensor partMaximum,
                  Tensor partKeptMass, Tensor partDiscardedMass, uint64_t* workspaceBytes, aclOpExecutor** executor);
@@ -231,6 +231,7 @@ struct Arguments {
     const OptionalTensor& table;
     OptionalTensor mass;
     OptionalTensor mean;
+    OptionalTensor sink;
     OptionalTensor rowLse;
     int64_t heads;
     int64_t keyValueHeads;
@@ -303,11 +304,11 @@ Launch PlanLaunch(const Arguments& a, const Outputs& out, bool withStats, bool p
     const int status = Aclnn().plan(
         input(a.query, "query"), r.Add(a.key, "key"), r.Add(a.value, "value"), input(a.threshold, "threshold"),
         input(a.lengths, "actual_seq_lengths"), input(StartLikeLengths(a), "key_start"), input(a.table, "block_table"),
-        input(a.mass, "discarded_mass"), input(a.mean, "value_mean"), input(a.rowLse, "lse"), a.heads, a.keyValueHeads,
-        a.scale, r.Add(a.layout), r.Add(a.placement), r.Add(a.sdc), a.sdcGamma, r.Add(a.path), a.BlockSize(),
-        r.Add(keyStrides), r.Add(valueStrides), withStats, partial, r.AddOutput(out.out, AclType(a.query, "query")),
-        r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32), r.AddOutput(out.valueRows, kInt32),
-        r.AddOutput(out.partOut, kFloat32), r.AddOutput(out.partMaximum, kFloat32),
+        input(a.mass, "discarded_mass"), input(a.mean, "value_mean"), input(a.sink, "learnable_sink"),
+        input(a.rowLse, "lse"), a.heads, a.keyValueHeads, a.scale, r.Add(a.layout), r.Add(a.placement), r.Add(a.sdc),
+        a.sdcGamma, r.Add(a.path), a.BlockSize(), r.Add(keyStrides), r.Add(valueStrides), withStats, partial,
+        r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32),
+        r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32), r.AddOutput(out.partMaximum, kFloat32),
         r.AddOutput(out.partKeptMass, kFloat32), r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes,
         r.NewExecutor());
     if (status != 0) {
@@ -345,14 +346,15 @@ at::Tensor NewPerHead(const at::Tensor& query, int64_t heads, at::ScalarType typ
 
 at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const at::Tensor& threshold, const OptionalTensor& lengths, const OptionalTensor& start,
-                     const OptionalTensor& table, const OptionalTensor& mass, const OptionalTensor& mean, int64_t heads,
-                     int64_t keyValueHeads, double scale, c10::string_view layout, c10::string_view placement,
-                     c10::string_view sdc, double sdcGamma, c10::string_view path)
+                     const OptionalTensor& table, const OptionalTensor& mass, const OptionalTensor& mean,
+                     const OptionalTensor& sink, int64_t heads, int64_t keyValueHeads, double scale,
+                     c10::string_view layout, c10::string_view placement, c10::string_view sdc, double sdcGamma,
+                     c10::string_view path)
 {
     Outputs outputs;
     outputs.out = NewOutput(query);
-    Run({query, key, value, threshold, lengths, start, table, mass, mean, std::nullopt, heads, keyValueHeads, scale,
-         layout, placement, sdc, sdcGamma, path},
+    Run({query, key, value, threshold, lengths, start, table, mass, mean, sink, std::nullopt, heads, keyValueHeads,
+         scale, layout, placement, sdc, sdcGamma, path},
         outputs, false, false);
     return outputs.out;
 }
@@ -360,16 +362,16 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& threshold,
     const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table, const OptionalTensor& mass,
-    const OptionalTensor& mean, int64_t heads, int64_t keyValueHeads, double scale, c10::string_view layout,
-    c10::string_view placement, c10::string_view sdc, double sdcGamma, c10::string_view path)
+    const OptionalTensor& mean, const OptionalTensor& sink, int64_t heads, int64_t keyValueHeads, double scale,
+    c10::string_view layout, c10::string_view placement, c10::string_view sdc, double sdcGamma, c10::string_view path)
 {
     Outputs outputs;
     outputs.out = NewOutput(query);
     outputs.lse = NewPerHead(query, heads, at::kFloat);
     outputs.kept = NewPerHead(query, heads, at::kInt);
     outputs.valueRows = NewPerHead(query, keyValueHeads, at::kInt);
-    Run({query, key, value, threshold, lengths, start, table, mass, mean, std::nullopt, heads, keyValueHeads, scale,
-         layout, placement, sdc, sdcGamma, path},
+    Run({query, key, value, threshold, lengths, start, table, mass, mean, sink, std::nullopt, heads, keyValueHeads,
+         scale, layout, placement, sdc, sdcGamma, path},
         outputs, true, false);
     return {outputs.out, outputs.lse, outputs.kept, outputs.valueRows};
 }
@@ -386,8 +388,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> Attention
     outputs.partKeptMass = NewPerHead(query, heads, at::kFloat);
     outputs.partDiscardedMass = NewPerHead(query, heads, at::kFloat);
     outputs.kept = NewPerHead(query, heads, at::kInt);
-    Run({query, key, value, threshold, lengths, start, table, std::nullopt, std::nullopt, lse, heads, keyValueHeads,
-         scale, layout, placement, "exact", 0.0, path},
+    Run({query, key, value, threshold, lengths, start, table, std::nullopt, std::nullopt, std::nullopt, lse, heads,
+         keyValueHeads, scale, layout, placement, "exact", 0.0, path},
         outputs, false, true);
     return {outputs.partOut, outputs.partMaximum, outputs.partKeptMass, outputs.partDiscardedMass, outputs.kept};
 }
