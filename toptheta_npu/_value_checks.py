@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .errors import TopThetaValueError
+from .fallback import Arguments
 
 
 def are_seen(tensor: Tensor) -> bool:
@@ -69,19 +70,11 @@ def check_cache_values(
                 )
 
 
-def check_step_values(
-    key: Tensor,
-    threshold: Tensor,
-    lengths: Tensor | None,
-    starts: Tensor | None,
-    block_table: Tensor | None,
-    discarded_mass: Tensor | None,
-    input_layout: str,
-    placement: str,
-) -> None:
+def check_step_values(a: Arguments) -> None:
     """All values of a decode step, for an implementation that has not looked at them itself or did not like them."""
-    check_threshold_values("threshold", threshold, placement)
-    if discarded_mass is not None:
-        check_mass_values(discarded_mass)
-    if lengths is not None or starts is not None:
-        check_cache_values(key, lengths, starts, block_table, cache_capacity(key, input_layout, block_table))
+    check_threshold_values("threshold", a.threshold, a.placement)
+    if a.discarded_mass is not None:
+        check_mass_values(a.discarded_mass)
+    if a.actual_seq_lengths is not None or a.key_start is not None:
+        capacity = cache_capacity(a.key, a.input_layout, a.block_table)
+        check_cache_values(a.key, a.actual_seq_lengths, a.key_start, a.block_table, capacity)

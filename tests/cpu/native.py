@@ -135,7 +135,9 @@ def operator_arguments(inputs: Inputs) -> dict[str, Any]:
     given = {name: value for name, value in inputs.arguments.items() if name != "block_size"}
     if isinstance(given.get("actual_seq_lengths"), list):
         given["actual_seq_lengths"] = torch.tensor(given["actual_seq_lengths"])
-    return given | {"num_heads": inputs.case.heads, "num_key_value_heads": inputs.case.kv_heads}
+    scale = inputs.case.head_dim**-0.5 if inputs.case.scale is None else inputs.case.scale
+    heads = {"num_heads": inputs.case.heads, "num_key_value_heads": inputs.case.kv_heads}
+    return given | heads | {"scale_value": scale}
 
 
 def partial_arguments(inputs: Inputs, arguments: dict[str, Any]) -> dict[str, Any]:

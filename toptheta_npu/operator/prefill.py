@@ -6,22 +6,21 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from . import fallback
-from ._checks import (
+from .. import fallback
+from .._checks import (
     DEVICES,
     DTYPES,
     FLOAT32,
-    as_device_tensor,
     check_device,
     check_head_dim,
-    check_lengths,
     check_modes,
     check_number,
     check_tensor,
     shape_text,
 )
-from ._value_checks import are_seen, check_cache_values, check_mass_values, check_threshold_values
-from .errors import TopThetaTypeError, TopThetaValueError
+from .._value_checks import are_seen, check_cache_values, check_mass_values, check_threshold_values
+from ..errors import TopThetaTypeError, TopThetaValueError
+from .checks import as_device_tensor, check_lengths
 
 
 def prefill_attention(
