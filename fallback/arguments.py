@@ -27,6 +27,15 @@ _INTEGERS = (torch.int32, torch.int64)
 _FLOAT32 = (torch.float32,)
 
 
+class Values(NamedTuple):
+    """What the numbers in a tensor have to be: ``least`` at the least, and below ``limit``; in words, with a remedy."""
+
+    least: float
+    limit: float
+    expected: str
+    remedy: str
+
+
 class About(NamedTuple):
     """What the table says of an argument beside its name, type and default.
 
@@ -35,12 +44,14 @@ class About(NamedTuple):
         shape: of a tensor, in words; B sequences, Hq query heads, Hkv KV heads, S keys, D head_dim.
         dtypes: of a tensor.
         operators: that have it in their schema, on all devices.
+        values: of a tensor that a CPU looks at.
     """
 
     meaning: str
     shape: str = ""
     dtypes: tuple[torch.dtype, ...] = ()
     operators: tuple[str, ...] = tuple(OPERATORS)
+    values: Values | None = None
 
 
 class Arguments(NamedTuple):
@@ -69,8 +80,12 @@ class Arguments(NamedTuple):
         Tensor | None, About("blocks of each sequence in a paged cache", "[B, max_blocks]", (torch.int32,))
     ] = None
     discarded_mass: Annotated[
-        Tensor | None, About('E of `sdc="offline"`, relative to exp(m)', "[B, Hq]", _FLOAT32, _WHOLE_ROW)
-    ] = None
+        Tensor | None,
+        About(
+            'E of `sdc="offline"`, relative to exp(m)', "[B, Hq]", _FLOAT32, _WHOLE_ROW,
+            Values(0.0, torch.inf, "finite numbers >= 0", "calibrate again"),
+        ),
+    ] = None  # fmt: skip
     value_mean: Annotated[
         Tensor | None, About("mean of all valid V rows; switches VMC on", "[B, Hkv, D]", _FLOAT32, _WHOLE_ROW)
     ] = None

@@ -107,6 +107,15 @@ class Compensation(NamedTuple):
     discarded_mass: Tensor | None = None
     value_mean: Tensor | None = None
 
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By name, in the order of `Arguments`."""
+        return {"discarded_mass": self.discarded_mass, "value_mean": self.value_mean}
+
+    def lse(self, scores: Tensor) -> Tensor:
+        """The logarithm of the whole denominator of rows, [B, Hq, ...], from their scores [B, Hq, ..., S]."""
+        return torch.logsumexp(scores, dim=-1)
+
     def apply(
         self,
         numerator: Tensor,

@@ -17,7 +17,7 @@ from torch import Tensor
 from .arguments import Arguments
 from .compensation import compensate, score_threshold
 from .layout import KeyValueCache, any_true, count_true, count_value_rows, in_layout, query_heads, valid_range
-from .reference import log_sum_exp, masses, select
+from .reference import masses, select
 from .scores import attention_scores
 
 DENSE_ABOVE = 1 / 3
@@ -47,7 +47,7 @@ def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tens
     """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
     out, rows = _attend(arguments)
     value_rows = count_value_rows(rows.keep, rows.cache.num_key_value_heads, rows.cache.head_dim)
-    return out, log_sum_exp(rows.scores), rows.kept.int(), value_rows.int()
+    return out, arguments.compensation.lse(rows.scores), rows.kept.int(), value_rows.int()
 
 
 def _attend(arguments: Arguments) -> tuple[Tensor, _Rows]:
@@ -89,7 +89,7 @@ def _select_rows(a: Arguments) -> _Rows:
     scores = attention_scores(heads.float() * a.scale_value, cache, bounds)
     row_lse = a.lse
     if a.placement == "post_softmax" and row_lse is None:
-        row_lse = log_sum_exp(scores)
+        row_lse = a.compensation.lse(scores)
     theta = score_threshold(a.threshold.expand(scores.shape[:2]), row_lse, a.placement)
     keep = select(scores, theta)
     return _Rows(cache, bounds, lengths[:, None], scores, theta, keep, count_true(keep))

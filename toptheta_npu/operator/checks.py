@@ -199,7 +199,7 @@ def check_float_tensors(
     given: Iterable[Tensor | None], like: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int
 ) -> None:
     """Tensors of numbers per row or head have the shapes and dtypes of the table; ``given`` begins as it does."""
-    shapes = {"[B, Hq]": (batch, heads), "[B, Hkv, D]": (batch, kv_heads, head_dim)}
+    shapes = {"[Hq]": (heads,), "[B, Hq]": (batch, heads), "[B, Hkv, D]": (batch, kv_heads, head_dim)}
     for tensor, (name, shape, dtypes, words) in zip(given, _FLOAT_TENSORS, strict=False):
         if tensor is not None:
             check_tensor(name, tensor, like, shapes[shape], dtypes, words)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import fallback
 from .._checks import DTYPES, FLOAT32, INTEGERS, check_choice, check_dense, check_modes, check_tensor, shape_text
-from .._value_checks import are_seen, check_mass_values, check_threshold_values
+from .._value_checks import are_seen, check_float_values, check_threshold_values
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..fallback import Compensation
 from ..fallback.layout import in_layout, query_heads
@@ -73,14 +73,13 @@ def merge_partials(
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
     check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_mean is None else "value_mean")
     compensation = Compensation(sdc, float(sdc_gamma), discarded_mass, value_mean)
-    check_float_tensors(compensation[2:], like, batch, heads, kv_heads, head_dim)
+    check_float_tensors(compensation.tensors.values(), like, batch, heads, kv_heads, head_dim)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), shown(dtype))
     total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
     if are_seen(like):
         check_threshold_values("threshold", threshold, placement)
-        if discarded_mass is not None:
-            check_mass_values(discarded_mass)
+        check_float_values(compensation.tensors)
         _check_total(total, torch.stack([part[4] for part in parts]).sum(0))
     out = fallback.merge_partials(
         [fallback.Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
