@@ -5,6 +5,8 @@ Written for any leading shape [...]: decode passes [B, Hq], prefill [B, Hq, rows
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -89,3 +91,43 @@ def compensate(
     beta = estimate.unsqueeze(-1) / denominator
     mean = value_mean.repeat_interleave(out.shape[1] // value_mean.shape[1], dim=1)
     return out + torch.where(beta == 0, 0.0, beta * mean)
+
+
+class Compensation(NamedTuple):
+    """What joins the kept elements of a row in its denominator, and what stands in for the discarded ones.
+
+    Attributes:
+        sdc, sdc_gamma: how the discarded mass is estimated, as in `estimate_discarded_mass`.
+        discarded_mass: [B, Hq, ...], for sdc="offline".
+        value_mean: [B, Hkv, ..., D]; switches VMC on.
+    """
+
+    sdc: str = "exact"
+    sdc_gamma: float = 0.05
+    discarded_mass: Tensor | None = None
+    value_mean: Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By name, in the order of `Arguments`."""
+        return {"discarded_mass": self.discarded_mass, "value_mean": self.value_mean}
+
+    def lse(self, scores: Tensor) -> Tensor:
+        """The logarithm of the whole denominator of rows, [B, Hq, ...], from their scores [B, Hq, ..., S]."""
+        return torch.logsumexp(scores, dim=-1)
+
+    def apply(
+        self,
+        numerator: Tensor,
+        kept_mass: Tensor,
+        exact: Tensor,
+        n: Tensor,
+        kept: Tensor,
+        maximum: Tensor,
+        threshold: Tensor,
+    ) -> Tensor:
+        """The output of rows, [B, Hq, ..., D], from their sums; ``threshold`` in score units."""
+        estimate = estimate_discarded_mass(
+            self.sdc, exact, n, kept, maximum, threshold, self.sdc_gamma, self.discarded_mass
+        )
+        return compensate(numerator, kept_mass, estimate, self.value_mean)

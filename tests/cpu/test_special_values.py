@@ -156,16 +156,17 @@ def test_scores_of_minus_infinity_alone_have_no_mass(dtype: str, level: str, tmp
             whole = rows | mode
             part = {n: v for n, v in whole.items() if n not in ("sdc", "discarded_mass", "value_mean")}
             if "placement" in mode:
-                part["lse"] = fallback.incremental_attention_with_stats(**whole)[1]
+                part["lse"] = fallback.incremental_attention_with_stats(fallback.Arguments(**whole))[1]
             file = CaseFile({name: given for name, given in (whole | part).items() if isinstance(given, Tensor)})
             for path in _PATHS:
                 for threads in (1, 3):
                     file.add("incremental_attention_with_stats", whole | {"path": path}, threads=threads)
                     file.add("incremental_attention_partial", part | {"path": path}, threads=threads)
             files.append(file)
-            expected.append(
-                (fallback.incremental_attention_with_stats(**whole), fallback.incremental_attention_partial(**part))
-            )
+            expected.append((
+                fallback.incremental_attention_with_stats(fallback.Arguments(**whole)),
+                fallback.incremental_attention_partial(fallback.Arguments(**part)),
+            ))  # fmt: skip
     for found, wanted in zip(run_driver(build_driver(dtype, level), level, tmp_path, files), expected, strict=True):
         assert wanted[0][0][:, 0].count_nonzero() == 0
         assert (wanted[0][1][:, 0].item(), wanted[0][2][:, 0].item()) == (-INF, 0)
@@ -198,7 +199,7 @@ def test_nothing_is_read_or_written_where_a_value_is_wrong(level: str, tmp_path:
     right = {
         "query": torch.ones(2, 2, 1, 16), "key": torch.ones(2, 1, 12, 16), "value": torch.ones(2, 1, 12, 16),
         "threshold": torch.tensor([0.0, 1.0]), "actual_seq_lengths": torch.tensor([5, 8]), "num_heads": 2,
-        "num_key_value_heads": 1,
+        "num_key_value_heads": 1, "scale_value": 0.25,
     }  # fmt: skip
     files = []
     for change in ({}, *_wrong()):
