@@ -12,6 +12,7 @@ from rich.markup import escape
 from .._files import check_writable, write_atomically
 from .._outputs import check_output_folder
 from ..errors import TopThetaValueError
+from . import printing
 from .benchmark_model import read_given, run_on_model
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def benchmark(
     """
     from ..benchmark.environment import check_device
 
-    console = Console(highlight=False, width=max(Console().width, 176))
+    console = printing.console()
     if cache not in _CACHES:
         raise TopThetaValueError("--cache", f"one of {', '.join(_CACHES)}", repr(cache))
     if device == _MODEL:
@@ -147,7 +148,7 @@ def run(
             if result.skipped:
                 bar.console.print(f"[yellow]skipped:[/yellow] {escape(result.skipped)}\n", soft_wrap=True)
             else:
-                bar.console.print(report.details(result).as_rich())
+                printing.print_table(bar.console, report.details(result))
             bar.advance(task)
 
         return compare(
@@ -175,7 +176,7 @@ def finish(
     from ..benchmark.templates import NOTE
 
     if not is_emulated(device):
-        console.print(report.summary(results, device).as_rich())
+        printing.print_table(console, report.summary(results, device))
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:

@@ -66,7 +66,7 @@ def run_on_model(
          f"{result['dense'] / result['kept']:.2f}")
         for result in results
     ]  # fmt: skip
-    print_table(console, Table("Speed of a decode step on the host model, µs", _COLUMNS, rows, source))
+    print_table(console, Table("Speed of a decode step on the host model, µs", _COLUMNS, rows, source, keys=2))
     for shape in shapes:
         if shape not in wanted:
             console.print(f"left out: {shape}: {shape.layer_bytes / 2**30:.1f} GiB of cache; --shape runs it")
