@@ -144,7 +144,7 @@ def merged_files(paths: Sequence[str | os.PathLike[str]]) -> PartMerger:
 
 def _index_in(path: str | os.PathLike[str]) -> int:
     """What a file says of its index, without a look at the rest; what cannot be read comes first, to be refused."""
-    if not checked_path(path).is_file():
+    if not os.path.isfile(checked_path(path)):
         return -1
     try:
         with safe_open(str(path), framework="pt") as file:

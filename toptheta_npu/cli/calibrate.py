@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +19,12 @@ from rich.markup import escape
 
 from .._checks import check_choice
 from .._configuration import as_yaml, use_as_defaults
-from .._files import check_writable
+from .._files import check_writable, held
 from ..errors import TopThetaValueError
 from . import calibration_options as asked
 from . import printing
 from .bars import Bars
-from .calibration_work import Ranks, alone, interruptible, noted, parse_shard, resumable, shard_file, state_file
+from .calibration_work import Ranks, interruptible, noted, parse_shard, resumable, shard_file, state_file
 from .loading import DTYPES, Candidate, choose_device, default_dtype, load_weights, look_at
 from .table_file import check_output
 
@@ -148,9 +149,9 @@ def run(options: asked.Options) -> None:
     for note in material.notes:
         console.print(f"note: {escape(note)}")
     state = state_file(options.output) if part is None else shard_file(options.output, part)
-    own = None if state is None else ranks.own_state(state)
+    own = ranks.own_state(state)
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), alone(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
+    with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
@@ -176,6 +177,7 @@ def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
     device = choose_device(options.device)
     if options.shards is None:
         check_output(options.output, options.force)
+        check_writable(ranks.own_state(state_file(options.output)), "--output")
         return None, device
     if ranks.count > 1:
         got = "torchrun, whose ranks share the windows"
@@ -234,13 +236,9 @@ def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, m
     }  # fmt: skip
 
 
-def _resuming(
-    restart: bool, state: Path | None, console: Console, progress: Callable[[int], None]
-) -> Callable[[int], None]:
+def _resuming(restart: bool, state: Path, console: Console, progress: Callable[[int], None]) -> Callable[[int], None]:
     """Goes back to the start where that is wished; else ``progress`` says that it does not, once the state fits."""
-    if state is None:
-        return progress
-    if restart and not state.is_dir():
+    if restart:
         state.unlink(missing_ok=True)
     if not state.exists():
         return progress
@@ -272,7 +270,7 @@ def _shard_conclusion(options: asked.Options, part: Part) -> list[str]:
     ]
 
 
-def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path | None) -> None:
+def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> None:
     """Saves the table in one of the ranks; the states are then not needed any more."""
     saved = False
     try:
@@ -281,8 +279,7 @@ def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path | None)
             saved = True
     finally:
         ranks.after_the_first(saved)
-    if state is not None:
-        ranks.own_state(state).unlink(missing_ok=True)
+    ranks.own_state(state).unlink(missing_ok=True)
 
 
 def _report(
@@ -305,13 +302,14 @@ def _save(table: ThresholdTable, output: Path) -> None:
     try:
         table.save(output)
     except TopThetaValueError as error:
-        rescue = Path(tempfile.mkdtemp(prefix="toptheta-")) / "thresholds.theta"
-        table.save(rescue)
         reason = getattr(error.__cause__, "strerror", None) or str(error)
-        raise TopThetaValueError(
-            "--output", "a place where the table can be written", f"{reason} at {output}",
-            f"the table is not lost: it is in {rescue}, move it from there",
-        ) from error  # fmt: skip
+        remedy = "free some space and run the same command again: what it found is kept"
+        with suppress(OSError, TopThetaValueError):
+            rescue = Path(tempfile.mkdtemp(prefix="toptheta-")) / "thresholds.theta"
+            table.save(rescue)
+            remedy = f"the table is not lost: it is in {rescue}, move it from there"
+        expected, got = "a place where the table can be written", f"{reason} at {output}"
+        raise TopThetaValueError("--output", expected, got, remedy) from error
 
 
 def _conclusion(options: asked.Options, table: ThresholdTable, seconds: float) -> list[str]:
@@ -319,7 +317,7 @@ def _conclusion(options: asked.Options, table: ThresholdTable, seconds: float) -
     output = options.output
     k = int(table.k[len(table.k) // 2])
     load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
-    size = f"{output.stat().st_size / 1e6:.2f} MB" if output.is_file() else "written"
+    size = f"{output.stat().st_size / 1e6:.2f} MB"
     return [
         f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
         f"Next: with toptheta_npu.sparsify(model, {load}, k={k}): model.generate(...)",

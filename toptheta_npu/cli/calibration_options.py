@@ -124,14 +124,18 @@ def window_length(length: int | None, decode_tokens: int, longest: int | None, d
         >>> window_length(None, 0, 2048, 4096)
         2048
     """
-    most = MAX_LENGTH if longest is None else longest - decode_tokens
+    longest = MAX_LENGTH if longest is None else longest
+    most = longest - decode_tokens
+    if most < 2:
+        expected = f"at most {longest - 2}, which leaves 2 of {longest} positions for a window"
+        raise TopThetaValueError("--decode-tokens", expected, str(decode_tokens))
     if length is None:
-        length = min(default, max(most, 2))
+        length = min(default, most)
     check_int("--length", length, 2)
     if length > most:
         got = f"{length}" + (f" with --decode-tokens {decode_tokens}" if decode_tokens else "")
         expected = f"at most {most} tokens, for which the model has positions"
-        raise TopThetaValueError("--length", expected, got, f"use --length {max(most, 2)}")
+        raise TopThetaValueError("--length", expected, got, f"use --length {most}")
     return length
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._checks import PLACEMENTS, check_choice
-from .._files import file_error
+from .._files import file_error, status
 from ..errors import TopThetaValueError
 from . import printing
 from .layer_k import read_layer_k
@@ -60,7 +60,7 @@ def convert(
 
     read_as = _form("--from", source_form, source, tuple(_SOURCES))
     write_as = _form("--to", output_form, output, tuple(_SUFFIXES))
-    if not source.exists():
+    if status(source, _SOURCES[read_as]) is None:
         raise file_error(source, _SOURCES[read_as], "no such file", "correct the path")
     check_output(output, force)
     if sdc is not None and write_as in ("th", "csv"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import warnings
@@ -19,6 +20,8 @@ from rich.markup import escape
 
 from .._checks import check_choice
 from .._configuration import use_as_defaults
+from .._files import check_writable
+from ..calibration.settings import check_int
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdExtrapolationWarning
 from . import printing
@@ -195,6 +198,8 @@ def run(options: Options) -> None:
 
     check_choice("--dtype", options.dtype or "auto", DTYPES)
     device = choose_device(options.device)
+    _check_numbers(options)
+    check_writable(options.output, "--output")
     options = _with_defaults(options)
     candidate = look_at(options.model, options.trust_remote_code)
     plan = _plan(options, candidate)
@@ -222,9 +227,23 @@ def run(options: Options) -> None:
         console.print(escape(line))
 
 
+def _check_numbers(options: Options) -> None:
+    from ..evaluation.workers import available_cores
+
+    for k in options.k:
+        check_int("--k", k, 1)
+    for length in options.prompt_length:
+        check_int("--prompt-length", length, 1)
+    cores = available_cores()
+    if options.workers is not None and options.workers > cores:
+        expected = f"at most {cores}, the cores that this process may use"
+        remedy = "every worker has a copy of the model; leave it out for as many as help"
+        raise TopThetaValueError("--workers", expected, str(options.workers), remedy)
+
+
 def _with_defaults(options: Options) -> Options:
     """With what was left out, as far as it does not depend on the model."""
-    if options.model is not None and Path(options.model).is_file():  # a table of the embedded model
+    if options.model is not None and os.path.isfile(options.model):  # a table of the embedded model
         options = replace(options, model=None, tables=[Path(options.model), *options.tables])
     tasks = options.task or list(_EMBEDDED_TASKS if options.model is None else _EMBEDDED_TASKS[:1])
     method = options.method or list(DEFAULT_METHODS)
@@ -312,6 +331,8 @@ def _measure(
 
         def step(point: Point, samples: int) -> None:
             done[point] = samples
+            task = planned[point.task]
+            bars.line(point.name, samples, task.samples, task.unit)
             advance(sum(list(done.values())))  # any thread may add another meanwhile
 
         makers = {name: task.make for name, task in planned.items()}

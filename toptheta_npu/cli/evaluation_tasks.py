@@ -51,12 +51,14 @@ class PlannedTask:
     Attributes:
         settings: for the header of the results.
         samples: how many there are.
+        unit: what the samples are.
         longest: the most keys that a row has.
         make: the task, once there is a model.
     """
 
     settings: Mapping[str, Any]
     samples: int
+    unit: str
     longest: int
     make: Callable[[PreTrainedModel], Task]
 
@@ -212,9 +214,8 @@ def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> Planned
     def make(model: PreTrainedModel) -> Task:
         return PerplexityTask(model, windows, positions, place)
 
-    return PlannedTask(
-        texts.settings() | {"positions": positions, "popularity": options.popularity}, len(windows), texts.length, make
-    )
+    settings = texts.settings() | {"positions": positions, "popularity": options.popularity}
+    return PlannedTask(settings, len(windows), "windows", texts.length, make)
 
 
 def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
@@ -238,7 +239,12 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
     lengths = sorted(set(options.prompt_length)) or _default_prompt_lengths(candidate, tables)
     seeds = range(options.seed, options.seed + options.prompts)
     # one of each length, to know before the weights are loaded whether they can be made
-    first = list(prompts_of(candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS[:1], seeds[:1]))
+    try:
+        first = list(prompts_of(candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS[:1], seeds[:1]))
+    except TopThetaValueError as error:
+        if error.argument != "length":
+            raise
+        raise TopThetaValueError("--prompt-length", error.expected, error.got, "ask for longer prompts") from error
     answers = [len(tokens) for prompt in first for tokens in choice_tokens(candidate.tokenizer, prompt)]
     longest = max(lengths) + max(answers)
     if longest > (candidate.longest or MAX_LENGTH):
@@ -256,7 +262,7 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
         "lengths": lengths, "depths": _DEPTHS, "prompts": options.prompts, "seed": options.seed,
         "first_prompts_sha256": digest,
     }  # fmt: skip
-    return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), longest, make)
+    return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), "prompts", longest, make)
 
 
 def _checked_language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
@@ -280,7 +286,8 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
         confirm_run_unsafe_code=options.confirm_run_unsafe_code,
     )  # fmt: skip
     settings = {"requests_sha256": task.digest, "lm_eval": version("lm_eval")}
-    return PlannedTask(settings, task.samples, min(task.longest, candidate.longest or MAX_LENGTH), lambda model: task)
+    longest = min(task.longest, candidate.longest or MAX_LENGTH)
+    return PlannedTask(settings, task.samples, "requests", longest, lambda model: task)
 
 
 def _lengths_of_task(options: Options) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._checks import check_choice
+from .._files import status
 from ..errors import TopThetaError, TopThetaValueError
 
 if TYPE_CHECKING:
@@ -64,11 +66,11 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
     folder = Path(model).expanduser()
     if _is_path(model):
         _check_folder(folder)
-    where = str(folder) if folder.is_dir() else model
+    where = str(folder) if os.path.isdir(folder) else model
     config = _found(where, "configuration", AutoConfig.from_pretrained, trust_remote_code)
     skeleton = _skeleton(model, config, trust_remote_code)
     tokenizer = _found(where, "tokenizer", AutoTokenizer.from_pretrained, trust_remote_code)
-    name = folder.resolve().name if folder.is_dir() else model
+    name = folder.resolve().name if os.path.isdir(folder) else model
     return Candidate(name, where, config, skeleton, tokenizer, trust_remote_code)
 
 
@@ -137,10 +139,12 @@ def _is_path(model: str) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        got = f"{folder}, a file" if folder.exists() else f"{folder}, which is not there"
-        raise TopThetaValueError("MODEL", "the folder of a model, or its name on the Hub", got, "correct the path")
-    if not (folder / "config.json").is_file():
+    what = "the folder of a model, or its name on the Hub"
+    found = status(folder, what, "MODEL")
+    if found is None or not stat.S_ISDIR(found.st_mode):
+        got = f"{folder}, which is not there" if found is None else f"{folder}, a file"
+        raise TopThetaValueError("MODEL", what, got, "correct the path")
+    if status(folder / "config.json", "a configuration", "MODEL") is None:
         raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", _FOLDER)
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         got = f"{folder} without model.safetensors or pytorch_model.bin"

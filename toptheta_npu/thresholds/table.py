@@ -129,7 +129,8 @@ class ThresholdTable:
         low, high = int(self.k[0]), int(self.k[-1])
         if not low <= k <= high:
             known = f"{low}, the calibrated k" if low == high else f"{low} to {high}, the calibrated range"
-            raise TopThetaValueError("k", known, shown(k), f"calibrate with k={shown(k)} among the knots")
+            remedy = f"calibrate with k={shown(k)} among the knots" if k >= 1 else None
+            raise TopThetaValueError("k", known, shown(k), remedy)
         return [max(k, layer_k) for layer_k in self.layer_k]
 
     def at(
