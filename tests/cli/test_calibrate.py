@@ -17,7 +17,6 @@ import unittest
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,13 +32,12 @@ from toptheta_npu._files import held
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.calibration.state import CalibrationState
-from toptheta_npu.cli import calibration_report
-from toptheta_npu.cli.calibration_report import Kept
+from toptheta_npu.cli.calibrate import command
+from toptheta_npu.cli.calibrate import report as calibration_report
+from toptheta_npu.cli.calibrate.report import Kept
 from toptheta_npu.models import model_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
 
-#: The module, which the function in cli/__init__.py hides.
-command = import_module("toptheta_npu.cli.calibrate")
 #: Python sources with enough tokens for some windows.
 BOOKS = Path(unittest.__file__).parent
 OTHER_BOOKS = Path(email.__file__).parent

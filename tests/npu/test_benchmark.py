@@ -14,10 +14,11 @@ from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.benchmark.clocks import EventTimer, is_emulated, make_timer
 from toptheta_npu.benchmark.contenders import list_contenders
-from toptheta_npu.benchmark.environment import cache_bytes, check_device, environment, free_bytes
+from toptheta_npu.benchmark.environment import cache_bytes, environment, free_bytes
 from toptheta_npu.benchmark.inputs import make_inputs
 from toptheta_npu.benchmark.measure import compare_one
 from toptheta_npu.benchmark.shapes import parse_shape
+from toptheta_npu.cli.common.devices import check_device
 from toptheta_npu.npu.environment import EMULATOR_VARIABLE
 
 pytestmark = pytest.mark.skipif(not in_emulator(), reason="on hardware the command itself is the test")

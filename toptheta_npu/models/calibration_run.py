@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from .._checks import check_int
 from ..calibration.row_statistics import take_rows
-from ..calibration.settings import check_int
 from ..errors import TopThetaValueError
 from .attach import attached, text_config
 from .attention import AttentionCall

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 
-from .._tables import Table
+from ..._tables import Table
 
 _WIDEST = 10_000
 #: Columns that a table has at most in a pipe or file, which have no width of their own.

@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import typer
-from rich.console import Console
-from rich.markup import escape
 
-from ..calibration.state import OWN_STATE
-from ..errors import TopThetaValueError, shown
+from ...calibration.state import OWN_STATE
+from ...errors import TopThetaValueError, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..calibration.state import Part
-    from ..thresholds import ThresholdTable
+    from ...calibration.state import Part
+    from ...thresholds import ThresholdTable
 
 _BACKENDS = {"cuda": "nccl", "npu": "hccl"}
 
@@ -37,7 +34,7 @@ def parse_shard(text: str) -> Part:
         >>> parse_shard("0/4")
         Part(index=0, count=4)
     """
-    from ..calibration.state import Part
+    from ...calibration.state import Part
 
     pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if pair is None or int(pair[1]) >= int(pair[2]):
@@ -59,19 +56,6 @@ def shard_file(output: Path, part: Part) -> Path:
 def state_file(output: Path) -> Path:
     """Where the state of the calibration of ``output`` is kept."""
     return output.with_name(f"{output.name}.partial")
-
-
-@contextmanager
-def interruptible(console: Console, state: Path) -> Iterator[None]:
-    """An interrupt from the keyboard says how to go on, and exits with 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if state.exists():
-            console.print(f"interrupted: the same command goes on from {escape(str(state))}.", soft_wrap=True)
-        else:
-            console.print("interrupted: nothing was kept.")
-        raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -130,7 +114,7 @@ class Ranks:
 
     def calibrate(self, model: PreTrainedModel, state: Path, every: int, options: Mapping[str, Any]) -> ThresholdTable:
         """The table, the same in all ranks."""
-        from ..models import calibrate, calibrate_distributed
+        from ...models import calibrate, calibrate_distributed
 
         function = calibrate if self.count == 1 else calibrate_distributed
         return function(model, checkpoint=state, checkpoint_every=every, **options)

@@ -10,106 +10,39 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._checks import check_choice
-from .._configuration import as_yaml, use_as_defaults
-from .._files import check_writable, held
-from ..errors import TopThetaValueError
-from . import calibration_options as asked
-from . import printing
-from .bars import Bars
-from .calibration_work import Ranks, interruptible, noted, parse_shard, resumable, shard_file, state_file
-from .loading import DTYPES, Candidate, choose_device, default_dtype, load_weights, look_at
-from .table_file import check_output
+from ..._checks import check_choice
+from ..._configuration import as_yaml
+from ..._files import check_writable, held
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.devices import choose_device
+from ..common.model import DTYPES, Candidate, default_dtype, load_weights, look_at
+from ..common.options import Settings
+from ..common.options import command as make_command
+from ..common.progress import Bars
+from ..common.shell import interruptible
+from ..common.table_file import check_output
+from . import options as asked
+from .work import Ranks, noted, parse_shard, resumable, shard_file, state_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..calibration.state import Part
-    from ..thresholds import ThresholdTable
-    from .calibration_texts import Material
+    from ...calibration.state import Part
+    from ...thresholds import ThresholdTable
+    from .texts import Material
 
 #: The embedded model is calibrated in a minute or two on two cores.
 _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
 
 
-def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
-    if value is not None:
-        converters = {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text}
-        instead = {"dense_at_calibration": "write top_k_at_calibration: false"}
-        use_as_defaults(context, value, converters, ("config", "force", "restart"), instead)
-    return value
-
-
-def calibrate(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A causal transformers model: its folder, or its name on the Hub. "
-                       "Default: the embedded one."),
-    ] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text file, .jsonl file, folder of them, or data set saved by datasets; may be given again."),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False,
-    evaluation: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
-    ] = None,
-    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text",
-    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8",
-    length: Annotated[
-        int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
-    ] = None,
-    sequences: Annotated[str | None, typer.Option(help="Windows, or all. Default: 64; embedded 16.")] = None,
-    k: Annotated[
-        list[int] | None,
-        typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
-    ] = None,
-    layer_k: Annotated[
-        str | None,
-        typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
-    ] = None,
-    placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax",
-    estimator: Annotated[str, typer.Option(
-        help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")] = "pooled",
-    alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1,
-    quantile: Annotated[
-        float | None, typer.Option(help="Share of the rows that keep at most k (estimator quantile), such as 0.9.")
-    ] = None,
-    row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25,
-    decode_tokens: Annotated[int, typer.Option(help="Tokens to generate after each window, also looked at.")] = 0,
-    top_k_at_calibration: Annotated[
-        bool | None,
-        typer.Option(
-            "--top-k-at-calibration/--dense-at-calibration",
-            help="What later layers see. Default: top-k with one k and algorithm1.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0,
-    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
-    ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16,
-    restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False,
-    shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True,
-                     callback=_read_configuration),
-    ] = None,
-) -> None:  # fmt: skip
+def calibrate(options: asked.Options) -> None:
     """Calibrate thresholds for a model on text, and say what they keep on text that was kept back.
 
     \b
@@ -119,22 +52,9 @@ def calibrate(
     - a quarter of the rows, since neighbouring rows are much alike;
     - 512 in the first two layers, as in the paper, at most a quarter of a window.
     """
-    run(
-        asked.Options(
-            model=model, text=text or [], evaluation=evaluation or [], field=field, encoding=encoding, length=length,
-            sequences=sequences, output=output, force=force, k=k or [], layer_k=layer_k, placement=placement,
-            estimator=estimator, alpha=alpha, quantile=quantile, row_fraction=row_fraction, decode_tokens=decode_tokens,
-            top_k_at_calibration=top_k_at_calibration, seed=seed, dtype=dtype, device=device,
-            checkpoint_every=checkpoint_every, restart=restart, shards=shards,
-            trust_remote_code=trust_remote_code,
-        )
-    )  # fmt: skip
-
-
-def run(options: asked.Options) -> None:
-    """The work of the command: whatever can be wrong is looked at before the weights are loaded."""
-    from ..texts import Conventions
-    from . import calibration_texts
+    # whatever can be wrong is looked at before the weights are loaded
+    from ...texts import Conventions
+    from . import texts as calibration_texts
 
     started = time.perf_counter()
     ranks = Ranks()
@@ -195,7 +115,7 @@ def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
 
 
 def _intention(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material, device: str) -> str:
-    from ..models.attach import num_heads, num_layers
+    from ...models.attach import num_heads, num_layers
 
     count = torch.get_num_threads()
     threads = f" with {count} {'thread' if count == 1 else 'threads'}" if device == "cpu" else ""
@@ -253,7 +173,7 @@ def _own_windows(windows: int, part: Part | None, ranks: Ranks) -> int:
 
 
 def _run_shard(network: PreTrainedModel, part: Part, options: asked.Options, arguments: Mapping[str, Any]) -> None:
-    from ..models import calibrate_shard
+    from ...models import calibrate_shard
 
     calibrate_shard(
         network, index=part.index, count=part.count, path=shard_file(options.output, part),
@@ -285,7 +205,8 @@ def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> Non
 def _report(
     console: Console, options: asked.Options, network: PreTrainedModel, table: ThresholdTable, material: Material
 ) -> None:
-    from . import calibration_report, calibration_texts
+    from . import report as calibration_report
+    from . import texts as calibration_texts
 
     # every k takes a pass of its own
     windows = material.held_out[: calibration_texts.MOST_JUDGED // min(2, len(table.k))]
@@ -344,3 +265,15 @@ def _memory() -> str:
     if torch.cuda.is_available() and (most := torch.cuda.max_memory_allocated()):
         parts.append(f"{most / 2**30:.1f} GiB on the GPU")
     return f", with at most {' and '.join(parts)}"
+
+
+#: The command of `calibrate`.
+command = make_command(
+    asked.Options,
+    calibrate,
+    Settings(
+        {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text},
+        ("force", "restart"),
+        {"dense_at_calibration": "write top_k_at_calibration: false"},
+    ),
+)

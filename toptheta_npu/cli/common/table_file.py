@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .._files import check_writable
-from ..errors import TopThetaValueError
+from ..._files import check_writable
+from ...errors import TopThetaValueError
 
 
 def check_output(output: Path, force: bool) -> None:

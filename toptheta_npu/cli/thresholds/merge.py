@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._files import status
-from .._tables import Table
-from ..errors import TopThetaValueError
-from . import printing
-from .table_file import check_output
+from ..._files import status
+from ..._tables import Table
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.table_file import check_output
 
 if TYPE_CHECKING:
-    from ..calibration.shards import MergedPart
+    from ...calibration.shards import MergedPart
 
 
 def merge(
@@ -27,8 +27,8 @@ def merge(
 
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
-    from ..calibration.shards import merged_files
-    from ..thresholds.summary import in_words
+    from ...calibration.shards import merged_files
+    from ...thresholds.summary import in_words
 
     there = status(output, "a file", "--output")
     for shard in shards:

@@ -9,15 +9,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._files import check_writable, write_atomically
-from .._outputs import check_output_folder
-from ..errors import TopThetaValueError
-from . import printing
-from .benchmark_model import read_given, run_on_model
+from ..._files import check_writable, write_atomically
+from ..._outputs import check_output_folder
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.devices import check_device
+from .model import read_given, run_on_model
 
 if TYPE_CHECKING:
-    from ..benchmark.measure import ShapeResult
-    from ..benchmark.shapes import Shape
+    from ...benchmark.measure import ShapeResult
+    from ...benchmark.shapes import Shape
 
 _CACHES: dict[str, tuple[Literal["cold", "hot"], ...]] = {
     "both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",),
@@ -49,7 +50,6 @@ def benchmark(
 
     Every answer is checked before it is timed. Ratios are formed inside interleaved rounds.
     """
-    from ..benchmark.environment import check_device
 
     console = printing.console()
     if cache not in _CACHES:
@@ -93,7 +93,7 @@ def choose_shapes(
     """  # fmt: skip
     from dataclasses import replace
 
-    from ..benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
+    from ...benchmark.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
 
     if config is None and (lengths or batch is not None):
         raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
@@ -124,7 +124,7 @@ def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
     if plots is not None:
         import matplotlib  # noqa: F401
 
-        from ..benchmark.plots import FILES
+        from ...benchmark.plots import FILES
 
         check_output_folder("--plots", plots, *FILES)
 
@@ -135,9 +135,9 @@ def run(
     """All shapes, each printed when it is finished."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ..benchmark import report
-    from ..benchmark.environment import environment
-    from ..benchmark.measure import compare
+    from ...benchmark import report
+    from ...benchmark.environment import environment
+    from ...benchmark.measure import compare
 
     console.print(escape(", ".join(f"{name}: {value}" for name, value in environment(device).items())), soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -170,10 +170,10 @@ def finish(
     Raises:
         TopThetaNotImplementedError: the device is emulated, so that there are no times.
     """  # fmt: skip
-    from ..benchmark import report
-    from ..benchmark.clocks import is_emulated, refuse_emulated
-    from ..benchmark.environment import device_name, environment
-    from ..benchmark.templates import NOTE
+    from ...benchmark import report
+    from ...benchmark.clocks import is_emulated, refuse_emulated
+    from ...benchmark.environment import device_name, environment
+    from ...benchmark.templates import NOTE
 
     if not is_emulated(device):
         printing.print_table(console, report.summary(results, device))
@@ -184,7 +184,7 @@ def finish(
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:
-        from ..benchmark.plots import save_plots
+        from ...benchmark.plots import save_plots
 
         files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
         for line in [*(f"{file} written." for file in files), *left_out]:

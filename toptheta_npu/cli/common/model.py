@@ -7,21 +7,18 @@ import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._checks import check_choice
-from .._files import status
-from ..errors import TopThetaError, TopThetaValueError
+from ..._files import status
+from ...errors import TopThetaError, TopThetaValueError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-DEVICES = ("cpu", "cuda", "npu", "auto")
 
 _FOLDER = "give the folder that save_pretrained wrote"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "*.bin.index.json")
@@ -76,7 +73,7 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
 
 def look_at(model: str | None, trust_remote_code: bool) -> Candidate:
     """`look_at_model`, and without a model the embedded one."""
-    from ..assets import TINY_LLAMA
+    from ...assets import TINY_LLAMA
 
     return look_at_model(str(TINY_LLAMA), False) if model is None else look_at_model(model, trust_remote_code)
 
@@ -106,31 +103,6 @@ def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedMod
         expected = "weights that transformers can load"
         raise TopThetaValueError("MODEL", expected, f"{candidate.where} ({_reason(error)})", _FOLDER) from error
     return network.eval()  # type: ignore[return-value]
-
-
-def choose_device(device: str | None) -> str:
-    """The device to run on; None: the first CUDA device, NPU or CPU that is there.
-
-    Raises:
-        TopThetaValueError: it is not there, or accelerate is not.
-
-    Example:
-        >>> choose_device("cpu")
-        'cpu'
-    """
-    from ..benchmark.environment import check_device
-
-    if device is not None:
-        check_choice("--device", device, DEVICES)
-        if device != "auto":
-            return check_device(device)
-        if find_spec("accelerate") is None:
-            expected = "accelerate, which spreads the layers over the devices"
-            raise TopThetaValueError("--device", expected, "no such package", "pip install 'toptheta_npu[hf]'")
-        return device
-    if torch.cuda.is_available():
-        return "cuda"
-    return "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
 
 
 def _is_path(model: str) -> bool:
@@ -192,7 +164,7 @@ def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedMod
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from ..models.attach import check_model
+    from ...models.attach import check_model
 
     remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import track
 
-from .._files import write_atomically
-from .._tables import Table
-from .printing import print_table
+from ..._files import write_atomically
+from ..._tables import Table
+from ..common.printing import print_table
 
 if TYPE_CHECKING:
-    from ..benchmark.constants import Constants
-    from ..benchmark.shapes import Shape
+    from ...benchmark.constants import Constants
+    from ...benchmark.shapes import Shape
 
 #: Beyond so many bytes of K and V a shape that nobody asked for is left out: it would run for minutes.
 _MOST_BYTES = 1 << 28
@@ -27,8 +27,8 @@ _UNCALIBRATED = "Modelled, uncalibrated: they compare kernels and are no latency
 
 def read_given(file: Path | None) -> Constants | None:
     """The constants of a file, which the model must have; None without a file."""
-    from ..benchmark.constants import read_constants
-    from ..benchmark.model import check_names, host_model
+    from ...benchmark.constants import read_constants
+    from ...benchmark.model import check_names, host_model
 
     host_model()
     if file is None:
@@ -52,7 +52,7 @@ def run_on_model(
     Args:
         own: the shapes were asked for one by one, so that large ones run too.
     """
-    from ..benchmark.templates import core_counts
+    from ...benchmark.templates import core_counts
 
     wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MOST_BYTES]
     values = {} if constants is None else constants.values
@@ -80,8 +80,8 @@ def run_on_model(
 def _times(
     shape: Shape, caches: Sequence[Literal["cold", "hot"]], values: Mapping[str, float], cores: tuple[int, int]
 ) -> list[dict[str, Any]]:
-    from ..benchmark.inputs import make_inputs
-    from ..benchmark.model import run_model
+    from ...benchmark.inputs import make_inputs
+    from ...benchmark.model import run_model
 
     inputs = make_inputs(shape, "cpu", copies=1)
     kept, dense = (run_model(inputs, dense=dense, cores=cores) for dense in (False, True))

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from .._outputs import check_output_folder
-from .._tables import Table
-from . import printing
+from ..._outputs import check_output_folder
+from ..._tables import Table
+from ..common import printing
 
 if TYPE_CHECKING:
-    from ..thresholds import ThresholdTable
+    from ...thresholds import ThresholdTable
 
 _FINGERPRINT_SHOWN = 48
 _MOST_LENGTHS_NAMED = 6
@@ -37,8 +37,8 @@ def inspect(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show checksums, of texts and of the model, too.")] = False,
 ) -> None:
     """Tell what a file of thresholds holds: its summary, theta, elements kept, gaps, how well the fit fits."""
-    from ..thresholds import ThresholdTable
-    from ..thresholds.summary import in_words, summarise
+    from ...thresholds import ThresholdTable
+    from ...thresholds.summary import in_words, summarise
 
     if plot is not None:
         _prepare(plot)
@@ -57,13 +57,13 @@ def inspect(
 def _prepare(folder: Path) -> None:
     import matplotlib  # noqa: F401
 
-    from ..thresholds.plots import FILES
+    from ...thresholds.plots import FILES
 
     check_output_folder("--plot", folder, *FILES)
 
 
 def _draw(table: ThresholdTable, k: int, layer: int | None, folder: Path) -> list[str]:
-    from ..thresholds.plots import save_plots
+    from ...thresholds.plots import save_plots
 
     files, left_out = save_plots(table, k, layer, folder)
     return [*(f"{file} written." for file in files), *left_out]
