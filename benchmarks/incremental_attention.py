@@ -11,7 +11,7 @@ from __future__ import annotations
 import typer
 
 from toptheta_npu.cli import main
-from toptheta_npu.cli.benchmark import benchmark
+from toptheta_npu.cli.benchmark.command import benchmark
 
 if __name__ == "__main__":
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -138,7 +138,7 @@ def test_a_converter_takes_more_than_the_type(tmp_path: Path) -> None:
 
 def _use(context: typer.Context, value: Path | None) -> Path | None:
     if value is not None:
-        use_as_defaults(context, value, {}, exclude=("config",))
+        use_as_defaults(context, value, fields_of(command), {}, ("config",), {})
     return value
 
 

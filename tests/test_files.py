@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.full_disk import full_disk
 from toptheta_npu import _files
-from toptheta_npu._files import held, read_bytes, write_atomically
+from toptheta_npu._files import check_writable, held, read_bytes, status, write_atomically
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 
 NOBODY = 65534
@@ -46,14 +47,6 @@ def test_the_mode_of_an_existing_file_stays_and_a_new_one_has_the_usual_one(fold
     assert (folder / "new").stat().st_mode == (folder / "usual").stat().st_mode
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
-def test_the_owner_of_an_existing_file_stays(folder: Path) -> None:
-    (folder / "theirs").write_text("old")
-    os.chown(folder / "theirs", NOBODY, NOBODY)
-    write_atomically(folder / "theirs", "new")
-    assert ((folder / "theirs").stat().st_uid, (folder / "theirs").stat().st_gid) == (NOBODY, NOBODY)
-
-
 def test_symbolic_links_stay(folder: Path) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "file").write_text("old")
@@ -68,17 +61,34 @@ def test_symbolic_links_stay(folder: Path) -> None:
     assert sorted(path.name for path in (folder / "data").iterdir()) == ["file", "later"]
 
 
-def test_pipes_and_devices_are_written_directly(folder: Path) -> None:
-    os.mkfifo(folder / "pipe")
-    seen: list[bytes] = []
-    reader = threading.Thread(target=lambda: seen.append((folder / "pipe").read_bytes()))
-    reader.start()
-    write_atomically(folder / "pipe", b"through")
-    reader.join()
-    assert seen == [b"through"]
-    assert stat.S_ISFIFO((folder / "pipe").stat().st_mode)
-    write_atomically("/dev/null", "away")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+@pytest.fixture(params=["/dev/full", "/dev/null", "/dev/zero", "pipe", "socket", "link"])
+def no_file(request: pytest.FixtureRequest, folder: Path) -> Path:
+    """The name of something that is neither a file nor a folder."""
+    path = folder / str(request.param)
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    elif request.param == "link":
+        path.symlink_to("/dev/full")
+    return path
+
+
+@pytest.mark.parametrize(
+    "use", [lambda path: write_atomically(path, "content"), check_writable, lambda path: held(path).__enter__()]
+)
+def test_devices_and_pipes_are_neither_written_nor_held(no_file: Path, use: Callable[[Path], object]) -> None:
+    before = no_file.lstat()
+    expected = "expected a regular file or the name of a new one, got a device or pipe; name a file"
+    with pytest.raises(TopThetaValueError, match=f"^{no_file}: {expected}$"):
+        use(no_file)
+    assert (no_file.lstat().st_ino, no_file.lstat().st_mode) == (before.st_ino, before.st_mode)
+
+
+def test_devices_and_pipes_are_not_read(no_file: Path) -> None:
+    with pytest.raises(TopThetaValueError, match=f"^{no_file}: expected a table, got a device or pipe; give the path"):
+        read_bytes(no_file, "a table", 10)
 
 
 def loop(folder: Path) -> Path:
@@ -93,7 +103,6 @@ def loop(folder: Path) -> Path:
         (lambda folder: "", "the name of a file, got a folder"),
         (lambda folder: folder / "none" / "file", "a file in an existing folder, got no such folder; create .*none$"),
         (lambda folder: folder / ("n" * 300), "got File name too long; choose a shorter name"),
-        (lambda folder: "/dev/full", "got No space left on device; free some space"),
         (loop, "got Too many levels of symbolic links"),
         (lambda folder: "nu\0ll", "path: expected a path without null characters"),
     ],
@@ -185,7 +194,21 @@ def test_a_file_that_may_not_be_read_is_not_called_missing(public: Path) -> None
     (public / "secret").write_text("content")
     (public / "secret").chmod(0)
     error = error_as_nobody(public, lambda: read_bytes("secret", "a table", 100))
-    expected = "secret: expected a table, got a file that cannot be read (Permission denied); correct the path or its"
+    expected = "secret: expected a table, got one that cannot be read (Permission denied); correct the path or its"
+    assert f"TopThetaValueError: {expected}" in error
+
+
+def test_nothing_is_nothing_and_what_cannot_be_told_is_an_error(public: Path) -> None:
+    (public / "file").touch()
+    found = status(public / "file", "a table")
+    assert found is not None
+    assert stat.S_ISREG(found.st_mode)
+    assert status(public / "none", "a table") is status(public / "file" / "below", "a table") is None
+    with pytest.raises(TopThetaValueError, match=r"^MODEL: expected a folder, got one that cannot be read \(File name"):
+        status(public / ("n" * 300), "a folder", "MODEL")
+    (public / "private").mkdir(mode=0o700)
+    error = error_as_nobody(public, lambda: status("private/table", "a table"))
+    expected = "private/table: expected a table, got one that cannot be read (Permission denied); correct the path or"
     assert f"TopThetaValueError: {expected}" in error
 
 
@@ -194,73 +217,26 @@ def test_reading_is_bounded(folder: Path) -> None:
     assert len(read_bytes(folder / "large", "a table", 11)) == 11
     with pytest.raises(TopThetaValueError, match="expected a table of at most 10 bytes, got 11"):
         read_bytes(folder / "large", "a table", 10)
-    with pytest.raises(TopThetaValueError, match="/dev/zero: expected a table, got a device or pipe"):
-        read_bytes("/dev/zero", "a table", 10)
 
 
-class StoppedWriter:
-    """Another process in the middle of writing ``target``."""
-
-    def __init__(self, target: Path) -> None:
-        seen, said = os.pipe()
-        told, self._go_on = os.pipe()
-        self._process = os.fork()
-        if self._process == 0:
-            os.close(self._go_on)
-
-            def stop(descriptor: int) -> None:
-                os.write(said, b"writing")
-                os.read(told, 1)
-
-            os.fsync = stop
-            write_atomically(target, "from the other process")
-            os._exit(0)
-        os.close(told)
-        assert os.read(seen, 7) == b"writing"
-
-    def kill(self) -> None:
-        os.kill(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
-
-    def finish(self) -> None:
-        os.close(self._go_on)
-        assert os.waitpid(self._process, 0)[1] == 0
+def test_a_disk_that_is_full_from_the_start_keeps_what_was_there(folder: Path) -> None:
+    (folder / "file").write_text("old")
+    with full_disk():
+        for name in ("file", "new"):
+            with pytest.raises(TopThetaValueError, match=f"{name}: expected a place where a file can be written, got"):
+                write_atomically(folder / name, "content")
+    assert [path.name for path in folder.iterdir()] == ["file"]
+    assert (folder / "file").read_text() == "old"
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next(folder: Path) -> None:
-    StoppedWriter(folder / "file").kill()
-    assert len(list(folder.iterdir())) == 1
-    write_atomically(folder / "other", "another file is nobody's business")
-    assert len(list(folder.iterdir())) == 2
-    write_atomically(folder / "file", "content")
-    assert sorted(path.name for path in folder.iterdir()) == ["file", "other"]
+def test_a_writer_in_the_middle_does_not_disturb_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_too(descriptor: int) -> None:
+        monkeypatch.undo()
+        write_atomically(folder / "file", "theirs")
 
-
-def test_a_writer_at_work_is_left_alone(folder: Path) -> None:
-    writer = StoppedWriter(folder / "file")
+    monkeypatch.setattr(os, "fsync", write_too)
     write_atomically(folder / "file", "mine")
     assert (folder / "file").read_text() == "mine"
-    writer.finish()
-    assert (folder / "file").read_text() == "from the other process"
-
-
-def test_a_writer_whose_new_file_is_taken_for_an_old_one_takes_another(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The moment between the creation of the file and its lock."""
-    assert _files.fcntl is not None
-    lock, removed = _files.fcntl.flock, []
-
-    def flock(file: Any, operation: int) -> None:
-        if not removed and operation == _files.fcntl.LOCK_EX:
-            removed.extend(folder.glob(".toptheta*"))
-            _files._remove_left_behind(folder / "file")
-        lock(file, operation)
-
-    monkeypatch.setattr(_files.fcntl, "flock", flock)
-    write_atomically(folder / "file", "content")
-    assert len(removed) == 1
-    assert (folder / "file").read_text() == "content"
 
 
 def test_without_locks_it_still_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

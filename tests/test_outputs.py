@@ -80,21 +80,13 @@ def test_writing_replaces_whole_files_and_keeps_links(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "target.json"]
 
 
-def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    check_writable(pipe, "--json")
-    write_atomically(pipe, "text")
-    assert os.read(reader, 10) == b"text"
-    os.close(reader)
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
-def test_devices_are_not_replaced() -> None:
-    check_writable(Path("/dev/null"), "--json")
-    write_atomically(Path("/dev/null"), "text")
-    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/full"])
+def test_devices_are_refused(path: str) -> None:
+    expected = (
+        f"^--json: expected a regular file or the name of a new one, got a device or pipe at {path}; name a file$"
+    )
+    with pytest.raises(TopThetaValueError, match=expected):
+        check_writable(Path(path), "--json")
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

@@ -32,6 +32,15 @@ def shape_text(tensor: Tensor) -> str:
     return str(list(tensor.shape))
 
 
+def check_int(name: str, value: object, least: int | None, most: int | None = None) -> None:
+    """Raise TopThetaTypeError unless ``value`` is an int, TopThetaValueError unless it is in the range."""
+    if type(value) is not int:
+        raise TopThetaTypeError(name, "an int", shown(value))
+    if (least is not None and value < least) or (most is not None and value > most):
+        wanted = f"an int of at least {least}" if most is None else f"an int from {least} to {most}"
+        raise TopThetaValueError(name, wanted, shown(value))
+
+
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in choices:
         raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(value))

@@ -66,28 +66,27 @@ def read_configuration(
 def use_as_defaults(
     context: typer.Context,
     path: Path,
+    fields: Mapping[str, Any],
     converters: Mapping[str, Convert],
     exclude: Collection[str],
-    instead: Mapping[str, str] | None = None,
+    instead: Mapping[str, str],
 ) -> None:
-    """Makes the settings in ``path`` the defaults of the running command: for the callback of an eager option.
+    """Make the settings in ``path`` the defaults of the running command: for the callback of an eager option.
 
     Args:
         context: of the command.
         path: the file.
+        fields: the types by name; see :func:`fields_of`.
         converters: as of :func:`read_configuration`.
-        exclude: parameters that only the command line has.
+        exclude: fields that only the command line has.
         instead: what to write in place of a name that is not a setting.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: as :func:`read_configuration`.
     """
-    callback = context.command.callback
-    assert callback is not None
-    known = fields_of(callback)
-    fields = {name: hint for name, hint in known.items() if name not in exclude}
+    allowed = {name: hint for name, hint in fields.items() if name not in exclude}
     on_command_line = {name: f"give it on the command line: --{name.replace('_', '-')}" for name in exclude}
-    settings = _settings(path, fields, converters, {**on_command_line, **(instead or {})})
+    settings = _settings(path, allowed, converters, {**on_command_line, **instead})
     context.default_map = {**(context.default_map or {}), **{name: value for name, (_, value) in settings.items()}}
     context.meta[_WRITTEN] = {name: where for name, (where, _) in settings.items()}
 

@@ -16,9 +16,11 @@ from .errors import TopThetaTypeError, TopThetaValueError
 
 try:
     import fcntl
-except ImportError:  # not on Windows: nothing is locked there, and so nothing that was left behind is removed
+except ImportError:  # not on Windows: nothing is locked there
     fcntl = None  # type: ignore[assignment]
 
+#: Of the names of files that stand beside a target for a while.
+_PREFIX = ".toptheta-"
 _REMEDIES = {
     errno.ENOSPC: "free some space, or choose another disk",
     errno.EACCES: "choose a place where you may write, or change its permissions",
@@ -30,19 +32,43 @@ _REMEDIES = {
 
 
 def file_error(path: object, expected: str, got: str, remedy: str | None = None) -> TopThetaValueError:
-    """The error for something wrong with the file at ``path``."""
+    """Make the error for something wrong with the file at ``path``."""
     return TopThetaValueError(str(path), expected, got, remedy)
 
 
-def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
-    """Writes a whole file: afterwards ``path`` holds all of ``content`` or, after an error, what it held before.
-
-    The content goes to a file beside the target, which then takes its place. A symbolic link stays and what it
-    points to is replaced; the mode of an existing file stays. Devices and pipes are written directly. What a
-    killed process left of an earlier write of the same file is removed.
+def status(path: str | os.PathLike[str], what: str, argument: str | None = None) -> os.stat_result | None:
+    """Tell what is at ``path``, links followed; None where nothing is.
 
     Args:
-        path: the file.
+        path: of anything.
+        what: what it should be, with its article, for the error messages.
+        argument: what the error names; None: the path.
+
+    Raises:
+        TopThetaTypeError: ``path`` is not a path.
+        TopThetaValueError: it cannot be told, such as inside a folder of somebody else, or of a name that is too long.
+
+    Example:
+        >>> status("no such file", "a table") is None
+        True
+    """
+    source = checked_path(path)
+    try:
+        return source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(argument or path, what, error, "" if argument is None else f" at {path}") from error
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write a whole file: afterwards ``path`` holds all of ``content`` or, after an error, what it held before.
+
+    The content goes to a file beside the target, which then takes its place. A symbolic link stays and what it
+    points to is replaced; the mode of an existing file stays.
+
+    Args:
+        path: the file: a regular one, or the name of a new one.
         content: bytes, or text for UTF-8.
 
     Raises:
@@ -59,15 +85,11 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
     target = checked_path(path)
     data = content.encode() if isinstance(content, str) else content
     with _typed_errors(None, target):
-        if _is_stream(target):
-            with target.open("ab") as stream:
-                stream.write(data)
-        else:
-            _replace(_replaceable(target), data)
+        _replace(_replaceable(target), data)
 
 
 def check_writable(path: str | os.PathLike[str], argument: str | None = None) -> None:
-    """Tries whether `write_atomically` can write a file, without leaving anything behind: before long work for it.
+    """Try whether `write_atomically` can write a file, without leaving anything behind: before long work for it.
 
     Args:
         path: the file.
@@ -82,15 +104,14 @@ def check_writable(path: str | os.PathLike[str], argument: str | None = None) ->
     """
     target = checked_path(path)
     with _typed_errors(argument, target):
-        if not _is_stream(target):
-            file, temporary = _open_beside(_replaceable(target))
-            file.close()
-            temporary.unlink()
+        temporary = _beside(_replaceable(target))
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
 
 
 @contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keeps other processes from the long work for one file: whoever comes second gets an error.
+    """Keep other processes from the long work for one file: whoever comes second gets an error.
 
     It is let go at the end, also of a killed process. On file systems without locks nobody is kept from anything.
 
@@ -104,13 +125,15 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
         >>> with held("results.json"):
         ...     pass
     """
-    target = checked_path(path)
-    if fcntl is None or _is_stream(target):
+    if fcntl is None:
         yield
         return
-    target = Path(os.path.realpath(target))
+    target = checked_path(path)
     with _typed_errors(None, target):
-        lock = target.with_name(_prefix(target) + "held")
+        target = _replaceable(target)
+        # short, whatever the target's own name is
+        name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
+        lock = target.with_name(f"{_PREFIX}{name}-held")
         file = _locked(lock, str(path))
     try:
         yield
@@ -144,6 +167,9 @@ def _typed_errors(argument: str | None, target: Path) -> Iterator[None]:
     name, folder = argument or str(target), os.path.dirname(os.path.realpath(target))
     try:
         yield
+    except _NotAFileError as error:
+        expected, got = "a regular file or the name of a new one", f"{error}{where}"
+        raise TopThetaValueError(name, expected, got, "name a file") from None
     except IsADirectoryError as error:
         raise TopThetaValueError(name, "the name of a file", f"a folder{where}", "add the name of a file") from error
     except OSError as error:
@@ -157,7 +183,7 @@ def _typed_errors(argument: str | None, target: Path) -> Iterator[None]:
 
 
 def read_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
-    """The content of a regular file, opened once, so that it is one file's even while others replace it.
+    """Read a regular file, opened once, so that it is one file's content even while others replace it.
 
     Args:
         path: the file.
@@ -168,27 +194,29 @@ def read_bytes(path: str | os.PathLike[str], what: str, most: int) -> bytes:
         TopThetaTypeError: ``path`` is not a path.
         TopThetaValueError: there is no such file, it is not a regular one, too large or unreadable.
     """
-    source = checked_path(path)
+    # before it is opened: that would wait for the other end of a pipe
+    found = status(path, what)
+    if found is None:
+        raise file_error(path, what, "no such file", "correct the path")
+    if not stat.S_ISREG(found.st_mode):
+        raise file_error(path, what, _kind(found.st_mode), "give the path of a file")
     try:
-        # before it is opened: that would wait for the other end of a pipe
-        mode = source.stat().st_mode
-        if not stat.S_ISREG(mode):
-            got = "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
-            raise file_error(path, what, got, "give the path of a file")
-        with source.open("rb") as file:
+        with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise file_error(path, f"{what} of at most {most} bytes", str(size), "correct the path")
             return file.read(size)
-    except FileNotFoundError as error:
-        raise file_error(path, what, "no such file", "correct the path") from error
     except OSError as error:
-        got = f"a file that cannot be read ({error.strerror or error})"
-        raise file_error(path, what, got, "correct the path or its permissions") from error
+        raise _unreadable(path, what, error) from error
+
+
+def _unreadable(name: object, what: str, error: OSError, where: str = "") -> TopThetaValueError:
+    got = f"one that cannot be read ({error.strerror or error}){where}"
+    return file_error(name, what, got, "correct the path or its permissions")
 
 
 def checked_path(path: Any) -> Path:
-    """``path`` as a Path.
+    """Return ``path`` as a Path.
 
     Raises:
         TopThetaTypeError: it is neither a str nor a path object.
@@ -201,80 +229,47 @@ def checked_path(path: Any) -> Path:
     return Path(text)
 
 
-def _is_stream(path: Path) -> bool:
-    """A device, a pipe, or a name such as /dev/stdout: there is nothing to put in its place."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return False
-    return not stat.S_ISDIR(mode) and (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or path.is_relative_to("/dev"))
+class _NotAFileError(OSError):
+    """Something that a file cannot take the place of."""
+
+
+def _kind(mode: int) -> str:
+    return "a folder" if stat.S_ISDIR(mode) else "a device or pipe"
 
 
 def _replaceable(path: Path) -> Path:
-    """Where ``path`` leads, so that a link stays, if there is a regular file there or none."""
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
+    """Where ``path`` leads, so that a link stays, if there is a regular file there or none.
+
+    Whatever is written, appended to or gone on from passes here: a device would take or give bytes without end.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return Path(os.path.realpath(path))
+    if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, "a folder")
-    if target.exists() and not target.is_file():
-        raise OSError(errno.EINVAL, "something else than a file is there")
-    if target.exists() and not os.access(target, os.W_OK):
+    if not stat.S_ISREG(mode):
+        raise _NotAFileError(_kind(mode))
+    if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "the file is write-protected")
-    return target
+    return Path(os.path.realpath(path))
 
 
 def _replace(target: Path, data: bytes) -> None:
-    before = target.stat() if target.exists() else None
-    _remove_left_behind(target)
-    file, temporary = _open_beside(target)
+    temporary = _beside(target)
     try:
-        with file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
-            if before is not None:
-                _take_over(file.fileno(), before)
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
             os.fsync(file.fileno())
-            if fcntl is None:
-                file.close()
-            # still locked, lest another process takes it for one that was left behind
-            temporary.replace(target)
+        temporary.replace(target)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _take_over(descriptor: int, before: os.stat_result) -> None:
-    """Owner, as far as allowed, and mode of the file that is to be replaced."""
-    with suppress(OSError):
-        os.chown(descriptor, before.st_uid, before.st_gid)
-    os.chmod(descriptor, stat.S_IMODE(before.st_mode))
-
-
-def _prefix(target: Path) -> str:
-    """How the names of temporary files for ``target`` begin; short whatever its own name is."""
-    return f".toptheta-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
-
-
-def _open_beside(target: Path) -> tuple[IO[bytes], Path]:
-    """A new file in the folder of ``target``, open and locked."""
-    while True:
-        temporary = target.with_name(_prefix(target) + uuid.uuid4().hex)
-        file = temporary.open("xb")
-        if fcntl is None:
-            return file, temporary
-        # some network file systems have no locks; nothing is removed there either
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        if temporary.exists():
-            return file, temporary
-        # between the two lines another process took it for one that was left behind
-        file.close()
-
-
-def _remove_left_behind(target: Path) -> None:
-    """Removes temporary files of ``target`` whose writer is gone: the lock of a process ends with it."""
-    if fcntl is None:
-        return
-    for left in target.parent.glob(_prefix(target) + "*"):
-        with suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+def _beside(target: Path) -> Path:
+    """The name of a new file in the folder of ``target``."""
+    return target.with_name(_PREFIX + uuid.uuid4().hex)

@@ -18,12 +18,17 @@ _MARKED = re.compile(r"\A(\*\*|`)(.+)\1\Z")
 
 @dataclass(frozen=True)
 class Table:
-    """A table for the terminal and for a page; cells may be Markdown's bold or code."""
+    """A table for the terminal and for a page; cells may be Markdown's bold or code.
+
+    Attributes:
+        keys: the first so many columns say what a row is of; every part of a folded table has them.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
+    keys: int = 1
 
     def as_rich(self) -> RichTable:
         table = RichTable(title=self.title, box=SIMPLE_HEAD, title_justify="left", caption=self.caption or None,
@@ -35,7 +40,7 @@ class Table:
         return table
 
     def folded(self, width: int) -> list[Table]:
-        """The table in parts that are as wide as ``width`` allows, each with the first column.
+        """Fold the table into parts that are as wide as ``width`` allows, each with the columns that say what a row is.
 
         The first part has the title and the last one the caption.
 
@@ -47,12 +52,14 @@ class Table:
             max(cell_len(_unmarked(cells[place])) for cells in (self.columns, *self.rows)) + _BESIDE
             for place in range(len(self.columns))
         ]
+        keys = range(self.keys)
+        room = width - 1 - sum(widths[: self.keys])
         parts: list[list[int]] = [[]]
-        for place in range(1, len(self.columns)):
-            if parts[-1] and 1 + widths[0] + sum(widths[each] for each in parts[-1]) + widths[place] > width:
+        for place in range(self.keys, len(self.columns)):
+            if parts[-1] and sum(widths[each] for each in parts[-1]) + widths[place] > room:
                 parts.append([])
             parts[-1].append(place)
-        folded = [self._columns([0, *places]) for places in parts]
+        folded = [self._columns([*keys, *places]) for places in parts]
         folded[0] = replace(folded[0], title=self.title)
         folded[-1] = replace(folded[-1], caption=self.caption)
         return folded

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from toptheta_npu import cli
 from toptheta_npu._files import check_writable, write_atomically
-from toptheta_npu.cli.benchmark import choose_shapes, prepare_outputs
+from toptheta_npu.cli.benchmark.command import choose_shapes, prepare_outputs
 from toptheta_npu.timing.report import one_row_a_line
 
 from . import decode

@@ -199,3 +199,13 @@ def test_script_and_config(tmp_path: Path) -> None:
 def test_the_command_line_starts_without_the_benchmark() -> None:
     code = "import sys, toptheta_npu.cli; print([m for m in sys.modules if m.startswith('toptheta_npu.timing')])"
     assert run(program=("-c", code)).stdout.strip() == "[]"
+
+
+def test_tables_fit_into_100_columns(results: tuple[Path, str]) -> None:
+    lines = results[1].splitlines()
+    tables = [line for line in lines if line.startswith(" ") or "p10" in line]
+    assert tables
+    assert max(map(len, tables)) <= 100
+    # every part of the summary says of which shape and cache its rows are
+    heads = [line for line in lines if line.split()[:2] == ["shape", "cache"]]
+    assert len(heads) > 1

@@ -15,8 +15,8 @@ import tempfile
 import time
 import unittest
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,18 +26,18 @@ import yaml
 
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
+from tests.full_disk import full_disk
 from toptheta_npu import cli
 from toptheta_npu._files import held
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.calibration.state import CalibrationState
-from toptheta_npu.cli import calibration_report
-from toptheta_npu.cli.calibration_report import Kept
+from toptheta_npu.cli.calibrate import command
+from toptheta_npu.cli.calibrate import report as calibration_report
+from toptheta_npu.cli.calibrate.report import Kept
 from toptheta_npu.models import model_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
 
-#: The module, which the function in cli/__init__.py hides.
-command = import_module("toptheta_npu.cli.calibrate")
 #: Python sources with enough tokens for some windows.
 BOOKS = Path(unittest.__file__).parent
 OTHER_BOOKS = Path(email.__file__).parent
@@ -414,19 +414,6 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(
     assert re.search(r"--output: expected a disk with \d+ free bytes, got 100 in ", words(capsys.readouterr().err))
 
 
-def test_a_table_that_cannot_be_written_is_kept_elsewhere(
-    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert main(str(model), "--text", "book.txt", *QUICK, "-o", "/dev/full") == 2
-    said = words(capsys.readouterr().err)
-    assert (
-        "expected a place where the table can be written, got No space left on device at /dev/full; the table" in said
-    )
-    (kept,) = folder.glob("toptheta-*/thresholds.theta")
-    assert ThresholdTable.load(kept).k.tolist() == [8]
-
-
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Path, folder: Path) -> None:
     """Ended when the state has been written once: no table is there, and the second run makes that of a single one."""
@@ -567,18 +554,31 @@ def test_the_state_outlives_a_table_that_cannot_be_saved(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ThresholdTable, "save", full_disk(ThresholdTable.save, "thresholds.theta"))
+        patch.setattr(ThresholdTable, "save", without_room(ThresholdTable.save, "thresholds.theta"))
         assert main(str(model), "--text", "book.txt", *QUICK) == 2
-    assert "No space left on device at thresholds.theta; the table is not lost" in words(capsys.readouterr().err)
+    assert "File too large at thresholds.theta; the table is not lost" in words(capsys.readouterr().err)
     assert sorted(path.name for path in folder.glob("thresholds*")) == ["thresholds.theta.partial"]
     (kept,) = folder.glob("toptheta-*/thresholds.theta")
     assert main(str(model), "--text", "book.txt", *QUICK) == 0
     assert kept.read_bytes() == Path("thresholds.theta").read_bytes()
 
 
-def full_disk(save: Callable[[ThresholdTable, Path], None], name: str) -> Callable[[ThresholdTable, Path], None]:
+def test_a_table_that_can_be_written_nowhere_leaves_the_state(
+    model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThresholdTable, "save", without_room(ThresholdTable.save, "thresholds.theta"))
+        assert main(str(model), "--text", "book.txt", *QUICK) == 2
+    expected = "at thresholds.theta; free some space and run the same command again: what it found is kept"
+    assert expected in words(capsys.readouterr().err)
+    assert main(str(model), "--text", "book.txt", *QUICK) == 0
+
+
+def without_room(save: Callable[[ThresholdTable, Path], None], name: str) -> Callable[[ThresholdTable, Path], None]:
     def fail(table: ThresholdTable, path: Path) -> None:
-        save(table, Path("/dev/full") if str(path) == name else path)
+        with full_disk() if str(path) == name else nullcontext():
+            save(table, path)
 
     return fail
 

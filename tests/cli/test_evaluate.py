@@ -18,6 +18,7 @@ import torch
 
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
+from tests.full_disk import full_disk
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.evaluation.results import Results, read_results
 from toptheta_npu.evaluation.tasks.popularity import PopularityMap
@@ -123,6 +124,19 @@ def test_the_results_say_what_they_depend_on_and_nothing_of_this_machine(model: 
     assert str(folder) not in Path("evaluation.jsonl").read_text()
 
 
+def test_into_a_file_it_says_a_line_for_every_window(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(model, *QUICK, "--method", "top-k") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"perplexity: {method}: {window} of 2 windows" for method in ("dense", "top-k, k=8") for window in (1, 2)
+    ]
+    prompts = ("--task", "needle", "--prompts", "9", "--prompt-length", "96", "--k", "8", "--workers", "1")
+    assert main(model, *prompts, "--restart", "--method", "dense") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert (len(lines), lines[-1]) == (20, "needle: dense: 45 of 45 prompts")
+
+
 def test_a_popularity_map_of_the_methods_that_choose(model: Path, folder: Path) -> None:
     assert main(model, *QUICK, "--method", "top-theta", "--method", "top-k", "--popularity", "2:1") == 0
     dense, theta, top_k = results().measurements.values()
@@ -217,6 +231,12 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("--popularity", "2"), "--popularity: expected LAYER:KV_HEAD, two numbers from 0, got '2'; such as 2:0"),
         (("--device", "tpu"), "--device: expected one of cpu, cuda, npu, auto"),
         (("-o", "no/such/folder.jsonl"), "--output: expected a file in an existing folder"),
+        (("--k", "-1"), "--k: expected an int of at least 1, got -1"),
+        (("--workers", "99999"), "the cores that this process may use, got 99999; every worker has a copy of the"),
+        (("--encoding", "idna"), "--encoding: expected an encoding of text, got 'idna'; such as utf-8"),
+        *((("--task", "key-value", "--prompt-length", length), f"--prompt-length: expected {expected}, got {length}")
+          for length, expected in (("0", "an int of at least 1"), ("-5", "an int of at least 1"),
+                                   ("1", "room for a table of 8 pairs"), ("5", "room for a table of 8 pairs"))),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused_with_a_sentence(
@@ -311,6 +331,23 @@ def test_a_full_disk_keeps_finished_points(
         capsys.readouterr().err
     )
     assert len(results().measurements) == 2
+    assert main(model, *QUICK, *METHODS) == 0
+    assert len(results().measurements) == 5
+
+
+@pytest.mark.parametrize("points", [False, True])
+def test_a_disk_that_is_full_from_the_start(
+    points: bool, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without room for the header, or for a point."""
+    assert main(model, *QUICK, *METHODS, "-o", "whole.jsonl") == 0
+    room = len(Path("whole.jsonl").read_bytes().splitlines()[0]) + 20 if points else 0
+    with full_disk(room):
+        assert main(model, *QUICK, *METHODS) == 2
+    said = words(capsys.readouterr().err)
+    assert said.count("error:") == 1
+    assert "File too large" in said
+    assert (folder / "evaluation.jsonl").exists() == points
     assert main(model, *QUICK, *METHODS) == 0
     assert len(results().measurements) == 5
 

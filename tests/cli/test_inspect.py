@@ -41,9 +41,9 @@ def make(**changes: Any) -> ThresholdTable:
 
 
 @pytest.fixture(autouse=True)
-def no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a pipe has none; pytest-xdist names one for its workers."""
-    monkeypatch.delenv("COLUMNS", raising=False)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for whole tables; a pipe has none of its own, and pytest-xdist names one for its workers."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
@@ -95,21 +95,51 @@ def test_thresholds_come_before_the_origin(file: str, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     first = "table.theta: pre_softmax, pooled, k = 8, 32, 3 layers x 2 heads, rows of 9 to 400 keys"
     assert text.splitlines()[0] == first
-    titles = ["theta at k", "k̃, the elements", "R² of the fitted", "Settings and origin", "fingerprint"]
+    titles = ["  fingerprint", "theta at k", "k̃, the elements", "R² of the fitted", "Settings and origin", "  text"]
     assert sorted(titles, key=text.index) == titles
 
 
-def test_a_terminal_of_80_columns_sees_whole_tables(
-    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_ten_lines_of_summary_come_first(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert inspect(file) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:12]]
+    names = ["k", "k̃/k", "row", "size", "layer_k", "placement", "estimator", "discarded", "fingerprint"]
+    assert [line[0] for line in lines if line] == names
+    # 7.5 of the least k of layer 1, which is 40, and 8.25 of 32
+    assert lines[1][1].strip() == f"{7.5 / 40:.2f} to {8.25 / 32:.2f} at k = 32, on calibration rows"
+    assert inspect(file, "--layer", "0", "--k", "8") == 0
+    assert "0.94 to 1.03 at k = 8, on calibration rows" in capsys.readouterr().out
+    assert inspect(file, "--k", "16") == 0
+    assert re.search(r"k̃/k +not in the file at k = 16", capsys.readouterr().out)
+
+
+def test_checksums_are_for_those_who_ask(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {f"text {name}.txt": f"first 9 bytes, sha256 {name * 64}" for name in "abc"}
+    make(provenance={"model": "mine", "seed": "3", **texts, "windows_sha256": "f" * 64}).save(file)
+    assert inspect(file) == 0
+    text = capsys.readouterr().out
+    assert "aaaa" not in text
+    assert "ffff" not in text
+    assert re.search(r"checksums +4, shown by --verbose", text)
+    assert re.search(r"seed +3", text)
+    assert inspect(file, "--verbose") == 0
+    text = "".join(capsys.readouterr().out.split())
+    for part in ("a" * 64, "f" * 64, "llama:" + 60 * "0"):
+        assert part in text
+    assert "checksums" not in text
+
+
+@pytest.mark.parametrize("columns", [80, None])
+def test_a_terminal_of_80_columns_and_a_file_see_whole_tables(
+    columns: int | None, file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert inspect(file) == 0
     whole = capsys.readouterr().out
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("COLUMNS") if columns is None else monkeypatch.setenv("COLUMNS", str(columns))
     for arguments in ([], ["--layer", "0"]):
         assert inspect(file, *arguments) == 0
         text = capsys.readouterr().out
         tables = [line for line in text.splitlines() if line.startswith(" ")]
-        assert max(map(len, tables)) <= 80
+        assert max(map(len, tables)) <= (columns or 100)
     assert inspect(file) == 0
     folded = capsys.readouterr().out
     assert folded.count(" layer ") > whole.count(" layer ")

@@ -12,7 +12,7 @@ import typer
 from tests.cli.command import toptheta
 from tests.cli.test_inspect import make
 from toptheta_npu import cli
-from toptheta_npu.cli.shell import Command
+from toptheta_npu.cli.common.shell import Command
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,11 @@ import pytest
 
 from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
 from toptheta_npu import TopThetaNotImplementedError
+from toptheta_npu.cli.common.devices import check_device
 from toptheta_npu.npu.environment import EMULATOR_VARIABLE
 from toptheta_npu.timing.clocks import EventTimer, is_emulated, make_timer
 from toptheta_npu.timing.contenders import list_contenders
-from toptheta_npu.timing.environment import cache_bytes, check_device, environment, free_bytes
+from toptheta_npu.timing.environment import cache_bytes, environment, free_bytes
 from toptheta_npu.timing.inputs import make_inputs
 from toptheta_npu.timing.measure import compare_one
 from toptheta_npu.timing.shapes import parse_shape

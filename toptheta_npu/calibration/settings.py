@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from .._checks import check_int
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
 from ..thresholds.checks import check_quantile, is_finite_number
@@ -97,15 +98,6 @@ class CalibrationSettings:
         if self.longest <= least:
             remedy = "feed longer rows, or lower k and layer_k"
             raise TopThetaValueError("longest", f"more than {least} (the largest k)", str(self.longest), remedy)
-
-
-def check_int(name: str, value: object, least: int | None, most: int | None = None) -> None:
-    """Raise TopThetaTypeError unless ``value`` is an int, TopThetaValueError unless it is in the range."""
-    if type(value) is not int:
-        raise TopThetaTypeError(name, "an int", shown(value))
-    if (least is not None and value < least) or (most is not None and value > most):
-        wanted = f"an int of at least {least}" if most is None else f"an int from {least} to {most}"
-        raise TopThetaValueError(name, wanted, shown(value))
 
 
 def default_layer_k(num_layers: int) -> Sequence[int]:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from .._checks import check_int
 from .._files import file_error, read_bytes, write_atomically
 from .._sealed import STATE_KEY, Fields, Kind, seal, unseal
 from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError, shortened, shown
 from ..thresholds import ThresholdTable, fingerprint
 from .arrays import take
 from .calibrator import Calibrator
-from .settings import check_int
 
 #: Larger files are not read: 64 GiB, some hundred times what a state for the largest models takes.
 MAX_STATE_BYTES = 2**36

@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .._files import check_writable, write_atomically
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
-from .printing import console as make_console
-from .printing import print_table
+from .common.devices import check_device
+from .common.printing import console as make_console
+from .common.printing import print_table
 
 if TYPE_CHECKING:
     from ..verify.fit import Fit
@@ -68,7 +69,6 @@ def verify(
 
 def _require_npu() -> None:
     """Miss the device, or what it needs, in the words of this command."""
-    from ..timing.environment import check_device
 
     try:
         check_device(_DEVICE)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from .._files import check_writable, file_error, held, read_bytes, write_atomically
 from ..errors import TopThetaValueError, shown
@@ -21,6 +21,7 @@ from .reads import KeptSpread, LayerReads, Reads
 
 SCHEMA = 1
 _MAX_BYTES = 2**31
+_WHAT = "results of toptheta evaluate"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def read_results(path: str | Path) -> Results:
     Raises:
         TopThetaValueError: the file cannot be read or holds something else.
     """
-    return _parsed(path, read_bytes(path, "results of toptheta evaluate", _MAX_BYTES))[0]
+    return _parsed(path, read_bytes(path, _WHAT, _MAX_BYTES))[0]
 
 
 class ResultsFile:
@@ -115,15 +116,12 @@ class ResultsFile:
         self.path = path
         self._header = header
         self._restart = restart
-        self._file: BinaryIO
         self.measurements: dict[Point, Measurement] = {}
 
     def __enter__(self) -> ResultsFile:
         check_writable(self.path, "--output")
         with ExitStack() as stack:
             self._hold(stack)
-            self._open()
-            stack.callback(lambda: self._file.close())
             self._resume()
             self._stack = stack.pop_all()
         return self
@@ -153,9 +151,6 @@ class ResultsFile:
         self.measurements = first | self.measurements
         self._rewrite()
 
-    def _open(self) -> None:
-        self._file = open(self.path, "a+b")  # noqa: SIM115 (closed at the end of the context)
-
     def _hold(self, stack: ExitStack) -> None:
         try:
             stack.enter_context(held(self.path))
@@ -166,20 +161,15 @@ class ResultsFile:
             raise TopThetaValueError("--output", "a file of this run", got, "name another, or wait for it") from error
 
     def _resume(self) -> None:
-        self._file.seek(0)
-        content = b"" if self._restart else self._file.read()
+        content = b"" if self._restart or not self.path.exists() else read_bytes(self.path, _WHAT, _MAX_BYTES)
         if not content.strip():
-            self._file.truncate(0)
-            self._append(_header_line(self._header))
+            self._rewrite()
             return
         found, complete = _parsed(self.path, content)
         self._header = self._joined(found.header)
         self.measurements = dict(found.measurements)
-        self._file.truncate(complete)
-        if self._header != found.header:
-            self._file.close()
+        if self._header != found.header or complete < len(content):
             self._rewrite()
-            self._open()
 
     def _joined(self, found: Header) -> Header:
         """Join the header of what is there with the tasks and tables that are new."""
@@ -199,14 +189,16 @@ class ResultsFile:
         write_atomically(self.path, b"".join(lines))
 
     def _append(self, line: bytes) -> None:
-        end = self._file.seek(0, os.SEEK_END)
-        with _write_errors(self.path):
+        # without a buffer nothing is left that closing would write again
+        with _write_errors(self.path), open(self.path, "ab", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
             try:
-                self._file.write(line)
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
             except OSError:
-                self._file.truncate(end)
+                file.truncate(end)
                 raise
 
 
@@ -237,7 +229,7 @@ def _parsed(path: str | Path, content: bytes) -> tuple[Results, int]:
     complete = content.rfind(b"\n") + 1
     lines = content[:complete].splitlines()
     if not lines:
-        raise file_error(path, "results of toptheta evaluate", "an empty file", "correct the path")
+        raise file_error(path, _WHAT, "an empty file", "correct the path")
     header = _read_header(path, lines[0])
     measurements: dict[Point, Measurement] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -251,15 +243,14 @@ def _parsed(path: str | Path, content: bytes) -> tuple[Results, int]:
 
 
 def _read_header(path: str | Path, line: bytes) -> Header:
-    what = "results of toptheta evaluate"
     try:
         entry = json.loads(line)
         schema = entry.pop("schema")
         if schema == SCHEMA:
             return Header(**entry)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise file_error(path, what, "another file", "correct the path") from error
-    raise file_error(path, f"{what} of schema {SCHEMA}", f"schema {shown(schema)}", "use the version that wrote it")
+        raise file_error(path, _WHAT, "another file", "correct the path") from error
+    raise file_error(path, f"{_WHAT} of schema {SCHEMA}", f"schema {shown(schema)}", "use the version that wrote it")
 
 
 def _measurement(entry: dict[str, Any]) -> Measurement:

@@ -11,6 +11,8 @@ from ..errors import TopThetaValueError
 
 #: Bytes that are read at a time.
 CHUNK = 2**16
+#: Codecs for names and literals; no file of text is written in one.
+_OF_STRINGS = ("idna", "punycode", "unicode-escape", "raw-unicode-escape")
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -32,6 +34,8 @@ def check_encoding(encoding: str) -> str:
     try:
         found = codecs.lookup(encoding)
         "a".encode(encoding)  # refuses codecs such as base64, which are none of text
+        if found.name in _OF_STRINGS:
+            raise LookupError(encoding)
     except (LookupError, ValueError) as error:
         remedy = "such as utf-8, utf-16, latin-1 or cp1252"
         raise TopThetaValueError("--encoding", "an encoding of text", repr(encoding), remedy) from error

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .._files import file_error
+from .._files import file_error, status
 from .decoding import check_encoding, is_binary
 from .sources import DatasetRows, JsonLines, PlainText, Source
 
@@ -58,10 +59,10 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
     for path in paths:
         before = len(found.sources)
         for file, name in _files_of(path, found, field):
-            status = _status(file)
-            if (status.st_dev, status.st_ino) in seen:
+            where = _status(file)
+            if (where.st_dev, where.st_ino) in seen:
                 raise file_error(file, "each text once", "one that was named before", "name it once")
-            seen.add((status.st_dev, status.st_ino))
+            seen.add((where.st_dev, where.st_ino))
             is_json = file.suffix.lower() in _JSON_LINES
             source: Source = JsonLines(file, name, field, encoding) if is_json else PlainText(file, name, encoding)
             found.sources.append(source)
@@ -73,33 +74,31 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
 
 def _files_of(path: Path, found: Sources, field: str) -> Iterator[tuple[Path, str]]:
     """The files of ``path`` and their names for the record; a data set goes to ``found`` at once."""
-    status = _status(path)
-    if os.path.isdir(path):
-        if (path / _SPLITS).is_file() or all((path / name).is_file() for name in _SAVED):
+    found_there = _status(path)
+    if stat.S_ISDIR(found_there.st_mode):
+        if os.path.isfile(path / _SPLITS) or all(os.path.isfile(path / name) for name in _SAVED):
             found.sources.append(DatasetRows(path, _name(path), field))
             return
         for file in _walk(path, ()):
-            if file.stat().st_size == 0 or is_binary(file):
+            if _status(file).st_size == 0 or is_binary(file):
                 found.left_out.append(file)
             else:
                 yield file, f"{_name(path)}/{file.relative_to(path).as_posix()}"
-    elif not path.is_file():
+    elif not stat.S_ISREG(found_there.st_mode):
         remedy = "write its content into a file first, so that it can be read again"
         raise file_error(path, "a file or folder", "a device or pipe", remedy)
-    elif not status.st_size:
+    elif not found_there.st_size:
         raise file_error(path, "a file with text", "an empty one", "leave it out")
     else:
         yield path, _name(path)
 
 
 def _status(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except FileNotFoundError as error:
-        raise file_error(path, "a file or folder with text", "no such file", "correct the path") from error
-    except (OSError, ValueError) as error:
-        got = f"one that cannot be read ({getattr(error, 'strerror', None) or error})"
-        raise file_error(path, "a file or folder with text", got, "correct the path or its permissions") from error
+    what = "a file or folder with text"
+    found = status(path, what)
+    if found is None:
+        raise file_error(path, what, "no such file", "correct the path")
+    return found
 
 
 def _name(path: Path) -> str:
@@ -108,8 +107,8 @@ def _name(path: Path) -> str:
 
 def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
     """Regular files below ``folder``, by name; links are followed unless they lead back."""
-    status = _status(folder)
-    here = (status.st_dev, status.st_ino)
+    where = _status(folder)
+    here = (where.st_dev, where.st_ino)
     if here in above:
         remedy = "remove the link, or name the files one by one"
         raise file_error(folder, "a folder that does not hold itself", f"a link to {folder.resolve()}", remedy)
@@ -121,10 +120,11 @@ def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
-            yield from _walk(entry, (*above, here))
-        elif entry.is_file():
-            yield entry
-        elif entry.is_symlink():
+        if entry.is_symlink() and not os.path.exists(entry):
             remedy = "remove the link, or name the files one by one"
             raise file_error(entry, "a file", f"a link to {os.readlink(entry)}, which leads nowhere", remedy)
+        mode = _status(entry).st_mode
+        if stat.S_ISDIR(mode):
+            yield from _walk(entry, (*above, here))
+        elif stat.S_ISREG(mode):
+            yield entry

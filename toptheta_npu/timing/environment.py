@@ -7,16 +7,13 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import TopThetaValueError
 from .clocks import is_emulated
-from .shapes import DEVICES
 
 _QUERIES = {
     "cuda": ["nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,clocks.max.sm,power.limit,driver_version",
@@ -29,46 +26,6 @@ _CONTAINER_MEMORY = (
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
 _NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not tell
-
-
-def check_device(device: str | None, others: Sequence[str] = ()) -> str:
-    """The device, if it can be used; ``others`` are what a command takes beside devices.
-
-    Raises:
-        TopThetaValueError: none was named, or it is not there; the message says what to type.
-
-    Example:
-        >>> check_device("cpu")
-        'cpu'
-    """
-    if device not in DEVICES:
-        got = "nothing" if device is None else repr(device)
-        raise TopThetaValueError("--device", f"one of {', '.join((*DEVICES, *others))}", got, "such as: --device cpu")
-    if device == "cuda" and not torch.cuda.is_available():
-        built = f"torch {torch.__version__}" + ("" if torch.version.cuda else ", which is built without CUDA")
-        raise TopThetaValueError(
-            "--device", "a CUDA device that torch can use", f"none with {built}",
-            "install a driver and torch for CUDA (https://pytorch.org), or type --device cpu",
-        )  # fmt: skip
-    if device == "npu":
-        _check_npu()
-    return device
-
-
-def _check_npu() -> None:
-    remedy = "see: toptheta doctor; a clone models it without hardware: python -m benchmarks.modelled"
-    if find_spec("torch_npu") is None:
-        raise TopThetaValueError("--device", "torch_npu and an Ascend NPU", "no torch_npu", remedy)
-    try:
-        import torch_npu
-    except (ImportError, OSError) as cause:
-        reason = str(cause).split("\n")[0]
-        raise TopThetaValueError("--device", "torch_npu that can be imported", reason, remedy) from cause
-    if not torch_npu.npu.is_available():
-        raise TopThetaValueError("--device", "an Ascend NPU that torch_npu can use", "none", remedy)
-    from ..npu.backend import NPU_SELECTOR
-
-    NPU_SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
 
 
 def free_bytes(device: str) -> float:

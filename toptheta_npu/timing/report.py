@@ -54,7 +54,7 @@ def summary(results: Sequence[ShapeResult], device: str) -> Table:
             rows.append([cells[column] for column in columns])
     pages = " or ".join(sorted({result.pages for result in results if result.pages}))
     title = "Speed of a decode step" + (f", caches in {pages}" if pages else "")
-    return Table(title, columns, rows, CAPTION + _CAPTIONS[device])
+    return Table(title, columns, rows, CAPTION + _CAPTIONS[device], keys=2)
 
 
 def _caches(result: ShapeResult) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,8 +211,9 @@ def _load_config(source: str | Path) -> Mapping[str, Any]:
     try:
         folder, file = path.is_dir(), path.is_file()
     except (OSError, ValueError) as cause:  # for example a name that is too long
-        raise TopThetaValueError("--config", "a config.json or a folder with one", _brief(str(source))) from cause
-    if folder and not (path / "config.json").is_file():
+        got = f"{_brief(str(source))} ({getattr(cause, 'strerror', None) or cause})"
+        raise TopThetaValueError("--config", "a config.json or a folder with one", got) from cause
+    if folder and not os.path.isfile(path / "config.json"):
         raise TopThetaValueError("--config", "a folder with a config.json", f"{source}, which has none")
     if folder or file:
         return _read_config(path / "config.json" if folder else path)

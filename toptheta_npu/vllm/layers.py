@@ -175,7 +175,7 @@ def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | Non
             "check_weights", "a model from a folder with *.safetensors", str(folder) if folder else "another source",
             remedy,
         )  # fmt: skip
-    from ..models.fingerprint import folder_fingerprint  # brings transformers
+    from ..models.fingerprint.model import folder_fingerprint
 
     found = folder_fingerprint(folder)
     different = differences(found, table.fingerprint)

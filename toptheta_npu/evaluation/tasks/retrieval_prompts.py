@@ -355,7 +355,7 @@ def _facts_that_fit(
     if pairs is not None and pairs < CHOICES:
         raise TopThetaValueError("pairs", f"at least {CHOICES}, one for each choice", str(pairs))
     facts = list(draw_facts(generator, split, pairs or length // 8).items())
-    question = max(_count(tokenizer, table_query(name)) for name, _ in facts)
+    question = max((_count(tokenizer, table_query(name)) for name, _ in facts), default=0)
     room = length - len(leading_tokens(tokenizer)) - _SOURCE_LINE - question
     # the largest number of pairs whose table fits
     sizes = range(len(facts) + 1)

@@ -13,11 +13,10 @@ from typing import Literal
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import check_choice, check_modes
+from ..._checks import check_choice, check_int, check_modes
 from ..._files import check_writable, checked_path
 from ..._warnings import warn_of_sdc_without_vmc
 from ...calibration import Calibrator
-from ...calibration.settings import check_int
 from ...calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
 from ...thresholds import Estimator, Placement

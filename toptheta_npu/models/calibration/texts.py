@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...calibration.settings import check_int
+from ..._checks import check_int
 from ...errors import TopThetaValueError
 from ..hook.architecture import text_config
 from .token_sequences import batches_of, can_be_read_twice, sequences_of

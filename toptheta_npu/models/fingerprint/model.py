@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from ..._files import checked_path
+from ..._files import checked_path, status
 from ...errors import TopThetaTypeError, TopThetaValueError
 from ...thresholds import ThresholdTable
 from ...thresholds.fingerprint import Fingerprint, differences
@@ -67,7 +67,7 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
         True
     """
     path = checked_path(folder)
-    if not (path / "config.json").is_file():
+    if status(path / "config.json", "the configuration of a model") is None:
         got = "no config.json" if path.is_dir() else "no such folder"
         raise TopThetaValueError(str(folder), "the folder of a model", got, "give what save_pretrained wrote to")
     try:

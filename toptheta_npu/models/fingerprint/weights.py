@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -234,7 +235,7 @@ def _canonical(rows: Tensor) -> bytes:
 def _origin_of(model: PreTrainedModel) -> Path:
     """The folder that ``model`` was loaded from, also where it lies in the cache of the Hugging Face Hub."""
     origin = model.name_or_path
-    if origin and Path(origin).is_dir():
+    if origin and os.path.isdir(origin):
         return Path(origin)
     if origin:
         revision = getattr(model.config, "_commit_hash", None)

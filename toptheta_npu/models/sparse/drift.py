@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
-from ..._checks import check_number
-from ...calibration.settings import check_int
+from ..._checks import check_int, check_number
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ...thresholds import ThresholdsAtK, ThresholdTable
 from ..caches.value_mean import DRIFT, CachedLayer, CacheState

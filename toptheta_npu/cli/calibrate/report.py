@@ -12,15 +12,15 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from .._tables import Table
-from ..thresholds import ThresholdExtrapolationWarning
-from . import printing
+from ..._tables import Table
+from ...thresholds import ThresholdExtrapolationWarning
+from ..common import printing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..models import LayerStatistics
-    from ..thresholds import ThresholdTable
+    from ...models import LayerStatistics
+    from ...thresholds import ThresholdTable
 
 #: Off by more, k̃/k is worth a warning.
 MOST_OFF = 0.25
@@ -59,8 +59,8 @@ def judge(
     Args:
         progress: is told how many of the passes are done, one per k and window.
     """
-    from ..models import sparsify
-    from ..models.hook.architecture import sliding_layers
+    from ...models import sparsify
+    from ...models.hook.architecture import sliding_layers
 
     layers = [layer for layer in range(table.num_layers) if layer not in sliding_layers(network)]
     found, done = [], 0

@@ -19,15 +19,15 @@ from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from .._files import write_atomically
-from .._outputs import check_output_folder
-from ..errors import TopThetaValueError
+from ..._files import write_atomically
+from ..._outputs import check_output_folder
+from ...errors import TopThetaValueError
 
 if TYPE_CHECKING:
-    from ..evaluation.comparison import Comparison
-    from ..evaluation.tasks.perplexity import Result
-    from ..evaluation.workers import ModelWorkers
-    from ..thresholds import ThresholdTable
+    from ...evaluation.comparison import Comparison
+    from ...evaluation.tasks.perplexity import Result
+    from ...evaluation.workers import ModelWorkers
+    from ...thresholds import ThresholdTable
 
 FILES = ("results.json", "tradeoff.png")
 LENGTH = 2560
@@ -48,9 +48,9 @@ def demo(
     import matplotlib  # noqa: F401  (missing, it is better missed now than after the comparison)
     import transformers
 
-    from ..assets import load_tiny_llama, load_tiny_llama_thresholds
-    from ..evaluation import comparison, corpus, report
-    from ..evaluation.workers import ModelWorkers
+    from ...assets import load_tiny_llama, load_tiny_llama_thresholds
+    from ...evaluation import comparison, corpus, report
+    from ...evaluation.workers import ModelWorkers
 
     check_output_folder("--output", output, *FILES)
     # the table does not fit into less
@@ -115,7 +115,7 @@ def forecast(console: Console, workers: int, rows: int, windows: int, calibratio
 
 def take_windows(option: str, tokenizer: Any, split: Any, count: int) -> torch.Tensor:
     """Windows of the corpus; asked for too many, the error names the option."""
-    from ..evaluation import corpus
+    from ...evaluation import corpus
 
     try:
         return corpus.token_windows(tokenizer, split, LENGTH, count)
@@ -153,8 +153,8 @@ class Bars:
 
 def calibrate_live(bars: Bars, workers: ModelWorkers, sequences: torch.Tensor, model: Any) -> ThresholdTable:
     """Algorithm 1 at one k, before the user's eyes."""
-    from ..evaluation.comparison import LIVE_K
-    from ..models import calibrate
+    from ...evaluation.comparison import LIVE_K
+    from ...models import calibrate
 
     def progress(done: int) -> None:
         workers.check()
@@ -169,7 +169,7 @@ def calibrate_live(bars: Bars, workers: ModelWorkers, sequences: torch.Tensor, m
 
 def show_as_they_come(console: Console, compared: Comparison) -> None:
     """One line per method."""
-    from ..evaluation.report import change
+    from ...evaluation.report import change
 
     dense: Result | None = None
     for result in compared.finished():
@@ -193,9 +193,9 @@ def submit_continuations(
     workers: ModelWorkers, prompt: torch.Tensor, table: ThresholdTable, new_tokens: int, tokenizer: Any
 ) -> list[Future[Continuation]]:
     """Greedy continuations of one prompt, dense and by thresholds, decoded through the operator."""
-    from ..evaluation.comparison import LIVE_K
-    from ..evaluation.methods.method import DENSER_LAYERS
-    from ..models import sparsify
+    from ...evaluation.comparison import LIVE_K
+    from ...evaluation.methods.method import DENSER_LAYERS
+    from ...models import sparsify
 
     options = {"max_new_tokens": new_tokens, "do_sample": False, "pad_token_id": tokenizer.pad_token_id}
 
@@ -220,7 +220,7 @@ def show_side_by_side(
     console: Console, tokenizer: Any, prompt: torch.Tensor, dense: Continuation, sparse: Continuation
 ) -> None:
     """Both continuations, and how far they agree."""
-    from ..evaluation.comparison import LIVE_K
+    from ...evaluation.comparison import LIVE_K
 
     titles = (
         f"dense: {len(prompt)} V rows and more per step",

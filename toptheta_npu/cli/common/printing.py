@@ -1,4 +1,4 @@
-"""Tables and sentences that are as wide as the terminal; where there is none, nothing is broken into lines."""
+"""Tables and sentences as wide as the terminal; where there is none, sentences are not broken into lines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 
-from .._tables import Table
+from ..._tables import Table
 
 _WIDEST = 10_000
+#: Columns that a table has at most in a pipe or file, which have no width of their own.
+_WITHOUT_TERMINAL = 100
 
 
 def console(quiet: bool = False, width: int | None = None) -> Console:
@@ -20,17 +23,18 @@ def console(quiet: bool = False, width: int | None = None) -> Console:
 
 
 def print_table(target: Console, table: Table) -> None:
-    """Title, table and caption; of a table that is wider than the terminal one part below the other."""
-    # a pipe has no width; whoever names one means it
-    width = target.width if target.is_terminal or "COLUMNS" in os.environ else _WIDEST
+    """Print title, table and caption; of a table that is wider than the terminal one part below the other."""
+    # whoever names a width means it
+    width = target.width if target.is_terminal or "COLUMNS" in os.environ else _WITHOUT_TERMINAL
     if table.title:
-        target.print(escape(table.title))
-    # rich would cut off a column that is still wider
-    wide = console(target.quiet, _WIDEST)
+        target.print(escape(table.title), soft_wrap=True)
     for part in table.folded(width):
-        wide.print(replace(part, title="", caption="").as_rich())
+        shown = replace(part, title="", caption="").as_rich()
+        # rich would cut off a column that is still wider
+        shown.width = Measurement.get(target, target.options.update_width(_WIDEST), shown).maximum
+        target.print(shown, soft_wrap=True)
     if table.caption:
-        target.print(escape(table.caption))
+        target.print(escape(table.caption), soft_wrap=False, width=width)
 
 
 def covered(ks: Sequence[int], least: int) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..errors import TopThetaValueError, shown
+from ...errors import TopThetaValueError, shown
 
 _REMEDY = "such as 0:512,1:512 for two layers, or a number for every layer"
 

@@ -34,6 +34,10 @@ class _Left(TimeRemainingColumn):
         return Text() if task.time_remaining is None else Text("left: ").append_text(super().render(task))
 
 
+#: Lines in place of a bar for one piece of work, at most.
+_MOST_LINES = 20
+
+
 class Bars:
     """One progress bar after the other, which leave nothing behind; where there is no terminal, none."""
 
@@ -41,6 +45,7 @@ class Bars:
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), _Done(), TimeElapsedColumn(), _Left())
         self._bars = Progress(*columns, console=console, transient=True, disable=not (wanted and console.is_terminal))
+        self._console = console
         self._task: TaskID | None = None
 
     def __enter__(self) -> Bars:
@@ -49,6 +54,12 @@ class Bars:
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
+
+    def line(self, name: str, done: int, total: int, unit: str) -> None:
+        """Say in a line, where there is no terminal for a bar, how much of a piece of work is done."""
+        if not self._console.is_terminal and done * _MOST_LINES // total > (done - 1) * _MOST_LINES // total:
+            text = f"{name}: {done} of {total} {unit}"
+            self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def add(self, name: str, total: int | None) -> Callable[[int], None]:
         """A new bar in the place of the last, and what sets it."""

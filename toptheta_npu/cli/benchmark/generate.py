@@ -10,13 +10,14 @@ import torch
 import typer
 from rich.console import Console
 
-from .._checks import PLACEMENTS, check_choice
-from .._files import check_writable, write_atomically
-from ..errors import TopThetaValueError
-from .benchmark import MOST_ROUNDS
+from ..._checks import PLACEMENTS, check_choice
+from ..._files import check_writable, write_atomically
+from ...errors import TopThetaValueError
+from ..common.devices import check_device
+from .command import MOST_ROUNDS
 
 if TYPE_CHECKING:
-    from ..thresholds import Placement, ThresholdTable
+    from ...thresholds import Placement, ThresholdTable
 
 
 def benchmark_generate(
@@ -35,11 +36,10 @@ def benchmark_generate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
     """Measure tokens per second of generate(), dense and sparse in turns, as a slope, so that the prefill cancels."""
-    from ..evaluation.corpus import token_windows
-    from ..timing import end_to_end
-    from ..timing.clocks import make_timer
-    from ..timing.environment import check_device
-    from ..timing.shapes import DTYPES
+    from ...evaluation.corpus import token_windows
+    from ...timing import end_to_end
+    from ...timing.clocks import make_timer
+    from ...timing.shapes import DTYPES
 
     device = check_device(device)
     make_timer(device)  # refuses an emulated one
@@ -73,7 +73,7 @@ def _load(
     model: str | None, thresholds: Path | None, placement: str, dtype: torch.dtype, device: str
 ) -> tuple[Any, Any, ThresholdTable]:
     if model is None:
-        from ..assets import load_tiny_llama, load_tiny_llama_thresholds
+        from ...assets import load_tiny_llama, load_tiny_llama_thresholds
 
         if thresholds is not None:
             raise TopThetaValueError("--thresholds", "the model they belong to", "no --model", "give both or neither")
@@ -84,7 +84,7 @@ def _load(
         raise TopThetaValueError(
             "--thresholds", "a file for --model", "none", "calibrate it: toptheta calibrate MODEL --text FILE"
         )
-    from ..thresholds import ThresholdTable
+    from ...thresholds import ThresholdTable
 
     table = ThresholdTable.load(thresholds)
     return *_load_transformers(model, dtype, device), table

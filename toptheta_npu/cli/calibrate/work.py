@@ -5,25 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-import typer
-from rich.console import Console
-from rich.markup import escape
 
-from .._files import held
-from ..calibration.state import OWN_STATE
-from ..errors import TopThetaValueError, shown
+from ...calibration.state import OWN_STATE
+from ...errors import TopThetaValueError, shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..calibration.state import Part
-    from ..thresholds import ThresholdTable
+    from ...calibration.state import Part
+    from ...thresholds import ThresholdTable
 
 _BACKENDS = {"cuda": "nccl", "npu": "hccl"}
 
@@ -38,7 +34,7 @@ def parse_shard(text: str) -> Part:
         >>> parse_shard("0/4")
         Part(index=0, count=4)
     """
-    from ..calibration.state import Part
+    from ...calibration.state import Part
 
     pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if pair is None or int(pair[1]) >= int(pair[2]):
@@ -57,36 +53,14 @@ def shard_file(output: Path, part: Part) -> Path:
     return output.with_name(f"{output.name}.shard-{part.index}-of-{part.count}")
 
 
-def state_file(output: Path) -> Path | None:
-    """Where the state of the calibration of ``output`` is kept; None beside a device or pipe."""
-    if output.is_relative_to("/dev") or (output.exists() and not output.is_file()):
-        return None
+def state_file(output: Path) -> Path:
+    """Where the state of the calibration of ``output`` is kept."""
     return output.with_name(f"{output.name}.partial")
 
 
 @contextmanager
-def interruptible(console: Console, state: Path | None) -> Iterator[None]:
-    """An interrupt from the keyboard says how to go on, and exits with 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if state is not None and state.exists():
-            console.print(f"interrupted: the same command goes on from {escape(str(state))}.", soft_wrap=True)
-        else:
-            console.print("interrupted: nothing was kept.")
-        raise typer.Exit(130) from None
-
-
-@contextmanager
-def alone(state: Path | None) -> Iterator[None]:
-    """Of several commands for the same file of a state, one works."""
-    with nullcontext() if state is None else held(state):
-        yield
-
-
-@contextmanager
-def resumable(state: Path | None) -> Iterator[None]:
-    """What is wrong with the file of a state, that ``--restart`` mends is said with it."""
+def resumable(state: Path) -> Iterator[None]:
+    """Say of what is wrong with the file of a state that ``--restart`` mends it."""
     try:
         yield
     except TopThetaValueError as error:
@@ -138,11 +112,9 @@ class Ranks:
         finally:
             dist.destroy_process_group()
 
-    def calibrate(
-        self, model: PreTrainedModel, state: Path | None, every: int, options: Mapping[str, Any]
-    ) -> ThresholdTable:
+    def calibrate(self, model: PreTrainedModel, state: Path, every: int, options: Mapping[str, Any]) -> ThresholdTable:
         """The table, the same in all ranks."""
-        from ..models import calibrate, calibrate_distributed
+        from ...models import calibrate, calibrate_distributed
 
         function = calibrate if self.count == 1 else calibrate_distributed
         return function(model, checkpoint=state, checkpoint_every=every, **options)

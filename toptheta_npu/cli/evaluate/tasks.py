@@ -10,30 +10,22 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from ..calibration.settings import check_int
-from ..errors import TopThetaValueError, nearest, shown
-from ..texts import Conventions, Source, collect_windows, find_sources, read_before, was_read
-from ..thresholds.kinds import MAX_LENGTH
-from .loading import Candidate
+from ...errors import TopThetaValueError, nearest, shown
+from ...thresholds.kinds import MAX_LENGTH
+from ..common.model import Candidate
+from .options import Options
+from .texts import PERPLEXITY, Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..evaluation.measurement import Task
-    from ..evaluation.tasks.retrieval_prompts import Kind
-    from ..thresholds import ThresholdTable
-    from .evaluate import Options
+    from ...evaluation.measurement import Task
+    from ...evaluation.tasks.retrieval_prompts import Kind
+    from ...thresholds import ThresholdTable
 
-PERPLEXITY = "perplexity"
 #: Task names and the kinds of prompts.
 RETRIEVAL: Mapping[str, Kind] = {"key-value": "key_value", "needle": "needle"}
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
-#: Windows kept from the scored ones, for methods that calibrate by themselves.
-SPARE_WINDOWS = 2
-_MOST_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 #: Of a window, predicted by default.
 _POSITIONS = 512
 #: Which tasks an option concerns that has a default.
@@ -51,93 +43,16 @@ class PlannedTask:
     Attributes:
         settings: for the header of the results.
         samples: how many there are.
+        unit: what the samples are.
         longest: the most keys that a row has.
         make: the task, once there is a model.
     """
 
     settings: Mapping[str, Any]
     samples: int
+    unit: str
     longest: int
     make: Callable[[PreTrainedModel], Task]
-
-
-class Texts:
-    """Windows of text, read once for all tasks: to score, and spare ones."""
-
-    def __init__(self, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> None:
-        self._options = options
-        self._candidate = candidate
-        self._tables = tables
-        self._sources: list[Source] = []
-        default = _EMBEDDED_LENGTH if options.model is None else _MOST_LENGTH
-        calibrated = [int(table.lengths[-1]) for table in tables.values()]
-        self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
-        self._windows: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def scored(self) -> Tensor:
-        """int64 [W, T]."""
-        return self._read()[0]
-
-    @property
-    def spare(self) -> Tensor:
-        """int64 [2, T]; none of them is scored."""
-        return self._read()[1]
-
-    def spare_settings(self) -> dict[str, Any]:
-        """What the spare windows are, for methods that calibrate on them."""
-        return {"length": self.length, "windows_sha256": _digest(self.spare)}
-
-    def notes(self) -> list[str]:
-        """A sentence for each table that was calibrated on text that is scored."""
-        if PERPLEXITY not in self._options.task:
-            return []
-        known = {name: read_before(self._sources, table.provenance.values()) for name, table in self._tables.items()}
-        return [
-            f"{table} was calibrated on {', '.join(names)}, which is scored here; name text that is new to it."
-            for table, names in known.items()
-            if names
-        ]
-
-    def settings(self) -> dict[str, Any]:
-        """What the windows are, without a path of this machine."""
-        digest = _digest(self.scored)
-        names = [path.name for path in self._options.text] or ["Python library"]
-        return {"text": names, "length": self.length, "windows": len(self.scored), "windows_sha256": digest}
-
-    def _read(self) -> tuple[Tensor, Tensor]:
-        if self._windows is None:
-            self._windows = self._library() if not self._options.text else self._named()
-        return self._windows
-
-    def _library(self) -> tuple[Tensor, Tensor]:
-        from ..evaluation import corpus
-
-        if self._options.model is not None:
-            expected = "files or folders with text to score"
-            raise TopThetaValueError("--text", expected, "none", "such as: --text book.txt")
-        tokenizer = self._candidate.tokenizer
-        return (
-            corpus.token_windows(tokenizer, "evaluation", self.length, self._options.windows),
-            corpus.token_windows(tokenizer, "calibration", self.length, SPARE_WINDOWS),
-        )
-
-    def _named(self) -> tuple[Tensor, Tensor]:
-        found = find_sources(self._options.text, self._options.field, self._options.encoding)
-        wanted = self._options.windows + SPARE_WINDOWS
-        conventions = Conventions.of(self._candidate.tokenizer)
-        windows = collect_windows(found.sources, conventions, self.length, wanted)
-        if len(windows) < wanted:
-            expected = f"text for {wanted} windows of {self.length} tokens, {SPARE_WINDOWS} of them spare"
-            remedy = "name more text, or lower --windows or --length"
-            raise TopThetaValueError("--text", expected, f"{len(windows)} windows", remedy)
-        self._sources = [source for source in found.sources if was_read(source)]
-        every = torch.stack([windows[place] for place in range(wanted)])
-        return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]
-
-
-def _digest(windows: Tensor) -> str:
-    return hashlib.sha256(windows.numpy().astype("<i4").tobytes()).hexdigest()
 
 
 def plan_tasks(
@@ -202,7 +117,7 @@ def check_spare_length(texts: Texts, tasks: Mapping[str, PlannedTask], method: s
 
 
 def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> PlannedTask:
-    from ..evaluation.tasks.perplexity import PerplexityTask, check_positions
+    from ...evaluation.tasks.perplexity import PerplexityTask, check_positions
 
     positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
     check_positions(positions, texts.length)
@@ -212,13 +127,12 @@ def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> Planned
     def make(model: PreTrainedModel) -> Task:
         return PerplexityTask(model, windows, positions, place)
 
-    return PlannedTask(
-        texts.settings() | {"positions": positions, "popularity": options.popularity}, len(windows), texts.length, make
-    )
+    settings = texts.settings() | {"positions": positions, "popularity": options.popularity}
+    return PlannedTask(settings, len(windows), "windows", texts.length, make)
 
 
 def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
-    from ..models.hook.architecture import num_key_value_heads, num_layers, sliding_layers
+    from ...models.hook.architecture import num_key_value_heads, num_layers, sliding_layers
 
     pair = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if pair is None:
@@ -232,13 +146,18 @@ def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:
-    from ..evaluation.tasks.retrieval import RetrievalTask, prompts_of
-    from ..evaluation.tasks.retrieval_prompts import choice_tokens
+    from ...evaluation.tasks.retrieval import RetrievalTask, prompts_of
+    from ...evaluation.tasks.retrieval_prompts import choice_tokens
 
     lengths = sorted(set(options.prompt_length)) or _default_prompt_lengths(candidate, tables)
     seeds = range(options.seed, options.seed + options.prompts)
     # one of each length, to know before the weights are loaded whether they can be made
-    first = list(prompts_of(candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS[:1], seeds[:1]))
+    try:
+        first = list(prompts_of(candidate.tokenizer, RETRIEVAL[name], lengths, _DEPTHS[:1], seeds[:1]))
+    except TopThetaValueError as error:
+        if error.argument != "length":
+            raise
+        raise TopThetaValueError("--prompt-length", error.expected, error.got, "ask for longer prompts") from error
     answers = [len(tokens) for prompt in first for tokens in choice_tokens(candidate.tokenizer, prompt)]
     longest = max(lengths) + max(answers)
     if longest > (candidate.longest or MAX_LENGTH):
@@ -256,7 +175,7 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
         "lengths": lengths, "depths": _DEPTHS, "prompts": options.prompts, "seed": options.seed,
         "first_prompts_sha256": digest,
     }  # fmt: skip
-    return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), longest, make)
+    return PlannedTask(settings, len(lengths) * len(_DEPTHS) * len(seeds), "prompts", longest, make)
 
 
 def _checked_language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
@@ -272,7 +191,7 @@ def _checked_language_task(name: str, options: Options, candidate: Candidate) ->
 
 
 def _language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
-    from ..evaluation.tasks.language import LmEvalTask
+    from ...evaluation.tasks.language import LmEvalTask
 
     task = LmEvalTask(
         name, candidate.tokenizer, limit=options.limit, num_fewshot=options.num_fewshot,
@@ -280,23 +199,14 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
         confirm_run_unsafe_code=options.confirm_run_unsafe_code,
     )  # fmt: skip
     settings = {"requests_sha256": task.digest, "lm_eval": version("lm_eval")}
-    return PlannedTask(settings, task.samples, min(task.longest, candidate.longest or MAX_LENGTH), lambda model: task)
+    longest = min(task.longest, candidate.longest or MAX_LENGTH)
+    return PlannedTask(settings, task.samples, "requests", longest, lambda model: task)
 
 
 def _lengths_of_task(options: Options) -> dict[str, Any]:
     """What the tasks of this package and those of RULER call the lengths of their prompts."""
     lengths = options.prompt_length
     return {"lengths": lengths, "max_seq_lengths": lengths} if lengths else {}
-
-
-def _window_length(length: int | None, longest: int | None, default: int) -> int:
-    most = longest or MAX_LENGTH
-    wanted = min(default, most) if length is None else length
-    check_int("--length", wanted, 4)
-    if wanted > most:
-        expected = f"at most {most} tokens, for which the model has positions"
-        raise TopThetaValueError("--length", expected, str(wanted), f"use --length {most}")
-    return wanted
 
 
 def _default_prompt_lengths(candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> list[int]:

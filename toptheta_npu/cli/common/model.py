@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._checks import check_choice
-from ..errors import TopThetaError, TopThetaValueError
+from ..._files import status
+from ...errors import TopThetaError, TopThetaValueError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-DEVICES = ("cpu", "cuda", "npu", "auto")
 
 _FOLDER = "give the folder that save_pretrained wrote"
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "*.bin.index.json")
@@ -64,17 +63,17 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
     folder = Path(model).expanduser()
     if _is_path(model):
         _check_folder(folder)
-    where = str(folder) if folder.is_dir() else model
+    where = str(folder) if os.path.isdir(folder) else model
     config = _found(where, "configuration", AutoConfig.from_pretrained, trust_remote_code)
     skeleton = _skeleton(model, config, trust_remote_code)
     tokenizer = _found(where, "tokenizer", AutoTokenizer.from_pretrained, trust_remote_code)
-    name = folder.resolve().name if folder.is_dir() else model
+    name = folder.resolve().name if os.path.isdir(folder) else model
     return Candidate(name, where, config, skeleton, tokenizer, trust_remote_code)
 
 
 def look_at(model: str | None, trust_remote_code: bool) -> Candidate:
     """`look_at_model`, and without a model the embedded one."""
-    from ..assets import TINY_LLAMA
+    from ...assets import TINY_LLAMA
 
     return look_at_model(str(TINY_LLAMA), False) if model is None else look_at_model(model, trust_remote_code)
 
@@ -106,41 +105,18 @@ def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedMod
     return network.eval()  # type: ignore[return-value]
 
 
-def choose_device(device: str | None) -> str:
-    """The device to run on; None: the first CUDA device, NPU or CPU that is there.
-
-    Raises:
-        TopThetaValueError: it is not there, or accelerate is not.
-
-    Example:
-        >>> choose_device("cpu")
-        'cpu'
-    """
-    from ..timing.environment import check_device
-
-    if device is not None:
-        check_choice("--device", device, DEVICES)
-        if device != "auto":
-            return check_device(device)
-        if find_spec("accelerate") is None:
-            expected = "accelerate, which spreads the layers over the devices"
-            raise TopThetaValueError("--device", expected, "no such package", "pip install 'toptheta_npu[hf]'")
-        return device
-    if torch.cuda.is_available():
-        return "cuda"
-    return "npu" if hasattr(torch, "npu") and torch.npu.is_available() else "cpu"
-
-
 def _is_path(model: str) -> bool:
     """Whether a name can only be one of a folder: it is there, or the Hub has no such names."""
     return os.path.exists(os.path.expanduser(model)) or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        got = f"{folder}, a file" if folder.exists() else f"{folder}, which is not there"
-        raise TopThetaValueError("MODEL", "the folder of a model, or its name on the Hub", got, "correct the path")
-    if not (folder / "config.json").is_file():
+    what = "the folder of a model, or its name on the Hub"
+    found = status(folder, what, "MODEL")
+    if found is None or not stat.S_ISDIR(found.st_mode):
+        got = f"{folder}, which is not there" if found is None else f"{folder}, a file"
+        raise TopThetaValueError("MODEL", what, got, "correct the path")
+    if status(folder / "config.json", "a configuration", "MODEL") is None:
         raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", _FOLDER)
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         got = f"{folder} without model.safetensors or pytorch_model.bin"
@@ -188,7 +164,7 @@ def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedMod
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    from ..models.hook.attach import check_model
+    from ...models.hook.attach import check_model
 
     remote = trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not remote:

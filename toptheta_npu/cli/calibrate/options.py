@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from .._checks import PLACEMENTS, check_choice
-from ..calibration.settings import CalibrationSettings, check_int, default_layer_k
-from ..errors import TopThetaValueError, shown
-from ..thresholds.kinds import ESTIMATORS, MAX_LENGTH
-from .layer_k import layer_k_of
-from .loading import Candidate
+import typer
+
+from ..._checks import PLACEMENTS, check_choice, check_int
+from ...calibration.settings import CalibrationSettings, default_layer_k
+from ...errors import TopThetaValueError, shown
+from ...thresholds.kinds import ESTIMATORS, MAX_LENGTH
+from ..common.layer_k import layer_k_of
+from ..common.model import Candidate
 
 if TYPE_CHECKING:
-    from ..thresholds import Estimator, Placement
+    from ...thresholds import Estimator, Placement
 
 #: The three k of a table when none is asked for, where the windows are long enough.
 DEFAULT_K = (64, 128, 256)
@@ -31,31 +34,65 @@ _NUMBERS = 4
 class Options:
     """The options of the command, as they were given; None: not at all."""
 
-    model: str | None
-    text: list[Path]
-    evaluation: list[Path]
-    field: str
-    encoding: str
-    length: int | None
-    sequences: str | None
-    output: Path
-    force: bool
-    checkpoint_every: int
-    restart: bool
-    shards: str | None
-    k: list[int]
-    layer_k: str | None
-    placement: str
-    estimator: str
-    alpha: float
-    quantile: float | None
-    row_fraction: float
-    decode_tokens: int
-    top_k_at_calibration: bool | None
-    seed: int
-    dtype: str | None
-    device: str | None
-    trust_remote_code: bool
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
+        ),
+    ] = None
+    text: Annotated[
+        list[Path],
+        typer.Option(help="Text file, .jsonl file, folder of them, or data set saved by datasets; may be given again."),
+    ] = dataclasses.field(default_factory=list)
+    output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta")
+    force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False
+    evaluation: Annotated[
+        list[Path],
+        typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
+    ] = dataclasses.field(default_factory=list)
+    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
+    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8"
+    length: Annotated[
+        int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
+    ] = None
+    sequences: Annotated[str | None, typer.Option(help="Windows, or all. Default: 64; embedded 16.")] = None
+    k: Annotated[
+        list[int],
+        typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
+    ] = dataclasses.field(default_factory=list)
+    layer_k: Annotated[
+        str | None,
+        typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
+    ] = None
+    placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax"
+    estimator: Annotated[
+        str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")
+    ] = "pooled"
+    alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1
+    quantile: Annotated[
+        float | None, typer.Option(help="Share of the rows that keep at most k (estimator quantile), such as 0.9.")
+    ] = None
+    row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25
+    decode_tokens: Annotated[int, typer.Option(help="Tokens to generate after each window, also looked at.")] = 0
+    top_k_at_calibration: Annotated[
+        bool | None,
+        typer.Option(
+            "--top-k-at-calibration/--dense-at-calibration",
+            help="What later layers see. Default: top-k with one k and algorithm1.",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
+    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
+    ] = None
+    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16
+    restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
+    shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +116,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     Raises:
         TopThetaTypeError, TopThetaValueError: they do not fit each other or the model.
     """
-    from ..models.hook.architecture import num_heads, num_layers, sliding_layers
+    from ...models.hook.architecture import num_heads, num_layers, sliding_layers
 
     for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS)):
         check_choice(f"--{name}", getattr(options, name), choices)
@@ -124,14 +161,18 @@ def window_length(length: int | None, decode_tokens: int, longest: int | None, d
         >>> window_length(None, 0, 2048, 4096)
         2048
     """
-    most = MAX_LENGTH if longest is None else longest - decode_tokens
+    longest = MAX_LENGTH if longest is None else longest
+    most = longest - decode_tokens
+    if most < 2:
+        expected = f"at most {longest - 2}, which leaves 2 of {longest} positions for a window"
+        raise TopThetaValueError("--decode-tokens", expected, str(decode_tokens))
     if length is None:
-        length = min(default, max(most, 2))
+        length = min(default, most)
     check_int("--length", length, 2)
     if length > most:
         got = f"{length}" + (f" with --decode-tokens {decode_tokens}" if decode_tokens else "")
         expected = f"at most {most} tokens, for which the model has positions"
-        raise TopThetaValueError("--length", expected, got, f"use --length {max(most, 2)}")
+        raise TopThetaValueError("--length", expected, got, f"use --length {most}")
     return length
 
 

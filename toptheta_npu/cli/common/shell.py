@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from typer.core import TyperCommand
 
-from .._configuration import written_in
-from ..errors import TopThetaArgumentError, TopThetaBackendError
+from ..._configuration import written_in
+from ...errors import TopThetaArgumentError, TopThetaBackendError
 
 Error = TypeVar("Error", bound=TopThetaArgumentError)
 
@@ -37,6 +39,19 @@ class Command(TyperCommand):
         except KeyboardInterrupt:
             Console(stderr=True).print("interrupted.")
             raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def interruptible(console: Console, state: Path) -> Iterator[None]:
+    """Say at an interrupt from the keyboard how to go on from ``state``, and exit."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if state.exists():
+            console.print(f"interrupted: the same command goes on from {escape(str(state))}.", soft_wrap=True)
+        else:
+            console.print("interrupted: nothing was kept.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 #: What makes the work of a command smaller, where it has such an option.

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._checks import PLACEMENTS, check_choice
-from .._files import file_error
-from ..errors import TopThetaValueError
-from . import printing
-from .layer_k import read_layer_k
-from .table_file import check_output
+from ..._checks import PLACEMENTS, check_choice
+from ..._files import file_error, status
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.layer_k import read_layer_k
+from ..common.table_file import check_output
 
 if TYPE_CHECKING:
-    from ..thresholds import ThresholdTable
+    from ...thresholds import ThresholdTable
 
 #: What a source is, by its form.
 _SOURCES = {"theta": "a threshold table", "th": "a th.txt file", "csv": "a csv file"}
@@ -56,11 +56,11 @@ def convert(
 
     th.txt and csv hold one k and do not say which model they are of; csv does not say the k either.
     """
-    from ..thresholds.summary import in_words
+    from ...thresholds.summary import in_words
 
     read_as = _form("--from", source_form, source, tuple(_SOURCES))
     write_as = _form("--to", output_form, output, tuple(_SUFFIXES))
-    if not source.exists():
+    if status(source, _SOURCES[read_as]) is None:
         raise file_error(source, _SOURCES[read_as], "no such file", "correct the path")
     check_output(output, force)
     if sdc is not None and write_as in ("th", "csv"):
@@ -96,7 +96,7 @@ def _form(option: str, form: str | None, path: Path, choices: tuple[str, ...]) -
 
 
 def _load(source: Path, **of_imports: Any) -> ThresholdTable:
-    from ..thresholds import ThresholdTable
+    from ...thresholds import ThresholdTable
 
     for name, value in of_imports.items():
         if value is not None:
@@ -109,7 +109,7 @@ def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTab
     """The table with the fingerprint of the model in ``folder``."""
     from transformers import AutoConfig
 
-    from ..models.fingerprint.model import folder_fingerprint
+    from ...models.fingerprint.model import folder_fingerprint
 
     fingerprint = folder_fingerprint(folder)
     config = AutoConfig.from_pretrained(folder).get_text_config()
@@ -124,7 +124,7 @@ def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTab
 
 def _read(source: Path, form: str, k: int | None, layer_k: str | None, origin: dict[str, Any]) -> ThresholdTable:
     """The thresholds of a th.txt or csv, of no model yet."""
-    from ..thresholds import ThresholdTable
+    from ...thresholds import ThresholdTable
 
     if "placement" in origin:
         check_choice("--placement", origin["placement"], PLACEMENTS)

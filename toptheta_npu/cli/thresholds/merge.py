@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._tables import Table
-from ..errors import TopThetaValueError
-from . import printing
-from .table_file import check_output
+from ..._files import status
+from ..._tables import Table
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.table_file import check_output
 
 if TYPE_CHECKING:
-    from ..calibration.shards import MergedPart
+    from ...calibration.shards import MergedPart
 
 
 def merge(
@@ -25,11 +27,13 @@ def merge(
 
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
-    from ..calibration.shards import merged_files
-    from ..thresholds.summary import in_words
+    from ...calibration.shards import merged_files
+    from ...thresholds.summary import in_words
 
+    there = status(output, "a file", "--output")
     for shard in shards:
-        if output.exists() and shard.exists() and output.samefile(shard):
+        found = status(shard, "a shard of a calibration")
+        if there and found and os.path.samestat(there, found):
             raise TopThetaValueError("--output", "a file of its own", f"the shard {shard}", "name another file")
     check_output(output, force)
     merger = merged_files(shards)

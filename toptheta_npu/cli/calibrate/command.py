@@ -7,108 +7,42 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._checks import check_choice
-from .._configuration import as_yaml, use_as_defaults
-from .._files import check_writable
-from ..errors import TopThetaValueError
-from . import calibration_options as asked
-from . import printing
-from .bars import Bars
-from .calibration_work import Ranks, alone, interruptible, noted, parse_shard, resumable, shard_file, state_file
-from .loading import DTYPES, Candidate, choose_device, default_dtype, load_weights, look_at
-from .table_file import check_output
+from ..._checks import check_choice
+from ..._configuration import as_yaml
+from ..._files import check_writable, held
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.devices import choose_device
+from ..common.model import DTYPES, Candidate, default_dtype, load_weights, look_at
+from ..common.options import Settings
+from ..common.options import command as make_command
+from ..common.progress import Bars
+from ..common.shell import interruptible
+from ..common.table_file import check_output
+from . import options as asked
+from .work import Ranks, noted, parse_shard, resumable, shard_file, state_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..calibration.state import Part
-    from ..thresholds import ThresholdTable
-    from .calibration_texts import Material
+    from ...calibration.state import Part
+    from ...thresholds import ThresholdTable
+    from .texts import Material
 
 #: The embedded model is calibrated in a minute or two on two cores.
 _EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
 
 
-def _read_configuration(context: typer.Context, value: Path | None) -> Path | None:
-    if value is not None:
-        converters = {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text}
-        instead = {"dense_at_calibration": "write top_k_at_calibration: false"}
-        use_as_defaults(context, value, converters, ("config", "force", "restart"), instead)
-    return value
-
-
-def calibrate(
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="MODEL", help="A causal transformers model: its folder, or its name on the Hub. "
-                       "Default: the embedded one."),
-    ] = None,
-    text: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text file, .jsonl file, folder of them, or data set saved by datasets; may be given again."),
-    ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False,
-    evaluation: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
-    ] = None,
-    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text",
-    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8",
-    length: Annotated[
-        int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
-    ] = None,
-    sequences: Annotated[str | None, typer.Option(help="Windows, or all. Default: 64; embedded 16.")] = None,
-    k: Annotated[
-        list[int] | None,
-        typer.Option(help="Elements to keep per row; may be given again. Default: 64, 128 and 256."),
-    ] = None,
-    layer_k: Annotated[
-        str | None,
-        typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
-    ] = None,
-    placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax",
-    estimator: Annotated[str, typer.Option(
-        help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")] = "pooled",
-    alpha: Annotated[float, typer.Option(help="Standard deviations to add (algorithm1).")] = 0.1,
-    quantile: Annotated[
-        float | None, typer.Option(help="Share of the rows that keep at most k (estimator quantile), such as 0.9.")
-    ] = None,
-    row_fraction: Annotated[float, typer.Option(help="Share of the rows to look at.")] = 0.25,
-    decode_tokens: Annotated[int, typer.Option(help="Tokens to generate after each window, also looked at.")] = 0,
-    top_k_at_calibration: Annotated[
-        bool | None,
-        typer.Option(
-            "--top-k-at-calibration/--dense-at-calibration",
-            help="What later layers see. Default: top-k with one k and algorithm1.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0,
-    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
-    ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16,
-    restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False,
-    shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True,
-                     callback=_read_configuration),
-    ] = None,
-) -> None:  # fmt: skip
+def calibrate(options: asked.Options) -> None:
     """Calibrate thresholds for a model on text, and say what they keep on text that was kept back.
 
     \b
@@ -118,22 +52,9 @@ def calibrate(
     - a quarter of the rows, since neighbouring rows are much alike;
     - 512 in the first two layers, as in the paper, at most a quarter of a window.
     """
-    run(
-        asked.Options(
-            model=model, text=text or [], evaluation=evaluation or [], field=field, encoding=encoding, length=length,
-            sequences=sequences, output=output, force=force, k=k or [], layer_k=layer_k, placement=placement,
-            estimator=estimator, alpha=alpha, quantile=quantile, row_fraction=row_fraction, decode_tokens=decode_tokens,
-            top_k_at_calibration=top_k_at_calibration, seed=seed, dtype=dtype, device=device,
-            checkpoint_every=checkpoint_every, restart=restart, shards=shards,
-            trust_remote_code=trust_remote_code,
-        )
-    )  # fmt: skip
-
-
-def run(options: asked.Options) -> None:
-    """The work of the command: whatever can be wrong is looked at before the weights are loaded."""
-    from ..texts import Conventions
-    from . import calibration_texts
+    # whatever can be wrong is looked at before the weights are loaded
+    from ...texts import Conventions
+    from . import texts as calibration_texts
 
     started = time.perf_counter()
     ranks = Ranks()
@@ -148,9 +69,9 @@ def run(options: asked.Options) -> None:
     for note in material.notes:
         console.print(f"note: {escape(note)}")
     state = state_file(options.output) if part is None else shard_file(options.output, part)
-    own = None if state is None else ranks.own_state(state)
+    own = ranks.own_state(state)
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), alone(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
+    with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
@@ -176,6 +97,7 @@ def _checked(options: asked.Options, ranks: Ranks) -> tuple[Part | None, str]:
     device = choose_device(options.device)
     if options.shards is None:
         check_output(options.output, options.force)
+        check_writable(ranks.own_state(state_file(options.output)), "--output")
         return None, device
     if ranks.count > 1:
         got = "torchrun, whose ranks share the windows"
@@ -193,7 +115,7 @@ def _prepared(options: asked.Options) -> tuple[Candidate, asked.Plan]:
 
 
 def _intention(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material, device: str) -> str:
-    from ..models.hook.architecture import num_heads, num_layers
+    from ...models.hook.architecture import num_heads, num_layers
 
     count = torch.get_num_threads()
     threads = f" with {count} {'thread' if count == 1 else 'threads'}" if device == "cpu" else ""
@@ -234,13 +156,9 @@ def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, m
     }  # fmt: skip
 
 
-def _resuming(
-    restart: bool, state: Path | None, console: Console, progress: Callable[[int], None]
-) -> Callable[[int], None]:
+def _resuming(restart: bool, state: Path, console: Console, progress: Callable[[int], None]) -> Callable[[int], None]:
     """Goes back to the start where that is wished; else ``progress`` says that it does not, once the state fits."""
-    if state is None:
-        return progress
-    if restart and not state.is_dir():
+    if restart:
         state.unlink(missing_ok=True)
     if not state.exists():
         return progress
@@ -255,7 +173,7 @@ def _own_windows(windows: int, part: Part | None, ranks: Ranks) -> int:
 
 
 def _run_shard(network: PreTrainedModel, part: Part, options: asked.Options, arguments: Mapping[str, Any]) -> None:
-    from ..models import calibrate_shard
+    from ...models import calibrate_shard
 
     calibrate_shard(
         network, index=part.index, count=part.count, path=shard_file(options.output, part),
@@ -272,7 +190,7 @@ def _shard_conclusion(options: asked.Options, part: Part) -> list[str]:
     ]
 
 
-def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path | None) -> None:
+def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> None:
     """Saves the table in one of the ranks; the states are then not needed any more."""
     saved = False
     try:
@@ -281,14 +199,14 @@ def _keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path | None)
             saved = True
     finally:
         ranks.after_the_first(saved)
-    if state is not None:
-        ranks.own_state(state).unlink(missing_ok=True)
+    ranks.own_state(state).unlink(missing_ok=True)
 
 
 def _report(
     console: Console, options: asked.Options, network: PreTrainedModel, table: ThresholdTable, material: Material
 ) -> None:
-    from . import calibration_report, calibration_texts
+    from . import report as calibration_report
+    from . import texts as calibration_texts
 
     # every k takes a pass of its own
     windows = material.held_out[: calibration_texts.MOST_JUDGED // min(2, len(table.k))]
@@ -305,13 +223,14 @@ def _save(table: ThresholdTable, output: Path) -> None:
     try:
         table.save(output)
     except TopThetaValueError as error:
-        rescue = Path(tempfile.mkdtemp(prefix="toptheta-")) / "thresholds.theta"
-        table.save(rescue)
         reason = getattr(error.__cause__, "strerror", None) or str(error)
-        raise TopThetaValueError(
-            "--output", "a place where the table can be written", f"{reason} at {output}",
-            f"the table is not lost: it is in {rescue}, move it from there",
-        ) from error  # fmt: skip
+        remedy = "free some space and run the same command again: what it found is kept"
+        with suppress(OSError, TopThetaValueError):
+            rescue = Path(tempfile.mkdtemp(prefix="toptheta-")) / "thresholds.theta"
+            table.save(rescue)
+            remedy = f"the table is not lost: it is in {rescue}, move it from there"
+        expected, got = "a place where the table can be written", f"{reason} at {output}"
+        raise TopThetaValueError("--output", expected, got, remedy) from error
 
 
 def _conclusion(options: asked.Options, table: ThresholdTable, seconds: float) -> list[str]:
@@ -319,7 +238,7 @@ def _conclusion(options: asked.Options, table: ThresholdTable, seconds: float) -
     output = options.output
     k = int(table.k[len(table.k) // 2])
     load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
-    size = f"{output.stat().st_size / 1e6:.2f} MB" if output.is_file() else "written"
+    size = f"{output.stat().st_size / 1e6:.2f} MB"
     return [
         f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
         f"Next: with toptheta_npu.sparsify(model, {load}, k={k}): model.generate(...)",
@@ -346,3 +265,15 @@ def _memory() -> str:
     if torch.cuda.is_available() and (most := torch.cuda.max_memory_allocated()):
         parts.append(f"{most / 2**30:.1f} GiB on the GPU")
     return f", with at most {' and '.join(parts)}"
+
+
+#: The command of `calibrate`.
+command = make_command(
+    asked.Options,
+    calibrate,
+    Settings(
+        {"layer_k": asked.layer_k_text, "sequences": asked.sequences_text},
+        ("force", "restart"),
+        {"dense_at_calibration": "write top_k_at_calibration: false"},
+    ),
+)

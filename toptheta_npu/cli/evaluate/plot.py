@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .._outputs import check_output_folder
+from ..._outputs import check_output_folder
 
 
 def plot(
@@ -27,8 +27,8 @@ def plot(
     """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
     import matplotlib  # noqa: F401
 
-    from ..evaluation.figures.plots import chosen, joined, save_plots
-    from ..evaluation.results import read_results
+    from ...evaluation.figures.plots import chosen, joined, save_plots
+    from ...evaluation.results import read_results
 
     points = chosen(joined({str(file): read_results(file) for file in files}), method or (), table or ())
     check_output_folder("--output", output, "tradeoff.png")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from .._outputs import check_output_folder
-from .._tables import Table
-from . import printing
+from ..._outputs import check_output_folder
+from ..._tables import Table
+from ..common import printing
 
 if TYPE_CHECKING:
-    from ..thresholds import ThresholdTable
+    from ...thresholds import ThresholdTable
 
 _FINGERPRINT_SHOWN = 48
 _MOST_LENGTHS_NAMED = 6
+_CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
 _KEPT_CAPTION = "Bounds of the mean over the calibration rows that are not dense."
 
 
@@ -32,10 +34,11 @@ def inspect(
     layer: Annotated[int | None, typer.Option(help="Show the heads of this layer one by one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Folder for plots of theta over length and over k.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show checksums, of texts and of the model, too.")] = False,
 ) -> None:
-    """Tell what a file of thresholds holds: its origin, theta, elements kept, gaps, and how well the fit fits."""
-    from ..thresholds import ThresholdTable
-    from ..thresholds.summary import in_words, summarise
+    """Tell what a file of thresholds holds: its summary, theta, elements kept, gaps, how well the fit fits."""
+    from ...thresholds import ThresholdTable
+    from ...thresholds.summary import in_words, summarise
 
     if plot is not None:
         _prepare(plot)
@@ -45,7 +48,7 @@ def inspect(
     if as_json:
         print(json.dumps({"file": str(file), **found}, indent=1))
     else:
-        _show(console, f"{file}: {in_words(table)}", found)
+        _show(console, f"{file}: {in_words(table)}", found, verbose)
     if plot is not None:
         for line in _draw(table, found["shown_k"], layer, plot):
             (Console(stderr=True, soft_wrap=True) if as_json else console).print(line, markup=False)
@@ -54,52 +57,82 @@ def inspect(
 def _prepare(folder: Path) -> None:
     import matplotlib  # noqa: F401
 
-    from ..thresholds.plots import FILES
+    from ...thresholds.plots import FILES
 
     check_output_folder("--plot", folder, *FILES)
 
 
 def _draw(table: ThresholdTable, k: int, layer: int | None, folder: Path) -> list[str]:
-    from ..thresholds.plots import save_plots
+    from ...thresholds.plots import save_plots
 
     files, left_out = save_plots(table, k, layer, folder)
     return [*(f"{file} written." for file in files), *left_out]
 
 
-def _show(console: Console, title: str, found: dict[str, Any]) -> None:
+def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) -> None:
     head = found["header"]
-    console.print(f"{escape(title)}\n")
+    console.print(escape(title))
+    console.print(_named(_summary(found, verbose)), width=console.width)
     for table in _layer_tables(found) if "layers" in found else _head_tables(found):
         printing.print_table(console, table)
         console.print()
     if not head["has_bracket"]:
         console.print(f"k̃: not in the file; the estimator {head['estimator']} keeps no counts of it.\n")
-    console.print("Settings and origin")
-    console.print(_origin(head), width=console.width)
+    if head["provenance"]:
+        console.print("Settings and origin")
+        console.print(_named(_origin(head["provenance"], verbose)), width=console.width)
 
 
-def _origin(head: dict[str, Any]) -> RichTable:
+def _named(rows: Iterable[tuple[str, str]]) -> RichTable:
     table = RichTable(box=SIMPLE_HEAD, show_header=False, padding=(0, 1))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    lengths, fingerprint = head["lengths"], head["fingerprint"]
-    if len(fingerprint) > _FINGERPRINT_SHOWN:
-        fingerprint = fingerprint[:_FINGERPRINT_SHOWN] + "…"
-    mass = f"yes ({head['discarded_statistic'] or 'statistic not known'})" if head["has_discarded_mass"] else "no"
-    rows = [
-        ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
-        ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
-        ("size", f"{head['layers']} layers x {head['heads']} heads"),
-        ("k", ", ".join(map(str, head["k"]))),
-        ("layer_k", _runs(head["layer_k"])),
-        ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
-        ("discarded mass", mass),
-        ("fingerprint", fingerprint),
-        *((f"  {name}", text) for name, text in head["provenance"].items()),
-    ]
     for name, text in rows:
         table.add_row(escape(name), escape(text))
     return table
+
+
+def _origin(provenance: Mapping[str, str], verbose: bool) -> list[tuple[str, str]]:
+    """How the table was made; of texts and windows the checksums only if they are asked for."""
+    shown = {name: text for name, text in provenance.items() if verbose or not _CHECKSUM.search(text)}
+    left_out = len(provenance) - len(shown)
+    more = [("checksums", f"{left_out}, shown by --verbose")] if left_out else []
+    return [*shown.items(), *more]
+
+
+def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+    head = found["header"]
+    lengths, fingerprint = head["lengths"], head["fingerprint"]
+    if len(fingerprint) > _FINGERPRINT_SHOWN and not verbose:
+        fingerprint = fingerprint[:_FINGERPRINT_SHOWN] + "…"
+    mass = f"yes ({head['discarded_statistic'] or 'statistic not known'})" if head["has_discarded_mass"] else "no"
+    return [
+        ("k", ", ".join(map(str, head["k"]))),
+        ("k̃/k", _ratio(found)),
+        ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
+        ("size", f"{head['layers']} layers x {head['heads']} heads"),
+        ("layer_k", _runs(head["layer_k"])),
+        ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
+        ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
+        ("discarded mass", mass),
+        *((name, text) for name, text in head["provenance"].items() if name == "model"),
+        ("fingerprint", fingerprint),
+    ]
+
+
+def _ratio(found: dict[str, Any]) -> str:
+    """The bounds of k̃/k at the shown k, as far as the file has them: of the calibration rows, not of held-out text."""
+    k, ks = found["shown_k"], found["header"]["k"]
+    entries = found.get("layers") or found["heads"]
+    kept = [entry["kept"][ks.index(k)] for entry in entries] if k in ks else []
+    target = {"target": max(k, found["header"]["layer_k"][found["layer"]])} if "layer" in found else {}
+    ratios = [
+        bounds[end] / (target or entry)["target"]
+        for entry, bounds in zip(entries, kept, strict=False) if bounds for end in ("low", "high")
+    ]  # fmt: skip
+    if not ratios:
+        return f"not in the file at k = {k}"
+    return f"{min(ratios):.2f} to {max(ratios):.2f} at k = {k}, on calibration rows"
 
 
 def _runs(layer_k: Sequence[int]) -> str:

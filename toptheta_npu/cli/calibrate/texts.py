@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..errors import TopThetaValueError
-from ..evaluation import corpus
-from ..texts import (
+from ...errors import TopThetaValueError
+from ...evaluation import corpus
+from ...texts import (
     Conventions,
     Overlap,
     Sources,
@@ -23,8 +23,8 @@ from ..texts import (
     overlaps,
     was_read,
 )
-from ..texts.overlap import RUN, SHARE
-from .calibration_options import Options, Plan
+from ...texts.overlap import RUN, SHARE
+from .options import Options, Plan
 
 #: The most windows that k̃/k is measured on.
 MOST_JUDGED = 8

@@ -9,14 +9,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from .._files import check_writable, write_atomically
-from .._outputs import check_output_folder
-from ..errors import TopThetaValueError
-from .benchmark_model import read_given, run_on_model
+from ..._files import check_writable, write_atomically
+from ..._outputs import check_output_folder
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.devices import check_device
+from .model import read_given, run_on_model
 
 if TYPE_CHECKING:
-    from ..timing.measure import ShapeResult
-    from ..timing.shapes import Shape
+    from ...timing.measure import ShapeResult
+    from ...timing.shapes import Shape
 
 _CACHES: dict[str, tuple[Literal["cold", "hot"], ...]] = {
     "both": ("cold", "hot"), "cold": ("cold",), "hot": ("hot",),
@@ -48,9 +50,8 @@ def benchmark(
 
     Every answer is checked before it is timed. Ratios are formed inside interleaved rounds.
     """
-    from ..timing.environment import check_device
 
-    console = Console(highlight=False, width=max(Console().width, 176))
+    console = printing.console()
     if cache not in _CACHES:
         raise TopThetaValueError("--cache", f"one of {', '.join(_CACHES)}", repr(cache))
     if device == _MODEL:
@@ -92,7 +93,7 @@ def choose_shapes(
     """  # fmt: skip
     from dataclasses import replace
 
-    from ..timing.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
+    from ...timing.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
 
     if config is None and (lengths or batch is not None):
         raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
@@ -123,7 +124,7 @@ def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
     if plots is not None:
         import matplotlib  # noqa: F401
 
-        from ..timing.plots import FILES
+        from ...timing.plots import FILES
 
         check_output_folder("--plots", plots, *FILES)
 
@@ -134,9 +135,9 @@ def run(
     """All shapes, each printed when it is finished."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from ..timing import report
-    from ..timing.environment import environment
-    from ..timing.measure import compare
+    from ...timing import report
+    from ...timing.environment import environment
+    from ...timing.measure import compare
 
     console.print(escape(", ".join(f"{name}: {value}" for name, value in environment(device).items())), soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -147,7 +148,7 @@ def run(
             if result.skipped:
                 bar.console.print(f"[yellow]skipped:[/yellow] {escape(result.skipped)}\n", soft_wrap=True)
             else:
-                bar.console.print(report.details(result).as_rich())
+                printing.print_table(bar.console, report.details(result))
             bar.advance(task)
 
         return compare(
@@ -169,13 +170,13 @@ def finish(
     Raises:
         TopThetaNotImplementedError: the device is emulated, so that there are no times.
     """  # fmt: skip
-    from ..timing import report
-    from ..timing.clocks import is_emulated, refuse_emulated
-    from ..timing.environment import device_name, environment
-    from ..timing.templates import NOTE
+    from ...timing import report
+    from ...timing.clocks import is_emulated, refuse_emulated
+    from ...timing.environment import device_name, environment
+    from ...timing.templates import NOTE
 
     if not is_emulated(device):
-        console.print(report.summary(results, device).as_rich())
+        printing.print_table(console, report.summary(results, device))
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:
@@ -183,7 +184,7 @@ def finish(
         console.print(f"{json_file} written.")
     refuse_emulated(device)
     if plots is not None:
-        from ..timing.plots import save_plots
+        from ...timing.plots import save_plots
 
         files, left_out = save_plots(results, plots, f"Top-θ decode step, {device_name(device)}")
         for line in [*(f"{file} written." for file in files), *left_out]:

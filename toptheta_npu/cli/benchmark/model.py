@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.console import Console
 from rich.progress import track
 
-from .._files import write_atomically
-from .._tables import Table
-from .printing import print_table
+from ..._files import write_atomically
+from ..._tables import Table
+from ..common.printing import print_table
 
 if TYPE_CHECKING:
-    from ..timing.constants import Constants
-    from ..timing.shapes import Shape
+    from ...timing.constants import Constants
+    from ...timing.shapes import Shape
 
 #: Beyond so many bytes of K and V a shape that nobody asked for is left out: it would run for minutes.
 _MOST_BYTES = 1 << 28
@@ -27,8 +27,8 @@ _UNCALIBRATED = "Modelled, uncalibrated: they compare kernels and are no latency
 
 def read_given(file: Path | None) -> Constants | None:
     """The constants of a file, which the model must have; None without a file."""
-    from ..timing.constants import read_constants
-    from ..timing.host_model import check_names, host_model
+    from ...timing.constants import read_constants
+    from ...timing.host_model import check_names, host_model
 
     host_model()
     if file is None:
@@ -52,7 +52,7 @@ def run_on_model(
     Args:
         own: the shapes were asked for one by one, so that large ones run too.
     """
-    from ..timing.templates import core_counts
+    from ...timing.templates import core_counts
 
     wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MOST_BYTES]
     values = {} if constants is None else constants.values
@@ -66,7 +66,7 @@ def run_on_model(
          f"{result['dense'] / result['kept']:.2f}")
         for result in results
     ]  # fmt: skip
-    print_table(console, Table("Speed of a decode step on the host model, µs", _COLUMNS, rows, source))
+    print_table(console, Table("Speed of a decode step on the host model, µs", _COLUMNS, rows, source, keys=2))
     for shape in shapes:
         if shape not in wanted:
             console.print(f"left out: {shape}: {shape.layer_bytes / 2**30:.1f} GiB of cache; --shape runs it")
@@ -80,8 +80,8 @@ def run_on_model(
 def _times(
     shape: Shape, caches: Sequence[Literal["cold", "hot"]], values: Mapping[str, float], cores: tuple[int, int]
 ) -> list[dict[str, Any]]:
-    from ..timing.host_model import run_on_host_model
-    from ..timing.inputs import make_inputs
+    from ...timing.host_model import run_on_host_model
+    from ...timing.inputs import make_inputs
 
     inputs = make_inputs(shape, "cpu", copies=1)
     kept, dense = (run_on_host_model(inputs, dense=dense, cores=cores) for dense in (False, True))

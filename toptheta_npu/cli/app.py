@@ -1,0 +1,91 @@
+"""The command ``toptheta``."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ..errors import TopThetaError
+from .benchmark.command import benchmark
+from .benchmark.generate import benchmark_generate
+from .calibrate.command import command as calibrate
+from .common.shell import Command
+from .doctor import doctor
+from .evaluate.command import command as evaluate
+from .evaluate.demo import demo
+from .evaluate.plot import plot
+from .thresholds.convert import convert
+from .thresholds.inspect import inspect
+from .thresholds.merge import merge
+from .verify import verify
+
+# rich's boxes cut the names of long options
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command()(demo)
+app.command()(doctor)
+app.command()(calibrate)
+app.command()(merge)
+app.command()(evaluate)
+app.command()(inspect)
+app.command()(convert)
+app.command()(plot)
+app.command()(benchmark)
+app.command()(benchmark_generate)
+app.command()(verify)
+for registered in app.registered_commands:
+    registered.cls = Command
+
+#: The extra that brings a package.
+_EXTRAS = {
+    "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets", "lm_eval": "eval",
+}  # fmt: skip
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from .._backends import SELECTORS
+
+        for package in ("toptheta_npu", "torch", "torch_npu"):
+            try:
+                print(package, version(package))
+            except PackageNotFoundError:
+                print(package, "not installed")
+        print("backend", ",".join(f"{device}={selector.backend}" for device, selector in SELECTORS.items()))
+        raise typer.Exit
+
+
+@app.callback()
+def _about(
+    wanted: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the versions and the backends."),
+    ] = False,
+) -> None:
+    """Top-Theta attention: calibrated thresholds instead of top-k."""
+
+
+def main(commands: typer.Typer = app) -> None:
+    """Run the command line; an error a user can mend is one sentence, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # a letter that the terminal does not know, such as theta, is no reason to fail
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        commands()
+    except TopThetaError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        Console(stderr=True, soft_wrap=True).print(
+            f"[red]error:[/red] {error.name} is missing; pip install 'toptheta_npu\\[{extra}]'"
+        )
+        sys.exit(2)

@@ -1,0 +1,1 @@
+"""``toptheta benchmark`` and ``toptheta benchmark-generate``."""

@@ -1,0 +1,1 @@
+"""``toptheta calibrate``."""

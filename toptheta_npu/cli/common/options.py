@@ -1,0 +1,84 @@
+"""Commands whose options are the fields of a dataclass: declared once, for the shell, for YAML and for Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_origin, get_type_hints
+
+import typer
+
+from ..._configuration import Convert, fields_of, use_as_defaults
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a file for ``--config`` may say beside the options as they are.
+
+    Attributes:
+        converters: by option, for values that only a file writes so.
+        exclude: options that only the command line has.
+        instead: what to write in place of a name that is none of an option.
+    """
+
+    converters: Mapping[str, Convert] = field(default_factory=dict)
+    exclude: Collection[str] = ()
+    instead: Mapping[str, str] = field(default_factory=dict)
+
+
+def command(options: type[T], run: Callable[[T], None], settings: Settings | None = None) -> Callable[..., None]:
+    """Make the command of ``run``: a function for typer with a parameter per annotated field of ``options``.
+
+    Args:
+        options: a dataclass; fields are annotated with ``typer.Option`` or ``typer.Argument``. A field ``typed`` gets
+            the names of those that the command line has.
+        run: the work, whose docstring is the command's help.
+        settings: of its files; None: it has no ``--config``.
+    """
+    fields = {each.name: each for each in dataclasses.fields(options)}  # type: ignore[arg-type]
+    hints = get_type_hints(options, include_extras=True)
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[name])
+        for name, each in fields.items() if get_origin(hints[name]) is Annotated
+    ]  # fmt: skip
+    if settings is not None:
+        parameters.append(_config(options, settings))
+
+    def call(context: typer.Context, **given: Any) -> None:
+        typed = {"typed": _typed(context)} if "typed" in fields else {}
+        run(options(**{name: value for name, value in given.items() if name in fields}, **typed))
+
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
+    call.__name__, call.__doc__ = run.__name__, run.__doc__
+    return call
+
+
+def _default(option: dataclasses.Field[Any]) -> Any:
+    if option.default_factory is not dataclasses.MISSING:
+        return option.default_factory()
+    return inspect.Parameter.empty if option.default is dataclasses.MISSING else option.default
+
+
+def _config(options: type[Any], settings: Settings) -> inspect.Parameter:
+    def read(context: typer.Context, value: Path | None) -> Path | None:
+        if value is not None:
+            exclude = ("config", "typed", *settings.exclude)
+            use_as_defaults(context, value, fields_of(options), settings.converters, exclude, settings.instead)
+        return value
+
+    option = typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True, callback=read)
+    return inspect.Parameter(
+        "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, option]
+    )
+
+
+def _typed(context: typer.Context) -> frozenset[str]:
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")

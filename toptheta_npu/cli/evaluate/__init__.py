@@ -1,0 +1,1 @@
+"""``toptheta evaluate``, its demonstration and its figures."""

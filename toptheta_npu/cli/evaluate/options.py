@@ -1,0 +1,140 @@
+"""What ``toptheta evaluate`` is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..._checks import check_choice, check_int
+from ..._files import check_writable
+from ...errors import TopThetaValueError
+from ..common.model import DTYPES
+
+DEFAULT_METHODS = ("dense", "top-theta", "top-k", "last-k")
+_EMBEDDED_TASKS = ("perplexity", "key-value", "needle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of the command.
+
+    Attributes:
+        typed: the names of those that the command line has.
+    """
+
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
+        ),
+    ] = None
+    tables: Annotated[
+        list[Path],
+        typer.Argument(metavar="TABLE...", help="Thresholds of this model. Default: those of the embedded model."),
+    ] = dataclasses.field(default_factory=list)
+    task: Annotated[
+        list[str],
+        typer.Option(
+            help="perplexity, key-value, needle, or a task of lm-eval; may be given again. Default: "
+            "perplexity; the first three for the embedded model."
+        ),
+    ] = dataclasses.field(default_factory=list)
+    method: Annotated[
+        list[str],
+        typer.Option(
+            help="A method, such as top-theta, or top-theta:sdc=none,vmc=false; may be given again. "
+            "Default: dense, top-theta, top-k and last-k."
+        ),
+    ] = dataclasses.field(default_factory=list)
+    k: Annotated[
+        list[int],
+        typer.Option(help="Elements to keep; may be given again. Default: 64, or the nearest k of the tables."),
+    ] = dataclasses.field(default_factory=list)
+    output: Annotated[Path, typer.Option("--output", "-o", help="The results.")] = Path("evaluation.jsonl")
+    restart: Annotated[bool, typer.Option("--restart", help="Leave out what is in the results.")] = False
+    text: Annotated[
+        list[Path], typer.Option(help="Text for perplexity, as toptheta calibrate takes it; may be given again.")
+    ] = dataclasses.field(default_factory=list)
+    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
+    encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8"
+    length: Annotated[
+        int | None,
+        typer.Option(help="Tokens in a window. Default: as long as the tables reach, at most 4096; embedded 2560."),
+    ] = None
+    windows: Annotated[int, typer.Option(min=1, help="Windows to score.")] = 16
+    positions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens to predict, at the end of every window. Default: 512, at most a quarter."),
+    ] = None
+    popularity: Annotated[
+        str | None,
+        typer.Option(help="LAYER:KV_HEAD of which perplexity keeps a map: how many heads want which V row."),
+    ] = None
+    prompts: Annotated[
+        int, typer.Option(min=1, help="Prompts of key-value and of needle, for each length and each of five depths.")
+    ] = 8
+    prompt_length: Annotated[
+        list[int], typer.Option(help="Tokens of a prompt; may be given again. Default: 512, 1024 and 2048.")
+    ] = dataclasses.field(default_factory=list)
+    seed: Annotated[int, typer.Option(help="Of the prompts.")] = 0
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents of a task of lm-eval. Default: all.")] = None
+    num_fewshot: Annotated[
+        int | None, typer.Option(min=0, help="Examples before a question. Default: the paper's, else the task's.")
+    ] = None
+    task_folder: Annotated[Path | None, typer.Option(help="Folder with tasks of lm-eval of yours, YAML.")] = None
+    confirm_run_unsafe_code: Annotated[
+        bool, typer.Option("--confirm-run-unsafe-code", help="Run what the model writes (humaneval).")
+    ] = False
+    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
+    ] = None
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Methods at a time. Default: one per core for small models, else 1.")
+    ] = None
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+    ] = False
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Rows longer than calibrated ones take the thresholds of the longest.")
+    ] = False
+    typed: frozenset[str] = frozenset()
+
+
+def completed(options: Options) -> Options:
+    """Check what needs no model, and fill in what was left out, as far as it does not depend on the model.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a number is out of its range, or the results cannot be written.
+    """
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    for k in options.k:
+        check_int("--k", k, 1)
+    for length in options.prompt_length:
+        check_int("--prompt-length", length, 1)
+    _check_workers(options.workers)
+    check_writable(options.output, "--output")
+    model, tables = options.model, options.tables
+    if model is not None and os.path.isfile(model):  # a table of the embedded model
+        model, tables = None, [Path(model), *tables]
+    task = list(dict.fromkeys(options.task)) or list(_EMBEDDED_TASKS if model is None else _EMBEDDED_TASKS[:1])
+    # what all others are compared with
+    method = ["dense", *(each for each in options.method or DEFAULT_METHODS if each != "dense")]
+    k = sorted(set(options.k))
+    return dataclasses.replace(options, model=model, tables=tables, task=task, method=method, k=k)
+
+
+def _check_workers(workers: int | None) -> None:
+    from ...evaluation.workers import available_cores
+
+    cores = available_cores()
+    if workers is not None and workers > cores:
+        expected = f"at most {cores}, the cores that this process may use"
+        remedy = "every worker has a copy of the model; leave it out for as many as help"
+        raise TopThetaValueError("--workers", expected, str(workers), remedy)

@@ -1,0 +1,1 @@
+"""Commands for files of thresholds."""
