@@ -82,6 +82,8 @@ def _with_compensation(draw: st.DrawFn, shape: Shape, call: Call, placement: str
     call = call.with_attrs(sdc=sdc)
     if sdc == "offline":
         call = call.with_inputs(discarded_mass=per_head(shape))
+    if draw(st.booleans()):
+        call = call.with_inputs(learnable_sink=TensorSpec((shape.heads,), "float32"))
     if sdc != "none" and draw(st.booleans()):
         call = call.with_inputs(value_mean=value_mean(shape))
     return call

@@ -14,13 +14,11 @@ from tests.helpers import (
     assert_parts_merge,
     assert_within_yardstick,
     from_layout,
+    whole_row_tensors,
     yardstick,
 )
 from tests.op_kernel.calls import call, part, statistics
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
-
-_OF_MERGE = ("sdc", "discarded_mass", "value_mean")  # arguments of the whole row, not of its parts
-
 
 _CUBE = st.sampled_from([True, True, False])
 _PATHS = st.sampled_from(["auto", "auto", "gather", "dense"])
@@ -63,7 +61,7 @@ def test_segments_that_end_beside_borders_equal_the_oracle(
 
 
 @given(
-    case=random_cases(for_kernel=True).filter(lambda case: not case.paged and not case.starts),
+    case=random_cases(for_kernel=True).filter(lambda case: not (case.paged or case.starts or case.sink)),
     share=st.floats(0, 1),
     cores=st.sampled_from([48, 20, 3, 1]),
 )
@@ -75,8 +73,9 @@ def test_parts_of_the_keys_merge_to_the_whole(case: Case, share: float, cores: i
     capacity = inputs.arguments["key"].shape[axis]
     cut = min(max(1, round(share * capacity / 64) * 64), capacity - 1)  # as long a rest beside a border as the whole
     parts, lengths = [], []
+    of_merge = ("sdc", *whole_row_tensors(inputs))
     for first, last in ((0, cut), (cut, capacity)):
-        arguments = {name: value for name, value in inputs.arguments.items() if name not in _OF_MERGE}
+        arguments = {name: value for name, value in inputs.arguments.items() if name not in of_merge}
         arguments |= {name: arguments[name].narrow(axis, first, last - first) for name in ("key", "value")}
         lengths.append((rows.lengths - first).clamp(0, last - first))
         arguments["actual_seq_lengths"] = lengths[-1].int()
