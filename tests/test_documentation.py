@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import tomllib
 
+from benchmarks import demo_tables
 from tests.pages import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
-from toptheta_npu.evaluation import report
 
 README = ROOT / "README.md"
 DOCS = [page for page in PAGES if page.parent == ROOT / "docs"]
@@ -125,9 +125,9 @@ def test_pages_name_make_targets_that_exist() -> None:
 
 
 def test_results_page_shows_the_committed_results() -> None:
-    results = report.from_json((ROOT / "docs/results/demo/results.json").read_text())
-    assert report.as_markdown(results) in (ROOT / "docs/results.md").read_text()
-    assert report.as_short_markdown(results) in README.read_text()
+    points = demo_tables.committed()
+    assert demo_tables.table(points).as_markdown() in (ROOT / "docs/results.md").read_text()
+    assert demo_tables.short_table(points).as_markdown() in README.read_text()
 
 
 def test_functions_named_by_the_method_page_exist() -> None:

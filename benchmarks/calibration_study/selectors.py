@@ -19,7 +19,7 @@ from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.report import change, standard_error
+from toptheta_npu.evaluation.summary import change
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.thresholds import ThresholdTable
@@ -82,9 +82,10 @@ class Study:
         self, name: str, table: ThresholdTable, k: int, method: Method, model: PreTrainedModel
     ) -> dict[str, Any]:
         result = self._task.evaluate(method, model)
+        above = change(result.measurement, self.dense.measurement)
         return {
             "method": name, "placement": table.placement, "k": k, "perplexity": result.perplexity,
-            "change_percent": change(result, self.dense), "standard_error": standard_error(result, self.dense),
+            "change_percent": above.value, "standard_error": above.standard_error,
             "kept_over_k": result.kept_over_k, "reads": asdict(result.reads), "nats": result.nats,
         }  # fmt: skip
 

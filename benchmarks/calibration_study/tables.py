@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from toptheta_npu._tables import Table
-from toptheta_npu.evaluation import report
 from toptheta_npu.evaluation.reads import KeptSpread, Reads
+from toptheta_npu.evaluation.summary import change
 from toptheta_npu.evaluation.tasks.perplexity import Result
 
 Row = Mapping[str, Any]
@@ -67,7 +67,7 @@ def _figures(result: Result, dense: Result) -> list[str]:
     spread, reads = result.spread, result.reads
     assert spread is not None
     return [
-        report.change_text(result, dense),
+        str(change(result.measurement, dense.measurement)),
         f"{result.kept_over_k:.2f}",
         f"{spread.least_window:.2f} to {spread.most_window:.2f}",
         f"{spread.least_head:.2f} to {spread.most_head:.2f}",

@@ -24,6 +24,7 @@ from benchmarks.evaluation_study import masses, tables, thresholds
 from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
 from benchmarks.tables import renew
 from toptheta_npu._tables import Table
+from toptheta_npu.cli.evaluate.command import evaluate
 
 FOLDER = Path("build") / "evaluation_study"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
@@ -44,9 +45,8 @@ def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None
         each.mkdir(parents=True, exist_ok=True)
     thresholds.make(folder, scale.sequences)
     for command in commands(scale):
-        words = command.arguments(folder, results, scale)
         console.rule(f"{command.file}: {', '.join(command.methods)}")
-        subprocess.run([sys.executable, "-m", "toptheta_npu", "evaluate", *words], check=True)
+        evaluate(command.options(folder, results, scale))
     masses.measure(results / tables.MASSES, scale.ks[0], min(2, scale.windows), scale.positions)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toptheta_npu.cli.evaluate.options import Options
+
 #: Thresholds that ship with the embedded model, and those that the study calibrates.
 SHIPPED = ("pre_softmax", "post_softmax")
 WITH_MASS, EQUAL_PRE, EQUAL_POST = "pre_with_mass", "equal_pre", "equal_post"
@@ -45,27 +47,26 @@ CUT = Scale(windows=2, positions=64, prompts=1, lengths=(512,), documents=2, seq
 
 @dataclass(frozen=True)
 class Command:
-    """One call of ``toptheta evaluate``; calls of one file join it."""
+    """One ``toptheta evaluate``; those of one file join it."""
 
     file: str
     tasks: tuple[str, ...]
     methods: tuple[str, ...]
     tables: tuple[str, ...]
     ks: tuple[int, ...]
-    more: tuple[str, ...] = ()
+    windows: int | None = None
+    popularity: tuple[int, int] | None = None
 
-    def arguments(self, tables: Path, results: Path, scale: Scale) -> list[str]:
-        """The words after ``toptheta evaluate``; without a model they mean the embedded one."""
-        words = [str(tables / f"{name}.theta") for name in self.tables]
-        for option, values in (("task", self.tasks), ("method", self.methods), ("k", self.ks)):
-            words += [word for value in values for word in (f"--{option}", str(value))]
-        words += ["--length", "2560"]
-        if "perplexity" in self.tasks:
-            words += ["--windows", str(scale.windows), "--positions", str(scale.positions)]
-        if "key-value" in self.tasks:
-            words += ["--prompts", str(scale.prompts)]
-            words += [word for length in scale.lengths for word in ("--prompt-length", str(length))]
-        return [*words, "-o", str(results / f"{self.file}.jsonl"), *self.more]
+    def options(self, tables: Path, results: Path, scale: Scale) -> Options:
+        """Make its options; without a model they mean the embedded one."""
+        return Options(
+            tables=[tables / f"{name}.theta" for name in self.tables], task=list(self.tasks),
+            method=list(self.methods), k=list(self.ks), length=2560, windows=self.windows or scale.windows,
+            positions=scale.positions, prompts=scale.prompts,
+            prompt_length=list(scale.lengths if "key-value" in self.tasks else ()),
+            limit=scale.documents if "toptheta_key_value_token" in self.tasks else None,
+            popularity=self.popularity, output=results / f"{self.file}.jsonl",
+        )  # fmt: skip
 
 
 def commands(scale: Scale) -> list[Command]:
@@ -80,12 +81,8 @@ def commands(scale: Scale) -> list[Command]:
         *_equal_first_layers(perplexity, few),
         Command("retrieval", ("key-value", "needle"), ("dense", *COMPARED), SHIPPED, few),
         # as in the paper's figure: layer 2, the first group, k = 128
-        Command("popularity", ("perplexity",), ("top-theta", "top-k"), SHIPPED, (128,), (
-            "--windows", "1", "--popularity", "2:0",
-        )),
-        Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[-1:], (
-            "--limit", str(scale.documents),
-        )),
+        Command("popularity", ("perplexity",), ("top-theta", "top-k"), SHIPPED, (128,), 1, (2, 0)),
+        Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[-1:]),
     ]  # fmt: skip
 
 

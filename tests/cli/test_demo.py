@@ -1,13 +1,16 @@
 """The command line as a user types it."""
 
-import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from toptheta_npu.evaluation.comparison import FAMILIES
+from benchmarks import demo_tables
+from toptheta_npu.cli.evaluate.demo import DemoOptions, preset
+from toptheta_npu.evaluation.results import Results, read_results
+from toptheta_npu.evaluation.summary import change
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -23,11 +26,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return output, result.stdout
 
 
-def test_demo_writes_what_it_says(demo: tuple[Path, str]) -> None:
+@pytest.fixture(scope="module")
+def results(demo: tuple[Path, str]) -> Results:
+    return read_results(demo[0] / "results.jsonl")
+
+
+def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> None:
     output, text = demo
-    assert (output / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
-    results = json.loads((output / "results.json").read_text())["results"]
-    assert [row["family"] for row in results] == list(FAMILIES)
+    assert (output / "tradeoff_perplexity.png").read_bytes().startswith(b"\x89PNG")
+    assert [(point.label, point.table) for point in results.measurements] == [
+        ("dense", None), ("Top-k + SDC + VMC", None), ("Top-θ post + VMC", "post_softmax"),
+        ("Top-θ pre + SDC + VMC", "pre_softmax"), ("Top-θ post", "post_softmax"), ("Top-θ pre", "pre_softmax"),
+        ("V mean only", None), ("last-k", None), ("random-k + SDC + VMC", None), ("Top-θ post + VMC", "live"),
+    ]  # fmt: skip
+    assert list(results.header.tables) == ["post_softmax", "pre_softmax", "live"]
     assert "Live: Algorithm 1 calibrated k=64 on 2 sequences" in text
     assert "of 4 tokens agree" in text
 
@@ -35,20 +47,28 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str]) -> None:
 def test_demo_says_first_what_it_does_and_then_a_line_per_method(demo: tuple[Path, str]) -> None:
     lines = demo[1].splitlines()
     (start,) = [number for number, line in enumerate(lines) if line.startswith("About 1 minute on ")]
-    assert lines[start].endswith(", the first figure after about 10 seconds.")
     assert lines[start - 1].startswith("Now: 10 ways to attend are compared on 1 held-out windows of 2560 tokens, ")
-    assert lines[start + 1].startswith("dense    ")
-    followed = [line for line in lines[start + 2 : start + 12] if " of 2304 V rows" in line]
-    assert len(followed) == 9
+    followed = [line for line in lines[start + 1 :] if " of 2304 V rows" in line]
+    assert len(followed) == 10
+    assert re.match(r"perplexity: dense: perplexity \d+\.\d{3}, 2304 of 2304 V rows", followed[0])
     assert "\x1b" not in demo[1]
 
 
-def test_demo_shows_the_trade(demo: tuple[Path, str]) -> None:
-    rows = json.loads((demo[0] / "results.json").read_text())["results"]
-    at_64 = {row["family"]: row for row in rows if row["k"] == 64}
-    sparse, last = at_64["Top-θ post + VMC"], at_64["last-k"]
-    assert sparse["reads"]["value_rows_mean"] == pytest.approx(last["reads"]["value_rows_mean"], abs=1)
-    assert sparse["change_percent"] < 0.1 * last["change_percent"]
+def test_demo_shows_the_trade(results: Results) -> None:
+    found = {point.label: measurement for point, measurement in results.measurements.items() if point.table != "live"}
+    dense, sparse, last = (found[label] for label in ("dense", "Top-θ post + VMC", "last-k"))
+    assert sparse.reads.value_rows_mean == pytest.approx(last.reads.value_rows_mean, abs=1)
+    assert change(sparse, dense).value < 0.1 * change(last, dense).value
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_preset_has_the_points_of_the_committed_results(full: bool, tmp_path: Path) -> None:
+    plan = preset(DemoOptions(output=tmp_path, full=full, windows=1)).plan
+    committed = [point for point, _ in demo_tables.committed() if point.table != "live"]
+    wanted = [point for point in committed if full or point.k in (None, 64)]
+    planned = [point for point, _ in plan.points("perplexity")]
+    assert {point.name for point in planned} == {point.name for point in wanted}
+    assert len(planned) == (37 if full else 9)
 
 
 @pytest.mark.parametrize("option", ["--windows", "--calibration"])

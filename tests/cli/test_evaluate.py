@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import unittest
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.full_disk import full_disk
 from toptheta_npu.assets import TINY_LLAMA
+from toptheta_npu.cli.evaluate.command import evaluate
+from toptheta_npu.cli.evaluate.options import Options
+from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.results import Results, read_results
 from toptheta_npu.evaluation.tasks.popularity import PopularityMap
 
@@ -137,14 +141,22 @@ def test_into_a_file_it_says_a_line_for_every_window(
     assert (len(lines), lines[-1]) == (20, "needle: dense: 45 of 45 prompts")
 
 
-def test_a_popularity_map_of_the_methods_that_choose(model: Path, folder: Path) -> None:
-    assert main(model, *QUICK, "--method", "top-theta", "--method", "top-k", "--popularity", "2:1") == 0
+def test_python_has_a_popularity_map_of_the_methods_that_choose(model: Path, folder: Path) -> None:
+    options = Options(
+        model=str(model), tables=[model.parent / "pre.theta"], method=["top-theta", "top-k"], k=[8], length=128,
+        text=[Path("book.txt")], windows=2, positions=24, workers=1, popularity=(2, 1),
+    )  # fmt: skip
+    evaluate(options)
     dense, theta, top_k = results().measurements.values()
     assert "popularity" not in dense.details
     found = PopularityMap.from_json(top_k.details["popularity"])
     assert (found.layer, found.group, found.first_row, found.wanted.shape) == (2, 1, 104, (24, 128))
     assert found.wanted.sum(1).tolist() == [16] * 24  # two heads of the group with 8 each
     assert not PopularityMap.from_json(theta.details["popularity"]).wanted.equal(found.wanted)
+    for place in ((3, 0), (0, 2), (-1, 0)):
+        expected = "popularity: expected one of 3 layers that sees all tokens, and one of 2 KV heads"
+        with pytest.raises(TopThetaValueError, match=expected):
+            evaluate(replace(options, popularity=place))
 
 
 def test_more_methods_join_the_file_and_finished_points_are_not_measured_again(
@@ -221,14 +233,12 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("--windows", "9999"), "--text: expected text for 10001 windows of 128 tokens, 2 of them spare, got"),
         (("--positions", "127"), "positions: expected 1 to 126, for windows of 128 tokens, got 127"),
         (("--text", "nothing.txt"), "nothing.txt"),
-        (("--popularity", "3:0"), "--popularity: expected one of 3 layers that sees all tokens, and one of 2 KV heads"),
         (("--limit", "3"), "--limit: expected --task with a task of lm-eval, got perplexity; leave one of them out"),
         (("--task", "needle", "--prompt-length", "255", "--extrapolate"),
          "--prompt-length: expected prompts and answers of at most 256 tokens, for which the model has positions, got"),
         (("--task", "needle", "--prompt-length", "64", "--length", "40"),
          "--length: expected at least 69 tokens, the longest row of needle, for pages:page=8, got 40; its spare text"),
         (("--method", "top-theta:sdc=offline"), "discarded_mass"),
-        (("--popularity", "2"), "--popularity: expected LAYER:KV_HEAD, two numbers from 0, got '2'; such as 2:0"),
         (("--device", "tpu"), "--device: expected one of cpu, cuda, npu, auto"),
         (("-o", "no/such/folder.jsonl"), "--output: expected a file in an existing folder"),
         (("--k", "-1"), "--k: expected an int of at least 1, got -1"),

@@ -1,24 +1,25 @@
 """What docs/results.md says of the embedded model, in the committed results and on this machine."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks import demo_tables
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
-from toptheta_npu.evaluation import corpus, report
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.methods import kinds
-from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
+from toptheta_npu.evaluation.results import Point
+from toptheta_npu.evaluation.summary import change
+from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.models import calibrate_discarded_mass, model_fingerprint, sparsify
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def committed() -> list[Result]:
-    return report.from_json((ROOT / "docs/results/demo/results.json").read_text())
+def committed() -> dict[Point, Measurement]:
+    return dict(demo_tables.committed())
 
 
 @pytest.fixture(scope="module")
@@ -27,33 +28,36 @@ def task() -> PerplexityTask:
     return PerplexityTask(model, corpus.token_windows(tokenizer, "evaluation", 2560, 2))
 
 
-def of_family(results: list[Result], family: str) -> dict[int | None, Result]:
-    return {result.k: result for result in results if result.family == family}
+def of_label(results: dict[Point, Measurement], label: str, table: str | None) -> dict[int | None, Measurement]:
+    return {point.k: found for point, found in results.items() if (point.label, point.table) == (label, table)}
 
 
-def saves_at_no_loss(dense: Result, theta: Result, last: Result) -> bool:
+def saves_at_no_loss(dense: Measurement, theta: Measurement, last: Measurement) -> bool:
     """At most 0.5 % above dense with 8 times fewer V rows and 25 times fewer elements, a tenth of last-k's loss."""
-    loss = report.change(theta, dense)
+    loss = change(theta, dense).value
     return (
         loss <= 0.5
         and theta.reads.value_row_saving >= 8
         and theta.reads.element_saving >= 25
-        and report.change(last, dense) >= 10 * max(loss, 0.05)
+        and change(last, dense).value >= 10 * max(loss, 0.05)
     )
 
 
-def test_committed_results_show_the_trade(committed: list[Result]) -> None:
-    theta, last = of_family(committed, "Top-θ post + VMC"), of_family(committed, "last-k")
-    assert [k for k in theta if saves_at_no_loss(committed[0], theta[k], last[k])] == [32, 64]
+def test_committed_results_show_the_trade(committed: dict[Point, Measurement]) -> None:
+    (dense,) = of_label(committed, "dense", None).values()
+    theta, last = of_label(committed, "Top-θ post + VMC", "post_softmax"), of_label(committed, "last-k", None)
+    assert [k for k in theta if saves_at_no_loss(dense, theta[k], last[k])] == [32, 64]
 
 
 @pytest.mark.parametrize("family", ["Top-θ post + VMC", "Top-θ post", "Top-θ pre + SDC + VMC", "Top-θ pre"])
-def test_committed_thresholds_keep_k_on_held_out_text(committed: list[Result], family: str) -> None:
-    for k, result in of_family(committed, family).items():
+def test_committed_thresholds_keep_k_on_held_out_text(committed: dict[Point, Measurement], family: str) -> None:
+    table = "post_softmax" if "post" in family else "pre_softmax"
+    found = of_label(committed, family, table)
+    assert len(found) == 5
+    for k, measurement in found.items():
         assert k is not None
-        assert result.kept_over_k is not None
         if k >= 64:
-            assert 0.9 <= result.kept_over_k <= 1.1
+            assert 0.9 <= measurement.reads.kept_mean / k <= 1.1
 
 
 def test_the_trade_here_and_now(task: PerplexityTask) -> None:
@@ -61,7 +65,7 @@ def test_the_trade_here_and_now(task: PerplexityTask) -> None:
     dense = task.evaluate(kinds.dense())
     theta = task.evaluate(kinds.top_theta(table, 64, compensated=True))
     last = task.evaluate(kinds.last_k(64, round(theta.reads.value_rows_mean), table.layer_targets(64)))
-    assert saves_at_no_loss(dense, theta, last)
+    assert saves_at_no_loss(dense.measurement, theta.measurement, last.measurement)
     assert theta.kept_over_k == pytest.approx(1, abs=0.25)  # two windows only
 
 

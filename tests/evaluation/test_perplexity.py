@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation import report
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
@@ -106,39 +105,10 @@ def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table:
     assert result.reads.value_rows_mean == pytest.approx(40, rel=0.1)
 
 
-def test_report_holds_every_method(task: PerplexityTask, table: ThresholdTable, tmp_path: object) -> None:
-    import json
-    from pathlib import Path
-
-    results = [task.evaluate(kinds.dense()), *(task.evaluate(method) for method in families(task, table))]
-    parsed = json.loads(report.as_json(results, {"windows": 3}))
-    assert [row["family"] for row in parsed["results"]] == [result.family for result in results]
-    assert parsed["results"][0]["change_percent"] == 0
-    assert report.as_table(results, "title").row_count == len(results)
-    plot = Path(str(tmp_path)) / "plot.png"
-    report.save_plot(results, plot, "title")
-    assert plot.read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_standard_error_is_that_of_the_windows_paired_differences(task: PerplexityTask) -> None:
-    dense = task.evaluate(kinds.dense())
-    assert len(dense.nats) == len(task.windows)
-    assert report.standard_error(dense, dense) == 0
-    # all windows lose the same: no error, however far they are apart
-    dense = dataclasses.replace(dense, nats=(1.0, 2.0, 4.0))
-    worse = dataclasses.replace(dense, nats=(1.01, 2.01, 4.01))
-    assert report.change(worse, dense) == pytest.approx(100 * math.expm1(0.01))
-    assert report.standard_error(worse, dense) == pytest.approx(0, abs=1e-9)
-    uneven = dataclasses.replace(dense, nats=(1.0, 2.0, 4.03))
-    assert report.standard_error(uneven, dense) == pytest.approx(100 * math.exp(0.01) * 0.01)
-    assert report.change_text(uneven, dense) == "+1.01 ± 1.01 %"
-    one = dataclasses.replace(dense, nats=(1.0,))
-    assert report.standard_error(one, one) is None
-
-
-def test_results_survive_their_file(task: PerplexityTask, table: ThresholdTable) -> None:
-    results = [task.evaluate(kinds.dense()), *(task.evaluate(method) for method in families(task, table))]
-    assert report.from_json(report.as_json(results, {})) == results
+def test_results_are_measurements(task: PerplexityTask, table: ThresholdTable) -> None:
+    for method in (kinds.dense(), *families(task, table)):
+        result, measurement = task.evaluate(method), task.measure(method, task.model)
+        assert result.measurement == dataclasses.replace(measurement, layers=(), details={})
 
 
 def test_random_k_draws_anew_for_every_layer_and_window() -> None:
@@ -187,7 +157,6 @@ def test_the_spread_of_what_is_kept_is_that_of_its_rows(task: PerplexityTask, ta
     assert spread.least_window <= result.kept_over_k <= spread.most_window
     assert spread.p95 * 8 == round(spread.p95 * 8)
     assert (kept > spread.p95).float().mean() < 0.1
-    assert report.from_json(report.as_json([result], {})) == [result]
 
 
 def test_a_method_that_does_not_aim_at_k_has_no_spread(task: PerplexityTask) -> None:

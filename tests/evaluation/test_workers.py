@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from toptheta_npu.assets import load_tiny_llama_thresholds
-from toptheta_npu.evaluation import report
-from toptheta_npu.evaluation.comparison import FULL, SHORT, ComparedKs, Comparison
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
 from toptheta_npu.evaluation.workers import ModelWorkers, available_cores
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -95,29 +88,3 @@ def test_an_error_stops_what_runs_and_what_waits(model: LlamaForCausalLM) -> Non
 
 def test_cores_are_those_of_this_process() -> None:
     assert available_cores() >= 1
-
-
-class NoThreads:
-    """Takes work and never does it."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def submit(self, work: object) -> Future[Any]:
-        return Future()
-
-
-def planned(compared: ComparedKs, count: int) -> Iterator[tuple[str, int | None]]:
-    tables = {placement: load_tiny_llama_thresholds(placement) for placement in ("pre_softmax", "post_softmax")}
-    yield from Comparison(
-        NoThreads(count), compared, torch.zeros(1, 9), 4, tables, lambda _: tables["post_softmax"]
-    ).rows
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_plans_have_the_rows_of_the_committed_results(count: int) -> None:
-    committed = report.from_json((ROOT / "docs/results/demo/results.json").read_text())
-    rows = [(result.family, result.k) for result in committed]
-    assert list(planned(FULL, count)) == rows
-    assert list(planned(SHORT, count)) == [row for row in rows if row[1] in (None, 64)]
-    assert (FULL.rows, SHORT.rows) == (len(rows), 10)

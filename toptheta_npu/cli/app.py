@@ -18,7 +18,7 @@ from .calibrate.command import command as calibrate
 from .common.shell import Command
 from .doctor import doctor
 from .evaluate.command import command as evaluate
-from .evaluate.demo import demo
+from .evaluate.demo import command as demo
 from .evaluate.plot import plot
 from .thresholds.convert import convert
 from .thresholds.inspect import inspect

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class Plan:
         ks: elements to keep.
         tables: thresholds by name; the first one gives methods without thresholds the least k of their layers.
         layers: of the model.
+        only: of methods by their text, the name of the one table that they are measured with; others are with all.
 
     Raises:
         TopThetaValueError: a method needs a table or a k, and there is none; or there is nothing to match it to.
@@ -49,6 +50,7 @@ class Plan:
     ks: tuple[int, ...]
     tables: Mapping[str, ThresholdTable]
     layers: int
+    only: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for spec in self.methods:
@@ -64,10 +66,15 @@ class Plan:
             self._check_options(spec)
 
     def _check_options(self, spec: MethodSpec) -> None:
-        """Raise for a k that was not calibrated, and for options that a table does not allow."""
-        for table in self.tables.values() if spec.needs_table else ():
+        """Raises for a k that was not calibrated, and for options that a table does not allow."""
+        for table in map(self.tables.__getitem__, self._tables_of(spec)):
             for k in self.ks:
                 make_method(spec, k, table, table.layer_targets(k))
+
+    def _tables_of(self, spec: MethodSpec) -> tuple[str, ...]:
+        if not spec.needs_table:
+            return ()
+        return (self.only[spec.text],) if spec.text in self.only else tuple(self.tables)
 
     @property
     def reference(self) -> MethodSpec | None:
@@ -79,7 +86,7 @@ class Plan:
         later = []
         for spec in self.methods:
             for k in self.ks if spec.has_k else (None,):
-                for table in self.tables if spec.needs_table else (None,):
+                for table in self._tables_of(spec) or (None,):
                     pair = self.point(task, spec, table, k), spec
                     if spec.is_matched:
                         later.append(pair)

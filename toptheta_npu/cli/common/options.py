@@ -36,22 +36,24 @@ def command(options: type[T], run: Callable[[T], None], settings: Settings | Non
 
     Args:
         options: a dataclass; fields are annotated with ``typer.Option`` or ``typer.Argument``. A field ``typed`` gets
-            the names of those that the command line has.
+            the names of those that the command line has; other fields without are for Python alone.
         run: the work, whose docstring is the command's help.
         settings: of its files; None: it has no ``--config``.
     """
     fields = {each.name: each for each in dataclasses.fields(options)}  # type: ignore[arg-type]
-    hints = get_type_hints(options, include_extras=True)
+    hints = {name: hint for name, hint in get_type_hints(options, include_extras=True).items()
+             if get_origin(hint) is Annotated}  # fmt: skip
     parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(each), annotation=hints[name])
-        for name, each in fields.items() if get_origin(hints[name]) is Annotated
-    ]  # fmt: skip
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(fields[name]), annotation=hint)
+        for name, hint in hints.items()
+    ]
     if settings is not None:
-        parameters.append(_config(options, settings))
+        plain = {name: hint for name, hint in fields_of(options).items() if name in hints}
+        parameters.append(_config(plain, settings))
 
     def call(context: typer.Context, **given: Any) -> None:
         typed = {"typed": _typed(context)} if "typed" in fields else {}
-        run(options(**{name: value for name, value in given.items() if name in fields}, **typed))
+        run(options(**{name: value for name, value in given.items() if name in hints}, **typed))
 
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     call.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
@@ -66,11 +68,11 @@ def _default(option: dataclasses.Field[Any]) -> Any:
     return inspect.Parameter.empty if option.default is dataclasses.MISSING else option.default
 
 
-def _config(options: type[Any], settings: Settings) -> inspect.Parameter:
+def _config(fields: Mapping[str, Any], settings: Settings) -> inspect.Parameter:
     def read(context: typer.Context, value: Path | None) -> Path | None:
         if value is not None:
-            exclude = ("config", "typed", *settings.exclude)
-            use_as_defaults(context, value, fields_of(options), settings.converters, exclude, settings.instead)
+            exclude = ("config", *settings.exclude)
+            use_as_defaults(context, value, fields, settings.converters, exclude, settings.instead)
         return value
 
     option = typer.Option(help="These options in a YAML file; the command line wins.", is_eager=True, callback=read)

@@ -24,6 +24,7 @@ class Options:
     """The options of the command.
 
     Attributes:
+        popularity: layer and KV head of which perplexity keeps a map: how many heads want which V row; Python alone.
         typed: the names of those that the command line has.
     """
 
@@ -72,10 +73,6 @@ class Options:
         int | None,
         typer.Option(min=1, help="Tokens to predict, at the end of every window. Default: 512, at most a quarter."),
     ] = None
-    popularity: Annotated[
-        str | None,
-        typer.Option(help="LAYER:KV_HEAD of which perplexity keeps a map: how many heads want which V row."),
-    ] = None
     prompts: Annotated[
         int, typer.Option(min=1, help="Prompts of key-value and of needle, for each length and each of five depths.")
     ] = 8
@@ -104,6 +101,7 @@ class Options:
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Rows longer than calibrated ones take the thresholds of the longest.")
     ] = False
+    popularity: tuple[int, int] | None = None
     typed: frozenset[str] = frozenset()
 
 

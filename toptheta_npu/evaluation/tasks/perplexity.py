@@ -25,6 +25,7 @@ from ..workers import share_weights
 from .popularity import popularity as popularity_map
 from .prefix import Prefix, run_prefix
 
+_METRIC = "nats per token"
 #: Rows of a popularity map.
 _MAPPED = 128
 
@@ -49,6 +50,11 @@ class Result:
     def perplexity(self) -> float:
         """Over the tokens of all windows."""
         return math.exp(sum(self.nats) / len(self.nats))
+
+    @property
+    def measurement(self) -> Measurement:
+        """The same as other tasks give it."""
+        return Measurement(_METRIC, False, self.nats, self.reads, self.reads_all, spread=self.spread)
 
 
 class PerplexityTask:
@@ -124,9 +130,7 @@ class PerplexityTask:
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(done)
-        return Measurement(
-            "nats per token", False, tuple(nats), details=self._map(method, model), **counter.result()._asdict()
-        )
+        return Measurement(_METRIC, False, tuple(nats), details=self._map(method, model), **counter.result()._asdict())
 
     def _kept_prefixes(self, limit: int) -> list[Prefix]:
         prefixes: list[Prefix] = []
