@@ -12,6 +12,7 @@ from .npu import environment as _environment  # noqa: F401
 from . import fallback
 from ._backends import use_backend
 from ._info import backend_info
+from ._warnings import SdcWithoutVmcWarning
 from .errors import (
     TopThetaBackendError,
     TopThetaError,
@@ -29,6 +30,7 @@ from .prefill import prefill_attention
 from .thresholds import ThresholdTable
 
 __all__ = [
+    "SdcWithoutVmcWarning",
     "ThresholdTable",
     "TopThetaBackendError",
     "TopThetaError",

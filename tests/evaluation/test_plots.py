@@ -135,11 +135,8 @@ def test_titles_say_what_follows() -> None:
     points = points_of(perplexity_points())
     figure = score_plots.draw_tradeoff("perplexity", points).figure
     assert figure.get_suptitle() == (
-        "perplexity: within 1 % of dense, Top-θ post + VMC at k = 16 reads the fewest V rows, 4.8 %"
-    )
-    title = score_plots.draw_ablation("perplexity", points).figure.get_suptitle()
-    assert title == (
-        "perplexity: top-k at k = 16 differs by +0.25 % from dense with neither, by +0.19 % with exact SDC + VMC"
+        "perplexity: of those certain (95 %) to lose at most 1 %, Top-θ post + VMC at k = 16 reads the fewest V rows, "
+        "4.8 %"
     )
     title = score_plots.draw_prompts("needle", points_of(needle_points()), 16).figure.get_suptitle()
     assert title == "needle at k = 16: least right is Top-k + SDC + VMC with 0 %, length 512 and depth 0"
@@ -147,15 +144,82 @@ def test_titles_say_what_follows() -> None:
     assert title.endswith("with Top-θ post + VMC, layer 3 reads the most V rows, 103; the layers from 2 on 102 to 103")
     title = read_plots.draw_kept_over_target("perplexity", points, 64).figure.get_suptitle()
     assert title == "perplexity at k = 64: furthest from 1 is Top-θ post + VMC, 2.50 in layer 0, head 0"
-    title = read_plots.draw_kept("perplexity", points, 16).figure.get_suptitle()
+    title = read_plots.draw_kept("perplexity", points, 16).figure.get_suptitle().replace("\n", " ")
     assert title.endswith("with Top-θ post + VMC, half of the rows and heads keep at most 19 elements, 95 % at most 39")
+
+
+def scattered(change: float, spread: float) -> tuple[float, ...]:
+    """Scores of four samples: their mean, and deviations of them."""
+    return tuple(2 + change + spread * sign for sign in (1, -1, 1, -1))
+
+
+def measured(scores: tuple[float, ...], value_rows: float = 90) -> Measurement:
+    return Measurement("nats per token", False, scores, reads(30, value_rows), reads(30, value_rows))
+
+
+def titles_of(spreads: dict[str, tuple[float, float]]) -> tuple[str, str]:
+    """The titles of trade-off and ablation, of methods with a mean change in nats and a spread of the samples."""
+    points = [(Point("perplexity", "dense", "dense"), measured(scattered(0, 0), 1000))]
+    for number, (method, each) in enumerate(spreads.items()):
+        points.append((Point("perplexity", method, method, k=16), measured(scattered(*each), 90 + number)))
+    drawings = score_plots.draw_tradeoff("perplexity", points), score_plots.draw_ablation("perplexity", points)
+    tradeoff, ablation = (each.figure.get_suptitle().replace("\n", " ") for each in drawings)
+    return tradeoff, ablation
+
+
+def test_titles_claim_nothing_within_the_errors() -> None:
+    """95 % intervals of these are 1.96 * spread / sqrt(3) * 100 % to both sides."""
+    clear = {"top-k:sdc=none": (0.008, 0.003), "top-k:vmc=false": (0.02, 0.004), "top-k": (0.004, 0.004)}
+    assert titles_of(clear) == (
+        "perplexity: of those certain (95 %) to lose at most 1 %, top-k at k = 16 reads the fewest V rows, 9.2 %",
+        "perplexity: with top-k at k = 16, exact SDC + VMC (+0.40 ± 0.23 %) is better than exact SDC (+2.02 ± 0.24 %)",
+    )
+    vague = {method: (change, 0.02) for method, (change, _) in clear.items()}
+    assert titles_of(vague) == (
+        "perplexity: no method is certain (95 %) to lose at most 1 %",
+        "perplexity: the 95 % intervals of all compensations overlap",
+    )
+
+
+def test_one_sample_proves_nothing() -> None:
+    points = [(point, replace(each, scores=each.scores[:1])) for point, each in points_of(perplexity_points())]
+    drawings = score_plots.draw_tradeoff("perplexity", points), score_plots.draw_ablation("perplexity", points)
+    assert [each.figure.get_suptitle() for each in drawings] == [
+        "perplexity: no method is certain (95 %) to lose at most 1 %",
+        "perplexity: the 95 % intervals of all compensations overlap",
+    ]
+
+
+@pytest.mark.parametrize("name", ["short", "a file name of thresholds as people make them, " * 2])
+def test_titles_fit_into_their_figures(name: str) -> None:
+    points = [
+        (replace(point, table=point.table and name, label=point.label + ((point.table and name) or "")), measurement)
+        for point, measurement in points_of(perplexity_points())
+        if point.method in ("dense", "top-theta", "top-theta:sdc=none")
+    ]
+    from matplotlib import pyplot
+
+    for drawing in (
+        score_plots.draw_tradeoff("perplexity", points),
+        score_plots.draw_ablation("perplexity", points),
+        read_plots.draw_traffic("perplexity", points, 16),
+        read_plots.draw_kept_over_target("perplexity", points, 16),
+        read_plots.draw_kept("perplexity", points, 16),
+    ):
+        figure = drawing.figure
+        figure.draw_without_rendering()
+        (title,) = figure.texts
+        extent = title.get_window_extent()
+        assert figure.bbox.x0 <= extent.x0 < extent.x1 <= figure.bbox.x1, drawing.file
+        assert figure.bbox.y0 <= extent.y0 < extent.y1 <= figure.bbox.y1, drawing.file
+        pyplot.close(figure)
 
 
 def test_a_method_that_loses_by_falling_is_told_by_falling() -> None:
     found = needle_points()
     figure = score_plots.draw_tradeoff("needle", points_of(found)).figure
-    assert figure.get_suptitle() == "needle: no method stays within 1 point of dense"
-    better = {point: replace(each, scores=(1.0,) * 5) for point, each in found.items()}
+    assert figure.get_suptitle() == "needle: no method is certain (95 %) to lose at most 1 point"
+    better = {point: replace(each, scores=(1.0,) * 1000) for point, each in found.items()}
     assert (
         "Top-k + SDC + VMC at k = 16 reads"
         in score_plots.draw_tradeoff("needle", points_of(better)).figure.get_suptitle()

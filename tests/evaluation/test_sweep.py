@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.models.tiny import model_of, table_of
+from toptheta_npu import SdcWithoutVmcWarning
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.measurement import Measurement, Task
 from toptheta_npu.evaluation.methods.kinds import Method
@@ -85,6 +87,23 @@ def test_plans_that_cannot_be_run(
 ) -> None:
     with pytest.raises(TopThetaValueError, match=message):
         plan_of(*methods, ks=ks, tables=tables)
+
+
+@pytest.mark.parametrize("method", ["top-theta:vmc=false", "top-k:vmc=false", "last-k:sdc=exact"])
+def test_exact_sdc_without_vmc_warns_where_it_is_chosen(method: str, tmp_path: Path) -> None:
+    def sweep_of(*methods: str) -> None:
+        with (
+            ModelWorkers(model_of(), count=1) as workers,
+            ResultsFile(tmp_path / "evaluation.jsonl", HEADER) as results,
+        ):
+            Sweep(plan_of("dense", "top-theta", *methods), {}, workers, lambda: torch.empty(0), results)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SdcWithoutVmcWarning)
+        sweep_of("top-theta:sdc=none", "last-k", "value-mean")
+    with pytest.warns(SdcWithoutVmcWarning, match="12 to 34 % of perplexity") as found:
+        sweep_of(method)
+    assert [warning.filename for warning in found] == [__file__]
 
 
 def test_a_point_that_fails_costs_no_other(tmp_path: Path) -> None:

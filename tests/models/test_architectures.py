@@ -104,7 +104,7 @@ def test_thresholds_that_keep_all_change_nothing(name):
     for static in (False, True):
         expected = run(model, ids, 16, static)
         assert expected.std() > 0.05
-        for options in ({"vmc": True}, {"vmc": False, "prefill": "thresholded"}):
+        for options in ({"vmc": True}, {"sdc": "none", "vmc": False, "prefill": "thresholded"}):
             with sparsify(model, table, k=2, **options):
                 torch.testing.assert_close(run(model, ids, 16, static), expected, atol=2e-5, rtol=1e-4)
                 assert torch.equal(greedy(model, ids), new_tokens)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
 from transformers import DynamicCache, LlamaForCausalLM
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
+from toptheta_npu import SdcWithoutVmcWarning
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.fallback.baselines import dense, last_k, top_k
 from toptheta_npu.models import NothingSparsifiedWarning, apply_selection, calibrate, sparsify, threshold_rule
@@ -170,6 +173,26 @@ def test_rows_beyond_the_calibrated_lengths_warn():
     ):
         model.generate(tokens(1, 90), max_new_tokens=4)
     assert sum(issubclass(warning.category, ThresholdExtrapolationWarning) for warning in caught) == 1
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda **choice: sparsify(model_of(), table_of(), k=K, **choice),
+        lambda **choice: sparsify(model_of(), table_of(placement="post_softmax"), k=K, **choice),
+        lambda **choice: apply_selection(model_of(), lambda layer: dense(), **choice),
+        lambda **choice: nullcontext(calibrate(model_of(), tokens(2, 20), k=K, layer_k=[0, 0], **choice)),
+    ],
+    ids=["pre-softmax", "post-softmax", "selection", "calibration"],
+)
+def test_exact_sdc_without_vmc_warns_where_it_is_chosen(choose):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SdcWithoutVmcWarning)
+        with choose():
+            sparse_step(model_of())
+    with pytest.warns(SdcWithoutVmcWarning, match="12 to 34 % of perplexity") as caught, choose(vmc=False):
+        sparse_step(model_of())
+    assert [warning.filename for warning in caught if warning.category is SdcWithoutVmcWarning] == [__file__]
 
 
 def test_statistics_count_every_row():

@@ -454,6 +454,7 @@ def test_the_capture_of_a_first_step_is_refused_and_of_a_later_one_is_not(monkey
         ({"gain": "much"}, TopThetaTypeError, "gain"), ({"start": 0}, TopThetaValueError, "start"),
         ({"start": 2.5}, TopThetaTypeError, "start"), ({"most": 1.0}, TopThetaValueError, "most"),
         ({"most": math.inf}, TopThetaValueError, "most"), ({"gain": math.nan}, TopThetaValueError, "gain"),
+        ({"start": 2**64}, TopThetaValueError, "start: expected an int from 1 to 16777216, got 18446744073709551616"),
     ],
 )  # fmt: skip
 def test_unusable_numbers_are_refused(options, error, named):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import contextmanager, nullcontext
+
 import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
-from toptheta_npu import use_backend
-from toptheta_npu.models import NothingSparsifiedWarning, calibrate, calibrate_discarded_mass, sparsify
+from toptheta_npu import SdcWithoutVmcWarning, use_backend
+from toptheta_npu.models import (
+    DenseDraftsWarning,
+    NothingSparsifiedWarning,
+    calibrate,
+    calibrate_discarded_mass,
+    sparsify,
+)
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -70,7 +79,8 @@ def test_every_compensation_in_decode_equals_its_prefill(sdc, vmc):
     table = table_of()
     if sdc == "offline":
         table = calibrate_discarded_mass(model, table, tokens(6, 80, seed=1))
-    with sparsify(model, table, k=K, sdc=sdc, vmc=vmc, prefill="thresholded"):
+    warned = pytest.warns(SdcWithoutVmcWarning) if (sdc, vmc) == ("exact", False) else nullcontext()
+    with warned, sparsify(model, table, k=K, sdc=sdc, vmc=vmc, prefill="thresholded"):
         whole = model(ids).logits
         steps = step_logits(model, ids, 1)
     torch.testing.assert_close(steps, whole, atol=1e-4, rtol=1e-4)
@@ -138,6 +148,49 @@ def test_speculative_decoding_gives_the_tokens_of_greedy_decoding(how):
     assert torch.equal(greedy, speculative)
 
 
+@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
+def test_drafts_that_are_verified_dense_are_counted_and_warned_about(how):
+    model, prompt = model_of(), PROMPT[:, :10].repeat(1, 2)
+    options = {"prompt_lookup_num_tokens": 3}
+    if how != "prompt lookup":
+        options = {"assistant_model": drafting(new_model(seed=5 if how == "assistant" else 0))}
+    calls = []
+    warned = pytest.warns(DenseDraftsWarning, match=r"^\d+ tokens .*thresholded")
+    with counting_calls(model, calls), warned as caught, sparsify(model, table_of(), k=K) as run:
+        generate(model, ids=prompt, **options)
+    expected = sum(new for new in calls[1:] if new > 1)
+    assert run.dense_tokens == expected > 0
+    mine = [warning for warning in caught if warning.category is DenseDraftsWarning]
+    assert [warning.filename for warning in mine] == [__file__]
+    assert str(mine[0].message).startswith(f"{expected} tokens")
+    with warnings.catch_warnings(), sparsify(model, table_of(), k=K, prefill="thresholded") as run:
+        warnings.simplefilter("error", DenseDraftsWarning)
+        generate(model, ids=prompt, **options)
+    assert run.dense_tokens == 0
+
+
+@contextmanager
+def counting_calls(model, calls: list[int]):
+    """Puts the new tokens of each call of the model into ``calls``."""
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def test_further_turns_and_chunks_of_a_prompt_are_counted_and_no_drafts():
+    model, ids, cache = model_of(), tokens(2, 60, seed=11), DynamicCache()
+    with warnings.catch_warnings(), sparsify(model, table_of(), k=K) as run:
+        warnings.simplefilter("error", DenseDraftsWarning)
+        for new in (5, 7, 1, 1, 20, 1, 1):  # rows of up to 8 keys are dense by the rule
+            past = cache.get_seq_length()
+            model(ids[:, past : past + new], past_key_values=cache)
+        assert run.dense_tokens == 2 * (4 + 20)
+
+
 def test_a_sparsified_assistant_leaves_the_dense_tokens_alone():
     model, assistant = model_of(), drafting(new_model(seed=0))
     dense = generate(model)
@@ -154,6 +207,22 @@ def test_static_cache_gives_the_tokens_of_a_growing_cache(batch):
         growing = generate(model, ids=ids)
         static = generate(model, ids=ids, cache_implementation="static")
     assert torch.equal(growing, static)
+
+
+class Moving(DynamicCache):
+    """Takes its tensors to another place after every call, as an offloaded cache does, which needs CUDA."""
+
+    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
+        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        layer = self.layers[layer_idx]
+        layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+        return keys, values
+
+
+def test_a_cache_that_moves_its_tensors_gives_the_tokens_of_one_that_does_not():
+    model, table, ids = model_of(), table_of(), tokens(2, 20, seed=8)
+    with sparsify(model, table, k=K):
+        assert torch.equal(generate(model, ids=ids, past_key_values=Moving()), generate(model, ids=ids))
 
 
 @pytest.mark.parametrize("prefill", ["dense", "thresholded"])

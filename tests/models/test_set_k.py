@@ -150,10 +150,10 @@ def test_shares_and_k_take_turns_and_keep_the_other_options(options):
     for number, target in enumerate(schedule):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NothingSparsifiedWarning)
-            with sparsify(model_of(), table, vmc=False, **target, **options):
+            with sparsify(model_of(), table, sdc="none", vmc=False, **target, **options):
                 fresh.append(step(cache, ids, number))
     cache = begun(ids)
-    with sparsify(model_of(), table, k=7, vmc=False, **options) as run:
+    with sparsify(model_of(), table, k=7, sdc="none", vmc=False, **options) as run:
         for number, target in enumerate(schedule):
             run.set_k(target["k"]) if "k" in target else run.set_target_kept(target["target_kept"])
             assert (run.k, run.target_kept) == (target.get("k"), target.get("target_kept"))

@@ -18,7 +18,9 @@ from transformers import (
     MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    cache_utils,
 )
+from transformers.cache_utils import Cache, DynamicLayer, QuantizedLayer
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
@@ -162,6 +164,66 @@ def test_other_caches_are_refused():
         model_of()(tokens(1, 20))
         with pytest.raises(TopThetaNotImplementedError, match=r"past_key_values.*DynamicCache"):
             model_of()(tokens(1, 4), past_key_values=window)
+
+
+class _Rounded(QuantizedLayer):
+    """A quantised layer of transformers whose numbers are rounded to eighths."""
+
+    def __init__(self):
+        super().__init__(residual_length=4)
+
+    def _quantize(self, tensor, axis):
+        return (tensor * 8).round().to(torch.int8)
+
+    def _dequantize(self, quantised):
+        return quantised.float() / 8
+
+
+class _Listed(DynamicLayer):
+    """A layer that keeps keys and values where nobody else finds them."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        self.rows = [*getattr(self, "rows", []), (key_states, value_states)]
+        self.is_initialized = True
+        keys, values = zip(*self.rows, strict=True)
+        return torch.cat(keys, 2), torch.cat(values, 2)
+
+    def get_seq_length(self):
+        return sum(keys.shape[2] for keys, _ in getattr(self, "rows", []))
+
+
+class _Halves(DynamicLayer):
+    """A layer that hands out half of its rows."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        keys, values = super().update(key_states, value_states)
+        return keys[:, :, ::2], values[:, :, ::2]
+
+    def get_seq_length(self):
+        return (super().get_seq_length() + 1) // 2
+
+
+@pytest.mark.parametrize("layer", [_Rounded, _Listed, _Halves])
+@pytest.mark.parametrize("in_advance", [False, True])
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+def test_caches_that_do_not_keep_plain_keys_and_values_are_refused(layer, in_advance, prefill):
+    made = {"layers": [layer() for _ in range(2)]} if in_advance else {"layer_class_to_replicate": layer}
+    named = rf"past_key_values: expected .*plain tensors.*got {layer.__name__}; .*DynamicCache\(\) or StaticCache"
+    with torch.no_grad(), sparsify(model_of(), table_of(), k=K, prefill=prefill, vmc=True):
+        with pytest.raises(TopThetaNotImplementedError, match=named):
+            model_of()(tokens(1, 20), past_key_values=Cache(**made))
+        _one_step()
+
+
+@pytest.mark.skipif(not hasattr(cache_utils, "Fp8QuantizedLayer"), reason="this transformers has no FP8 cache")
+def test_generate_with_a_quantised_cache_is_refused():
+    quantised = {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+    with sparsify(model_of(), table_of(), k=K):
+        with pytest.raises(
+            TopThetaNotImplementedError, match=r"past_key_values.*Fp8QuantizedLayer.*cache_implementatio"
+        ):
+            model_of().generate(tokens(1, 20), max_new_tokens=3, **quantised)
+        model_of().generate(tokens(1, 20), max_new_tokens=3)
 
 
 def test_output_attentions():

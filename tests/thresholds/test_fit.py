@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import ThresholdTable
 
 K, LENGTHS = (8, 32), (9, 20, 33, 50, 128, 400, 1000)
@@ -94,3 +95,30 @@ def test_lengths_close_together_do_not_upset_the_fit(lengths: tuple[int, ...]) -
         placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=(0,), fingerprint="model",
     )  # fmt: skip
     torch.testing.assert_close(table.fit().predict(n), theta, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[60, 9], (60, 9), np.array([60, 9]), torch.tensor([60, 9], dtype=torch.int32)])
+def test_lengths_may_be_a_list_an_array_or_a_tensor(lengths: Any) -> None:
+    fit = make(np.random.default_rng(0), "pre_softmax").fit()
+    assert torch.equal(fit.predict(lengths), fit.predict(torch.tensor([60, 9])))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        ([3.5], TopThetaTypeError, r"lengths: expected integers \[N\], got \[3.5\]"),
+        ([True], TopThetaTypeError, "lengths: expected integers"),
+        ("3", TopThetaTypeError, r"lengths: expected integers \[N\], got '3'"),
+        (None, TopThetaTypeError, "lengths: expected integers"),
+        ([10**30], TopThetaTypeError, "lengths: expected integers"),
+        (3, TopThetaValueError, r"lengths: expected one dimension, got shape \(\); pass \[3\]"),
+        (torch.tensor([[3]]), TopThetaValueError, r"lengths: expected one dimension, got shape \(1, 1\)"),
+        (torch.tensor([3], device="meta"), TopThetaTypeError, "lengths: expected a tensor with values"),
+        (torch.tensor([3]).to_sparse(), TopThetaTypeError, "lengths: expected a dense tensor, got layout sparse_coo"),
+        ([9, 0], TopThetaValueError, "lengths: expected numbers of at least 1, got 0"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(lengths: Any, error: type[Exception], message: str) -> None:
+    fit = make(np.random.default_rng(0), "pre_softmax").fit()
+    with pytest.raises(error, match=message):
+        fit.predict(lengths)

@@ -155,6 +155,8 @@ def test_rows_check_their_arguments() -> None:
         thresholds.rows(3, torch.tensor([1]))
     with pytest.raises(TopThetaTypeError, match="lengths: expected int32 or int64"):
         thresholds.rows(0, torch.tensor([1.0]))
+    with pytest.raises(TopThetaTypeError, match=r"lengths: expected an int32 or int64 tensor, got \[1\]"):
+        thresholds.rows(0, [1])  # type: ignore[arg-type]
     with pytest.raises(TopThetaValueError, match="discarded_mass: expected a table calibrated with it"):
         thresholds.discarded_mass_rows(0, torch.tensor([1]))
 
@@ -337,6 +339,31 @@ def changed(name: str, index: Any, value: float) -> Tensor:
             {"theta": grid(formula).numpy()},
             TopThetaTypeError,
             "theta: expected a torch.float32 tensor, got ndarray",
+        ),
+        (
+            {"theta": grid(formula).to("meta")},
+            TopThetaTypeError,
+            "theta: expected a tensor with values, got one on the meta device",
+        ),
+        (
+            {"k": torch.tensor(K, device="meta")},
+            TopThetaTypeError,
+            "k: expected a tensor with values, got one on the meta device",
+        ),
+        (
+            {"theta": grid(formula).to_sparse()},
+            TopThetaTypeError,
+            r"theta: expected a dense tensor, got layout sparse_coo; pass theta.to_dense\(\)",
+        ),
+        (
+            {"counts": torch.full((LAYERS, HEADS, len(LENGTHS)), 5).to_sparse()},
+            TopThetaTypeError,
+            "counts: expected a dense tensor, got layout sparse_coo",
+        ),
+        (
+            {"lengths": torch.nested.nested_tensor([torch.tensor(LENGTHS)])},
+            TopThetaTypeError,
+            "lengths: expected a dense tensor, got a nested one",
         ),
         ({"theta": grid(formula)[0]}, TopThetaValueError, "theta: expected four dimensions"),
         ({"theta": grid(formula)[..., :5]}, TopThetaValueError, r"theta: expected shape \(3, 3, 2, 6\)"),

@@ -83,7 +83,8 @@ class Parts(NamedTuple):
     def all_kept(self) -> Tensor:
         """Kept elements of the whole rows, int32 [B, Hq]; where nothing passed, the one that stands in."""
         kept = self.kept.sum(0)
-        return torch.where((kept == 0) & (self.n.sum(0) > 0)[:, None], 1, kept).int()
+        # in a row without keys, or with scores of -inf alone, nothing can
+        return torch.where((kept == 0) & (self.maximum.amax(0) != -torch.inf), 1, kept).int()
 
 
 def with_room(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .._warnings import warn_of_sdc_without_vmc
 from ..calibration.settings import default_layer_k
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
@@ -122,6 +123,9 @@ class Sweep:
             themselves.
         results: open; a point is in the file as soon as it is measured.
         progress: called, in the threads, with a point and how many of its samples are finished.
+
+    Warns:
+        SdcWithoutVmcWarning: a method of the plan has exact SDC without VMC.
     """
 
     def __init__(
@@ -129,6 +133,8 @@ class Sweep:
         calibration_windows: Callable[[], Tensor], results: ResultsFile,
         progress: Callable[[Point, int], None] = lambda point, done: None,
     ) -> None:  # fmt: skip
+        for spec in plan.methods:
+            warn_of_sdc_without_vmc(spec.compensation.sdc, spec.compensation.vmc)
         self._plan = plan
         self._tasks = tasks
         self._workers = workers

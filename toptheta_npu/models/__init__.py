@@ -21,11 +21,12 @@ from .selection import apply_selection
 from .sharded_cache import ShardedCache
 from .shards import calibrate_shard
 from .sparse_run import SparseRun
-from .sparsify import NothingSparsifiedWarning, sparsify
+from .sparsify import DenseDraftsWarning, NothingSparsifiedWarning, sparsify
 from .statistics import LayerStatistics, Recording
 from .summaries import LayerSummary
 
 __all__ = [
+    "DenseDraftsWarning",
     "DriftControl",
     "LayerStatistics",
     "LayerSummary",

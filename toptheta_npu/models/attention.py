@@ -159,6 +159,8 @@ def attention_forward(
         return out, None
     cached = state.take_cached()
     _refuse_unsupported(module, query, dropout, kwargs)
+    if cached is not None:
+        cached.check_holds(value)
     rows = state.rows.of(state.index, query, key, attention_mask, None if cached is None else cached.seen)
     call = AttentionCall(module, query, key, value, attention_mask, scaling, kwargs, rows, state.rows, cached)
     out = state.rule.attend(call)

@@ -85,6 +85,9 @@ def calibrate(
             option unusable, or a sequence is not tokens or has no row longer than the smallest k; or ``checkpoint``
             cannot be read or written, or is of another model, other options or other sequences.
 
+    Warns:
+        SdcWithoutVmcWarning: layers pass on outputs with ``sdc="exact"`` and ``vmc=False``.
+
     Example:
         >>> import torch, toptheta_npu.models as models
         >>> from transformers import LlamaConfig, LlamaForCausalLM

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from .._checks import check_choice, check_modes
 from .._files import check_writable, checked_path
+from .._warnings import warn_of_sdc_without_vmc
 from ..calibration import Calibrator
 from ..calibration.settings import check_int
 from ..calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
@@ -88,6 +89,9 @@ class CalibrationJob:
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`.
+
+    Warns:
+        SdcWithoutVmcWarning: as `calibrate`, where the caller of this class is called.
     """
 
     def __init__(
@@ -102,6 +106,8 @@ class CalibrationJob:
     ) -> None:
         check_model(model)
         targets = options.checked_k()
+        if options.top_k_at_calibration:
+            warn_of_sdc_without_vmc(options.sdc, options.vmc, stacklevel=3)
         check_int("checkpoint_every", every, 1)
         self._model, self._options, self._every = model, options, every
         self._checkpoint = None if checkpoint is None else checked_path(checkpoint)

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers.cache_utils import StaticLayer
 
 from .._checks import check_number
+from ..calibration.settings import check_int
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from .attention import AttentionCall
@@ -26,6 +27,8 @@ from .value_mean import DRIFT, CachedLayer, CacheState
 _TYPICAL_SLOPE = 0.5
 _SLOPES = (0.1, 10.0)
 _TINY = torch.finfo(torch.float32).tiny
+#: Up to here float32 counts the steps one by one.
+_MOST_STEPS = 2**24
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class DriftControl:
     Args:
         gain: share of the relative error k̃/k - 1 by which a step changes ln k̃, in (0, 1]. More follows the text faster
             and lets the thresholds waver more.
-        start: step t of a sequence has the gain 1 / (start + t) as long as that is more.
+        start: step t of a sequence has the gain 1 / (start + t) as long as that is more; from 1 to 2**24.
         most: the largest factor by which a shift may be expected to change k̃, up or down.
 
     Raises:
@@ -54,10 +57,7 @@ class DriftControl:
         check_number("gain", self.gain)
         if not 0 < self.gain <= 1:
             raise TopThetaValueError("gain", "more than 0 and at most 1", shown(self.gain), "pass 0.04, for example")
-        if type(self.start) is not int:
-            raise TopThetaTypeError("start", "an int", shown(self.start))
-        if self.start < 1:
-            raise TopThetaValueError("start", "at least 1", shown(self.start), "pass 8, for example")
+        check_int("start", self.start, 1, _MOST_STEPS)
         check_number("most", self.most)
         if self.most <= 1:
             raise TopThetaValueError("most", "more than 1", shown(self.most), "pass 8, for example")

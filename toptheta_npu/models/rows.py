@@ -32,9 +32,14 @@ class Rows:
 
 
 class ForwardRows:
-    """Works the rows out once per forward pass: all layers of a pass have the same. Every thread has its own pass."""
+    """Works the rows out once per forward pass: all layers of a pass have the same. Every thread has its own pass.
+
+    Attributes:
+        dense_tokens, drafted: what `note_dense` was told, of all passes.
+    """
 
     def __init__(self) -> None:
+        self.dense_tokens, self.drafted = 0, False
         self._longest: int | Tensor = 0
         self._noting = threading.Lock()
         self._threads = threading.local()
@@ -68,6 +73,19 @@ class ForwardRows:
             with self._noting:
                 self._note(current.rows)
 
+    def note_dense(self, tokens: int, drafted: bool) -> None:
+        """Notes that ``tokens`` of this thread's pass came several at a time on a filled cache and are dense.
+
+        Args:
+            tokens: rows long enough for thresholds in a layer; layers may differ, and the most count.
+            drafted: the calls so far look like the verification of drafts.
+        """
+        current: _Pass = self._threads.current
+        with self._noting:
+            self.dense_tokens += max(0, tokens - current.dense)
+            self.drafted = self.drafted or drafted
+        current.dense = max(tokens, current.dense)
+
     def _note(self, rows: Rows) -> None:
         if rows.host_lengths is not None and not isinstance(self._longest, Tensor):
             self._longest = max(self._longest, int(rows.host_lengths.max()))
@@ -85,6 +103,7 @@ class _Pass:
     shape: tuple[object, ...]
     layer: int = -1
     noted: bool = False
+    dense: int = 0
 
     def has(self, mask: Tensor | None, shape: tuple[object, ...]) -> bool:
         """Whether a call with this mask and these shapes belongs to it."""

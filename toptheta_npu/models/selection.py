@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .._checks import check_choice, check_modes
+from .._warnings import warn_of_sdc_without_vmc
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..fallback.prefill import Selector, select_and_attend
 from .attach import attached, check_model, check_switches, num_layers
@@ -47,6 +48,9 @@ def apply_selection(
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `sparsify`.
 
+    Warns:
+        SdcWithoutVmcWarning: as `sparsify`.
+
     Example:
         >>> import torch, toptheta_npu.models as models
         >>> from toptheta_npu.fallback.baselines import top_k
@@ -66,6 +70,7 @@ def apply_selection(
     kind = checked_statistics(statistics)
     check_choice("sdc", sdc, ("none", "exact"))
     check_modes("pre_softmax", sdc, 0.0, None, "vmc" if vmc else None)
+    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
     check_model(model)
     _check_targets(targets, num_layers(model))
     recorders = make_recorders(model, kind, targets) if kind else None

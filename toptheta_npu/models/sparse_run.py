@@ -53,6 +53,15 @@ class SparseRun(Recording):
         """The share of its keys that a row aims at now; None with a k."""
         return self._target.target_kept
 
+    @property
+    def dense_tokens(self) -> int:
+        """Tokens so far that were dense since they came several at a time on a filled cache; short rows do not count.
+
+        They are drafts that were verified, in assisted generation and prompt lookup, and later chunks or turns of a
+        prompt. Always 0 with ``prefill="thresholded"``.
+        """
+        return self._rows.dense_tokens
+
     def set_k(self, k: int) -> None:
         """Runs the following steps with ``k``; ``dense_below`` stays as it is.
 

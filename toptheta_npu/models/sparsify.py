@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .._checks import PrefillMode, Sdc, check_choice, check_modes
+from .._warnings import warn_of_sdc_without_vmc
 from ..errors import TopThetaTypeError, TopThetaValueError
 from ..thresholds import (
     Extrapolation,
@@ -44,6 +45,10 @@ from .threshold_rule import DeviceThresholds, ThresholdOptions, ThresholdRule
 
 class NothingSparsifiedWarning(UserWarning):
     """A `sparsify` context ended in which every row was dense."""
+
+
+class DenseDraftsWarning(UserWarning):
+    """A `sparsify` context ended in which drafts of assisted generation or prompt lookup were verified dense."""
 
 
 @contextmanager
@@ -105,8 +110,10 @@ def sparsify(
             ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
+        DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls.
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
         NothingSparsifiedWarning: at the end, if no row was longer than k.
+        SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
         ThresholdExtrapolationWarning: rows were longer than the calibrated ones.
 
     Example:
@@ -136,6 +143,7 @@ def sparsify(
     prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
+    warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
@@ -215,6 +223,13 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
 
 def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | None) -> None:
     longest, dense = int(rows.longest), run.dense_up_to()
+    if rows.drafted and run.dense_tokens:
+        warnings.warn(
+            f"{run.dense_tokens} tokens were dense, since they came several at a time, as drafts of assisted "
+            "generation or prompt lookup do when they are verified; prefill='thresholded' runs them by thresholds",
+            DenseDraftsWarning,
+            stacklevel=4,
+        )
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
         warnings.warn(

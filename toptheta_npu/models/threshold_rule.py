@@ -34,6 +34,9 @@ from .sharded_cache import ShardedLayer
 from .statistics import Recorder
 from .value_mean import CachedLayer
 
+#: New tokens of a call above which they are a piece of a prompt and no draft.
+_LONGEST_DRAFT = 64
+
 
 @dataclass(frozen=True)
 class ThresholdOptions:
@@ -119,11 +122,33 @@ class ThresholdRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         """[B, Hq, Q, D]: thresholded where the options say so, else dense."""
+        if self._options.prefill == "dense":
+            self._note_drafts(call)
         if call.query.shape[2] == 1:
             return self._decode(call)
         if self._drift is not None:
             self._drift.carry(call)
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
+
+    def _note_drafts(self, call: AttentionCall) -> None:
+        """Counts the tokens that are dense since they come several at a time on a filled cache.
+
+        Drafts that are verified come so, and later pieces of a prompt. Of drafts some tokens are dropped again, or one
+        short call follows the other.
+        """
+        cached, new, lengths = call.cached, call.query.shape[2], call.rows.host_lengths
+        if cached is None or torch.compiler.is_compiling():
+            return
+        dropped = cached.after_several
+        if new == 1 or lengths is None or call.rows.span == new:
+            if dropped:
+                call.forward.note_dense(0, drafted=True)
+            return
+        limit = self._thresholds.current.dense_up_to[self._layer]
+        tokens = int((lengths - (lengths - new).clamp_min(limit)).clamp_min(0).sum())
+        call.forward.note_dense(tokens, drafted=bool(dropped) or (dropped == 0 and new <= _LONGEST_DRAFT))
+        if new <= _LONGEST_DRAFT:
+            cached.several_came()
 
     def _decode(self, call: AttentionCall) -> Tensor:
         if call.cached is not None and isinstance(call.cached.layer, ShardedLayer):

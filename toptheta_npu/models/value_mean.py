@@ -18,9 +18,11 @@ from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 from .._value_checks import are_seen
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError
 from .rows import Rows
+from .sharded_cache import ShardedLayer
 
 STATE = "_toptheta_value_mean"
 DRIFT = "_toptheta_drift"
+SEVERAL = "_toptheta_several"
 #: V rows of a sequence that a CPU converts to float32 at once; more would not stay in its caches.
 _BLOCK_ROWS = 2048
 
@@ -68,7 +70,11 @@ def _version(values: Tensor) -> int | None:
 
 
 class CachedLayer:
-    """The cache layer of one attention module, looked at just before the call that extends it."""
+    """The cache layer of one attention module, looked at just before the call that extends it.
+
+    Attributes:
+        after_several: tokens dropped from it since the last call, if `several_came` was called then; else None.
+    """
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
         self._cache, self._index, self.owner = cache, index, owner
@@ -79,6 +85,7 @@ class CachedLayer:
                 known = getattr(self.layer, name, None)
                 if known is not None and known.is_about(self.layer.values, owner):
                     self._known[name] = known
+        self.after_several = self._dropped()
 
     @property
     def layer(self) -> Any:
@@ -96,6 +103,21 @@ class CachedLayer:
         """Whether the cache takes its tensors to another place between two steps."""
         return bool(getattr(self._cache, "offloading", False))
 
+    def check_holds(self, value: Tensor) -> None:
+        """Raises TopThetaNotImplementedError unless the layer, just extended, keeps the rows of ``value``.
+
+        Quantised layers do not, nor do those that hand out a choice of their rows.
+        """
+        layer = self.layer if self._index < len(self._cache.layers) else None
+        kept = getattr(layer, "values", None)
+        # some models keep latents, which have other heads and another size
+        if isinstance(layer, ShardedLayer) or (isinstance(kept, Tensor) and kept.shape[::2] == value.shape[::2]):
+            return
+        raise TopThetaNotImplementedError(
+            "past_key_values", "layers that keep all keys and values as plain tensors", type(layer).__name__,
+            "pass DynamicCache() or StaticCache(...), and no cache_implementation but 'static'",
+        )  # fmt: skip
+
     def known(self, name: str) -> Any:
         """The state of that name if it is about the rows that were there before the call, else None."""
         return self._known.get(name)
@@ -103,6 +125,19 @@ class CachedLayer:
     def keep(self, name: str, state: CacheState) -> None:
         """Puts a state that is about the rows of this call, too, on the layer."""
         setattr(self.layer, name, state)
+
+    def several_came(self) -> None:
+        """Remembers until the next call that several tokens came at once, and how long the layer is now."""
+        setattr(self.layer, SEVERAL, int(self.seen))
+
+    def _dropped(self) -> int | None:
+        if torch.compiler.is_compiling() or self._index >= len(self._cache.layers):
+            return None
+        length: int | None = getattr(self.layer, SEVERAL, None)
+        if length is None:
+            return None
+        delattr(self.layer, SEVERAL)
+        return max(0, length - int(self.seen))
 
     def forget(self) -> None:
         """Drops the mean: several rows came at once, and the next decode step sums them up."""

@@ -42,6 +42,7 @@ def check_table(table: ThresholdTable) -> None:
             continue
         if not isinstance(value, Tensor):
             raise TopThetaTypeError(name, f"a {dtype} tensor", type(value).__name__)
+        check_dense(name, value)
         if value.dtype != dtype:
             raise TopThetaTypeError(name, str(dtype), str(value.dtype))
     _check_header(table)
@@ -51,6 +52,18 @@ def check_table(table: ThresholdTable) -> None:
         raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(table.lengths)))
     _check_shapes(table)
     _check_values(table)
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Raise a TopThetaTypeError unless the elements of ``tensor`` are at hand: neither sparse, nested nor meta."""
+    if tensor.is_nested:
+        raise TopThetaTypeError(name, "a dense tensor", "a nested one")
+    if tensor.layout is not torch.strided:
+        got = str(tensor.layout).removeprefix("torch.")
+        raise TopThetaTypeError(name, "a dense tensor", f"layout {got}", f"pass {name}.to_dense()")
+    if tensor.is_meta:
+        remedy = "make it outside of torch.device('meta')"
+        raise TopThetaTypeError(name, "a tensor with values", "one on the meta device", remedy)
 
 
 def is_finite_number(value: object) -> bool:

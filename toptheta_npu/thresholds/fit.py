@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaValueError
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .checks import check_dense
 from .knots import Floats, Integers
 
 if TYPE_CHECKING:
     from .table import Placement, ThresholdTable
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,21 +44,20 @@ class ThresholdFit:
     rms_residual: Tensor
     residuals: Tensor
 
-    def predict(self, lengths: Tensor) -> Tensor:
+    def predict(self, lengths: Tensor | Sequence[int]) -> Tensor:
         """Thresholds at ``lengths``, in the unit of the table; dense rows are not treated specially.
 
         Args:
-            lengths: integers [N], at least 1.
+            lengths: integers [N], at least 1: a tensor, an array or a list.
 
         Returns:
             float32 [K, L, Hq, N].
 
         Raises:
-            TopThetaValueError: a length is below 1.
+            TopThetaTypeError: ``lengths`` are not integers.
+            TopThetaValueError: ``lengths`` have not one dimension, or a length is below 1.
         """
-        if bool((lengths < 1).any()):
-            raise TopThetaValueError("lengths", "numbers of at least 1", str(int(lengths.min())))
-        line = _evaluate(self.coefficients.numpy(), _basis(self.placement, lengths.cpu().numpy()))
+        line = _evaluate(self.coefficients.numpy(), _basis(self.placement, _checked_lengths(lengths)))
         return torch.from_numpy(theta_of(self.placement, line).astype(np.float32))
 
     def line(self, k_index: int, layer: int, lengths: Integers) -> Tensor:
@@ -63,6 +67,23 @@ class ThresholdFit:
         last = basis[:, -1:]
         change = (basis - last)[1:].T.float()
         return torch.addmm((coefficients @ last)[:, 0].float(), change, coefficients[:, 1:].T.float())
+
+
+def _checked_lengths(lengths: Tensor | Sequence[int]) -> Integers:
+    try:
+        found = torch.as_tensor(lengths)
+    except (TypeError, ValueError, RuntimeError):  # a number beyond int64 raises RuntimeError
+        found = None
+    if found is None or found.dtype not in _INTEGERS:
+        raise TopThetaTypeError("lengths", "integers [N]", shown(lengths), "pass a list of ints, or an int64 tensor")
+    check_dense("lengths", found)
+    if found.dim() != 1:
+        remedy = None if found.dim() else f"pass [{found.item()}]"
+        raise TopThetaValueError("lengths", "one dimension", f"shape {tuple(found.shape)}", remedy)
+    if bool((found < 1).any()):
+        raise TopThetaValueError("lengths", "numbers of at least 1", str(int(found.min())))
+    numbers: Integers = found.cpu().long().numpy()
+    return numbers
 
 
 def fit_table(table: ThresholdTable) -> ThresholdFit:

@@ -102,6 +102,8 @@ class ThresholdsAtK:
     def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
         if not 0 <= layer < len(source):
             raise TopThetaValueError("layer", f"0 to {len(source) - 1}", str(layer))
+        if not isinstance(lengths, Tensor):
+            raise TopThetaTypeError("lengths", "an int32 or int64 tensor", shown(lengths))
         if lengths.dtype not in (torch.int32, torch.int64):
             raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
         return source[layer][lengths.to(torch.int64).clamp(0, self.longest)]

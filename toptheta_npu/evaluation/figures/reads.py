@@ -21,6 +21,7 @@ from .style import (
     file_name,
     finish,
     grid,
+    headline,
     legend_below,
     octaves,
     style,
@@ -63,7 +64,7 @@ def draw_traffic(task: str, points: Sequence[Measured], k: int | None) -> Drawin
         axes.xaxis.get_major_locator().set_params(integer=True)
         finish(axes, "layer", what)
     legend_below(figure, panels[0])
-    figure.suptitle(f"{task}{_at(k)}: {_most_read(found)}", fontsize=10)
+    headline(figure, f"{task}{_at(k)}: {_most_read(found)}")
     head = ("method", "layer", "value_rows_mean", "value_rows_p95", "value_rows_max", "key_rows_mean", "keys_mean")
     data = [
         (name, number, *("" if value is None else value for value in (getattr(layer.reads, each) for each in head[2:])))
@@ -110,7 +111,7 @@ def draw_kept_over_target(task: str, points: Sequence[Measured], k: int | None) 
     bar.set_ticks([tick for tick in (0.1, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 8) if low <= tick <= high])
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    figure.suptitle(f"{task}{_at(k)}: {_furthest(found)}", fontsize=10)
+    headline(figure, f"{task}{_at(k)}: {_furthest(found)}")
     head = ("method", "layer", "head", "kept_over_k")
     data = [
         (name, layer, number, "" if math.isnan(ratio) else float(ratio))
@@ -148,7 +149,7 @@ def draw_kept(task: str, points: Sequence[Measured], k: int | None) -> Drawing:
     axes.set_ylim(0)
     finish(axes, "elements kept per row and query head", "rows and heads, % per octave")
     legend_below(figure, axes)
-    figure.suptitle(f"{task}{_at(k)}, layers ≥ {DENSER_LAYERS}:\n{_halves(found)}", fontsize=10)
+    headline(figure, f"{task}{_at(k)}, layers ≥ {DENSER_LAYERS}: {_halves(found)}")
     data = [(name, *ends, share) for name, shares in found.items() for ends, share in shares.items()]
     return Drawing(file, figure, needs, [("method", "kept_from", "kept_below", "percent"), *data])
 

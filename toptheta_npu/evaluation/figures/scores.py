@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from .style import (
     file_name,
     finish,
     grid,
+    headline,
     legend_below,
     octaves,
     style,
@@ -71,7 +73,7 @@ def draw_tradeoff(task: str, points: Sequence[Measured]) -> Drawing:
         octaves(axes.xaxis)
         finish(axes, f"{what}, % of dense attention (layers ≥ 2)", _change_label(dense, unit) if number == 0 else "")
     legend_below(figure, panels[1])
-    figure.suptitle(f"{task}: {_cheapest(places, dense)}", fontsize=10)
+    headline(figure, f"{task}: {_cheapest(places, dense)}")
     return Drawing(file, figure, needs, _tradeoff_data(places, dense))
 
 
@@ -105,18 +107,25 @@ def _loss(found: Change, dense: Measurement) -> float:
     return -found.value if dense.higher_is_better else found.value
 
 
+def _losses(found: Change, dense: Measurement) -> tuple[float, float]:
+    """The least and the largest loss within the 95 % interval; without an error there is no bound."""
+    low, high = found.interval or (-math.inf, math.inf)
+    return (-high, -low) if dense.higher_is_better else (low, high)
+
+
 def _cheapest(places: Sequence[_Place], dense: Measurement) -> str:
+    """Of the methods whose loss is certainly below the limit, the one that reads the fewest V rows."""
     limit = f"{_NO_LOSS:g} {places[0].change.unit.removesuffix('s')}"
     near = [
         (share, place)
         for place in places
-        if (share := place.shares[1]) is not None and _loss(place.change, dense) <= _NO_LOSS
+        if (share := place.shares[1]) is not None and _losses(place.change, dense)[1] <= _NO_LOSS
     ]
     if not near:
-        return f"no method stays within {limit} of dense"
+        return f"no method is certain (95 %) to lose at most {limit}"
     share, best = min(near, key=lambda each: each[0])
     at = "" if best.point.k is None else f" at k = {best.point.k}"
-    return f"within {limit} of dense, {best.name}{at} reads the fewest V rows, {share:.2g} %"
+    return f"of those certain (95 %) to lose at most {limit}, {best.name}{at} reads the fewest V rows, {share:.2g} %"
 
 
 def _tradeoff_data(places: Sequence[_Place], dense: Measurement) -> list[Sequence[object]]:
@@ -152,7 +161,7 @@ def draw_ablation(task: str, points: Sequence[Measured]) -> Drawing:
             around_zero(axes.yaxis, _NO_LOSS)
         finish(axes, "k, elements asked for", _change_label(dense, every[0].unit), name)
         data += [(name, k, bar, *each) for bar, by_k in bars.items() for k, each in by_k.items()]
-    figure.suptitle(f"{task}: {_ablation_title(changes, dense)}", fontsize=10)
+    headline(figure, f"{task}: {_ablation_title(changes, dense)}")
     return Drawing(file, figure, needs, data)
 
 
@@ -211,22 +220,22 @@ def _draw_bars(axes: Any, bars: Mapping[str, Mapping[int, Change]]) -> None:
 
 
 def _ablation_title(changes: Mapping[str, Mapping[str, Mapping[int, Change]]], dense: Measurement) -> str:
-    """Where the compensations make the largest difference."""
-    gaps = []
-    for name, bars in changes.items():
-        for k in set.intersection(*(set(by_k) for by_k in bars.values())):
-            worst, best = (pick(bars, key=lambda bar: _loss(bars[bar][k], dense)) for pick in (max, min))
-            gaps.append((_loss(bars[worst][k], dense) - _loss(bars[best][k], dense), name, k, worst, best))
-    if not gaps:
+    """Which compensation is better than another by the most, where their 95 % intervals lie apart."""
+    pairs = [
+        (name, k, better, worse, bars[better][k], bars[worse][k])
+        for name, bars in changes.items()
+        for better, worse in itertools.permutations(bars, 2)
+        for k in bars[better].keys() & bars[worse].keys()
+    ]
+    if not pairs:
         return "compensations at different k"
-    gap, name, k, worst, best = max(gaps)
-    if not gap:
-        return "the compensations make no difference"
-    with_worst, with_best = (changes[name][bar][k] for bar in (worst, best))
-    return (
-        f"{name} at k = {k} differs by {with_worst.value:+.2g} {with_worst.unit} from dense with {worst}, "
-        f"by {with_best.value:+.2g} {with_best.unit} with {best}"
+    apart = [pair for pair in pairs if _losses(pair[-2], dense)[1] < _losses(pair[-1], dense)[0]]
+    if not apart:
+        return "the 95 % intervals of all compensations overlap"
+    name, k, better, worse, less, more = max(
+        sorted(apart), key=lambda pair: _loss(pair[-1], dense) - _loss(pair[-2], dense)
     )
+    return f"with {name} at k = {k}, {better} ({less}) is better than {worse} ({more})"
 
 
 def draw_prompts(task: str, points: Sequence[Measured], k: int | None) -> Drawing:
@@ -252,10 +261,8 @@ def draw_prompts(task: str, points: Sequence[Measured], k: int | None) -> Drawin
         key=lambda each: each[2],
     )
     at = "" if k is None else f" at k = {k}"
-    figure.suptitle(
-        f"{task}{at}: least right is {name} with {100 * share:.0f} %, length {cell[0]} and depth {cell[1]:g}",
-        fontsize=10,
-    )
+    least = f"least right is {name} with {100 * share:.0f} %, length {cell[0]} and depth {cell[1]:g}"
+    headline(figure, f"{task}{at}: {least}")
     head = ("method", "length_tokens", "depth", "share_right")
     data = [(name, *cell, share) for name, cells in found.items() for cell, share in cells.items()]
     return Drawing(file, figure, needs, [head, *data])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "--")
 #: Its brightness rises evenly, so that it reads in grey.
 COLOUR_MAP = "cividis"
 _COLUMNS = 4
+#: The part of a figure's width that its title may take.
+_TITLE_ROOM = 0.97
 
 
 class Style(NamedTuple):
@@ -94,6 +97,15 @@ def finish(axes: Any, x: str, y: str, title: str = "") -> None:
     axes.set_ylabel(y, fontsize=9)
     axes.set_title(title, loc="left", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def headline(figure: Any, text: str) -> None:
+    """What follows from the figure, above its panels, in as many lines as fit into its width."""
+    title, width = figure.suptitle(text, fontsize=10), len(text)
+    room, renderer = _TITLE_ROOM * figure.bbox.width, figure.canvas.get_renderer()
+    while (needed := title.get_window_extent(renderer).width) > room and width > 1:
+        width = min(width - 1, int(width * room / needed))
+        title.set_text(textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
 
 
 def around_zero(axis: Any, linear: float) -> None:
