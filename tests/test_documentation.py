@@ -12,6 +12,7 @@ import pytest
 import tomllib
 
 from tests.pages import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
+from tests.tiers import full
 from toptheta_npu.evaluation import report
 
 README = ROOT / "README.md"
@@ -59,6 +60,7 @@ def test_what_examples_import_is_there_in_any_folder(tmp_path: Path) -> None:
     run_in_shell(f"python -c 'import {', '.join(sorted(INSTALLED))}'", tmp_path, tmp_path, SECONDS)
 
 
+@full
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_runs(command: Command, tmp_path: Path) -> None:
     if command.block.slow and not SLOW:

@@ -26,14 +26,14 @@ def product(*axes: Iterable[Any]) -> list[ParameterSet]:
 
 
 def only(quick: Collection[Any] | Callable[[Any], bool], values: Iterable[Any]) -> list[ParameterSet]:
-    """The values of one axis, for `parametrize`; `make test` runs those that are, or pass, ``quick``.
+    """The values of one axis, or tuples of several; `make test` runs those that are, or pass, ``quick``.
 
     Example:
         >>> [found.values[0] for found in only({2}, (1, 2, 3)) if not found.marks]
         [2]
     """
     passes = quick if callable(quick) else quick.__contains__
-    return [_joined([value], passes(value)) for value in values]
+    return [_joined(list(value) if isinstance(value, tuple) else [value], passes(value)) for value in values]
 
 
 def _joined(values: list[Any], quick: bool) -> ParameterSet:

@@ -13,8 +13,8 @@ from torch import Tensor
 from tests.cases import CASES, Case
 from tests.cpu.driver_cases import DriverCase, assert_driver_equals_the_oracle
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
-from tests.tiers import full, product
 from tests.helpers import Inputs, assert_equals_oracle, make_inputs
+from tests.tiers import full, product
 
 _BY_ID = {case.id: case for case in CASES}
 _POST = {"placement": "post_softmax"}
