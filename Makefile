@@ -11,35 +11,45 @@ PYTEST_WORKERS ?= 2
 CPP_FOLDERS := benchmarks emulator op_host op_kernel tests toptheta_npu
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-# the fast part of every ring but the emulated devices
-QUICK := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models tests/texts \
-  tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
-  tests/op_kernel/test_gaps.py tests/op_kernel/test_kernel.py::test_forced_path_equals_the_oracle \
-  tests/timing/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
-  tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
+# every ring but those that run below it
+RING := tests toptheta_npu emulator --ignore=tests/npu --ignore=tests/vllm
+RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
+# torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
+RUN_NPU := REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 OLDEST_TRANSFORMERS := build/transformers-oldest
 OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
   'transformers==5.0.*' 'tokenizers==0.22.*' 'accelerate==1.1.*'
+# what needs neither the extras nor the emulated devices
+OLDEST_RING := tests/fallback tests/test_operator.py tests/thresholds tests/calibration tests/models tests/texts \
+  tests/evaluation/test_perplexity.py tests/evaluation/test_workers.py tests/op_host/test_infer_shape.py \
+  tests/op_kernel/test_gaps.py tests/timing/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
+  tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 VLLM := build/vllm
 
-.PHONY: demo test test-quick test-vllm clean-vllm test-npu test-sanitizers test-aarch64 study-cut \
+.PHONY: demo test test-all durations test-vllm clean-vllm test-sanitizers test-aarch64 study-cut \
   test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
 
+# all rings in six minutes on two cores, once the environment and what is compiled are there
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --ignore=tests/npu --ignore=tests/vllm \
-	  -m 'not aarch64 and not sanitizers'
-	$(MAKE) --no-print-directory test-npu
+	$(RUN) $(RING) -m 'not full and not aarch64 and not sanitizers' --junitxml=build/reports/quick.xml
+	$(RUN_NPU) tests/npu -m 'npu and not full' --junitxml=build/reports/quick-npu.xml
 
-# under three minutes on two cores
-test-quick: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) $(QUICK)
+# and what takes longer: other compilers, sanitizers of the kernel, packages, every command of the pages, whole matrices
+test-all: test
+	$(RUN) $(RING) -m 'full and not aarch64 and not sanitizers' --junitxml=build/reports/full.xml
+	$(RUN_NPU) tests/npu -m 'npu and full' --junitxml=build/reports/full-npu.xml
+	$(RUN_NPU) tests/fallback tests/test_operator.py -m npu --junitxml=build/reports/full-npu-fallback.xml
+
+# the table of how long the last of them took
+durations: $(READY)
+	$(BIN)/python -m tests.durations $(wildcard build/reports/*.xml)
 
 # the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
 # those of $(VENV)
@@ -64,7 +74,7 @@ test-oldest:
 	else $(MAKE) --no-print-directory run-oldest; fi
 
 run-oldest: $(OLDEST)/.ready
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(QUICKLY) $(QUICK)
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest $(QUICKLY) -m 'not full' $(OLDEST_RING)
 
 $(OLDEST)/.ready: pyproject.toml
 	@echo "Installing into $(OLDEST): torch 2.6 and the oldest of all else, once; from PyPI 5 GB."
@@ -92,11 +102,6 @@ $(VLLM)/.packages: tests/vllm_constraints.txt
 
 clean-vllm:
 	rm -rf $(VLLM)
-
-# torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
-test-npu: $(READY)
-	REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m npu \
-	  tests/npu tests/fallback tests/test_operator.py
 
 # the native CPU kernel, without Python, under the address, undefined-behaviour and thread sanitizers of g++
 test-sanitizers: $(READY)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 import tomllib
+import yaml
 
 from benchmarks import demo_tables
 from tests.pages import PAGES, ROOT, Block, Command, anchors, blocks, code_spans, commands, links, name_of
+from tests.tiers import full
 
 README = ROOT / "README.md"
 DOCS = [page for page in PAGES if page.parent == ROOT / "docs"]
@@ -59,6 +61,7 @@ def test_what_examples_import_is_there_in_any_folder(tmp_path: Path) -> None:
     run_in_shell(f"python -c 'import {', '.join(sorted(INSTALLED))}'", tmp_path, tmp_path, SECONDS)
 
 
+@full
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_runs(command: Command, tmp_path: Path) -> None:
     if command.block.slow and not SLOW:
@@ -116,8 +119,19 @@ def test_index_leads_to_every_page() -> None:
     assert {page for page in PAGES if page != index} <= linked
 
 
+def _make_targets() -> set[str]:
+    return set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_workflow_makes_what_the_script_makes() -> None:
+    job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["make"]
+    made = set(re.findall(r"^make ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE))
+    assert set(job["strategy"]["matrix"]["target"]) == made - {"clean-vllm"} <= _make_targets()
+    assert job["steps"][-1] == {"run": "make ${{ matrix.target }}"}
+
+
 def test_pages_name_make_targets_that_exist() -> None:
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = _make_targets()
     shown = [text for page in PAGES for text in (*code_spans(page), *(command.text for command in commands(page)))]
     named = {name for text in shown for name in re.findall(r"^make ([\w-]+)", text)}
     assert named

@@ -17,6 +17,7 @@ from torch import Tensor
 import toptheta_npu
 from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, ErrorCase, valid_arguments
 from tests.helpers import Inputs, make_inputs
+from tests.tiers import product
 
 _BY_ID = {case.id: case for case in CASES}
 _COMPILED = ("f16-bsnd", "paged-post-vmc", "start", "sdc-offline-mixed-vmc", "ragged", "d40-any")
@@ -46,8 +47,7 @@ def as_tuple(result: Any) -> tuple[Tensor, ...]:
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
-@pytest.mark.parametrize("name", _OPERATORS)
-@pytest.mark.parametrize("case_id", _COMPILED)
+@pytest.mark.parametrize(("case_id", "name"), product(_COMPILED, _OPERATORS))
 def test_opcheck(name: str, case_id: str, device: str) -> None:
     inputs = make_inputs(_BY_ID[case_id], device)
     positional, keywords = operator_inputs(name, inputs)

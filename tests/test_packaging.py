@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.pages import ROOT, links
+from tests.tiers import full
+
+pytestmark = full
 
 NEEDED = {
     "toptheta_npu/py.typed",

@@ -17,6 +17,7 @@ from benchmarks.calibration_study.points import Extent
 from benchmarks.calibration_study.selectors import as_table
 from benchmarks.calibration_study.tables import tables
 from benchmarks.calibration_study.texts import windows_of
+from tests.tiers import full
 from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.calibration import Calibrator
 from toptheta_npu.errors import TopThetaValueError
@@ -47,6 +48,7 @@ def test_goals_compare_control_out_of_domain_with_thresholds_in_domain() -> None
     assert [goal.error for goal in found] == [None, None, 0, 0, pytest.approx(100 * 0.05 / 2)]
 
 
+@full
 @pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
 def test_every_case_of_drift_control_is_decoded_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LENGTH", 600), ("STEPS", 16), ("SETTLED", 8), ("KS", (64,))):
@@ -67,6 +69,7 @@ def test_a_row_of_the_table_of_selectors() -> None:
     assert as_table([row]).rows == [["pre-softmax", "32", "Top-θ", "+0.33 ± 0.20 %", "0.97", "90 / 190 / 500", "3.7 %"]]
 
 
+@full
 @pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.ThresholdExtrapolationWarning")
 def test_every_point_is_measured_on_a_table_of_its_own_calibration(tmp_path: Path) -> None:
     plan = Extent(long=300, short=280, long_sizes=(1, 2), short_sizes=(1,), prose=1, windows=1, positions=8)

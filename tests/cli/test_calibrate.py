@@ -27,6 +27,7 @@ import yaml
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.full_disk import full_disk
+from tests.tiers import full, only
 from toptheta_npu import cli
 from toptheta_npu._files import held
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
@@ -414,7 +415,7 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(
     assert re.search(r"--output: expected a disk with \d+ free bytes, got 100 in ", words(capsys.readouterr().err))
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("ending", only({signal.SIGKILL}, [signal.SIGKILL, signal.SIGINT]))
 def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Path, folder: Path) -> None:
     """Ended when the state has been written once: no table is there, and the second run makes that of a single one."""
     slow = ["--decode-tokens", "40", "--checkpoint-every", "2", "--sequences", "10"]
@@ -601,6 +602,7 @@ def test_shards_merge_to_the_table_of_one_process(
     assert Path("model.theta").read_bytes() == Path("whole.theta").read_bytes()
 
 
+@full
 def test_torchrun_gives_the_table_of_one_process(model: Path, folder: Path) -> None:
     arguments = [str(model), "--text", "book.txt", *QUICK]
     assert main(*arguments, "-o", "whole.theta") == 0
@@ -709,6 +711,7 @@ def test_a_data_set_without_its_package_says_what_to_install(
     assert "error: datasets is missing; pip install 'toptheta_npu[datasets]'" in words(capsys.readouterr().err)
 
 
+@full
 def test_a_terminal_sees_progress_that_goes_away(model: Path, folder: Path) -> None:
     """What a terminal shows in the end, line by line, has no bar in it."""
     pty = pytest.importorskip("pty")

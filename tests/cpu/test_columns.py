@@ -15,6 +15,7 @@ from tests.cpu.columns import with_columns
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import assert_equals_oracle, assert_parts_merge, make_inputs
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
+from tests.tiers import product
 from toptheta_npu import TopThetaValueError
 from toptheta_npu.fallback import Arguments
 
@@ -34,8 +35,7 @@ def results_of(arguments: dict[str, Any], part: dict[str, Any], path: str) -> tu
     )
 
 
-@pytest.mark.parametrize("level", OWN_LEVELS)
-@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(("dtype", "level"), product(ELEMENTS, OWN_LEVELS))
 def test_every_case_equals_the_oracle(dtype: str, level: str) -> None:
     for case in CASES:
         inputs = make_inputs(replace(case, dtype=dtype), poison=("outside",))
@@ -62,10 +62,9 @@ def test_drawn_cases_equal_the_oracle(level: str, case: Case, path: str, threads
     assert_parts_merge(inputs, [partial], [inputs.rows.lengths], largest)
 
 
-@pytest.mark.parametrize("level", OWN_LEVELS)
-@pytest.mark.parametrize("dtype", ELEMENTS)
-@pytest.mark.parametrize(("page", "head_dim", "heads"), _SIZES)
-def test_pages_of_all_sizes_equal_those_by_rows(page: int, head_dim: int, heads: int, dtype: str, level: str) -> None:
+@pytest.mark.parametrize(("size", "dtype", "level"), product(_SIZES, ELEMENTS, OWN_LEVELS))
+def test_pages_of_all_sizes_equal_those_by_rows(size: tuple[int, int, int], dtype: str, level: str) -> None:
+    page, head_dim, heads = size
     case = Case(
         "sizes", dtype, paged="4d", block_size=page, heads=heads, kv_heads=1, head_dim=head_dim, lengths=(300, 0, 33)
     )
@@ -80,8 +79,7 @@ def test_pages_of_all_sizes_equal_those_by_rows(page: int, head_dim: int, heads:
     torch.testing.assert_close(found[1], by_rows[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", OWN_LEVELS)
-@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize(("dtype", "level"), product(ELEMENTS, OWN_LEVELS))
 def test_bits_do_not_depend_on_pages_threads_or_the_batch_beside_a_row(dtype: str, level: str) -> None:
     case = Case("bits", dtype, heads=8, head_dim=128, lengths=(3000, 700, 0, 2500), vmc=True)
     inputs = make_inputs(case)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tests.cases import CASES, Case
 from tests.helpers import assert_equals_oracle, make_inputs
+from tests.tiers import product
 from toptheta_npu import TopThetaBackendError, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu import build, instruction_sets, library, threads
 from toptheta_npu.cpu.backend import CPU_SELECTOR
@@ -46,8 +47,7 @@ def assert_identical(result: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -
         torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("level", ["avx512_bf16", "avx512", "avx2", "neon_bf16", "neon"])
-@pytest.mark.parametrize("dtype", _DTYPES)
+@pytest.mark.parametrize(("dtype", "level"), product(_DTYPES, ["avx512", "avx2", "avx512_bf16", "neon_bf16", "neon"]))
 def test_every_level_of_this_machine_equals_the_oracle(level: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if level not in instruction_sets.available():
         pytest.skip(f"this CPU does not run {level}")

@@ -14,6 +14,7 @@ from tests.cases import CASES, Case
 from tests.cpu.driver_cases import DriverCase, assert_driver_equals_the_oracle
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import Inputs, assert_equals_oracle, make_inputs
+from tests.tiers import full, product
 from toptheta_npu.fallback import Arguments
 
 _BY_ID = {case.id: case for case in CASES}
@@ -30,6 +31,7 @@ _PER_SEQUENCE = (
 )  # fmt: skip
 
 
+@full
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @pytest.mark.parametrize("dtype", ELEMENTS)
 def test_threads_do_not_race(dtype: str, level: str, tmp_path: Path) -> None:
@@ -49,9 +51,8 @@ def results(level: str, inputs: Inputs, threads: int, **changes: Any) -> tuple[T
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("level", OWN_LEVELS)
-@pytest.mark.parametrize("dtype", ELEMENTS)
 @pytest.mark.parametrize("case", _LONG, ids=lambda case: case.id)
+@pytest.mark.parametrize(("dtype", "level"), product(ELEMENTS, OWN_LEVELS))
 def test_bits_do_not_depend_on_threads(case: Case, dtype: str, level: str) -> None:
     assert operators.RUN_IN_PARALLEL != 0
     inputs = make_inputs(replace(case, dtype=dtype), poison=("outside",))

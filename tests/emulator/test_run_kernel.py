@@ -28,6 +28,7 @@ from emulator.ascendc import (
     sanitizer_environment,
     sparse_array,
 )
+from tests.tiers import full
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "kernels" / "machine_run.cpp"
@@ -330,6 +331,7 @@ def test_clang_gives_the_same_result() -> None:
     assert (y == x).all()
 
 
+@full
 def test_sanitizers_find_nothing_in_the_machine() -> None:
     code = (
         "import numpy as np\n"

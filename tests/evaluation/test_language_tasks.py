@@ -13,6 +13,7 @@ import torch
 import typer
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
+from tests.tiers import full
 from toptheta_npu import cli
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
@@ -395,6 +396,7 @@ LmEvalTask("toptheta_needle", tokenizer, limit=1, metadata={"lengths": [128]}).m
 """
 
 
+@full
 def test_a_run_is_quiet_and_leaves_no_files(tmp_path: Path) -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     environment = {

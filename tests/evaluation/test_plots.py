@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.tiers import full
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.figures import plots
 from toptheta_npu.evaluation.figures import reads as read_plots
@@ -105,6 +106,7 @@ def test_every_figure_is_a_picture_a_drawing_and_its_data(tmp_path: Path) -> Non
     )
 
 
+@full
 def test_the_same_points_give_the_same_files(at_64: Path, tmp_path: Path) -> None:
     plots.save_plots(perplexity_points(), 64, tmp_path)
     files = sorted(tmp_path.iterdir())

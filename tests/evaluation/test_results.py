@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import full
 from toptheta_npu._files import write_atomically
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.measurement import Measurement
@@ -43,6 +44,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert found.tasks == ["perplexity", "needle"]
 
 
+@full
 def test_a_run_goes_on_after_the_line_that_a_killed_one_left_unfinished(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
     for path in (whole, torn):

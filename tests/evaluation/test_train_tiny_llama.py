@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.tiers import full
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.evaluation import corpus
 
@@ -101,6 +102,7 @@ def make_trainer(tokenizer: PreTrainedTokenizerFast, output: Path, phases: str =
     return trainer.Trainer(LlamaForCausalLM(config), tokenizer, stage, output, "cpu")
 
 
+@full
 def test_an_interrupted_run_ends_like_a_whole_one(
     tokenizer: PreTrainedTokenizerFast, library: torch.Tensor, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from transformers import DynamicCache
 
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
+from tests.tiers import full
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.fallback.layout import count_group_rows, count_wanted_by
@@ -166,6 +167,7 @@ def test_threads_add_up_to_their_single_runs():
             run.clear()
 
 
+@full
 def test_more_rows_take_no_more_memory():
     model, table = model_of(), table_of()
 

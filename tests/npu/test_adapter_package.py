@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from emulator.acl.environment import in_emulator
+from tests.tiers import full
 
 CUSTOM_PATH = "ASCEND_CUSTOM_OPP_PATH"
 OPP_PATH = "ASCEND_OPP_PATH"
@@ -84,6 +85,7 @@ def test_whole_package(vendor: Path) -> None:
     assert not any(outcome["problems"])
 
 
+@full
 def test_package_found_by_ascend_opp_path(vendor: Path) -> None:
     outcome = outcome_of(None, **{OPP_PATH: str(vendor.parents[1])})
     assert outcome["out"] == pytest.approx(32.0)
@@ -100,6 +102,7 @@ def test_no_package() -> None:
     assert outcome["loaded"] is None
 
 
+@full
 def test_torch_npu_imported_before_the_path_was_known(vendor: Path) -> None:
     outcome = outcome_of(None, "torch_npu", LATE=str(vendor.parents[1]))
     assert outcome["type"] == "TopThetaBackendError"
@@ -118,6 +121,7 @@ def test_adapter_that_is_no_library(vendor: Path) -> None:
     assert outcome["error"].endswith(f"build it again with: python -m toptheta_npu.npu.build {vendor}")
 
 
+@full
 def test_adapter_for_another_torch(vendor: Path) -> None:
     note = vendor / "torch" / "adapter.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"torch": "2.6.0"}))
@@ -125,6 +129,7 @@ def test_adapter_for_another_torch(vendor: Path) -> None:
     assert outcome["error"].startswith(f"adapter: expected one for torch {torch.__version__}, got one for torch 2.6.0;")
 
 
+@full
 def test_library_without_the_functions(vendor: Path) -> None:
     library = vendor / "op_api" / "lib" / "libcust_opapi.so"
     library.unlink()
@@ -137,6 +142,7 @@ def test_library_without_the_functions(vendor: Path) -> None:
     assert outcome["loaded"] is None
 
 
+@full
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
 def test_package_of_another_user(vendor: Path) -> None:
     library = vendor / "op_api" / "lib" / "libcust_opapi.so"
@@ -147,6 +153,7 @@ def test_package_of_another_user(vendor: Path) -> None:
     assert not _torch_npu_finds_functions(vendor, user=0), "what the error is about"
 
 
+@full
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away and become another user")
 @pytest.mark.parametrize("owner", [0, _STRANGER])
 def test_package_of_root_or_of_the_user_serves_a_user(owner: int, vendor: Path) -> None:
@@ -168,6 +175,7 @@ def _torch_npu_finds_functions(vendor: Path, user: int) -> bool:
     return done.stdout.splitlines()[-1] == "True"
 
 
+@full
 @pytest.mark.parametrize("argument", ["partial", "key_start"])
 def test_package_of_an_older_version(argument: str, tmp_path: Path, vendor: Path) -> None:
     """Its functions take an argument less; called with one more they would read foreign memory."""
@@ -187,11 +195,13 @@ def test_auto_without_a_package_runs_the_fallback_and_logs_once() -> None:
     assert record.startswith("toptheta_npu runs its PyTorch fallback on the NPU: op package: expected an entry of ")
 
 
+@full
 def test_auto_with_a_package_runs_it(vendor: Path) -> None:
     outcome = outcome_of(vendor, TOPTHETA_BACKEND="auto")
     assert (outcome["out"], outcome["logged"], outcome["loaded"]) == (pytest.approx(32.0), [], str(vendor))
 
 
+@full
 def test_wrong_backend_variable(vendor: Path) -> None:
     outcome = outcome_of(vendor, TOPTHETA_BACKEND="ascend")
     assert outcome["type"] == "TopThetaValueError"
@@ -200,6 +210,7 @@ def test_wrong_backend_variable(vendor: Path) -> None:
     )
 
 
+@full
 def test_doctor_finds_all(vendor: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "toptheta_npu", "doctor", "--json"], capture_output=True, text=True,
                           env=os.environ | {CUSTOM_PATH: str(vendor)}, check=False)  # fmt: skip

@@ -23,6 +23,7 @@ import torch
 import toptheta_npu
 from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
+from tests.tiers import full, product
 from toptheta_npu.npu import build, environment
 
 _ROOT = Path(__file__).parents[2]
@@ -200,8 +201,7 @@ def assert_passes(scenario: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("asynchronous", ["0", "1"], ids=["sync", "async"])
-@pytest.mark.parametrize("queue", _QUEUES)
+@pytest.mark.parametrize(("queue", "asynchronous"), product(_QUEUES, ["0", "1"]))
 def test_order(queue: str, asynchronous: str) -> None:
     # fresh memory is NaN: what is read too early or not written shows
     variables = {"TASK_QUEUE_ENABLE": queue, "TOPTHETA_EMULATOR_ASYNC": asynchronous, "TOPTHETA_EMULATOR_FILL": "0xFF"}
@@ -219,6 +219,7 @@ def test_processes_and_threads(scenario: str) -> None:
     assert_passes(scenario, TOPTHETA_EMULATOR_ASYNC="1")
 
 
+@full
 def test_two_devices() -> None:
     assert_passes("two_devices", TOPTHETA_EMULATOR_DEVICES="2")
 
@@ -298,10 +299,12 @@ def faulty_package() -> Path:
     return cached_folder("faulty-package", [source, str(package.folder)], make) / "vendors" / "toptheta"
 
 
+@full
 def test_the_adapter_with_all_faults_off_passes(faulty_package: Path) -> None:
     assert_passes("copied_inputs,streams", ASCEND_CUSTOM_OPP_PATH=str(faulty_package), TOPTHETA_EMULATOR_ASYNC="1")
 
 
+@full
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_a_fault_in_the_adapter_is_seen(fault: str, faulty_package: Path) -> None:
     scenario, variables, seen = _FAULTS[fault]

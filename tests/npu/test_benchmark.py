@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
+from tests.tiers import full
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.cli.common.devices import check_device
 from toptheta_npu.npu.environment import EMULATOR_VARIABLE
@@ -106,6 +107,7 @@ except SystemExit as end:
     assert all(row["calls"] == {} == row["tasks"] for row in stored["results"][0]["rows"])
 
 
+@full
 def test_tokens_per_second_are_refused_too(run_python: Callable[..., str]) -> None:
     code = """
 from toptheta_npu.cli import app

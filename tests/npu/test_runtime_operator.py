@@ -15,6 +15,7 @@ from emulator.acl import make_op_package
 from emulator.acl.environment import in_emulator
 from emulator.cann import aclnn_signature
 from tests.npu.acl_calls import OPERATOR, OperatorCall, current_stream, live_executors, recent_error, runtime
+from tests.tiers import full
 from toptheta_npu import incremental_attention
 
 if not in_emulator():
@@ -194,6 +195,7 @@ def test_the_header_declares_what_the_definition_says() -> None:
     assert parameters == [f"{parameter['type']} {parameter['name']}" for parameter in expected]
 
 
+@full
 def test_a_package_can_lack_an_argument(tmp_path: Path) -> None:
     package = make_op_package(tmp_path, without=["key_strides"])
     assert (tmp_path / "vendors" / "config.ini").read_text() == "load_priority=toptheta\n"

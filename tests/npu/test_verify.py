@@ -18,6 +18,7 @@ import pytest
 
 from emulator.acl.environment import in_emulator
 from tests.cli.command import toptheta
+from tests.tiers import full
 from tests.verify.modelled_device import PLANTED, QUICK, model_runs
 from toptheta_npu.timing import clocks
 from toptheta_npu.timing.clocks import Timing
@@ -105,6 +106,7 @@ def problems() -> dict[str, str | None]:
     return found
 
 
+@full
 @pytest.mark.parametrize(("name", "defect"), _DEFECTS)
 def test_a_check_fails_where_its_defect_is_planted(name: str, defect: str, problems: dict[str, str | None]) -> None:
     problem = problems[f"{name} {defect}"]
@@ -118,6 +120,7 @@ def test_every_check_has_a_defect_and_every_defect_a_check() -> None:
     assert {defect for _, defect in _DEFECTS} == planted
 
 
+@full
 def test_the_command_says_what_to_do_and_ends_with_1(tmp_path: Path) -> None:
     file = tmp_path / "hour.json"
     chosen = ("--only", "cube-nan", "--only", "mask-bits")
@@ -132,6 +135,7 @@ def test_the_command_says_what_to_do_and_ends_with_1(tmp_path: Path) -> None:
     assert entries == {"mask-bits": True, "cube-nan": False}
 
 
+@full
 def test_calibration_finds_constants_in_modelled_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it but the clock, which gives what the model says of a device with other constants."""
     shapes = [parse_shape(text) for text in QUICK]

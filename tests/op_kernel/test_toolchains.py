@@ -16,6 +16,9 @@ from emulator.incremental_attention import WITHOUT_TILING_POINTERS, kernel_for
 from tests.cases import Case
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import call, statistics
+from tests.tiers import full
+
+pytestmark = full
 
 _HERE = Path(__file__).resolve().parent
 _POST = {"placement": "post_softmax"}

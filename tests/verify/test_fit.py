@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.tiers import full
 from tests.verify.modelled_device import PLANTED, model_runs
 from toptheta_npu.timing.host_model import ModelledRun, known_constants
 from toptheta_npu.verify.fit import FREE, fit
@@ -19,6 +20,7 @@ def runs() -> list[ModelledRun]:
     return model_runs()
 
 
+@full
 def test_planted_constants_are_found(runs: Sequence[ModelledRun]) -> None:
     planted = modelled(runs, PLANTED)
     fitted = fit(lambda constants: modelled(runs, constants), planted, FREE)

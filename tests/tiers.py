@@ -1,0 +1,48 @@
+"""Which tests `make test` leaves to `make test-all`: those with the marker "full"."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+full = pytest.mark.full
+
+
+def product(*axes: Iterable[Any]) -> list[ParameterSet]:
+    """All combinations, for `parametrize`; `make test` runs as few as show each value of each axis once.
+
+    Example:
+        >>> [" ".join(map(str, found.values)) for found in product("ab", (1, 2, 3)) if not found.marks]
+        ['a 1', 'a 3', 'b 2']
+    """
+    values = [list(axis) for axis in axes]
+    kept = {tuple(step % len(axis) for axis in values) for step in range(max(map(len, values)))}
+    everywhere = itertools.product(*(range(len(axis)) for axis in values))
+    return [_joined([axis[at] for axis, at in zip(values, place, strict=True)], place in kept) for place in everywhere]
+
+
+def only(quick: Collection[Any] | Callable[[Any], bool], values: Iterable[Any]) -> list[ParameterSet]:
+    """The values of one axis, or tuples of several; `make test` runs those that are, or pass, ``quick``.
+
+    Example:
+        >>> [found.values[0] for found in only({2}, (1, 2, 3)) if not found.marks]
+        [2]
+    """
+    passes = quick if callable(quick) else quick.__contains__
+    return [_joined(list(value) if isinstance(value, tuple) else [value], passes(value)) for value in values]
+
+
+def _joined(values: list[Any], quick: bool) -> ParameterSet:
+    """One parameter set of values that may have marks of their own."""
+    flat, marks = [], [] if quick else [full]
+    for value in values:
+        if isinstance(value, ParameterSet):
+            flat += value.values
+            marks += value.marks
+        else:
+            flat.append(value)
+    return pytest.param(*flat, marks=marks)
