@@ -125,7 +125,7 @@ def test_outputs_are_tried_before_the_work(
     (tmp_path / "file").write_text("")
     for name in ("roofline.png", "results.json"):
         (tmp_path / "taken" / name).mkdir(parents=True)
-    for module, work in (("benchmark.measure", "compare"), ("assets", "load_tiny_llama")):
+    for module, work in (("timing.measure", "compare"), ("assets", "load_tiny_llama")):
         monkeypatch.setattr(import_module(f"toptheta_npu.{module}"), work, no_measurement)
     assert toptheta(*command, option, value) == 2
     assert re.search(f"error: {option}: expected (a f|the name of a f)", capsys.readouterr().err)
