@@ -240,7 +240,7 @@ def test_block_numbers_outside_the_cache_are_clamped_where_they_are_not_checked(
     tensors = [arguments[name] for name in ("query", "key", "value")]
     options = {"block_table": arguments["block_table"], "actual_seq_lengths": arguments["actual_seq_lengths"]}
     dense = torch.full((2, 4), -INF, device=device)
-    out = fallback.incremental_attention(*tensors, dense, **options, num_heads=4, num_key_value_heads=2)
+    out = fallback.incremental_attention(fallback.Arguments(4, 2, 0.25, *tensors, dense, **options))
     means = [0.8 * 0 + 0.2 * 1, 0.5 * 4 + 0.5 * (0 if number < 0 else 5)]  # block numbers are the values
     torch.testing.assert_close(out[:, 0, 0, 0].cpu(), torch.tensor(means))
 

@@ -25,8 +25,8 @@ from ..operator import (
     incremental_attention,
     incremental_attention_partial,
     incremental_attention_with_stats,
+    prefill_attention,
 )
-from ..prefill import prefill_attention
 from ..thresholds import ThresholdsAtK
 from .attention import AttentionCall
 from .drift import LayerDrift
