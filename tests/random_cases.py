@@ -56,7 +56,7 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False)
         keep=draw(st.sampled_from([0.01, 0.03, 0.1, 0.3, 0.45, 0.9])),
         scores=draw(st.sampled_from(["plain", "plain", "plain", "steep", "offset"])),
         scale=draw(st.sampled_from([None, None, 0.25, 1.0, -0.5])),
-        sink=for_kernel and draw(st.booleans()),
+        sink=draw(st.booleans()),
         **draw(_keys(lengths, paged=bool(paged))),
         **compensation,
     )

@@ -84,10 +84,6 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
     ("threshold-scalar", _BASE.call().with_shapes(threshold=()), "threshold: expected shape [2, 4] [B, Hq], got []"),
     ("row-lse-shape", _BASE.call(partial=True, **_POST).with_shapes(row_lse=(4,)),
      "row_lse: expected shape [2, 4] [B, Hq], got [4]"),
-    ("sink-shape", _BASE.call().with_shapes(learnable_sink=(2, 4)),
-     "learnable_sink: expected shape [4] [Hq], got [2, 4]"),
-    ("sink-dtype", _BASE.call().with_inputs(learnable_sink=TensorSpec((4,), "bfloat16")),
-     "learnable_sink: expected dtype float32, got bfloat16; convert it with learnable_sink.to(torch.float32)"),
     # strides
     ("strides-count", _BASE.call(key_strides=[4096, 32]),
      "key_strides: expected the strides of sequence or block, head and row, got [4096, 32]"),
@@ -158,7 +154,7 @@ _SHARED = (
     "layout", "placement", "private-path", "gamma-negative", "gamma-nan", "scale-inf", "paged-no-lengths",
     "paged-start", "paged-no-block-size", "block-size-no-table", "offline-no-mass", "mass-not-offline",
     "vmc-without-sdc", "post-sdc-none", "post-sdc-exp-threshold", "partial-post-no-lse", "partial-pre-lse",
-    "partial-lse-shape",
+    "partial-lse-shape", "sink-dtype", "decode-sink-shape",
 )  # fmt: skip
 _BY_ID = {case.id: case for case in ERROR_CASES}
 

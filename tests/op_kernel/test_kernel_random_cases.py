@@ -61,7 +61,7 @@ def test_segments_that_end_beside_borders_equal_the_oracle(
 
 
 @given(
-    case=random_cases(for_kernel=True).filter(lambda case: not (case.paged or case.starts or case.sink)),
+    case=random_cases(for_kernel=True).filter(lambda case: not case.paged and not case.starts),
     share=st.floats(0, 1),
     cores=st.sampled_from([48, 20, 3, 1]),
 )
