@@ -79,10 +79,6 @@ def commands(scale: Scale) -> list[Command]:
         replace(perplexity, methods=("top-theta:selection=union", "top-k:selection=union"), ks=few),
         *_equal_first_layers(perplexity, few),
         Command("retrieval", ("key-value", "needle"), ("dense", *COMPARED), SHIPPED, few),
-        # as in the paper's figure: layer 2, the first group, k = 128
-        Command("popularity", ("perplexity",), ("top-theta", "top-k"), SHIPPED, (128,), (
-            "--windows", "1", "--popularity", "2:0",
-        )),
         Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[-1:], (
             "--limit", str(scale.documents),
         )),

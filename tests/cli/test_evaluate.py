@@ -20,7 +20,6 @@ from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.evaluation.results import Results, read_results
-from toptheta_npu.evaluation.tasks.popularity import PopularityMap
 
 BOOK = Path(unittest.__file__).parent / "case.py"
 QUICK = ("--text", "book.txt", "--length", "128", "--windows", "2", "--positions", "24", "--k", "8", "--workers", "1")
@@ -117,20 +116,10 @@ def test_the_results_say_what_they_depend_on_and_nothing_of_this_machine(model: 
     assert header.model == "tiny-random"
     settings = dict(header.settings["perplexity"])
     assert len(settings.pop("windows_sha256")) == 64
-    assert settings == {"text": ["book.txt"], "length": 128, "windows": 2, "positions": 24, "popularity": None}
+    assert settings == {"text": ["book.txt"], "length": 128, "windows": 2, "positions": 24}
     assert list(header.tables) == ["pre"]
     assert header.environment["dtype"] == "float32"
     assert str(folder) not in Path("evaluation.jsonl").read_text()
-
-
-def test_a_popularity_map_of_the_methods_that_choose(model: Path, folder: Path) -> None:
-    assert main(model, *QUICK, "--method", "top-theta", "--method", "top-k", "--popularity", "2:1") == 0
-    dense, theta, top_k = results().measurements.values()
-    assert "popularity" not in dense.details
-    found = PopularityMap.from_json(top_k.details["popularity"])
-    assert (found.layer, found.group, found.first_row, found.wanted.shape) == (2, 1, 104, (24, 128))
-    assert found.wanted.sum(1).tolist() == [16] * 24  # two heads of the group with 8 each
-    assert not PopularityMap.from_json(theta.details["popularity"]).wanted.equal(found.wanted)
 
 
 def test_more_methods_join_the_file_and_finished_points_are_not_measured_again(
@@ -207,14 +196,12 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("--windows", "9999"), "--text: expected text for 10001 windows of 128 tokens, 2 of them spare, got"),
         (("--positions", "127"), "positions: expected 1 to 126, for windows of 128 tokens, got 127"),
         (("--text", "nothing.txt"), "nothing.txt"),
-        (("--popularity", "3:0"), "--popularity: expected one of 3 layers that sees all tokens, and one of 2 KV heads"),
         (("--limit", "3"), "--limit: expected --task with a task of lm-eval, got perplexity; leave one of them out"),
         (("--task", "needle", "--prompt-length", "255", "--extrapolate"),
          "--prompt-length: expected prompts and answers of at most 256 tokens, for which the model has positions, got"),
         (("--task", "needle", "--prompt-length", "64", "--length", "40"),
          "--length: expected at least 69 tokens, the longest row of needle, for pages:page=8, got 40; its spare text"),
         (("--method", "top-theta:sdc=offline"), "discarded_mass"),
-        (("--popularity", "2"), "--popularity: expected LAYER:KV_HEAD, two numbers from 0, got '2'; such as 2:0"),
         (("--device", "tpu"), "--device: expected one of cpu, cuda, npu, auto"),
         (("-o", "no/such/folder.jsonl"), "--output: expected a file in an existing folder"),
     ],

@@ -61,7 +61,6 @@ class Options:
     length: int | None
     windows: int
     positions: int | None
-    popularity: str | None
     prompts: int
     prompt_length: list[int]
     seed: int
@@ -124,10 +123,6 @@ def evaluate(
         int | None,
         typer.Option(min=1, help="Tokens to predict, at the end of every window. Default: 512, at most a quarter."),
     ] = None,
-    popularity: Annotated[
-        str | None,
-        typer.Option(help="LAYER:KV_HEAD of which perplexity keeps a map: how many heads want which V row."),
-    ] = None,
     prompts: Annotated[
         int, typer.Option(min=1, help="Prompts of key-value and of needle, for each length and each of five depths.")
     ] = 8,
@@ -172,7 +167,7 @@ def evaluate(
         Options(
             model=model, tables=tables or [], task=list(dict.fromkeys(task or ())), method=list(method or ()),
             k=sorted(set(k or ())), output=output, restart=restart, text=text or [], field=field, encoding=encoding,
-            length=length, windows=windows, positions=positions, popularity=popularity,
+            length=length, windows=windows, positions=positions,
             prompts=prompts, prompt_length=prompt_length or [], seed=seed, limit=limit, num_fewshot=num_fewshot,
             task_folder=task_folder, confirm_run_unsafe_code=confirm_run_unsafe_code, dtype=dtype, device=device,
             workers=workers,

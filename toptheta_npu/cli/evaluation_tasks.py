@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -151,13 +150,13 @@ def plan_tasks(
     """
     foreign = [name for name in options.task if name != PERPLEXITY and name not in RETRIEVAL]
     for option, given, wanted in (
-        ("--popularity", options.popularity, PERPLEXITY in options.task),
         ("--limit", options.limit, foreign), ("--num-fewshot", options.num_fewshot, foreign),
         ("--task-folder", options.task_folder, foreign),
     ):  # fmt: skip
         if given is not None and not wanted:
-            task = PERPLEXITY if option == "--popularity" else "a task of lm-eval"
-            raise TopThetaValueError(option, f"--task with {task}", ", ".join(options.task), "leave one of them out")
+            raise TopThetaValueError(
+                option, "--task with a task of lm-eval", ", ".join(options.task), "leave one of them out"
+            )
     planned = {}
     for name in options.task:
         if name == PERPLEXITY:
@@ -206,29 +205,12 @@ def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> Planned
 
     positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
     check_positions(positions, texts.length)
-    place = None if options.popularity is None else _layer_and_head(options.popularity, candidate.skeleton)
     windows = texts.scored
 
     def make(model: PreTrainedModel) -> Task:
-        return PerplexityTask(model, windows, positions, place)
+        return PerplexityTask(model, windows, positions)
 
-    return PlannedTask(
-        texts.settings() | {"positions": positions, "popularity": options.popularity}, len(windows), texts.length, make
-    )
-
-
-def _layer_and_head(text: str, skeleton: PreTrainedModel) -> tuple[int, int]:
-    from ..models.attach import num_key_value_heads, num_layers, sliding_layers
-
-    pair = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
-    if pair is None:
-        raise TopThetaValueError("--popularity", "LAYER:KV_HEAD, two numbers from 0", shown(text), "such as 2:0")
-    layer, head = int(pair[1]), int(pair[2])
-    layers, heads = num_layers(skeleton), num_key_value_heads(skeleton)
-    if layer >= layers or head >= heads or layer in sliding_layers(skeleton):
-        expected = f"one of {layers} layers that sees all tokens, and one of {heads} KV heads, both from 0"
-        raise TopThetaValueError("--popularity", expected, shown(text))
-    return layer, head
+    return PlannedTask(texts.settings() | {"positions": positions}, len(windows), texts.length, make)
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:
