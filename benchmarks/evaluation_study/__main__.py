@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.evaluation_study import masses, tables, thresholds
+from benchmarks.evaluation_study import masses, popularity, tables, thresholds
 from benchmarks.evaluation_study.commands import COMPARED, CUT, FULL, SHIPPED, WITH_MASS, Scale, commands
 from benchmarks.tables import renew
 from toptheta_npu._tables import Table
@@ -29,6 +29,8 @@ from toptheta_npu.cli.evaluate.command import evaluate
 FOLDER = Path("build") / "evaluation_study"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproduction.md"
 RESULTS = PAGE.parent / "results" / "evaluation"
+#: The file of the heads that want each V row among the results.
+POPULARITY = "popularity.json"
 #: The figures that the page shows, by the folder that they are drawn into.
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "compared": ("tradeoff_perplexity", "prompts_needle_k32", "traffic_perplexity_k32"),
@@ -48,21 +50,20 @@ def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None
         console.rule(f"{command.file}: {', '.join(command.methods)}")
         evaluate(command.options(folder, results, scale))
     masses.measure(results / tables.MASSES, scale.ks[0], min(2, scale.windows), scale.positions)
+    popularity.measure(results / POPULARITY)
 
 
 def draw(results: Path, figures: Path) -> None:
-    """All figures, by the command that users have."""
-    perplexity, retrieval, popularity = (
-        str(results / f"{name}.jsonl") for name in ("perplexity", "retrieval", "popularity")
-    )
+    """Draw all figures; those of the results by the command that users have."""
+    perplexity, retrieval = (str(results / f"{name}.jsonl") for name in ("perplexity", "retrieval"))
     compared = [word for name in COMPARED for word in ("--method", name)]
     compared += [word for name in SHIPPED for word in ("--table", name)]
     for folder, words in (
         ("compared", [perplexity, retrieval, *compared, "--k", "32"]),
         ("ablations", [perplexity, "--table", WITH_MASS, "--k", "32"]),
-        ("popularity", [popularity]),
     ):
         subprocess.run([sys.executable, "-m", "toptheta_npu", "plot", *words, "-o", str(figures / folder)], check=True)
+    popularity.draw(results / POPULARITY, figures / "popularity")
 
 
 def keep(results: Path, figures: Path, found: Mapping[str, Table]) -> None:

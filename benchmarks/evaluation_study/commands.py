@@ -55,7 +55,6 @@ class Command:
     tables: tuple[str, ...]
     ks: tuple[int, ...]
     windows: int | None = None
-    popularity: tuple[int, int] | None = None
 
     def options(self, tables: Path, results: Path, scale: Scale) -> Options:
         """Make its options; without a model they mean the embedded one."""
@@ -65,7 +64,7 @@ class Command:
             positions=scale.positions, prompts=scale.prompts,
             prompt_length=list(scale.lengths if "key-value" in self.tasks else ()),
             limit=scale.documents if "toptheta_key_value_token" in self.tasks else None,
-            popularity=self.popularity, output=results / f"{self.file}.jsonl",
+            output=results / f"{self.file}.jsonl",
         )  # fmt: skip
 
 
@@ -80,8 +79,6 @@ def commands(scale: Scale) -> list[Command]:
         replace(perplexity, methods=("top-theta:selection=union", "top-k:selection=union"), ks=few),
         *_equal_first_layers(perplexity, few),
         Command("retrieval", ("key-value", "needle"), ("dense", *COMPARED), SHIPPED, few),
-        # as in the paper's figure: layer 2, the first group, k = 128
-        Command("popularity", ("perplexity",), ("top-theta", "top-k"), SHIPPED, (128,), 1, (2, 0)),
         Command("lm_eval", ("toptheta_key_value_token",), ("dense", "top-theta", "top-k"), SHIPPED[:1], few[-1:]),
     ]  # fmt: skip
 

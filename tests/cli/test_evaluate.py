@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import unittest
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +21,7 @@ from tests.cli.folders import save_model
 from tests.full_disk import full_disk
 from tests.tiers import only
 from toptheta_npu.assets import TINY_LLAMA
-from toptheta_npu.cli.evaluate.command import evaluate
-from toptheta_npu.cli.evaluate.options import Options
-from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.results import Results, read_results
-from toptheta_npu.evaluation.tasks.popularity import PopularityMap
 
 BOOK = Path(unittest.__file__).parent / "case.py"
 QUICK = ("--text", "book.txt", "--length", "128", "--windows", "2", "--positions", "24", "--k", "8", "--workers", "1")
@@ -123,7 +118,7 @@ def test_the_results_say_what_they_depend_on_and_nothing_of_this_machine(model: 
     assert header.model == "tiny-random"
     settings = dict(header.settings["perplexity"])
     assert len(settings.pop("windows_sha256")) == 64
-    assert settings == {"text": ["book.txt"], "length": 128, "windows": 2, "positions": 24, "popularity": None}
+    assert settings == {"text": ["book.txt"], "length": 128, "windows": 2, "positions": 24}
     assert list(header.tables) == ["pre"]
     assert header.environment["dtype"] == "float32"
     assert str(folder) not in Path("evaluation.jsonl").read_text()
@@ -140,24 +135,6 @@ def test_into_a_file_it_says_a_line_for_every_window(
     assert main(model, *prompts, "--restart", "--method", "dense") == 0
     lines = capsys.readouterr().err.splitlines()
     assert (len(lines), lines[-1]) == (20, "needle: dense: 45 of 45 prompts")
-
-
-def test_python_has_a_popularity_map_of_the_methods_that_choose(model: Path, folder: Path) -> None:
-    options = Options(
-        model=str(model), tables=[model.parent / "pre.theta"], method=["top-theta", "top-k"], k=[8], length=128,
-        text=[Path("book.txt")], windows=2, positions=24, workers=1, popularity=(2, 1),
-    )  # fmt: skip
-    evaluate(options)
-    dense, theta, top_k = results().measurements.values()
-    assert "popularity" not in dense.details
-    found = PopularityMap.from_json(top_k.details["popularity"])
-    assert (found.layer, found.group, found.first_row, found.wanted.shape) == (2, 1, 104, (24, 128))
-    assert found.wanted.sum(1).tolist() == [16] * 24  # two heads of the group with 8 each
-    assert not PopularityMap.from_json(theta.details["popularity"]).wanted.equal(found.wanted)
-    for place in ((3, 0), (0, 2), (-1, 0)):
-        expected = "popularity: expected one of 3 layers that sees all tokens, and one of 2 KV heads"
-        with pytest.raises(TopThetaValueError, match=expected):
-            evaluate(replace(options, popularity=place))
 
 
 def test_more_methods_join_the_file_and_finished_points_are_not_measured_again(

@@ -33,7 +33,10 @@ def test_draws_the_points_of_all_files_into_a_new_folder(
     assert sorted(written) == sorted(f"deep/figures/{name}" for name in os.listdir("deep/figures"))
     assert "deep/figures/tradeoff_perplexity.svg" in written
     assert "deep/figures/prompts_needle_k16.csv" in written
-    assert "popularity_needle.png not drawn: it needs points of needle whose details have a popularity map." in lines
+    assert (
+        "ablation_needle.png not drawn: it needs the dense point, and one method of needle with other sdc or vmc."
+        in lines
+    )
 
 
 def test_a_file_of_something_else_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,3 +197,12 @@ def test_names_of_functions_and_of_words_agree(pre: ThresholdTable, post: Thresh
     for method, text, table in pairs:
         made = make_method(parse_method(text), K, table, TARGETS)
         assert (made.family, made.k, made.key_reads) == (method.family, method.k, method.key_reads)
+
+
+def test_every_method_gives_the_same_each_time_it_is_entered(
+    model: LlamaForCausalLM, windows: Tensor, pre: ThresholdTable
+) -> None:
+    methods = [kinds.random_k(K, 9, 2, TARGETS, LENGTH), kinds.top_theta(pre, K, compensated=True)]
+    for method in methods:
+        first, again = (logits_and_statistics(method, model, windows)[0] for _ in range(2))
+        assert torch.equal(first, again)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.tiers import full
 from toptheta_npu.errors import TopThetaValueError
@@ -20,7 +19,6 @@ from toptheta_npu.evaluation.figures import style as plot_style
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.reads import LayerReads, Reads
 from toptheta_npu.evaluation.results import Header, Point, Results
-from toptheta_npu.evaluation.tasks.popularity import PopularityMap
 
 pytest.importorskip("matplotlib")
 
@@ -97,11 +95,8 @@ def test_every_figure_is_a_picture_a_drawing_and_its_data(tmp_path: Path) -> Non
         start = {".png": b"\x89PNG", ".svg": b"<?xml", ".csv": b"method,"}[file.suffix]
         assert file.read_bytes().startswith(start)
         assert file.suffix != ".svg" or b"<dc:date>" not in file.read_bytes()
-    assert len(left_out) == 7
+    assert len(left_out) == 5
     assert "ablation_needle.png not drawn: it needs the dense point, and one method of needle with" in "\n".join(
-        left_out
-    )
-    assert "popularity_perplexity.png not drawn: it needs points of perplexity whose details have" in "\n".join(
         left_out
     )
 
@@ -253,21 +248,6 @@ def test_layers_and_heads_are_in_the_data(at_64: Path) -> None:
     assert {row["kept_over_k"] for row in ratios} == {"2.5"}
 
 
-def test_a_popularity_map_is_drawn_with_its_v_rows_per_token(tmp_path: Path) -> None:
-    wanted = torch.zeros(5, 40, dtype=torch.int8)
-    wanted[:, 3], wanted[2, 7] = 4, 1
-    details = {"popularity": PopularityMap(2, 1, 35, wanted).as_json()}
-    point, measurement = list(perplexity_points().items())[1]
-    written, _ = plots.save_plots({point: replace(measurement, details=details)}, None, tmp_path)
-    stem = "popularity_perplexity_top-theta-post-vmc_k16_layer2"
-    assert tmp_path / f"{stem}.svg" in written
-    rows = [tuple(map(int, row.values())) for row in table(tmp_path, stem)]
-    assert rows == sorted([*((35 + row, 3, 4) for row in range(5)), (37, 7, 1)])
-    (drawing,) = read_plots.draw_popularity("perplexity", [(point, replace(measurement, details=details))])
-    assert "a token wants 1 V rows (1 to 2),\n17 % of them for a single query head" in drawing.figure.get_suptitle()
-    assert drawing.figure.axes[1].lines[0].get_ydata().tolist() == [1, 1, 2, 1, 1]
-
-
 def test_curves_differ_without_colour() -> None:
     styles = [plot_style.style(number) for number in range(32)]
     assert len({(style.marker, style.linestyle) for style in styles}) == 32
@@ -350,4 +330,4 @@ def test_dense_alone_draws_what_it_has(tmp_path: Path) -> None:
     point, measurement = next(iter(perplexity_points().items()))
     written, left_out = plots.save_plots({point: measurement}, None, tmp_path)
     assert {file.stem for file in written} == {"traffic_perplexity"}
-    assert len(left_out) == 6
+    assert len(left_out) == 5

@@ -24,7 +24,6 @@ class Options:
     """The options of the command.
 
     Attributes:
-        popularity: layer and KV head of which perplexity keeps a map: how many heads want which V row; Python alone.
         typed: the names of those that the command line has.
     """
 
@@ -101,7 +100,6 @@ class Options:
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Rows longer than calibrated ones take the thresholds of the longest.")
     ] = False
-    popularity: tuple[int, int] | None = None
     typed: frozenset[str] = frozenset()
 
 

@@ -119,27 +119,12 @@ def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> Planned
 
     positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
     check_positions(positions, texts.length)
-    place = options.popularity
-    if place is not None:
-        _check_place(*place, candidate.skeleton)
     windows = texts.scored
 
     def make(model: PreTrainedModel) -> Task:
-        return PerplexityTask(model, windows, positions, place)
+        return PerplexityTask(model, windows, positions)
 
-    settings = texts.settings() | {
-        "positions": positions, "popularity": None if place is None else "{}:{}".format(*place),
-    }  # fmt: skip
-    return PlannedTask(settings, len(windows), "windows", texts.length, make)
-
-
-def _check_place(layer: int, head: int, skeleton: PreTrainedModel) -> None:
-    from ...models.hook.architecture import num_key_value_heads, num_layers, sliding_layers
-
-    layers, heads = num_layers(skeleton), num_key_value_heads(skeleton)
-    if not (0 <= layer < layers and 0 <= head < heads) or layer in sliding_layers(skeleton):
-        expected = f"one of {layers} layers that sees all tokens, and one of {heads} KV heads, both from 0"
-        raise TopThetaValueError("popularity", expected, shown((layer, head)))
+    return PlannedTask(texts.settings() | {"positions": positions}, len(windows), "windows", texts.length, make)
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:

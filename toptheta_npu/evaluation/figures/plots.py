@@ -10,7 +10,7 @@ from ...errors import TopThetaValueError, nearest
 from ..measurement import Measurement
 from ..methods.names import parse_method
 from ..results import Point, Results
-from .reads import draw_kept, draw_kept_over_target, draw_popularity, draw_traffic
+from .reads import draw_kept, draw_kept_over_target, draw_traffic
 from .scores import draw_ablation, draw_prompts, draw_tradeoff
 from .style import Measured
 
@@ -114,7 +114,6 @@ def _drawings(points: Mapping[Point, Measurement], k: int | None) -> Iterator[Dr
         yield draw_traffic(task, of_task, shown)
         yield draw_kept_over_target(task, of_task, shown)
         yield draw_kept(task, of_task, shown)
-        yield from draw_popularity(task, of_task)
 
 
 def _shown_k(points: Sequence[Measured]) -> int | None:

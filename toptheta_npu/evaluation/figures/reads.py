@@ -11,13 +11,11 @@ import numpy as np
 from ..._outputs import Drawing
 from ..methods.method import DENSER_LAYERS
 from ..reads import LayerReads
-from ..tasks.popularity import PopularityMap
 from .style import (
     COLOUR_MAP,
     Measured,
     Style,
     at_k,
-    curve_name,
     file_name,
     finish,
     grid,
@@ -191,45 +189,3 @@ def _halves(found: Mapping[str, _Shares]) -> str:
     sums, ends = np.cumsum(list(shares.values())), list(shares)
     half, most = (ends[int(np.searchsorted(sums, percent - 1e-9))][1] - 1 for percent in (50, 95))
     return f"with {name}, half of the rows and heads keep at most {half} elements, 95 % at most {most}"
-
-
-def draw_popularity(task: str, points: Sequence[Measured]) -> list[Drawing]:
-    """Which V rows each token wants and how many heads want them, with V rows per token beneath; one per point."""
-    needs = f"points of {task} whose details have a popularity map"
-    drawings = [
-        _draw_map(task, curve_name(point, points), point.k, PopularityMap.from_json(found))
-        for point, measurement in points
-        if (found := measurement.details.get("popularity"))
-    ]
-    return drawings or [Drawing(file_name("popularity", task), None, needs)]
-
-
-def _draw_map(task: str, name: str, k: int | None, found: PopularityMap) -> Drawing:
-    from matplotlib import colormaps, pyplot
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-
-    wanted, rows = found.wanted.numpy(), found.value_rows.numpy()
-    heads, tokens = int(wanted.max()), np.arange(len(wanted)) + found.first_row
-    shades = colormaps[COLOUR_MAP].reversed()(np.linspace(0.15, 1, max(heads, 1)))
-    colours = ListedColormap(np.vstack([[1, 1, 1, 1], shades]))
-    norm = BoundaryNorm(np.arange(heads + 2) - 0.5, heads + 1)
-    figure, (above, beneath) = pyplot.subplots(
-        2, 1, figsize=(8, 7), layout="constrained", sharex=True, height_ratios=(3, 1)
-    )
-    edges = (tokens[0] - 0.5, tokens[-1] + 0.5, -0.5, wanted.shape[1] - 0.5)
-    image = above.imshow(
-        wanted.T, cmap=colours, norm=norm, aspect="auto", origin="lower", extent=edges, interpolation="nearest"
-    )
-    figure.colorbar(image, ax=above, label="query heads that want the V row", ticks=range(heads + 1))
-    finish(above, "", "position of the V row")
-    beneath.plot(tokens, rows, color=style(0).color, marker=style(0).marker, markersize=3)
-    beneath.set_ylim(0)
-    finish(beneath, "position of the token", "V rows wanted")
-    alone = 100 * float((wanted == 1).sum()) / max(1, int(rows.sum()))
-    figure.suptitle(
-        f"{task}, {name}{_at(k)}, layer {found.layer}, KV head {found.group}: a token wants {rows.mean():.0f} V rows "
-        f"({rows.min()} to {rows.max()}),\n{alone:.0f} % of them for a single query head", fontsize=10,
-    )  # fmt: skip
-    data = [(int(tokens[row]), int(key), int(wanted[row, key])) for row, key in zip(*wanted.nonzero(), strict=True)]
-    file = file_name("popularity", task, name, _suffix(k), f"layer{found.layer}")
-    return Drawing(file, figure, "", [("token_position", "value_row_position", "query_heads"), *data])

@@ -34,7 +34,12 @@ def random_k(
     """Attend to random keys, so many that a ``group`` of heads reads about ``rows`` V rows in rows of ``length``."""
     # the union of `group` draws of j out of n has n (1 - (1 - j/n)^group) elements
     draws = round(length * (1 - (1 - min(rows / length, 1.0)) ** (1 / group)))
-    return control("random-k", k, targets, select_random_k(max(draws, 1)), compensated, KEYS_OF_VALUES)
+
+    def drawn_anew() -> Method:
+        return control("random-k", k, targets, select_random_k(max(draws, 1)), compensated, KEYS_OF_VALUES)
+
+    # so that a model that enters it twice attends to the same keys
+    return replace(drawn_anew(), enter=lambda model: drawn_anew().enter(model))
 
 
 def _match(spec: MethodSpec, to: Reference) -> Method:

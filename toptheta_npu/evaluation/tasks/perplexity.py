@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +21,9 @@ from ..methods.method import Method
 from ..read_counter import ReadCounter
 from ..reads import KeptSpread, Reads
 from ..workers import share_weights
-from .popularity import popularity as popularity_map
 from .prefix import Prefix, run_prefix
 
 _METRIC = "nats per token"
-#: Rows of a popularity map.
-_MAPPED = 128
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,6 @@ class PerplexityTask:
         model: in evaluation mode.
         windows: int64 [W, T] tokens.
         positions: how many of the last positions are predicted under a method.
-        popularity: layer and KV head of which the measurements hold a popularity map, of the last tokens of the first
-            window; None: of none.
         prefix_bytes: the keys and values of the dense texts are kept up to this many bytes, those of the first windows;
             those of the others run again for every method.
 
@@ -88,7 +82,6 @@ class PerplexityTask:
         model: PreTrainedModel,
         windows: Tensor,
         positions: int = 512,
-        popularity: tuple[int, int] | None = None,
         prefix_bytes: int = 2**30,
     ) -> None:
         length = windows.shape[1]
@@ -97,7 +90,6 @@ class PerplexityTask:
         self.model = model
         self.windows = windows
         self.positions = positions
-        self._popularity = popularity
         self._prefixes = self._kept_prefixes(prefix_bytes)
 
     @property
@@ -130,7 +122,7 @@ class PerplexityTask:
                 counter.add(recording.summaries())
                 recording.clear()
                 progress(done)
-        return Measurement(_METRIC, False, tuple(nats), details=self._map(method, model), **counter.result()._asdict())
+        return Measurement(_METRIC, False, tuple(nats), **counter.result()._asdict())
 
     def _kept_prefixes(self, limit: int) -> list[Prefix]:
         prefixes: list[Prefix] = []
@@ -146,15 +138,6 @@ class PerplexityTask:
 
     def _prefix(self, model: PreTrainedModel, window: Tensor) -> Prefix:
         return run_prefix(model, window[: len(window) - self.positions - 1])
-
-    def _map(self, method: Method, model: PreTrainedModel) -> dict[str, Any]:
-        """The popularity map, of a method that selects elements."""
-        if self._popularity is None or not method.k:
-            return {}
-        layer, group = self._popularity
-        rows = min(_MAPPED, self.positions)
-        found = popularity_map(model, self.windows[0], method, layer=layer, group=group, rows=rows)
-        return {"popularity": found.as_json()}
 
     def evaluate(
         self, method: Method, model: PreTrainedModel | None = None, progress: Callable[[int], None] = lambda done: None

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._checks import PrefillMode, Sdc
 from ...distributed import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
-from ...fallback.prefill import RowChunk, Selector, prefill_attention_with_stats
+from ...fallback.prefill import prefill_attention_with_stats
 from ...operator import (
     incremental_attention,
     incremental_attention_with_stats,
@@ -141,16 +141,6 @@ class ThresholdRule:
         out, stats = prefill_attention_with_stats(call.query, **arguments, popularity=self._recorder.popularity)
         self._recorder.record(call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by, self._aims(call))
         return out
-
-    def selector(self) -> Selector:
-        """The same rule for chunks of rows, without the drift of a sequence."""
-
-        def select(chunk: RowChunk) -> Tensor:
-            thresholds = self._thresholds.on(chunk.scores.device)
-            theta = thresholds.rows(self._layer, chunk.n[:, 0]).transpose(1, 2)
-            return chunk.above(theta, thresholds.placement)
-
-        return select
 
     def _aims(self, call: AttentionCall) -> Tensor:
         """The elements that each row aims at, int64 [B, Q]: all its keys where it is dense."""
