@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._checks import PrefillMode, Sdc
 from .._value_checks import are_seen
-from ..distributed import context_parallel_attention
+from ..context_parallel import context_parallel_attention
 from ..errors import TopThetaNotImplementedError
 from ..fallback.baselines import above_threshold
 from ..fallback.compensation import score_threshold
