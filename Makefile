@@ -54,7 +54,7 @@ durations: $(READY)
 # the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
 # those of $(VENV)
 test-transformers-oldest: $(OLDEST_TRANSFORMERS)/.ready
-	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) tests/models tests/distributed \
+	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) tests/models tests/context_parallel \
 	  tests/evaluation/test_perplexity.py
 
 $(OLDEST_TRANSFORMERS)/.ready: $(READY) tests/transformers_oldest.txt

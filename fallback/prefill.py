@@ -129,9 +129,9 @@ def select_and_attend(
             if broken is not None:
                 spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
                 numerator.masked_fill_(spoilt, torch.nan)
-        of_rows = (tensor if tensor is None else tensor[here] for tensor in (discarded_mass, means))
+        mass, mean = (tensor if tensor is None else tensor[here] for tensor in (discarded_mass, means))
         theta = maximum if threshold is None else threshold[here]
-        compensation = Compensation(sdc, sdc_gamma, *of_rows, learnable_sink=learnable_sink)
+        compensation = Compensation(sdc, sdc_gamma, mass, mean, learnable_sink)
         out = compensation.apply(numerator, kept_mass, exact, chunk.n, kept, maximum, theta)
         outs.append(out.to(query.dtype))
         wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None

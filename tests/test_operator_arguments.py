@@ -12,8 +12,8 @@ import torch
 import toptheta_npu
 from tests.pages import ROOT
 from toptheta_npu import cpu
+from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
 from toptheta_npu.cpu.library import ARGUMENTS
-from toptheta_npu.distributed import context_parallel_attention, context_parallel_attention_with_stats
 from toptheta_npu.fallback.arguments import FLOAT_TENSORS, OPERATORS, SCHEMAS, TABLE, Argument, Arguments
 
 _WHOLE_ROW = TABLE["sdc"].about.operators

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -31,8 +31,14 @@ from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
 QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
 PATHS = ("auto", "gather", "dense")
+_SHAPES: dict[str, Callable[[int, int, int, int], tuple[int, ...]]] = {
+    "[Hq]": lambda batch, heads, kv_heads, head_dim: (heads,),
+    "[B, Hq]": lambda batch, heads, kv_heads, head_dim: (batch, heads),
+    "[B, Hkv, D]": lambda batch, heads, kv_heads, head_dim: (batch, kv_heads, head_dim),
+}
+#: Of each of `FLOAT_TENSORS` its name, shape, dtypes, and the shape in words.
 _FLOAT_TENSORS = [
-    (name, TABLE[name].about.shape, TABLE[name].about.dtypes, f" {TABLE[name].about.shape}")
+    (name, _SHAPES[TABLE[name].about.shape], TABLE[name].about.dtypes, f" {TABLE[name].about.shape}")
     for name in Arguments._fields[FLOAT_TENSORS]
 ]
 _NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
@@ -64,9 +70,10 @@ def refuse_unknown(function: str, unsupported: Mapping[str, object]) -> NoReturn
 
 def resolve_heads(
     query: Tensor, key: Tensor, num_heads: int | None, num_key_value_heads: int | None, input_layout: str, paged: bool
-) -> tuple[int, int, int]:
-    """Query heads, KV heads and head_dim, inferred from the layout where it tells."""
-    check_choice("input_layout", input_layout, LAYOUTS)
+) -> tuple[int, int, int, int]:
+    """Sequences, query heads, KV heads and head_dim, inferred from the layout where it tells."""
+    if type(input_layout) is not str or input_layout not in QUERY_FORMS:
+        check_choice("input_layout", input_layout, LAYOUTS)
     if num_heads is not None:
         _check_count("num_heads", num_heads)
     if num_key_value_heads is not None:
@@ -97,7 +104,8 @@ def resolve_heads(
         if heads < 1:
             raise TopThetaValueError("query", "at least one head", shape_text(query))
     check_head_dim(head_dim)
-    return heads, _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged), head_dim
+    kv_heads = _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged)
+    return shape[0], heads, kv_heads, head_dim
 
 
 def _check_count(name: str, count: Any) -> None:
@@ -199,10 +207,9 @@ def check_float_tensors(
     given: Iterable[Tensor | None], like: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int
 ) -> None:
     """Tensors of numbers per row or head have the shapes and dtypes of the table; ``given`` begins as it does."""
-    shapes = {"[Hq]": (heads,), "[B, Hq]": (batch, heads), "[B, Hkv, D]": (batch, kv_heads, head_dim)}
     for tensor, (name, shape, dtypes, words) in zip(given, _FLOAT_TENSORS, strict=False):
         if tensor is not None:
-            check_tensor(name, tensor, like, shapes[shape], dtypes, words)
+            check_tensor(name, tensor, like, shape(batch, heads, kv_heads, head_dim), dtypes, words)
 
 
 def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
@@ -216,10 +223,11 @@ def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Te
     return torch.tensor(values, dtype=torch.int64, device=query.device)
 
 
-def check_lengths(query: Tensor, lengths: Tensor | None, starts: Tensor | None) -> None:
-    for name, tensor in (("actual_seq_lengths", lengths), ("key_start", starts)):
-        if tensor is not None:
-            check_tensor(name, tensor, query, (query.shape[0],), INTEGERS, " [B]")
+def check_lengths(query: Tensor, batch: int, lengths: Tensor | None, starts: Tensor | None) -> None:
+    if lengths is not None:
+        check_tensor("actual_seq_lengths", lengths, query, (batch,), INTEGERS, " [B]")
+    if starts is not None:
+        check_tensor("key_start", starts, query, (batch,), INTEGERS, " [B]")
 
 
 def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int) -> None:
@@ -245,26 +253,28 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
     """As `check_arguments`: all tensors, and what there is to be resolved, for callers that have no time to lose."""
     num_heads, num_key_value_heads, scale, query, key, value, threshold, lengths, starts, block_table = given[:10]
     input_layout, path, block_size = given.input_layout, given.path, given.block_size
+    # what follows is of every call, so it calls nothing where there is nothing to check
     check_tensor("query", query, query, None, DTYPES)
-    check_device(query)
+    if not query.is_cpu:
+        check_device(query)
     check_dense("key", key)
     paged = block_table is not None
     tensors: Any = given[TENSORS]
-    # what follows is of every call, so it calls nothing where there is nothing to check
     if not ((lengths is None or isinstance(lengths, Tensor)) and (starts is None or isinstance(starts, Tensor))):
         lengths = as_device_tensor("actual_seq_lengths", lengths, query)
         starts = as_device_tensor("key_start", starts, query)
         tensors = (query, key, value, threshold, lengths, starts, *tensors[6:])
-    heads, kv_heads, head_dim = resolve_heads(query, key, num_heads, num_key_value_heads, input_layout, paged)
-    check_paging(query, block_table, block_size, lengths, starts)
+    batch, heads, kv_heads, head_dim = resolve_heads(query, key, num_heads, num_key_value_heads, input_layout, paged)
+    if paged or type(block_size) is not int or block_size:
+        check_paging(query, block_table, block_size, lengths, starts)
     check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
-    check_threshold(threshold, query, query.shape[0], heads)
+    check_threshold(threshold, query, batch, heads)
     if lengths is not None or starts is not None:
-        check_lengths(query, lengths, starts)
+        check_lengths(query, batch, lengths, starts)
     floats: Any = given[FLOAT_TENSORS]
     for tensor in floats:
         if tensor is not None:
-            check_float_tensors(floats, query, query.shape[0], heads, kv_heads, head_dim)
+            check_float_tensors(floats, query, batch, heads, kv_heads, head_dim)
             break
     if type(path) is not str or path != "auto":
         check_choice("_path", path, PATHS)

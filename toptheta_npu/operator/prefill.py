@@ -87,7 +87,7 @@ def prefill_attention(
         else (batch, heads, rows)
     )
     check_tensor("threshold_per_row", threshold_per_row, query, want, FLOAT32, " [Hq, Q] or [B, Hq, Q]")
-    check_lengths(query, lengths, starts)
+    check_lengths(query, batch, lengths, starts)
     if discarded_mass is not None:
         check_tensor("discarded_mass", discarded_mass, query, (batch, heads, rows), FLOAT32, " [B, Hq, Q]")
     if learnable_sink is not None:

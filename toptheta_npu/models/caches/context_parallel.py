@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ...distributed import Sharding
+from ...context_parallel import Sharding
 from ...errors import TopThetaNotImplementedError
 from .rows import Rows
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._checks import PrefillMode, Sdc
-from ...distributed import context_parallel_attention
+from ...context_parallel import context_parallel_attention
 from ...errors import TopThetaNotImplementedError
 from ...fallback.prefill import prefill_attention_with_stats
 from ...operator import (

@@ -47,8 +47,8 @@ def context_parallel_attention(
     Every rank calls it with the same query, thresholds and options, and with the keys that it holds, which may be none.
     It reads its own keys alone. One all-gather of `exchanged_bytes` merges the results, the same bits in all ranks:
     those of one process up to the rounding of float32 sums in another order, with the same elements kept (but see
-    docs/distributed.md for scores within a rounding of their threshold). With ``placement="post_softmax"`` the ranks
-    exchange the LSE of their keys first, for which each reads its K twice.
+    docs/context-parallelism.md for scores within a rounding of their threshold). With ``placement="post_softmax"``
+    the ranks exchange the LSE of their keys first, for which each reads its K twice.
 
     Args:
         query, threshold, discarded_mass, learnable_sink: as in `incremental_attention`, the same in all ranks.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.cases import INF, Case
 from tests.helpers import Inputs, in_layout, make_inputs, page
-from toptheta_npu.distributed import Sharding
+from toptheta_npu.context_parallel import Sharding
 
 #: Where the ranks' runs of keys end, as shares of the cache; "interleaved" ones go round in so many keys per block.
 RUNS = {

@@ -1,4 +1,4 @@
-"""One of three ranks that hold sequences together; run as ``python -m tests.distributed.one_rank RANK FOLDER``.
+"""One of three ranks that hold sequences together; run as ``python -m tests.context_parallel.one_rank RANK FOLDER``.
 
 Goes through all scenes in the group of all three and in that of the first two, and writes what it got to FOLDER/RANK.
 """
@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.distributed.generations import GENERATIONS, generate
-from tests.distributed.scenes import SCENES, TIES, inputs_of, share, tied
-from toptheta_npu.distributed import context_parallel_attention, context_parallel_attention_with_stats
+from tests.context_parallel.generations import GENERATIONS, generate
+from tests.context_parallel.scenes import SCENES, TIES, inputs_of, share, tied
+from toptheta_npu.context_parallel import context_parallel_attention, context_parallel_attention_with_stats
 from toptheta_npu.errors import TopThetaError
 
 #: How long a rank waits for the others; the one that is gone makes all others wait so long once.

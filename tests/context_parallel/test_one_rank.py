@@ -21,7 +21,7 @@ from toptheta_npu import (
     incremental_attention_partial,
     use_backend,
 )
-from toptheta_npu.distributed import (
+from toptheta_npu.context_parallel import (
     Sharding,
     context_parallel_attention,
     context_parallel_attention_with_stats,
@@ -240,5 +240,5 @@ def test_a_step_sums_no_v_rows_but_the_new_one_whichever_rank_it_belongs_to(monk
 
 
 def test_the_module_needs_no_transformers() -> None:
-    script = "import sys, toptheta_npu.distributed; assert 'transformers' not in sys.modules"
+    script = "import sys, toptheta_npu.context_parallel; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)

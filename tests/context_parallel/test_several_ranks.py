@@ -10,14 +10,14 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from tests.distributed.generations import GENERATIONS, NEW_TOKENS, generate
-from tests.distributed.one_rank import RANKS
-from tests.distributed.scenes import SCENES, TIES, inputs_of, positions, tied
+from tests.context_parallel.generations import GENERATIONS, NEW_TOKENS, generate
+from tests.context_parallel.one_rank import RANKS
+from tests.context_parallel.scenes import SCENES, TIES, inputs_of, positions, tied
 from tests.helpers import assert_within_yardstick, from_layout, yardstick
 from tests.ranks import run_ranks
 from toptheta_npu import incremental_attention
 from toptheta_npu.assets import load_tiny_llama_thresholds
-from toptheta_npu.distributed import exchanged_bytes
+from toptheta_npu.context_parallel import exchanged_bytes
 
 SECONDS = 300
 KEY_VALUE_HEADS, LAYERS = 2, len(load_tiny_llama_thresholds("pre_softmax").layer_k)
@@ -33,7 +33,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> list[
     with FileLock(shared / "ranks.lock"):
         if not folder.exists():
             folder.mkdir()
-            run_ranks("tests.distributed.one_rank", folder, [0] * RANKS, SECONDS)
+            run_ranks("tests.context_parallel.one_rank", folder, [0] * RANKS, SECONDS)
     return [torch.load(folder / str(rank)) for rank in range(RANKS)]
 
 
