@@ -118,12 +118,13 @@ def completed(options: Options) -> Options:
     check_writable(options.output, "--output")
     model, tables = options.model, options.tables
     if model is not None and os.path.isfile(model):  # a table of the embedded model
-        model, tables = None, [Path(model), *tables]
+        tables = [Path(model), *tables]
+        model = None
     task = list(dict.fromkeys(options.task)) or list(_EMBEDDED_TASKS if model is None else _EMBEDDED_TASKS[:1])
     # what all others are compared with
     method = ["dense", *(each for each in options.method or DEFAULT_METHODS if each != "dense")]
-    k = sorted(set(options.k))
-    return dataclasses.replace(options, model=model, tables=tables, task=task, method=method, k=k)
+    ks = sorted(set(options.k))
+    return dataclasses.replace(options, model=model, tables=tables, task=task, method=method, k=ks)
 
 
 def _check_workers(workers: int | None) -> None:
