@@ -12,6 +12,7 @@ from .npu import environment as _environment  # noqa: F401
 from . import fallback
 from ._backends import use_backend
 from ._info import backend_info
+from ._version import __version__ as __version__
 from ._warnings import SdcWithoutVmcWarning
 from .errors import (
     TopThetaBackendError,
@@ -48,8 +49,6 @@ __all__ = [
     "sparsify",
     "use_backend",
 ]
-
-__version__ = "0.1.0"
 
 # these import transformers, so they come into being when first asked for
 _FROM_MODELS = ("calibrate", "sparsify")

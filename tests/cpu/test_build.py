@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-import toptheta_npu
 from tests.cpu.builds import STRANGER, answer, entries, needs_root
 from toptheta_npu import TopThetaBackendError, TopThetaValueError, _compiler
 from toptheta_npu.cpu import build, cache, instruction_sets
@@ -89,7 +88,7 @@ def _change_flags(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _change_version(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toptheta_npu, "__version__", "another")
+    monkeypatch.setattr(build, "__version__", "another")
 
 
 def _change_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .._compiler import INSTALL, Compiler, CompilerFailure, find_compiler, run_compiler, unfinished_folder
+from .._version import __version__
 from ..errors import TopThetaBackendError, TopThetaError
 from . import cache, instruction_sets
 from .cache import cache_folder
@@ -62,8 +63,6 @@ class _Unit:
     @property
     def name(self) -> str:
         """Of everything but the compiler."""
-        from .. import __version__
-
         parts = [__version__, self.dtype_name, self.main, *self.flags]
         for file, content in sorted(self.sources.items()):
             parts += [file, hashlib.sha256(content).hexdigest()]
