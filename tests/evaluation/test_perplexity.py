@@ -106,7 +106,7 @@ def test_random_k_reads_about_as_many_rows_as_asked(task: PerplexityTask, table:
 
 
 def test_results_are_measurements(task: PerplexityTask, table: ThresholdTable) -> None:
-    for method in (kinds.dense(), *families(task, table)):
+    for method in (kinds.dense(), kinds.top_k(8, table.layer_targets(8))):
         result, measurement = task.evaluate(method), task.measure(method, task.model)
         assert result.measurement == dataclasses.replace(measurement, layers=(), details={})
 

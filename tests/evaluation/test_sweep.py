@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,14 @@ def test_matched_methods_come_after_all_others_and_name_what_they_are_matched_to
         *(("top-theta:sdc=none", table, 8, None) for table in "ab"),
         ("last-k", None, 8, "top-theta, a"),
     ]
+
+
+def test_a_method_may_have_one_table_alone() -> None:
+    plan = plan_of("top-theta", "top-theta:sdc=none", tables=("a", "b"))
+    points = [point for point, _ in dataclasses.replace(plan, only={"top-theta:sdc=none": "b"}).points("names")]
+    assert [(point.method, point.table) for point in points] == [
+        ("top-theta", "a"), ("top-theta", "b"), ("top-theta:sdc=none", "b"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,19 @@ import dataclasses
 import re
 import shutil
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from ..._checks import PLACEMENTS, check_choice, check_int
+from ..._configuration import as_yaml
 from ...calibration.settings import CalibrationSettings, default_layer_k
 from ...errors import TopThetaValueError, shown
 from ...thresholds.kinds import ESTIMATORS, MAX_LENGTH
 from ..common.layer_k import layer_k_of
-from ..common.model import Candidate
+from ..common.model import Candidate, default_dtype, look_at
 
 if TYPE_CHECKING:
     from ...thresholds import Estimator, Placement
@@ -26,6 +28,8 @@ DEFAULT_K = (64, 128, 256)
 #: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
 MOST_LENGTH = 4096
 ALL = "all"
+#: The embedded model is calibrated in a minute or two on two cores.
+_EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES, _SEQUENCES = 2048, 16, 64
 #: A table has at most so many numbers for a k, layer, head and length: theta, std and two bounds.
 _NUMBERS = 4
 
@@ -110,6 +114,14 @@ class Plan:
     top_k_at_calibration: bool
 
 
+def prepared(options: Options) -> tuple[Candidate, Plan]:
+    """Look at the model, and settle what is calibrated how."""
+    candidate = look_at(options.model, options.trust_remote_code)
+    embedded = options.model is None
+    length, sequences = (_EMBEDDED_LENGTH, _EMBEDDED_SEQUENCES) if embedded else (MOST_LENGTH, _SEQUENCES)
+    return candidate, make_plan(options, candidate, length, sequences)
+
+
 def make_plan(options: Options, candidate: Candidate, default_length: int, default_sequences: int) -> Plan:
     """The settings for a model, checked.
 
@@ -149,6 +161,33 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     by_default = len(k) == 1 and options.estimator == "algorithm1"
     sequences = parse_sequences(options.sequences, default_sequences)
     return Plan(k, layer_k, length, sequences, by_default if one_pass is None else one_pass)
+
+
+def arguments(options: Options, plan: Plan) -> dict[str, Any]:
+    """Collect the settings that all the ways to calibrate take."""
+    return {
+        "k": plan.k, "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
+        "quantile": options.quantile, "layer_k": plan.layer_k, "row_fraction": options.row_fraction,
+        "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
+        "decode_tokens": options.decode_tokens, "longest": plan.length,
+    }  # fmt: skip
+
+
+def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, str]:
+    """Tell the settings in force, as a file for --config says them, and the versions; nothing of this machine."""
+    effective = {
+        "model": candidate.name if options.model is not None else None, "text": options.text or None,
+        "evaluation": options.evaluation or None, "field": options.field, "encoding": options.encoding,
+        "length": plan.length, "sequences": plan.sequences or ALL, "k": plan.k, "layer_k": plan.layer_k,
+        "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
+        "quantile": options.quantile,
+        "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
+        "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
+        "dtype": options.dtype or default_dtype(options.model),
+        "trust_remote_code": options.trust_remote_code or None,
+    }  # fmt: skip
+    versions = {name: version(name) for name in ("toptheta_npu", "transformers")}
+    return {"model": candidate.name, "configuration": as_yaml(effective), **versions}
 
 
 def window_length(length: int | None, decode_tokens: int, longest: int | None, default: int) -> int:

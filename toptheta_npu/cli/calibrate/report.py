@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +12,27 @@ from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from torch import Tensor
 
 from ..._tables import Table
 from ...thresholds import ThresholdExtrapolationWarning
 from ..common import printing
+from ..common.model import Candidate
+from ..common.progress import Bars
+from .options import Options, Plan
+from .work import shard_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ...calibration.state import Part
     from ...models import LayerStatistics
     from ...thresholds import ThresholdTable
+    from .texts import Material
 
+#: The most windows that k̃/k is measured on.
+MOST_JUDGED = 8
 #: Off by more, k̃/k is worth a warning.
 MOST_OFF = 0.25
 
@@ -49,6 +60,35 @@ class Kept:
     value_rows: tuple[float, float]
     rows: int
     dense: int
+
+
+def intention(options: Options, candidate: Candidate, plan: Plan, material: Material, device: str) -> str:
+    """Say in a line what will be done."""
+    from ...models.hook.architecture import num_heads, num_layers
+
+    count = torch.get_num_threads()
+    threads = f" with {count} {'thread' if count == 1 else 'threads'}" if device == "cpu" else ""
+    ks = ", ".join(map(str, plan.k))
+    layers, heads = num_layers(candidate.skeleton), num_heads(candidate.skeleton)
+    return (
+        f"{candidate.name}: {layers} layers x {heads} heads, on {device}{threads}. {options.estimator}, "
+        f"{options.placement}, k = {ks}, on {len(material.calibration)} windows of {plan.length} tokens; "
+        f"{len(material.held_out)} held out."
+    )
+
+
+def report(
+    console: Console, options: Options, network: PreTrainedModel, table: ThresholdTable, material: Material
+) -> None:
+    """Judge the table by the windows that were kept back, and say what it keeps on them."""
+    # every k takes a pass of its own
+    windows = material.held_out[: MOST_JUDGED // min(2, len(table.k))]
+    with Bars(True) as bars:
+        progress = bars.add("checking on held-out text", len(windows) * len(table.k))
+        kept = judge(network, table, windows, progress)
+    show(console, table, kept, len(windows), len(material.held_out))
+    for warning in warnings_of(kept, options.estimator):
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
 
 def judge(
@@ -236,3 +276,46 @@ def _layers(layers: list[int]) -> str:
             runs.append([layer])
     names = [str(run[0]) if len(run) == 1 else f"{run[0]} {'and' if len(run) == 2 else 'to'} {run[-1]}" for run in runs]
     return f"{'layer' if len(layers) == 1 else 'layers'} {listed(names) if len(runs) > 1 else names[0]}"
+
+
+def conclusion(options: Options, table: ThresholdTable, seconds: float) -> list[str]:
+    """What was made at which price, and what to do with it."""
+    output = options.output
+    k = int(table.k[len(table.k) // 2])
+    load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
+    size = f"{output.stat().st_size / 1e6:.2f} MB"
+    return [
+        f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
+        f"Next: with toptheta_npu.sparsify(model, {load}, k={k}): model.generate(...)",
+        f"      toptheta inspect {shlex.quote(str(output))}",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Such as "1 h 05 min", "3 min 20 s" or "41 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def _memory() -> str:
+    """The most memory that this process had, and that torch had on a CUDA device."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return ""
+    unit = 1 if sys.platform == "darwin" else 1024
+    parts = [f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB of memory"]
+    if torch.cuda.is_available() and (most := torch.cuda.max_memory_allocated()):
+        parts.append(f"{most / 2**30:.1f} GiB on the GPU")
+    return f", with at most {' and '.join(parts)}"
+
+
+def shard_conclusion(options: Options, part: Part) -> list[str]:
+    """What was made, and what makes a table of it."""
+    output = shlex.quote(str(options.output))
+    return [
+        f"{shard_file(options.output, part)}: shard {part.index} of {part.count} is done.",
+        f"Next, when all {part.count} are there: toptheta merge {output}.shard-*-of-{part.count} -o {output}",
+    ]

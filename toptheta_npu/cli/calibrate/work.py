@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from rich.console import Console
+from rich.markup import escape
 
+from ..._checks import check_choice
+from ..._files import check_writable
 from ...calibration.state import OWN_STATE
 from ...errors import TopThetaValueError, shown
+from ..common.devices import choose_device
+from ..common.model import DTYPES
+from ..common.table_file import check_output
+from .options import Options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -135,3 +144,72 @@ class Ranks:
     def own_state(self, state: Path) -> Path:
         """The file in which this rank keeps its state."""
         return state if self.count == 1 else state.with_name(f"{state.name}.rank{self.rank}")
+
+
+def checked(options: Options, ranks: Ranks) -> tuple[Part | None, str]:
+    """Check the options that need neither model nor texts; the shard, if it is one, and the device."""
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    device = choose_device(options.device)
+    if options.shards is None:
+        check_output(options.output, options.force)
+        check_writable(ranks.own_state(state_file(options.output)), "--output")
+        return None, device
+    if ranks.count > 1:
+        got = "torchrun, whose ranks share the windows"
+        raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
+    part = parse_shard(options.shards)
+    check_writable(shard_file(options.output, part), "--output")
+    return part, device
+
+
+def resuming(restart: bool, state: Path, console: Console, progress: Callable[[int], None]) -> Callable[[int], None]:
+    """Go back to the start where that is wished; else let ``progress`` say that it does not, once the state fits."""
+    if restart:
+        state.unlink(missing_ok=True)
+    if not state.exists():
+        return progress
+    note = f"note: going on from {escape(str(state))}; --restart begins anew."
+    return noted(progress, lambda: console.print(note))
+
+
+def own_windows(windows: int, part: Part | None, ranks: Ranks) -> int:
+    """Tell how many of the windows are run here."""
+    index, count = (ranks.rank, ranks.count) if part is None else (part.index, part.count)
+    return len(range(index, windows, count))
+
+
+def run_shard(network: PreTrainedModel, part: Part, options: Options, arguments: Mapping[str, Any]) -> None:
+    """Calibrate one part, into its file."""
+    from ...models import calibrate_shard
+
+    calibrate_shard(
+        network, index=part.index, count=part.count, path=shard_file(options.output, part),
+        checkpoint_every=options.checkpoint_every, **arguments,
+    )  # fmt: skip
+
+
+def keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> None:
+    """Save the table in one of the ranks; the states are then not needed any more."""
+    saved = False
+    try:
+        if ranks.first:
+            _save(table, output)
+            saved = True
+    finally:
+        ranks.after_the_first(saved)
+    ranks.own_state(state).unlink(missing_ok=True)
+
+
+def _save(table: ThresholdTable, output: Path) -> None:
+    """Save the table; where that fails, it is not lost but saved elsewhere."""
+    try:
+        table.save(output)
+    except TopThetaValueError as error:
+        reason = getattr(error.__cause__, "strerror", None) or str(error)
+        remedy = "free some space and run the same command again: what it found is kept"
+        with suppress(OSError, TopThetaValueError):
+            rescue = Path(tempfile.mkdtemp(prefix="toptheta-")) / "thresholds.theta"
+            table.save(rescue)
+            remedy = f"the table is not lost: it is in {rescue}, move it from there"
+        expected, got = "a place where the table can be written", f"{reason} at {output}"
+        raise TopThetaValueError("--output", expected, got, remedy) from error
