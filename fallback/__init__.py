@@ -1,6 +1,7 @@
 """Top-Theta attention in pure PyTorch: the semantics that every other implementation is tested against.
 
 It is written to be read. Begin with `reference` and `compensation`: one function per equation of the paper.
+`arguments` is the table of a decode step's arguments, from which the operators' schemas are made.
 `incremental` takes the same steps over a KV cache (`layout`, `scores`) and reads only the V rows that survive;
 `partial` merges the parts of a split row; `prefill` applies the rule row by row to a whole prompt.
 """
@@ -9,6 +10,8 @@ if __name__ == "fallback":
     # under a second name every class and function would exist twice
     raise ImportError("fallback: expected the name toptheta_npu.fallback, got fallback; import toptheta_npu.fallback")
 
+from .arguments import Arguments
+from .compensation import Compensation
 from .incremental import (
     incremental_attention,
     incremental_attention_partial,
@@ -18,6 +21,8 @@ from .partial import Partial, merge_partials
 from .prefill import prefill_attention, prefill_attention_with_stats
 
 __all__ = [
+    "Arguments",
+    "Compensation",
     "Partial",
     "incremental_attention",
     "incremental_attention_partial",

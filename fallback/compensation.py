@@ -5,6 +5,8 @@ Written for any leading shape [...]: decode passes [B, Hq], prefill [B, Hq, rows
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,8 @@ def estimate_discarded_mass(
     Args:
         sdc: none, exact, exp_threshold or offline.
         exact: E itself, sum of exp(a_i - m) over the discarded elements.
-        n, kept: valid keys and kept elements of the row; where all are kept the estimate is 0.
+        n, kept: valid keys and kept elements of the row; where all are kept the estimate is 0, and where the maximum is
+            -inf, so that no element has any mass.
         maximum, threshold: the row's m and its threshold in score units.
         gamma: the factor of exp_threshold (0.05 in the paper).
         offline: the calibrated estimate, for sdc="offline".
@@ -52,16 +55,34 @@ def estimate_discarded_mass(
         estimate = offline.to(exact.dtype)
     else:
         raise ValueError("sdc='offline' needs the calibrated discarded mass")
-    return torch.where(kept < n, estimate, 0.0)
+    return torch.where((kept < n) & (maximum != -torch.inf), estimate, 0.0)
 
 
-def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mean: Tensor | None) -> Tensor:
+def sink_mass(learnable_sink: Tensor | None, maximum: Tensor) -> Tensor | float:
+    """exp(sink - m), [B, Hq, ...]: the mass of one more logit per query head, [Hq], which has no V row.
+
+    A row in which no element has any mass has none of the sink either.
+    """
+    if learnable_sink is None:
+        return 0.0
+    sink = learnable_sink.view(-1, *[1] * (maximum.dim() - 2)).to(maximum)
+    return torch.where(maximum == -torch.inf, 0.0, (sink - maximum).exp())
+
+
+def compensate(
+    numerator: Tensor,
+    kept_mass: Tensor,
+    estimate: Tensor,
+    value_mean: Tensor | None,
+    sink: Tensor | float = 0.0,
+) -> Tensor:
     """N / (R + E~), [B, Hq, ..., D], plus the missing weight beta times mu (paper eqs. sdc, vmc:beta and vmc:final).
 
     Args:
         value_mean: mu, [B, Hkv, ..., D]; where beta is 0 it may be NaN.
+        sink: more mass in the denominator, from `sink_mass`; it is not compensated.
     """
-    denominator = kept_mass + estimate
+    denominator = kept_mass + estimate + sink
     # a row without keys has no mass at all: its output is 0, not 0/0
     denominator = denominator.masked_fill(denominator == 0, 1.0).unsqueeze(-1)
     out = numerator / denominator
@@ -70,3 +91,43 @@ def compensate(numerator: Tensor, kept_mass: Tensor, estimate: Tensor, value_mea
     beta = estimate.unsqueeze(-1) / denominator
     mean = value_mean.repeat_interleave(out.shape[1] // value_mean.shape[1], dim=1)
     return out + torch.where(beta == 0, 0.0, beta * mean)
+
+
+class Compensation(NamedTuple):
+    """What joins the kept elements of a row in its denominator, and what stands in for the discarded ones.
+
+    Attributes:
+        sdc, sdc_gamma: how the discarded mass is estimated, as in `estimate_discarded_mass`.
+        discarded_mass: [B, Hq, ...], for sdc="offline".
+        value_mean: [B, Hkv, ..., D]; switches VMC on.
+    """
+
+    sdc: str = "exact"
+    sdc_gamma: float = 0.05
+    discarded_mass: Tensor | None = None
+    value_mean: Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By name, in the order of `Arguments`."""
+        return {"discarded_mass": self.discarded_mass, "value_mean": self.value_mean}
+
+    def lse(self, scores: Tensor) -> Tensor:
+        """The logarithm of the whole denominator of rows, [B, Hq, ...], from their scores [B, Hq, ..., S]."""
+        return torch.logsumexp(scores, dim=-1)
+
+    def apply(
+        self,
+        numerator: Tensor,
+        kept_mass: Tensor,
+        exact: Tensor,
+        n: Tensor,
+        kept: Tensor,
+        maximum: Tensor,
+        threshold: Tensor,
+    ) -> Tensor:
+        """The output of rows, [B, Hq, ..., D], from their sums; ``threshold`` in score units."""
+        estimate = estimate_discarded_mass(
+            self.sdc, exact, n, kept, maximum, threshold, self.sdc_gamma, self.discarded_mass
+        )
+        return compensate(numerator, kept_mass, estimate, self.value_mean)

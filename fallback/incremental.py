@@ -9,14 +9,15 @@ of most rows cost more than one sweep.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .compensation import compensate, estimate_discarded_mass, score_threshold
+from .arguments import Arguments
+from .compensation import compensate, score_threshold
 from .layout import KeyValueCache, any_true, count_true, count_value_rows, in_layout, query_heads, valid_range
-from .reference import log_sum_exp, masses, select
+from .reference import masses, select
 from .scores import attention_scores
 
 DENSE_ABOVE = 1 / 3
@@ -34,85 +35,44 @@ class _Rows(NamedTuple):
     kept: Tensor  # [B, Hq]
 
 
-def incremental_attention(*arguments: Any, **options: Any) -> Tensor:
+def incremental_attention(arguments: Arguments) -> Tensor:
     """One decode step of Top-Theta attention; arguments and result as `toptheta_npu.incremental_attention`.
 
-    Arguments are taken as already checked. ``path`` forces "gather" or "dense" for the V product.
+    Arguments are taken as already checked. Their ``path`` forces "gather" or "dense" for the V product.
     """
-    return _attend(*arguments, **options)[0]
+    return _attend(arguments)[0]
 
 
-def incremental_attention_with_stats(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
-    out, rows = _attend(*arguments, **options)
+    out, rows = _attend(arguments)
     value_rows = count_value_rows(rows.keep, rows.cache.num_key_value_heads, rows.cache.head_dim)
-    return out, log_sum_exp(rows.scores), rows.kept.int(), value_rows.int()
+    return out, arguments.compensation.lse(rows.scores), rows.kept.int(), value_rows.int()
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    block_table: Tensor | None = None,
-    discarded_mass: Tensor | None = None,
-    value_mean: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_key_value_heads: int,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    path: str = "auto",
-) -> tuple[Tensor, _Rows]:
+def _attend(arguments: Arguments) -> tuple[Tensor, _Rows]:
     """The output in the query's layout, and the rows that it came from."""
-    rows = _select_rows(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, None,
-        num_heads, num_key_value_heads, input_layout, scale_value, placement,
-    )  # fmt: skip
+    rows = _select_rows(arguments)
     maximum, weights, kept_mass, exact = masses(rows.scores, rows.keep)
-    estimate = estimate_discarded_mass(
-        sdc, exact, rows.n, rows.kept, maximum, rows.threshold, sdc_gamma, discarded_mass
+    out = arguments.compensation.apply(
+        _weighted_values(rows, weights, arguments.path), kept_mass, exact, rows.n, rows.kept, maximum, rows.threshold
     )
-    out = compensate(_weighted_values(rows, weights, path), kept_mass, estimate, value_mean)
-    return in_layout(out.to(query.dtype), input_layout), rows
+    return in_layout(out.to(arguments.query.dtype), arguments.input_layout), rows
 
 
-def incremental_attention_partial(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    block_table: Tensor | None = None,
-    lse: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_key_value_heads: int,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    placement: str = "pre_softmax",
-    path: str = "auto",
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The part of a decode step over some of a row's keys: (out = N/R float32, m, R, E [B, Hq], kept int32).
 
     Where nothing passes, kept and R are 0, E is all the mass and out is V of the largest element.
     ``lse`` [B, Hq] is the whole row's, needed post-softmax.
     """
-    rows = _select_rows(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, lse,
-        num_heads, num_key_value_heads, input_layout, scale_value, placement,
-    )  # fmt: skip
+    rows = _select_rows(arguments)
     maximum, weights, kept_mass, exact = masses(rows.scores, rows.keep)
-    out = compensate(_weighted_values(rows, weights, path), kept_mass, torch.zeros_like(kept_mass), None)
+    numerator = _weighted_values(rows, weights, arguments.path)
+    out = compensate(numerator, kept_mass, torch.zeros_like(kept_mass), None)
     passed = any_true(rows.scores > rows.threshold[..., None], -1)
     return (
-        in_layout(out, input_layout),
+        in_layout(out, arguments.input_layout),
         maximum,
         torch.where(passed, kept_mass, 0.0),
         torch.where(passed, exact, exact + kept_mass),
@@ -120,31 +80,17 @@ def incremental_attention_partial(
     )
 
 
-def _select_rows(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | None,
-    key_start: Tensor | None,
-    block_table: Tensor | None,
-    row_lse: Tensor | None,
-    num_heads: int,
-    num_key_value_heads: int,
-    input_layout: str,
-    scale_value: float | None,
-    placement: str,
-) -> _Rows:
-    """The scores of every row and the elements it keeps; ``row_lse`` as in `reference.incremental_attention`."""
-    heads = query_heads(query, input_layout, num_heads)
-    cache = KeyValueCache.from_layout(key, value, block_table, input_layout, num_key_value_heads)
-    starts, lengths = valid_range(heads, cache.capacity, key_start, actual_seq_lengths)
+def _select_rows(a: Arguments) -> _Rows:
+    """The scores of every row and the elements it keeps."""
+    heads = query_heads(a.query, a.input_layout, a.num_heads)
+    cache = KeyValueCache.from_layout(a.key, a.value, a.block_table, a.input_layout, a.num_key_value_heads)
+    starts, lengths = valid_range(heads, cache.capacity, a.key_start, a.actual_seq_lengths)
     bounds = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
-    scale = 1 / math.sqrt(cache.head_dim) if scale_value is None else scale_value
-    scores = attention_scores(heads.float() * scale, cache, bounds)
-    if placement == "post_softmax" and row_lse is None:
-        row_lse = log_sum_exp(scores)
-    theta = score_threshold(threshold.expand(scores.shape[:2]), row_lse, placement)
+    scores = attention_scores(heads.float() * a.scale_value, cache, bounds)
+    row_lse = a.lse
+    if a.placement == "post_softmax" and row_lse is None:
+        row_lse = a.compensation.lse(scores)
+    theta = score_threshold(a.threshold.expand(scores.shape[:2]), row_lse, a.placement)
     keep = select(scores, theta)
     return _Rows(cache, bounds, lengths[:, None], scores, theta, keep, count_true(keep))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compensation import compensate, estimate_discarded_mass
+from .compensation import Compensation
 
 
 class Partial(NamedTuple):
@@ -29,10 +29,7 @@ def merge_partials(
     parts: Sequence[Partial],
     threshold: Tensor,
     n: Tensor,
-    sdc: str,
-    sdc_gamma: float,
-    discarded_mass: Tensor | None,
-    value_mean: Tensor | None,
+    compensation: Compensation,
 ) -> Tensor:
     """The whole row's output [B, Hq, D] float32 from its parts; compensation is applied here, once.
 
@@ -58,7 +55,6 @@ def merge_partials(
     exact = torch.where(stands_in, (exact - 1).clamp_min(0.0), exact)
     kept = torch.where(stands_in, 1, kept)
 
-    estimate = estimate_discarded_mass(sdc, exact, n, kept, maximum, threshold, sdc_gamma, discarded_mass)
     # a part of weight 0 may carry any out
     weighted = torch.where(kept_mass.unsqueeze(-1) == 0, 0.0, outs * kept_mass.unsqueeze(-1))
-    return compensate(weighted.sum(0), kept_mass.sum(0), estimate, value_mean)
+    return compensation.apply(weighted.sum(0), kept_mass.sum(0), exact, n, kept, maximum, threshold)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .compensation import compensate, estimate_discarded_mass, score_threshold
+from .compensation import Compensation, score_threshold
 from .layout import any_true, count_group_rows, count_true, count_value_rows, count_wanted_by, valid_range
 from .reference import attention_scores, log_sum_exp, masses, never_empty, valid_keys, weighted_values
 
@@ -71,27 +71,16 @@ def prefill_attention_with_stats(
     value: Tensor,
     threshold_per_row: Tensor,
     *,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    scale_value: float | None = None,
     placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    discarded_mass: Tensor | None = None,
-    vmc: bool = False,
-    popularity: bool = False,
+    **options: Any,
 ) -> tuple[Tensor, PrefillStats]:
-    """As `prefill_attention`, and what every row kept; ``popularity`` asks for ``wanted_by``."""
+    """As `prefill_attention`, and what every row kept; the other options are those of `select_and_attend`."""
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
         return chunk.above(threshold[:, :, chunk.rows], placement)
 
-    return select_and_attend(
-        query, key, value, above_threshold,
-        actual_seq_lengths=actual_seq_lengths, key_start=key_start, scale_value=scale_value, sdc=sdc,
-        sdc_gamma=sdc_gamma, threshold=threshold, discarded_mass=discarded_mass, vmc=vmc, popularity=popularity,
-    )  # fmt: skip
+    return select_and_attend(query, key, value, above_threshold, threshold=threshold, **options)
 
 
 def select_and_attend(
@@ -132,18 +121,16 @@ def select_and_attend(
         # E counts every other element; without it, a rule may drop the largest ones however far they lie above the rest
         largest = None if sdc != "none" else chunk.scores.masked_fill(~keep, -torch.inf).amax(-1)
         maximum, weights, kept_mass, exact = masses(chunk.scores, keep, largest)
-        estimate = estimate_discarded_mass(
-            sdc, exact, chunk.n, kept, maximum, maximum if threshold is None else threshold[here], sdc_gamma,
-            None if discarded_mass is None else discarded_mass[here],
-        )  # fmt: skip
         span = chunk.scores.shape[-1]
         with torch.autocast(query.device.type, enabled=False):
             numerator = weighted_values(weights, finite[:, :, :span])
             if broken is not None:
                 spoilt = weighted_values(weights, broken[:, :, :span].float()) > 0
                 numerator.masked_fill_(spoilt, torch.nan)
-        mean = None if means is None else means[here]
-        out = compensate(numerator, kept_mass, estimate, mean)
+        of_rows = (tensor if tensor is None else tensor[here] for tensor in (discarded_mass, means))
+        theta = maximum if threshold is None else threshold[here]
+        compensation = Compensation(sdc, sdc_gamma, *of_rows)
+        out = compensation.apply(numerator, kept_mass, exact, chunk.n, kept, maximum, theta)
         outs.append(out.to(query.dtype))
         wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None
         group_rows = count_group_rows(keep, kv_heads) if wanted_by is None else wanted_by.sum(-1)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compensation import compensate, estimate_discarded_mass, score_threshold
+from .compensation import compensate, estimate_discarded_mass, score_threshold, sink_mass
 from .layout import any_true, count_true, count_value_rows, valid_range
 
 NEG_INF = float("-inf")
@@ -48,9 +48,19 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
     return torch.einsum("bkg...d,bksd->bkg...s", grouped, key).flatten(1, 2)
 
 
-def log_sum_exp(scores: Tensor) -> Tensor:
-    """[B, Hq]: the logarithm of the denominator of the softmax (paper eq. attn_post_softmax)."""
-    return torch.logsumexp(scores, dim=-1)
+def log_sum_exp(scores: Tensor, learnable_sink: Tensor | None = None) -> Tensor:
+    """[B, Hq, ...]: the logarithm of the denominator of the softmax (paper eq. attn_post_softmax).
+
+    The sink [Hq] is one more score of every row that has any mass.
+    """
+    lse = torch.logsumexp(scores, dim=-1)
+    return lse if learnable_sink is None else add_sink(lse, learnable_sink)
+
+
+def add_sink(lse: Tensor, learnable_sink: Tensor) -> Tensor:
+    """The LSE [B, Hq, ...] with one more score per query head, [Hq]; -inf where there is no other."""
+    sink = learnable_sink.view(-1, *[1] * (lse.dim() - 2)).to(lse)
+    return torch.where(lse == NEG_INF, NEG_INF, torch.logaddexp(lse, sink))
 
 
 def select(scores: Tensor, threshold: Tensor) -> Tensor:
@@ -98,10 +108,12 @@ def incremental_attention(
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
     value_mean: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     row_lse: Tensor | None = None,
 ) -> ReferenceResult:
     """One decode step of Top-Theta attention (paper section Top-Theta Attention Inference).
 
+    ``learnable_sink`` [Hq] is one more logit of every row, without a V row.
     ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test where the keys are a part of a longer row.
     """
     heads, head_dim = query.shape[1:]
@@ -113,7 +125,7 @@ def incremental_attention(
     # rows outside the valid range may hold anything, NaN too
     outside = ~valid[..., None]
     scores = attention_scores(query, key.masked_fill(outside, 0), scale).masked_fill(~valid, NEG_INF)
-    lse = log_sum_exp(scores)
+    lse = log_sum_exp(scores, learnable_sink)
     theta = score_threshold(threshold.to(scores), lse if row_lse is None else row_lse, placement)
     keep = select(scores, theta)
     kept = count_true(keep)
@@ -130,6 +142,7 @@ def incremental_attention(
         kept_mass,
         estimate,
         None if value_mean is None else value_mean.to(scores),
+        sink_mass(learnable_sink, maximum),
     )
     rows = count_value_rows(keep, kv_heads, head_dim)
     return ReferenceResult(out, keep, lse, kept, rows, maximum, kept_mass, exact)

@@ -31,6 +31,8 @@ class Case:
         theta: "dense" -inf, "inf" +inf, "quantile" keeps about ``keep`` of a row, "nothing" lies just above
             the largest score, "mixed" takes these four in turn, head by head.
         shared_theta: threshold [Hq] in place of [B, Hq] (pre-softmax only).
+        sink: a learnable sink per query head, by turns as large as the rest of the row, smaller, so large that it takes
+            all of the weight, and -inf, which is none.
         scores: "plain" about N(0, 1); "steep" about N(0, 60^2); "offset" N(0, 1) + 900.
     """
 
@@ -49,6 +51,7 @@ class Case:
     placement: str = "pre_softmax"
     sdc: str = "exact"
     vmc: bool = False
+    sink: bool = False
     theta: str = "quantile"
     keep: float = 0.05
     shared_theta: bool = False
@@ -167,6 +170,23 @@ CASES = (
     Case("post-mixed-vmc", theta="mixed", heads=8, vmc=True, lengths=(300, 20), **_POST),
     Case("post-dense", theta="dense", lengths=(100,), **_POST),
     Case("post-inf", dtype=_H, theta="inf", lengths=(100,), **_POST),
+    # learnable sinks
+    Case("sink-f32", sink=True, lengths=(200, 77)),
+    Case("sink-f16-bsh-vmc", dtype=_H, layout="BSH", sink=True, vmc=True, lengths=(200, 129)),
+    Case("sink-bf16-bsnd-none", dtype=_B, layout="BSND", sdc="none", sink=True, lengths=(200, 0)),
+    Case("sink-exp-threshold-vmc", sdc="exp_threshold", vmc=True, theta="mixed", heads=8, lengths=(150, 9), sink=True),
+    Case("sink-offline-vmc-f16", dtype=_H, sdc="offline", vmc=True, lengths=(200, 50), sink=True),
+    Case("sink-mixed-f16-g8", dtype=_H, theta="mixed", heads=16, kv_heads=2, lengths=(1000, 20), sink=True),
+    Case("sink-nothing-g1", dtype=_B, theta="nothing", kv_heads=4, lengths=(1000, 0, 20), sink=True, vmc=True),
+    Case("sink-dense-n4097", dtype=_H, theta="dense", head_dim=128, lengths=(4097,), sink=True),
+    Case("sink-start-one-head", heads=1, kv_heads=1, lengths=(100, 160), starts=(60, 0), sink=True),
+    Case("sink-paged-3d-g7", dtype=_B, paged="3d", block_size=16, heads=14, kv_heads=2, lengths=(300, 1), sink=True),
+    Case("sink-paged-4d-f16", dtype=_H, paged="4d", block_size=128, lengths=(1000, 0, 128), vmc=True, sink=True),
+    Case("sink-post-f32-vmc", lengths=(200, 20), vmc=True, sink=True, **_POST),
+    Case("sink-post-f16-g12", dtype=_H, theta="mixed", heads=12, kv_heads=1, lengths=(300, 0), sink=True, **_POST),
+    Case("sink-post-bf16-paged", dtype=_B, paged="4d", block_size=16, lengths=(150, 20), vmc=True, sink=True, **_POST),
+    Case("sink-offset-f16-post", dtype=_H, scores="offset", lengths=(129,), sink=True, **_POST),
+    Case("sink-steep-bf16", dtype=_B, scores="steep", lengths=(300,), sink=True),
     # extreme scores, scale
     Case("steep-f32", scores="steep", lengths=(300,)),
     Case("steep-f16-exp-threshold", dtype=_H, scores="steep", lengths=(300,), sdc="exp_threshold", theta="mixed"),

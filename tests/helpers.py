@@ -38,6 +38,7 @@ class Rows:
     starts: Tensor
     discarded_mass: Tensor | None
     value_mean: Tensor | None
+    learnable_sink: Tensor | None  # [Hq] float32
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,22 @@ def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
     query, key, value = query.to(dtype), key.to(dtype), normal(batch, case.kv_heads, capacity, dim).to(dtype)
     valid = reference.valid_keys(capacity, lengths, starts)
     scores = _scores(case, query, key).masked_fill(~valid, -INF)
-    mass = value_mean = None
+    mass = value_mean = sink = None
     if case.sdc == "offline":
         mass = torch.rand((batch, case.heads), generator=generator) + 0.1
     if case.vmc:
         kept = value.double().masked_fill(~valid[..., None], 0.0)
         value_mean = (kept.sum(2) / lengths.clamp_min(1)[:, None, None]).float()
-    return Rows(query, key, value, _threshold(case, scores), lengths, starts, mass, value_mean)
+    if case.sink:
+        sink = _sink(scores, normal(case.heads))
+    return Rows(query, key, value, _threshold(case, scores, sink), lengths, starts, mass, value_mean, sink)
+
+
+def _sink(scores: Tensor, spread: Tensor) -> Tensor:
+    """[Hq] float32: what `Case.sink` says, around the LSE of the longest row; other turns than those of ``mixed``."""
+    heads = torch.arange(scores.shape[1])
+    turns = torch.tensor([0.0, -2.0, 120.0, -INF])[(heads + heads // 4) % 4]
+    return (scores.logsumexp(-1).amax(0).clamp_min(-1.0) + turns + 0.3 * spread).float()
 
 
 def _scores(case: Case, query: Tensor, key: Tensor) -> Tensor:
@@ -109,7 +119,7 @@ def _scores(case: Case, query: Tensor, key: Tensor) -> Tensor:
     return reference.attention_scores(query.double(), key.double(), scale)
 
 
-def _threshold(case: Case, scores: Tensor) -> Tensor:
+def _threshold(case: Case, scores: Tensor, sink: Tensor | None) -> Tensor:
     """[B, Hq] float32 in the units of the case's placement, for scores that are -inf outside the valid range."""
     threshold = torch.empty(scores.shape[:2], dtype=torch.float64)
     for head in range(case.heads):
@@ -118,7 +128,7 @@ def _threshold(case: Case, scores: Tensor) -> Tensor:
             row = scores[:, head].flatten() if case.shared_theta else scores[sequence, head]
             threshold[sequence, head] = threshold_in_gap(row[row > -INF].sort(descending=True).values, kind, case.keep)
     if case.placement == "post_softmax":
-        threshold = probability(threshold, scores.logsumexp(-1).clamp_min(-1e9))
+        threshold = probability(threshold, reference.log_sum_exp(scores, sink).clamp_min(-1e9))
         zeros = torch.tensor([0.0, -INF, -0.5]).repeat(case.heads)[: case.heads].expand_as(threshold)
         threshold = torch.where(threshold == 0, zeros, threshold)
     return threshold.float()
@@ -153,7 +163,8 @@ def _has_gap(case: Case, rows: Rows, keep: Tensor) -> bool:
             row = scores[sequence, head, start : start + n]
             theta = rows.threshold[sequence, head].double()
             if case.placement == "post_softmax":
-                theta = theta.clamp_min(0).log() + row.logsumexp(-1)
+                sink = None if rows.learnable_sink is None else rows.learnable_sink[head, None]
+                theta = theta.clamp_min(0).log() + reference.log_sum_exp(row[None, None], sink)[0, 0]
             margin = MARGIN[0] * (row.std() if n > 1 else 1.0) + MARGIN[1] * row.abs().max()
             ordered = row.sort(descending=True).values
             lonely = n > 1 and int(keep[sequence, head].sum()) == 1
@@ -167,7 +178,7 @@ def oracle(case: Case, rows: Rows) -> reference.ReferenceResult:
     return reference.incremental_attention(
         rows.query.double(), rows.key.double(), rows.value.double(), rows.threshold.double(),
         lengths=rows.lengths, starts=rows.starts, scale_value=case.scale, placement=case.placement, sdc=case.sdc,
-        discarded_mass=rows.discarded_mass, value_mean=rows.value_mean,
+        discarded_mass=rows.discarded_mass, value_mean=rows.value_mean, learnable_sink=rows.learnable_sink,
     )  # fmt: skip
 
 
@@ -206,6 +217,7 @@ def _arguments(
     optional = {
         "discarded_mass": rows.discarded_mass,
         "value_mean": rows.value_mean,
+        "learnable_sink": rows.learnable_sink,
         "scale_value": case.scale,
     }
     arguments |= {name: given for name, given in optional.items() if given is not None}
@@ -260,11 +272,13 @@ def yardstick(inputs: Inputs, dtype: torch.dtype | None = None) -> tuple[Tensor,
     elif rows.discarded_mass is not None:
         estimate = rows.discarded_mass.to(dtype)
     estimate = torch.where(count == 0, torch.zeros_like(estimate), estimate)
-    denominator = (kept_mass + estimate)[..., None].masked_fill((rows.lengths == 0)[:, None, None], 1.0)
+    sink = torch.full((case.heads,), -INF) if rows.learnable_sink is None else rows.learnable_sink
+    sink_mass = (sink.to(dtype) - maximum[..., 0]).exp()
+    denominator = (kept_mass + estimate + sink_mass)[..., None].masked_fill((rows.lengths == 0)[:, None, None], 1.0)
     out = torch.einsum("bhs,bhsd->bhd", weights * keep / denominator, value.masked_fill(~valid[..., None], 0.0))
     if rows.value_mean is not None:
         out += estimate[..., None] / denominator * rows.value_mean.to(dtype).repeat_interleave(group, dim=1)
-    return out, scores.logsumexp(-1)
+    return out, torch.logaddexp(scores.logsumexp(-1), sink.to(dtype))
 
 
 def assert_within_yardstick(out: Tensor, yard: Tensor, expected: Tensor, largest_score: float = 0.0) -> None:
@@ -304,14 +318,20 @@ def assert_equals_oracle(inputs: Inputs, result: tuple[Tensor, ...], largest_sco
     assert_within_yardstick(out, yardstick(inputs)[0], expected.out, largest_score)
 
 
+def whole_row_tensors(inputs: Inputs) -> dict[str, Tensor]:
+    """The tensors that parts of rows do not take, and their merge does."""
+    names = ("discarded_mass", "value_mean", "learnable_sink")
+    return {name: inputs.arguments[name] for name in names if name in inputs.arguments}
+
+
 def assert_parts_merge(
     inputs: Inputs, parts: Sequence[tuple[Tensor, ...]], lengths: Sequence[Tensor], largest_score: float = 0.0
 ) -> None:
     """Parts of the rows, with so many valid keys each, merge to the oracle's rows."""
-    case, rows = inputs.case, inputs.rows
+    case = inputs.case
     merged = merge_partials(
         parts, inputs.arguments["threshold"], lengths, placement=case.placement, sdc=case.sdc,
-        input_layout=case.layout, value_mean=rows.value_mean, discarded_mass=rows.discarded_mass,
+        input_layout=case.layout, **whole_row_tensors(inputs),
     )  # fmt: skip
     out = from_layout(merged, case.layout, case.heads)
     assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out, largest_score)

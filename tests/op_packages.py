@@ -11,8 +11,9 @@ import torch
 from emulator.cann import aclnn_signature
 from toptheta_npu import _backends
 from toptheta_npu.npu import environment, interface
+from toptheta_npu.npu.backend import NPU_SELECTOR
 from toptheta_npu.npu.environment import CUSTOM_PATH, OPP_PATH
-from toptheta_npu.operator import NPU_SELECTOR, SCHEMAS, SELECTORS
+from toptheta_npu.operator import SCHEMAS
 
 
 def forget_choices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +22,7 @@ def forget_choices(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(environment, "prefix_folder", lambda: Path("/nowhere/opp/vendors/toptheta"))
     monkeypatch.setattr(NPU_SELECTOR, "_logged", set())
-    for selector in SELECTORS.values():
+    for selector in _backends.SELECTORS.values():
         selector.choose(None)
 
 

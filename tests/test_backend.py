@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import toptheta_npu
 from tests.cases import valid_arguments
 from tests.op_packages import forget_choices
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
-from toptheta_npu._backends import BACKENDS, VARIABLE
-from toptheta_npu._checks import check_kernel_limits
+from toptheta_npu._backends import BACKENDS, SELECTORS, VARIABLE
+from toptheta_npu.fallback import Arguments
 from toptheta_npu.npu import loading
-from toptheta_npu.operator import NPU_SELECTOR, SCHEMAS, SELECTORS
+from toptheta_npu.npu.backend import NPU_SELECTOR
+from toptheta_npu.operator import SCHEMAS, registration
+from toptheta_npu.operator.checks import check_kernel_limits
 
 
 @pytest.fixture(autouse=True)
@@ -211,13 +214,14 @@ def test_other_devices_are_refused_by_the_operator_itself(name: str) -> None:
     key = f"toptheta_npu::{name}"
     assert torch._C._dispatch_has_kernel_for_dispatch_key(key, "CompositeExplicitAutograd")
     with pytest.raises(TopThetaNotImplementedError, match="tensor on cpu or cuda or npu, got meta"):
-        toptheta_npu.operator._on_other_devices(name)(torch.ones(1, device="meta"))
+        registration._on_other_devices(name)(torch.ones(1, device="meta"))
 
 
 _LIMITS = {
     "dtype": ({}, TopThetaTypeError, "query: expected dtype float16 or bfloat16, got float32; "
               "convert it with query.to(torch.float16)"),
-    "head-dim": ({"head_dim": 40}, TopThetaNotImplementedError, "query: expected head_dim a multiple of 16 on an NPU, "
+    "head-dim": ({"query": torch.ones(2, 4, 1, 40).half()}, TopThetaNotImplementedError,
+                 "query: expected head_dim a multiple of 16 on an NPU, "
                  "got 40; pad query, key and value with zeros and keep scale_value"),
     "block-size": ({"block_size": 8}, TopThetaNotImplementedError, "block_size: expected a multiple of 16 up to 512 on "
                    "an NPU, got 8; use a cache with block_size=128, for example"),
@@ -237,12 +241,15 @@ def test_kernel_limits(case: str) -> None:
     query, cache = torch.ones(2, 4, 1, 16).half(), torch.ones(2, 2, 8, 16).half()
     if case == "dtype":
         query = query.float()
-    arguments: dict[str, Any] = {"query": query, "key": cache, "value": cache, "head_dim": 16, "block_size": 0}
     with pytest.raises(error) as caught:
-        check_kernel_limits(**arguments | change)
+        check_kernel_limits(_arguments(query, cache)._replace(**change))
     assert str(caught.value) == message
 
 
 def test_a_stride_that_is_never_taken_may_be_anything() -> None:
     cache = torch.ones(1, 8, 1, 24).half()[..., :16]
-    check_kernel_limits(torch.ones(1, 1, 1, 16).half(), cache[:, :1], cache[:, :1], 16, 0)
+    check_kernel_limits(_arguments(torch.ones(1, 1, 1, 16).half(), cache[:, :1]))
+
+
+def _arguments(query: Tensor, cache: Tensor) -> Arguments:
+    return Arguments(query.shape[1], cache.shape[1], 0.25, query, cache, cache, torch.zeros(query.shape[1]))

@@ -15,7 +15,7 @@ from tests.pages import ROOT, links
 
 NEEDED = {
     "toptheta_npu/py.typed",
-    "toptheta_npu/operator.py",
+    "toptheta_npu/operator/decode.py",
     "toptheta_npu/npu/adapter.cpp",
     "toptheta_npu/fallback/reference.py",
     "toptheta_npu/fallback/incremental.py",

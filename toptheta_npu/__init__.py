@@ -24,9 +24,9 @@ from .operator import (
     incremental_attention,
     incremental_attention_partial,
     incremental_attention_with_stats,
+    merge_partials,
+    prefill_attention,
 )
-from .partials import merge_partials
-from .prefill import prefill_attention
 from .thresholds import ThresholdTable
 
 __all__ = [

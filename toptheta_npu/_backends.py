@@ -44,6 +44,10 @@ class Selector:
         self.chosen = backend
 
 
+#: What decides what tensors of a device run, by device; each backend enters its own. CUDA tensors run the fallback.
+SELECTORS: dict[str, Selector] = {}
+
+
 class Chosen:
     """A choice of `use_backend`; as a context manager it is undone at the end."""
 
@@ -90,8 +94,6 @@ def use_backend(backend: str, device: str | None = None) -> Chosen:
         ...     print(toptheta_npu.backend_info().backend)
         fallback
     """
-    from .operator import SELECTORS
-
     if device is None:
         check_choice("backend", backend, _NAMES)
         devices = _devices_with(backend)

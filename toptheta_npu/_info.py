@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass
 from ._backends import BACKENDS, Selector
 from ._findings import Finding
 from .cpu import info as cpu_info
+from .cpu.backend import CPU_SELECTOR
 from .errors import TopThetaValueError
+from .fallback.arguments import SCHEMAS
 from .npu import info as npu_info
 from .npu import loading
+from .npu.backend import NPU_SELECTOR
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,6 @@ def backend_info(*, probe: bool = False) -> BackendInfo:
         >>> [finding.name for finding in toptheta_npu.backend_info().cpu_findings]
         ['instruction set', 'compiler', 'cache', 'threads', 'operators']
     """
-    from .operator import CPU_SELECTOR, NPU_SELECTOR, SCHEMAS
-
     npu, loaded = _chosen(NPU_SELECTOR), loading.loaded()
     return BackendInfo(
         backend=npu.found or BACKENDS["npu"][0],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from .errors import TopThetaValueError
+from .fallback.arguments import TABLE, Arguments
 
 
 def are_seen(tensor: Tensor) -> bool:
@@ -30,12 +32,15 @@ def check_threshold_values(name: str, threshold: Tensor, placement: str) -> None
             )  # fmt: skip
 
 
-def check_mass_values(discarded_mass: Tensor) -> None:
-    """A mass is a sum of exponentials."""
-    low, high = (limit.item() for limit in discarded_mass.aminmax())
-    if not (low >= 0 and high < math.inf):
-        wrong = low if not low >= 0 else high
-        raise TopThetaValueError("discarded_mass", "finite numbers >= 0", f"{wrong:g}", "calibrate again")
+def check_float_values(given: Mapping[str, Tensor | None]) -> None:
+    """Tensors of numbers per row or head hold what the table of arguments says, where it says so."""
+    for name, tensor in given.items():
+        values = TABLE[name].about.values
+        if tensor is not None and values is not None:
+            low, high = (limit.item() for limit in tensor.aminmax())
+            if not (low >= values.least and high < values.limit):
+                wrong = low if not low >= values.least else high
+                raise TopThetaValueError(name, values.expected, f"{wrong:g}", values.remedy)
 
 
 def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:
@@ -69,19 +74,10 @@ def check_cache_values(
                 )
 
 
-def check_step_values(
-    key: Tensor,
-    threshold: Tensor,
-    lengths: Tensor | None,
-    starts: Tensor | None,
-    block_table: Tensor | None,
-    discarded_mass: Tensor | None,
-    input_layout: str,
-    placement: str,
-) -> None:
+def check_step_values(a: Arguments) -> None:
     """All values of a decode step, for an implementation that has not looked at them itself or did not like them."""
-    check_threshold_values("threshold", threshold, placement)
-    if discarded_mass is not None:
-        check_mass_values(discarded_mass)
-    if lengths is not None or starts is not None:
-        check_cache_values(key, lengths, starts, block_table, cache_capacity(key, input_layout, block_table))
+    check_threshold_values("threshold", a.threshold, a.placement)
+    check_float_values(a._asdict())
+    if a.actual_seq_lengths is not None or a.key_start is not None:
+        capacity = cache_capacity(a.key, a.input_layout, a.block_table)
+        check_cache_values(a.key, a.actual_seq_lengths, a.key_start, a.block_table, capacity)

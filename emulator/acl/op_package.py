@@ -29,7 +29,7 @@ _DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
 _PYTHON = REPOSITORY / "toptheta_npu"
 _ADAPTER_INPUTS = (
     _PYTHON / "npu" / "adapter.cpp", _PYTHON / "npu" / "build.py", _PYTHON / "npu" / "interface.py",
-    _PYTHON / "operator.py",
+    _PYTHON / "fallback" / "arguments.py",
 )  # fmt: skip
 
 

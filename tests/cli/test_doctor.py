@@ -21,7 +21,7 @@ from toptheta_npu._compiler import find_compiler
 from toptheta_npu._findings import Finding
 from toptheta_npu.cli import app
 from toptheta_npu.cpu import cache, library
-from toptheta_npu.operator import CPU_SELECTOR
+from toptheta_npu.cpu.backend import CPU_SELECTOR
 
 
 @pytest.fixture(autouse=True)

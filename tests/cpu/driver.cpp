@@ -3,6 +3,7 @@
 //
 // A .case is, in 8-byte integers of this machine and raw bytes:
 //   size of Arguments, number of tensors, number of runs
+//   what each 8-byte field of Arguments is: 0 a number, 1 the address of an input, 2 that of an output
 //   the bytes of each tensor
 //   the runs: Arguments, and the number of the allocation that finds no memory (-1: none). In place of addresses, an
 //   input has the number of its tensor, from 1 on, and an output its bytes; 0 is a null pointer.
@@ -118,8 +119,11 @@ private:
 
 using Buffers = std::vector<std::unique_ptr<Buffer>>;
 
+using Fields = std::array<int64_t, sizeof(toptheta::Arguments) / sizeof(int64_t)>;
+enum Kind : int64_t { kNumber = 0, kInput = 1, kOutput = 2 };
+
 struct Run {
-    toptheta::Arguments arguments;
+    Fields fields;
     int64_t failing_allocation;
 };
 
@@ -146,49 +150,38 @@ void run_in_parallel(void (*function)(void*), void* data, unsigned threads, unsi
     }
 }
 
-// Puts the tensor in place of its number.
-template <class Pointer>
-void point_at_input(Pointer& field, const Buffers& tensors)
+// The address of the tensor with this number.
+int64_t address_of_input(int64_t number, const Buffers& tensors)
 {
-    const auto number = reinterpret_cast<uintptr_t>(field);
-    if (number > tensors.size()) {
+    if (number < 0 || static_cast<std::size_t>(number) > tensors.size()) {
         fail("a tensor that is not in the file");
     }
-    field = number == 0 ? nullptr : reinterpret_cast<Pointer>(tensors[number - 1]->data());
+    return number == 0 ? 0 : reinterpret_cast<int64_t>(tensors[static_cast<std::size_t>(number) - 1]->data());
 }
 
-// Puts new memory in place of the number of bytes.
-template <class Pointer>
-void point_at_output(Pointer& field, Buffers& outputs)
+// The address of so many bytes of new memory.
+int64_t address_of_output(int64_t bytes, Buffers& outputs)
 {
-    const auto bytes = static_cast<std::size_t>(reinterpret_cast<uintptr_t>(field));
     if (bytes == 0) {
-        field = nullptr;
-        return;
+        return 0;
     }
-    outputs.push_back(std::make_unique<Buffer>(bytes));
-    std::memset(outputs.back()->data(), 0xA5, bytes);
-    field = reinterpret_cast<Pointer>(outputs.back()->data());
+    outputs.push_back(std::make_unique<Buffer>(static_cast<std::size_t>(bytes)));
+    std::memset(outputs.back()->data(), 0xA5, outputs.back()->bytes());
+    return reinterpret_cast<int64_t>(outputs.back()->data());
 }
 
-void run_case(Run run, const Buffers& tensors, std::ostream& result)
+void run_case(Run run, const Fields& kinds, const Buffers& tensors, std::ostream& result)
 {
-    toptheta::Arguments& a = run.arguments;
-    for (const void** field : {&a.query.data, &a.key.data, &a.value.data, &a.lengths.data, &a.starts.data}) {
-        point_at_input(*field, tensors);
-    }
-    for (const float** field : {&a.threshold, &a.row_lse, &a.discarded_mass, &a.value_mean}) {
-        point_at_input(*field, tensors);
-    }
-    point_at_input(a.block_table, tensors);
     Buffers outputs;
-    point_at_output(a.out, outputs);
-    point_at_output(a.lse, outputs);
-    point_at_output(a.kept, outputs);
-    point_at_output(a.value_rows, outputs);
-    for (float** field : {&a.maximum, &a.kept_mass, &a.discarded_part}) {
-        point_at_output(*field, outputs);
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+        if (kinds[i] == kInput) {
+            run.fields[i] = address_of_input(run.fields[i], tensors);
+        } else if (kinds[i] == kOutput) {
+            run.fields[i] = address_of_output(run.fields[i], outputs);
+        }
     }
+    toptheta::Arguments a;
+    std::memcpy(&a, run.fields.data(), sizeof a);
     a.run_in_parallel = run_in_parallel;
     allocations_left = run.failing_allocation;
     const int64_t status = toptheta_incremental_attention(&a);
@@ -206,6 +199,7 @@ void run_file(const std::filesystem::path& path)
     if (!file || sizes[0] != static_cast<int64_t>(sizeof(toptheta::Arguments))) {
         fail("another struct Arguments in " + path.string());
     }
+    const auto kinds = read<Fields>(file);
     Buffers tensors(static_cast<std::size_t>(sizes[1]));
     for (auto& tensor : tensors) {
         tensor = std::make_unique<Buffer>(static_cast<std::size_t>(read<int64_t>(file)));
@@ -222,7 +216,7 @@ void run_file(const std::filesystem::path& path)
     }
     std::ofstream result(std::filesystem::path(path).replace_extension(".result"), std::ios::binary);
     for (const Run& run : runs) {
-        run_case(run, tensors, result);
+        run_case(run, kinds, tensors, result);
     }
     if (!result.flush()) {
         fail("the result cannot be written: " + path.string());

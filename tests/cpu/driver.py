@@ -17,14 +17,12 @@ from torch import Tensor
 
 from tests.cpu.native import ELEMENTS, SOURCE, compiled, launcher, operators
 from toptheta_npu.cpu.library import ARGUMENTS
+from toptheta_npu.fallback.arguments import TENSORS, Arguments
 
 DONE, BAD_VALUES, OUT_OF_MEMORY = range(3)
 _DRIVER = Path(__file__).with_name("driver.cpp")
 #: The tensors among the operators' arguments, in the order in which struct Arguments has their addresses.
-_INPUTS = (
-    "query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "block_table", "lse", "discarded_mass",
-    "value_mean",
-)  # fmt: skip
+_INPUTS = Arguments._fields[TENSORS]
 _SANITIZERS = {
     "": ("-O3",),
     "address,undefined": ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
@@ -86,7 +84,7 @@ class CaseFile:
             mock.patch.object(operators, "function", return_value=keep),
             mock.patch.object(operators, "thread_count", return_value=threads),
         ):
-            outputs = getattr(operators, operator)(**arguments)
+            outputs = getattr(operators, operator)(Arguments(**arguments))
         returned = (outputs,) if isinstance(outputs, Tensor) else outputs
         fields = list(ARGUMENTS.unpack(packed[0]))
         names = list(self.tensors)
@@ -106,6 +104,8 @@ class CaseFile:
         contents = [_bytes_between_first_and_last_element(tensor) for tensor in self.tensors.values()]
         with path.open("wb") as file:
             file.write(struct.pack("3q", ARGUMENTS.size, len(contents), len(self.runs)))
+            kinds = [(place in _INPUT_PLACES) + 2 * (place in _OUTPUT_PLACES) for place in range(ARGUMENTS.size // 8)]
+            file.write(struct.pack(f"{len(kinds)}q", *kinds))
             file.write(struct.pack(f"{len(contents)}q", *map(len, contents)))
             for run in self.runs:
                 file.write(ARGUMENTS.pack(*run.fields) + struct.pack("q", run.failing_allocation))

@@ -22,6 +22,7 @@ from torch import Tensor
 import toptheta_npu.cpu
 from emulator.compile_cache import cached_folder, compiler_version, default_compiler, run_compiler
 from tests.helpers import Inputs
+from toptheta_npu.fallback.arguments import TABLE
 
 SOURCE = Path(toptheta_npu.cpu.__file__).with_name("source")
 ELEMENTS = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16"}
@@ -135,14 +136,16 @@ def operator_arguments(inputs: Inputs) -> dict[str, Any]:
     given = {name: value for name, value in inputs.arguments.items() if name != "block_size"}
     if isinstance(given.get("actual_seq_lengths"), list):
         given["actual_seq_lengths"] = torch.tensor(given["actual_seq_lengths"])
-    return given | {"num_heads": inputs.case.heads, "num_key_value_heads": inputs.case.kv_heads}
+    scale = inputs.case.head_dim**-0.5 if inputs.case.scale is None else inputs.case.scale
+    heads = {"num_heads": inputs.case.heads, "num_key_value_heads": inputs.case.kv_heads}
+    return given | heads | {"scale_value": scale}
 
 
 def partial_arguments(inputs: Inputs, arguments: dict[str, Any]) -> dict[str, Any]:
     """The same for the whole row as one part, from `operator_arguments`."""
-    left_out = ("sdc", "discarded_mass", "value_mean")
     lse = inputs.expected.lse.float() if inputs.case.placement == "post_softmax" else None
-    return {name: value for name, value in arguments.items() if name not in left_out} | {"lse": lse}
+    taken = [name for name, argument in TABLE.items() if "incremental_attention_partial" in argument.about.operators]
+    return {name: value for name, value in arguments.items() if name in taken} | {"lse": lse}
 
 
 def same_bits(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:

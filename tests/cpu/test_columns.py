@@ -16,6 +16,7 @@ from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators
 from tests.helpers import assert_equals_oracle, assert_parts_merge, make_inputs
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import TopThetaValueError
+from toptheta_npu.fallback import Arguments
 
 _SIZES = [
     (page, head_dim, heads)
@@ -27,9 +28,9 @@ _SIZES = [
 
 def results_of(arguments: dict[str, Any], part: dict[str, Any], path: str) -> tuple[Any, Any, Any]:
     return (
-        operators.incremental_attention(**arguments, path=path),
-        operators.incremental_attention_with_stats(**arguments, path=path),
-        operators.incremental_attention_partial(**part, path=path),
+        operators.incremental_attention(Arguments(**arguments, path=path)),
+        operators.incremental_attention_with_stats(Arguments(**arguments, path=path)),
+        operators.incremental_attention_partial(Arguments(**part, path=path)),
     )
 
 
@@ -71,8 +72,8 @@ def test_pages_of_all_sizes_equal_those_by_rows(page: int, head_dim: int, heads:
     inputs = make_inputs(case, poison=("outside",))
     arguments = operator_arguments(inputs)
     with using(level, threads=1):
-        by_rows = operators.incremental_attention_with_stats(**arguments)
-        found = operators.incremental_attention_with_stats(**with_columns(arguments))
+        by_rows = operators.incremental_attention_with_stats(Arguments(**arguments))
+        found = operators.incremental_attention_with_stats(Arguments(**with_columns(arguments)))
     assert_equals_oracle(inputs, found)
     assert torch.equal(found[2], by_rows[2])
     assert torch.equal(found[3], by_rows[3])
@@ -86,20 +87,20 @@ def test_bits_do_not_depend_on_pages_threads_or_the_batch_beside_a_row(dtype: st
     inputs = make_inputs(case)
     whole = with_columns(operator_arguments(inputs))
     with using(level, threads=1):
-        expected = operators.incremental_attention_with_stats(**whole)
+        expected = operators.incremental_attention_with_stats(Arguments(**whole))
         for page in (32, 25, 8):
             paged = with_columns(operator_arguments(make_inputs(replace(case, paged="4d", block_size=page))))
-            assert same_bits(operators.incremental_attention_with_stats(**paged), expected)
+            assert same_bits(operators.incremental_attention_with_stats(Arguments(**paged)), expected)
         for sequence in range(4):
             alone = {
                 name: given[sequence : sequence + 1] if isinstance(given, torch.Tensor) else given
                 for name, given in whole.items()
             }
-            found = operators.incremental_attention_with_stats(**alone)
+            found = operators.incremental_attention_with_stats(Arguments(**alone))
             assert same_bits(found, tuple(part[sequence : sequence + 1] for part in expected))
     for threads in (2, 3):
         with using(level, threads=threads):
-            assert same_bits(operators.incremental_attention_with_stats(**whole), expected)
+            assert same_bits(operators.incremental_attention_with_stats(Arguments(**whole)), expected)
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS)
@@ -108,8 +109,8 @@ def test_a_nan_key_is_told_as_by_rows(level: str) -> None:
     arguments = operator_arguments(inputs)
     arguments["key"][int(arguments["block_table"][0, 1]), 0, 3, 5] = torch.nan
     with using(level, threads=1):
-        by_rows = operators.incremental_attention_with_stats(**arguments)
-        found = operators.incremental_attention_with_stats(**with_columns(arguments))
+        by_rows = operators.incremental_attention_with_stats(Arguments(**arguments))
+        found = operators.incremental_attention_with_stats(Arguments(**with_columns(arguments)))
     assert torch.equal(found[0].isnan(), by_rows[0].isnan())
     assert found[0][0, :2].isnan().all()
     assert not found[0][0, 2:].isnan().any()
@@ -123,6 +124,6 @@ def test_wrong_values_are_refused_as_by_rows(level: str) -> None:
     messages = []
     for given_ in (arguments, with_columns(arguments)):
         with using(level, threads=1), pytest.raises(TopThetaValueError, match=r"^block_table\[0\]: ") as refused:
-            operators.incremental_attention(**given_)
+            operators.incremental_attention(Arguments(**given_))
         messages.append(str(refused.value))
     assert messages[0] == messages[1]

@@ -19,6 +19,7 @@ from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators
 from tests.helpers import assert_equals_oracle, make_inputs
 from toptheta_npu import TopThetaValueError
 from toptheta_npu._value_checks import check_step_values
+from toptheta_npu.fallback import Arguments
 
 INF = math.inf
 _BASE = Case("base", heads=8, lengths=(200, 77), vmc=True)
@@ -32,15 +33,15 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def with_stats(**arguments: Any) -> tuple[Tensor, ...]:
-    return operators.incremental_attention_with_stats(**arguments)  # type: ignore[no-any-return]
+    return operators.incremental_attention_with_stats(Arguments(**arguments))  # type: ignore[no-any-return]
 
 
 # What a process may have set.
 
 
 def _all_results(arguments: dict[str, Any], part: dict[str, Any]) -> tuple[Tensor, ...]:
-    partial = operators.incremental_attention_partial(**part)
-    return operators.incremental_attention(**arguments), *with_stats(**arguments), *partial
+    partial = operators.incremental_attention_partial(Arguments(**part))
+    return operators.incremental_attention(Arguments(**arguments)), *with_stats(**arguments), *partial
 
 
 @pytest.mark.parametrize("setting", ["float64", "float16", "meta"])
@@ -250,7 +251,7 @@ def _drawn_values(data: st.DataObject) -> dict[str, Any]:
         "threshold": torch.stack([pair(thetas, torch.float32) for _ in range(2)]),
         "placement": data.draw(st.sampled_from(["pre_softmax", "post_softmax"])), "sdc": "exact",
         "actual_seq_lengths": pair(integers(0, 13), torch.int64), "key_start": None, "block_table": None,
-        "num_heads": 2, "num_key_value_heads": 1,
+        "num_heads": 2, "num_key_value_heads": 1, "scale_value": 0.25,
     }  # fmt: skip
     if given["placement"] == "pre_softmax" and data.draw(st.booleans()):
         masses = st.sampled_from([0.0, 1.0, -0.0, 3e38, INF, -INF, math.nan, -1e-40])

@@ -20,7 +20,7 @@ from tests.cases import CASES, Case
 from tests.helpers import assert_equals_oracle, make_inputs
 from toptheta_npu import TopThetaBackendError, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu import build, instruction_sets, library, threads
-from toptheta_npu.operator import CPU_SELECTOR
+from toptheta_npu.cpu.backend import CPU_SELECTOR
 
 _DTYPES = ("float32", "float16", "bfloat16")
 #: Long rows: several granules of keys for each KV head.

@@ -10,6 +10,7 @@ from tests.cases import Case
 from tests.cpu.native import OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import assert_equals_oracle, assert_parts_merge
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
+from toptheta_npu.fallback import Arguments
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS)
@@ -22,9 +23,9 @@ def test_operators_equal_the_oracle(level: str, case: Case, path: str, threads: 
     arguments = operator_arguments(inputs)
     part = partial_arguments(inputs, arguments)
     with using(level, threads=threads):
-        plain = operators.incremental_attention(**arguments, path=path)
-        statistics = operators.incremental_attention_with_stats(**arguments, path=path)
-        partial = operators.incremental_attention_partial(**part, path=path)
+        plain = operators.incremental_attention(Arguments(**arguments, path=path))
+        statistics = operators.incremental_attention_with_stats(Arguments(**arguments, path=path))
+        partial = operators.incremental_attention_partial(Arguments(**part, path=path))
     assert same_bits((plain,), statistics[:1])
     largest = largest_score(inputs)
     assert_equals_oracle(inputs, statistics, largest)

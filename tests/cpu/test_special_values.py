@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.cpu.driver import BAD_VALUES, DONE, CaseFile, Result, build_driver, run_driver
 from tests.cpu.native import ALL_LEVELS, ELEMENTS, EMULATED_LEVELS, OWN_LEVELS
 from tests.helpers import tolerance
+from toptheta_npu import fallback
 from toptheta_npu.fallback import reference
 
 INF, NAN = math.inf, math.nan
@@ -123,6 +124,58 @@ def test_special_numbers_do_what_they_do_in_the_oracle(dtype: str, level: str, t
     assert spoilt > _COUNT / 5
 
 
+def _rows_of_minus_infinity(dtype: str, theta: float) -> dict[str, Any]:
+    """Two KV heads of two heads each, over several granules: the products of heads 0 and 2 overflow, 1 and 3 are 0.
+
+    All keys of the first KV head do that, and of the second all but the last ones.
+    """
+    large, kind = 6e4, getattr(torch, dtype)
+    query, key = torch.zeros(1, 4, 1, 512, dtype=kind), torch.full((1, 2, 300, 512), -large, dtype=kind)
+    query[:, ::2], key[:, 1, 280:] = large, 0.0
+    value = torch.arange(1, 301).remainder(17).to(kind).view(1, 1, 300, 1).repeat(1, 2, 1, 512)
+    return {
+        "query": query, "key": key, "value": value, "threshold": torch.full((1, 4), theta), "num_heads": 4,
+        "num_key_value_heads": 2, "scale_value": 1e27,
+    }  # fmt: skip
+
+
+_MODES: list[dict[str, Any]] = [
+    *({"sdc": sdc} for sdc in ("none", "exact", "exp_threshold")),
+    {"sdc": "offline", "discarded_mass": torch.full((1, 4), 0.5), "value_mean": torch.ones(1, 2, 512)},
+    {"sdc": "exact", "value_mean": torch.ones(1, 2, 512), "placement": "post_softmax"},
+]
+
+
+@pytest.mark.parametrize("level", ALL_LEVELS)
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_scores_of_minus_infinity_alone_have_no_mass(dtype: str, level: str, tmp_path: Path) -> None:
+    files, expected = [], []
+    for theta in (-INF, 1e-3, INF):
+        rows = _rows_of_minus_infinity(dtype, theta)
+        for mode in _MODES:
+            whole = rows | mode
+            part = {n: v for n, v in whole.items() if n not in ("sdc", "discarded_mass", "value_mean")}
+            if "placement" in mode:
+                part["lse"] = fallback.incremental_attention_with_stats(fallback.Arguments(**whole))[1]
+            file = CaseFile({name: given for name, given in (whole | part).items() if isinstance(given, Tensor)})
+            for path in _PATHS:
+                for threads in (1, 3):
+                    file.add("incremental_attention_with_stats", whole | {"path": path}, threads=threads)
+                    file.add("incremental_attention_partial", part | {"path": path}, threads=threads)
+            files.append(file)
+            expected.append((
+                fallback.incremental_attention_with_stats(fallback.Arguments(**whole)),
+                fallback.incremental_attention_partial(fallback.Arguments(**part)),
+            ))  # fmt: skip
+    for found, wanted in zip(run_driver(build_driver(dtype, level), level, tmp_path, files), expected, strict=True):
+        assert wanted[0][0][:, 0].count_nonzero() == 0
+        assert (wanted[0][1][:, 0].item(), wanted[0][2][:, 0].item()) == (-INF, 0)
+        for place, one in enumerate(found):
+            assert one.status == DONE
+            for got, right in zip(one.outputs, wanted[place % 2], strict=True):
+                torch.testing.assert_close(got, right, check_dtype=True)
+
+
 def _wrong() -> list[dict[str, Any]]:
     """Values that cannot be, each in one place of a step that is otherwise right."""
     far = 2**63 - 1
@@ -146,7 +199,7 @@ def test_nothing_is_read_or_written_where_a_value_is_wrong(level: str, tmp_path:
     right = {
         "query": torch.ones(2, 2, 1, 16), "key": torch.ones(2, 1, 12, 16), "value": torch.ones(2, 1, 12, 16),
         "threshold": torch.tensor([0.0, 1.0]), "actual_seq_lengths": torch.tensor([5, 8]), "num_heads": 2,
-        "num_key_value_heads": 1,
+        "num_key_value_heads": 1, "scale_value": 0.25,
     }  # fmt: skip
     files = []
     for change in ({}, *_wrong()):

@@ -14,6 +14,7 @@ from tests.cases import CASES, Case
 from tests.cpu.driver_cases import DriverCase, assert_driver_equals_the_oracle
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import Inputs, assert_equals_oracle, make_inputs
+from toptheta_npu.fallback import Arguments
 
 _BY_ID = {case.id: case for case in CASES}
 _POST = {"placement": "post_softmax"}
@@ -43,7 +44,8 @@ def results(level: str, inputs: Inputs, threads: int, **changes: Any) -> tuple[T
     whole, part = ({**given, **{n: v for n, v in changes.items() if n in given}} for given in (whole, part))
     with using(level, threads=threads):
         return (
-            *operators.incremental_attention_with_stats(**whole), *operators.incremental_attention_partial(**part)
+            *operators.incremental_attention_with_stats(Arguments(**whole)),
+            *operators.incremental_attention_partial(Arguments(**part)),
         )  # fmt: skip
 
 

@@ -42,6 +42,12 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def test_scores_of_minus_infinity_alone_keep_nothing(group: None) -> None:
+    query, key = torch.full((1, 2, 1, 16), 1e30), torch.full((1, 2, 8, 16), -1e30)
+    out, lse, kept = context_parallel_attention_with_stats(query, key, torch.ones_like(key), torch.zeros(2))
+    assert (out.count_nonzero().item(), kept.tolist(), lse.tolist()) == (0, [[0, 0]], [[-torch.inf] * 2])
+
+
 def step(**changes: object) -> torch.Tensor:
     cache = torch.ones(1, 2, 8, 16)
     arguments = {"query": torch.ones(1, 4, 1, 16), "key": cache, "value": cache, "threshold": torch.zeros(4)}

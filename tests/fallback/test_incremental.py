@@ -21,7 +21,15 @@ from tests.helpers import (
     make_inputs,
     tolerance,
 )
-from toptheta_npu import fallback, incremental_attention, incremental_attention_with_stats, prefill_attention
+from toptheta_npu import (
+    fallback,
+    incremental_attention,
+    incremental_attention_partial,
+    incremental_attention_with_stats,
+    merge_partials,
+    prefill_attention,
+)
+from toptheta_npu.fallback import reference
 
 INF = float("inf")
 _BY_ID = {case.id: case for case in CASES}
@@ -232,7 +240,7 @@ def test_block_numbers_outside_the_cache_are_clamped_where_they_are_not_checked(
     tensors = [arguments[name] for name in ("query", "key", "value")]
     options = {"block_table": arguments["block_table"], "actual_seq_lengths": arguments["actual_seq_lengths"]}
     dense = torch.full((2, 4), -INF, device=device)
-    out = fallback.incremental_attention(*tensors, dense, **options, num_heads=4, num_key_value_heads=2)
+    out = fallback.incremental_attention(fallback.Arguments(4, 2, 0.25, *tensors, dense, **options))
     means = [0.8 * 0 + 0.2 * 1, 0.5 * 4 + 0.5 * (0 if number < 0 else 5)]  # block numbers are the values
     torch.testing.assert_close(out[:, 0, 0, 0].cpu(), torch.tensor(means))
 
@@ -392,6 +400,41 @@ def test_length_0_is_0_even_if_its_mean_is_nan(device: str) -> None:
     assert out.isfinite().all()
     assert lse[0].tolist() == [-INF] * 4
     assert (kept[0].tolist(), value_rows[0].tolist()) == ([0] * 4, [0, 0])
+
+
+@pytest.mark.parametrize("mode", ["none", "exact", "exp_threshold", "offline", "post_softmax"])
+@pytest.mark.parametrize("theta", [-INF, 1e-3, INF])
+def test_scores_of_minus_infinity_alone_have_no_mass(mode: str, theta: float, device: str) -> None:
+    """Decode step, merged parts, prompt row and oracle: out 0, lse -inf, nothing kept; the other head is as ever."""
+    query = torch.tensor([1e30, 0.0], device=device).view(1, 2, 1, 1).expand(1, 2, 1, 16)
+    key = torch.full((1, 1, 20, 16), -1e30, device=device)
+    value = torch.arange(20.0, device=device).view(1, 1, 20, 1).repeat(1, 1, 1, 16)
+    options: dict[str, Any] = {"sdc": mode}
+    if mode == "post_softmax":
+        options = {"placement": mode}
+    elif mode == "offline":
+        options["discarded_mass"] = torch.full((1, 2), 0.5, device=device)
+    if mode != "none":
+        options["value_mean"] = value.mean(2)
+    threshold, cuts = torch.full((1, 2), theta, device=device), (slice(0, 12), slice(12, 20))
+    out, lse, kept, _ = incremental_attention_with_stats(query, key, value, threshold, **options)
+    assert out[0, 0].count_nonzero() == 0
+    assert (lse[0, 0].item(), kept[0, 0].item()) == (-INF, 0)
+    assert out[0, 1].isfinite().all()
+    whole = {"placement": mode, "lse": lse} if mode == "post_softmax" else {}
+    parts = [incremental_attention_partial(query, key[:, :, cut], value[:, :, cut], threshold, **whole) for cut in cuts]
+    torch.testing.assert_close(merge_partials(parts, threshold, [12, 8], **options), out)
+    options["vmc"] = options.pop("value_mean", None) is not None
+    if mode == "offline":
+        options["discarded_mass"] = options["discarded_mass"][..., None]
+    torch.testing.assert_close(prefill_attention(query, key, value, threshold[..., None], **options), out)
+    if options.pop("vmc"):
+        options["value_mean"] = value.mean(2)
+    if mode == "offline":
+        options["discarded_mass"] = options["discarded_mass"][..., 0]
+    oracle = reference.incremental_attention(query[:, :, 0], key, value, threshold, **options)
+    torch.testing.assert_close(oracle.out, out[:, :, 0])
+    assert torch.equal(oracle.kept, kept.long())
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,41 @@ def test_post_softmax_vmc_by_hand() -> None:
     assert result.out.item() == pytest.approx(16 / 15 + 3 / 15 * 2.5, rel=1e-14)
 
 
+def sink(logit: float) -> Tensor:
+    return torch.tensor([logit])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [  # the sink is ln 4 with a mass of 4/8 in the denominator, and its part of the weight is lost
+        pytest.param({"sdc": "none"}, 2 / 2, id="none"),
+        pytest.param({"sdc": "exact"}, 2 / 2.375, id="exact"),
+        pytest.param({"sdc": "exp_threshold"}, 2 / 2.0375, id="exp_threshold"),
+        pytest.param({"sdc": "offline", "discarded_mass": MASS}, 2 / 2.5, id="offline"),
+        pytest.param({"sdc": "exact", "value_mean": mean(2.5)}, (2 + 0.375 * 2.5) / 2.375, id="exact-vmc"),
+    ],
+)
+def test_learnable_sink_by_hand(options: dict[str, Any], expected: float) -> None:
+    result = one_row(LN(3.0), learnable_sink=sink(LN(4.0)), **options)
+    assert result.out.item() == pytest.approx(expected, rel=1e-6)  # ln 4 is a float32
+    assert (result.kept.item(), result.value_rows.item()) == (2, 2)
+    assert result.lse.item() == pytest.approx(LN(19.0), rel=1e-6)
+
+
+def test_post_softmax_tests_the_probability_beside_a_learnable_sink() -> None:
+    result = one_row(0.2, placement="post_softmax", learnable_sink=sink(LN(10.0)))  # 8/25, 4/25, 2/25, 1/25
+    assert result.kept.item() == 1
+    assert result.out.item() == pytest.approx(8 / 25, rel=1e-6)
+
+
+def test_learnable_sinks_without_a_row_and_rows_without_a_sink() -> None:
+    assert one_row(LN(3.0), learnable_sink=sink(-INF)).out.item() == one_row(LN(3.0)).out.item()
+    assert one_row(LN(3.0), learnable_sink=sink(3e38)).out.item() == 0.0  # exp overflows
+    for scores, length in ((SCORES, 0), ([-INF] * 4, 4)):
+        result = one_row(1.0, scores, learnable_sink=sink(1.0), lengths=torch.tensor([length]))
+        assert (result.out.item(), result.lse.item(), result.kept.item()) == (0.0, -INF, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [  # nothing passes, so the 8 is kept: R = 1, E = 7/8

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation.corpus import token_windows
 from toptheta_npu.models import sparsify
-from toptheta_npu.operator import NPU_SELECTOR
+from toptheta_npu.npu.backend import NPU_SELECTOR
 
 _PROMPT, _NEW = 96, 24
 _LAYERS = 6

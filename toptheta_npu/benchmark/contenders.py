@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import toptheta_npu
 
 from .. import fallback
-from ..operator import CPU_SELECTOR
+from ..cpu.backend import CPU_SELECTOR
 from .clocks import is_emulated
 from .inputs import Inputs
 from .shapes import Shape
@@ -210,10 +210,10 @@ def _operator(inputs: Inputs, dense: bool = False, compensated: bool = False) ->
 
 def _fallback(inputs: Inputs) -> Call:
     shape = inputs.shape
-    return lambda copy: fallback.incremental_attention(
-        inputs.query, *inputs.layers[copy], inputs.threshold, inputs.lengths, None, inputs.block_table,
-        num_heads=shape.num_heads, num_key_value_heads=shape.num_key_value_heads, sdc="none",
-    )  # fmt: skip
+    return lambda copy: fallback.incremental_attention(fallback.Arguments(
+        shape.num_heads, shape.num_key_value_heads, shape.head_dim**-0.5, inputs.query, *inputs.layers[copy],
+        inputs.threshold, inputs.lengths, None, inputs.block_table, sdc="none",
+    ))  # fmt: skip
 
 
 def _top_k(inputs: Inputs) -> Call:

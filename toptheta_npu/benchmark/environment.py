@@ -66,7 +66,7 @@ def _check_npu() -> None:
         raise TopThetaValueError("--device", "torch_npu that can be imported", reason, remedy) from cause
     if not torch_npu.npu.is_available():
         raise TopThetaValueError("--device", "an Ascend NPU that torch_npu can use", "none", remedy)
-    from ..operator import NPU_SELECTOR
+    from ..npu.backend import NPU_SELECTOR
 
     NPU_SELECTOR.uses_kernel()  # a missing op package is better told now than after the inputs were made
 
@@ -144,8 +144,8 @@ def environment(device: str) -> Mapping[str, object]:
 
 def _cpu_operators() -> str | None:
     """Such as "native (avx512)"."""
+    from ..cpu.backend import CPU_SELECTOR
     from ..cpu.info import what_runs
-    from ..operator import CPU_SELECTOR
 
     return what_runs(CPU_SELECTOR, probe=False).found
 

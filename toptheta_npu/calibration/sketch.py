@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..cpu import counting as native_counting
+from ..cpu.backend import CPU_SELECTOR
 from ..errors import TopThetaTypeError, TopThetaValueError
-from ..operator import CPU_SELECTOR
 from ..thresholds.knots import Floats, Integers
 from . import counting
 from .bins import BINS, MINIMUM_EXPONENT, exponents, first_bins, rebinned

@@ -49,7 +49,7 @@ _EXTRAS = {
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from ..operator import SELECTORS
+        from .._backends import SELECTORS
 
         for package in ("toptheta_npu", "torch", "torch_npu"):
             try:

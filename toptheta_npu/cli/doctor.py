@@ -20,10 +20,10 @@ from rich.markup import escape
 
 from .._findings import Finding, as_finding
 from .._info import BackendInfo, backend_info
+from ..cpu.backend import CPU_SELECTOR
 from ..cpu.info import what_runs
 from ..errors import TopThetaBackendError, TopThetaError
 from ..npu.environment import has_emulated_devices
-from ..operator import CPU_SELECTOR
 
 _TRANSFORMERS = ("5", "pip install 'toptheta_npu[hf]'")
 #: What the choice of a backend means for NPU tensors.

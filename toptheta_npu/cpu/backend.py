@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from .._backends import Selector
+from .. import fallback
+from .._backends import SELECTORS, Selector
+from .._value_checks import check_step_values
 from ..errors import TopThetaBackendError
+from ..fallback.arguments import OPERATORS, Arguments
 from .build import ELEMENTS
 
-_Implementation = Callable[..., Any]
+_Implementation = Callable[[Arguments], Any]
 _logger = logging.getLogger("toptheta_npu")
 
 
@@ -47,6 +50,16 @@ class CpuSelector(Selector):
             TopThetaValueError: an environment variable cannot be understood.
         """
         return self._decided.get((name, dtype)) or self._decide(name, dtype)
+
+    def runner(self, name: str) -> _Implementation:
+        """An operator that runs what is decided at the time of each call."""
+
+        def run(arguments: Arguments) -> Any:
+            dtype = arguments.query.dtype
+            # as `implementation`, without the cost of a call
+            return (self._decided.get((name, dtype)) or self._decide(name, dtype))(arguments)
+
+        return run
 
     def runs_native(self, dtype: torch.dtype) -> bool:
         """Whether operators run the native kernel for a dtype; loads it if need be.
@@ -87,3 +100,17 @@ def _import_operators() -> ModuleType:
     from . import operators
 
     return operators
+
+
+def _after_checks(implementation: _Implementation) -> _Implementation:
+    """The fallback behind a check of the values in its tensors, which a CPU sees for free; the kernel has its own."""
+
+    def run(arguments: Arguments) -> Any:
+        check_step_values(arguments)
+        return implementation(arguments)
+
+    return run
+
+
+CPU_SELECTOR = CpuSelector({name: _after_checks(getattr(fallback, name)) for name in OPERATORS})
+SELECTORS["cpu"] = CPU_SELECTOR

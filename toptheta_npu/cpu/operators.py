@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .._value_checks import check_step_values
+from ..fallback.arguments import FLOAT_TENSORS, Arguments
 from .library import ARGUMENTS, RUN_IN_PARALLEL, function
 from .threads import thread_count
 
@@ -25,124 +28,42 @@ def load(dtype: torch.dtype) -> None:
     function(dtype)
 
 
-def incremental_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    block_table: Tensor | None = None,
-    discarded_mass: Tensor | None = None,
-    value_mean: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_key_value_heads: int,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    path: str = "auto",
-) -> Tensor:
+def incremental_attention(arguments: Arguments) -> Tensor:
     """One decode step; arguments and result as `toptheta_npu.fallback.incremental_attention`."""
-    out = _like(query)
-    _call(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, None, discarded_mass, value_mean,
-        num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, path,
-        _OUTPUT, (out.data_ptr(), 0, 0, 0, 0, 0, 0),
-    )  # fmt: skip
+    out = _like(arguments.query)
+    _call(arguments, _OUTPUT, (out.data_ptr(), 0, 0, 0, 0, 0, 0))
     return out
 
 
-def incremental_attention_with_stats(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    block_table: Tensor | None = None,
-    discarded_mass: Tensor | None = None,
-    value_mean: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_key_value_heads: int,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    placement: str = "pre_softmax",
-    sdc: str = "exact",
-    sdc_gamma: float = 0.05,
-    path: str = "auto",
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
-    batch = query.shape[0]
+    query, threshold = arguments.query, arguments.threshold
+    batch, heads = query.shape[0], arguments.num_heads
     # not torch.empty, whose dtype and device are what the process has set
-    out, lse = _like(query), threshold.new_empty((batch, num_heads))
-    kept = threshold.new_empty((batch, num_heads), dtype=torch.int32)
-    value_rows = threshold.new_empty((batch, num_key_value_heads), dtype=torch.int32)
-    _call(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, None, discarded_mass, value_mean,
-        num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, path,
-        _WITH_STATISTICS, (out.data_ptr(), lse.data_ptr(), kept.data_ptr(), value_rows.data_ptr(), 0, 0, 0),
-    )  # fmt: skip
+    out, lse = _like(query), threshold.new_empty((batch, heads))
+    kept = threshold.new_empty((batch, heads), dtype=torch.int32)
+    value_rows = threshold.new_empty((batch, arguments.num_key_value_heads), dtype=torch.int32)
+    outputs = (out.data_ptr(), lse.data_ptr(), kept.data_ptr(), value_rows.data_ptr(), 0, 0, 0)
+    _call(arguments, _WITH_STATISTICS, outputs)
     return out, lse, kept, value_rows
 
 
-def incremental_attention_partial(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | None = None,
-    key_start: Tensor | None = None,
-    block_table: Tensor | None = None,
-    lse: Tensor | None = None,
-    *,
-    num_heads: int,
-    num_key_value_heads: int,
-    input_layout: str = "BNSD",
-    scale_value: float | None = None,
-    placement: str = "pre_softmax",
-    path: str = "auto",
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A decode step over a part of the keys: (out = N/R float32, m, R, E [B, Hq], kept int32)."""
-    rows = (query.shape[0], num_heads)
+    query, threshold = arguments.query, arguments.threshold
+    rows = (query.shape[0], arguments.num_heads)
     out, kept = _like(query, torch.float32), threshold.new_empty(rows, dtype=torch.int32)
     maximum, kept_mass, discarded_mass = (threshold.new_empty(rows) for _ in range(3))
     outputs = (
         out.data_ptr(), 0, kept.data_ptr(), 0, maximum.data_ptr(), kept_mass.data_ptr(), discarded_mass.data_ptr()
     )  # fmt: skip
-    _call(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, lse, None, None,
-        num_heads, num_key_value_heads, input_layout, scale_value, placement, "exact", 0.0, path, _PARTIAL, outputs,
-    )  # fmt: skip
+    _call(arguments, _PARTIAL, outputs)
     return out, maximum, kept_mass, discarded_mass, kept
 
 
-def _call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    lengths: Tensor | None,
-    starts: Tensor | None,
-    block_table: Tensor | None,
-    lse: Tensor | None,
-    discarded_mass: Tensor | None,
-    value_mean: Tensor | None,
-    heads: int,
-    kv_heads: int,
-    layout: str,
-    scale: float | None,
-    placement: str,
-    sdc: str,
-    sdc_gamma: float,
-    path: str,
-    result: int,
-    outputs: tuple[int, ...],
-) -> None:
-    query_shape, key_shape = query.shape, key.shape
+def _call(a: Arguments, result: int, outputs: tuple[int, ...]) -> None:
+    heads, kv_heads, scale, query, key, value, threshold, lengths, starts, block_table = a[:10]
+    layout, query_shape, key_shape = a.input_layout, query.shape, key.shape
     head_dim = query_shape[2] // heads if layout == "BSH" else query_shape[3]
     paged = block_table is not None
     capacity = rows = key_shape[1 if len(key_shape) == 3 or (layout == "BSND" and not paged) else 2]
@@ -153,10 +74,16 @@ def _call(
         capacity = rows * blocks_per_sequence
     # what is small is made contiguous; each name keeps its copy alive until the call is over
     threshold = threshold.contiguous()
-    lengths, starts, lse, discarded_mass, value_mean = (
-        tensor if tensor is None else tensor.contiguous()
-        for tensor in (lengths, starts, lse, discarded_mass, value_mean)
-    )
+    lengths = lengths if lengths is None else lengths.contiguous()
+    starts = starts if starts is None else starts.contiguous()
+    floats: Any = a[FLOAT_TENSORS]
+    copies, addresses = [], []
+    for tensor in floats:
+        if tensor is None:
+            addresses.append(0)
+        else:
+            copies.append(tensor.contiguous())
+            addresses.append(copies[-1].data_ptr())
     status = function(query.dtype)(
         ARGUMENTS.pack(
             query_shape[0], heads, kv_heads, head_dim, capacity,
@@ -167,13 +94,12 @@ def _call(
             _address(lengths), lengths is not None and lengths.dtype == torch.int64,
             _address(starts), starts is not None and starts.dtype == torch.int64,
             _address(block_table), blocks_per_sequence, rows, key_shape[0],
-            _address(lse), _address(discarded_mass), _address(value_mean),
-            head_dim**-0.5 if scale is None else scale, sdc_gamma,
-            result, _PLACEMENTS[placement], _SDC[sdc], _PATHS[path], *outputs, thread_count(), RUN_IN_PARALLEL,
+            *addresses, scale, a.sdc_gamma,
+            result, _PLACEMENTS[a.placement], _SDC[a.sdc], _PATHS[a.path], *outputs, thread_count(), RUN_IN_PARALLEL,
         )
     )  # fmt: skip
     if status == _BAD_VALUES:
-        check_step_values(key, threshold, lengths, starts, block_table, discarded_mass, layout, placement)
+        check_step_values(a)
         raise AssertionError("the native kernel refused values that pass the checks in Python")
     if status == _OUT_OF_MEMORY:
         raise MemoryError("the native CPU backend found no memory for its intermediate results")

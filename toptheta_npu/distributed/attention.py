@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_rows, check_tensor
+from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
 from .._value_checks import are_seen
-from ..partials import merge_partials
+from ..fallback import Arguments
+from ..operator import merge_partials
+from ..operator.checks import check_arguments
 from .exchange import Exchange
 from .parts import Parts, Share, with_room
 from .sharding import check_interleave
@@ -81,11 +83,11 @@ def context_parallel_attention(
         >>> torch.allclose(out, whole, atol=1e-5)
         True
     """
-    return _attend(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, discarded_mass, value_sum,
-        interleave, group,
-    )[0]  # fmt: skip
+    given = Arguments._make((
+        num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
+        block_table, discarded_mass, None, None, input_layout, placement, sdc, sdc_gamma, "auto", block_size,
+    ))  # fmt: skip
+    return _attend(given, value_sum, interleave, group)[0]
 
 
 def context_parallel_attention_with_stats(
@@ -125,115 +127,61 @@ def context_parallel_attention_with_stats(
         >>> kept.tolist()
         [[50, 50, 50, 50]]
     """
-    out, parts = _attend(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma, discarded_mass, value_sum,
-        interleave, group,
-    )  # fmt: skip
+    given = Arguments._make((
+        num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
+        block_table, discarded_mass, None, None, input_layout, placement, sdc, sdc_gamma, "auto", block_size,
+    ))  # fmt: skip
+    out, parts = _attend(given, value_sum, interleave, group)
     return out, parts.lse(), parts.all_kept()
 
 
 def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | Sequence[int] | None,
-    key_start: Tensor | Sequence[int] | None,
-    block_table: Tensor | None,
-    block_size: int,
-    num_heads: int | None,
-    num_key_value_heads: int | None,
-    input_layout: str,
-    scale_value: float | None,
-    placement: str,
-    sdc: str,
-    sdc_gamma: float,
-    discarded_mass: Tensor | None,
-    value_sum: Tensor | None,
-    interleave: int | None,
-    group: dist.ProcessGroup | None,
+    given: Arguments, value_sum: Tensor | None, interleave: int | None, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Parts]:
     """The output, and what it was merged from."""
     exchange = Exchange(group)
-    check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_sum is None else "value_sum")
+    vmc_argument = None if value_sum is None else "value_sum"
+    check_modes(given.placement, given.sdc, given.sdc_gamma, given.discarded_mass, vmc_argument)
     if interleave is not None:
         check_interleave(interleave)
-    share = _own_share(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value,
-    )  # fmt: skip
-    _check_sums(share, discarded_mass, value_sum)
+    share = _own_share(given, value_sum)
+    a = share.arguments
     exchange.agree(
         {
-            **share.sizes(), "input_layout": input_layout, "scale_value": share.where["scale_value"],
-            "placement": placement, "sdc": sdc, "sdc_gamma": float(sdc_gamma), "vmc": value_sum is not None,
-            "interleave": interleave,
+            **share.sizes(), "input_layout": a.input_layout, "scale_value": a.scale_value, "placement": a.placement,
+            "sdc": a.sdc, "sdc_gamma": float(a.sdc_gamma), "vmc": value_sum is not None, "interleave": interleave,
         },
-        query.device,
+        a.query.device,
     )  # fmt: skip
-    parts, value_mean = _gathered(exchange, share, threshold, placement, value_sum, interleave)
+    parts, value_mean = _gathered(exchange, share, value_sum, interleave)
     out = merge_partials(
-        parts.by_rank(), threshold, list(parts.n), input_layout=input_layout, placement=placement, sdc=sdc,
-        sdc_gamma=sdc_gamma, discarded_mass=discarded_mass, value_mean=value_mean, dtype=query.dtype,
+        parts.by_rank(), a.threshold, list(parts.n), input_layout=a.input_layout, placement=a.placement, sdc=a.sdc,
+        sdc_gamma=a.sdc_gamma, discarded_mass=a.discarded_mass, value_mean=value_mean, dtype=a.query.dtype,
     )  # fmt: skip
     return out, parts
 
 
-def _own_share(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    threshold: Tensor,
-    actual_seq_lengths: Tensor | Sequence[int] | None,
-    key_start: Tensor | Sequence[int] | None,
-    block_table: Tensor | None,
-    block_size: int,
-    num_heads: int | None,
-    num_key_value_heads: int | None,
-    input_layout: str,
-    scale_value: float | None,
-) -> Share:
+def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
     """This rank's share, whose arguments fit each other."""
-    if block_table is None:
-        key, value, actual_seq_lengths = with_room(key, value, actual_seq_lengths, input_layout)
-    lengths, starts, heads, kv_heads, head_dim, scale = check_rows(
-        query, key, value, threshold, actual_seq_lengths, key_start, block_table, block_size, num_heads,
-        num_key_value_heads, input_layout, scale_value, "auto",
-    )  # fmt: skip
-    check_device(query, DEVICES[:2])  # values on "meta" cannot be exchanged
-    return Share(query, key, value, head_dim, {
-        "actual_seq_lengths": lengths, "key_start": starts, "block_table": block_table, "block_size": block_size,
-        "num_heads": heads, "num_key_value_heads": kv_heads, "input_layout": input_layout, "scale_value": scale,
-    })  # fmt: skip
-
-
-def _check_sums(share: Share, discarded_mass: Tensor | None, value_sum: Tensor | None) -> None:
-    """Tensors of SDC and VMC fit the query."""
-    batch, heads, kv_heads = len(share.query), share.where["num_heads"], share.where["num_key_value_heads"]
-    if discarded_mass is not None:
-        check_tensor("discarded_mass", discarded_mass, share.query, (batch, heads), FLOAT32, " [B, Hq]")
+    arguments = check_arguments(given if given.block_table is not None else with_room(given))
+    check_device(arguments.query, DEVICES[:2])  # values on "meta" cannot be exchanged
     if value_sum is not None:
-        shape = batch, kv_heads, share.head_dim
-        check_tensor("value_sum", value_sum, share.query, shape, FLOAT32, " [B, Hkv, D]")
+        shape = len(arguments.query), arguments.num_key_value_heads, arguments.head_dim
+        check_tensor("value_sum", value_sum, arguments.query, shape, FLOAT32, " [B, Hkv, D]")
+    return Share(arguments)
 
 
 def _gathered(
-    exchange: Exchange,
-    share: Share,
-    threshold: Tensor,
-    placement: str,
-    value_sum: Tensor | None,
-    interleave: int | None,
+    exchange: Exchange, share: Share, value_sum: Tensor | None, interleave: int | None
 ) -> tuple[Parts, Tensor | None]:
     """What all ranks found, and the mean of their V rows where they sent sums."""
     lse = None
-    if placement == "post_softmax":
-        lse = exchange.gather([share.lse(threshold)])[0].logsumexp(0)
-    sent = [*share.partial(threshold, placement, lse), share.n]
+    if share.arguments.placement == "post_softmax":
+        lse = exchange.gather([share.lse()])[0].logsumexp(0)
+    sent = [*share.partial(lse), share.n]
     gathered = exchange.gather(sent if value_sum is None else [*sent, value_sum])
     parts = Parts(*gathered[:6])
-    if interleave is not None and are_seen(share.query):
+    if interleave is not None and are_seen(share.arguments.query):
         parts = settle_ties(parts, share, exchange, interleave)
     if value_sum is None:
         return parts, None

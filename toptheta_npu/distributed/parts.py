@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,55 +10,63 @@ from torch import Tensor
 
 from .._value_checks import are_seen, cache_capacity
 from ..errors import TopThetaValueError
-from ..fallback import Partial
+from ..fallback import Arguments, Partial
 from ..fallback.layout import valid_range
 from ..operator import incremental_attention_partial, incremental_attention_with_stats
 
 _PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
+_WHERE = (*_PER_SEQUENCE, "block_size", "num_heads", "num_key_value_heads", "input_layout", "scale_value")
 
 
 @dataclass(frozen=True)
 class Share:
-    """A rank's keys, and the arguments of the operators that say where they lie."""
+    """A decode step over a rank's keys."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    head_dim: int
-    where: Mapping[str, Any]
+    arguments: Arguments
 
     def sizes(self) -> dict[str, Any]:
         """What all ranks have in common."""
+        a = self.arguments
         return {
-            "batch": len(self.query), "num_heads": self.where["num_heads"],
-            "num_key_value_heads": self.where["num_key_value_heads"], "head_dim": self.head_dim,
-            "dtype": str(self.query.dtype),
+            "batch": len(a.query), "num_heads": a.num_heads, "num_key_value_heads": a.num_key_value_heads,
+            "head_dim": a.head_dim, "dtype": str(a.query.dtype),
         }  # fmt: skip
 
-    def lse(self, threshold: Tensor) -> Tensor:
+    def lse(self) -> Tensor:
         """The LSE of this rank's keys, [B, Hq]; all of K is read, and one V row per head."""
-        never = torch.full_like(threshold, torch.inf)
-        return incremental_attention_with_stats(self.query, self.key, self.value, never, **self.where)[1]
+        a = self.arguments
+        never = torch.full_like(a.threshold, torch.inf)
+        return incremental_attention_with_stats(a.query, a.key, a.value, never, **_where(a))[1]
 
-    def partial(self, threshold: Tensor, placement: str = "pre_softmax", lse: Tensor | None = None) -> Partial:
-        """What `merge_partials` needs of this rank's keys."""
+    def partial(self, lse: Tensor | None = None) -> Partial:
+        """What `merge_partials` needs of this rank's keys; post-softmax from the LSE of the whole rows."""
+        a = self.arguments
         return incremental_attention_partial(
-            self.query, self.key, self.value, threshold, **self.where, placement=placement, lse=lse
+            a.query, a.key, a.value, a.threshold, placement=a.placement, lse=lse, **_where(a)
         )
 
     @property
     def n(self) -> Tensor:
         """Valid keys, int32 [B]; clamped to the cache, as the operators do it on devices."""
-        where = self.where
-        capacity = cache_capacity(self.key, where["input_layout"], where["block_table"])
-        return valid_range(self.query, capacity, where["key_start"], where["actual_seq_lengths"])[1].int()
+        a = self.arguments
+        capacity = cache_capacity(a.key, a.input_layout, a.block_table)
+        return valid_range(a.query, capacity, a.key_start, a.actual_seq_lengths)[1].int()
 
-    def of(self, sequence: int, value: Tensor) -> Share:
-        """The share of one sequence of the batch, over another ``value``."""
-        one = slice(sequence, sequence + 1)
-        cut = {name: self.where[name][one] for name in _PER_SEQUENCE if self.where[name] is not None}
-        key = self.key[one] if self.where["block_table"] is None else self.key
-        return Share(self.query[one], key, value, self.head_dim, {**self.where, **cut})
+    def largest(self, sequence: int, value: Tensor) -> Tensor:
+        """The row of ``value`` of the largest element in one sequence of the batch, in the layout of the query.
+
+        Where nothing passes, that is what the operator for parts puts out.
+        """
+        a, one = self.arguments, slice(sequence, sequence + 1)
+        never = torch.full((a.num_heads,), torch.inf)
+        cut = {name: of_batch[one] for name in _PER_SEQUENCE if (of_batch := getattr(a, name)) is not None}
+        key = a.key[one] if a.block_table is None else a.key
+        return incremental_attention_partial(a.query[one], key, value, never, **{**_where(a), **cut}).out
+
+
+def _where(arguments: Arguments) -> dict[str, Any]:
+    """What says where the keys lie."""
+    return {name: getattr(arguments, name) for name in _WHERE}
 
 
 class Parts(NamedTuple):
@@ -83,22 +90,22 @@ class Parts(NamedTuple):
     def all_kept(self) -> Tensor:
         """Kept elements of the whole rows, int32 [B, Hq]; where nothing passed, the one that stands in."""
         kept = self.kept.sum(0)
-        return torch.where((kept == 0) & (self.n.sum(0) > 0)[:, None], 1, kept).int()
+        # in a row without keys, or with scores of -inf alone, nothing can
+        return torch.where((kept == 0) & (self.maximum.amax(0) != -torch.inf), 1, kept).int()
 
 
-def with_room(
-    key: Tensor, value: Tensor, lengths: Tensor | Sequence[int] | None, input_layout: str
-) -> tuple[Tensor, Tensor, Tensor | Sequence[int] | None]:
+def with_room(given: Arguments) -> Arguments:
     """A rank that holds no keys may have a cache without room for any: it gets one row, which is not valid.
 
     Raises:
         TopThetaValueError: there is no room, but a length.
     """
-    axis, caches = 2 if input_layout == "BNSD" else 1, (key, value)
+    axis, caches = 2 if given.input_layout == "BNSD" else 1, (given.key, given.value)
     if not all(isinstance(cache, Tensor) and cache.dim() > axis and cache.shape[axis] == 0 for cache in caches):
-        return key, value, lengths
-    given = torch.as_tensor(0 if lengths is None else lengths)
-    if are_seen(given) and given.any():
-        raise TopThetaValueError("actual_seq_lengths", "0, since the cache has no room", str(given.tolist()))
+        return given
+    lengths = torch.as_tensor(0 if given.actual_seq_lengths is None else given.actual_seq_lengths)
+    if are_seen(lengths) and lengths.any():
+        raise TopThetaValueError("actual_seq_lengths", "0, since the cache has no room", str(lengths.tolist()))
     key, value = (cache.new_zeros((*cache.shape[:axis], 1, *cache.shape[axis + 1 :])) for cache in caches)
-    return key, value, torch.zeros(len(key), dtype=torch.int64, device=key.device)
+    none = torch.zeros(len(key), dtype=torch.int64, device=key.device)
+    return given._replace(key=key, value=value, actual_seq_lengths=none)

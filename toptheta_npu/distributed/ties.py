@@ -42,24 +42,23 @@ def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int)
 def _largest_keys(share: Share, wanted: Tensor) -> Tensor:
     """The index of this rank's largest element, the first among equals, int32 [B, Hq]; 0 in sequences not ``wanted``.
 
-    The operator itself finds it, since only its own scores compare as it compares them: where nothing passes, its
-    output is the V row of that element, and here every V row holds its index.
+    The operator itself finds it, since only its own scores compare as it compares them; in place of V it gets rows that
+    hold their own index.
     """
-    heads, layout = share.where["num_heads"], share.where["input_layout"]
+    heads, layout = share.arguments.num_heads, share.arguments.input_layout
     found = torch.zeros((len(wanted), heads), dtype=torch.int32)
-    never = torch.full((heads,), torch.inf)
     for sequence in wanted.nonzero().flatten().tolist():
-        out = share.of(sequence, _indices(share, sequence)).partial(never).out
-        found[sequence] = _from_digits(query_heads(out, layout, heads)[0])
+        row = share.largest(sequence, _indices(share, sequence))
+        found[sequence] = _from_digits(query_heads(row, layout, heads)[0])
     return found
 
 
 def _indices(share: Share, sequence: int) -> Tensor:
     """In place of V: rows that hold their own index in the cache of one sequence."""
-    layout, table = share.where["input_layout"], share.where["block_table"]
-    values = torch.zeros_like(share.value[sequence : sequence + 1] if table is None else share.value)
+    a, table = share.arguments, share.arguments.block_table
+    values = torch.zeros_like(a.value[sequence : sequence + 1] if table is None else a.value)
     # [1 or blocks, Hkv, rows, D]
-    rows = head_view(values, layout, share.where["num_key_value_heads"], paged=table is not None)
+    rows = head_view(values, a.input_layout, a.num_key_value_heads, paged=table is not None)
     size = rows.shape[2]
     if table is None:
         rows[..., :_DIGITS] = _digits(torch.arange(size), values.dtype)

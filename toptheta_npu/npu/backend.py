@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-from .._backends import Selector
+from .. import fallback
+from .._backends import SELECTORS, Selector
 from ..errors import TopThetaBackendError
+from ..fallback.arguments import SCHEMAS, taking_arguments
 from . import loading
 
 _Implementations = Mapping[str, Callable[..., Any]]
@@ -82,3 +84,7 @@ class NpuSelector(Selector):
                 warnings.filterwarnings("ignore", "[\\s\\S]*other operators may also be overridden")
                 for name, implementation in self.fallbacks.items():
                     self._cover.impl(name, implementation, "PrivateUse1")
+
+
+NPU_SELECTOR = NpuSelector(SCHEMAS, {name: taking_arguments(name, getattr(fallback, name)) for name in SCHEMAS})
+SELECTORS["npu"] = NPU_SELECTOR

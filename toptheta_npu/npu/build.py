@@ -20,7 +20,7 @@ import torch
 
 from .._compiler import CompilerFailure, find_compiler, run_compiler, unfinished_folder
 from ..errors import TopThetaBackendError, TopThetaError
-from ..operator import SCHEMAS
+from ..fallback.arguments import SCHEMAS
 from .interface import fingerprint
 
 SOURCE = Path(__file__).with_name("adapter.cpp")

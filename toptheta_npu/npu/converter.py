@@ -15,23 +15,9 @@ from typing import Any
 import torch
 
 from ..errors import TopThetaBackendError
+from .interface import ATTRIBUTES, INPUTS, OUTPUTS
 
 OPERATOR = "TopThetaIncrementalAttention"
-#: Inputs of the operator definition by the argument that each takes, in the order of the definition.
-INPUTS = {
-    "query": "query", "key": "key", "value": "value", "threshold": "threshold",
-    "actual_seq_lengths": "actual_seq_lengths", "key_start": "key_start", "block_table": "block_table",
-    "discarded_mass": "discarded_mass", "value_mean": "value_mean", "row_lse": "lse",
-}  # fmt: skip
-#: Attributes of the definition and the torchair attribute class of each, in the order of the definition.
-ATTRIBUTES = {
-    "num_heads": "Int", "num_key_value_heads": "Int", "scale_value": "Float", "input_layout": "Str",
-    "placement": "Str", "sdc": "Str", "sdc_gamma": "Float", "path": "Str", "block_size": "Int",
-    "key_strides": "ListInt", "value_strides": "ListInt", "with_stats": "Bool", "partial": "Bool",
-}  # fmt: skip
-OUTPUTS = (
-    "attention_out", "lse", "kept", "value_rows", "part_out", "part_maximum", "part_kept_mass", "part_discarded_mass",
-)  # fmt: skip
 #: Outputs of the definition that each torch operator returns.
 RETURNED = {
     "incremental_attention": ("attention_out",),

@@ -10,23 +10,42 @@ import hashlib
 import re
 from itertools import zip_longest
 
+from torch import Tensor
+
+from ..fallback.arguments import TABLE
+
 RUN = "aclnnTopThetaIncrementalAttention"
 PLAN = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
+#: Inputs of the operator definition by the argument that each takes, in the order of the definition.
+INPUTS = {
+    {"lse": "row_lse"}.get(argument.name, argument.name): argument.name
+    for argument in TABLE.values()
+    if argument.type in (Tensor, Tensor | None)
+}
+_KINDS = {int: "Int", float: "Float", str: "Str"}
+#: Attributes of the definition and the kind of each, in the order of the definition. The last ones are of the kernel
+#: alone: where rows of a cache lie, and which of the outputs are wanted.
+ATTRIBUTES = {
+    **{argument.name: _KINDS[argument.type] for argument in TABLE.values() if argument.type in _KINDS},
+    "key_strides": "ListInt", "value_strides": "ListInt", "with_stats": "Bool", "partial": "Bool",
+}  # fmt: skip
+OUTPUTS = (
+    "attention_out", "lse", "kept", "value_rows", "part_out", "part_maximum", "part_kept_mass", "part_discarded_mass",
+)  # fmt: skip
 _TENSOR = "const aclTensor *"
-_ARRAY = "const aclIntArray *"
-_TEXT = "char *"
+_C_TYPES = {"Int": "int64_t", "Float": "double", "Str": "char *", "ListInt": "const aclIntArray *", "Bool": "bool"}
+
+
+def _in_camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
 #: C types and names of the parameters of `PLAN`, in order; a name may end in "Optional" or "Out" in the header.
 PARAMETERS = (
-    *((_TENSOR, name) for name in (
-        "query", "key", "value", "threshold", "actualSeqLengths", "keyStart", "blockTable", "discardedMass",
-        "valueMean", "rowLse",
-    )),
-    ("int64_t", "numHeads"), ("int64_t", "numKeyValueHeads"), ("double", "scaleValue"), (_TEXT, "inputLayout"),
-    (_TEXT, "placement"), (_TEXT, "sdc"), ("double", "sdcGamma"), (_TEXT, "path"), ("int64_t", "blockSize"),
-    (_ARRAY, "keyStrides"), (_ARRAY, "valueStrides"), ("bool", "withStats"), ("bool", "partial"),
-    *((_TENSOR, name) for name in (
-        "attentionOut", "lse", "kept", "valueRows", "partOut", "partMaximum", "partKeptMass", "partDiscardedMass",
-    )),
+    *((_TENSOR, _in_camel_case(name)) for name in INPUTS),
+    *((_C_TYPES[kind], _in_camel_case(name)) for name, kind in ATTRIBUTES.items()),
+    *((_TENSOR, _in_camel_case(name)) for name in OUTPUTS),
     ("uint64_t *", "workspaceSize"), ("aclOpExecutor **", "executor"),
 )  # fmt: skip
 

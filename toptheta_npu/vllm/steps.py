@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from .._value_checks import are_seen
-from ..operator import incremental_attention, incremental_attention_with_stats
-from ..prefill import prefill_attention
+from ..operator import incremental_attention, incremental_attention_with_stats, prefill_attention
 from .layers import LayerRule
 from .page_sums import SeenPlaces
 

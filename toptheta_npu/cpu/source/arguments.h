@@ -50,9 +50,9 @@ struct Arguments {
     int64_t blocks_per_sequence;
     int64_t block_size;
     int64_t blocks;
-    const float* row_lse;         // [B, Hq], of whole rows of which these keys are a part, or null
     const float* discarded_mass;  // [B, Hq], or null
     const float* value_mean;      // [B, Hkv, D], or null
+    const float* row_lse;         // [B, Hq], of whole rows of which these keys are a part, or null
     double scale;
     double sdc_gamma;
     int64_t result;

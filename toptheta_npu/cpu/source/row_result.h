@@ -21,10 +21,15 @@ struct RowMasses {
 
     bool has_nan() const { return std::isnan(kept_mass) || std::isnan(discarded_mass); }
     double total() const { return kept_mass + discarded_mass; }
+    // whether all scores are -inf, so that no element can stand in; NaNs are no part of a maximum
+    bool is_empty() const { return maximum == -kInfinity && !has_nan(); }
 };
 
-// exp(maximum of a granule - maximum of the row)
-inline double granule_factor(float part, float whole) { return std::exp(static_cast<double>(part) - whole); }
+// exp(maximum of a granule - maximum of the row); 0 where all scores of the granule are -inf, whatever the row's are
+inline double granule_factor(float part, float whole)
+{
+    return part == -kInfinity ? 0.0 : std::exp(static_cast<double>(part) - whole);
+}
 
 // `parts` are those of one head, `stride` apart.
 inline RowMasses combine_masses(const HeadPart* parts, int64_t granules, int64_t stride)

@@ -258,6 +258,10 @@ private:
             for (int head = block * block_heads_; head < block * block_heads_ + heads_of_block(block); ++head) {
                 const HeadPart* parts = parts_.get() + item * group_ + head;
                 const RowMasses masses = combine_masses(parts, sequence.granules, group_);
+                if (masses.is_empty()) {
+                    write_empty_row(b * a_.heads + h * group_ + head);
+                    continue;
+                }
                 const HeadPart& best = parts[masses.best_granule * group_];
                 const int64_t key = sequence.start + masses.best_granule * plan_.granule_rows() + best.largest_key;
                 write_row(b, h * group_ + head, masses, key);
@@ -355,18 +359,24 @@ private:
         a_.kept[row] = static_cast<int32_t>(masses.kept);
     }
 
-    void write_empty_rows(int64_t b)
+    // A row without keys, or with nothing but scores of -inf.
+    void write_empty_row(int64_t row)
     {
         const int64_t bytes =
-            a_.heads * a_.head_dim * static_cast<int64_t>(a_.result == kPartial ? sizeof(float) : sizeof(Stored));
-        std::memset(static_cast<char*>(a_.out) + b * bytes, 0, static_cast<size_t>(bytes));
+            a_.head_dim * static_cast<int64_t>(a_.result == kPartial ? sizeof(float) : sizeof(Stored));
+        std::memset(static_cast<char*>(a_.out) + row * bytes, 0, static_cast<size_t>(bytes));
+        if (a_.result == kPartial) {
+            write_masses(row, RowMasses());
+        } else if (a_.result == kOutputWithStatistics) {
+            a_.lse[row] = -kInfinity;
+            a_.kept[row] = 0;
+        }
+    }
+
+    void write_empty_rows(int64_t b)
+    {
         for (int64_t row = b * a_.heads; row < (b + 1) * a_.heads; ++row) {
-            if (a_.result == kPartial) {
-                write_masses(row, RowMasses());
-            } else if (a_.result == kOutputWithStatistics) {
-                a_.lse[row] = -kInfinity;
-                a_.kept[row] = 0;
-            }
+            write_empty_row(row);
         }
         if (a_.result == kOutputWithStatistics) {
             std::fill_n(a_.value_rows + b * a_.key_value_heads, a_.key_value_heads, 0);

@@ -18,7 +18,7 @@ from ...operator import (
     incremental_attention,
     incremental_attention_with_stats,
 )
-from ...prefill import prefill_attention
+from ...operator.prefill import prefill_attention
 from ..caches.context_parallel import ContextParallelLayer
 from ..caches.value_mean import CachedLayer
 from ..hook.attention import AttentionCall

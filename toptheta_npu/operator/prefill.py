@@ -6,22 +6,21 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from . import fallback
-from ._checks import (
+from .. import fallback
+from .._checks import (
     DEVICES,
     DTYPES,
     FLOAT32,
-    as_device_tensor,
     check_device,
     check_head_dim,
-    check_lengths,
     check_modes,
     check_number,
     check_tensor,
     shape_text,
 )
-from ._value_checks import are_seen, check_cache_values, check_mass_values, check_threshold_values
-from .errors import TopThetaTypeError, TopThetaValueError
+from .._value_checks import are_seen, check_cache_values, check_float_values, check_threshold_values
+from ..errors import TopThetaTypeError, TopThetaValueError
+from .checks import as_device_tensor, check_lengths
 
 
 def prefill_attention(
@@ -96,8 +95,7 @@ def prefill_attention(
         check_number("scale_value", scale_value)
     if are_seen(query):
         check_threshold_values("threshold_per_row", threshold_per_row, placement)
-        if discarded_mass is not None:
-            check_mass_values(discarded_mass)
+        check_float_values({"discarded_mass": discarded_mass})
         check_cache_values(key, lengths, starts, None, key.shape[2])
     return fallback.prefill_attention(
         query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,

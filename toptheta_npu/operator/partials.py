@@ -7,22 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import fallback
-from ._checks import (
-    DTYPES,
-    FLOAT32,
-    INTEGERS,
-    LAYOUTS,
-    check_choice,
-    check_compensation,
-    check_dense,
-    check_tensor,
-    check_threshold,
-    shape_text,
-)
-from ._value_checks import are_seen, check_mass_values, check_threshold_values
-from .errors import TopThetaTypeError, TopThetaValueError, shown
-from .fallback.layout import in_layout, query_heads
+from .. import fallback
+from .._checks import DTYPES, FLOAT32, INTEGERS, check_choice, check_dense, check_modes, check_tensor, shape_text
+from .._value_checks import are_seen, check_float_values, check_threshold_values
+from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..fallback import Compensation
+from ..fallback.layout import in_layout, query_heads
+from .checks import LAYOUTS, check_float_tensors, check_threshold
 
 
 def merge_partials(
@@ -80,18 +71,19 @@ def merge_partials(
     kv_heads = value_mean.shape[1] if value_mean is not None and value_mean.dim() == 3 else heads
     if kv_heads < 1 or heads % kv_heads:
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
-    check_compensation(like, heads, kv_heads, placement, sdc, sdc_gamma, discarded_mass, value_mean, head_dim)
+    check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_mean is None else "value_mean")
+    compensation = Compensation(sdc, float(sdc_gamma), discarded_mass, value_mean)
+    check_float_tensors(compensation.tensors.values(), like, batch, heads, kv_heads, head_dim)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), shown(dtype))
     total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
     if are_seen(like):
         check_threshold_values("threshold", threshold, placement)
-        if discarded_mass is not None:
-            check_mass_values(discarded_mass)
+        check_float_values(compensation.tensors)
         _check_total(total, torch.stack([part[4] for part in parts]).sum(0))
     out = fallback.merge_partials(
         [fallback.Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
-        threshold.expand(batch, heads), total[:, None], sdc, float(sdc_gamma), discarded_mass, value_mean,
+        threshold.expand(batch, heads), total[:, None], compensation,
     )  # fmt: skip
     return in_layout(out.to(dtype), input_layout)
 

@@ -1,0 +1,205 @@
+"""The arguments of a decode step: one table, and the object that carries them from the public functions to a backend.
+
+The schemas of the registered operators are made from it here, and in their own rooms the packing for the native CPU
+kernel, the parameters of the aclnn function and the nodes of a GE graph. Tests compare C++ and pages with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from .compensation import Compensation
+
+#: The registered operators, and what each returns.
+OPERATORS = {
+    "incremental_attention": "Tensor",
+    "incremental_attention_with_stats": "(Tensor, Tensor, Tensor, Tensor)",
+    "incremental_attention_partial": "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+}
+_WHOLE_ROW = ("incremental_attention", "incremental_attention_with_stats")
+_PART_OF_ROW = ("incremental_attention_partial",)
+_ELEMENTS = (torch.float16, torch.bfloat16, torch.float32)
+_INTEGERS = (torch.int32, torch.int64)
+_FLOAT32 = (torch.float32,)
+
+
+class Values(NamedTuple):
+    """What the numbers in a tensor have to be: ``least`` at the least, and below ``limit``; in words, with a remedy."""
+
+    least: float
+    limit: float
+    expected: str
+    remedy: str
+
+
+class About(NamedTuple):
+    """What the table says of an argument beside its name, type and default.
+
+    Attributes:
+        meaning: one line.
+        shape: of a tensor, in words; B sequences, Hq query heads, Hkv KV heads, S keys, D head_dim.
+        dtypes: of a tensor.
+        operators: that have it in their schema, on all devices.
+        values: of a tensor that a CPU looks at.
+    """
+
+    meaning: str
+    shape: str = ""
+    dtypes: tuple[torch.dtype, ...] = ()
+    operators: tuple[str, ...] = tuple(OPERATORS)
+    values: Values | None = None
+
+
+class Arguments(NamedTuple):
+    """The arguments of a decode step, as checks have left them; what has to be given comes first, and tensors together.
+
+    Operators have some of them: see `About`.
+    """
+
+    num_heads: Annotated[int, About("query heads Hq")]
+    num_key_value_heads: Annotated[int, About("KV heads Hkv, a divisor of Hq")]
+    scale_value: Annotated[float, About("factor of q·k; None is 1/√D")]
+    query: Annotated[
+        Tensor, About("one token per sequence", "BNSD [B, Hq, 1, D], BSND [B, 1, Hq, D] or BSH [B, 1, Hq*D]", _ELEMENTS)
+    ]
+    key: Annotated[
+        Tensor,
+        About("the K cache", "as query with S and Hkv; paged [blocks, Hkv, block_size, D] or 3-D", _ELEMENTS),
+    ]
+    value: Annotated[Tensor, About("the V cache", "as key", _ELEMENTS)]
+    threshold: Annotated[
+        Tensor, About("θ: of a scaled score, or post-softmax of a probability", "[Hq] or [B, Hq]", _FLOAT32)
+    ]
+    actual_seq_lengths: Annotated[Tensor | None, About("valid keys n; None is all of S", "[B]", _INTEGERS)] = None
+    key_start: Annotated[Tensor | None, About("first valid key, after left padding", "[B]", _INTEGERS)] = None
+    block_table: Annotated[
+        Tensor | None, About("blocks of each sequence in a paged cache", "[B, max_blocks]", (torch.int32,))
+    ] = None
+    discarded_mass: Annotated[
+        Tensor | None,
+        About(
+            'E of `sdc="offline"`, relative to exp(m)', "[B, Hq]", _FLOAT32, _WHOLE_ROW,
+            Values(0.0, torch.inf, "finite numbers >= 0", "calibrate again"),
+        ),
+    ] = None  # fmt: skip
+    value_mean: Annotated[
+        Tensor | None, About("mean of all valid V rows; switches VMC on", "[B, Hkv, D]", _FLOAT32, _WHOLE_ROW)
+    ] = None
+    lse: Annotated[Tensor | None, About("LSE of the whole row, post-softmax", "[B, Hq]", _FLOAT32, _PART_OF_ROW)] = None
+    input_layout: Annotated[str, About('"BNSD", "BSND" or "BSH"')] = "BNSD"
+    placement: Annotated[str, About('θ tests the score ("pre_softmax") or the probability ("post_softmax")')] = (
+        "pre_softmax"
+    )
+    sdc: Annotated[str, About('estimate of E: "none", "exact", "exp_threshold" or "offline"', operators=_WHOLE_ROW)] = (
+        "exact"
+    )
+    sdc_gamma: Annotated[float, About('factor gamma of `sdc="exp_threshold"`', operators=_WHOLE_ROW)] = 0.05
+    path: Annotated[str, About('how V is read, for tests: "auto", "gather" or "dense"')] = "auto"
+    block_size: Annotated[int, About("rows per block of a paged cache; operators see it in key", operators=())] = 0
+
+    @property
+    def compensation(self) -> Compensation:
+        """What the whole row is compensated with."""
+        return Compensation(self.sdc, self.sdc_gamma, self.discarded_mass, self.value_mean)
+
+    @property
+    def head_dim(self) -> int:
+        """D, which BSH does not show."""
+        size = self.query.shape[-1]
+        return size // self.num_heads if self.input_layout == "BSH" else size
+
+
+class Argument(NamedTuple):
+    """A line of the table. ``type`` is Tensor, "Tensor | None", int, float or str; ``default`` counts for the last four
+    if ``required`` is not set."""
+
+    name: str
+    type: Any
+    about: About
+    required: bool
+    default: Any
+
+
+def _read_table() -> dict[str, Argument]:
+    table = {}
+    for name, hint in get_type_hints(Arguments, include_extras=True).items():
+        kind, about = get_args(hint)
+        required = name not in Arguments._field_defaults
+        table[name] = Argument(name, kind, about, required, Arguments._field_defaults.get(name))
+    return table
+
+
+#: By name, in the order of `Arguments`.
+TABLE = _read_table()
+
+
+def _places(names: list[str]) -> slice:
+    """Where fields are in `Arguments` that follow each other."""
+    first = Arguments._fields.index(names[0])
+    assert list(Arguments._fields[first : first + len(names)]) == names, "an order that slices rely on"
+    return slice(first, first + len(names))
+
+
+_OPTIONAL = [argument.name for argument in TABLE.values() if argument.type == Tensor | None]
+#: The tensors of `Arguments`.
+TENSORS = _places(["query", "key", "value", "threshold", *_OPTIONAL])
+#: Those that are numbers of rows or heads.
+FLOAT_TENSORS = _places([name for name in _OPTIONAL if TABLE[name].about.dtypes == _FLOAT32])
+#: Choices, which all have a default.
+CHOICES = _places(["input_layout", "placement", "sdc", "sdc_gamma", "path"])
+
+
+_SPELT = {
+    Tensor: "Tensor {0}", Tensor | None: "Tensor? {0}=None", int: "int {0}", float: "float {0}", str: "str {0}",
+}  # fmt: skip
+
+
+def _of(operator: str) -> tuple[list[Argument], list[Argument]]:
+    """The arguments of an operator that are given by position, which are the tensors, and by keyword."""
+    own = [argument for argument in TABLE.values() if operator in argument.about.operators]
+    tensors = [argument for argument in own if argument.type in (Tensor, Tensor | None)]
+    return tensors, [argument for argument in own if argument not in tensors]
+
+
+def _schema(operator: str) -> str:
+    tensors, others = _of(operator)
+    words = [_SPELT[argument.type].format(argument.name) for argument in tensors] + ["*"]
+    for argument in others:
+        word = _SPELT[argument.type].format(argument.name)
+        default = f'"{argument.default}"' if argument.type is str else argument.default
+        words.append(word if argument.required else f"{word}={default}")
+    return f"({', '.join(words)}) -> {OPERATORS[operator]}"
+
+
+#: One schema of each operator for all devices.
+SCHEMAS = {operator: _schema(operator) for operator in OPERATORS}
+_Take = Callable[[Callable[[Arguments], Any]], Callable[..., Any]]
+
+
+def taking_arguments(operator: str, implementation: Callable[[Arguments], Any]) -> Callable[..., Any]:
+    """``implementation`` with the parameters of an operator's schema, as the dispatcher calls it."""
+    return _TAKE[operator](implementation)
+
+
+def _written_out(operator: str) -> _Take:
+    """Written out from the table, as named tuples write their constructor: ``**others`` takes a microsecond more."""
+    tensors, others = _of(operator)
+    names = {True: "{0.name}", False: "{0.name}={0.default!r}"}
+    parameters = [names[argument.required].format(argument) for argument in (*tensors, *others)]
+    parameters.insert(len(tensors), "*")
+    values = [each.name if each in tensors or each in others else repr(each.default) for each in TABLE.values()]
+    source = f"""def take(implementation):
+        def {operator}({", ".join(parameters)}):
+            return implementation(make(Arguments, ({", ".join(values)})))
+        return {operator}"""
+    scope: dict[str, Any] = {"make": tuple.__new__, "Arguments": Arguments}
+    exec(source, scope)
+    take: _Take = scope["take"]
+    return take
+
+
+_TAKE = {operator: _written_out(operator) for operator in OPERATORS}

@@ -1,0 +1,87 @@
+"""The one table of arguments against everything that is not made from it: signatures, the C++ struct, the page."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import toptheta_npu
+from tests.pages import ROOT
+from toptheta_npu import cpu
+from toptheta_npu.cpu.library import ARGUMENTS
+from toptheta_npu.distributed import context_parallel_attention, context_parallel_attention_with_stats
+from toptheta_npu.fallback.arguments import FLOAT_TENSORS, OPERATORS, SCHEMAS, TABLE, Argument, Arguments
+
+_WHOLE_ROW = TABLE["sdc"].about.operators
+#: What a public function resolves before the operator sees it.
+_RESOLVED = {"num_heads": None, "num_key_value_heads": None, "scale_value": None}
+_HEADER = Path(cpu.__file__).with_name("source") / "arguments.h"
+#: Fields of struct Arguments that have another name than the argument.
+_NAMES = {"lse": "row_lse"}
+_STRUCTS = {"TensorView": "Pqqqq", "Integers": "Pq"}
+
+
+def _public_name(argument: Argument) -> str:
+    return "_path" if argument.name == "path" else argument.name
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_public_functions_take_the_arguments_of_the_table(operator: str) -> None:
+    parameters = inspect.signature(getattr(toptheta_npu, operator)).parameters
+    expected = {
+        _public_name(argument): inspect.Parameter.empty if argument.required else argument.default
+        for argument in TABLE.values()
+        if operator in argument.about.operators or argument.name == "block_size"
+    }
+    found = {name: parameter.default for name, parameter in parameters.items() if name != "unsupported"}
+    assert found == expected | _RESOLVED
+
+
+@pytest.mark.parametrize("function", [context_parallel_attention, context_parallel_attention_with_stats])
+def test_context_parallelism_takes_them_too(function: object) -> None:
+    own = {"value_sum", "interleave", "group"}  # the mean of V is one of all ranks
+    taken = {name for name in inspect.signature(toptheta_npu.incremental_attention).parameters if name[0] != "_"}
+    assert set(inspect.signature(function).parameters) == taken - {"value_mean", "unsupported"} | own  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_are_registered_with_the_schemas_of_the_table(operator: str) -> None:
+    registered = getattr(torch.ops.toptheta_npu, operator).default._schema
+    assert str(registered) == str(torch._C.parse_schema(f"toptheta_npu::{operator}{SCHEMAS[operator]}"))
+
+
+def test_the_struct_of_the_cpu_kernel_is_what_python_packs() -> None:
+    text = _HEADER.read_text().split("struct Arguments {")[1].split("};")[0]
+    declared = re.findall(r"^ +([\w ]+?[\w*]) (\w+);", text, re.MULTILINE)
+    codes = {"int64_t": "q", "double": "d", "RunInParallel": "P"}
+    packed = [_STRUCTS.get(kind) or codes.get(kind, "P") for kind, _ in declared]
+    expected = "".join(code * int(count or 1) for count, code in re.findall(r"(\d*)([a-zA-Z])", ARGUMENTS.format))
+    assert "".join(packed) == expected
+    pointers = [name for kind, name in declared if kind == "const float*" and name != "threshold"]
+    assert pointers == [_NAMES.get(name, name) for name in Arguments._fields[FLOAT_TENSORS]]
+
+
+def _page_rows() -> list[str]:
+    defaults = inspect.signature(toptheta_npu.incremental_attention).parameters
+    rows = ["| argument | shape | dtypes | default | for | |", "|---|---|---|---|---|---|"]
+    order = sorted(TABLE.values(), key=lambda argument: not argument.about.dtypes)  # tensors first
+    for argument in order:
+        about = argument.about
+        if argument.name == "path":
+            continue
+        dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in about.dtypes)
+        given = defaults[argument.name].default if argument.name in defaults else None
+        default = "required" if given is inspect.Parameter.empty else f"`{given!r}`".replace("'", '"')
+        parts = {_WHOLE_ROW: "whole rows", tuple(OPERATORS): "all", (): "all"}.get(about.operators, "parts")
+        shape = about.shape or {int: "int", float: "float", str: "str"}[argument.type]
+        rows.append(f"| `{argument.name}` | {shape} | {dtypes} | {default} | {parts} | {about.meaning} |")
+    return rows
+
+
+def test_the_page_shows_the_table() -> None:
+    expected = "\n".join(_page_rows())
+    assert expected in (ROOT / "docs" / "operator.md").read_text(), f"put this into docs/operator.md:\n{expected}"

@@ -1,0 +1,19 @@
+"""The operators as users call them: checks, one schema for every device, merging of parts, prompts.
+
+Begin with `decode`; what runs behind it `registration` says.
+"""
+
+from ..fallback.arguments import SCHEMAS
+from . import registration  # noqa: F401 (what the functions below call)
+from .decode import incremental_attention, incremental_attention_partial, incremental_attention_with_stats
+from .partials import merge_partials
+from .prefill import prefill_attention
+
+__all__ = [
+    "SCHEMAS",
+    "incremental_attention",
+    "incremental_attention_partial",
+    "incremental_attention_with_stats",
+    "merge_partials",
+    "prefill_attention",
+]

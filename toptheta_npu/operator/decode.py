@@ -1,0 +1,240 @@
+"""The decode step: public functions, which check what they are given and call the registered operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._checks import NPU
+from ..fallback import Partial
+from ..fallback.arguments import CHOICES, TENSORS, Arguments
+from ..npu.backend import NPU_SELECTOR
+from .checks import (
+    check_arguments,
+    check_kernel_limits,
+    check_part,
+    check_whole_row,
+    refuse_unknown,
+    resolve_arguments,
+)
+
+#: Which of the tensors the operators have; those for parts have the LSE too.
+_OF_A_WHOLE_ROW = slice(0, Arguments._fields[TENSORS].index("lse"))
+_OF_A_PART = slice(0, Arguments._fields[TENSORS].index("discarded_mass"))
+#: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
+_CHOICES = Arguments._fields[CHOICES]
+_DEFAULT_CHOICES = tuple(Arguments._field_defaults[name] for name in _CHOICES)
+
+
+def incremental_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    block_size: int = 0,
+    num_heads: int | None = None,
+    num_key_value_heads: int | None = None,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    _path: str = "auto",
+    **unsupported: object,
+) -> Tensor:
+    """Decode attention of one token that reads only the V rows whose score exceeds a threshold.
+
+    Names, layouts and meaning follow ``torch_npu.npu_incre_flash_attention``. In each row (sequence, query
+    head) an element is kept when its scaled score a_i > threshold; a row that would keep nothing keeps its
+    largest element, the lowest index among equals. Softmax runs over what is kept, with the discarded mass
+    given back as ``sdc`` says and the discarded value as ``value_mean`` says (paper section "Top-Theta
+    Attention Inference", equations sdc and vmc). ``threshold=-inf`` is dense attention.
+
+    Args:
+        query: one token, float16, bfloat16 or float32: BNSD [B, Hq, 1, D], BSND [B, 1, Hq, D] or BSH
+            [B, 1, Hq*D]; head_dim D from 16 to 512.
+        key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
+            [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D].
+        threshold: float32 [Hq] or [B, Hq], in units of the scaled score (after RoPE and scale); with
+            ``placement="post_softmax"`` a probability, at most 1 (or +inf, which keeps the largest element alone).
+        actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
+            0 is allowed and gives an output of 0. A list is copied to the device once per call.
+        key_start: int32 or int64 [B], index of the first valid key (left padding); not with paging.
+        block_table: int32 [B, max_blocks]; entries past a sequence's last block are never read.
+        block_size: rows per block of a paged cache.
+        num_heads, num_key_value_heads: inferred from BNSD and BSND; BSH needs num_heads.
+        input_layout: "BNSD", "BSND" or "BSH".
+        scale_value: factor of q·k; None means 1 / sqrt(D).
+        placement: "pre_softmax" compares a_i, "post_softmax" the probability softmax(a)_i.
+        sdc: estimate of the discarded mass in the softmax denominator: "none", "exact",
+            "exp_threshold" (``sdc_gamma`` (n - kept) exp(threshold)) or "offline" (``discarded_mass``).
+            It is 0 where nothing is discarded. "exact" only with post_softmax.
+        sdc_gamma: factor of sdc="exp_threshold".
+        discarded_mass: float32 [B, Hq], relative to exp(row maximum), for sdc="offline".
+        value_mean: float32 [B, Hkv, D], the mean of all valid V rows; switches V-mean compensation on.
+
+    Returns:
+        A new contiguous tensor shaped and typed like query. Tensors on "meta" give one on "meta".
+
+    Raises:
+        TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError: naming the argument, what was
+            expected, what came and the remedy. Values in tensors are checked on a CPU only.
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> query = torch.randn(1, 8, 1, 64)
+        >>> key, value = torch.randn(1, 2, 1000, 64), torch.randn(1, 2, 1000, 64)
+        >>> threshold = torch.full((8,), 1.5)
+        >>> toptheta_npu.incremental_attention(query, key, value, threshold).shape
+        torch.Size([1, 8, 1, 64])
+    """
+    return _decode(  # type: ignore[no-any-return]
+        torch.ops.toptheta_npu.incremental_attention.default,
+        Arguments._make((
+            num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
+            block_table, discarded_mass, value_mean, None, input_layout, placement, sdc, sdc_gamma, _path, block_size,
+        )),
+        unsupported,
+    )  # fmt: skip
+
+
+def incremental_attention_with_stats(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    block_size: int = 0,
+    num_heads: int | None = None,
+    num_key_value_heads: int | None = None,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    sdc: str = "exact",
+    sdc_gamma: float = 0.05,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    _path: str = "auto",
+    **unsupported: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`incremental_attention`, and what it kept.
+
+    Returns:
+        (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys, -inf for a length of 0; kept int32
+        [B, Hq]; value_rows int32 [B, Hkv], V rows needed: the union over a block of at most 8 query heads,
+        4 above head_dim 256, summed over a group's blocks).
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> q, k, v = torch.randn(1, 4, 1, 32), torch.randn(1, 4, 50, 32), torch.randn(1, 4, 50, 32)
+        >>> out, lse, kept, value_rows = toptheta_npu.incremental_attention_with_stats(
+        ...     q, k, v, torch.full((4,), float("-inf")))
+        >>> kept.tolist()
+        [[50, 50, 50, 50]]
+    """
+    return _decode(  # type: ignore[no-any-return]
+        torch.ops.toptheta_npu.incremental_attention_with_stats.default,
+        Arguments._make((
+            num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
+            block_table, discarded_mass, value_mean, None, input_layout, placement, sdc, sdc_gamma, _path, block_size,
+        )),
+        unsupported,
+    )  # fmt: skip
+
+
+def incremental_attention_partial(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    key_start: Tensor | Sequence[int] | None = None,
+    block_table: Tensor | None = None,
+    block_size: int = 0,
+    num_heads: int | None = None,
+    num_key_value_heads: int | None = None,
+    input_layout: str = "BNSD",
+    scale_value: float | None = None,
+    placement: str = "pre_softmax",
+    lse: Tensor | None = None,
+    _path: str = "auto",
+    **unsupported: object,
+) -> Partial:
+    """A decode step over a part of a row's keys, to be merged: split-KV decoding and context parallelism.
+
+    Args:
+        lse: float32 [B, Hq], the LSE of the whole row; required with placement="post_softmax", whose test
+            needs it, and refused otherwise.
+
+    Returns:
+        (out = N / R float32 in the layout of query; maximum, kept_mass R, discarded_mass E float32
+        [B, Hq]; kept int32 [B, Hq]). Where nothing passes, kept and R are 0, E is all the part's mass and
+        out is V of its largest element.
+
+    Example:
+        >>> import torch, toptheta_npu
+        >>> q, k, v = torch.randn(1, 4, 1, 32), torch.randn(1, 4, 50, 32), torch.randn(1, 4, 50, 32)
+        >>> threshold = torch.zeros(4)
+        >>> parts = [toptheta_npu.incremental_attention_partial(q, k[:, :, s], v[:, :, s], threshold)
+        ...          for s in (slice(0, 20), slice(20, 50))]
+        >>> out = toptheta_npu.merge_partials(parts, threshold, [20, 30])
+        >>> whole = toptheta_npu.incremental_attention(q, k, v, threshold)
+        >>> torch.allclose(out, whole, atol=1e-5)
+        True
+    """
+    if unsupported:
+        refuse_unknown("incremental_attention_partial", unsupported)
+    given = Arguments._make((
+        num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
+        block_table, None, None, lse, input_layout, placement, "exact", 0.0, _path, block_size,
+    ))  # fmt: skip
+    tensors, heads, kv_heads, scale = resolve_arguments(given)
+    check_part(given)
+    _check_npu(given)
+    return Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
+        *tensors[_OF_A_PART], lse, num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale,
+        input_layout=input_layout, placement=placement, path=_path,
+    ))  # fmt: skip
+
+
+def _decode(operator: Callable[..., Any], given: Arguments, unsupported: dict[str, object]) -> Any:
+    """Check everything, then call the registered operator for whole rows."""
+    if unsupported:
+        refuse_unknown("incremental_attention", unsupported)
+    tensors, heads, kv_heads, scale = resolve_arguments(given)
+    chosen: Any = given[CHOICES]
+    choices: dict[str, object] = {}
+    _, placement, sdc, gamma, _ = chosen
+    simple = type(placement) is str and type(sdc) is str and type(gamma) is float  # others compare as they like
+    if not simple or chosen != _DEFAULT_CHOICES or given.discarded_mass is not None:
+        check_whole_row(given)
+        choices = dict(zip(_CHOICES, chosen, strict=True))
+        choices["sdc_gamma"] = float(gamma)
+    _check_npu(given)
+    return operator(
+        *tensors[_OF_A_WHOLE_ROW], num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **choices
+    )
+
+
+def _check_npu(given: Arguments) -> None:
+    """On an NPU: the backend is there, and the arguments are within the kernel's limits where the kernel runs.
+
+    Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
+    """
+    if given.query.is_cpu:  # the name of a device takes longer to make
+        return
+    if given.query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
+        check_kernel_limits(check_arguments(given))

@@ -1,0 +1,85 @@
+"""The operators in torch.library: one schema for every device.
+
+A CPU runs the native kernel or the pure PyTorch fallback, CUDA the fallback. On an NPU the adapter of the op package
+registers itself under the same names; until it is loaded, NPU tensors come through the implementation for all other
+devices, which loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import fallback
+from .._checks import NPU, check_device
+from ..cpu.backend import CPU_SELECTOR
+from ..fallback.arguments import SCHEMAS, taking_arguments
+from ..npu.backend import NPU_SELECTOR
+
+
+def _on_other_devices(name: str) -> Callable[..., Any]:
+    """On devices without a kernel of their own: an NPU as long as the adapter is not loaded."""
+
+    def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
+        check_device(query, ())
+        return NPU_SELECTOR.run(name, query, *arguments, **options)
+
+    return run
+
+
+def _without_autocast(operator: Callable[..., Any], device: str) -> Callable[..., Any]:
+    """Scores and sums are float32 also under autocast."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        with torch.autocast(device, enabled=False):
+            return operator(*arguments, **options)
+
+    return run
+
+
+def _fake_output(query: Tensor, *_: Any, **__: Any) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+def _fake_with_stats(
+    query: Tensor, *_: Any, num_heads: int, num_key_value_heads: int, **__: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch = query.shape[0]
+    per_head = query.new_empty((batch, num_heads), dtype=torch.float32)
+    value_rows = query.new_empty((batch, num_key_value_heads), dtype=torch.int32)
+    return query.new_empty(query.shape), per_head, per_head.new_empty((batch, num_heads), dtype=torch.int32), value_rows
+
+
+def _fake_partial(query: Tensor, *_: Any, num_heads: int, **__: Any) -> tuple[Tensor, ...]:
+    masses = [query.new_empty((query.shape[0], num_heads), dtype=torch.float32) for _ in range(3)]
+    kept = query.new_empty((query.shape[0], num_heads), dtype=torch.int32)
+    return query.new_empty(query.shape, dtype=torch.float32), *masses, kept
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "incremental_attention": _fake_output,
+    "incremental_attention_with_stats": _fake_with_stats,
+    "incremental_attention_partial": _fake_partial,
+}
+
+
+def _register() -> torch.library.Library:
+    library = torch.library.Library("toptheta_npu", "DEF")
+    for name, schema in SCHEMAS.items():
+        library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(name, taking_arguments(name, CPU_SELECTOR.runner(name)), "CPU")
+        library.impl(name, taking_arguments(name, getattr(fallback, name)), "CUDA")
+        library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
+        # for inference only: nothing to record, so autograd need not look at the call
+        library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+        torch.library.register_fake(f"toptheta_npu::{name}", _FAKES[name], lib=library)
+        operator = getattr(torch.ops.toptheta_npu, name).default
+        for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA"), (NPU, "AutocastPrivateUse1")):
+            library.impl(name, _without_autocast(operator, device), key)
+    return library
+
+
+_LIBRARY = _register()
