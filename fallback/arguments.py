@@ -89,6 +89,13 @@ class Arguments(NamedTuple):
     value_mean: Annotated[
         Tensor | None, About("mean of all valid V rows; switches VMC on", "[B, Hkv, D]", _FLOAT32, _WHOLE_ROW)
     ] = None
+    learnable_sink: Annotated[
+        Tensor | None,
+        About(
+            "one more logit per head in the denominator, with no V row; -inf is none", "[Hq]", _FLOAT32, _WHOLE_ROW,
+            Values(-torch.inf, torch.inf, "finite numbers, or -inf for no sink", "check the model's sinks"),
+        ),
+    ] = None  # fmt: skip
     lse: Annotated[Tensor | None, About("LSE of the whole row, post-softmax", "[B, Hq]", _FLOAT32, _PART_OF_ROW)] = None
     input_layout: Annotated[str, About('"BNSD", "BSND" or "BSH"')] = "BNSD"
     placement: Annotated[str, About('θ tests the score ("pre_softmax") or the probability ("post_softmax")')] = (
@@ -104,7 +111,7 @@ class Arguments(NamedTuple):
     @property
     def compensation(self) -> Compensation:
         """What the whole row is compensated with."""
-        return Compensation(self.sdc, self.sdc_gamma, self.discarded_mass, self.value_mean)
+        return Compensation(self.sdc, self.sdc_gamma, self.discarded_mass, self.value_mean, self.learnable_sink)
 
     @property
     def head_dim(self) -> int:

@@ -58,15 +58,24 @@ def estimate_discarded_mass(
     return torch.where((kept < n) & (maximum != -torch.inf), estimate, 0.0)
 
 
-def sink_mass(learnable_sink: Tensor | None, maximum: Tensor) -> Tensor | float:
-    """exp(sink - m), [B, Hq, ...]: the mass of one more logit per query head, [Hq], which has no V row.
+def add_sink(lse: Tensor, learnable_sink: Tensor | None) -> Tensor:
+    """The LSE of rows [B, Hq, ...] with one more logit per query head, [Hq]; -inf where a row has no other mass."""
+    if learnable_sink is None:
+        return lse
+    with_it = torch.logaddexp(lse, _like_rows(learnable_sink, lse))
+    return torch.where(lse == -torch.inf, -torch.inf, with_it)
 
-    A row in which no element has any mass has none of the sink either.
-    """
+
+def sink_mass(learnable_sink: Tensor | None, maximum: Tensor) -> Tensor | float:
+    """exp(sink - m), [B, Hq, ...]: the mass of that logit, which has no V row; 0 where a row has no other mass."""
     if learnable_sink is None:
         return 0.0
-    sink = learnable_sink.view(-1, *[1] * (maximum.dim() - 2)).to(maximum)
-    return torch.where(maximum == -torch.inf, 0.0, (sink - maximum).exp())
+    return torch.where(maximum == -torch.inf, 0.0, (_like_rows(learnable_sink, maximum) - maximum).exp())
+
+
+def _like_rows(per_head: Tensor, rows: Tensor) -> Tensor:
+    """[Hq] beside [B, Hq, ...], in its dtype."""
+    return per_head.view(-1, *[1] * (rows.dim() - 2)).to(rows)
 
 
 def compensate(
@@ -100,21 +109,23 @@ class Compensation(NamedTuple):
         sdc, sdc_gamma: how the discarded mass is estimated, as in `estimate_discarded_mass`.
         discarded_mass: [B, Hq, ...], for sdc="offline".
         value_mean: [B, Hkv, ..., D]; switches VMC on.
+        learnable_sink: [Hq], one more logit in the denominator.
     """
 
     sdc: str = "exact"
     sdc_gamma: float = 0.05
     discarded_mass: Tensor | None = None
     value_mean: Tensor | None = None
+    learnable_sink: Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor | None]:
         """By name, in the order of `Arguments`."""
-        return {"discarded_mass": self.discarded_mass, "value_mean": self.value_mean}
+        return {name: getattr(self, name) for name in self._fields[2:]}
 
     def lse(self, scores: Tensor) -> Tensor:
         """The logarithm of the whole denominator of rows, [B, Hq, ...], from their scores [B, Hq, ..., S]."""
-        return torch.logsumexp(scores, dim=-1)
+        return add_sink(torch.logsumexp(scores, dim=-1), self.learnable_sink)
 
     def apply(
         self,
@@ -130,4 +141,4 @@ class Compensation(NamedTuple):
         estimate = estimate_discarded_mass(
             self.sdc, exact, n, kept, maximum, threshold, self.sdc_gamma, self.discarded_mass
         )
-        return compensate(numerator, kept_mass, estimate, self.value_mean)
+        return compensate(numerator, kept_mass, estimate, self.value_mean, sink_mass(self.learnable_sink, maximum))

@@ -32,9 +32,9 @@ class RowChunk(NamedTuple):
     first: Tensor  # [B, 1, 1] first visible key
     n: Tensor  # [B, 1, rows] visible keys, 0 for a padding row
 
-    def above(self, threshold: Tensor, placement: str) -> Tensor:
+    def above(self, threshold: Tensor, placement: str, learnable_sink: Tensor | None = None) -> Tensor:
         """The elements above a threshold [B, Hq, rows] of each row, which is in score units or in probabilities."""
-        lse = log_sum_exp(self.scores) if placement == "post_softmax" else None
+        lse = log_sum_exp(self.scores, learnable_sink) if placement == "post_softmax" else None
         return self.scores > score_threshold(threshold, lse, placement).unsqueeze(-1)
 
 
@@ -78,7 +78,7 @@ def prefill_attention_with_stats(
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
-        return chunk.above(threshold[:, :, chunk.rows], placement)
+        return chunk.above(threshold[:, :, chunk.rows], placement, options.get("learnable_sink"))
 
     return select_and_attend(query, key, value, above_threshold, threshold=threshold, **options)
 
@@ -96,13 +96,15 @@ def select_and_attend(
     sdc_gamma: float = 0.05,
     threshold: Tensor | None = None,
     discarded_mass: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     vmc: bool = False,
     popularity: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
     """Attention over the elements that any rule ``select`` keeps, with the same compensations and counts.
 
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
-    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline", and ``popularity`` asks for ``wanted_by``.
+    [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline", ``learnable_sink`` [Hq] is one more logit in every
+    denominator, and ``popularity`` asks for ``wanted_by``.
     """
     kv_heads, head_dim = key.shape[1], key.shape[3]
     values = value.float()
@@ -129,7 +131,7 @@ def select_and_attend(
                 numerator.masked_fill_(spoilt, torch.nan)
         of_rows = (tensor if tensor is None else tensor[here] for tensor in (discarded_mass, means))
         theta = maximum if threshold is None else threshold[here]
-        compensation = Compensation(sdc, sdc_gamma, *of_rows)
+        compensation = Compensation(sdc, sdc_gamma, *of_rows, learnable_sink=learnable_sink)
         out = compensation.apply(numerator, kept_mass, exact, chunk.n, kept, maximum, theta)
         outs.append(out.to(query.dtype))
         wanted_by = count_wanted_by(keep, kv_heads).int() if popularity else None

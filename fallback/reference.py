@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compensation import compensate, estimate_discarded_mass, score_threshold, sink_mass
+from .compensation import add_sink, compensate, estimate_discarded_mass, score_threshold, sink_mass
 from .layout import any_true, count_true, count_value_rows, valid_range
 
 NEG_INF = float("-inf")
@@ -49,18 +49,8 @@ def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
 
 
 def log_sum_exp(scores: Tensor, learnable_sink: Tensor | None = None) -> Tensor:
-    """[B, Hq, ...]: the logarithm of the denominator of the softmax (paper eq. attn_post_softmax).
-
-    The sink [Hq] is one more score of every row that has any mass.
-    """
-    lse = torch.logsumexp(scores, dim=-1)
-    return lse if learnable_sink is None else add_sink(lse, learnable_sink)
-
-
-def add_sink(lse: Tensor, learnable_sink: Tensor) -> Tensor:
-    """The LSE [B, Hq, ...] with one more score per query head, [Hq]; -inf where there is no other."""
-    sink = learnable_sink.view(-1, *[1] * (lse.dim() - 2)).to(lse)
-    return torch.where(lse == NEG_INF, NEG_INF, torch.logaddexp(lse, sink))
+    """[B, Hq, ...]: the logarithm of the denominator of the softmax (paper eq. attn_post_softmax), with its sink."""
+    return add_sink(torch.logsumexp(scores, dim=-1), learnable_sink)
 
 
 def select(scores: Tensor, threshold: Tensor) -> Tensor:

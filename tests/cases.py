@@ -264,7 +264,7 @@ _GRAD = (
     "call it under torch.no_grad() or pass {0}.detach()"
 )
 _POST_SDC = "'exact' with placement='post_softmax', where the denominator is exact by construction"
-_TENSORS = ("query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "value_mean")
+_TENSORS = ("query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "value_mean", "learnable_sink")
 _NO_VMC = "no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"
 
 
@@ -278,6 +278,12 @@ def _nested(name: str) -> Callable[[_Arguments], _Arguments]:
 
 def _sparse(name: str) -> Callable[[_Arguments], _Arguments]:
     return lambda arguments: {name: torch.ones(2, 3).to_sparse()}
+
+
+def _device(arguments: _Arguments) -> torch.device:
+    """Of the base's tensors."""
+    (first, *_) = arguments["parts"][0] if "parts" in arguments else (arguments["query"],)
+    return first.device
 
 
 def _mass(value: float, shape: tuple[int, ...]) -> Callable[[_Arguments], _Arguments]:
@@ -414,6 +420,14 @@ ERROR_CASES = (
               "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 2, 1]"),
     ErrorCase("mass-shape", "decode", lambda a: {"discarded_mass": a["threshold"], "sdc": "offline"}, _V,
               "discarded_mass: expected shape [2, 4] [B, Hq], got [4]"),
+    ErrorCase("sink-dtype", "decode", lambda a: {"learnable_sink": a["threshold"].bfloat16()}, _T,
+              "learnable_sink: expected dtype float32, got bfloat16; convert it with learnable_sink.to(torch.float32)"),
+    *(ErrorCase(f"{base}-sink-shape", base, lambda a: {"learnable_sink": torch.ones(2, 4, device=_device(a))}, _V,
+                "learnable_sink: expected shape [4] [Hq], got [2, 4]") for base in ("decode", "prefill", "merge")),
+    *(ErrorCase(f"{base}-sink-{value}", base, _set(learnable_sink=torch.tensor([0.0, -INF, 1.0, value])), _V,
+                "learnable_sink: expected finite numbers, or -inf for no sink, "
+                f"got {value}; check the model's sinks", True)
+      for base in ("decode", "prefill", "merge") for value in (math.nan, INF)),
     # heads
     ErrorCase("bsh-no-heads", "bsh", _set(num_heads=None), _V,
               "num_heads: expected the number of query heads (BSH does not tell it), got None"),
@@ -509,6 +523,8 @@ ERROR_CASES = (
     ErrorCase("partial-lse-shape", "partial", lambda a: {"lse": a["lse"][:, :3]}, _V,
               "lse: expected shape [2, 4] [B, Hq], got [2, 3]"),
     ErrorCase("partial-lse-type", "partial", _set(lse=1.0), _T, "lse: expected a torch.Tensor, got float"),
+    ErrorCase("partial-sink", "partial", lambda a: {"learnable_sink": a["threshold"]}, _T, "learnable_sink: expected "
+              "a known argument, got an unknown name; see help(incremental_attention_partial)"),
     ErrorCase("partial-sdc", "partial", _set(sdc="exact"), _T,
               "sdc: expected a known argument, got an unknown name; see help(incremental_attention_partial)"),
     ErrorCase("merge-no-parts", "merge", _set(parts=[]), _V, "parts: expected at least one part, got none"),

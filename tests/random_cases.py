@@ -41,6 +41,7 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool) -> Case:
         keep=draw(st.sampled_from([0.01, 0.03, 0.1, 0.3, 0.45, 0.9])),
         scores=draw(st.sampled_from(["plain", "plain", "plain", "steep", "offset"])),
         scale=draw(st.sampled_from([None, None, 0.25, 1.0, -0.5])),
+        sink=draw(st.sampled_from([False, False, True])),
         **draw(_keys(lengths, paged=bool(paged))),
         **draw(_compensation()),
     )

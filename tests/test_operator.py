@@ -19,7 +19,7 @@ from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, ErrorCase, valid_argum
 from tests.helpers import Inputs, make_inputs
 
 _BY_ID = {case.id: case for case in CASES}
-_COMPILED = ("f16-bsnd", "paged-post-vmc", "start", "sdc-offline-mixed-vmc", "ragged", "d40-any")
+_COMPILED = ("f16-bsnd", "paged-post-vmc", "start", "sdc-offline-mixed-vmc", "ragged", "d40-any", "sink-post-f32-vmc")
 _OPERATORS = ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial")
 
 
@@ -38,7 +38,7 @@ def operator_inputs(name: str, inputs: Inputs) -> tuple[tuple[Any, ...], dict[st
     if name == "incremental_attention_partial":
         lse = inputs.expected.lse.float().to(given["query"].device) if case.placement == "post_softmax" else None
         return (*(given.get(key) for key in names), lse), keywords | {"path": "auto"}
-    positional = tuple(given.get(key) for key in (*names, "discarded_mass", "value_mean"))
+    positional = tuple(given.get(key) for key in (*names, "discarded_mass", "value_mean", "learnable_sink"))
     return positional, keywords | {"sdc": case.sdc, "sdc_gamma": 0.05, "path": "auto"}
 
 
@@ -191,6 +191,33 @@ def test_inference_tensors_are_accepted(device: str) -> None:
         arguments = make_inputs(_BY_ID["sdc-exact-vmc"], device).arguments
         inside = toptheta_npu.incremental_attention(**arguments)
     torch.testing.assert_close(toptheta_npu.incremental_attention(**arguments), inside)
+
+
+@pytest.mark.parametrize("case_id", ["f16-bsh", "sdc-none", "sdc-offline-mixed-vmc", "post-mixed-vmc", "ragged"])
+def test_a_sink_of_minus_infinity_changes_no_bit(case_id: str, device: str) -> None:
+    arguments = make_inputs(_BY_ID[case_id], device).arguments
+    none = torch.full((_BY_ID[case_id].heads,), -torch.inf, device=device)
+    plain = toptheta_npu.incremental_attention_with_stats(**arguments)
+    for one, other in zip(
+        plain, toptheta_npu.incremental_attention_with_stats(**arguments, learnable_sink=none), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("options", [{"sdc": "none"}, {"sdc": "exact"}, {"placement": "post_softmax"}], ids=str)
+def test_a_row_of_a_prompt_has_the_sink_of_its_decode_step(options: dict[str, Any], device: str) -> None:
+    inputs = make_inputs(_BY_ID["sink-post-f32-vmc"], device)
+    given = {name: inputs.arguments[name] for name in ("query", "key", "value", "learnable_sink")}
+    threshold = torch.full((2, 4), 0.004 if "placement" in options else 0.5, device=device)
+    step, _, kept, _ = toptheta_npu.incremental_attention_with_stats(**given, threshold=threshold, **options)
+    prompt, stats = toptheta_npu.fallback.prefill_attention_with_stats(
+        **given, threshold_per_row=threshold[..., None], **options
+    )
+    assert kept.unique().numel() > 2
+    assert torch.equal(stats.kept[..., 0], kept)
+    torch.testing.assert_close(prompt, step)
+    public = toptheta_npu.prefill_attention(**given, threshold_per_row=threshold[..., None], **options)
+    torch.testing.assert_close(public, step)
 
 
 def test_meta_tensors_give_meta_outputs() -> None:

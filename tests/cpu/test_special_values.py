@@ -27,6 +27,7 @@ _SPECIAL = {
     "value": (NAN, INF, -INF, -0.0, 1e38, -1e38, 1e-40),
 }
 _PATHS = ("auto", "gather", "dense")
+_OF_WHOLE_ROWS = ("sdc", "discarded_mass", "value_mean", "learnable_sink")
 _CLOSE = {"equal_nan": True, "check_dtype": False}
 
 
@@ -72,7 +73,7 @@ class Drawn:
 
     def file(self) -> CaseFile:
         file = CaseFile({name: value for name, value in self.arguments.items() if isinstance(value, Tensor)})
-        part = {n: v for n, v in self.arguments.items() if n not in ("sdc", "discarded_mass", "value_mean")}
+        part = {n: v for n, v in self.arguments.items() if n not in _OF_WHOLE_ROWS}
         for path in self.paths:
             file.add("incremental_attention_with_stats", self.arguments | {"path": path})
             file.add("incremental_attention_partial", part | {"path": path})
@@ -82,7 +83,7 @@ class Drawn:
         given = {name: v.double() if isinstance(v, Tensor) else v for name, v in self.arguments.items()}
         rows = (given["query"][:, :, 0], given["key"], given["value"], given["threshold"])
         where = {"lengths": given["actual_seq_lengths"], "starts": given["key_start"], "scale_value": 1.0}
-        modes = {name: given[name] for name in ("sdc", "discarded_mass", "value_mean") if name in given}
+        modes = {name: given[name] for name in _OF_WHOLE_ROWS if name in given}
         whole = reference.incremental_attention(*rows, **where, **modes)
         plain = reference.incremental_attention(*rows, **where, sdc="none")
         # of the other rows only the output is defined: it is NaN
@@ -103,6 +104,9 @@ def _compensation(draw: random.Random, heads: int, kv_heads: int, head_dim: int)
     given: dict[str, Any] = {"sdc": draw.choice(["none", "exact", "exp_threshold", "offline"])}
     if given["sdc"] == "offline":
         given["discarded_mass"] = torch.full((1, heads), 0.5)
+    if draw.random() < 0.5:
+        sinks = [draw.choice([-INF, -3e38, -900.0, 0.5, 4.0, 60.0, 900.0, 3e38]) for _ in range(heads)]
+        given["learnable_sink"] = torch.tensor(sinks)
     if given["sdc"] != "none" and draw.random() < 0.5:
         given["value_mean"] = torch.linspace(-1, 1, kv_heads * head_dim).view(1, kv_heads, head_dim)
     return given
@@ -143,6 +147,8 @@ _MODES: list[dict[str, Any]] = [
     *({"sdc": sdc} for sdc in ("none", "exact", "exp_threshold")),
     {"sdc": "offline", "discarded_mass": torch.full((1, 4), 0.5), "value_mean": torch.ones(1, 2, 512)},
     {"sdc": "exact", "value_mean": torch.ones(1, 2, 512), "placement": "post_softmax"},
+    {"sdc": "exact", "learnable_sink": torch.tensor([1.0, 1.0, -INF, 3e38])},
+    {"learnable_sink": torch.tensor([1.0, 1.0, 3e38, -INF]), "placement": "post_softmax"},
 ]
 
 
@@ -154,7 +160,7 @@ def test_scores_of_minus_infinity_alone_have_no_mass(dtype: str, level: str, tmp
         rows = _rows_of_minus_infinity(dtype, theta)
         for mode in _MODES:
             whole = rows | mode
-            part = {n: v for n, v in whole.items() if n not in ("sdc", "discarded_mass", "value_mean")}
+            part = {n: v for n, v in whole.items() if n not in _OF_WHOLE_ROWS}
             if "placement" in mode:
                 part["lse"] = fallback.incremental_attention_with_stats(fallback.Arguments(**whole))[1]
             file = CaseFile({name: given for name, given in (whole | part).items() if isinstance(given, Tensor)})
@@ -191,7 +197,8 @@ def _wrong() -> list[dict[str, Any]]:
     masses = [
         {"sdc": "offline", "discarded_mass": torch.tensor([[0.0, 1.0], [wrong, 0.0]])} for wrong in (-1e-40, NAN, INF)
     ]
-    return [*lengths, *starts, *tables, *thresholds, *probabilities, *masses]
+    sinks = [{"learnable_sink": torch.tensor([wrong, 0.0])} for wrong in (NAN, INF)]
+    return [*lengths, *starts, *tables, *thresholds, *probabilities, *masses, *sinks]
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS)

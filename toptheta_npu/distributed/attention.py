@@ -10,6 +10,7 @@ from torch import Tensor
 from .._checks import DEVICES, FLOAT32, check_device, check_modes, check_tensor
 from .._value_checks import are_seen
 from ..fallback import Arguments
+from ..fallback.compensation import add_sink
 from ..operator import merge_partials
 from ..operator.checks import check_arguments
 from .exchange import Exchange
@@ -36,6 +37,7 @@ def context_parallel_attention(
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     value_sum: Tensor | None = None,
     interleave: int | None = None,
     group: dist.ProcessGroup | None = None,
@@ -49,7 +51,7 @@ def context_parallel_attention(
     exchange the LSE of their keys first, for which each reads its K twice.
 
     Args:
-        query, threshold, discarded_mass: as in `incremental_attention`, the same in all ranks.
+        query, threshold, discarded_mass, learnable_sink: as in `incremental_attention`, the same in all ranks.
         key, value: this rank's share of the cache, contiguous or paged; S may be 0. All ranks have the same dtype, and
             each the sizes that it likes.
         actual_seq_lengths, key_start, block_table, block_size: where the valid keys lie in this rank's share.
@@ -85,7 +87,8 @@ def context_parallel_attention(
     """
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, discarded_mass, None, None, input_layout, placement, sdc, sdc_gamma, "auto", block_size,
+        block_table, discarded_mass, None, learnable_sink, None, input_layout, placement, sdc, sdc_gamma, "auto",
+        block_size,
     ))  # fmt: skip
     return _attend(given, value_sum, interleave, group)[0]
 
@@ -108,6 +111,7 @@ def context_parallel_attention_with_stats(
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     value_sum: Tensor | None = None,
     interleave: int | None = None,
     group: dist.ProcessGroup | None = None,
@@ -129,10 +133,11 @@ def context_parallel_attention_with_stats(
     """
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, discarded_mass, None, None, input_layout, placement, sdc, sdc_gamma, "auto", block_size,
+        block_table, discarded_mass, None, learnable_sink, None, input_layout, placement, sdc, sdc_gamma, "auto",
+        block_size,
     ))  # fmt: skip
     out, parts = _attend(given, value_sum, interleave, group)
-    return out, parts.lse(), parts.all_kept()
+    return out, add_sink(parts.lse(), learnable_sink), parts.all_kept()
 
 
 def _attend(
@@ -149,14 +154,16 @@ def _attend(
     exchange.agree(
         {
             **share.sizes(), "input_layout": a.input_layout, "scale_value": a.scale_value, "placement": a.placement,
-            "sdc": a.sdc, "sdc_gamma": float(a.sdc_gamma), "vmc": value_sum is not None, "interleave": interleave,
+            "sdc": a.sdc, "sdc_gamma": float(a.sdc_gamma), "vmc": value_sum is not None,
+            "learnable_sink": a.learnable_sink is not None, "interleave": interleave,
         },
         a.query.device,
     )  # fmt: skip
     parts, value_mean = _gathered(exchange, share, value_sum, interleave)
     out = merge_partials(
         parts.by_rank(), a.threshold, list(parts.n), input_layout=a.input_layout, placement=a.placement, sdc=a.sdc,
-        sdc_gamma=a.sdc_gamma, discarded_mass=a.discarded_mass, value_mean=value_mean, dtype=a.query.dtype,
+        sdc_gamma=a.sdc_gamma, discarded_mass=a.discarded_mass, value_mean=value_mean,
+        learnable_sink=a.learnable_sink, dtype=a.query.dtype,
     )  # fmt: skip
     return out, parts
 
@@ -177,7 +184,7 @@ def _gathered(
     """What all ranks found, and the mean of their V rows where they sent sums."""
     lse = None
     if share.arguments.placement == "post_softmax":
-        lse = exchange.gather([share.lse()])[0].logsumexp(0)
+        lse = add_sink(exchange.gather([share.lse()])[0].logsumexp(0), share.arguments.learnable_sink)
     sent = [*share.partial(lse), share.n]
     gathered = exchange.gather(sent if value_sum is None else [*sent, value_sum])
     parts = Parts(*gathered[:6])

@@ -48,6 +48,7 @@ def incremental_attention(
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
     value_mean: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     _path: str = "auto",
     **unsupported: object,
 ) -> Tensor:
@@ -81,6 +82,8 @@ def incremental_attention(
         sdc_gamma: factor of sdc="exp_threshold".
         discarded_mass: float32 [B, Hq], relative to exp(row maximum), for sdc="offline".
         value_mean: float32 [B, Hkv, D], the mean of all valid V rows; switches V-mean compensation on.
+        learnable_sink: float32 [Hq], one more logit of each row's softmax, without a V row: its weight is lost. The
+            returned LSE includes it, and so does the probability of "post_softmax". -inf is no sink.
 
     Returns:
         A new contiguous tensor shaped and typed like query. Tensors on "meta" give one on "meta".
@@ -101,7 +104,8 @@ def incremental_attention(
         torch.ops.toptheta_npu.incremental_attention.default,
         Arguments._make((
             num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, discarded_mass, value_mean, None, input_layout, placement, sdc, sdc_gamma, _path, block_size,
+            block_table, discarded_mass, value_mean, learnable_sink, None, input_layout, placement, sdc, sdc_gamma,
+            _path, block_size,
         )),
         unsupported,
     )  # fmt: skip
@@ -126,13 +130,14 @@ def incremental_attention_with_stats(
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
     value_mean: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     _path: str = "auto",
     **unsupported: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`incremental_attention`, and what it kept.
 
     Returns:
-        (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys, -inf for a length of 0; kept int32
+        (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys and the sink, -inf for a length of 0; kept int32
         [B, Hq]; value_rows int32 [B, Hkv], V rows needed: the union over a block of at most 8 query heads,
         4 above head_dim 256, summed over a group's blocks).
 
@@ -148,7 +153,8 @@ def incremental_attention_with_stats(
         torch.ops.toptheta_npu.incremental_attention_with_stats.default,
         Arguments._make((
             num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, discarded_mass, value_mean, None, input_layout, placement, sdc, sdc_gamma, _path, block_size,
+            block_table, discarded_mass, value_mean, learnable_sink, None, input_layout, placement, sdc, sdc_gamma,
+            _path, block_size,
         )),
         unsupported,
     )  # fmt: skip
@@ -177,7 +183,7 @@ def incremental_attention_partial(
 
     Args:
         lse: float32 [B, Hq], the LSE of the whole row; required with placement="post_softmax", whose test
-            needs it, and refused otherwise.
+            needs it (with the sink, if there is one), and refused otherwise.
 
     Returns:
         (out = N / R float32 in the layout of query; maximum, kept_mass R, discarded_mass E float32
@@ -199,7 +205,7 @@ def incremental_attention_partial(
         refuse_unknown("incremental_attention_partial", unsupported)
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, None, None, lse, input_layout, placement, "exact", 0.0, _path, block_size,
+        block_table, None, None, None, lse, input_layout, placement, "exact", 0.0, _path, block_size,
     ))  # fmt: skip
     tensors, heads, kv_heads, scale = resolve_arguments(given)
     check_part(given)

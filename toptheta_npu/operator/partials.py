@@ -27,16 +27,18 @@ def merge_partials(
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
     value_mean: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Merge the parts of a row, and apply SDC and VMC, which only the whole row can know.
+    """Merge the parts of a row, and apply SDC, VMC and sink, which only the whole row can know.
 
     Args:
         parts: results of `incremental_attention_partial` in the order of their keys. The order decides only
             between largest elements that are equal.
         threshold: float32 [Hq] or [B, Hq], as given to the parts.
         n: valid keys of each part, an int or an integer tensor [B] per part, in the order of ``parts``.
-        input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean: as in `incremental_attention`.
+        input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean, learnable_sink: as in
+            `incremental_attention`. Parts take no sink: it is added here, once.
         dtype: of the result: float16, bfloat16 or float32.
 
     Returns:
@@ -72,7 +74,7 @@ def merge_partials(
     if kv_heads < 1 or heads % kv_heads:
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
     check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_mean is None else "value_mean")
-    compensation = Compensation(sdc, float(sdc_gamma), discarded_mass, value_mean)
+    compensation = Compensation(sdc, float(sdc_gamma), discarded_mass, value_mean, learnable_sink)
     check_float_tensors(compensation.tensors.values(), like, batch, heads, kv_heads, head_dim)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), shown(dtype))

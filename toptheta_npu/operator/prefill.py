@@ -36,6 +36,7 @@ def prefill_attention(
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
     discarded_mass: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
     vmc: bool = False,
 ) -> Tensor:
     """Causal Top-Theta attention of a prompt, or of a chunk whose past is in the cache, row by row.
@@ -51,6 +52,7 @@ def prefill_attention(
             the first one (left padding). A padding row gives 0.
         scale_value, placement, sdc, sdc_gamma: as in `incremental_attention`.
         discarded_mass: float32 [B, Hq, Q], for sdc="offline".
+        learnable_sink: float32 [Hq], as in `incremental_attention`, the same for every row.
         vmc: compensate with the mean of the V rows visible to each row.
 
     Returns:
@@ -88,6 +90,8 @@ def prefill_attention(
     check_lengths(query, lengths, starts)
     if discarded_mass is not None:
         check_tensor("discarded_mass", discarded_mass, query, (batch, heads, rows), FLOAT32, " [B, Hq, Q]")
+    if learnable_sink is not None:
+        check_tensor("learnable_sink", learnable_sink, query, (heads,), FLOAT32, " [Hq]")
     if type(vmc) is not bool:
         raise TopThetaTypeError("vmc", "True or False", type(vmc).__name__)
     check_modes(placement, sdc, sdc_gamma, discarded_mass, "vmc" if vmc else None)
@@ -95,11 +99,11 @@ def prefill_attention(
         check_number("scale_value", scale_value)
     if are_seen(query):
         check_threshold_values("threshold_per_row", threshold_per_row, placement)
-        check_float_values({"discarded_mass": discarded_mass})
+        check_float_values({"discarded_mass": discarded_mass, "learnable_sink": learnable_sink})
         check_cache_values(key, lengths, starts, None, key.shape[2])
     return fallback.prefill_attention(
         query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,
         scale_value=None if scale_value is None else float(scale_value), placement=placement, sdc=sdc,
         sdc_gamma=float(sdc_gamma),
-        discarded_mass=discarded_mass, vmc=vmc,
+        discarded_mass=discarded_mass, learnable_sink=learnable_sink, vmc=vmc,
     )  # fmt: skip

@@ -52,6 +52,7 @@ struct Arguments {
     int64_t blocks;
     const float* discarded_mass;  // [B, Hq], or null
     const float* value_mean;      // [B, Hkv, D], or null
+    const float* learnable_sink;  // [Hq], or null
     const float* row_lse;         // [B, Hq], of whole rows of which these keys are a part, or null
     double scale;
     double sdc_gamma;

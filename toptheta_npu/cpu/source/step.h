@@ -143,11 +143,28 @@ private:
             } else {
                 const HeadPart* parts = parts_.get() + plan_.first_item(b, h) * group_ + head % group_;
                 const RowMasses masses = combine_masses(parts, plan_.sequence(b).granules, group_);
-                lse = masses.maximum + std::log(masses.total());
+                lse = log_sum(masses, head);
             }
             threshold_of_row_[row] =
                 theta <= 0.0F ? -kInfinity : static_cast<float>(std::log(static_cast<double>(theta)) + lse);
         }
+    }
+
+    // The LSE of a whole row with its sink, which a row without any mass has not.
+    double log_sum(const RowMasses& masses, int64_t head) const
+    {
+        const double lse = masses.maximum + std::log(masses.total());
+        if (a_.learnable_sink == nullptr || masses.is_empty()) {
+            return lse;
+        }
+        const double sink = a_.learnable_sink[head];
+        return std::max(lse, sink) + std::log1p(std::exp(-std::abs(lse - sink)));
+    }
+
+    double sink_mass(const RowMasses& masses, int64_t head) const
+    {
+        return a_.learnable_sink == nullptr ? 0.0
+                                            : std::exp(static_cast<double>(a_.learnable_sink[head]) - masses.maximum);
     }
 
     float threshold(int64_t b, int64_t head) const
@@ -283,7 +300,7 @@ private:
         const int64_t row = b * a_.heads + head, length = plan_.sequence(b).length;
         alignas(64) float loaded[kMostHeadDim + Element::kStep] = {};
         float out[kMostHeadDim + Element::kStep];
-        const double lse = masses.maximum + std::log(masses.total());
+        const double lse = log_sum(masses, head);
         const bool stands_in = masses.kept == 0;
         if (stands_in && !masses.has_nan()) {
             load_value(b, head / group_, largest_key, loaded);
@@ -305,7 +322,8 @@ private:
         mean = mean == nullptr ? nullptr : mean + (b * a_.key_value_heads + head / group_) * a_.head_dim;
         // a NaN among the scores is in one of the masses, whichever of them the mode uses
         const double nothing = 0.0 * masses.total();
-        compensate(out, static_cast<int>(a_.head_dim), masses.kept_mass + estimate + nothing, estimate, mean);
+        const double denominator = masses.kept_mass + estimate + sink_mass(masses, head) + nothing;
+        compensate(out, static_cast<int>(a_.head_dim), denominator, estimate, mean);
         Element::write(static_cast<Stored*>(a_.out) + row * a_.head_dim, out, static_cast<int>(a_.head_dim));
         if (a_.result == kOutputWithStatistics) {
             a_.lse[row] = static_cast<float>(lse);

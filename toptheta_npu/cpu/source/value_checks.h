@@ -31,6 +31,16 @@ inline bool are_masses_good(const Arguments& a)
     return true;
 }
 
+inline bool are_sinks_good(const Arguments& a)
+{
+    for (int64_t i = 0; a.learnable_sink != nullptr && i < a.heads; ++i) {
+        if (!(a.learnable_sink[i] < kInfinity)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 // Lengths, starts and block numbers lie inside the cache.
 inline bool are_rows_in_cache(const Arguments& a)
 {
@@ -55,7 +65,7 @@ inline bool are_rows_in_cache(const Arguments& a)
 
 inline bool are_values_good(const Arguments& a)
 {
-    return are_thresholds_good(a) && are_masses_good(a) && are_rows_in_cache(a);
+    return are_thresholds_good(a) && are_masses_good(a) && are_sinks_good(a) && are_rows_in_cache(a);
 }
 
 }  // namespace toptheta
