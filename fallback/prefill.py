@@ -31,10 +31,11 @@ class RowChunk(NamedTuple):
     visible: Tensor  # bool [B, 1, rows, S]
     first: Tensor  # [B, 1, 1] first visible key
     n: Tensor  # [B, 1, rows] visible keys, 0 for a padding row
+    learnable_sink: Tensor | None = None  # [Hq] one more logit of every row
 
-    def above(self, threshold: Tensor, placement: str, learnable_sink: Tensor | None = None) -> Tensor:
+    def above(self, threshold: Tensor, placement: str) -> Tensor:
         """The elements above a threshold [B, Hq, rows] of each row, which is in score units or in probabilities."""
-        lse = log_sum_exp(self.scores, learnable_sink) if placement == "post_softmax" else None
+        lse = log_sum_exp(self.scores, self.learnable_sink) if placement == "post_softmax" else None
         return self.scores > score_threshold(threshold, lse, placement).unsqueeze(-1)
 
 
@@ -78,7 +79,7 @@ def prefill_attention_with_stats(
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
-        return chunk.above(threshold[:, :, chunk.rows], placement, options.get("learnable_sink"))
+        return chunk.above(threshold[:, :, chunk.rows], placement)
 
     return select_and_attend(query, key, value, above_threshold, threshold=threshold, **options)
 
@@ -114,7 +115,7 @@ def select_and_attend(
     finite = values if broken is None else values.masked_fill(broken, 0.0)
     outs: list[Tensor] = []
     stats: list[PrefillStats] = []
-    for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value):
+    for chunk in row_chunks(query, key, actual_seq_lengths, key_start, scale_value, learnable_sink=learnable_sink):
         here = (slice(None), slice(None), chunk.rows)
         selected = select(chunk) & chunk.visible
         empty = ~any_true(selected, -1) & (chunk.n > 0)
@@ -149,6 +150,7 @@ def row_chunks(
     key_start: Tensor | None = None,
     scale_value: float | None = None,
     rows_wanted: Tensor | None = None,
+    learnable_sink: Tensor | None = None,
 ) -> Iterator[RowChunk]:
     """Scores of consecutive rows, causal and padded; the keys end with the query's own rows.
 
@@ -178,7 +180,8 @@ def row_chunks(
             scores = attention_scores(query_rows, visible_keys, scale)
         scores[..., hidden_from:].masked_fill_(~visible[..., hidden_from:], -torch.inf)
         counts = count_true(visible)
-        yield RowChunk(rows, query_rows, visible_keys, scores, visible, starts[:, None, None], counts)
+        first = starts[:, None, None]
+        yield RowChunk(rows, query_rows, visible_keys, scores, visible, first, counts, learnable_sink)
 
 
 def _broken_rows(value: Tensor) -> Tensor | None:

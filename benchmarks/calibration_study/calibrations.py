@@ -94,9 +94,9 @@ class _Watchers:
     def __init__(self, calibrators: Iterable[Calibrator]) -> None:
         self._calibrators = list(calibrators)
 
-    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> list[Any]:
+    def look(self, layer: int, scores: Tensor, lengths: Tensor, *known: Tensor | None) -> list[Any]:
         """What each of them finds."""
-        return [calibrator.look(layer, scores, lengths, ranked) for calibrator in self._calibrators]
+        return [calibrator.look(layer, scores, lengths, *known) for calibrator in self._calibrators]
 
     def add(self, seen: list[Any]) -> None:
         """Adds that to each."""

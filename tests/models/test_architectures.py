@@ -15,6 +15,7 @@ from tests.models.tiny import VOCABULARY, K, left_padded, oracle_attention, toke
 from toptheta_npu.errors import TopThetaNotImplementedError
 from toptheta_npu.evaluation.methods.dense import select_all as dense
 from toptheta_npu.models import (
+    ContextParallelCache,
     NothingSparsifiedWarning,
     apply_selection,
     calibrate,
@@ -22,7 +23,8 @@ from toptheta_npu.models import (
     model_fingerprint,
     sparsify,
 )
-from toptheta_npu.models.hook.architecture import num_heads, num_layers, sliding_layers
+from toptheta_npu.models.hook import attention
+from toptheta_npu.models.hook.architecture import attention_modules, num_heads, num_layers, sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -48,7 +50,7 @@ FULL: dict[str, dict[str, object]] = {
     "Starcoder2": {}, "StableLm": {}, "Cohere": {"logit_scale": 1.0}, "Nemotron": {}, "SeedOss": {}, "Ernie4_5": {},
     "HunYuanDenseV1": {"head_dim": 16}, "Apertus": {}, "DeepseekV3": LATENT,
 }  # fmt: skip
-HYBRID = ("Gemma3", "Olmo3", "Cohere2", "Exaone4")
+HYBRID = ("Gemma3", "Olmo3", "Cohere2", "Exaone4", "GptOss")
 WINDOWED = {
     "num_hidden_layers": 4, "sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"] * 2,
     "head_dim": 16,
@@ -58,7 +60,7 @@ SLIDING, FULL_LAYERS = [0, 2], [1, 3]
 
 @lru_cache
 def tiny_model(name: str) -> PreTrainedModel:
-    return new_model(name, **FULL.get(name, WINDOWED))
+    return new_model(name, **FULL.get(name, {**WINDOWED, **EXPERTS} if name == "GptOss" else WINDOWED))
 
 
 def new_model(name: str, **options: object) -> PreTrainedModel:
@@ -158,6 +160,64 @@ def test_sliding_layers_stay_dense_and_are_named(caplog):
     layers = recording.statistics()
     assert [len(rows.keys) for rows in layers] == [0, 40, 0, 40]
     assert all((layers[layer].kept[20:].float().mean() < 12) for layer in FULL_LAYERS)
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("estimator", ["algorithm1", "pooled", "quantile"])
+def test_thresholds_of_a_model_with_sinks_keep_what_they_aim_at(placement, estimator):
+    model, texts = new_model("GptOss", **WINDOWED, **EXPERTS), tokens(6, 60, seed=1)
+    for module in attention_modules(model):  # most of the mass of a row
+        module.sinks.data += 5
+    options = {"alpha": 0.0} if estimator == "algorithm1" else {"quantile": 0.5} if estimator == "quantile" else {}
+    table = calibrate(
+        model, texts, k=K, placement=placement, estimator=estimator, layer_k=[0] * 4,
+        top_k_at_calibration=estimator == "algorithm1", **options,
+    )  # fmt: skip
+    with torch.no_grad(), sparsify(model, table, k=K, prefill="thresholded", statistics=True) as recording:
+        model(texts)
+    first = recording.statistics()[FULL_LAYERS[0]]  # its scores do not depend on the thresholds
+    kept = first.kept[first.keys > K].float()
+    typical = kept.median(0).values if estimator == "quantile" else kept.mean(0)
+    torch.testing.assert_close(typical, torch.full((4,), float(K)), atol=1.0, rtol=0)
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_steps_of_a_model_with_sinks_equal_a_thresholded_prompt(placement):
+    model, ids = tiny_model("GptOss"), tokens(2, 30, seed=3)
+    table = calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0] * 4, placement=placement)
+    options = {"k": K, "prefill": "thresholded"}
+    with torch.no_grad(), sparsify(model, table, **options, statistics=True) as every_row:
+        torch.testing.assert_close(run(model, ids, 1), model(ids).logits, atol=1e-4, rtol=1e-4)
+    with torch.no_grad(), sparsify(model, table, **options, statistics="summary") as added_up:
+        run(model, ids, 1)
+        of_steps = added_up.summaries()[1]
+    rows = every_row.statistics()[1]
+    assert torch.equal(rows.kept[rows.decode].sum(0), rows.kept[~rows.decode].sum(0))
+    assert torch.equal(rows.kept[rows.decode].sum(0), of_steps.kept)
+    assert (of_steps.wanted_by * torch.tensor([1, 2])).sum() == of_steps.kept.sum()
+
+
+def test_sinks_of_a_dense_prompt_in_parts(monkeypatch):
+    model, ids = tiny_model("GptOss"), tokens(2, 22)
+    expected = run(model, ids, 20)
+    monkeypatch.setattr(attention, "_ROWS_PER_MASK", 8)
+    with sparsify(model, keeping_all(model), k=2):
+        torch.testing.assert_close(run(model, ids, 20), expected, atol=2e-5, rtol=1e-4)
+
+
+def test_sinks_count_once_over_ranks():
+    model, ids = tiny_model("GptOss"), tokens(1, 22)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        for placement in ("pre_softmax", "post_softmax"):
+            table = calibrate(model, tokens(4, 50, seed=1), k=K, layer_k=[0] * 4, placement=placement)
+            with sparsify(model, table, k=K):
+                expected = run(model, ids, 16)
+                cache = ContextParallelCache(model.config)
+                parts = [model(part, past_key_values=cache).logits for part in ids.split([16, *[1] * 6], dim=1)]
+            torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-4, rtol=1e-4)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_table_with_dense_layers_survives_a_file(tmp_path):

@@ -171,7 +171,7 @@ def test_decode_rows_are_observed_as_the_prompt_they_make(monkeypatch):
     prompts, shown = TEXTS[:2, :20], []
     original = Calibrator.look
 
-    def look(self, layer, scores, lengths, ranked=None):
+    def look(self, layer, scores, lengths, ranked=None, learnable_sink=None):
         shown.append((layer, scores.clone(), lengths.clone()))
         return original(self, layer, scores, lengths, ranked)
 

@@ -36,13 +36,14 @@ def number_of_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def call_of(queries: int = 40, keys: int = 40, seed: int = 0) -> Any:
+def call_of(queries: int = 40, keys: int = 40, seed: int = 0, sink: Tensor | None = None) -> Any:
     """Four query heads over two KV heads."""
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (
         torch.randn(1, heads, rows, 16, generator=generator) for heads, rows in ((4, queries), (2, keys), (2, keys))
     )
-    return SimpleNamespace(query=2 * query, key=key, value=value, scaling=None, prompt={"key": key, "value": value})
+    rows = {"key": key, "value": value}
+    return SimpleNamespace(query=2 * query, **rows, scaling=None, prompt=rows, learnable_sink=sink)
 
 
 @pytest.mark.parametrize("past", [0, 13])
@@ -57,9 +58,11 @@ def test_scores_are_those_of_the_fallback(past: int, wanted: list[int]) -> None:
 
 @pytest.mark.parametrize(("sdc", "vmc"), [("exact", True), ("exact", False), ("none", False)])
 @pytest.mark.parametrize("past", [0, 13])
-def test_the_output_is_that_of_the_fallback(sdc: str, vmc: bool, past: int) -> None:
-    call, rows, k = call_of(keys=40 + past), torch.arange(40), 7
-    expected, _ = select_and_attend(call.query, call.key, call.value, top_k(k), sdc=sdc, vmc=vmc)
+@pytest.mark.parametrize("sink", [None, torch.tensor([-1.0, 0.5, 3.0, 100.0])])
+def test_the_output_is_that_of_the_fallback(sdc: str, vmc: bool, past: int, sink: Tensor | None) -> None:
+    call, rows, k = call_of(keys=40 + past, sink=sink), torch.arange(40), 7
+    options = {"sdc": sdc, "vmc": vmc, "learnable_sink": sink}
+    expected, _ = select_and_attend(call.query, call.key, call.value, top_k(k), **options)
     sequence = SequenceRows(call, vmc)
     scores = sequence.scores(rows)
     keep, ranked = keep_largest(scores, k)

@@ -12,8 +12,6 @@ from transformers import (
     DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
-    GptOssConfig,
-    GptOssForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     Qwen2Config,
@@ -53,13 +51,9 @@ def _bart():
             "layer_types.*full_attention in some layer",
         ),
         (lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, layer_types=["full_attention"] * 2)), "softcap.*None"),
-        (
-            lambda: GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=2, layer_types=["full_attention"] * 2)),
-            "sinks",
-        ),
         (_bart, "decoder-only"),
     ],
-    ids=["sliding window", "sliding layers", "softcap", "sinks", "encoder-decoder"],
+    ids=["sliding window", "sliding layers", "softcap", "encoder-decoder"],
 )
 def test_unsupported_models_are_refused_on_entry(make, named):
     model = make().eval()
@@ -72,7 +66,8 @@ def test_unsupported_models_are_refused_on_entry(make, named):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("softcap", 30.0), ("s_aux", torch.zeros(4)), ("sliding_window", 16), ("position_bias", torch.zeros(1)),
+        ("softcap", 30.0), ("s_aux", torch.zeros(5)), ("sinks", torch.zeros(4)), ("sliding_window", 16),
+        ("position_bias", torch.zeros(1)),
         ("cu_seq_lens_q", torch.tensor([0, 5])), ("is_causal", False), ("indices", torch.zeros(1, dtype=torch.int)),
     ],
 )  # fmt: skip
@@ -84,6 +79,15 @@ def test_unsupported_arguments_are_refused_in_the_call(name, value):
             module.register_forward_pre_hook(lambda m, args, kwargs: (args, {**kwargs, name: value}), with_kwargs=True)
         with pytest.raises(TopThetaNotImplementedError, match=name):
             model(tokens(1, 20))
+
+
+def test_sinks_that_a_model_keeps_to_itself_are_refused_in_the_call():
+    model = new_model()
+    for module in attention_modules(model):
+        module.sinks = torch.nn.Parameter(torch.zeros(4))
+    named = "s_aux: expected one attention sink for each of the 4 query heads, got None"
+    with torch.no_grad(), sparsify(model, table_of(), k=K), pytest.raises(TopThetaNotImplementedError, match=named):
+        model(tokens(1, 20))
 
 
 def _hole(ids):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -77,6 +78,14 @@ def left_padded(sequences: list[Tensor]) -> dict[str, Tensor]:
     return {"input_ids": torch.stack(rows), "attention_mask": torch.stack(mask).long()}
 
 
+def eager_attention(module, query, key, value, mask, **options):
+    """The implementation in the file of the model, which is the only one of transformers that knows sinks."""
+    if mask is None:
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    return eager(module, query, key, value, torch.zeros(()).where(mask, -torch.inf), dropout=0.0, **options)
+
+
 @contextmanager
 def oracle_attention(
     model: PreTrainedModel,
@@ -94,7 +103,9 @@ def oracle_attention(
     at_k, sliding = table.at(K), sliding_layers(model)
 
     def attention(module, query, key, value, mask, dropout=0.0, scaling=None, **kwargs):
-        out, _ = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **kwargs)
+        sink = kwargs.get("s_aux")
+        dense = sdpa_attention_forward if sink is None else eager_attention
+        out, _ = dense(module, query, key, value, mask, scaling=scaling, **kwargs)
         key, value = key.double(), value.double()
         for row in range(first_row, query.shape[2] if module.layer_idx not in sliding else 0):
             n = row + 1
@@ -102,6 +113,7 @@ def oracle_attention(
                 query[:, :, row].double(), key[:, :, :n], value[:, :, :n],
                 at_k.theta[module.layer_idx][n].double().expand(len(query), -1), scale_value=scaling,
                 placement=table.placement, sdc=sdc, value_mean=value[:, :, :n].mean(2) if vmc else None,
+                learnable_sink=sink,
             ).out.float()  # fmt: skip
         return out, None
 

@@ -136,18 +136,26 @@ class Calibrator:
         """
         self.add(self.look(layer, *check_rows(self.settings, layer, scores, lengths)))
 
-    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Observation:
+    def look(
+        self,
+        layer: int,
+        scores: Tensor,
+        lengths: Tensor,
+        ranked: Tensor | None = None,
+        learnable_sink: Tensor | None = None,
+    ) -> Observation:
         """Find what :meth:`observe` would add, without adding it. Any number of threads may look at once.
 
         Args:
             layer, scores, lengths: as in :meth:`observe`, taken as right.
             ranked: float32 [Hq, rows, K], if it is known: the rows' (k+1)-th largest scores, for every effective k of
                 the layer in ascending order. The pooled estimator has no use for it.
+            learnable_sink: float32 [Hq], one more logit of every row, which takes its part of the probability.
 
         Raises:
             TopThetaValueError: a score is NaN or +inf.
         """
-        return look(self.settings, self._knots, layer, scores, lengths, ranked)
+        return look(self.settings, self._knots, layer, scores, lengths, ranked, learnable_sink)
 
     def add(self, seen: Observation) -> None:
         """Add what :meth:`look` has found.

@@ -57,9 +57,16 @@ class DiscardedMass:
             for statistic in DISCARDED_STATISTICS
         }
 
-    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Masses:
+    def look(
+        self,
+        layer: int,
+        scores: Tensor,
+        lengths: Tensor,
+        ranked: Tensor | None = None,
+        learnable_sink: Tensor | None = None,
+    ) -> Masses:
         """Find what rows discard; arguments as in `Calibrator.look`."""
-        del ranked  # of no use here
+        del ranked, learnable_sink  # of no use here
         scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
         theta = np.array([self._lookup.theta_rows(k, layer, lengths.numpy()) for k in self._k])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])

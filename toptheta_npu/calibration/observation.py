@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError
+from ..fallback.compensation import add_sink
 from ..thresholds.knots import Integers, bucket_of
 from .row_statistics import kth_largest, take_rows
 from .settings import CalibrationSettings
@@ -38,7 +39,7 @@ class Observation(NamedTuple):
 
 def look(
     settings: CalibrationSettings, knots: Sequence[int], layer: int, scores: Tensor, lengths: Tensor,
-    ranked: Tensor | None,
+    ranked: Tensor | None, learnable_sink: Tensor | None = None,
 ) -> Observation:  # fmt: skip
     """Do the work of `Calibrator.look`."""
     scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
@@ -50,7 +51,10 @@ def look(
     if len(long) == 0:
         return found
     scores = take_rows(scores, long)
-    lse = scores.logsumexp(dim=-1, keepdim=True) if settings.placement == "post_softmax" else None
+    lse = None
+    if settings.placement == "post_softmax":
+        sink = None if learnable_sink is None else learnable_sink.detach().cpu()
+        lse = add_sink(scores.logsumexp(dim=-1)[None], sink)[0].unsqueeze(-1)
     if settings.estimator == "pooled":
         found.sketches.append(SurvivalSketch.of(scores if lse is None else scores - lse, buckets))
         return found

@@ -25,8 +25,18 @@ Attend = Callable[[AttentionCall], Tensor]
 class Watch(Protocol):
     """What is to be learnt of the rows, such as a `Calibrator`: any number of threads look, one adds."""
 
-    def look(self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None) -> Any:
-        """What rows of a layer say: scores [Hq, rows, S], lengths [rows], and their (k+1)-th largest, if known."""
+    def look(
+        self,
+        layer: int,
+        scores: Tensor,
+        lengths: Tensor,
+        ranked: Tensor | None = None,
+        learnable_sink: Tensor | None = None,
+    ) -> Any:
+        """What rows of a layer say: scores [Hq, rows, S], lengths [rows], and their (k+1)-th largest, if known.
+
+        ``learnable_sink`` [Hq] is one more logit of every row.
+        """
 
     def add(self, seen: Any) -> None:
         """Adds it to what is known."""
@@ -88,7 +98,8 @@ class _ObservingRule:
         sequence = SequenceRows(call)
 
         def look(rows: Tensor) -> Any:
-            return self.watch.look(self.layer, sequence.scores(rows), sequence.lengths(rows))
+            scores, lengths = sequence.scores(rows), sequence.lengths(rows)
+            return self.watch.look(self.layer, scores, lengths, None, sequence.learnable_sink)
 
         blocks = sequence.blocks(self.chosen.within(sequence))
         with _naming_layer(self.layer):
@@ -121,7 +132,8 @@ class _TopKRule:
             if len(here) == 0:
                 return out, None
             ranked = None if ranked is None else take_rows(ranked, here)
-            return out, self.watch.look(self.layer, take_rows(scores, here), sequence.lengths(rows[here]), ranked)
+            lengths, sink = sequence.lengths(rows[here]), sequence.learnable_sink
+            return out, self.watch.look(self.layer, take_rows(scores, here), lengths, ranked, sink)
 
         with _naming_layer(self.layer):
             found = self.threads.map(attend, sequence.blocks(torch.arange(count, device=device)), device)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ...calibration.row_statistics import kth_largest, take_rows
-from ...fallback.compensation import compensate
+from ...fallback.compensation import compensate, sink_mass
 from ...fallback.reference import weighted_values
 from ..hook.attention import AttentionCall
 
@@ -102,11 +102,13 @@ class SequenceRows:
         key, value: float32 [Hkv, S, D].
         past: keys before that of the first row, S - Q.
         value_mean: float32 [Hkv, S, D], the mean of the V rows up to each, if VMC asks for it.
+        learnable_sink: float32 [Hq], one more logit of every row; None where the model has none.
     """
 
     def __init__(self, call: AttentionCall, vmc: bool = False) -> None:
         key, value = call.prompt["key"][0], call.prompt["value"][0]
         scale = 1 / math.sqrt(key.shape[-1]) if call.scaling is None else call.scaling
+        self.learnable_sink = call.learnable_sink
         self.query = scale * call.query[0].float()
         self.key, self.value = key.float(), value.float()
         self.past: int = key.shape[1] - call.query.shape[2]
@@ -135,13 +137,15 @@ class SequenceRows:
 
     def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:
         """[Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`; ``keep`` is overwritten."""
-        exponentials = (scores - scores.amax(-1, keepdim=True)).exp_()
+        maximum = scores.amax(-1, keepdim=True)
+        exponentials = (scores - maximum).exp_()
         weights = keep.mul_(exponentials)
         kept_mass, exact = weights.sum(-1), exponentials.sub_(weights).sum(-1)
         estimate = exact if sdc == "exact" else torch.zeros_like(exact)
         numerator = weighted_values(weights[None], self.value[None, :, : scores.shape[-1]])
         mean = None if self.value_mean is None else take_rows(self.value_mean, self.past + rows)[None]
-        out: Tensor = compensate(numerator, kept_mass[None], estimate[None], mean)[0]
+        sink = sink_mass(self.learnable_sink, maximum[None, :, :, 0])
+        out: Tensor = compensate(numerator, kept_mass[None], estimate[None], mean, sink)[0]
         return out
 
 

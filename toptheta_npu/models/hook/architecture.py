@@ -77,7 +77,6 @@ def check_attention(module: nn.Module, config: Any) -> None:
         ),
         ("sliding_window", window, "None", "set config.sliding_window = None if sequences stay below the window"),
         ("softcap", getattr(config, "attn_logit_softcapping", None), "None", "use a model without soft-capping"),
-        ("sinks", "sinks" if hasattr(module, "sinks") else None, "no attention sinks", "use a model without sinks"),
         ("output_attentions", config.output_attentions, "False", "set config.output_attentions = False"),
     ]
     for name, value, expected, remedy in refused:

@@ -31,8 +31,7 @@ _SPARSE = "the model chooses its keys by itself; use one whose layers attend to 
 #: Keyword arguments of attention functions that change the attention, and the way round.
 _UNSUPPORTED = {
     "softcap": "Top-Theta does not know soft-capped scores; use a model without attn_logit_softcapping",
-    "s_aux": "Top-Theta does not know attention sinks; use a model without them",
-    "sinks": "Top-Theta does not know attention sinks; use a model without them",
+    "sinks": "Top-Theta takes attention sinks as s_aux; use a model that passes them so, such as GPT-OSS",
     "sliding_window": "set config.sliding_window to None if no sequence is longer than the window",
     "position_bias": "use a model with rotary positions",
     "head_mask": "leave it out",
@@ -42,6 +41,8 @@ _UNSUPPORTED = {
     "indices": _SPARSE,
     "block_indices": _SPARSE,
 }
+#: Rows whose mask is made at once where there are sinks: it has a number of its own for every head.
+_ROWS_PER_MASK = 256
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,16 @@ class AttentionCall:
 
     def dense(self) -> Tensor:
         """The original implementation: [B, Hq, Q, D]."""
-        out, _ = sdpa_attention_forward(
+        out = dense_attention(
             self.module, self.query, self.key, self.value, self.mask, scaling=self.scaling, **self.options
         )
         return out.transpose(1, 2)
+
+    @property
+    def learnable_sink(self) -> Tensor | None:
+        """One more logit per query head, float32 [Hq]; None where the model has none."""
+        sink: Tensor | None = self.options.get("s_aux")
+        return None if sink is None else sink.detach().float()
 
     def value_mean(self) -> Tensor:
         """The mean of the valid V rows in a decode step: float32 [B, Hkv, D]."""
@@ -81,6 +88,7 @@ class AttentionCall:
             "actual_seq_lengths": self.rows.lengths,
             "key_start": self.rows.starts,
             "scale_value": self.scaling,
+            "learnable_sink": self.learnable_sink,
         }
 
 
@@ -153,10 +161,8 @@ def attention_forward(
     """
     state: LayerState | None = getattr(module, STATE, None)
     if state is None:
-        out, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-        )
-        return out, None
+        kwargs.update(dropout=dropout, scaling=scaling)
+        return dense_attention(module, query, key, value, attention_mask, **kwargs), None
     cached = state.take_cached()
     _refuse_unsupported(module, query, dropout, kwargs)
     if cached is not None:
@@ -169,10 +175,51 @@ def attention_forward(
     return out.transpose(1, 2).contiguous(), None
 
 
+def dense_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    s_aux: Tensor | None = None,
+    **options: Any,
+) -> Tensor:
+    """PyTorch's attention as transformers calls it: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
+
+    That knows no sinks, ``s_aux`` [Hq]: they are the scores of one more key, whose V row is 0.
+    """
+    if s_aux is None:
+        return _attend(module, query, key, value, mask, options)
+    count, span = query.shape[2], key.shape[2]
+    if mask is None:  # a prompt begins with the first key, and a step sees all
+        mask = torch.ones(1, 1, count, span, dtype=torch.bool, device=query.device)
+        mask = mask.tril() if count > 1 else mask
+    key, value = (nn.functional.pad(each, (0, 0, 0, 1)) for each in (key, value))
+    sink = s_aux.to(query.dtype).view(1, -1, 1, 1)
+    parts = []
+    for first in range(0, count, _ROWS_PER_MASK):
+        rows = slice(first, first + _ROWS_PER_MASK)
+        visible = mask[:, :, rows]
+        bias = torch.where(visible, 0.0, -torch.inf).to(query.dtype) if visible.dtype == torch.bool else visible
+        shape = (len(bias), sink.shape[1], bias.shape[2])
+        with_sink = torch.cat([bias.expand(*shape, -1), sink.expand(*shape, 1)], -1)
+        parts.append(_attend(module, query[:, :, rows], key, value, with_sink, options))
+    return torch.cat(parts, 1)
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
+) -> Tensor:
+    out: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
+    return out
+
+
 def _refuse_unsupported(module: nn.Module, query: Tensor, dropout: float, kwargs: Mapping[str, Any]) -> None:
     for name, remedy in _UNSUPPORTED.items():
         if kwargs.get(name) is not None:
             raise TopThetaNotImplementedError(name, "none", _brief(kwargs[name]), remedy)
+    _check_sink(module, query, kwargs.get("s_aux"))
     if kwargs.get("is_causal") is False:
         raise TopThetaNotImplementedError("is_causal", "causal attention", "False", "sparsify decoder models only")
     if kwargs.get("output_attentions"):
@@ -185,6 +232,16 @@ def _refuse_unsupported(module: nn.Module, query: Tensor, dropout: float, kwargs
         raise TopThetaValueError(
             "model", "no gradients (Top-Theta is for inference)", "grad mode on", "run it under torch.no_grad()"
         )
+
+
+def _check_sink(module: nn.Module, query: Tensor, sink: object) -> None:
+    if sink is None and not hasattr(module, "sinks"):
+        return
+    if not isinstance(sink, Tensor) or tuple(sink.shape) != (query.shape[1],):
+        raise TopThetaNotImplementedError(
+            "s_aux", f"one attention sink for each of the {query.shape[1]} query heads", _brief(sink),
+            "use a model that hands over its sinks so, such as GPT-OSS",
+        )  # fmt: skip
 
 
 def _brief(value: object) -> str:

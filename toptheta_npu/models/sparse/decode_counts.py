@@ -52,4 +52,4 @@ def _kept_elements(call: AttentionCall, threshold: Tensor, placement: str) -> Te
     visible = valid_keys(call.key.shape[2], counts, starts)
     scale = call.query.shape[3] ** -0.5 if call.scaling is None else call.scaling
     scores = attention_scores(call.query[:, :, 0].float(), call.key.float(), scale).masked_fill(~visible, -torch.inf)
-    return select(scores, score_threshold(threshold, log_sum_exp(scores), placement))
+    return select(scores, score_threshold(threshold, log_sum_exp(scores, call.learnable_sink), placement))

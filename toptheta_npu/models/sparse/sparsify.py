@@ -98,7 +98,7 @@ def sparsify(
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
             in training mode or in another context, or is not the one that was calibrated; or an option is
-            unusable. Within the context: masks with holes, packed sequences, soft-capping, sinks,
+            unusable. Within the context: masks with holes, packed sequences, soft-capping,
             ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:

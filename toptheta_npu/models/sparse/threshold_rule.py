@@ -94,6 +94,7 @@ class ThresholdRule:
             "key_start": call.rows.starts,
             "scale_value": call.scaling,
             "value_mean": call.value_mean() if self._options.vmc else None,
+            "learnable_sink": call.learnable_sink,
             **self._thresholds_and_options(call, call.rows.counts[:, 0]),
         }
         theta, placement = arguments.pop("threshold"), arguments["placement"]
@@ -128,7 +129,8 @@ class ThresholdRule:
         return context_parallel_attention(
             call.query, key, value, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
             key_start=rows.starts, scale_value=call.scaling, interleave=layer.sharding.interleave, group=layer.group,
-            value_sum=cached.value_sum(value, rows) if self._options.vmc else None, **arguments,
+            value_sum=cached.value_sum(value, rows) if self._options.vmc else None, learnable_sink=call.learnable_sink,
+            **arguments,
         )  # fmt: skip
 
     def _prefill(self, call: AttentionCall) -> Tensor:
