@@ -20,7 +20,16 @@ from .incremental import (
 from .partial import Partial, merge_partials
 from .prefill import prefill_attention, prefill_attention_with_stats
 
+#: The registered operators by name.
+IMPLEMENTATIONS = {
+    implementation.__name__: implementation
+    for implementation in (
+        incremental_attention, incremental_attention_with_stats, incremental_attention_partial,
+    )
+}  # fmt: skip
+
 __all__ = [
+    "IMPLEMENTATIONS",
     "Arguments",
     "Compensation",
     "Partial",

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from .. import fallback
 from .._backends import SELECTORS, Selector
 from .._value_checks import check_step_values
 from ..errors import TopThetaBackendError
-from ..fallback.arguments import OPERATORS, Arguments
+from ..fallback import IMPLEMENTATIONS
+from ..fallback.arguments import Arguments
 from .build import ELEMENTS
 
 _Implementation = Callable[[Arguments], Any]
@@ -112,5 +112,5 @@ def _after_checks(implementation: _Implementation) -> _Implementation:
     return run
 
 
-CPU_SELECTOR = CpuSelector({name: _after_checks(getattr(fallback, name)) for name in OPERATORS})
+CPU_SELECTOR = CpuSelector({name: _after_checks(run) for name, run in IMPLEMENTATIONS.items()})
 SELECTORS["cpu"] = CPU_SELECTOR

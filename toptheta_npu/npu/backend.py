@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from .. import fallback
 from .._backends import SELECTORS, Selector
 from ..errors import TopThetaBackendError
+from ..fallback import IMPLEMENTATIONS
 from ..fallback.arguments import SCHEMAS, taking_arguments
 from . import loading
 
@@ -86,5 +86,5 @@ class NpuSelector(Selector):
                     self._cover.impl(name, implementation, "PrivateUse1")
 
 
-NPU_SELECTOR = NpuSelector(SCHEMAS, {name: taking_arguments(name, getattr(fallback, name)) for name in SCHEMAS})
+NPU_SELECTOR = NpuSelector(SCHEMAS, {name: taking_arguments(name, IMPLEMENTATIONS[name]) for name in SCHEMAS})
 SELECTORS["npu"] = NPU_SELECTOR

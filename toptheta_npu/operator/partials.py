@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .. import fallback
 from .._checks import DTYPES, FLOAT32, INTEGERS, check_choice, check_dense, check_modes, check_tensor, shape_text
 from .._value_checks import are_seen, check_float_values, check_threshold_values
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from ..fallback import Compensation
+from ..fallback import Compensation, Partial, partial
 from ..fallback.layout import in_layout, query_heads
 from .checks import LAYOUTS, check_float_tensors, check_threshold
 
@@ -83,8 +82,8 @@ def merge_partials(
         check_threshold_values("threshold", threshold, placement)
         check_float_values(compensation.tensors)
         _check_total(total, torch.stack([part[4] for part in parts]).sum(0))
-    out = fallback.merge_partials(
-        [fallback.Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
+    out = partial.merge_partials(
+        [Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
         threshold.expand(batch, heads), total[:, None], compensation,
     )  # fmt: skip
     return in_layout(out.to(dtype), input_layout)
@@ -113,7 +112,7 @@ def _check_parts(
     check_tensor("parts[0].out", out, like, (None,) * (3 if input_layout == "BSH" else 4), FLOAT32)
     for index, part in enumerate(parts):
         check_tensor(f"parts[{index}].out", part[0], like, out.shape, FLOAT32, ", like parts[0]")
-        for name, tensor in zip(fallback.Partial._fields[1:4], part[1:4], strict=True):
+        for name, tensor in zip(Partial._fields[1:4], part[1:4], strict=True):
             check_tensor(f"parts[{index}].{name}", tensor, like, (batch, heads), FLOAT32, " [B, Hq]")
         check_tensor(f"parts[{index}].kept", part[4], like, (batch, heads), (torch.int32,), " [B, Hq]")
     head_dim = out.shape[-1] // heads if input_layout == "BSH" else out.shape[-1]

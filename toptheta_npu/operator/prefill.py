@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from .. import fallback
 from .._checks import (
     DEVICES,
     DTYPES,
@@ -20,6 +19,7 @@ from .._checks import (
 )
 from .._value_checks import are_seen, check_cache_values, check_float_values, check_threshold_values
 from ..errors import TopThetaTypeError, TopThetaValueError
+from ..fallback import prefill
 from .checks import as_device_tensor, check_lengths
 
 
@@ -101,7 +101,7 @@ def prefill_attention(
         check_threshold_values("threshold_per_row", threshold_per_row, placement)
         check_float_values({"discarded_mass": discarded_mass, "learnable_sink": learnable_sink})
         check_cache_values(key, lengths, starts, None, key.shape[2])
-    return fallback.prefill_attention(
+    return prefill.prefill_attention(
         query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,
         scale_value=None if scale_value is None else float(scale_value), placement=placement, sdc=sdc,
         sdc_gamma=float(sdc_gamma),

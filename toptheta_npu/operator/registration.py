@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import fallback
 from .._checks import NPU, check_device
 from ..cpu.backend import CPU_SELECTOR
+from ..fallback import IMPLEMENTATIONS
 from ..fallback.arguments import SCHEMAS, taking_arguments
 from ..npu.backend import NPU_SELECTOR
 
@@ -71,7 +71,7 @@ def _register() -> torch.library.Library:
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, taking_arguments(name, CPU_SELECTOR.runner(name)), "CPU")
-        library.impl(name, taking_arguments(name, getattr(fallback, name)), "CUDA")
+        library.impl(name, taking_arguments(name, IMPLEMENTATIONS[name]), "CUDA")
         library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
         # for inference only: nothing to record, so autograd need not look at the call
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")

@@ -21,6 +21,7 @@ from ..common import printing
 from ..common.model import Candidate
 from ..common.progress import Bars
 from .options import Options, Plan
+from .texts import MOST_JUDGED, Material
 from .work import shard_file
 
 if TYPE_CHECKING:
@@ -29,10 +30,7 @@ if TYPE_CHECKING:
     from ...calibration.state import Part
     from ...models import LayerStatistics
     from ...thresholds import ThresholdTable
-    from .texts import Material
 
-#: The most windows that k̃/k is measured on.
-MOST_JUDGED = 8
 #: Off by more, k̃/k is worth a warning.
 MOST_OFF = 0.25
 

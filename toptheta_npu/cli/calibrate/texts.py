@@ -25,8 +25,9 @@ from ...texts import (
 )
 from ...texts.overlap import RUN, SHARE
 from .options import Options, Plan
-from .report import MOST_JUDGED
 
+#: The most windows that k̃/k is measured on.
+MOST_JUDGED = 8
 #: Shorter windows are not proposed.
 _SHORTEST = 64
 #: Of more sources than these a table names only a digest.
