@@ -81,7 +81,7 @@ def left_padded(sequences: list[Tensor]) -> dict[str, Tensor]:
 def eager_attention(module, query, key, value, mask, **options):
     """The implementation in the file of the model, which is the only one of transformers that knows sinks."""
     if mask is None:
-        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+        mask = torch.ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool).tril()
     eager = sys.modules[type(module).__module__].eager_attention_forward
     return eager(module, query, key, value, torch.zeros(()).where(mask, -torch.inf), dropout=0.0, **options)
 
