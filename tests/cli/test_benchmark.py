@@ -123,7 +123,7 @@ def test_outputs_are_tried_before_the_work(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
-    for name in ("roofline.png", "results.json"):
+    for name in ("roofline.png", "results.jsonl"):
         (tmp_path / "taken" / name).mkdir(parents=True)
     for module, work in (("timing.measure", "compare"), ("assets", "load_tiny_llama")):
         monkeypatch.setattr(import_module(f"toptheta_npu.{module}"), work, no_measurement)
