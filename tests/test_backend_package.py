@@ -202,6 +202,7 @@ def test_relative_entry_of_the_variable(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 _REMOVED = "bool withStats,\n    "
+_PLACE = 1 + interface.PARAMETERS.index(("bool", "withStats"))
 _KEY_START = ("const aclTensor *key,", "const aclTensor *keyStart,")
 _SWAPPED = ("const aclTensor *keyStartOptional", "const aclTensor *blockTableOptional")
 
@@ -210,14 +211,14 @@ _SWAPPED = ("const aclTensor *keyStartOptional", "const aclTensor *blockTableOpt
     ("text", "reason"),
     [
         ("", "no declaration of aclnnTopThetaIncrementalAttentionGetWorkspaceSize"),
-        (header((_REMOVED, "")), "parameter 22 of aclnnTopThetaIncrementalAttentionGetWorkspaceSize: "
+        (header((_REMOVED, "")), f"parameter {_PLACE} of aclnnTopThetaIncrementalAttentionGetWorkspaceSize: "
          "expected bool withStats, got bool partial"),
         (header(("bool withStats", "int64_t withStats")), "expected bool withStats, got int64_t withStats"),
         (header(_KEY_START), "expected const aclTensor * key, got const aclTensor * keyStart"),
         (header(_SWAPPED), "expected const aclTensor * keyStart, got const aclTensor * blockTableOptional"),
         (header(("aclOpExecutor **executor", "aclOpExecutor **executor, int64_t extra")),
-         "parameter 34 of aclnnTopThetaIncrementalAttentionGetWorkspaceSize: expected no more parameters, "
-         "got int64_t extra"),
+         f"parameter {len(interface.PARAMETERS) + 1} of aclnnTopThetaIncrementalAttentionGetWorkspaceSize: "
+         "expected no more parameters, got int64_t extra"),
     ],
     ids=["undeclared", "removed", "other-type", "other-name", "swapped", "added"],
 )  # fmt: skip
