@@ -29,7 +29,9 @@ print("STARTED", [layer.impl.__class__.__name__ for layer in
 
 def start(environment: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
     """A fresh process that starts an engine: what it prints, and whether it came up."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("TOPTHETA_VLLM_")}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TOPTHETA_VLLM_", "_TOPTHETA_"))
+    }
     arguments = json.dumps({"model": str(TINY_LLAMA), **options})
     return subprocess.run(
         [sys.executable, "-c", START, arguments],
