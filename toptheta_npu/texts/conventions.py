@@ -31,7 +31,7 @@ class Conventions:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Conventions:
-        """Those of a tokenizer.
+        """Find the conventions of a tokenizer.
 
         Example:
             >>> from toptheta_npu.assets import load_tiny_llama
@@ -46,18 +46,18 @@ class Conventions:
         return cls(tokenizer, bos if begins else None, bos if eos is None else eos)
 
     def tokens(self, text: str, ends: bool) -> Tokens:
-        """The tokens of a piece of a document, with the separator where the document ends."""
+        """Tokenise a piece of a document. Append the separator where the document ends."""
         ids: list[int] = list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
         if ends and self.separator is not None:
             ids.append(self.separator)
         return np.array(ids, dtype=np.int32)
 
     def window(self, body: Tokens) -> Tokens:
-        """A sequence: ``body`` behind the first token."""
+        """Make a sequence: ``body`` behind the first token."""
         return body if self.first is None else np.concatenate([np.array([self.first], dtype=np.int32), body])
 
     def body(self, length: int) -> int:
-        """How many tokens of text a sequence of ``length`` holds."""
+        """Count the tokens of text that a sequence of ``length`` holds."""
         return length - (self.first is not None)
 
     def __str__(self) -> str:

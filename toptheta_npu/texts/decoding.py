@@ -22,7 +22,7 @@ _MARKS = (
 
 
 def check_encoding(encoding: str) -> str:
-    """The encoding's own name.
+    """Check that ``encoding`` is one of text. Return its own name.
 
     Raises:
         TopThetaValueError: Python knows no such encoding of text.
@@ -43,7 +43,7 @@ def check_encoding(encoding: str) -> str:
 
 
 def decoded(path: Path, encoding: str, record: Callable[[bytes], None]) -> Iterator[str]:
-    """The text of a file, some at a time; the file is closed in between.
+    """Yield the text of a file, some at a time. The file is closed in between.
 
     Args:
         path: the file.
@@ -83,7 +83,7 @@ def decoded(path: Path, encoding: str, record: Callable[[bytes], None]) -> Itera
 
 
 def read_at(path: Path, offset: int, size: int = CHUNK) -> bytes:
-    """Up to ``size`` bytes of a file from ``offset`` on.
+    """Read up to ``size`` bytes of a file from ``offset`` on.
 
     Raises:
         TopThetaValueError: the file cannot be read.
@@ -98,7 +98,7 @@ def read_at(path: Path, offset: int, size: int = CHUNK) -> bytes:
 
 
 def is_binary(path: Path) -> bool:
-    """Whether the first bytes have a null byte and no byte order mark, as git judges it.
+    """Tell whether the first bytes have a null byte and no byte order mark, as git judges it.
 
     Raises:
         TopThetaValueError: the file cannot be read.

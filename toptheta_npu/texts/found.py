@@ -31,10 +31,10 @@ class Sources:
 
 
 def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "utf-8") -> Sources:
-    """The sources behind ``paths``: text files, files of JSON lines, folders of both, data sets on disk.
+    """Find the sources behind ``paths``: text files, files of JSON lines, folders of both, data sets on disk.
 
-    Names ending in .jsonl or .ndjson are JSON lines, a folder that ``datasets`` saved is a data set, and every other
-    file is plain text. Of folders the hidden files, the empty and the binary ones are left out.
+    Files with names ending in .jsonl or .ndjson are JSON lines. A folder that ``datasets`` saved is a data set. Every
+    other file is plain text. Hidden, empty and binary files of folders are left out.
 
     Args:
         paths: files and folders.
@@ -73,7 +73,7 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
 
 
 def _files_of(path: Path, found: Sources, field: str) -> Iterator[tuple[Path, str]]:
-    """The files of ``path`` and their names for the record; a data set goes to ``found`` at once."""
+    """Yield the files of ``path`` and their names for the record. A data set goes to ``found`` at once."""
     found_there = _status(path)
     if stat.S_ISDIR(found_there.st_mode):
         if os.path.isfile(path / _SPLITS) or all(os.path.isfile(path / name) for name in _SAVED):
@@ -106,7 +106,7 @@ def _name(path: Path) -> str:
 
 
 def _walk(folder: Path, above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """Regular files below ``folder``, by name; links are followed unless they lead back."""
+    """Yield regular files below ``folder``, by name. Follow links unless they lead back."""
     where = _status(folder)
     here = (where.st_dev, where.st_ino)
     if here in above:

@@ -31,9 +31,9 @@ class Overlap(NamedTuple):
 
 
 def overlaps(windows: list[Tensor], others: Iterable[Tensor]) -> list[Overlap]:
-    """The windows that share more than a tenth of their tokens with ``others``, in runs of 32 tokens or more.
+    """Find the windows that share more than a tenth of their tokens with ``others``, in runs of 32 tokens or more.
 
-    Of windows shorter than 64 tokens, runs of half of their length count.
+    In windows shorter than 64 tokens, runs of half of their length count.
 
     Args:
         windows: int64 [n] each.
@@ -61,7 +61,7 @@ def overlaps(windows: list[Tensor], others: Iterable[Tensor]) -> list[Overlap]:
 
 
 def _codes(window: Tensor, size: int) -> NDArray[np.uint64]:
-    """A number for each run of ``size`` tokens: different ones for different runs, but for one in 2**64."""
+    """Compute a number for each run of ``size`` tokens: different ones for different runs, but for one in 2**64."""
     tokens = window.numpy().astype(np.uint64) + np.uint64(1)
     if len(tokens) < size:
         return np.empty(0, dtype=np.uint64)
@@ -73,7 +73,7 @@ def _codes(window: Tensor, size: int) -> NDArray[np.uint64]:
 
 
 def _covered(starts: NDArray[np.bool_], size: int, length: int) -> NDArray[np.bool_]:
-    """Which of ``length`` tokens lie in a run that begins at one of ``starts``."""
+    """Tell which of ``length`` tokens lie in a run that begins at one of ``starts``."""
     edges = np.zeros(length + 1, dtype=np.int64)
     edges[np.flatnonzero(starts)] += 1
     edges[np.flatnonzero(starts) + size] -= 1

@@ -44,7 +44,7 @@ class Windows:
         return self._count
 
     def __getitem__(self, place: int) -> Tensor:
-        """int64 [length]."""
+        """Read a window, int64 [length]."""
         if not 0 <= place < self._count:
             raise IndexError(place)
         size = 4 * self.length
@@ -52,7 +52,7 @@ class Windows:
         return torch.from_numpy(np.frombuffer(self._file.read(size), dtype=np.int32).astype(np.int64))
 
     def append(self, window: Tokens) -> None:
-        """Adds a window, int32 [length].
+        """Add a window, int32 [length].
 
         Raises:
             TopThetaValueError: the temporary file cannot be written.
@@ -68,7 +68,7 @@ class Windows:
         self._count += 1
 
     def digest(self, places: Iterable[int]) -> str:
-        """SHA-256 of the windows at ``places``, in this order."""
+        """Compute the SHA-256 of the windows at ``places``, in this order."""
         digest = hashlib.sha256()
         for place in places:
             digest.update(self[place].numpy().astype("<i4").tobytes())
@@ -88,7 +88,7 @@ class _Packer:
         self.count += len(tokens)
 
     def full(self) -> Iterator[Tokens]:
-        """The full runs, which are then gone."""
+        """Yield the full runs, which are then gone."""
         if self.count < self._size:
             return
         joined = np.concatenate(self._held)
@@ -108,10 +108,10 @@ def collect_windows(
     most: int | None,
     progress: Callable[[int], None] | None = None,
 ) -> Windows:
-    """Windows of ``length`` tokens from the documents of ``sources``.
+    """Collect windows of ``length`` tokens from the documents of ``sources``.
 
-    The documents of a source are joined and cut. With ``most`` the windows are dealt: the first of every source, then
-    the second of every source and so on, with the ends of sources joined, so that a few windows of many files still
+    The documents of a source are joined and cut. The ends of sources are joined, too. With ``most`` the windows are
+    dealt: the first of every source, then the second of every source and so on. So a few windows of many files still
     differ. Nothing is drawn at random: the same files give the same windows. A document is tokenised in pieces of about
     128 Ki characters, and none beyond those that the windows need.
 
@@ -147,7 +147,7 @@ def collect_windows(
 
 
 def held_out_count(windows: int) -> int:
-    """How many windows to keep back beside or among ``windows``: one in ten, at least one and at most 16.
+    """Choose how many windows to keep back beside or among ``windows``: one in ten, at least one and at most 16.
 
     Example:
         >>> held_out_count(64), held_out_count(3), held_out_count(1000)
@@ -157,7 +157,7 @@ def held_out_count(windows: int) -> int:
 
 
 def held_out_places(windows: int, count: int) -> list[int]:
-    """Which ``count`` of the windows to keep back: evenly spread.
+    """Choose which ``count`` of the windows to keep back: evenly spread.
 
     Example:
         >>> held_out_places(30, 3)
@@ -167,7 +167,7 @@ def held_out_places(windows: int, count: int) -> list[int]:
 
 
 def _stream(source: Source, conventions: Conventions, rests: _Packer) -> Iterator[Tokens]:
-    """Full runs of one source; what its end leaves joins those of the others, which may fill runs too."""
+    """Yield full runs of one source. What its end leaves joins those of the others, which may fill runs too."""
     packer = _Packer(rests._size)
     for piece in source.pieces():
         packer.add(conventions.tokens(piece.text, piece.ends))
@@ -182,7 +182,7 @@ def _one_after_the_other(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens
 
 
 def _dealt(streams: Iterable[Iterator[Tokens]]) -> Iterator[Tokens]:
-    """One of every stream in turn; no stream is begun before its first turn."""
+    """Yield one of every stream in turn. No stream is begun before its first turn."""
     current = streams
     while current:
         going_on = []

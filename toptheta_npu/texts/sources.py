@@ -42,10 +42,10 @@ class Source(Protocol):
     name: str
 
     def pieces(self) -> Iterator[Piece]:
-        """Its documents, one after the other. To be read once."""
+        """Yield the pieces of its documents, one after the other. They can be read once."""
 
     def used(self) -> str:
-        """How much was read so far, and its digest."""
+        """Tell how much was read so far, and its digest."""
 
 
 class _Digest:
@@ -79,12 +79,12 @@ class StoredText:
         self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
-        """The document."""
+        """Yield the document in pieces."""
         self._digest.add(self._text.encode(errors="replace"))
         yield from cut(iter([self._text]))
 
     def used(self) -> str:
-        """How much was read so far, and its digest."""
+        """Tell how much was read so far, and its digest."""
         return str(self._digest)
 
 
@@ -107,11 +107,11 @@ class PlainText:
         self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
-        """The document."""
+        """Yield the document in pieces."""
         yield from cut(decoded(self.path, self._encoding, self._digest.add))
 
     def used(self) -> str:
-        """How much was read so far, and its digest."""
+        """Tell how much was read so far, and its digest."""
         return str(self._digest)
 
 
@@ -135,13 +135,13 @@ class JsonLines:
         self._digest = _Digest("bytes")
 
     def pieces(self) -> Iterator[Piece]:
-        """The documents; lines without anything are left out."""
+        """Yield the documents in pieces. Leave out lines without anything."""
         for number, line in enumerate(self._lines(), start=1):
             if line.strip():
                 yield from cut(iter([self._text_of(f"{self.path}:{number}", line)]))
 
     def used(self) -> str:
-        """How much was read so far, and its digest."""
+        """Tell how much was read so far, and its digest."""
         return str(self._digest)
 
     def _lines(self) -> Iterator[str]:
@@ -195,7 +195,7 @@ class DatasetRows:
         self._rows = _load(path, field)
 
     def pieces(self) -> Iterator[Piece]:
-        """The documents."""
+        """Yield the documents in pieces."""
         for start in range(0, len(self._rows), _ROWS):
             texts = self._rows[start : start + _ROWS][self._field]
             for row, text in enumerate(texts, start=start):
@@ -204,17 +204,17 @@ class DatasetRows:
                 yield from cut(iter([text]))
 
     def used(self) -> str:
-        """How much was read so far, and its digest."""
+        """Tell how much was read so far, and its digest."""
         return str(self._digest)
 
 
 def was_read(source: Source) -> bool:
-    """Whether anything of it was read so far."""
+    """Tell whether anything of ``source`` was read so far."""
     return not source.used().startswith("first 0 ")
 
 
 def read_before(sources: Iterable[Source], records: Iterable[str]) -> list[str]:
-    """Names of the files in ``sources`` that begin with what somebody has read.
+    """Name the files in ``sources`` that begin with what somebody has read.
 
     Args:
         sources: to look at.
@@ -229,7 +229,7 @@ def read_before(sources: Iterable[Source], records: Iterable[str]) -> list[str]:
 
 
 def _begins_with_one(path: Path, beginnings: Iterable[tuple[int, str]]) -> bool:
-    """Whether the first bytes of a file, as many as are named, have the digest that is named; fewest bytes first."""
+    """Tell whether the first bytes of a file, as many as are named, have the digest named. Fewest bytes come first."""
     digest, read = hashlib.sha256(), 0
     for size, wanted in beginnings:
         while read < size and (content := read_at(path, read, min(CHUNK, size - read))):
@@ -262,7 +262,7 @@ def _load(path: Path, field: str) -> Any:
 
 
 def checked_text(where: str, field: str, entry: dict[str, Any]) -> str:
-    """The text in ``field`` of ``entry``.
+    """Return the text in ``field`` of ``entry``.
 
     Raises:
         TopThetaTypeError: it is not text.
@@ -283,7 +283,7 @@ def checked_text(where: str, field: str, entry: dict[str, Any]) -> str:
 
 
 def cut(texts: Iterator[str]) -> Iterator[Piece]:
-    """One document in pieces of about ``PIECE`` characters, cut after a line or, where it is too long, before a space.
+    """Cut a document into pieces of about ``PIECE`` characters, after a line or, where it is too long, before a space.
 
     A document without anything but white space has none.
     """

@@ -20,10 +20,10 @@ class ContextParallelCache(Cache):
     """A cache for ``generate`` within `sparsify`, of which each rank of a process group keeps a share of K and V.
 
     Every rank runs the whole model with the same input, and in each decode step and layer reads the keys of its own
-    share alone: see `context_parallel_attention`. So the tokens are those of one process; where they are drawn, all
-    ranks need the same seed. A prompt is one call, in which each rank has all of its keys; then come single tokens.
-    Beam search works, ``crop`` does not, and neither do statistics nor drift control. Layers with a sliding window
-    are kept whole in every rank.
+    share alone: see `context_parallel_attention`. So the tokens are those of one process. Where they are drawn, all
+    ranks need the same seed. A prompt is one call, in which each rank has all of its keys. Then come single tokens.
+    Beam search works. ``crop``, statistics and drift control do not. Layers with a sliding window are kept whole in
+    every rank.
 
     Args:
         config: of the model.
@@ -60,7 +60,7 @@ class ContextParallelCache(Cache):
 
 
 class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """One layer: ``keys`` and ``values`` are this rank's share, the length is that of the whole sequence.
+    """One layer: ``keys`` and ``values`` are this rank's share. The length is that of the whole sequence.
 
     Attributes:
         sharding, group: which keys lie here, and with whom.
@@ -77,11 +77,11 @@ class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return cast(Tensor, self.keys), cast(Tensor, self.values)
 
     def get_seq_length(self) -> int:
-        """Tokens of the whole sequence."""
+        """Count the tokens of the whole sequence."""
         return self._length
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keeps what belongs here; returns K and V of a prompt, and tensors without content for a step after it."""
+        """Keep what belongs here. Return K and V of a prompt, and tensors without content for a step after it."""
         first, new = self._length, key_states.shape[2]
         if first and new > 1:
             raise TopThetaNotImplementedError(
@@ -105,7 +105,7 @@ class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return _Spread.like(key_states, self._length), _Spread.like(value_states, self._length)
 
     def local_rows(self, rows: Rows) -> Rows:
-        """Where the valid ones among this rank's keys lie, for the rows of a decode step."""
+        """Find where the valid ones among this rank's keys lie, for the rows of a decode step."""
         held = self.share[0].shape[2]
         if rows.lengths is None:
             host = torch.full((len(rows.counts),), held)
@@ -116,12 +116,12 @@ class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return Rows(held, lengths[:, None], lengths, first, None)
 
     def reset(self) -> None:
-        """Forgets all tokens."""
+        """Forget all tokens."""
         self.keys = self.values = None
         self.is_initialized, self._length = False, 0
 
     def crop(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused."""
+        """Refuse to drop tokens."""
         raise TopThetaNotImplementedError(
             "past_key_values", "a cache that is never cropped, as a ContextParallelCache", "crop()",
             "decode without assistance",

@@ -50,7 +50,7 @@ class ForwardRows:
         return self._longest
 
     def of(self, layer: int, query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
-        """The rows of this call of ``layer``; ``seen`` is the number of tokens in the cache, None without one."""
+        """Find the rows of this call of ``layer``. ``seen`` is the number of tokens in the cache, None without one."""
         current: _Pass | None = getattr(self._threads, "current", None)
         shape = (query.shape[0], query.shape[2], key.shape[2], query.device)
         # a layer never runs twice in a pass, so a smaller index is a new pass
@@ -62,7 +62,7 @@ class ForwardRows:
         return current.rows
 
     def note_longest(self) -> None:
-        """Notes, once per pass, how long the rows are that a threshold rule goes over in this thread's pass."""
+        """Note once per pass how long the rows are that a threshold rule goes over in this thread's pass."""
         current: _Pass = self._threads.current
         if current.noted:
             return
@@ -74,7 +74,7 @@ class ForwardRows:
                 self._note(current.rows)
 
     def note_dense(self, tokens: int, drafted: bool) -> None:
-        """Notes that ``tokens`` of this thread's pass came several at a time on a filled cache and are dense.
+        """Note that ``tokens`` of this thread's pass came several at a time on a filled cache and are dense.
 
         Args:
             tokens: rows long enough for thresholds in a layer; layers may differ, and the most count.
@@ -106,13 +106,13 @@ class _Pass:
     dense: int = 0
 
     def has(self, mask: Tensor | None, shape: tuple[object, ...]) -> bool:
-        """Whether a call with this mask and these shapes belongs to it."""
+        """Tell whether a call with this mask and these shapes belongs to this pass."""
         same_mask = mask is None if self.mask is None else self.mask() is mask
         return same_mask and shape == self.shape
 
 
 def decode_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
-    """The rows of a step with one token per sequence."""
+    """Find the rows of a step with one token per sequence."""
     batch, capacity = query.shape[0], key.shape[2]
     if mask is None and not isinstance(seen, Tensor):
         host = torch.full((batch,), capacity)
@@ -130,7 +130,7 @@ def decode_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Ten
 
 
 def prefill_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Tensor | None) -> Rows:
-    """The rows of a prompt, or of a chunk of one whose past is in the cache."""
+    """Find the rows of a prompt, or of a chunk of one whose past is in the cache."""
     batch, rows, capacity = query.shape[0], query.shape[2], key.shape[2]
     span = capacity if seen is None else int(seen)
     position = torch.arange(span - rows, span, device=query.device)
@@ -151,7 +151,7 @@ def prefill_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Te
 
 
 def _checked(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """The mask as bool [B, Q, S]."""
+    """Check the mask. Return it as bool [B, Q, S]."""
     want = (query.shape[0], 1, query.shape[2], key.shape[2])
     if mask.dtype != torch.bool or tuple(mask.shape) != want:
         _refuse(
@@ -179,7 +179,7 @@ def _check_pattern(visible: Tensor, expected: Tensor) -> None:
 
 
 def _padded_before_the_newest(visible: Tensor) -> bool:
-    """Whether a sequence has a gap right before the new tokens, in a mask [B, Q, S]."""
+    """Tell whether a sequence has a gap right before the new tokens, in a mask [B, Q, S]."""
     valid = visible.any(1)
     first_new = valid.shape[1] - valid.flip(-1).int().argmax(-1) - visible.shape[1]
     column = torch.arange(valid.shape[1], device=valid.device)

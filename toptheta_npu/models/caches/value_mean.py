@@ -36,7 +36,7 @@ class CacheState:
         self._owner = owner
 
     def is_about(self, values: Tensor | None, owner: object) -> bool:
-        """Whether this is about that very tensor, untouched since, and was kept up by the same context."""
+        """Tell whether this is about that very tensor, untouched since, and was kept up by the same context."""
         if self._owner is not owner or values is None or self._values() is not values:
             return False
         return torch.compiler.is_compiling() or self._version == _version(values)
@@ -65,7 +65,7 @@ class RunningMean(CacheState):
 
 
 def _version(values: Tensor) -> int | None:
-    """Counts what was written into a tensor; None where nobody counts: in inference mode and in a compiled step."""
+    """Count what was written into a tensor. None where nobody counts: in inference mode and in a compiled step."""
     return None if torch.compiler.is_compiling() or values.is_inference() else values._version
 
 
@@ -104,7 +104,7 @@ class CachedLayer:
         return bool(getattr(self._cache, "offloading", False))
 
     def check_holds(self, value: Tensor) -> None:
-        """Raises TopThetaNotImplementedError unless the layer, just extended, keeps the rows of ``value``.
+        """Raise TopThetaNotImplementedError unless the layer, just extended, keeps the rows of ``value``.
 
         Quantised layers do not, nor do those that hand out a choice of their rows.
         """
@@ -121,15 +121,15 @@ class CachedLayer:
         )  # fmt: skip
 
     def known(self, name: str) -> Any:
-        """The state of that name if it is about the rows that were there before the call, else None."""
+        """Return the state of that name if it is about the rows that were there before the call, else None."""
         return self._known.get(name)
 
     def keep(self, name: str, state: CacheState) -> None:
-        """Puts a state that is about the rows of this call, too, on the layer."""
+        """Put a state on the layer that is about the rows of this call, too."""
         setattr(self.layer, name, state)
 
     def several_came(self) -> None:
-        """Remembers until the next call that several tokens came at once, and how long the layer is now."""
+        """Remember until the next call that several tokens came at once, and how long the layer is now."""
         setattr(self.layer, SEVERAL, int(self.seen))
 
     def _dropped(self) -> int | None:
@@ -142,16 +142,16 @@ class CachedLayer:
         return max(0, length - int(self.seen))
 
     def forget(self) -> None:
-        """Drops the mean: several rows came at once, and the next decode step sums them up."""
+        """Drop the mean. Several rows came at once, and the next decode step sums them up."""
         if getattr(self.layer, STATE, None) is not None:
             delattr(self.layer, STATE)
 
     def value_mean(self, value: Tensor, rows: Rows) -> Tensor:
-        """The mean of the valid rows of ``value`` [B, Hkv, S, D], the new one included: float32 [B, Hkv, D]."""
+        """Compute the mean of the valid rows of ``value`` [B, Hkv, S, D], the new one included: float32 [B, Hkv, D]."""
         return _mean(self.value_sum(value, rows), rows)
 
     def value_sum(self, value: Tensor, rows: Rows) -> Tensor:
-        """The sum of those rows, with that of the last step and the newest row alone where nothing else changed."""
+        """Sum those rows. Add only the newest row to the sum of the last step where nothing else changed."""
         count = rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
         known: RunningMean | None = self.known(STATE)
         if known is None:
@@ -174,7 +174,7 @@ class CachedLayer:
 
 
 def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """The cache among the arguments of an attention module: most name it alike, some otherwise or not at all."""
+    """Find the cache among the arguments of an attention module. Most name it alike, some otherwise or not at all."""
     cache = kwargs.get("past_key_values")
     if cache is not None:
         return cache
@@ -182,7 +182,7 @@ def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
 
 
 def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | None:
-    """The layer of ``cache`` that an attention module is about to extend; None without a cache.
+    """Look at the layer of ``cache`` that an attention module is about to extend. Return None without a cache.
 
     Raises:
         TopThetaTypeError: not a transformers Cache.
@@ -203,12 +203,12 @@ def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | Non
 
 
 def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
-    """The mean of the valid V rows where there is no cache to keep a state on: float32 [B, Hkv, D]."""
+    """Compute the mean of the valid V rows where there is no cache to keep a state on: float32 [B, Hkv, D]."""
     return _mean(sum_values(value, rows), rows)
 
 
 def sum_values(value: Tensor, rows: Rows) -> Tensor:
-    """The sum of the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]."""
+    """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]."""
     if value.shape[2] > _BLOCK_ROWS and are_seen(value):
         return _sum_in_blocks(value, rows)
     if rows.lengths is None:
@@ -220,7 +220,7 @@ def sum_values(value: Tensor, rows: Rows) -> Tensor:
 
 
 def _sum_in_blocks(value: Tensor, rows: Rows) -> Tensor:
-    """The same on a CPU, where sums of half-precision numbers and of masked copies take several times as long."""
+    """Do the same on a CPU, where sums of half-precision numbers and of masked copies take several times as long."""
     batch, heads, _, head_dim = value.shape
     starts = [0] * batch if rows.starts is None else rows.starts.tolist()
     lengths = [rows.span] * batch if rows.lengths is None else rows.lengths.tolist()

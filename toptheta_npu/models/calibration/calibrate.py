@@ -46,11 +46,11 @@ def calibrate(
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 16,
 ) -> ThresholdTable:
-    """Thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
+    """Compute thresholds that keep about ``k`` elements per attention row of ``model`` (paper, Algorithm 1).
 
-    Every sequence goes through the model once; the scores of its rows are looked at layer by layer and
+    Every sequence goes through the model once. The scores of its rows are looked at layer by layer and
     forgotten, so memory does not grow with the number of sequences. Layers with a sliding window are
-    dense, here and in `sparsify`: they get no thresholds.
+    dense, here and in `sparsify`. They get no thresholds.
 
     Args:
         model: a decoder-only model in evaluation mode.
@@ -121,10 +121,10 @@ def calibrate_discarded_mass(
     longest: int | None = None,
     progress: Progress | None = None,
 ) -> ThresholdTable:
-    """``table`` with the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
+    """Extend a copy of ``table`` by the exponential mass that its thresholds typically discard, for ``sdc="offline"``.
 
-    A second pass over the calibration sequences. With a single k, layers pass on the thresholded output,
-    with several the dense one.
+    This is a second pass over the calibration sequences. With a single k, layers pass on the thresholded output.
+    With several, they pass on the dense one.
 
     Args:
         model, sequences, row_fraction, vmc, seed, decode_tokens, longest, progress: as in `calibrate`.

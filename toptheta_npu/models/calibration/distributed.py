@@ -27,11 +27,11 @@ def calibrate_distributed(
     group: dist.ProcessGroup | None = None,
     **options: Any,
 ) -> ThresholdTable:
-    """`calibrate` in all ranks of a process group at once: rank r of w runs sequences r, r + w, ...
+    """Run `calibrate` in all ranks of a process group at once: rank r of w runs sequences r, r + w, ...
 
     Every rank has the whole model and returns the same table. With the estimator "pooled" it is that of `calibrate`
-    with as many threads, byte for byte; with "algorithm1" up to rounding. If a rank fails, the others raise an error
-    that names it as soon as they have run ``checkpoint_every`` more sequences.
+    with as many threads, byte for byte. With "algorithm1" it is that up to rounding. If a rank fails, the others
+    raise an error that names it as soon as they have run ``checkpoint_every`` more sequences.
 
     Args:
         model: as in `calibrate`; the same in all ranks, each on its own device.
@@ -83,7 +83,7 @@ def _go_on(ranks: Ranks) -> None:
 
 
 def _check_same(ranks: Ranks, job: CalibrationJob, checkpoint_every: int) -> None:
-    """Raises TopThetaValueError, in all ranks, where one was given something else than the first."""
+    """Raise TopThetaValueError, in all ranks, where one was given something else than the first."""
     mine = {**job.state.described(), "fingerprint": job.state.fingerprint, "sequences": job.digest_of_texts()}
     first, *others = (message.about for message in ranks.meet(Message(about=mine)))
     for rank, about in enumerate(others, start=1):
@@ -95,7 +95,7 @@ def _check_same(ranks: Ranks, job: CalibrationJob, checkpoint_every: int) -> Non
 
 
 def _merged(ranks: Ranks, state: CalibrationState) -> ThresholdTable:
-    """The same table in every rank: each state goes round, and all add them up in the order of the ranks."""
+    """Make the same table in every rank. Each state goes round, and all add them up in the order of the ranks."""
     merger, error = PartMerger(), None
     content = state.to_bytes()
     for rank in range(ranks.count):

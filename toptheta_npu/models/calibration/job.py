@@ -35,7 +35,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationOptions:
-    """What `calibrate` can be told; its docstring says what each means."""
+    """What `calibrate` can be told. Its docstring says what each means."""
 
     k: int | Sequence[int] = 128
     placement: Placement = "pre_softmax"
@@ -54,7 +54,7 @@ class CalibrationOptions:
     provenance: Mapping[str, str] | None = None
 
     def checked_k(self) -> list[int]:
-        """The k asked for; they and all other options are checked as far as that needs no model.
+        """Check all options as far as that needs no model. Return the k asked for.
 
         Raises:
             TopThetaTypeError, TopThetaValueError: an option is unusable.
@@ -66,7 +66,7 @@ class CalibrationOptions:
         return targets
 
     def attend_of(self, calibrator: Calibrator) -> Callable[[int], Attend | TopK]:
-        """What each layer passes on while it is calibrated."""
+        """Choose what each layer passes on while it is calibrated."""
 
         def attend_of(layer: int) -> Attend | TopK:
             if not self.top_k_at_calibration:
@@ -131,11 +131,11 @@ class CalibrationJob:
         )  # fmt: skip
 
     def digest_of_texts(self) -> str | None:
-        """Of all sequences; None where they can be read only once."""
+        """Compute the digest of all sequences. Return None where they can be read only once."""
         return self._texts.digest()
 
     def run(self, meanwhile: Callable[[], None] | None = None) -> CalibrationState:
-        """Runs what is left of the part; ``meanwhile`` is called as often as the state is kept.
+        """Run what is left of the part. Call ``meanwhile`` as often as the state is kept.
 
         Raises:
             TopThetaValueError: the sequences are not those of the state, or it cannot be written.
@@ -211,7 +211,7 @@ class _PartOfTexts(CalibrationTexts):
         self.whole = WholeSet(digest.hexdigest(), total)
 
     def digest(self) -> str | None:
-        """Of all sequences, as in ``whole``; None where they can be read only once."""
+        """Compute the digest of all sequences, as in ``whole``. Return None where they can be read only once."""
         if not can_be_read_twice(self._batches):
             return None
         digest = hashlib.sha256()
@@ -221,7 +221,7 @@ class _PartOfTexts(CalibrationTexts):
 
 
 def _resumed(path: Path, fresh: CalibrationState) -> CalibrationState:
-    """The state in ``path``, checked against ``fresh``; that itself where there is no file yet."""
+    """Load the state in ``path`` and check it against ``fresh``. Return ``fresh`` itself where there is no file yet."""
     check_writable(path)
     if not os.path.lexists(path):
         return fresh
@@ -241,7 +241,7 @@ def _run_of(options: CalibrationOptions) -> dict[str, str]:
 
 
 def check_options(progress: object, provenance: object, **switches: object) -> None:
-    """Raises TopThetaTypeError for an option of the wrong type."""
+    """Raise TopThetaTypeError for an option of the wrong type."""
     check_switches(**switches)
     if progress is not None and not callable(progress):
         raise TopThetaTypeError("progress", "a function of the sequences done", shown(progress))

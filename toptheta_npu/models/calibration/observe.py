@@ -33,13 +33,13 @@ class Watch(Protocol):
         ranked: Tensor | None = None,
         learnable_sink: Tensor | None = None,
     ) -> Any:
-        """What rows of a layer say: scores [Hq, rows, S], lengths [rows], and their (k+1)-th largest, if known.
+        """Look at rows of a layer: scores [Hq, rows, S], lengths [rows], and their (k+1)-th largest, if known.
 
         ``learnable_sink`` [Hq] is one more logit of every row.
         """
 
     def add(self, seen: Any) -> None:
-        """Adds it to what is known."""
+        """Add what a look has seen to what is known."""
 
 
 def observe_model(
@@ -50,7 +50,7 @@ def observe_model(
     attend_of: Callable[[int], Attend | TopK],
     progress: Callable[[int], None] | None,
 ) -> None:
-    """Runs every text through the model and shows ``watch`` the scores of its chosen rows, layer by layer.
+    """Run every text through the model and show ``watch`` the scores of its chosen rows, layer by layer.
 
     What is added comes in the order of the rows, whatever the number of threads.
     """
@@ -78,7 +78,7 @@ class _Chosen:
     rows: Tensor
 
     def within(self, sequence: SequenceRows) -> Tensor:
-        """Those of one call, counted from its first row."""
+        """Choose those of one call, counted from its first row."""
         past, span = sequence.past, sequence.key.shape[1]
         rows = self.rows[(self.rows >= past) & (self.rows < span)]
         return rows.to(sequence.query.device) - past
@@ -144,7 +144,7 @@ class _TopKRule:
 
 @contextmanager
 def _naming_layer(layer: int) -> Iterator[None]:
-    """Scores that are no numbers are an error of the model, which has layers and knows nothing of values and rows."""
+    """Name the layer where scores are no numbers. The model has layers, and knows nothing of values and rows."""
     try:
         yield
     except TopThetaValueError as error:

@@ -58,7 +58,7 @@ class Ranks:
         self._over = False
 
     def meet(self, message: Message) -> list[Message]:
-        """The messages of all ranks, in their order.
+        """Exchange messages with all ranks. Return them in the order of the ranks.
 
         Raises:
             TopThetaValueError: another rank failed, or is gone; the message names it.
@@ -83,14 +83,14 @@ class Ranks:
         return answers
 
     def fail(self, error: Exception) -> None:
-        """Tells the others why this rank gives up; nothing where they know, or one of them gave up before."""
+        """Tell the others why this rank gives up. Do nothing where they know, or one of them gave up before."""
         try:
             self.meet(Message(error=shortened(f"{type(error).__name__}: {error}")))
         except TopThetaError:
             return
 
     def from_rank(self, rank: int, content: bytes | None) -> bytes:
-        """What ``rank`` holds as ``content``, in every rank.
+        """Broadcast what ``rank`` holds as ``content``. Return it in every rank.
 
         Raises:
             TopThetaValueError: a rank is gone.
@@ -128,6 +128,6 @@ class Ranks:
 
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:
-    """Where the group wants its tensors: the CPU if it takes them, else this process's device of the other kind."""
+    """Find where the group wants tensors: the CPU if it takes them, else this process's device of the other kind."""
     kinds = [each.split(":")[0] for each in str(dist.get_backend_config(group)).split(",")]
     return torch.device("cpu" if "cpu" in kinds else kinds[0])

@@ -41,7 +41,7 @@ class BlockThreads:
     """As many threads as PyTorch has, each with blocks of its own and one core per operator.
 
     So whole blocks run side by side, and what comes of a block does not depend on the number of threads. That number
-    belongs to the process: of several in it, one at a time works on its blocks.
+    belongs to the process. Of several `BlockThreads` in it, one at a time works on its blocks.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class BlockThreads:
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, work: Callable[[Item], Found], blocks: list[Item], device: torch.device) -> list[Found]:
-        """``work`` of every block, in their order. Other devices than a CPU compute one after the other."""
+        """Run ``work`` on every block; results are in their order. Other devices than a CPU run one block at a time."""
         # threads of the pool know nothing of the caller's autocast
         with torch.autocast(device.type, enabled=False):
             if device.type != "cpu":
@@ -89,7 +89,7 @@ class BlockThreads:
 
 
 def _threads_of_new_threads() -> int:
-    """PyTorch's number of threads. One that began while blocks were worked on has a number of its own, 1."""
+    """Ask a new thread for PyTorch's number of threads. One that began while blocks were worked on has its own, 1."""
     with ThreadPoolExecutor(1) as new:
         return new.submit(torch.get_num_threads).result()
 
@@ -116,16 +116,16 @@ class SequenceRows:
         self.value_mean = self.value.cumsum(1) / count[:, None] if vmc else None
 
     def blocks(self, rows: Tensor) -> list[Tensor]:
-        """``rows``, ascending, in parts whose scores take a few MiB each."""
+        """Split ``rows``, ascending, into parts whose scores take a few MiB each."""
         size = max(1, _SCORES_PER_BLOCK // (len(self.query) * self.key.shape[1]))
         return list(rows.split(size)) if len(rows) else []
 
     def lengths(self, rows: Tensor) -> Tensor:
-        """Visible keys of each row."""
+        """Count the visible keys of each row."""
         return self.past + 1 + rows
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Scores of ascending rows: float32 [Hq, rows, S], S being the length of the last, -inf where hidden."""
+        """Compute scores of ascending rows: float32 [Hq, rows, S], -inf where hidden. S is the last length."""
         lengths = self.lengths(rows)
         shortest, span = int(lengths[0]), int(lengths[-1])
         query: Tensor = take_rows(self.query, rows).unflatten(0, (len(self.key), -1)).flatten(1, 2)
@@ -136,7 +136,7 @@ class SequenceRows:
         return scores
 
     def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:
-        """[Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`; ``keep`` is overwritten."""
+        """Compute [Hq, rows, D] from what is kept, as `fallback.prefill.select_and_attend`. Overwrite ``keep``."""
         maximum = scores.amax(-1, keepdim=True)
         exponentials = (scores - maximum).exp_()
         weights = keep.mul_(exponentials)
@@ -150,7 +150,7 @@ class SequenceRows:
 
 
 def keep_largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor | None]:
-    """The k largest of every row, and on a CPU the (k+1)-th largest.
+    """Find the k largest of every row, and on a CPU the (k+1)-th largest.
 
     Args:
         scores: float32 [Hq, rows, S].

@@ -22,9 +22,9 @@ def calibrate_shard(
     checkpoint_every: int = 16,
     **options: Any,
 ) -> None:
-    """Runs sequences ``index``, ``index + count``, ... of a calibration and keeps what they give in a file.
+    """Run sequences ``index``, ``index + count``, ... of a calibration and keep what they give in a file.
 
-    Each of ``count`` processes runs one shard, on any machine and in any order; `merge_shards` then makes the table.
+    Each of ``count`` processes runs one shard, on any machine and in any order. `merge_shards` then makes the table.
     All of them are given all sequences, which every process reads and checks.
 
     Args:

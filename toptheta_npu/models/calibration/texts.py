@@ -18,7 +18,7 @@ Sequences = Iterable[Any] | Mapping[str, Any]
 
 
 class CalibrationTexts:
-    """The sequences of a calibration, checked one by one; a list or tensor of them at once, beforehand.
+    """The sequences of a calibration, checked one by one. A list or tensor of them is checked at once, beforehand.
 
     Attributes:
         longest_row: keys of the longest row there will be.
@@ -62,7 +62,7 @@ class CalibrationTexts:
             )
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Tokens [1, n] of one sequence after the other."""
+        """Yield tokens [1, n] of one sequence after the other."""
         for tokens in self._checked():
             yield tokens[None]
             self.done += 1

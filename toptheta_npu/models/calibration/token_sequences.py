@@ -16,7 +16,7 @@ _TOKENISE = "tokenise it: tokenizer(text, return_tensors='pt')"
 
 
 def batches_of(sequences: Any) -> Iterable[Any]:
-    """The batches of ``sequences``; a tokenizer's output and a single sequence are one batch.
+    """Split ``sequences`` into batches. A tokenizer's output and a single sequence are one batch.
 
     Raises:
         TopThetaTypeError: text, or nothing to iterate over.
@@ -32,7 +32,7 @@ def batches_of(sequences: Any) -> Iterable[Any]:
 
 
 def can_be_read_twice(sequences: object) -> bool:
-    """Whether ``sequences`` ends and starts anew: a list, tensor or data set, but not a generator or stream."""
+    """Tell whether ``sequences`` ends and starts anew: a list, tensor or data set, but not a generator or stream."""
     if not isinstance(sequences, Sized):
         return False
     try:
@@ -43,7 +43,7 @@ def can_be_read_twice(sequences: object) -> bool:
 
 
 def sequences_of(name: str, batch: Any) -> Iterator[tuple[str, Tensor]]:
-    """Name and tokens, int64 [n], of every sequence of ``batch``; padding, as its attention mask tells, is left out.
+    """Yield name and tokens, int64 [n], of every sequence of ``batch``. Leave out padding, as its attention mask tells.
 
     Raises:
         TopThetaTypeError: not tokens.
@@ -116,7 +116,7 @@ def _from_ids(name: str, ids: Any) -> Tensor:
 
 
 def _visible(name: str, mask: Tensor) -> slice:
-    """Where the ones of ``mask`` [n] lie: one run of them."""
+    """Find where the ones of ``mask`` [n] lie: one run of them."""
     places = mask.nonzero().flatten().tolist()
     ones = bool(((mask == 0) | (mask == 1)).all())
     if not ones or not places or places[-1] - places[0] + 1 != len(places):

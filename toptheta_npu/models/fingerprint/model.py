@@ -23,12 +23,12 @@ _SCALING = ("attention_multiplier", "query_pre_attn_scalar", "scale_attn_weights
 
 
 def model_fingerprint(model: PreTrainedModel) -> str:
-    """A short text that is the same for the same model and differs between models.
+    """Compute a short text that is the same for the same model and differs between models.
 
     It has one digest each for what thresholds depend on: the geometry, the rotary parameters, and rows of the
     query and key weights of every layer. Device and dtype do not matter: a bfloat16 or float16 checkpoint gives
-    the same text in float32, bfloat16 and float16. Of weights on the meta device, as accelerate leaves them, the
-    rows are read from the folder that the model was loaded from.
+    the same text in float32, bfloat16 and float16. The rows of weights on the meta device, as accelerate leaves
+    them, are read from the folder that the model was loaded from.
 
     Raises:
         TopThetaNotImplementedError: not one causal attention module with weights of its own per layer.
@@ -48,9 +48,9 @@ def model_fingerprint(model: PreTrainedModel) -> str:
 
 
 def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
-    """The :func:`model_fingerprint` of the model in a folder, without building it.
+    """Compute the :func:`model_fingerprint` of the model in a folder without building it.
 
-    For models that are not in memory as transformers builds them: serving engines fuse and shard the weights.
+    It is for models that are not in memory as transformers builds them: serving engines fuse and shard the weights.
 
     Args:
         folder: with a ``config.json`` and the weights in one or more ``*.safetensors``, as ``save_pretrained``
@@ -96,7 +96,7 @@ def check_table(model: PreTrainedModel, thresholds: ThresholdTable) -> None:
 
 
 def check_fingerprint(model: PreTrainedModel, table: ThresholdTable) -> None:
-    """Raises TopThetaValueError, which says what differs, unless ``table`` was calibrated for ``model``."""
+    """Raise TopThetaValueError, which says what differs, unless ``table`` was calibrated for ``model``."""
     own = model_fingerprint(model)
     different = differences(own, table.fingerprint)
     if not different:
@@ -127,7 +127,7 @@ def _digest(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """``value`` without what a round trip through a file changes: 1 and 1.0, tuples and lists, None and nothing."""
+    """Remove from ``value`` what a round trip through a file changes: 1 and 1.0, tuples and lists, None and nothing."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if each is not None}
     if isinstance(value, (list, tuple)):

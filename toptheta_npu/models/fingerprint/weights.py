@@ -44,17 +44,17 @@ class Weights(Protocol):
     """The tensors of a model by their names in its state dict."""
 
     def names(self) -> Iterable[str]:
-        """All names."""
+        """List all names."""
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The whole tensor's."""
+        """Return the shape of the whole tensor."""
 
     def rows(self, name: str, indices: list[int]) -> Tensor:
-        """Rows of one tensor, on any device."""
+        """Read rows of one tensor, on any device."""
 
 
 def weight_digests(weights: Weights, layers: int) -> tuple[str, ...]:
-    """32 hexadecimal digits for the query and key weights of layers 0 to ``layers - 1``.
+    """Compute the digests of the query and key weights of layers 0 to ``layers - 1``, 32 hexadecimal digits each.
 
     Weights count rounded to bfloat16, those below 2**-16 as 0. From there on float16 holds every bfloat16
     number and its numbers round to the same bfloat16 ones before and after a conversion, so that every load of
@@ -114,7 +114,7 @@ class FolderWeights:
 
 @contextmanager
 def weights_of_folder(folder: Path) -> Iterator[Weights]:
-    """The weights in the safetensors files of ``folder``.
+    """Open the weights in the safetensors files of ``folder``.
 
     Raises:
         TopThetaValueError: there are none, or a file or the index cannot be read.
@@ -151,7 +151,7 @@ class OffloadedWeights(ModelWeights):
 
 @contextmanager
 def weights_of_model(model: PreTrainedModel) -> Iterator[Weights]:
-    """The weights of ``model``; of its folder where some of attention's are nowhere else.
+    """Open the weights of ``model``, or those of its folder where some of attention's are nowhere else.
 
     Raises:
         TopThetaValueError: there is no such folder.
@@ -169,7 +169,7 @@ def weights_of_model(model: PreTrainedModel) -> Iterator[Weights]:
 
 
 def _are_offloaded(modules: Iterable[nn.Module]) -> bool:
-    """Whether accelerate fetches the weights of each module whenever it is called."""
+    """Tell whether accelerate fetches the weights of each module whenever it is called."""
     if not all(hasattr(module, "_hf_hook") for module in modules):
         return False
     from accelerate.utils import has_offloaded_params
@@ -178,7 +178,7 @@ def _are_offloaded(modules: Iterable[nn.Module]) -> bool:
 
 
 def _attention_weights(names: Iterable[str], layers: int) -> list[dict[str, str]]:
-    """Per layer the weights behind the scores: their names within the attention module, and in full."""
+    """Find the weights behind the scores, per layer: their names within the attention module, and in full."""
     towers: dict[str, dict[int, dict[str, str]]] = {}
     for name in names:
         key = _key_of(name)
@@ -202,14 +202,14 @@ def _attention_weights(names: Iterable[str], layers: int) -> list[dict[str, str]
 
 
 def _key_of(name: str) -> tuple[str, int, str] | None:
-    """Prefix, layer and name within the attention module; None for what is not in one."""
+    """Split a name into prefix, layer and name within the attention module. Return None for what is not in one."""
     found = _LAYER.fullmatch(name)
     inside = found and _ATTENTION.fullmatch(found["rest"])
     return (found["prefix"], int(found["layer"]), inside["part"]) if found and inside else None
 
 
 def _of_scores(parts: Mapping[str, str]) -> dict[str, str]:
-    """The query and key weights; all of the module's where they are fused with others."""
+    """Choose the query and key weights, or all of the module's where they are fused with others."""
     separate = {part: name for part, name in parts.items() if _SCORES.fullmatch(part)}
     if {part.split(".")[0] for part in separate} >= {"q_proj", "k_proj"}:
         return separate
@@ -224,7 +224,7 @@ def _sampled(shape: tuple[int, ...]) -> list[int]:
 
 
 def _canonical(rows: Tensor) -> bytes:
-    """The bytes of what counts; packed integers count as they are."""
+    """Convert rows to the bytes of what counts. Packed integers count as they are."""
     if not rows.is_floating_point():
         return rows.contiguous().view(torch.uint8).numpy().tobytes()
     values = rows.float().bfloat16().float().nan_to_num(nan=0.0).clamp(-_LARGEST, _LARGEST)
@@ -233,7 +233,7 @@ def _canonical(rows: Tensor) -> bytes:
 
 
 def _origin_of(model: PreTrainedModel) -> Path:
-    """The folder that ``model`` was loaded from, also where it lies in the cache of the Hugging Face Hub."""
+    """Find the folder that ``model`` was loaded from, also where it lies in the cache of the Hugging Face Hub."""
     origin = model.name_or_path
     if origin and os.path.isdir(origin):
         return Path(origin)
@@ -246,7 +246,7 @@ def _origin_of(model: PreTrainedModel) -> Path:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The files with the weights: those of the index, or the only one, or all."""
+    """List the files with the weights: those of the index, or the only one, or all."""
     if (folder / _INDEX).is_file():
         index = folder / _INDEX
         try:

@@ -13,7 +13,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def attention_modules(model: PreTrainedModel) -> list[Any]:
-    """The causal attention modules of the text model, by layer.
+    """Find the causal attention modules of the text model, by layer.
 
     Raises:
         TopThetaNotImplementedError: there is not exactly one per layer.
@@ -33,27 +33,27 @@ def attention_modules(model: PreTrainedModel) -> list[Any]:
 
 
 def text_config(model: PreTrainedModel) -> Any:
-    """The configuration of the model's decoder."""
+    """Return the configuration of the model's decoder."""
     return model.config.get_text_config(decoder=True)
 
 
 def num_layers(model: PreTrainedModel) -> int:
-    """Layers of the model's decoder."""
+    """Count the layers of the model's decoder."""
     return int(text_config(model).num_hidden_layers)
 
 
 def num_heads(model: PreTrainedModel) -> int:
-    """Query heads per layer."""
+    """Count the query heads per layer."""
     return int(text_config(model).num_attention_heads)
 
 
 def num_key_value_heads(model: PreTrainedModel) -> int:
-    """KV heads per layer."""
+    """Count the KV heads per layer."""
     return int(getattr(text_config(model), "num_key_value_heads", None) or num_heads(model))
 
 
 def sliding_layers(model: PreTrainedModel) -> list[int]:
-    """The layers in which a token sees only a window of those before it."""
+    """List the layers in which a token sees only a window of the tokens before it."""
     kinds = getattr(text_config(model), "layer_types", None) or []
     return [index for index, kind in enumerate(kinds) if kind == SLIDING]
 

@@ -23,7 +23,7 @@ _ENTERING = threading.Lock()
 
 @contextmanager
 def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator[ForwardRows]:
-    """Runs the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context, in any thread.
+    """Run the attention of layer ``l`` of ``model`` by ``rule_of(l)`` within the context, in any thread.
 
     Layers with a sliding window stay as they are.
 
@@ -53,7 +53,7 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
 
 @contextmanager
 def dense_prompts(model: PreTrainedModel) -> Iterator[None]:
-    """Within a context that sparsifies ``model``: calls with several new tokens are dense and not in its statistics."""
+    """Keep calls with several new tokens dense and out of the statistics of a context that sparsifies ``model``."""
     states = [state for module in attention_modules(model) if (state := getattr(module, STATE, None)) is not None]
     rules: list[Rule] = [state.rule for state in states]
     for state in states:
@@ -74,14 +74,14 @@ class _DensePrompts:
 
 
 def check_switches(**switches: object) -> None:
-    """Raises TopThetaTypeError for an argument that is neither True nor False."""
+    """Raise TopThetaTypeError for an argument that is neither True nor False."""
     for name, value in switches.items():
         if type(value) is not bool:
             raise TopThetaTypeError(name, "True or False", shown(value))
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Raises a typed error unless Top-Theta can run ``model`` as it stands.
+    """Raise a typed error unless Top-Theta can run ``model`` as it stands.
 
     Raises:
         TopThetaTypeError: not a transformers model.

@@ -61,7 +61,7 @@ class AttentionCall:
     cached: CachedLayer | None
 
     def dense(self) -> Tensor:
-        """The original implementation: [B, Hq, Q, D]."""
+        """Run the original implementation: [B, Hq, Q, D]."""
         out = dense_attention(
             self.module, self.query, self.key, self.value, self.mask, scaling=self.scaling, **self.options
         )
@@ -74,7 +74,7 @@ class AttentionCall:
         return None if sink is None else sink.detach().float()
 
     def value_mean(self) -> Tensor:
-        """The mean of the valid V rows in a decode step: float32 [B, Hkv, D]."""
+        """Compute the mean of the valid V rows in a decode step: float32 [B, Hkv, D]."""
         if self.cached is None:
             return value_mean_without_cache(self.value, self.rows)
         return self.cached.value_mean(self.value, self.rows)
@@ -96,7 +96,7 @@ class Rule(Protocol):
     """What a sparsified layer does instead of dense attention."""
 
     def attend(self, call: AttentionCall) -> Tensor:
-        """The attention output [B, Hq, Q, D]."""
+        """Compute the attention output [B, Hq, Q, D]."""
 
 
 class LayerState:
@@ -117,11 +117,11 @@ class LayerState:
         self._calls = threading.local()
 
     def before_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Looks at the module's call: the attention function itself is not given the cache."""
+        """Look up the cache layer in the module's call. The attention function itself is not given the cache."""
         self._calls.seen = (look_at_cache(cache_among(args, kwargs), self.index, self.rows),)
 
     def take_cached(self) -> CachedLayer | None:
-        """The cache layer of this thread's call.
+        """Take the cache layer of this thread's call.
 
         Raises:
             TopThetaNotImplementedError: asked twice in one call.
@@ -137,7 +137,7 @@ class LayerState:
 
 
 def register() -> None:
-    """Makes the name known to transformers; may be called any number of times."""
+    """Make the name known to transformers. Further calls change nothing."""
     if NAME not in AttentionInterface._global_mapping:
         AttentionMaskInterface.register(NAME, sdpa_mask)
         AttentionInterface.register(NAME, attention_forward)
@@ -153,7 +153,7 @@ def attention_forward(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers wants it: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
+    """Compute attention as transformers wants it: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
 
     Raises:
         TopThetaNotImplementedError: the model or caller asks for something that Top-Theta does not do.
@@ -185,9 +185,9 @@ def dense_attention(
     s_aux: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """PyTorch's attention as transformers calls it: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
+    """Run PyTorch's attention as transformers does: query [B, Hq, Q, D], key and value [B, Hkv, S, D] -> [B, Q, Hq, D].
 
-    That knows no sinks, ``s_aux`` [Hq]: they are the scores of one more key, whose V row is 0.
+    PyTorch's attention knows no sinks. Here ``s_aux`` [Hq] are the scores of one more key, whose V row is 0.
     """
     if s_aux is None:
         return _attend(module, query, key, value, mask, options)

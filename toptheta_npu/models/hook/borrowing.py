@@ -16,7 +16,7 @@ from .attention import NAME, STATE, LayerState
 
 
 def sparse_class(original: type[nn.Module]) -> type[nn.Module]:
-    """A subclass that shows every call to the module's `LayerState` first.
+    """Make a subclass that shows every call to the module's `LayerState` first.
 
     A forward hook would do the same, and a copy of the module would keep it.
     """
@@ -40,7 +40,7 @@ def sparse_class(original: type[nn.Module]) -> type[nn.Module]:
 
 
 def lend_class(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
-    """Makes ``module`` one of the class ``sparse``; returns how to undo that."""
+    """Make ``module`` one of the class ``sparse``. Return a function that undoes this."""
     original = type(module)
 
     def undo() -> None:
@@ -53,7 +53,7 @@ def lend_class(module: nn.Module, sparse: type[nn.Module], state: LayerState) ->
 
 
 class _LentName(str):
-    """Our name in a configuration; copies and pickles get the original one."""
+    """Our name in a configuration. Copies and pickles get the original one."""
 
     original: str | None
 
@@ -66,7 +66,7 @@ class _LentName(str):
 
 @dataclass
 class _Lent:
-    """A configuration under our name: models may share one, and the last to leave restores it."""
+    """A configuration under our name. Models may share one. The last to leave restores it."""
 
     config: Any
     original: str | None
@@ -78,7 +78,7 @@ _LOCK = threading.Lock()
 
 
 def lend_name(config: Any) -> Callable[[], None]:
-    """Puts ``config`` under our name; returns how to undo that."""
+    """Put ``config`` under our name. Return a function that undoes this."""
     with _LOCK:
         lent = _LENT.setdefault(id(config), _Lent(config, config._attn_implementation))
         lent.users += 1

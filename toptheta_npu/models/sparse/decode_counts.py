@@ -14,9 +14,9 @@ from ..hook.attention import AttentionCall
 
 
 def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, placement: str) -> Tensor:
-    """The rows of a decode step in which nothing passed, bool [B, Hq]: there ``kept`` counts the stand-in alone.
+    """Find the rows of a decode step in which nothing passed, bool [B, Hq]. There ``kept`` counts the stand-in alone.
 
-    The operator for a part of a row has no stand-in, and the whole row is a part.
+    The operator for a part of a row has no stand-in. The whole row is a part, too.
     """
     if are_seen(kept) and not (kept == 1).any():
         return torch.zeros_like(kept, dtype=torch.bool)
@@ -31,7 +31,7 @@ def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor
 def group_rows(
     call: AttentionCall, threshold: Tensor, value_rows: Tensor, placement: str, popularity: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """V rows that a decode step needs per KV head, [B, Hkv], and how many heads want how many of them.
+    """Count the V rows that a decode step needs per KV head, [B, Hkv], and how many heads want how many of them.
 
     The first are the union over all heads of a group. The operator's own ``value_rows`` [B, Hkv] are that, unless a
     group is larger than its head block. The second, [B, Hkv, Hq / Hkv], are counted only for ``popularity``.
@@ -46,7 +46,7 @@ def group_rows(
 
 
 def _kept_elements(call: AttentionCall, threshold: Tensor, placement: str) -> Tensor:
-    """What a decode step keeps, bool [B, Hq, S], which the operator does not tell."""
+    """Compute which elements a decode step keeps, bool [B, Hq, S]. The operator does not tell them."""
     counts = call.rows.counts[:, 0]
     starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
     visible = valid_keys(call.key.shape[2], counts, starts)

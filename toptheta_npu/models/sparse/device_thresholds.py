@@ -32,7 +32,7 @@ class DeviceThresholds:
         return self._copies[torch.device("cpu")]
 
     def on(self, device: torch.device) -> ThresholdsAtK:
-        """The thresholds on ``device``."""
+        """Return the thresholds on ``device``."""
         if device not in self._copies:
             if torch.compiler.is_compiling():  # a lock cannot be traced
                 self._copy_to(device)
@@ -51,7 +51,7 @@ class DeviceThresholds:
         self._copies[device] = dataclasses.replace(self.current, **parts)
 
     def replace(self, at_k: ThresholdsAtK) -> None:
-        """Copies the values of ``at_k``, of the same table and lengths on the CPU, into the tensors of every device."""
+        """Copy the values of ``at_k``, of the same table and lengths on the CPU, into the tensors of every device."""
         with self._writing, torch.no_grad():
             for device, copy in list(self._copies.items()):
                 kept = _tensors(copy)
@@ -62,6 +62,6 @@ class DeviceThresholds:
 
 
 def _tensors(at_k: ThresholdsAtK) -> dict[str, Any]:
-    """The fields of tensors, one per layer each."""
+    """Return the fields that hold tensors, one per layer each."""
     parts = {"theta": at_k.theta, "discarded_mass": at_k.discarded_mass, "aims": at_k.aims}
     return {name: part for name, part in parts.items() if part is not None}

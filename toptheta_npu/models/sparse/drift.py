@@ -63,7 +63,7 @@ class DriftControl:
 
 
 def check_drift_control(drift_control: object, prefill: str) -> None:
-    """Raises a typed error unless `sparsify` can control drift with these arguments.
+    """Raise a typed error unless `sparsify` can control drift with these arguments.
 
     Raises:
         TopThetaTypeError: neither a DriftControl nor None.
@@ -99,7 +99,7 @@ class DriftState(CacheState):
 class Slopes:
     """By how much ln k̃ falls per unit of θ, post-softmax of ln θ, in each layer and head: between every two k knots.
 
-    Where the table does not tell, for it holds one k or its layer the same one everywhere, a typical slope is taken.
+    The table does not tell where it holds one k or its layer the same one everywhere. There a typical slope is taken.
     """
 
     def __init__(self, table: ThresholdTable) -> None:
@@ -115,7 +115,7 @@ class Slopes:
         self._devices: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
 
     def at(self, layer: int, aim: Tensor) -> Tensor:
-        """[B, Hq] for rows that aim at ``aim`` [B, 1] elements."""
+        """Look up the slopes [B, Hq] for rows that aim at ``aim`` [B, 1] elements."""
         device = aim.device
         if device not in self._devices:
             pairs = zip(self._knots, self._slopes, strict=True)
@@ -125,7 +125,7 @@ class Slopes:
 
 
 def _slope(table: ThresholdTable, layer: int, index: int, low: int, high: int) -> Tensor:
-    """[Hq]: between the k knots ``index`` and the next, the median over the row lengths well above both."""
+    """Compute slopes [Hq] from the k knot ``index`` to the next: the median over the row lengths well above both."""
     lines = table.theta[index : index + 2, layer]
     if table.placement == "post_softmax":
         lines = lines.clamp_min(_TINY).log()
@@ -136,7 +136,7 @@ def _slope(table: ThresholdTable, layer: int, index: int, low: int, high: int) -
 
 
 class LayerDrift:
-    """The controller of one layer; its state is with the cache."""
+    """The controller of one layer. Its state is with the cache."""
 
     def __init__(self, control: DriftControl, layer: int, slopes: Slopes) -> None:
         self._control = control
@@ -144,7 +144,7 @@ class LayerDrift:
         self._slopes = slopes
 
     def step(self, call: AttentionCall, thresholds: ThresholdsAtK, theta: Tensor) -> DriftStep:
-        """A decode step with the table's thresholds ``theta`` [B, Hq].
+        """Begin a decode step with the table's thresholds ``theta`` [B, Hq].
 
         Raises:
             TopThetaNotImplementedError: there is no cache, or one that does not hold a state.
@@ -161,7 +161,7 @@ class LayerDrift:
         return DriftStep(self._control, call, known, shift, steps, theta, aim, self._slopes.at(self._layer, aim))
 
     def carry(self, call: AttentionCall) -> None:
-        """Takes the state past several new tokens, which were dense: the text is still the same."""
+        """Take the state past several new tokens, which were dense. The text is still the same."""
         cached = call.cached
         known = None if cached is None else cached.known(DRIFT)
         if cached is None or known is None or len(known.shift) != len(call.query):
@@ -185,30 +185,30 @@ class DriftStep:
     slope: Tensor
 
     def threshold(self, placement: str) -> Tensor:
-        """The shifted thresholds, [B, Hq]; dense rows stay dense."""
+        """Compute the shifted thresholds, [B, Hq]. Dense rows stay dense."""
         return shifted(self.original, self.shift / self.slope, placement)
 
     def learn(self, kept: Tensor, placement: str) -> None:
-        """Integrates the error of ``kept`` [B, Hq]; dense rows do not count."""
+        """Integrate the error of ``kept`` [B, Hq]. Dense rows do not count."""
         counted = ~dense_rows(self.original, placement)
         shift = integrated(self.control, self.shift, self.steps, kept, self.aim)
         _keep(self.call, self.known, torch.where(counted, shift, self.shift), self.steps + counted)
 
 
 def integrated(control: DriftControl, shift: Tensor, steps: Tensor, kept: Tensor, aim: Tensor) -> Tensor:
-    """The shifts [B, Hq] after a row that kept ``kept`` elements where ``aim`` were wanted."""
+    """Compute the shifts [B, Hq] after a row that kept ``kept`` elements where ``aim`` were wanted."""
     gain = (1 / (control.start + steps)).clamp_min(control.gain)
     bound = math.log(control.most)
     return (shift + gain * (kept / aim - 1)).clamp(-bound, bound)
 
 
 def dense_rows(theta: Tensor, placement: str) -> Tensor:
-    """Where thresholds keep everything."""
+    """Tell where thresholds keep everything."""
     return theta <= 0 if placement == "post_softmax" else theta == -torch.inf
 
 
 def shifted(theta: Tensor, by: Tensor, placement: str) -> Tensor:
-    """Thresholds moved ``by`` units of the score, post-softmax of ln θ; a probability stays one and above 0."""
+    """Move thresholds ``by`` units of the score, post-softmax of ln θ. A probability stays one and above 0."""
     if placement == "pre_softmax":
         return theta + by
     return torch.where(theta > 0, (theta * by.exp()).clamp(_TINY, 1.0), theta)
@@ -227,7 +227,7 @@ def _checked_cache(call: AttentionCall) -> CachedLayer:
 
 
 def _check_no_capture(theta: Tensor) -> None:
-    """A graph that is captured in a sequence's first step would start from shift 0 in every replay."""
+    """Refuse to be captured in a sequence's first step. The graph would start from shift 0 in every replay."""
     if torch.compiler.is_compiling():
         return
     is_capturing = getattr(getattr(torch, theta.device.type, None), "is_current_stream_capturing", None)
@@ -239,7 +239,7 @@ def _check_no_capture(theta: Tensor) -> None:
 
 
 def _keep(call: AttentionCall, known: DriftState | None, shift: Tensor, steps: Tensor) -> None:
-    """Puts the state on the cache layer; in the tensors that are there where the cache itself keeps its tensors."""
+    """Put the state on the cache layer. Reuse the tensors that are there where the cache itself keeps its tensors."""
     cached, count = call.cached, call.rows.counts[:, -1]
     assert cached is not None
     if known is not None and isinstance(cached.layer, StaticLayer) and _is_writable(known.shift):
@@ -250,5 +250,5 @@ def _keep(call: AttentionCall, known: DriftState | None, shift: Tensor, steps: T
 
 
 def _is_writable(tensor: Tensor) -> bool:
-    """Tensors of inference mode cannot be written to outside of it."""
+    """Tell whether a tensor can be written to. Tensors of inference mode cannot outside of it."""
     return torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or not tensor.is_inference()

@@ -30,13 +30,13 @@ class Histogram:
 
     @classmethod
     def of(cls, numbers: Tensor) -> Histogram:
-        """Of integers from 0 on, in any shape."""
+        """Count integers from 0 on, in any shape."""
         most = int(numbers.max()) if numbers.numel() else 0
         return cls(torch.bincount(bin_of(numbers.flatten().long(), most), minlength=0).long())
 
     @classmethod
     def empty(cls) -> Histogram:
-        """Of nothing."""
+        """Make a histogram of nothing."""
         return cls(torch.zeros(0, dtype=torch.long))
 
     @property
@@ -45,12 +45,12 @@ class Histogram:
         return int(self.counts.sum())
 
     def items(self) -> list[tuple[int, int]]:
-        """The bins that hold something, by their least number, and what they hold."""
+        """List the bins that hold something, by their least number, and what they hold."""
         bins = self.counts.nonzero()[:, 0].tolist()
         return [(least_of(number), int(self.counts[number])) for number in bins]
 
     def percentile(self, share: float) -> int:
-        """The number that ``share`` of all do not exceed, by rank: the least of its bin, 0 if there were none."""
+        """Find the number that ``share`` of all do not exceed, by rank: the least of its bin, 0 if there were none."""
         rank = max(1, round(share * self.total))
         reached = (self.counts.cumsum(0) >= rank).nonzero()
         return least_of(int(reached[0])) if len(reached) else 0
@@ -63,7 +63,7 @@ class Histogram:
 
 
 def bin_of(numbers: Tensor, most: int) -> Tensor:
-    """The bins of integers from 0 to ``most``, in their shape; computed where they are, without a look at them."""
+    """Compute the bins of integers from 0 to ``most``, in their shape, where they are and without a look at them."""
     octave = torch.zeros_like(numbers)
     limit = 2 * _PER_OCTAVE
     while limit <= most:
@@ -73,12 +73,12 @@ def bin_of(numbers: Tensor, most: int) -> Tensor:
 
 
 def bins_up_to(most: int) -> int:
-    """How many bins the integers from 0 to ``most`` have."""
+    """Count the bins of the integers from 0 to ``most``."""
     octave = max(0, most.bit_length() - (2 * _PER_OCTAVE - 1).bit_length())
     return octave * _PER_OCTAVE + (most >> octave) + 1
 
 
 def least_of(number: int) -> int:
-    """The least integer of a bin."""
+    """Compute the least integer of a bin."""
     octave = max(0, number // _PER_OCTAVE - 1)
     return (number - octave * _PER_OCTAVE) << octave

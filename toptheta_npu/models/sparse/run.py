@@ -16,12 +16,12 @@ from .statistics import Recorder, Recording
 class SparseRun(Recording):
     """What `sparsify` yields: the statistics of the run, and how many elements its rows aim at.
 
-    :meth:`set_k` and :meth:`set_target_kept` write other thresholds into the tensors that the layers read, so that
-    nothing is calibrated, compiled or captured again, and hold from the next step on: the next token, if they are
+    :meth:`set_k` and :meth:`set_target_kept` write other thresholds into the tensors that the layers read.
+    Nothing is calibrated, compiled or captured again. They hold from the next step on: the next token, if they are
     called between two tokens. Any thread may call them. A step that another thread runs at that moment may use old
-    thresholds in some layers, heads or rows and new ones in others, each of them one that was calibrated; nothing
-    mixes within a number, and no step that begins after the call has returned uses an old one. Let steps and calls
-    share a lock of yours where a step must not mix. Rows that are in the statistics stay there.
+    thresholds in some layers, heads or rows and new ones in others. Each of them is one that was calibrated, and
+    nothing mixes within a number. No step that begins after the call has returned uses an old one. Let steps and
+    calls share a lock of yours where a step must not mix. Rows that are in the statistics stay there.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SparseRun(Recording):
 
     @property
     def dense_tokens(self) -> int:
-        """Tokens so far that were dense since they came several at a time on a filled cache; short rows do not count.
+        """Tokens so far that were dense since they came several at a time on a filled cache. Short rows do not count.
 
         They are drafts that were verified, in assisted generation and prompt lookup, and later chunks or turns of a
         prompt. Always 0 with ``prefill="thresholded"``.
@@ -63,7 +63,7 @@ class SparseRun(Recording):
         return self._rows.dense_tokens
 
     def set_k(self, k: int) -> None:
-        """Runs the following steps with ``k``; ``dense_below`` stays as it is.
+        """Run the following steps with ``k``. ``dense_below`` stays as it is.
 
         The thresholds are those of ``ThresholdTable.at(k)``, bit for bit. For 32 x 32 heads and 8192 lengths this
         writes 32 MiB to each device and takes about 30 ms on two threads of a CPU.
@@ -88,7 +88,7 @@ class SparseRun(Recording):
         self._change(Target(k=k, dense_below=self._target.dense_below))
 
     def set_target_kept(self, target_kept: float) -> None:
-        """Runs the following steps with rows that aim at this share of their keys, as ``ThresholdTable.at`` has it.
+        """Run the following steps with rows that aim at this share of their keys, as ``ThresholdTable.at`` has it.
 
         Raises:
             TopThetaTypeError: ``target_kept`` is not a number.
@@ -97,16 +97,16 @@ class SparseRun(Recording):
         self._change(Target(target_kept=target_kept, dense_below=self._target.dense_below))
 
     def dense_up_to(self) -> int:
-        """The longest row that is dense in all layers now."""
+        """Compute the length of the longest row that is dense in all layers now."""
         limits = self._thresholds.current.dense_up_to
         return min(limits[layer] for layer in self._layers)
 
     def sparsified(self) -> bool:
-        """Whether some row was longer than the dense ones of its time."""
+        """Tell whether some row was longer than the dense ones of its time."""
         return self._sparsified or int(self._rows.longest) > self.dense_up_to()
 
     def end(self) -> None:
-        """The context is left."""
+        """Mark the context as left."""
         with self._changing:
             self._ended = True
 

@@ -29,10 +29,10 @@ def apply_selection(
     statistics: bool | Statistics = False,
     targets: Sequence[int] | None = None,
 ) -> Iterator[Recording]:
-    """Runs all rows of ``model``, prompts and decode steps alike, under one selection rule per layer.
+    """Run all rows of ``model``, prompts and decode steps alike, under one selection rule per layer.
 
-    For comparisons: the attention, the compensations and the counts are those of a thresholded prefill,
-    only the rule differs (`toptheta_npu.evaluation.methods` has some). It saves nothing.
+    This is for comparisons. The attention, the compensations and the counts are those of a thresholded prefill.
+    Only the rule differs (`toptheta_npu.evaluation.methods` has some). It saves nothing.
 
     Args:
         model: as in `sparsify`.
@@ -112,7 +112,7 @@ class SelectionRule:
         self._recorder = recorder
 
     def attend(self, call: AttentionCall) -> Tensor:
-        """[B, Hq, Q, D] over the elements that the selector keeps."""
+        """Compute the output [B, Hq, Q, D] over the elements that the selector keeps."""
         popularity = self._recorder is not None and self._recorder.popularity
         out, kept = select_and_attend(
             call.query, select=self.select, sdc=self._sdc, vmc=self._vmc, popularity=popularity, **call.prompt

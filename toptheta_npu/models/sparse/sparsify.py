@@ -61,10 +61,10 @@ def sparsify(
     statistics: bool | Statistics = False,
     drift_control: DriftControl | None = None,
 ) -> Iterator[SparseRun]:
-    """Runs the attention of ``model`` by calibrated thresholds within the context, then restores it.
+    """Run the attention of ``model`` by calibrated thresholds within the context, then restore it.
 
     Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
-    head and row length (paper, section "Top-Theta Attention Inference"); rows of at most k keys are dense.
+    head and row length (paper, section "Top-Theta Attention Inference"). Rows of at most k keys are dense.
     Calls with several new tokens are dense, or follow the same rule row by row with
     ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
     Layers with a sliding window stay dense. Several threads may use the model within one context, and a
@@ -159,7 +159,7 @@ def sparsify(
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:
-    """Where the layers run, as far as it is known: offloaded weights are on the meta device until they are needed."""
+    """Find the devices that layers run on. Offloaded weights tell none: they are on the meta device until needed."""
     return {parameter.device for parameter in model.parameters() if parameter.device.type != "meta"}
 
 

@@ -50,7 +50,7 @@ class LayerStatistics:
 
 
 class RowRecorder:
-    """Collects the rows of one layer; they stay on the device until they are asked for."""
+    """Collects the rows of one layer. They stay on the device until they are asked for."""
 
     #: Whether `record` wants ``wanted_by``.
     popularity = False
@@ -68,21 +68,21 @@ class RowRecorder:
         wanted_by: Tensor | None = None,
         aims: Tensor | None = None,
     ) -> None:
-        """Adds the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]; the rest is left out."""
+        """Add the rows of a call: kept and empty [B, Hq, Q], value_rows [B, Hkv, Q]. The rest is left out."""
         decode = call.query.shape[2] == 1
         # one append, which threads cannot tear apart
         self._calls.append((threading.get_ident(), call.rows.counts, kept, value_rows, empty, decode))
 
     def clear(self) -> None:
-        """Forgets all rows."""
+        """Forget all rows."""
         self._calls.clear()
 
     def threads(self) -> list[int]:
-        """The threads that had calls recorded, by their first."""
+        """List the threads that had calls recorded, in the order of their first calls."""
         return list(dict.fromkeys(thread for thread, *_ in list(self._calls)))
 
     def result(self, threads: Sequence[int]) -> LayerStatistics:
-        """All rows so far, one of ``threads`` after the other, on the CPU."""
+        """Join all rows so far on the CPU, one of ``threads`` after the other."""
         keys: list[Tensor] = []
         kept: list[Tensor] = []
         value_rows: list[Tensor] = []
@@ -112,7 +112,7 @@ Recorder = RowRecorder | SummaryRecorder
 def make_recorders(
     model: PreTrainedModel, kind: Statistics = "rows", targets: Sequence[int] | None = None
 ) -> list[Recorder]:
-    """One recorder per layer; ``targets`` say how many elements the rows of each layer aim at."""
+    """Make one recorder per layer. ``targets`` say how many elements the rows of each layer aim at."""
     heads, kv_heads = num_heads(model), num_key_value_heads(model)
     if kind == "rows":
         return [RowRecorder(heads, kv_heads) for _ in range(num_layers(model))]
@@ -121,7 +121,7 @@ def make_recorders(
 
 
 def checked_statistics(statistics: Any) -> Statistics | None:
-    """Which statistics an argument asks for; True is short for every row.
+    """Tell which statistics an argument asks for. True is short for every row.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: it is neither a bool nor the name of a kind.
@@ -141,7 +141,7 @@ class Recording:
         self._recorders = recorders
 
     def statistics(self) -> list[LayerStatistics]:
-        """The rows that were judged so far, one entry per layer; rows of a dense prefill are not among them.
+        """Return the rows that were judged so far, one entry per layer. Rows of a dense prefill are not among them.
 
         All layers have the rows in the same order: those of one thread after those of the other.
 
@@ -154,7 +154,7 @@ class Recording:
         return [recorder.result(threads) for recorder in recorders]
 
     def summaries(self) -> list[LayerSummary]:
-        """The sums over the same rows, one entry per layer, of all threads together.
+        """Compute the sums over the same rows, one entry per layer, of all threads together.
 
         Raises:
             TopThetaValueError: the context was entered without ``statistics="summary"``.
@@ -164,7 +164,7 @@ class Recording:
         return [recorder.result() for recorder in recorders]
 
     def clear(self) -> None:
-        """Forgets the rows so far, for example between two sequences.
+        """Forget the rows so far, for example between two sequences.
 
         Raises:
             TopThetaValueError: the context was entered without ``statistics``.

@@ -14,7 +14,7 @@ from .histogram import Histogram, bin_of, bins_up_to
 
 @dataclass(frozen=True, eq=False)
 class LayerSummary:
-    """Sums over the rows of one layer, padding left out; two of them add up to that of all their rows.
+    """Sums over the rows of one layer, padding left out. Two of them add up to that of all their rows.
 
     All tensors are int64 on the CPU. Squares of 2^17 kept elements of 2^29 rows still fit.
 
@@ -78,7 +78,7 @@ class LayerSummary:
 
 
 class SummaryRecorder:
-    """Adds up the rows of one layer; the sums stay on the device, one set per thread, until they are asked for.
+    """Adds up the rows of one layer. The sums stay on the device, one set per thread, until they are asked for.
 
     Args:
         num_heads, num_key_value_heads: of the layer.
@@ -102,7 +102,7 @@ class SummaryRecorder:
         wanted_by: Tensor | None = None,
         aims: Tensor | None = None,
     ) -> None:
-        """Adds the rows of a call.
+        """Add the rows of a call.
 
         Args:
             kept, empty: [B, Hq, Q].
@@ -120,11 +120,11 @@ class SummaryRecorder:
             sums.add(call.rows.counts, call.rows.span, kept, value_rows, empty, wanted_by, self._aims(call, aims))
 
     def clear(self) -> None:
-        """Forgets all rows."""
+        """Forget all rows."""
         self._sums = {}
 
     def result(self) -> LayerSummary:
-        """The sums over all rows so far, on the CPU."""
+        """Compute the sums over all rows so far, on the CPU."""
         total = _Sums(*self._heads, torch.device("cpu")).result()
         for sums in list(self._sums.values()):
             with sums.adding:
@@ -161,7 +161,7 @@ class _Sums:
         wanted_by: Tensor | None,
         aims: Tensor | None,
     ) -> None:
-        """Adds rows of at most ``span`` keys: counts [B, Q], 0 for padding; the rest as `SummaryRecorder.record`."""
+        """Add rows of at most ``span`` keys: counts [B, Q], 0 for padding; the rest as `SummaryRecorder.record`."""
         keys = counts.flatten().long()
         real = (keys > 0).long()
         kept, value_rows, empty = (each.transpose(0, 1).flatten(1) * real for each in (kept, value_rows, empty))
@@ -186,7 +186,7 @@ class _Sums:
         self._sparse_kept += (kept * sparse).sum(1)
 
     def result(self) -> LayerSummary:
-        """The sums so far, on the CPU."""
+        """Copy the sums so far to the CPU."""
         return LayerSummary(
             rows=int(self._rows),
             keys=int(self._keys),
@@ -205,7 +205,7 @@ class _Sums:
 
 
 def _counted(bins: Tensor, numbers: Tensor, real: Tensor, span: int) -> Tensor:
-    """``bins`` with the real ones among ``numbers`` [heads, rows] of at most ``span`` added."""
+    """Add the real ones among ``numbers`` [heads, rows] of at most ``span`` to ``bins``."""
     missing = bins_up_to(span) - len(bins)
     if missing > 0:
         with torch.inference_mode(False):
@@ -214,5 +214,5 @@ def _counted(bins: Tensor, numbers: Tensor, real: Tensor, span: int) -> Tensor:
 
 
 def _on_cpu(sums: Tensor) -> Tensor:
-    """A copy of its own."""
+    """Copy ``sums`` to the CPU, even where they are there already."""
     return sums.to("cpu", copy=True)

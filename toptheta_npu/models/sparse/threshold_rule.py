@@ -57,7 +57,7 @@ class ThresholdRule:
         self._drift = drift
 
     def attend(self, call: AttentionCall) -> Tensor:
-        """[B, Hq, Q, D]: thresholded where the options say so, else dense."""
+        """Compute the output [B, Hq, Q, D]: thresholded where the options say so, else dense."""
         if self._options.prefill == "dense":
             self._note_drafts(call)
         if call.query.shape[2] == 1:
@@ -67,10 +67,10 @@ class ThresholdRule:
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
     def _note_drafts(self, call: AttentionCall) -> None:
-        """Counts the tokens that are dense since they come several at a time on a filled cache.
+        """Count the tokens that are dense because they come several at a time on a filled cache.
 
-        Drafts that are verified come so, and later pieces of a prompt. Of drafts some tokens are dropped again, or one
-        short call follows the other.
+        Drafts that are verified and later pieces of a prompt come so. Calls are taken for drafts where some tokens are
+        dropped again, or where one short call follows the other.
         """
         cached, new, lengths = call.cached, call.query.shape[2], call.rows.host_lengths
         if cached is None or torch.compiler.is_compiling():
@@ -145,13 +145,13 @@ class ThresholdRule:
         return out
 
     def _aims(self, call: AttentionCall) -> Tensor:
-        """The elements that each row aims at, int64 [B, Q]: all its keys where it is dense."""
+        """Compute the elements that each row aims at, int64 [B, Q]. A dense row aims at all its keys."""
         thresholds, counts = self._thresholds.on(call.query.device), call.rows.counts
         sparse = counts > thresholds.dense_up_to[self._layer]
         return torch.where(sparse, thresholds.aim_rows(self._layer, counts).long(), counts)
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
-        """Thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
+        """Look up thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
         thresholds = self._thresholds.on(call.query.device)
         offline = self._options.sdc == "offline"
         call.forward.note_longest()
