@@ -33,7 +33,7 @@ class Timing(NamedTuple):
 
 
 def is_emulated(device: str) -> bool:
-    """Whether NPU tensors live on an emulated device, whose times say nothing."""
+    """Tell whether NPU tensors live on an emulated device, whose times say nothing."""
     return device == "npu" and has_emulated_devices()
 
 
@@ -51,7 +51,7 @@ def refuse_emulated(device: str) -> None:
 
 
 def make_timer(device: str) -> Timer:
-    """The function that runs a call and gives its seconds; told to, it runs the call once before, so that it is hot.
+    """Make the function that runs a call and gives its seconds. Told to, it runs the call once before, to be hot.
 
     Raises:
         TopThetaNotImplementedError: the device is emulated.
@@ -69,7 +69,7 @@ def _time_on_host(call: Callable[[], object], reheat: bool) -> float:
 
 
 class EventTimer:
-    """Device events around one call, which the host has queued while the device was busy with something else."""
+    """Timer by device events around one call. The host queues them while the device is busy with something else."""
 
     def __init__(self, device: str, occupying_rows: int = _OCCUPYING_ROWS) -> None:
         self._accelerator: Any = getattr(torch, device)
@@ -91,7 +91,7 @@ class EventTimer:
 def interleaved_medians(
     variants: Variants, copies: int, rounds: int, timer: Timer = _time_on_host, reheat: bool = False
 ) -> dict[str, Timing]:
-    """Median, p10 and p90 in seconds of each variant.
+    """Measure median, p10 and p90 in seconds of each variant.
 
     A variant is called with the number of the copy of the data to use. Each round runs every variant once,
     in an order reversed every other round, each on another copy than the one before it. With
@@ -116,13 +116,13 @@ def interleaved_medians(
 
 
 def summarise(seconds: Sequence[float]) -> Timing:
-    """Median, p10 and p90 of single calls."""
+    """Compute median, p10 and p90 of single calls."""
     places = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64)
     return Timing(*torch.tensor(seconds, dtype=torch.float64).quantile(places).tolist())
 
 
 def npu_task_durations(variants: Variants, copies: int, calls: int) -> dict[str, Timing]:
-    """Per variant the time that its kernels were on the device, from torch_npu's profiler: no launches, no gaps.
+    """Measure per variant the time of its kernels on the device by torch_npu's profiler: no launches, no gaps.
 
     A variant of which the profiler saw no kernel is left out.
     """
@@ -150,9 +150,10 @@ def npu_task_durations(variants: Variants, copies: int, calls: int) -> dict[str,
 
 
 def durations_per_call(kernel_details: str, calls: int) -> list[float]:
-    """Seconds per call from the text of kernel_details.csv: each call ran the same kernels, one call after the other.
+    """Compute seconds per call from the text of kernel_details.csv.
 
-    Where their number is no multiple of the calls, every call gets the mean.
+    Each call ran the same kernels, one call after the other. Where their number is no multiple of the calls, every call
+    gets the mean.
 
     Example:
         >>> durations_per_call("Name,Duration(us)\\nA,2\\nB,1\\nA,4\\nB,1\\n", calls=2)

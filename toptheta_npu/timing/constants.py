@@ -47,7 +47,7 @@ class Constants:
 
 
 def read_constants(path: Path) -> Constants:
-    """The constants in a file of ``toptheta verify``.
+    """Read the constants from a file of ``toptheta verify``.
 
     Raises:
         TopThetaValueError: there is no such file, it is none of these, or it holds something else than numbers from 0.

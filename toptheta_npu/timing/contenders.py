@@ -61,12 +61,12 @@ class Contender:
     foreign: bool = False
 
     def tolerance(self, shape: Shape) -> float:
-        """The relative error that is allowed."""
+        """Look up the relative error that is allowed."""
         return (_SELECTION_ROUNDING if self.role == "top-k" else _ROUNDING)[shape.dtype]
 
 
 def list_contenders(device: str) -> list[Contender]:
-    """The rows of a device in the order of the table.
+    """List the rows of a device in the order of the table.
 
     Example:
         >>> [contender.name for contender in list_contenders("cpu")][:3]
@@ -89,7 +89,7 @@ def list_contenders(device: str) -> list[Contender]:
 
 
 def _own(dense: str, sparse: str, reason: Callable[[Shape], str | None] = _always) -> list[Contender]:
-    """The public operator: the Ascend C kernel on an NPU, the native kernel on a CPU, PyTorch elsewhere."""
+    """List the rows of our operator: the Ascend C kernel on an NPU, the native kernel on a CPU, PyTorch elsewhere."""
     return [
         Contender(dense, "own dense", lambda inputs: _operator(inputs, dense=True), reason),
         Contender(sparse, "sparse", _operator, reason),
@@ -124,7 +124,7 @@ def _vendor_limits(shape: Shape) -> str | None:
 
 
 def _sdpa(backend: SDPBackend | None = None, suffix: str = "", foreign: bool = False) -> Iterator[Contender]:
-    """Group heads folded into query rows, or spread by enable_gqa, which is the same without groups."""
+    """Yield SDPA's rows: a group's heads folded into query rows, or spread by enable_gqa (the same without groups)."""
 
     def make(inputs: Inputs, folded: bool) -> Call:
         shape, query = inputs.shape, inputs.query
@@ -217,7 +217,7 @@ def _fallback(inputs: Inputs) -> Call:
 
 
 def _top_k(inputs: Inputs) -> Call:
-    """Scores, torch.topk, and a gather of the chosen V rows of each head."""
+    """Make the call of Top-k: scores, torch.topk, and a gather of the chosen V rows of each head."""
     shape, query = inputs.shape, inputs.query
     folded = query.view(shape.batch, shape.num_key_value_heads, shape.group, shape.head_dim) * shape.head_dim**-0.5
 
@@ -234,14 +234,14 @@ def _top_k(inputs: Inputs) -> Call:
 
 
 def _stream(inputs: Inputs) -> Call:
-    """All bytes of K by the threads of the native kernel."""
+    """Make the call that reads all bytes of K by the threads of the native kernel."""
     from ..cpu.library import read
 
     return lambda copy: read(inputs.layers[copy][0])
 
 
 def _read_keys(inputs: Inputs) -> Call:
-    """All bytes of K once, as integers: a sum of half-precision numbers may be slower than reading them."""
+    """Make the call that reads K once, as integers: a sum of half-precision numbers may be slower than reading them."""
     width = torch.int64.itemsize
 
     def words(key: Tensor) -> Tensor:
@@ -252,6 +252,6 @@ def _read_keys(inputs: Inputs) -> Call:
 
 
 def _copy_keys(inputs: Inputs) -> Call:
-    """Read and written by a kernel; a copy proper would be no kernel, and no task of the profiler."""
+    """Make the call whose kernel reads and writes K. A copy proper would be no kernel, and no task of the profiler."""
     target = torch.empty_like(inputs.layers[0][0])
     return lambda copy: torch.neg(inputs.layers[copy][0], out=target)

@@ -108,7 +108,7 @@ def _rate(name: str, slopes: list[float]) -> Rate:
 
 
 def as_table(rates: list[Rate], title: str) -> Table:
-    """Tokens per second and the ratio to dense."""
+    """Tabulate tokens per second and the ratio to dense."""
     table = Table("", "tokens/s", "ms per token", "p10 to p90", "against dense", title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"

@@ -29,7 +29,7 @@ _NPU_L2_BYTES = 192 << 20  # of most 910B-class parts, where torch_npu does not 
 
 
 def free_bytes(device: str) -> float:
-    """Memory that can still be allocated."""
+    """Read how much memory can still be allocated."""
     if device in ("cuda", "npu"):
         accelerator: Any = getattr(torch, device)
         return int(accelerator.mem_get_info()[0])
@@ -41,7 +41,7 @@ def free_bytes(device: str) -> float:
 
 
 def container_room(root: Path) -> float:
-    """Bytes below the memory limit of the container that this process runs in; infinite where there is none."""
+    """Count the bytes below the memory limit of this process's container; infinite where there is none."""
     for limit_file, used_file, statistics, reclaimable in _CONTAINER_MEMORY:
         limit, used = ("".join(_lines(root / name)).strip() for name in (limit_file, used_file))
         if limit.isdigit() and used.isdigit():
@@ -51,14 +51,14 @@ def container_room(root: Path) -> float:
 
 
 def cache_bytes(device: str) -> int:
-    """The last-level cache of a CPU, the L2 of an accelerator."""
+    """Read the size of the last-level cache of a CPU, or of the L2 of an accelerator."""
     if device == "cpu":
         return last_level_cache_bytes()
     return int(getattr(_properties(device), "L2_cache_size", 0)) or _NPU_L2_BYTES
 
 
 def last_level_cache_bytes(default: int = 32 << 20) -> int:
-    """Size of the largest CPU cache, as Linux tells it."""
+    """Read the size of the largest CPU cache, as Linux tells it."""
     sizes = [default]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()
@@ -67,7 +67,7 @@ def last_level_cache_bytes(default: int = 32 << 20) -> int:
 
 
 def device_name(device: str) -> str:
-    """Such as "Ascend910B2"."""
+    """Read the name of a device, such as "Ascend910B2"."""
     if device == "cpu":
         return _cpuinfo("model name") or platform.processor() or platform.machine()
     accelerator: Any = getattr(torch, device)
@@ -76,7 +76,7 @@ def device_name(device: str) -> str:
 
 
 def environment(device: str) -> Mapping[str, object]:
-    """The stamp of a result; what cannot be read is left out."""
+    """Collect the stamp of a result. What cannot be read is left out."""
     stamp: dict[str, object] = {
         "device": device,
         "name": device_name(device),
@@ -100,7 +100,7 @@ def environment(device: str) -> Mapping[str, object]:
 
 
 def _cpu_operators() -> str | None:
-    """Such as "native (avx512)"."""
+    """Tell what runs the operators on the CPU, such as "native (avx512)"."""
     from ..cpu.backend import CPU_SELECTOR
     from ..cpu.info import what_runs
 
@@ -122,7 +122,7 @@ def _properties(device: str) -> Any:
 
 
 def _query(device: str) -> str | None:
-    """Clocks as the vendor's tool prints them, if there is one."""
+    """Read the clocks as the vendor's tool prints them, if there is one."""
     command = _QUERIES.get(device)
     if command is None or is_emulated(device) or shutil.which(command[0]) is None:
         return None
@@ -134,7 +134,7 @@ def _query(device: str) -> str | None:
 
 
 def _cpuinfo(name: str) -> str | None:
-    """Of the first core, as Linux tells it."""
+    """Read a value of the first core, as Linux tells it."""
     values = (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith(name))
     return next(values, None)
 

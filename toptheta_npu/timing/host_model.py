@@ -17,7 +17,7 @@ from .inputs import Inputs
 
 
 def host_model() -> Any:
-    """The module that runs the operator on the host model.
+    """Import the module that runs the operator on the host model.
 
     Raises:
         TopThetaBackendError: this Python has no emulator.
@@ -32,7 +32,7 @@ def host_model() -> Any:
 
 
 def known_constants() -> frozenset[str]:
-    """The names that a set of constants may have."""
+    """List the names that a set of constants may have."""
     host_model()
     fields = importlib.import_module("emulator.ascendc.library").CCost._fields_
     return frozenset(name for name, _ in fields)
@@ -59,7 +59,7 @@ class ModelledRun:
     run: Any
 
     def microseconds(self, cache: Literal["cold", "hot"], constants: Mapping[str, float]) -> float:
-        """Modelled time of the call, its launch included; constants that are not given have the expected values."""
+        """Compute the modelled time of the call with its launch. Constants not given have the expected values."""
         return float(self.run.timeline(cache, **constants).with_launch)
 
 

@@ -64,7 +64,7 @@ class Traffic(NamedTuple):
 
 
 def make_traffic(shape: Shape, value_rows: int) -> Traffic:
-    """Bytes and bound for a number of V rows, summed over sequences and KV heads.
+    """Compute bytes and bound for a number of V rows, summed over sequences and KV heads.
 
     Example:
         >>> make_traffic(Shape(1, 48, 48, n=2048, k=128), 48 * 128).bound
@@ -76,7 +76,7 @@ def make_traffic(shape: Shape, value_rows: int) -> Traffic:
 
 
 def count_copies(shape: Shape, cache_bytes: int, cold: bool) -> int:
-    """Layers to rotate through: together at least twice the cache, at least 2; hot needs one.
+    """Count the layers to rotate through: together at least twice the cache, at least 2. Hot calls need one.
 
     Example:
         >>> count_copies(Shape(1, 48, 48, n=2048, k=128), 192 << 20, cold=True)
@@ -86,7 +86,7 @@ def count_copies(shape: Shape, cache_bytes: int, cold: bool) -> int:
 
 
 def bytes_needed(shape: Shape, copies: int) -> int:
-    """What `make_inputs` and the contenders allocate at most, roughly."""
+    """Estimate the bytes that `make_inputs` and the contenders allocate at most."""
     scores = 4 * shape.batch * shape.num_heads * shape.n
     sequence_in_float32 = 4 * shape.num_key_value_heads * shape.n * shape.head_dim
     gathered = 4 * shape.batch * shape.num_heads * shape.k * shape.head_dim
@@ -145,7 +145,7 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs
 
 @dataclass(frozen=True)
 class _Answers:
-    """Filled in for one KV head after the other, so that only n scores per query head of a group exist at once."""
+    """Answers, filled in for one KV head after the other. Only n scores per query head of a group exist at once."""
 
     shape: Shape
     threshold: Tensor
@@ -187,7 +187,7 @@ class _Answers:
 
 
 def threshold_after(scores: Tensor, k: int) -> Tensor:
-    """Per row of scores [g, n] a value below its k-th largest and not below the next; -inf if all are kept."""
+    """Find per row of scores [g, n] a value below its k-th largest and not below the next; -inf if all are kept."""
     if k == scores.shape[-1]:
         return torch.full_like(scores[:, 0], -math.inf)
     last, following = scores.topk(k + 1, dim=-1).values[:, -2:].unbind(-1)
@@ -202,7 +202,7 @@ def _shuffled_blocks(shape: Shape, seed: int) -> Tensor:
 
 
 def _paged(cache: Tensor, block_table: Tensor, shape: Shape) -> Tensor:
-    """[B, Hkv, n, D] as a pool [blocks, Hkv, block_size, D]."""
+    """Lay [B, Hkv, n, D] out as a pool [blocks, Hkv, block_size, D]."""
     padding = shape.blocks * shape.block_size - shape.n
     padded = torch.nn.functional.pad(cache, (0, 0, 0, padding))
     blocks = padded.unflatten(2, (shape.blocks, shape.block_size)).transpose(1, 2).flatten(0, 1)

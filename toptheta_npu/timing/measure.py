@@ -46,7 +46,7 @@ class Row:
     tasks: dict[str, Timing] = field(default_factory=dict)
 
     def over(self, other: Row, cache: str) -> float | None:
-        """How many times as fast as another row: by the tasks' time if both have one, else by the device's clock."""
+        """Divide another row's time by this row's: the tasks' time if both have one, else the device clock's."""
         for mine, its in ((self.tasks, other.tasks), (self.calls, other.calls)):
             if cache in mine and cache in its:
                 return its[cache].median / mine[cache].median
@@ -74,34 +74,34 @@ class ShapeResult:
     rows: list[Row] = field(default_factory=list)
 
     def fastest(self, cache: str, *roles: Role) -> Row | None:
-        """The fastest row of some roles."""
+        """Find the fastest row of some roles."""
         rows = [row for row in self.rows if row.role in roles and cache in row.calls]
         complete = all(cache in row.tasks for row in rows)
         return min(rows, key=lambda row: (row.tasks if complete else row.calls)[cache].median, default=None)
 
     def baseline(self, cache: str) -> Row | None:
-        """The fastest dense row, Top-θ at -inf among them."""
+        """Find the fastest dense row, Top-θ at -inf among them."""
         return self.fastest(cache, *DENSE)
 
     def gain(self, role: Role, cache: str, *over: Role) -> float | None:
-        """How many times as fast as the fastest row of the roles ``over``; without any as the baseline."""
+        """Compute how many times as fast ``role`` is as the fastest row of ``over``; without any as the baseline."""
         row, base = self.fastest(cache, role), self.fastest(cache, *(over or DENSE))
         return row.over(base, cache) if row and base else None
 
     def limit(self, cache: str) -> float | None:
-        """The gain over the baseline if K and the needed V rows were read at the rate of the floor."""
+        """Compute the gain over the baseline if K and the needed V rows were read at the rate of the floor."""
         gain, floor = self.gain("floor", cache), self.fastest(cache, "floor")
         if gain is None or floor is None or self.traffic is None:
             return None
         return gain * self.bytes_moved(floor) / (self.traffic.key_bytes + self.traffic.value_bytes)
 
     def bound_share(self, cache: str) -> float | None:
-        """Share of the byte bound that the gain of Top-θ over itself at -inf reaches."""
+        """Compute the share of the byte bound that the gain of Top-θ over itself at -inf reaches."""
         gain = self.gain("sparse", cache, "own dense")
         return gain / self.traffic.bound if gain and self.traffic else None
 
     def bytes_moved(self, row: Row) -> int:
-        """What a row must move: K, and all V rows or those it needs; the floor the whole K cache, which COPY writes."""
+        """Count the bytes a row must move: K, and all V rows or those needed. The floor moves all of K; COPY, twice."""
         if self.traffic is None:
             return 0
         if row.role == "floor":
@@ -110,13 +110,13 @@ class ShapeResult:
         return key_bytes + (key_bytes if row.role in DENSE else self.traffic.value_bytes)
 
     def roofline_share(self, row: Row | None, cache: str) -> float | None:
-        """Rate at which a row moves the bytes it must, over that of the floor."""
+        """Compute the rate at which a row moves the bytes it must, over that of the floor."""
         floor = self.fastest(cache, "floor")
         gain = row.over(floor, cache) if row and floor else None
         return gain * self.bytes_moved(row) / self.bytes_moved(floor) if row and floor and gain else None
 
     def floor_rate(self, cache: str) -> float | None:
-        """Bytes per second that the floor moves."""
+        """Compute the bytes per second that the floor moves."""
         floor = self.fastest(cache, "floor")
         return self.bytes_moved(floor) / (floor.tasks or floor.calls)[cache].median if floor else None
 
@@ -165,7 +165,7 @@ def compare(
 
 @torch.no_grad()
 def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: Sequence[str] = CACHES) -> ShapeResult:
-    """One shape, all contenders; on an emulated device everything but the times."""
+    """Compare all contenders on one shape. On an emulated device do everything but the times."""
     inputs = make_inputs(shape, device, copies)
     template = str(vendor_template(shape, core_counts(device_name(device)))) if device == "npu" else None
     kept = float(inputs.kept.float().mean())
@@ -195,7 +195,7 @@ def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: 
 
 
 def check_answer(contender: Contender, inputs: Inputs, row: Row) -> Call | None:
-    """The call to time, once its answer is known to be right; else None and the reason in ``row``.
+    """Make the call to time and check its answer. If it cannot run, give None and put the reason in ``row``.
 
     Raises:
         TopThetaWrongResultError: the answer is wrong.
@@ -219,5 +219,5 @@ def check_answer(contender: Contender, inputs: Inputs, row: Row) -> Call | None:
 
 
 def relative_error(out: Tensor, answer: Tensor) -> float:
-    """Euclidean norm of the difference over that of the answer."""
+    """Divide the Euclidean norm of the difference by that of the answer."""
     return float((out.float() - answer).norm() / answer.norm())

@@ -16,7 +16,7 @@ _NEARLY_ALL = 0.75
 
 
 class _Mapping(NamedTuple):
-    """A range of addresses, and how much of what is in memory of it lies in huge pages."""
+    """A range of addresses, and the share of its memory in use that lies in huge pages."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class _Mapping(NamedTuple):
 
 
 def page_mode(tensors: Iterable[Tensor], mappings: Path = _MAPPINGS) -> str | None:
-    """ "huge pages", "small pages", or the share of huge ones; None where the system does not tell.
+    """Find the pages of tensors: "huge pages", "small pages" or the share of huge ones; None if the system is silent.
 
     PyTorch's allocator asks for huge ones if THP_MEM_ALLOC_ENABLE=1 is set, where the system grants them on request;
     where it always gives them, nothing needs to be set.

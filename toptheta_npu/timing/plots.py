@@ -51,7 +51,7 @@ def save_plots(results: Sequence[ShapeResult], folder: Path, title: str) -> tupl
 def _groups(
     results: Sequence[ShapeResult], key: Callable[[ShapeResult], tuple[Any, ...]], least: int
 ) -> Iterator[tuple[str, list[ShapeResult]]]:
-    """Results that agree in ``key``, sorted by length and k, with what they have in common in words."""
+    """Yield the results that agree in ``key``, sorted by length and k, with what they have in common in words."""
     ordered = sorted(results, key=lambda result: (key(result), result.shape.n, result.shape.k))
     for _, group in groupby(ordered, key):
         members = list(group)
@@ -80,7 +80,7 @@ def _panels(count: int) -> tuple[Any, list[Any]]:
 
 
 def _draw_lengths(results: Sequence[ShapeResult], title: str) -> Any:
-    """Gain over the best dense row against the length, one colour per kind of shape."""
+    """Draw the gain over the best dense row against the length, one colour per kind of shape."""
 
     def key(result: ShapeResult) -> tuple[Any, ...]:
         return (*_common(result), result.shape.k / result.shape.n)
@@ -109,7 +109,7 @@ def _draw_lengths(results: Sequence[ShapeResult], title: str) -> Any:
 
 
 def _draw_densities(results: Sequence[ShapeResult], title: str) -> Any:
-    """Gain against the share kept, with the place where dense attention becomes faster."""
+    """Draw the gain against the share kept, with the place where dense attention becomes faster."""
     groups = [
         (f"{label}, n = {members[0].shape.n}", members)
         for label, members in _groups(results, lambda result: (*_common(result), result.shape.n), 3)
@@ -148,7 +148,7 @@ def _verdict(place: float | None, gains: Sequence[float]) -> str:
 
 
 def crossover(densities: Sequence[float], gains: Sequence[float]) -> float | None:
-    """The density at which the gain last falls through 1, between points on a logarithmic axis; None if never.
+    """Find the density at which the gain last falls through 1, between points on a logarithmic axis; None if never.
 
     Example:
         >>> crossover([0.25, 0.5, 1.0], [1.5, 1.5, 0.5])
@@ -162,7 +162,7 @@ def crossover(densities: Sequence[float], gains: Sequence[float]) -> float | Non
 
 
 def _draw_roofline(results: Sequence[ShapeResult], title: str) -> Any:
-    """Per shape the rate at which a row moves the bytes it must, over that of the floor."""
+    """Draw per shape the rate at which a row moves the bytes it must, over that of the floor."""
     caches = _caches(results)[:1]
     shown = [result for result in results if caches and result.fastest(caches[0], "floor")]
     if not shown:

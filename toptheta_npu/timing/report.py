@@ -45,7 +45,7 @@ _CAPTIONS = {
 
 
 def summary(results: Sequence[ShapeResult], device: str) -> Table:
-    """One line per shape and cache state."""
+    """Tabulate the results, one line per shape and cache state."""
     columns = _COLUMNS[device]
     rows = []
     for result in results:
@@ -72,7 +72,7 @@ def _shape_cells(result: ShapeResult, cache: str) -> dict[str, str]:
 
 
 def short_name(shape: Shape) -> str:
-    """Such as "32/8 n=8192 k=512 bf16, batch 4, paged"."""
+    """Name a shape in short, such as "32/8 n=8192 k=512 bf16, batch 4, paged"."""
     parts = [f"{shape.heads} n={shape.n} k={shape.k} {_SHORT[shape.dtype]}"]
     parts += [f"head_dim {shape.head_dim}"] if shape.head_dim != 128 else []
     parts += [f"batch {shape.batch}"] if shape.batch > 1 else []
@@ -115,7 +115,7 @@ def _percent(value: float | None) -> str:
 
 
 def details(result: ShapeResult) -> Table:
-    """All rows of a shape with their spread, and why a row is missing."""
+    """Tabulate all rows of a shape with their spread, and why a row is missing."""
     caches = _caches(result)
     tasks = any(row.tasks for row in result.rows)
     columns = ["", "error"]
@@ -138,7 +138,7 @@ def _detail_cells(result: ShapeResult, row: Row, caches: Sequence[str], tasks: b
 
 
 def notes(result: ShapeResult) -> list[str]:
-    """What a reader must know besides the figures."""
+    """List what a reader must know besides the figures."""
     missing = [f"{row.name}: not run: {row.missing}" for row in result.rows if row.missing]
     read = []
     if result.traffic is not None:
@@ -153,7 +153,7 @@ def notes(result: ShapeResult) -> list[str]:
 
 
 def as_json(results: Sequence[ShapeResult], environment: Mapping[str, object], settings: Mapping[str, object]) -> str:
-    """Everything, for `from_json`; times in seconds."""
+    """Write everything as JSON, for `from_json`; times in seconds."""
     return one_row_a_line({
         "unit": "seconds", "settings": dict(settings), "environment": dict(environment),
         "results": [_result_as_json(result) for result in results],
@@ -195,7 +195,7 @@ def _gains(result: ShapeResult, cache: str) -> dict[str, object]:
 
 
 def from_json(text: str) -> list[ShapeResult]:
-    """The results that `as_json` wrote."""
+    """Read the results that `as_json` wrote."""
 
     def row(stored: Mapping[str, Any]) -> Row:
         timings = [{cache: Timing(**timing) for cache, timing in stored[name].items()} for name in ("calls", "tasks")]
@@ -222,7 +222,7 @@ def from_json(text: str) -> list[ShapeResult]:
 
 
 def one_row_a_line(content: Mapping[str, Any]) -> str:
-    """JSON with one line for each entry of a list or mapping at its top.
+    """Write JSON with one line for each entry of a list or mapping at its top.
 
     Example:
         >>> print(one_row_a_line({"unit": "s", "rows": [{"a": 1}, {"a": 2}]}))
@@ -238,7 +238,7 @@ def one_row_a_line(content: Mapping[str, Any]) -> str:
 
 
 def _lines(value: Any, levels: int, indent: str) -> str:
-    """The value in one line below so many levels, unless the line would be too long."""
+    """Write the value in one line below so many levels, unless the line would be too long."""
     text = json.dumps(value, default=str)
     if not isinstance(value, (Mapping, list)) or not value or (levels <= 0 and len(text) <= _LONGEST_LINE):
         return text

@@ -106,7 +106,7 @@ class Shape:
 
 
 def parse_shape(text: str) -> Shape:
-    """A shape from text such as ``heads=32/8,n=8192``.
+    """Parse a shape from text such as ``heads=32/8,n=8192``.
 
     heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16 and block_size 0 (contiguous) if not.
 
@@ -150,7 +150,7 @@ def _whole(name: str, text: str) -> int:
 def shape_from_config(
     source: str | Path, n: int, k: int | None = None, *, batch: int = 1, dtype: str | None = None, block_size: int = 0
 ) -> Shape:
-    """The shape of a layer of a transformers model.
+    """Read the shape of a layer of a transformers model.
 
     Args:
         source: a config.json, a folder with one, or a name that transformers resolves.
@@ -190,7 +190,7 @@ class _Config:
         self._values = values
 
     def number(self, name: str) -> int | None:
-        """A number from 1; None where there is none."""
+        """Read a number from 1; None where there is none."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -201,7 +201,7 @@ class _Config:
         return value
 
     def dtype(self) -> str:
-        """In the words of PyTorch; float16 where there is none."""
+        """Read the dtype in the words of PyTorch; float16 where there is none."""
         stated = self._values.get("dtype") or self._values.get("torch_dtype") or "float16"
         return str(stated).removeprefix("torch.")
 
@@ -248,7 +248,7 @@ def _config_by_name(name: str) -> Mapping[str, Any]:
 
 
 def _brief(value: object) -> str:
-    """As Python writes it, cut where it would fill the screen."""
+    """Write a value as Python does, cut where it would fill the screen."""
     if isinstance(value, int) and abs(value) > _LARGEST**4:  # too long to be written out, or even for that
         return "a much larger one" if value > 0 else "a much smaller one"
     text = repr(value)
@@ -293,19 +293,22 @@ CPU_SHAPES: tuple[Shape, ...] = (
 
 
 def default_shapes(device: str) -> tuple[Shape, ...]:
-    """The table of a device."""
+    """Choose the table of a device."""
     return CPU_SHAPES if device == "cpu" else SHAPES
 
 
 def lengths_sweep(device: str) -> tuple[Shape, ...]:
-    """32/8 heads, 1/16 kept, growing length."""
+    """List shapes of growing length: 32/8 heads, 1/16 kept."""
     dtype, last = ("bfloat16", 32768) if device == "cpu" else ("float16", 131072)
     lengths = [1024 << step for step in range(8) if 1024 << step <= last]
     return tuple(replace(_GROUPED, n=n, k=n // 16, dtype=dtype) for n in lengths)
 
 
 def densities_sweep(device: str) -> tuple[Shape, ...]:
-    """48/48 heads, 8192 keys, from 1/64 kept to all; on a CPU from 32 kept to half, also 32/8 heads, in two dtypes."""
+    """List shapes of growing density: 48/48 heads, 8192 keys, from 1/64 kept to all.
+
+    On a CPU they keep from 32 to half, with 48/48 and with 32/8 heads, in two dtypes.
+    """
     if device != "cpu":
         shares = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1)
         return tuple(replace(PAPER, n=8192, k=int(share * 8192)) for share in shares)

@@ -38,7 +38,7 @@ class Template:
 
 
 def core_counts(soc: str) -> tuple[int, int]:
-    """Cube and vector cores of a 910B-class part.
+    """Look up the cube and vector cores of a 910B-class part.
 
     Example:
         >>> core_counts("Ascend910B4")
@@ -48,7 +48,7 @@ def core_counts(soc: str) -> tuple[int, int]:
 
 
 def vendor_template(shape: Shape, cores: tuple[int, int] = (24, 48)) -> Template:
-    """The template for a BNSD call, cores being (cube, vector).
+    """Choose the template for a BNSD call, cores being (cube, vector).
 
     Example:
         >>> str(vendor_template(Shape(1, 48, 48, n=2048, k=128)))

@@ -52,18 +52,18 @@ class Call:
         return replace(self, options={**self.options, **options})
 
     def on(self, device: str) -> dict[str, Any]:
-        """Keyword arguments with tensors on the device."""
+        """Build the keyword arguments, with tensors on the device."""
         return {name: tensor.to(device) for name, tensor in self.tensors.items()} | dict(self.options)
 
     def expected(self, function: str) -> tuple[Tensor, ...]:
-        """What the PyTorch fallback gives on the CPU, in float32."""
+        """Compute what the PyTorch fallback gives on the CPU, in float32."""
         wide = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in self.tensors.items()}
         with toptheta_npu.use_backend("fallback", device="cpu"):
             return as_tuple(getattr(toptheta_npu, function)(**wide, **self.options))
 
 
 def as_tuple(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The outputs of any of the functions."""
+    """Put the outputs of any of the functions into a tuple."""
     return (result,) if isinstance(result, Tensor) else tuple(result)
 
 
@@ -71,7 +71,7 @@ def make_call(
     heads: int, kv_heads: int, n: int, head_dim: int, *, batch: int = 1, dtype: torch.dtype = torch.float16,
     keep: float | Sequence[int] = 0.1, lengths: Sequence[int] | None = None, seed: int = 0,
 ) -> Call:  # fmt: skip
-    """A call in the layout BNSD.
+    """Make a call in the layout BNSD.
 
     Args:
         keep: share of the keys that each head keeps, or how many, head by head; about, where scores are equal.
@@ -93,7 +93,7 @@ def make_call(
 
 
 def thresholds(call: Call, keep: float | Sequence[int]) -> Tensor:
-    """float32 [B, Hq]: half a step below the score that is the last to be kept."""
+    """Compute thresholds, float32 [B, Hq]: half a step below the score that is the last to be kept."""
     query, key, scale = call["query"].float(), call["key"].float(), call.options["scale_value"]
     batch, heads, n = query.shape[0], query.shape[1], key.shape[2]
     grouped = query.view(batch, key.shape[1], -1, query.shape[3])
@@ -108,7 +108,7 @@ def thresholds(call: Call, keep: float | Sequence[int]) -> Tensor:
 def run_on(
     call: Call, device: str, function: str = STATS, placed: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensor, ...]:
-    """The outputs of a call on the device, brought to the CPU; ``placed`` are tensors that are there already."""
+    """Run a call on the device and bring its outputs to the CPU. The tensors ``placed`` are on the device already."""
     result = as_tuple(getattr(toptheta_npu, function)(**call.on(device) | dict(placed or {})))
     return tuple(tensor.cpu() for tensor in result)
 

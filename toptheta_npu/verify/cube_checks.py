@@ -9,30 +9,30 @@ from .launch_checks import ROWS_FOR_EVERY_CORE
 
 
 def cube_block_index(device: str) -> None:
-    """Sixteen vector cores with one round of scores each; the second call finds no right scores of the first."""
+    """Run sixteen vector cores with one round of scores each. The second call finds no right scores of the first."""
     for seed in range(2):
         check(make_call(32, 8, 512, 64, seed=seed), device)
 
 
 def cube_flags(device: str) -> None:
-    """More rounds than a ring holds, on cores of which some keep every row and others hardly any."""
+    """Run more rounds than a ring holds, on cores of which some keep every row and others hardly any."""
     for seed in range(2):
         call = make_call(8, 2, 8192, 512, keep=[8192] * 4 + [64] * 4, seed=seed)
         check(call, device)
 
 
 def cube_fractals(device: str) -> None:
-    """Three fractals of keys, four of columns: any other order multiplies other numbers."""
+    """Check K of three fractals of keys and four of columns: any other order multiplies other numbers."""
     check(make_call(4, 1, 48, 64), device)
 
 
 def ragged_fixpipe(device: str) -> None:
-    """Three heads, and rounds that end inside a fractal: what is written beyond would hit other rounds in the rings."""
+    """Check three heads and rounds that end inside a fractal. Writes beyond it would hit other rounds in the rings."""
     check(make_call(12, 4, 1000, 512), device)
 
 
 def cube_nan(device: str) -> None:
-    """A NaN in a K row reaches the scores of its group, and no other, on cube cores as on vector cores."""
+    """Check that a NaN in a K row reaches the scores of its group, and no other, on cube and on vector cores."""
     for where, group in (("vector cores", 2), ("cube cores", 4)):
         call = _with_nan(make_call(2 * group, 2, 128, 64))
         found = run_on(call, device, STATS)[1][0].isnan().tolist()
@@ -48,7 +48,7 @@ def _with_nan(call: Call) -> Call:
 
 
 def sync_all_cube(device: str) -> None:
-    """As `sync_all`, in a launch with cube cores."""
+    """Repeat `sync_all` in a launch with cube cores."""
     for seed in range(3):
         call = make_call(4, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, lengths=[ROWS_FOR_EVERY_CORE - 5], seed=seed)
         check(call, device)

@@ -59,7 +59,7 @@ class Fit:
 
 
 def fit(model: Model, measured: Sequence[float], free: Sequence[Free]) -> Fit:
-    """The constants with which the model comes closest to measured times, each time weighing as much as any other.
+    """Find the constants with which the model comes closest to measured times. Each time weighs as much as any other.
 
     Args:
         measured: microseconds, as many as the model gives.

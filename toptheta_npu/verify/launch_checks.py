@@ -21,7 +21,7 @@ _REPEATS = 3
 
 
 def launch_forms(device: str) -> None:
-    """The three tiling keys one after the other, each with inputs of its own, and the first again."""
+    """Launch the three tiling keys one after the other, each with inputs of its own, and the first again."""
     check(make_call(2, 2, 128, 64, seed=1), device)
     check(make_call(2, 2, 128, 64, lengths=[100], seed=2), device)
     check(make_call(4, 1, 128, 64, seed=3), device)
@@ -29,7 +29,7 @@ def launch_forms(device: str) -> None:
 
 
 def dtypes(device: str) -> None:
-    """float16 and bfloat16, lengths of 32 and of 64 bits."""
+    """Check float16 and bfloat16, lengths of 32 and of 64 bits."""
     for seed, dtype in enumerate((torch.float16, torch.bfloat16)):
         call = make_call(2, 2, 200, 64, batch=2, dtype=dtype, lengths=[200, 77], seed=seed)
         for integer in (torch.int32, torch.int64):
@@ -37,14 +37,14 @@ def dtypes(device: str) -> None:
 
 
 def empty_outputs(device: str) -> None:
-    """The same shape without statistics and as a part, each with inputs of its own: memory holds no old answer."""
+    """Call the same shape without statistics and as a part, each with its own inputs: memory holds no old answer."""
     check(make_call(4, 2, 300, 64, seed=1), device)
     check(make_call(4, 2, 300, 64, seed=2), device, "incremental_attention")
     check(make_call(4, 2, 300, 64, seed=3), device, PARTIAL)
 
 
 def strided_caches(device: str) -> None:
-    """Caches inside longer rows full of NaN: read in place, and no memory for a copy."""
+    """Check that caches inside longer rows full of NaN are read in place, with no memory for a copy."""
     call = make_call(2, 2, 4096, 128, keep=0.02, lengths=[4000])
     placed = {name: _in_longer_rows(call[name], device) for name in ("key", "value")}
     check(call, device, placed=placed)
@@ -61,7 +61,7 @@ def _in_longer_rows(cache: Tensor, device: str) -> Tensor:
 
 
 def _extra_bytes(call: Call, device: str, placed: Mapping[str, Tensor]) -> int:
-    """Device memory that one call takes beside its inputs, at its peak."""
+    """Measure the device memory that one call takes beside its inputs, at its peak."""
     accelerator: Any = getattr(torch, device)
     arguments = call.on(device) | dict(placed)
     accelerator.synchronize()
@@ -73,13 +73,13 @@ def _extra_bytes(call: Call, device: str, placed: Mapping[str, Tensor]) -> int:
 
 
 def sync_all(device: str) -> None:
-    """One sequence that all vector cores share, so that each combines what the others have left."""
+    """Share one sequence among all vector cores, so that each combines what the others have left."""
     for seed in range(_REPEATS):
         check(make_call(1, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, lengths=[ROWS_FOR_EVERY_CORE - 5], seed=seed), device)
 
 
 def graph_replay(device: str) -> None:
-    """Captured with other lengths, thresholds and queries than replayed with."""
+    """Replay a graph with other lengths, thresholds and queries than it was captured with."""
     accelerator: Any = getattr(torch, device)
     captured = make_call(4, 4, 512, 64, batch=2, lengths=[512, 1], seed=1)
     replayed = make_call(4, 4, 512, 64, batch=2, lengths=[37, 400], seed=1).with_tensors(

@@ -152,7 +152,7 @@ POINTS: tuple[Point, ...] = (
 
 
 def choose(names: Sequence[str]) -> tuple[Point, ...]:
-    """The points of these names, in their own order; all of them for none.
+    """Choose the points of these names, in their own order; all of them for none.
 
     Raises:
         TopThetaValueError: a name that there is not.

@@ -13,12 +13,12 @@ from .runner import Outcome
 
 
 def listing(points: Sequence[Point]) -> Table:
-    """Every point with what it takes for granted."""
+    """List every point with what it takes for granted."""
     return Table("", ("check", "reading"), [(point.name, point.reading) for point in points])
 
 
 def lines(outcome: Outcome, width: int) -> Iterator[str]:
-    """One line with rich's markup for a point that passed; for one that failed also why, whence and what to do."""
+    """Yield one line with rich's markup for a point. If it failed, yield also why, whence and what to do."""
     mark = "[green]pass[/green]" if outcome.passed else "[red]FAIL[/red]"
     point = outcome.point
     yield f"{mark}  {point.name:<{width}}  {escape(point.reading)}  ({outcome.seconds:.1f} s)"
@@ -29,7 +29,7 @@ def lines(outcome: Outcome, width: int) -> Iterator[str]:
 
 
 def as_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Plain values, one entry for each point."""
+    """Convert the outcomes to plain values, one entry for each point."""
     return [
         {
             "check": outcome.point.name, "passed": outcome.passed, "problem": outcome.problem,

@@ -94,7 +94,7 @@ def measure(
 
 
 def checked_calls(inputs: Inputs, device: str) -> dict[str, Call]:
-    """The call of every variant, once its answer is right.
+    """Make the call of every variant, and check its answer.
 
     Raises:
         TopThetaWrongResultError: an answer is wrong.
@@ -114,7 +114,7 @@ def checked_calls(inputs: Inputs, device: str) -> dict[str, Call]:
 
 
 def model_of(inputs: Inputs, variant: str, cores: tuple[int, int]) -> ModelledRun:
-    """The same call on the host model."""
+    """Run the same call on the host model."""
     chosen = _without_keys(inputs) if variant == "no keys" else inputs
     return run_on_host_model(chosen, dense=variant == "-inf", cores=cores)
 
@@ -124,7 +124,7 @@ def _without_keys(inputs: Inputs) -> Inputs:
 
 
 def _on_host(call: Callable[[int], object], device: str) -> float:
-    """Seconds in which a call comes back, while the device works on those before it."""
+    """Measure the seconds in which a call comes back, while the device works on those before it."""
     accelerator: Any = getattr(torch, device)
     accelerator.synchronize()
     started = time.perf_counter()
@@ -136,12 +136,12 @@ def _on_host(call: Callable[[int], object], device: str) -> float:
 
 
 def modelled(calls: Sequence[ModelledRun], constants: Mapping[str, float]) -> list[float]:
-    """Microseconds of all calls with these constants."""
+    """Compute the microseconds of all calls with these constants."""
     return [call.microseconds("cold", constants) for call in calls]
 
 
 def as_json(measured: Sequence[Measured], explained: Sequence[float]) -> list[dict[str, Any]]:
-    """Plain values in microseconds, one entry for each call."""
+    """Convert the times to plain values in microseconds, one entry for each call."""
     return [
         {
             "shape": asdict(one.shape), "variant": one.variant,

@@ -17,7 +17,7 @@ _GAP_LIMIT = 2**31 - 1
 
 
 def mask_bits(device: str) -> None:
-    """Each head keeps one row, at another place of its byte; the V rows hold their numbers."""
+    """Let each head keep one row, at another place of its byte. The V rows hold their numbers."""
     heads, rows, dim = 8, 64, 16
     kept = [9 * head % rows for head in range(heads)]
     key = torch.zeros(1, heads, rows, dim, dtype=torch.float16)
@@ -34,7 +34,7 @@ def mask_bits(device: str) -> None:
 
 
 def gather_count(device: str) -> None:
-    """Two lists on one core, the longer first, of more than half and of less than half of the keys.
+    """Gather two lists on one core, the longer first, of more than half and of less than half of the keys.
 
     Behind the 64 keys the caches go on for as far as a row number of 16 bits reaches, so that a wrong count reads NaN
     and nothing else.
@@ -49,7 +49,7 @@ def gather_count(device: str) -> None:
 
 
 def select_strides(device: str) -> None:
-    """Two heads share a list, so that Select counts what each of them keeps."""
+    """Let two heads share a list, so that Select counts what each of them keeps."""
     call = make_call(2, 1, 200, 64, keep=[20, 60])
     got = run_on(call, device)
     _require_counts(call, got)
@@ -63,7 +63,7 @@ def _require_counts(call: Call, got: Sequence[Tensor]) -> None:
 
 
 def multiply_add(device: str) -> None:
-    """Queries and keys whose products have more digits than float16; a few keys, so that errors do not average out."""
+    """Check products of more digits than float16 has, with a few keys, so that errors do not average out."""
     generator = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(1, 8, n, 64, generator=generator).half() for n in (1, 4, 4))
     call = Call({"query": query, "key": key, "value": value, "threshold": torch.full((8,), -torch.inf)})
@@ -71,7 +71,7 @@ def multiply_add(device: str) -> None:
 
 
 def exp_ln(device: str) -> None:
-    """Two keys a head, whose scores differ by 0, 1/8, 2/8, ...: sums and their logarithms against float64."""
+    """Check sums and their logarithms against float64: two keys a head, whose scores differ by 0, 1/8, 2/8, ..."""
     heads = 64
     difference = torch.arange(heads, dtype=torch.float64) / 8
     query = torch.zeros(1, heads, 1, 16, dtype=torch.float16)
@@ -87,7 +87,7 @@ def exp_ln(device: str) -> None:
 
 
 def unified_buffer(device: str) -> None:
-    """Lists of every length about that of the last buffer, which ends at the limit of the Unified Buffer."""
+    """Gather lists of every length about that of the last buffer, which ends at the limit of the Unified Buffer."""
     heads, rows = 20, 600
     call = make_call(heads, heads, rows, 400, dtype=torch.bfloat16)  # for which it holds 32 rows
     key = call["key"].clone()
@@ -97,7 +97,7 @@ def unified_buffer(device: str) -> None:
 
 
 def wide_gaps(device: str) -> None:
-    """The first and the third of three V rows, just less than 2^31 bytes apart, which is one command, or just more."""
+    """Gather the first and third of three V rows: just less than 2^31 bytes apart (one command) or just more."""
     dim = 16
     call = make_call(1, 1, 3, dim).with_options(_path="gather")
     key = call["query"].repeat(1, 1, 3, 1)

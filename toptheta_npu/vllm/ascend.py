@@ -42,7 +42,7 @@ _STEPS_BETWEEN_LOOKS = 1000
 
 
 def install() -> None:
-    """Has vllm-ascend's platform hand out our classes to engines with settings; works once in a process."""
+    """Make vllm-ascend's platform hand out our classes to engines with settings; works once in a process."""
     from vllm_ascend.platform import NPUPlatform
 
     chosen = NPUPlatform.get_attn_backend_cls
@@ -111,7 +111,7 @@ class Impl:
     def forward_impl(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any, output: Tensor
     ) -> Tensor:
-        """Attention of one step, whose keys and values are in the cache already.
+        """Compute attention of one step. Its keys and values are in the cache already.
 
         Args:
             query: [T, Hq, D], padding included.
@@ -145,7 +145,7 @@ class Impl:
         return output
 
     def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Any, slot_mapping: Tensor) -> None:
-        """Writes keys and values outside of a step of attention."""
+        """Write keys and values outside of a step of attention."""
         theirs: Any = super()
         theirs.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
         if isinstance(self.rule, LayerRule):
@@ -183,7 +183,7 @@ class Builder:
         self._steps = 0
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
-        """vllm-ascend's metadata of a step, with ours."""
+        """Build vllm-ascend's metadata of a step, and attach ours."""
         theirs: Any = super()
         metadata = theirs.build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is not None:
@@ -194,7 +194,7 @@ class Builder:
         return metadata
 
     def _keep_sums(self) -> None:
-        """Makes V sums once the caches are there, before any step is captured, and looks after them."""
+        """Make V sums once the caches are there, before any step is captured, and look after them."""
         for name, layer in self._layers.items():
             rule = layer.impl.rule
             if isinstance(rule, LayerRule) and rule.vmc and rule.page_sums is None:
@@ -220,7 +220,7 @@ class Builder:
 
 
 def _current_config() -> Any:
-    """vLLM's configuration of the engine whose layers are being made; None: of none."""
+    """Get vLLM's configuration of the engine whose layers are being made; None if there is none."""
     from vllm.config import get_current_vllm_config_or_none
 
     return get_current_vllm_config_or_none()
@@ -231,7 +231,7 @@ def _settings_of(config: Any) -> Settings | None:
 
 
 def _check_backend(path: str) -> None:
-    """The backend is the one for decoder attention with separate keys and values."""
+    """Check that the backend is the one for decoder attention with separate keys and values."""
     covered = record()["backend"]
     if path != covered:
         raise TopThetaNotImplementedError(
@@ -272,7 +272,7 @@ def _replace_classes() -> None:
 
 
 def _check_layers(layers: Mapping[str, Any]) -> None:
-    """A quantised cache changes the class of a layer's implementation after it was made."""
+    """Check that each layer still runs our `Impl`: a quantised cache changes its class after it was made."""
     for name, layer in layers.items():
         if not isinstance(layer.impl, Impl):
             raise TopThetaBackendError(
@@ -282,7 +282,7 @@ def _check_layers(layers: Mapping[str, Any]) -> None:
 
 
 def _check_graphs(config: Any, layers: Mapping[str, Any]) -> None:
-    """A captured step does again what it did when it was captured, whatever the rows are.
+    """Refuse uncovered graph modes: a captured step repeats what it did at its capture, whatever the rows are.
 
     Raises:
         TopThetaNotImplementedError: it might be replayed for rows of another kind, or has layers of both kinds, whose
@@ -304,7 +304,7 @@ def _check_graphs(config: Any, layers: Mapping[str, Any]) -> None:
 
 
 def _step(common: Any) -> Step:
-    """The rows of a step without its padding, with the model runner's lengths and tables on the device."""
+    """Make the step without its padding, with the model runner's lengths and tables on the device."""
     tokens = common.num_actual_tokens
     starts = common.query_start_loc_cpu[: common.num_reqs + 1]
     sequences = int((starts[:-1] < tokens).sum())
@@ -315,7 +315,7 @@ def _step(common: Any) -> Step:
 
 
 def _of_sequences(metadata: Any, step: Step) -> Any:
-    """The metadata of the sequences with several new tokens alone."""
+    """Cut the metadata down to the sequences with several new tokens."""
     counts = [end - start for _, start, end in step.ranges()]
     starts = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     chosen = list(step.several)

@@ -17,19 +17,19 @@ DISTRIBUTION = "vllm-ascend"
 
 @cache
 def record() -> dict[str, Any]:
-    """Versions with their commits; by module and class the parameters, fields, attributes, reads and calls in use."""
+    """Load versions with commits; by module and class the parameters, fields, attributes, reads and calls in use."""
     text = files(__package__).joinpath("signatures", "vllm_ascend.json").read_text(encoding="utf-8")
     content: dict[str, Any] = json.loads(text)
     return content
 
 
 def known_versions() -> str:
-    """The versions whose sources were read, in words."""
+    """List the versions whose sources were read, in words."""
     return " or ".join(record()["versions"])
 
 
 def check_parameters() -> None:
-    """Compares the functions that are called or replaced with the record.
+    """Compare the functions that are called or replaced with the record.
 
     Raises:
         TopThetaBackendError: one of them is missing or has other parameters.
@@ -48,7 +48,7 @@ def check_parameters() -> None:
 
 
 def parameters_of(owner: object, function: str) -> list[str] | None:
-    """The names of a function's parameters as in its source, "self" and "cls" included; None: there is none."""
+    """List the names of a function's parameters as in its source, "self" and "cls" included; None: there is none."""
     found = inspect.getattr_static(owner, function, None)
     if isinstance(found, (classmethod, staticmethod)):
         found = found.__func__

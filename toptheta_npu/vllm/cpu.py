@@ -37,7 +37,7 @@ _READABLE = ("vec", "vec16")
 
 
 def install() -> None:
-    """Puts our backend in the place of vLLM's own; without settings it hands out vLLM's classes."""
+    """Put our backend in the place of vLLM's own. Without settings it hands out vLLM's classes."""
     register_backend(AttentionBackendEnum.CPU_ATTN, f"{__name__}.{TopThetaBackend.__name__}")
 
 
@@ -64,7 +64,7 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
 
 @dataclass
 class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
-    """What vLLM's kernel needs of a step, what our operator needs, and the former for the dense rows alone."""
+    """Metadata of a step for vLLM's kernel and for our operator. ``dense`` is vLLM's for the dense rows alone."""
 
     step: Step | None = None
     dense: CPUAttentionMetadata | None = None
@@ -114,7 +114,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
 
 
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
-    """One layer: vLLM's own attention with rows of decode steps by the rule that the builder gave it."""
+    """One layer: vLLM's own attention, except that decode rows follow the rule that the builder gave it."""
 
     @tells_why
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -165,7 +165,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
 
 
 def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of vLLM's cache [blocks, Hkv, block_size, 2D] as [blocks, Hkv, block_size, D], by strides."""
+    """View vLLM's cache [blocks, Hkv, block_size, 2D] as keys and values [blocks, Hkv, block_size, D], by strides."""
     blocks, heads, rows, width = kv_cache.shape
     keys, values = kv_cache.view(blocks, heads, 2 * rows, width // 2).chunk(2, dim=2)
     return keys.view(blocks, heads, width // 2, rows).transpose(2, 3), values
@@ -193,7 +193,7 @@ def _uncovered(impl: CPUAttentionBackendImpl) -> Uncovered:
 
 
 def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentionMetadata:
-    """The step of the sequences with several new tokens alone."""
+    """Cut the metadata of a step down to the sequences with several new tokens."""
     chosen = torch.tensor(step.several)
     ranges = list(step.ranges())
     starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(

@@ -51,7 +51,7 @@ _SPECS = ("FullAttentionSpec", "SlidingWindowSpec")
 
 
 def check_covered(uncovered: Uncovered) -> None:
-    """Raises TopThetaNotImplementedError for the first thing that is asked for and not covered.
+    """Raise TopThetaNotImplementedError for the first thing that is asked for and not covered.
 
     Example:
         >>> check_covered({"sinks": None, "alibi_slopes": False})
@@ -75,7 +75,7 @@ class EngineLayers:
 
     @classmethod
     def of(cls, settings: Settings, config: Any, device: torch.device) -> EngineLayers:
-        """The one of vLLM's configuration ``config``, for an engine whose weights are loaded.
+        """Get the engine of vLLM's configuration ``config``, or make it. Its weights must be loaded.
 
         Raises:
             TopThetaNotImplementedError: the engine asks for something that is not covered.
@@ -99,7 +99,7 @@ class EngineLayers:
         return engine
 
     def give_rules(self, spec: Any, layers: Mapping[str, Any]) -> None:
-        """Gives the implementation of every layer its rule, or `DENSE`.
+        """Give the implementation of every layer its rule, or `DENSE`.
 
         Args:
             spec: vLLM's description of the cache that the layers share.
@@ -131,7 +131,7 @@ class EngineLayers:
             )
 
     def note(self, step: Step, group: str) -> None:
-        """Counts the tokens of a step, which every group of layers sees under a name of its own."""
+        """Count the tokens of a step once. Every group of layers sees the step under a name of its own."""
         self._counting = self._counting or group
         if self.metrics is None or group != self._counting:
             return
@@ -188,13 +188,13 @@ _ENGINES: dict[int, tuple[weakref.ref[Any], EngineLayers]] = {}
 
 
 def engine_of(config: Any) -> EngineLayers | None:
-    """The engine of vLLM's configuration in this process, for who wants to look at its counts."""
+    """Find this process's engine of vLLM's configuration, to read its counts; None if there is none."""
     known = _ENGINES.get(id(config))
     return known[1] if known is not None and known[0]() is config else None
 
 
 def note_written(rule: LayerRule, value_cache: Tensor, slots: Tensor) -> LayerRule:
-    """Takes note of the V rows that a step has written; gives the rule that knows of them.
+    """Note the V rows that a step has written. Return the rule that knows of them.
 
     Args:
         rule: of the layer, with ``vmc``; the first step that is written gives it sums for the pages of its cache.
@@ -210,7 +210,7 @@ def note_written(rule: LayerRule, value_cache: Tensor, slots: Tensor) -> LayerRu
 
 
 def geometry_of(config: Any) -> Geometry:
-    """What a rank knows of the model, from vLLM's configuration."""
+    """Read from vLLM's configuration what a rank knows of the model."""
     model, parallel = config.model_config, config.parallel_config
     text = model.hf_text_config
     return Geometry(
@@ -223,12 +223,12 @@ def geometry_of(config: Any) -> Geometry:
 
 
 def has_window(window: object) -> bool:
-    """Whether a layer sees only a window: versions of vLLM write -1, (-1, -1) or None where it does not."""
+    """Tell whether a layer sees only a window. Versions of vLLM write -1, (-1, -1) or None where it does not."""
     return window not in (None, -1, (-1, -1))
 
 
 def check_engine(config: Any, settings: Settings) -> None:
-    """Raises TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
+    """Raise TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
     parallel, draft = config.parallel_config, config.speculative_config
     method = None if draft is None else draft.method
     check_covered({
@@ -243,7 +243,7 @@ def check_engine(config: Any, settings: Settings) -> None:
 
 
 def _listed(layers: Iterable[int]) -> str:
-    """Numbers in words: runs of them by their ends."""
+    """Write numbers in words: runs of them by their ends."""
     runs: list[list[int]] = []
     for layer in sorted(layers):
         if runs and layer == runs[-1][1] + 1:

@@ -81,7 +81,7 @@ class LayerRule:
     counters: LayerCounters | None = None
 
     def options(self, lengths: Tensor) -> dict[str, Any]:
-        """Thresholds [..., Hq] for rows of ``lengths`` [...] keys, and the options that go with them."""
+        """Return the thresholds [..., Hq] for rows of ``lengths`` [...] keys, with the options that go with them."""
         offline = self.sdc == "offline"
         return {
             "threshold": self.thresholds.rows(self.layer, lengths),
@@ -92,13 +92,13 @@ class LayerRule:
         }
 
     def aims(self, lengths: Tensor) -> Tensor:
-        """The elements that rows of ``lengths`` keys aim at; 0 for those that are dense."""
+        """Compute how many elements rows of ``lengths`` keys aim at; 0 for dense rows."""
         sparse = lengths > self.thresholds.dense_up_to[self.layer]
         return self.thresholds.aim_rows(self.layer, lengths) * sparse
 
 
 def layer_index(name: str) -> int:
-    """The index of a layer in the whole model, from its name in an engine, whatever rank it lies on.
+    """Read a layer's index in the whole model from its name in an engine, whatever rank it lies on.
 
     Raises:
         TopThetaNotImplementedError: the name does not hold one number.
@@ -116,7 +116,7 @@ def layer_index(name: str) -> int:
 
 
 def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device | str = "cpu") -> ThresholdsAtK:
-    """The thresholds of this rank's heads on its device.
+    """Load the thresholds of this rank's heads onto its device.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the file cannot be read, is of another
@@ -140,14 +140,14 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
 
 
 def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:
-    """The thresholds of some of the query heads, in every layer."""
+    """Select the thresholds of some of the query heads, in every layer."""
     theta = tuple(rows[:, heads].contiguous() for rows in at_k.theta)
     mass = at_k.discarded_mass and tuple(rows[:, heads].contiguous() for rows in at_k.discarded_mass)
     return dataclasses.replace(at_k, theta=theta, discarded_mass=mass)
 
 
 def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -> None:
-    """Raises a typed error unless ``table`` was calibrated for the model that is served.
+    """Raise a typed error unless ``table`` was calibrated for the model that is served.
 
     Raises:
         TopThetaValueError: it was not, or the settings name layers that the model does not have.
@@ -188,7 +188,7 @@ def _check_weights(table: ThresholdTable, settings: Settings, folder: Path | Non
 
 
 def model_folder(model: str, revision: str | None = None) -> Path | None:
-    """Where the weights of a model lie: the folder itself, or the place of a hub's model in its cache, if known."""
+    """Find the folder of a model's weights: ``model`` itself or its place in the hub's cache. None if unknown."""
     if os.path.isdir(model):
         return Path(model)
     try:

@@ -25,7 +25,7 @@ _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "spa
 
 
 def _sum(meaning: str) -> int:
-    """A field of `Totals`, which begins at 0; Prometheus shows what it means."""
+    """Make a field of `Totals` that begins at 0. Prometheus shows what it means."""
     return field(default=0, metadata={"meaning": meaning})
 
 
@@ -68,9 +68,9 @@ class Totals:
 
 
 class LayerCounters:
-    """The sums of one layer, on its device: nothing waits for them, and a captured graph goes on counting.
+    """Sums of one layer, on its device. Nothing waits for them. A captured graph goes on counting.
 
-    On a CPU, where every small operation costs as much as a look at a tensor, steps are added up some at a time.
+    On a CPU every small operation costs as much as a look at a tensor, so steps are added up some at a time.
 
     Args:
         num_heads, num_key_value_heads: of this rank.
@@ -86,7 +86,7 @@ class LayerCounters:
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
     def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor, aims: Callable[[Tensor], Tensor]) -> None:
-        """Adds the rows of a step.
+        """Add the rows of a step.
 
         Args:
             lengths: int [B], their keys; 0 for padding.
@@ -122,7 +122,7 @@ class LayerCounters:
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:
-        """The sums so far, by their names in `Totals`; waits for the device. Any thread may ask."""
+        """Read the sums so far, by their names in `Totals`. This waits for the device. Any thread may ask."""
         with self._adding:
             self._add_waiting()
             return dict(zip(_NAMES, self._sums.tolist(), strict=True))
@@ -136,8 +136,8 @@ class Metrics:
     """The sums of all layers of an engine in one process, and what happens to them.
 
     On a CPU a thread of its own exports them a second after a step, so that an idle engine shows its last step, too.
-    On a device the thread that runs the steps does, when a second has passed: it waits for the device, which another
-    thread must not do while a graph is captured.
+    On a device the thread that runs the steps exports them, when a second has passed. Exporting waits for the device.
+    Another thread must not do that while a graph is captured.
 
     Args:
         interval: seconds between two lines in the log.
@@ -203,7 +203,7 @@ class Metrics:
             self._logged = totals
 
     def export(self) -> Totals:
-        """Export what has been added since the last time, if anything was; gives all sums."""
+        """Export what has been added since the last time, if anything was. Return all sums."""
         with self._telling:
             self._exported_at = self._clock()
             totals = self.totals()

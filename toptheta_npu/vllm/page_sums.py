@@ -1,20 +1,20 @@
 """V sums of the pages of a paged cache, which V-mean compensation needs in every decode step.
 
-The mean of a sequence is a sum over its pages: its full pages by the sums kept here, its last, partly filled page by
-the cache itself. So sequences that share pages share their sums, and a sequence that comes back finds those of the
+The mean of a sequence is a sum over its pages. Full pages count by the sums kept here. The last, partly filled page is
+summed from the cache. So sequences that share pages share their sums. A sequence that comes back finds the sums of the
 pages that are still its own.
 
 What is guaranteed:
 
-- `PageSums.update` makes the sum of every page whose last row it is told of anew from the whole page and adds to none,
-  so reused pages and tokens written again after a rejected draft need nothing more. Whoever reads a page to its end has
-  written its last row last, or together with the others.
-- A sum counts only for a page that is full, all of whose rows belong to the sequence. Rows past the end of a sequence
-  never count, whatever they hold, NaN included.
-- Beside each sum lie the bits of two pieces of its page, at the middle and the end, as they were when the sum was made.
-  `PageSums.mean` compares them with the cache. So a page written or copied past `update` is noticed unless it has the
-  very bits of what was there in both pieces. On a CPU such a sum is made anew at once, so the mean is right. On a
-  device, where nobody can look, the page is left out of the mean. `PageSums.foreign_pages` counts both.
+- `PageSums.update` computes the sum of a page when a step writes the page's last row. It reads the whole page and never
+  adds to an old sum. So nothing more is needed for pages that are reused, or for tokens that are written again after a
+  rejected draft. A page that a sequence fills has its last row written last, or together with the others.
+- A sum counts only for a full page, all of whose rows belong to the sequence. Rows past the end of a sequence never
+  count, whatever they hold, NaN included.
+- Beside each sum lie the bits of two pieces of its page, from the middle and the end, as they were when the sum was
+  made. `PageSums.mean` compares them with the cache. So it notices a page that was written or copied past `update`,
+  unless both pieces hold the same bits as before. On a CPU it computes such a sum anew at once, so the mean is right.
+  On a device, where nobody can look, it leaves the page out of the mean. `PageSums.foreign_pages` counts both.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class PageSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the sums and what tells their pages take."""
+        """Bytes of the sums and of the pieces of pages beside them."""
         return self._sums.nbytes + self._bits.nbytes
 
     def foreign_pages(self) -> int:
-        """Full pages that were written past `update`, once for each mean that met them; waits for the device."""
+        """Count the full pages written past `update`, once for each mean that met them. This waits for the device."""
         return int(self._foreign)
 
     def update(self, value_cache: Tensor, slots: Tensor, most_pages: int | None = None) -> None:
-        """Makes the sums of the pages that a step has written to their ends anew from the cache.
+        """Compute anew, from the cache, the sums of the pages that a step has written to their ends.
 
         Args:
             value_cache: float16, bfloat16 or float32 [blocks, Hkv, block_size, D], with the step's rows in it. Strides
@@ -106,7 +106,7 @@ class PageSums:
         self._sum_up(value_cache, pages)
 
     def rebuild(self, value_cache: Tensor) -> None:
-        """Makes the sums of all pages anew, after pages were written past `update`; reads the whole cache.
+        """Compute the sums of all pages anew, after pages were written past `update`. This reads the whole cache.
 
         Args:
             value_cache: as for `update`.
@@ -122,7 +122,7 @@ class PageSums:
     def mean(
         self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor, places: SeenPlaces | None = None
     ) -> Tensor:
-        """The mean of the V rows of every sequence, as ``value_mean`` of `incremental_attention` takes it.
+        """Compute the mean of the V rows of every sequence, as ``value_mean`` of `incremental_attention` takes it.
 
         Sums are float32, so it is at most (block_size + pages + 2) · 2⁻²⁴ times the mean of |v| off.
 
@@ -156,7 +156,7 @@ class PageSums:
         return total / (counted * block_size + rest).clamp_min(1)[:, None, None]
 
     def _sum_of_full_pages(self, value_cache: Tensor, table: Tensor, full_pages: Tensor) -> tuple[Tensor, Tensor]:
-        """The sum over the pages that count, float32 [B, Hkv, D], and how many they are, int64 [B]."""
+        """Add up the pages that count, float32 [B, Hkv, D], and count them, int64 [B]."""
         batch, width = table.shape
         total = self._sums.new_zeros((batch, *self._sums.shape[1:]))
         counted = torch.zeros_like(full_pages)
@@ -173,14 +173,14 @@ class PageSums:
         return total, counted
 
     def _mean_of_seen(self, value_cache: Tensor, places: SeenPlaces) -> Tensor:
-        """On a CPU, where the rows and sums that count are gathered and added up in one operation each."""
+        """Compute the mean on a CPU. Gather and add up the rows and sums that count in one operation each."""
         self._renew_foreign(value_cache, places.pages.clamp(0, value_cache.shape[0] - 1))
         total = _bag_sums(self._sums.flatten(1), places.pages, places.page_starts).unflatten(1, self._sums.shape[1:])
         mean: Tensor = (total + places.sums_of_rest(value_cache)) / places.counts
         return mean
 
     def _renew_foreign(self, value_cache: Tensor, pages: Tensor) -> None:
-        """Makes the sums of those among ``pages`` [n] anew that hold something else than they did."""
+        """Compute anew the sums of those among ``pages`` [n] that hold something else than they did."""
         if not torch.equal(self._bits.index_select(0, pages), self._bits_of(value_cache, pages)):
             foreign = pages[~self._are_same(value_cache, pages)]
             _LOG.warning(
@@ -191,23 +191,23 @@ class PageSums:
             self._sum_up(value_cache, torch.unique(foreign))
 
     def _are_same(self, value_cache: Tensor, pages: Tensor) -> Tensor:
-        """Which of ``pages`` [n] still hold what their sums were made of: bool [n]."""
+        """Tell which of ``pages`` [n] still hold what their sums were made of: bool [n]."""
         return (self._bits.index_select(0, pages) == self._bits_of(value_cache, pages)).flatten(1).all(1)
 
     def _own_pages(self, value_cache: Tensor, pages: Tensor, full: Tensor) -> Tensor:
-        """Which of the ``full`` among ``pages`` [B, n] still hold what their sums were made of: bool [B, n]."""
+        """Tell which of the ``full`` among ``pages`` [B, n] still hold what their sums were made of: bool [B, n]."""
         same = self._are_same(value_cache, pages.flatten()).view_as(pages)
         self._foreign += (full & ~same).sum()
         return full & same
 
     def _sum_up(self, value_cache: Tensor, pages: Tensor) -> None:
-        """Makes the sums of ``pages`` [n] anew; a number past the last page is of no page."""
+        """Compute the sums of ``pages`` [n] anew. A number past the last page is of no page."""
         readable = pages.clamp_max(value_cache.shape[0] - 1)
         self._sums[pages] = _content(value_cache, readable).float().sum(2)
         self._bits[pages] = self._bits_of(value_cache, readable)
 
     def _bits_of(self, value_cache: Tensor, pages: Tensor) -> Tensor:
-        """The two pieces of every page in ``pages`` [n] that tell whether it has changed: int32 [n, 2, piece]."""
+        """Read the two pieces of every page in ``pages`` [n] that tell whether it has changed: int32 [n, 2, piece]."""
         blocks, heads, block_size, head_dim = value_cache.shape
         page, head, row, _ = (stride // self._piece for stride in value_cache.stride())
         # the last row tells most: in all layers but the first it depends on all tokens before it
@@ -240,7 +240,7 @@ class PageSums:
 
 
 class SeenPlaces:
-    """Where the rows of every sequence lie, as `PageSums.mean` wants to know on a CPU: the same in all layers.
+    """Places of the rows of every sequence, for `PageSums.mean` on a CPU. They are the same in all layers.
 
     Args:
         block_table: int32 or int64 [B, max_blocks].
@@ -262,7 +262,7 @@ class SeenPlaces:
         self._bags: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def sums_of_rest(self, value_cache: Tensor) -> Tensor:
-        """The sums over the rows of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
+        """Add up the rows of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
         blocks, heads, _, head_dim = value_cache.shape
         *strides, _ = value_cache.stride()
         if value_cache.dtype != torch.float32 or any(stride % head_dim for stride in strides):
@@ -276,7 +276,7 @@ class SeenPlaces:
         return _bag_sums(rows, *self._bags[key]).view(heads, -1, head_dim).transpose(0, 1)
 
     def _bags_of(self, blocks: int, heads: int, page: int, head: int, row: int) -> tuple[Tensor, Tensor]:
-        """The numbers of the rows of all KV heads and sequences, and where each of these bags starts among them."""
+        """List the row numbers of every bag, and where each bag starts. A bag is one KV head of one sequence."""
         starts = self._rest.cumsum() - self._rest
         total = int(self._rest.sum())
         first = np.clip(self._last.astype(np.int64), 0, blocks - 1) * page - starts * row
@@ -295,17 +295,17 @@ class SeenPlaces:
 
 
 def _bag_sums(rows: Tensor, numbers: Tensor, starts: Tensor) -> Tensor:
-    """The sums over bags of ``rows`` [N, D], whose ``numbers`` begin at ``starts`` [B]: [B, D]."""
+    """Add up each bag of ``rows`` [N, D]: [B, D]. The ``numbers`` of the bags' rows begin at ``starts`` [B]."""
     return torch.nn.functional.embedding_bag(numbers, rows, starts, mode="sum")
 
 
 def _at_once(each: int) -> int:
-    """How many of ``each`` bytes are gathered at once."""
+    """Compute how many pieces of ``each`` bytes are gathered at once."""
     return max(1, _MOST_GATHERED // max(1, each))
 
 
 def _runs(pages: Tensor, none: int, most: int) -> Tensor:
-    """The first ``most`` of the runs of equal numbers in ``pages`` [n], without those of ``none``: [min(n, most)].
+    """Find the first ``most`` of the runs of equal numbers in ``pages`` [n], without those of ``none``: [min(n, most)].
 
     What is left over is ``none``. All shapes are those of the arguments, so a captured graph may replay it.
     """
@@ -319,7 +319,7 @@ def _runs(pages: Tensor, none: int, most: int) -> Tensor:
 
 
 def _sum_of_last_pages(value_cache: Tensor, table: Tensor, full_pages: Tensor, rest: Tensor) -> Tensor:
-    """The sum over the first ``rest`` rows [B] of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
+    """Add up the first ``rest`` rows [B] of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
     last = table.long().gather(1, full_pages.clamp_max(table.shape[1] - 1)[:, None]).squeeze(1)
     pages = torch.where(rest > 0, last, 0).clamp(0, value_cache.shape[0] - 1)
     valid = torch.arange(value_cache.shape[2], device=table.device) < rest[:, None]
@@ -327,7 +327,7 @@ def _sum_of_last_pages(value_cache: Tensor, table: Tensor, full_pages: Tensor, r
 
 
 def _content(value_cache: Tensor, pages: Tensor) -> Tensor:
-    """The rows of ``pages`` [n]: [n, Hkv, block_size, D]."""
+    """Gather the rows of ``pages`` [n]: [n, Hkv, block_size, D]."""
     # some devices copy all of a strided tensor before they gather from it
     by_rows = value_cache.transpose(1, 2)
     if by_rows.is_contiguous():
@@ -343,7 +343,7 @@ def _check_integers(name: str, tensor: Tensor, dims: int) -> None:
 
 
 def _ended_pages(slots: Tensor, num_blocks: int, block_size: int) -> Tensor:
-    """The pages whose last rows are among ``slots``, which lie inside the cache: a CPU sees that for free."""
+    """Find the pages whose last rows are among ``slots``. Refuse slots outside the cache: a CPU sees them for free."""
     numbers = slots.numpy()  # whose operations take a quarter of the time
     if not len(numbers):
         return slots

@@ -80,12 +80,12 @@ class Settings:
 
 
 def is_configured(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the user asks for Top-Theta at all; says nothing of whether the settings are right."""
+    """Tell whether the user asks for Top-Theta at all. This says nothing of whether the settings are right."""
     return bool(_given(additional_config, environment))
 
 
 def read_settings(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> Settings | None:
-    """The settings of an engine; None where the user asks for nothing.
+    """Read the settings of an engine; None where the user asks for nothing.
 
     Args:
         additional_config: vLLM's ``--additional-config``, whose mapping ``"toptheta"`` wins over the environment.
@@ -114,7 +114,7 @@ def read_settings(additional_config: object = None, environment: Mapping[str, st
 
 
 def _given(additional_config: object, environment: Mapping[str, str]) -> dict[str, tuple[str, object]]:
-    """By the name of the setting, where it was given and what."""
+    """Collect the given settings by name: where each was given, and its value."""
     given: dict[str, tuple[str, object]] = {}
     for variable, text in environment.items():
         if variable.startswith(PREFIX) and text != "":
@@ -132,7 +132,7 @@ def _given(additional_config: object, environment: Mapping[str, str]) -> dict[st
 
 
 def _parsed(variable: str, text: str) -> object:
-    """The value of an environment variable: text as it stands, others as YAML has them, lists by commas."""
+    """Parse the value of an environment variable: text as it stands, others as YAML has them, lists by commas."""
     name = variable.removeprefix(PREFIX).lower()
     hint = _fields().get(name)
     if hint is None or "Path" in str(hint) or "Literal" in str(hint):

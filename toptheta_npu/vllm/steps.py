@@ -55,7 +55,7 @@ class Step:
 
     @classmethod
     def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor) -> Step:
-        """The step with these tokens: ``query_start_loc`` on the CPU; sequences without new tokens are left out."""
+        """Make the step of these tokens: ``query_start_loc`` on the CPU. Sequences without new tokens are left out."""
         starts = query_start_loc.tolist()
         counts = [end - start for start, end in pairwise(starts)]
         if all(count == 1 for count in counts):
@@ -76,20 +76,20 @@ class Step:
         return self.decode_only or (self.sequences is not None and len(self.sequences) > 0)
 
     def places(self, table: Tensor, lengths: Tensor, block_size: int) -> SeenPlaces:
-        """Where the decoded sequences lie; made by the first layer of a step that asks, on a CPU alone."""
+        """Find where the decoded sequences lie, on a CPU alone. The first layer of a step that asks computes it."""
         if block_size not in self._places:
             self._places[block_size] = SeenPlaces(table, lengths, block_size)
         return self._places[block_size]
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Every sequence with several new tokens: its index, its first token and the token after its last."""
+        """Yield of every sequence with several new tokens its index, its first token and the token after its last."""
         starts = self.query_start_loc.tolist() if self.several else []
         for index in self.several:
             yield index, starts[index], starts[index + 1]
 
 
 def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, out: Tensor) -> None:
-    """Writes the rows of a step that follow the thresholds into ``out``; the others keep what they hold.
+    """Write the rows of a step that follow the thresholds into ``out``. The others keep what they hold.
 
     These are the rows of sequences with one new token, and all with ``rule.prefill`` "thresholded". A step with
     ``decode_only`` reads nothing on the host, so that a graph can capture it.
@@ -143,7 +143,7 @@ def _decode(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, r
 
 
 def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule) -> Tensor:
-    """The rows [Q, Hq, D] of one sequence with several new tokens, each by the rule of its own decode step."""
+    """Compute the rows [Q, Hq, D] of one sequence with several new tokens, each by the rule of its own decode step."""
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
     key, value = (_gathered(cache, step.block_table[index], length, rule) for cache in (key_cache, value_cache))
@@ -158,7 +158,7 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
 
 
 def _by_heads(cache: Tensor, rule: LayerRule) -> Tensor:
-    """Pages as [blocks, Hkv, block_size, D], without a copy."""
+    """View pages as [blocks, Hkv, block_size, D], without a copy."""
     if cache.dim() == 4:
         return cache
     blocks, rows, _ = cache.shape
@@ -166,7 +166,7 @@ def _by_heads(cache: Tensor, rule: LayerRule) -> Tensor:
 
 
 def _gathered(cache: Tensor, table: Tensor, length: int, rule: LayerRule) -> Tensor:
-    """The rows of one sequence in a row: [1, Hkv, length, D]."""
+    """Gather the rows of one sequence in a row: [1, Hkv, length, D]."""
     pages = _by_heads(cache, rule)
     rows = pages.shape[2]
     taken = pages[table[: -(-length // rows)].long()].transpose(0, 1)

@@ -11,7 +11,7 @@ TRIED_ON_CPU = ("0.32.0",)
 
 
 def check_version(engine: str, known: Sequence[str], found: str, *, untried: bool = False) -> None:
-    """Refuses a version of ``engine`` that is not known, unless the user says that it may run.
+    """Refuse a version of ``engine`` that is not known, unless the user says that it may run.
 
     Args:
         engine: its name.
