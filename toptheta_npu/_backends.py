@@ -49,7 +49,7 @@ SELECTORS: dict[str, Selector] = {}
 
 
 class Chosen:
-    """A choice of `use_backend`; as a context manager it is undone at the end."""
+    """A choice of `use_backend`. As a context manager it is undone at the end."""
 
     def __init__(self, before: Mapping[Selector, str | None]) -> None:
         self._before = before
@@ -108,7 +108,7 @@ def use_backend(backend: str, device: str | None = None) -> Chosen:
 
 
 def by_variable(text: str) -> dict[str, str]:
-    """What the text of the environment variable chooses, by device.
+    """Read the text of the environment variable as the backend that it chooses, by device.
 
     Raises:
         TopThetaValueError: it cannot be understood.

@@ -58,7 +58,7 @@ def check_number(name: str, value: Any, *, minimum: float = -math.inf) -> None:
 
 
 def check_dense(name: str, tensor: Any) -> None:
-    """A tensor whose elements lie at strides, whatever its shape and dtype."""
+    """Check that the argument is a tensor whose elements lie at strides, whatever its shape and dtype."""
     if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED or tensor.is_nested:
         _refuse(name, tensor)
 
@@ -81,7 +81,7 @@ def check_tensor(
     dtypes: tuple[torch.dtype, ...],
     shape_names: str = "",
 ) -> None:
-    """Type, dtype, device, shape (None matches any size) and gradient state of one tensor argument."""
+    """Check type, dtype, device, shape (None matches any size) and gradient state of one tensor argument."""
     # as in check_dense, without the cost of a call
     if not isinstance(tensor, Tensor) or tensor.layout is not _STRIDED or tensor.is_nested:
         _refuse(name, tensor)
@@ -116,7 +116,7 @@ def _matches(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
 def check_modes(
     placement: str, sdc: str, sdc_gamma: float, discarded_mass: Tensor | None, vmc_argument: str | None
 ) -> None:
-    """Which of placement, SDC and VMC go together; ``vmc_argument`` names the argument that asks for VMC."""
+    """Check that placement, SDC and VMC go together; ``vmc_argument`` names the argument that asks for VMC."""
     check_choice("placement", placement, PLACEMENTS)
     check_choice("sdc", sdc, SDC_MODES)
     check_number("sdc_gamma", sdc_gamma, minimum=0)
@@ -142,7 +142,7 @@ def check_head_dim(head_dim: int) -> None:
 
 
 def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:
-    """The device is one of ``devices`` or an NPU, for which the backend decides what runs."""
+    """Check that the device is one of ``devices`` or an NPU, for which the backend decides what runs."""
     if query.is_cpu and devices[0] == "cpu":  # the name of a device takes longer to make
         return
     kind = query.device.type

@@ -74,7 +74,7 @@ class CompilerFailure(Exception):
 
 
 def find_compiler(named: str | None = None) -> Compiler:
-    """The compiler that is named, that of $CXX, or the first of g++, c++ and clang++ that is installed.
+    """Find the compiler: the named one, that of $CXX, or the first of g++, c++ and clang++ that is installed.
 
     Args:
         named: a path, a name, or a command such as "ccache g++".
@@ -92,7 +92,7 @@ def find_compiler(named: str | None = None) -> Compiler:
 
 
 def _command(given: str) -> tuple[str, ...]:
-    """The words of the call, the first one with its whole path."""
+    """Split the call into words, and give the first one its whole path."""
     names: list[Sequence[str]] = [(name,) for name in _NAMES]
     if given:
         names = [(given,)]  # also with a space in its path
@@ -152,9 +152,9 @@ def _ending(status: int) -> str:
 
 @contextmanager
 def unfinished_folder(place: Path) -> Iterator[Path]:
-    """A new folder below ``place`` for what is to be moved there when it is complete.
+    """Make a folder below ``place`` for what is to be moved there when it is complete.
 
-    It is removed at the end with what is still in it, and so is what killed processes left long ago.
+    At the end, remove it with what is still in it. At the start, remove what killed processes left long ago.
     """
     place = place.absolute()  # compilers run in it
     for left in place.glob(f"{_UNFINISHED}*"):

@@ -26,7 +26,7 @@ _LISTS: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts", 
 
 
 def fields_of(source: Callable[..., Any]) -> dict[str, Any]:
-    """Name and type of every field of a dataclass, or of every parameter of a command.
+    """Return name and type of every field of a dataclass, or of every parameter of a command.
 
     Example:
         >>> def command(length: int, text: list[Path] | None = None) -> None: ...
@@ -40,7 +40,7 @@ def fields_of(source: Callable[..., Any]) -> dict[str, Any]:
 def read_configuration(
     path: str | Path, fields: Mapping[str, Any], converters: Mapping[str, Convert] | None = None
 ) -> dict[str, Any]:
-    """The settings in a YAML file; a name may be written with hyphens, and one value stands for a list of one.
+    """Read the settings in a YAML file. A name may have hyphens, and one value stands for a list of one.
 
     Args:
         path: the file, a mapping of names to values. A value left empty counts as not given.
@@ -92,7 +92,7 @@ def use_as_defaults(
 
 
 def written_in(context: typer.Context, name: str) -> str | None:
-    """FILE:LINE: NAME of a parameter whose value is from the file of :func:`use_as_defaults`; None for another."""
+    """Return FILE:LINE: NAME of a parameter with a value from the file of :func:`use_as_defaults`, else None."""
     source = context.get_parameter_source(name)
     written: dict[str, str] = context.meta.get(_WRITTEN, {})
     return written.get(name) if source is not None and source.name == "DEFAULT_MAP" else None
@@ -101,7 +101,7 @@ def written_in(context: typer.Context, name: str) -> str | None:
 def _settings(
     path: str | Path, fields: Mapping[str, Any], converters: Mapping[str, Convert], instead: Mapping[str, str]
 ) -> dict[str, tuple[str, Any]]:
-    """By its name, where each setting is written and what it is."""
+    """Read, by name, where each setting is written and what its value is."""
     settings: dict[str, tuple[str, Any]] = {}
     for line, written, value in _entries(path):
         where = f"{path}:{line}: {written}"
@@ -121,7 +121,7 @@ def _settings(
 
 
 def as_yaml(settings: Mapping[str, Any]) -> str:
-    """The text of a file with these settings, those that are None left out; of a path its name alone.
+    """Write the text of a file with these settings. Leave out those that are None; keep of a path its name alone.
 
     Example:
         >>> as_yaml({"text": [Path("/data/book.txt")], "k": [64], "length": None})
@@ -147,7 +147,7 @@ def _plain(value: Any) -> Any:
 
 
 def _entries(path: str | Path) -> list[tuple[int, str, Any]]:
-    """Line, name and value of every entry."""
+    """Read line, name and value of every entry."""
     content = read_bytes(path, "a YAML file", MAX_BYTES)
     what = "a YAML mapping of names to values"
     try:
@@ -186,7 +186,7 @@ def _entry(path: str | Path, loader: yaml.SafeLoader, key: yaml.Node, value: yam
 
 
 def fitted(value: Any, hint: Any) -> Any:
-    """``value`` as the type ``hint`` of a setting; raises ValueError with what was expected.
+    """Convert ``value`` to the type ``hint`` of a setting, or raise ValueError with what was expected.
 
     Example:
         >>> fitted("64", int)
@@ -215,7 +215,7 @@ def fitted(value: Any, hint: Any) -> Any:
 
 
 def expected(hint: Any) -> str:
-    """A type in words.
+    """Name a type in words.
 
     Example:
         >>> expected(int), expected(Literal["cpu", "npu"])
@@ -227,7 +227,7 @@ def expected(hint: Any) -> str:
 
 
 def _quoting(value: Any, hint: Any) -> str | None:
-    """YAML takes 1:30 for a number, no for false and 1e-3 for text."""
+    """Tell how to write a value that YAML misreads: it takes 1:30 for a number, no for false, 1e-3 for text."""
     wants = str(hint)
     if isinstance(value, str) and "float" in wants and "e" in value.lower():
         return "write it with a point and a sign, such as 1.0e-3"

@@ -238,9 +238,9 @@ def _kind(mode: int) -> str:
 
 
 def _replaceable(path: Path) -> Path:
-    """Where ``path`` leads, so that a link stays, if there is a regular file there or none.
+    """Resolve ``path``, so that a link stays; raise unless a writable regular file or nothing is there.
 
-    Whatever is written, appended to or gone on from passes here: a device would take or give bytes without end.
+    Every file to write, append to or go on from passes here: a device would take or give bytes without end.
     """
     try:
         mode = path.stat().st_mode
@@ -271,5 +271,5 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _beside(target: Path) -> Path:
-    """The name of a new file in the folder of ``target``."""
+    """Make up the name of a new file in the folder of ``target``."""
     return target.with_name(_PREFIX + uuid.uuid4().hex)

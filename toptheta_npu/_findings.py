@@ -29,5 +29,5 @@ class Finding:
 
 
 def as_finding(name: str, found: str | None, error: TopThetaBackendError) -> Finding:
-    """What an error says, as a finding."""
+    """Make a finding of what an error says."""
     return Finding(name, found, error.problem, error.remedy)

@@ -40,7 +40,7 @@ class BackendInfo:
         return all(finding.good for finding in self.findings)
 
     def to_json(self) -> str:
-        """For bug reports."""
+        """Write everything as JSON, for bug reports."""
         return json.dumps(asdict(self) | {"usable": self.usable}, indent=2)
 
 

@@ -51,14 +51,14 @@ class Kind(NamedTuple):
 
 
 def seal(kind: Kind, header: Header, tensors: Tensors) -> bytes:
-    """The content of a file: ``header`` without its schema and checksum, and the tensors on the CPU."""
+    """Make the content of a file of ``header``, which has no schema and checksum yet, and of the tensors on the CPU."""
     header = {"schema": max(kind.fields), **header}
     header["checksum"] = checksum(header, tensors)
     return safetensors.torch.save(tensors, {kind.key: json.dumps(header, sort_keys=True)})
 
 
 def unseal(kind: Kind, path: str | os.PathLike[str], content: bytes) -> tuple[Header, Tensors]:
-    """Header and tensors of ``content``, the checksum verified and left out; ``path`` is for the error messages.
+    """Read header and tensors of ``content``; verify and leave out the checksum. ``path`` is for error messages.
 
     Raises:
         TopThetaValueError: damaged, or not of this kind in a known schema.
@@ -78,7 +78,7 @@ def unseal(kind: Kind, path: str | os.PathLike[str], content: bytes) -> tuple[He
 
 
 def checksum(header: Header, tensors: Tensors) -> str:
-    """SHA-256 in hexadecimal digits of everything that a file says, but not of how its bytes are arranged."""
+    """Compute the SHA-256 in hex digits of everything that a file says, but not of how its bytes are arranged."""
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

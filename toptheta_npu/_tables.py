@@ -74,7 +74,7 @@ class Table:
 
 
 def _unmarked(cell: str) -> str:
-    """The text within Markdown's bold or code."""
+    """Strip Markdown's bold or code from a text."""
     while match := _MARKED.match(cell):
         cell = match[2]
     return cell

@@ -13,12 +13,12 @@ from .fallback.arguments import TABLE, Arguments
 
 
 def are_seen(tensor: Tensor) -> bool:
-    """Whether the values are there to be looked at: on a CPU, and neither traced nor faked."""
+    """Tell whether the values are there to be looked at: on a CPU, and neither traced nor faked."""
     return tensor.device.type == "cpu" and type(tensor) is Tensor and not torch.compiler.is_compiling()
 
 
 def check_threshold_values(name: str, threshold: Tensor, placement: str) -> None:
-    """A NaN threshold would keep a single element, and so would a score where a probability is wanted."""
+    """Refuse NaN, and scores where probabilities are wanted: such a threshold would keep a single element."""
     largest = threshold.max().item()  # of numbers with a NaN among them: NaN
     if math.isnan(largest):
         raise TopThetaValueError(name, "numbers, -inf or +inf", "NaN", "calibrate again")
@@ -33,7 +33,7 @@ def check_threshold_values(name: str, threshold: Tensor, placement: str) -> None
 
 
 def check_float_values(given: Mapping[str, Tensor | None]) -> None:
-    """Tensors of numbers per row or head hold what the table of arguments says, where it says so."""
+    """Check that tensors of numbers per row or head are in the range of the table of arguments, if it gives one."""
     for name, tensor in given.items():
         values = TABLE[name].about.values
         if tensor is not None and values is not None:
@@ -44,7 +44,7 @@ def check_float_values(given: Mapping[str, Tensor | None]) -> None:
 
 
 def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -> int:
-    """Keys per sequence that the cache has room for."""
+    """Compute the number of keys per sequence that the cache has room for."""
     if block_table is None:
         return key.shape[2] if input_layout == "BNSD" else key.shape[1]
     return block_table.shape[1] * (key.shape[1] if key.dim() == 3 else key.shape[2])
@@ -53,7 +53,7 @@ def cache_capacity(key: Tensor, input_layout: str, block_table: Tensor | None) -
 def check_cache_values(
     key: Tensor, lengths: Tensor | None, starts: Tensor | None, block_table: Tensor | None, capacity: int
 ) -> None:
-    """Lengths, starts and block numbers lie inside the cache."""
+    """Check that lengths, starts and block numbers lie inside the cache."""
     start_list: list[int] = [] if starts is None else starts.tolist()
     for index, start in enumerate(start_list):
         if not 0 <= start <= capacity:
@@ -75,7 +75,7 @@ def check_cache_values(
 
 
 def check_step_values(a: Arguments) -> None:
-    """All values of a decode step, for an implementation that has not looked at them itself or did not like them."""
+    """Check all values of a decode step, for an implementation that did not look at them itself or refused them."""
     check_threshold_values("threshold", a.threshold, a.placement)
     check_float_values(a._asdict())
     if a.actual_seq_lengths is not None or a.key_start is not None:

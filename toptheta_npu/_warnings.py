@@ -17,7 +17,7 @@ SDC_WITHOUT_VMC = (
 
 
 def warn_of_sdc_without_vmc(sdc: str, vmc: bool, *, stacklevel: int = 2) -> None:
-    """Warns where ``sdc="exact"`` is chosen without VMC, also with post-softmax thresholds.
+    """Warn where ``sdc="exact"`` is chosen without VMC, also with post-softmax thresholds.
 
     Args:
         sdc, vmc: the compensations, as in `toptheta_npu.models.sparsify`.

@@ -30,7 +30,7 @@ class TopThetaArgumentError(TopThetaError):
         self.argument, self.expected, self.got, self.remedy = argument, expected, got, remedy
 
     def __reduce__(self) -> tuple[type, tuple[str | None, ...]]:
-        """So that it comes back from another process."""
+        """Pickle the parts of the message, so that the error comes back from another process."""
         return type(self), (self.argument, self.expected, self.got, self.remedy)
 
 
@@ -70,7 +70,7 @@ class TopThetaBackendError(TopThetaError, RuntimeError):
 
 
 def shown(value: object) -> str:
-    """``repr(value)`` for an error message, shortened; also where that fails, as for ints of 5,000 digits."""
+    """Shorten ``repr(value)`` for an error message. Where repr fails, as for ints of 5,000 digits, name the type."""
     try:
         text = repr(value)
     except Exception:  # a foreign object's repr may raise anything
@@ -79,12 +79,12 @@ def shown(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """``text`` without its end where it is too long for an error message."""
+    """Cut the end off ``text`` where it is too long for an error message."""
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The remedy for a name that is not ``known``.
+    """Suggest a remedy for a name that is not ``known``.
 
     Example:
         >>> nearest("top_theta", ["dense", "top-theta"])

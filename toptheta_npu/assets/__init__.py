@@ -19,7 +19,7 @@ TINY_LLAMA = Path(__file__).parent / "tiny_llama"
 def load_tiny_llama(
     dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
-    """The embedded model in evaluation mode, and its tokenizer; needs the extra ``hf``.
+    """Load the embedded model in evaluation mode, and its tokenizer; needs the extra ``hf``.
 
     Example:
         >>> model, tokenizer = load_tiny_llama()
@@ -34,7 +34,7 @@ def load_tiny_llama(
 
 
 def load_tiny_llama_thresholds(placement: Placement) -> ThresholdTable:
-    """The thresholds stored with the embedded model, for k from 32 to 512 (pooled estimator).
+    """Load the thresholds stored with the embedded model, for k from 32 to 512 (pooled estimator).
 
     Args:
         placement: ``"pre_softmax"`` or ``"post_softmax"``.

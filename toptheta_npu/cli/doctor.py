@@ -56,12 +56,12 @@ def doctor(
 
 
 def what_works() -> list[Finding]:
-    """The operators on the CPU, which are tried, the transformers integration, and CUDA."""
+    """Try the operators on the CPU, and look for the transformers integration and CUDA."""
     return [_cpu(), _transformers(), _cuda()]
 
 
 def _cpu() -> Finding:
-    """The operator is called, which builds the native kernel if need be."""
+    """Call the operator, which builds the native kernel if need be."""
     import toptheta_npu
 
     query, cache = torch.ones(1, 2, 1, 16), torch.ones(1, 1, 4, 16)
@@ -83,7 +83,7 @@ def _cpu() -> Finding:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Keeps out of the log what is printed here anyway."""
+    """Keep out of the log what is printed here anyway."""
     logger, kept = logging.getLogger("toptheta_npu"), lambda record: record.levelno > logging.WARNING
     logger.addFilter(kept)
     try:
@@ -148,7 +148,7 @@ def _show_remedy(finding: Finding, console: Console) -> None:
 
 
 def for_this_installation(remedy: str, sources: Path) -> str:
-    """The remedy, which says where a file of the sources is to be had if it is not installed.
+    """Add to the remedy where to get a file of the sources that is not installed.
 
     Example:
         >>> for_this_installation("see docs/npu.md", Path("/nowhere"))

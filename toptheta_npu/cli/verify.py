@@ -86,7 +86,7 @@ def _header() -> dict[str, Any]:
 def _run_checks(
     console: Console, points: Sequence[Any], seconds: float, output: Path | None, stored: dict[str, Any]
 ) -> list[Outcome]:
-    """Every point, each printed when it is done; the file has those that are done even if one hangs."""
+    """Run every point, and print each when it is done. The file has those that are done even if one hangs."""
     from .. import use_backend
     from ..verify.report import as_json, lines
     from ..verify.runner import run_points

@@ -86,7 +86,7 @@ def choose_shapes(
     k: int | None,
     sweep: str | None,
 ) -> tuple[list[Shape], bool]:
-    """The shapes to compare, and whether the user chose them.
+    """Choose the shapes to compare, and tell whether the user chose them.
 
     Raises:
         TopThetaValueError: options that exclude each other, or a shape that cannot be.
@@ -132,7 +132,7 @@ def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
 def run(
     console: Console, shapes: list[Shape], device: str, rounds: int, cache: str, *, skip_large: bool
 ) -> list[ShapeResult]:
-    """All shapes, each printed when it is finished."""
+    """Compare all shapes, and print each when it is finished."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from ...timing import report
@@ -165,7 +165,7 @@ def finish(
     json_file: Path | None,
     plots: Path | None,
 ) -> None:
-    """Summary, JSON and plots; on an emulated device the refusal.
+    """Print the summary, and write JSON and plots; refuse an emulated device after the JSON.
 
     Raises:
         TopThetaNotImplementedError: the device is emulated, so that there are no times.

@@ -26,7 +26,7 @@ _UNCALIBRATED = "Modelled, uncalibrated: they compare kernels and are no latency
 
 
 def read_given(file: Path | None) -> Constants | None:
-    """The constants of a file, which the model must have; None without a file."""
+    """Read the constants of a file, and check that the model has them; return None without a file."""
     from ...timing.constants import read_constants
     from ...timing.host_model import check_names, host_model
 

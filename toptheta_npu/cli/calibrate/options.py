@@ -123,7 +123,7 @@ def prepared(options: Options) -> tuple[Candidate, Plan]:
 
 
 def make_plan(options: Options, candidate: Candidate, default_length: int, default_sequences: int) -> Plan:
-    """The settings for a model, checked.
+    """Make and check the settings for a model.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: they do not fit each other or the model.
@@ -191,7 +191,7 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
 
 
 def window_length(length: int | None, decode_tokens: int, longest: int | None, default: int) -> int:
-    """Tokens of a window.
+    """Choose the number of tokens in a window.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: fewer than 2, or more than the model has positions for.
@@ -216,7 +216,7 @@ def window_length(length: int | None, decode_tokens: int, longest: int | None, d
 
 
 def default_k(length: int) -> list[int]:
-    """64, 128 and 256, as far as windows are four times as long; a quarter of a short window.
+    """Choose 64, 128 and 256, as far as windows are four times as long; else a quarter of a window.
 
     Example:
         >>> default_k(4096), default_k(512), default_k(100)
@@ -226,7 +226,7 @@ def default_k(length: int) -> list[int]:
 
 
 def layer_k_for(layers: int, length: int) -> list[int]:
-    """512 in the first two layers, as in the paper, but at most a quarter of a window, lest they be dense.
+    """Choose 512 in the first two layers, as in the paper, but at most a quarter of a window, lest they be dense.
 
     Example:
         >>> layer_k_for(4, 4096), layer_k_for(4, 256)
@@ -236,7 +236,7 @@ def layer_k_for(layers: int, length: int) -> list[int]:
 
 
 def layer_k_text(value: Any) -> str:
-    """What a file may say of it: text, a list, or a mapping of layers to k.
+    """Convert what a file may say of the least k to text: text itself, a list, or a mapping of layers to k.
 
     Example:
         >>> layer_k_text([512, 512, 0]), layer_k_text({0: 512})
@@ -252,7 +252,7 @@ def layer_k_text(value: Any) -> str:
 
 
 def parse_sequences(text: str | None, default: int) -> int | None:
-    """How many windows to calibrate on; None: all.
+    """Read how many windows to calibrate on; None: all.
 
     Raises:
         TopThetaValueError: neither a number from 1 nor "all".
@@ -269,14 +269,14 @@ def parse_sequences(text: str | None, default: int) -> int | None:
 
 
 def sequences_text(value: Any) -> str:
-    """What a file may say of it: a number, or "all"."""
+    """Convert what a file may say of the number of windows to text: a number, or "all"."""
     if type(value) is int or value == ALL:
         return str(value)
     raise ValueError(f"a whole number, or {ALL}")
 
 
 def check_room(output: Path, settings: CalibrationSettings) -> None:
-    """Whether the disk has room for the table.
+    """Check that the disk has room for the table.
 
     Raises:
         TopThetaValueError: it has not.

@@ -92,7 +92,7 @@ def report(
 def judge(
     network: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
 ) -> list[Kept]:
-    """What every layer keeps at every k of ``table``, for all rows of ``windows``.
+    """Measure what every layer keeps at every k of ``table``, for all rows of ``windows``.
 
     Args:
         progress: is told how many of the passes are done, one per k and window.
@@ -149,12 +149,12 @@ def _kept(layer: int, k: int, target: int, parts: list[_Rows]) -> Kept:
 
 
 def _percentile(values: Tensor, percent: int) -> float:
-    """By rank, since torch.quantile takes no more than 16 Mi numbers."""
+    """Find a percentile by rank, since torch.quantile takes no more than 16 Mi numbers."""
     return values.kthvalue(1 + (len(values) - 1) * percent // 100).values.item()
 
 
 def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int, held_out: int) -> None:
-    """The table of k̃/k, the rows that stay dense, and the knots without data.
+    """Print the table of k̃/k, the rows that stay dense, and the knots without data.
 
     Args:
         console: where it goes.
@@ -189,7 +189,7 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
 
 
 def _cells(entry: Kept) -> tuple[str, str]:
-    """k̃/k and V rows."""
+    """Write k̃/k and V rows as text."""
     if not entry.rows:
         return "dense", "all"
     ratio = "{:.2f} ({:.2f} to {:.2f})".format(entry.ratio, *entry.spread)
@@ -197,7 +197,7 @@ def _cells(entry: Kept) -> tuple[str, str]:
 
 
 def dense_rows(table: ThresholdTable, kept: list[Kept]) -> str:
-    """Which rows no threshold sparsifies."""
+    """Tell which rows no threshold sparsifies."""
     parts = [f"rows of up to k keys ({_share(kept)})"]
     judged = {entry.layer for entry in kept}
     own: dict[int, list[int]] = {}
@@ -213,7 +213,7 @@ def dense_rows(table: ThresholdTable, kept: list[Kept]) -> str:
 
 
 def _share(kept: list[Kept]) -> str:
-    """Such as "5 % and 9 % of the held-out rows at k = 64 and 128"."""
+    """Write the share of dense rows, such as "5 % and 9 % of the held-out rows at k = 64 and 128"."""
     shares = []
     ks = list(dict.fromkeys(entry.k for entry in kept))
     for k in ks:
@@ -224,7 +224,7 @@ def _share(kept: list[Kept]) -> str:
 
 
 def listed(words: list[str]) -> str:
-    """The words with commas and an "and".
+    """Join the words with commas and an "and".
 
     Example:
         >>> listed(["1", "2", "3"])
@@ -234,7 +234,7 @@ def listed(words: list[str]) -> str:
 
 
 def knots(table: ThresholdTable) -> str:
-    """At which lengths there are thresholds, and which of them had no rows."""
+    """Tell at which lengths there are thresholds, and which of them had no rows."""
     lengths = table.lengths.tolist()
     text = f"{len(lengths)} from {lengths[0]} to {lengths[-1]}"
     filled = (table.counts == 0) & (table.theta > -torch.inf).any(0)  # [L, Hq, R]
@@ -247,7 +247,7 @@ def knots(table: ThresholdTable) -> str:
 
 
 def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
-    """A sentence for every k at which a layer keeps far more or less than it should."""
+    """Write a sentence for every k at which a layer keeps far more or less than it should."""
     found = []
     for k in dict.fromkeys(entry.k for entry in kept):
         off = [entry for entry in kept if entry.k == k and entry.rows and abs(entry.ratio - 1) > MOST_OFF]
@@ -265,7 +265,7 @@ def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
 
 
 def _layers(layers: list[int]) -> str:
-    """Such as "layers 0 to 3 and 7"."""
+    """List layers by ranges, such as "layers 0 to 3 and 7"."""
     runs: list[list[int]] = []
     for layer in layers:
         if runs and runs[-1][-1] == layer - 1:
@@ -277,7 +277,7 @@ def _layers(layers: list[int]) -> str:
 
 
 def conclusion(options: Options, table: ThresholdTable, seconds: float) -> list[str]:
-    """What was made at which price, and what to do with it."""
+    """Tell what was made, what it cost, and what to do with it."""
     output = options.output
     k = int(table.k[len(table.k) // 2])
     load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
@@ -290,7 +290,7 @@ def conclusion(options: Options, table: ThresholdTable, seconds: float) -> list[
 
 
 def _duration(seconds: float) -> str:
-    """Such as "1 h 05 min", "3 min 20 s" or "41 s"."""
+    """Write a duration, such as "1 h 05 min", "3 min 20 s" or "41 s"."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02} min"
@@ -298,7 +298,7 @@ def _duration(seconds: float) -> str:
 
 
 def _memory() -> str:
-    """The most memory that this process had, and that torch had on a CUDA device."""
+    """Tell the most memory that this process had, and that torch had on a CUDA device."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -311,7 +311,7 @@ def _memory() -> str:
 
 
 def shard_conclusion(options: Options, part: Part) -> list[str]:
-    """What was made, and what makes a table of it."""
+    """Tell what was made, and what makes a table of it."""
     output = shlex.quote(str(options.output))
     return [
         f"{shard_file(options.output, part)}: shard {part.index} of {part.count} is done.",

@@ -52,12 +52,12 @@ class Material(NamedTuple):
     provenance: dict[str, str]
 
     def sequences(self) -> Iterator[Tensor]:
-        """The windows to calibrate on."""
+        """Yield the windows to calibrate on."""
         return (self.windows[place] for place in self.calibration)
 
 
 class Texts(NamedTuple):
-    """What is read; nothing of it is yet.
+    """Texts to read; none is read yet.
 
     Attributes:
         calibration: to calibrate on.
@@ -69,7 +69,7 @@ class Texts(NamedTuple):
 
 
 def find_texts(options: Options) -> Texts:
-    """The sources that the options name; for the embedded model, the Python library where none are named.
+    """Find the sources that the options name. Without any, take the Python library for the embedded model.
 
     Raises:
         TopThetaValueError: none is named for another model, or one cannot be read.
@@ -87,7 +87,7 @@ def _library(split: corpus.Split) -> Sources:
 
 
 def windows_wanted(texts: Texts, plan: Plan) -> int | None:
-    """How many windows are cut, those that are kept back included; None: all that there are."""
+    """Count the windows to cut, those that are kept back included; None: all that there are."""
     if plan.sequences is None:
         return None
     return plan.sequences + (held_out_count(plan.sequences) if texts.evaluation is None else 0)
@@ -96,7 +96,7 @@ def windows_wanted(texts: Texts, plan: Plan) -> int | None:
 def collect(
     texts: Texts, conventions: Conventions, plan: Plan, progress: Callable[[int], None] | None = None
 ) -> Material:
-    """Reads as many texts as are needed.
+    """Read as many texts as are needed.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: a text cannot be read, there is too little of it, or the texts to judge
@@ -167,7 +167,7 @@ def _notes(texts: Texts, wanted: int | None, have: int, length: int, shared: int
 def _provenance(
     texts: Texts, conventions: Conventions, plan: Plan, windows: Windows, calibration: list[int]
 ) -> dict[str, str]:
-    """Names without folders, and digests: nothing that differs between machines."""
+    """Collect names without folders, and digests: nothing that differs between machines."""
     used = [(source.name, source.used()) for source in texts.calibration.sources if was_read(source)]
     names = [name for name, _ in used]
     # files of two folders may have one name

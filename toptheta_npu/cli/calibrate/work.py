@@ -34,7 +34,7 @@ _BACKENDS = {"cuda": "nccl", "npu": "hccl"}
 
 
 def parse_shard(text: str) -> Part:
-    """The part that "0/4" names.
+    """Read the part that a text such as "0/4" names.
 
     Raises:
         TopThetaValueError: no such part.
@@ -52,7 +52,7 @@ def parse_shard(text: str) -> Part:
 
 
 def shard_file(output: Path, part: Part) -> Path:
-    """Where a shard of the calibration of ``output`` goes; its state is there too.
+    """Name the file for a shard of the calibration of ``output``; its state is there too.
 
     Example:
         >>> from toptheta_npu.calibration.state import Part
@@ -63,7 +63,7 @@ def shard_file(output: Path, part: Part) -> Path:
 
 
 def state_file(output: Path) -> Path:
-    """Where the state of the calibration of ``output`` is kept."""
+    """Name the file for the state of the calibration of ``output``."""
     return output.with_name(f"{output.name}.partial")
 
 
@@ -83,7 +83,7 @@ def resumable(state: Path) -> Iterator[None]:
 
 
 def noted(progress: Callable[[int], None], note: Callable[[], None]) -> Callable[[int], None]:
-    """``progress``, and before its first call ``note``."""
+    """Wrap ``progress`` so that its first call comes after a call of ``note``."""
     notes = [note]
 
     def call(done: int) -> None:
@@ -108,7 +108,7 @@ class Ranks:
 
     @contextmanager
     def together(self, device: str) -> Iterator[None]:
-        """A process group of all ranks, each with a device of its own."""
+        """Form a process group of all ranks, each with a device of its own."""
         if self.count == 1:
             yield
             return
@@ -122,14 +122,14 @@ class Ranks:
             dist.destroy_process_group()
 
     def calibrate(self, model: PreTrainedModel, state: Path, every: int, options: Mapping[str, Any]) -> ThresholdTable:
-        """The table, the same in all ranks."""
+        """Calibrate the table, the same in all ranks."""
         from ...models import calibrate, calibrate_distributed
 
         function = calibrate if self.count == 1 else calibrate_distributed
         return function(model, checkpoint=state, checkpoint_every=every, **options)
 
     def after_the_first(self, saved: bool) -> None:
-        """Waits for the first rank, which says whether the table is saved.
+        """Wait for the first rank, which says whether the table is saved.
 
         Raises:
             TopThetaValueError: it is not.
@@ -142,7 +142,7 @@ class Ranks:
             raise TopThetaValueError("rank 0", "the table saved", "an error there", "see what that rank says")
 
     def own_state(self, state: Path) -> Path:
-        """The file in which this rank keeps its state."""
+        """Name the file in which this rank keeps its state."""
         return state if self.count == 1 else state.with_name(f"{state.name}.rank{self.rank}")
 
 

@@ -10,7 +10,7 @@ _REMEDY = "such as 0:512,1:512 for two layers, or a number for every layer"
 
 
 def read_layer_k(text: str) -> list[int] | dict[int, int]:
-    """The least k of layers: "0:512,1:512", or one number for each layer.
+    """Read the least k of layers: "0:512,1:512", or one number for each layer.
 
     Raises:
         TopThetaValueError: neither, or a layer twice.
@@ -34,7 +34,7 @@ def read_layer_k(text: str) -> list[int] | dict[int, int]:
 
 
 def layer_k_of(text: str, layers: int) -> list[int]:
-    """The least k of every one of ``layers`` layers; 0 where the text names none.
+    """Read the least k of every one of ``layers`` layers; 0 where the text names none.
 
     Raises:
         TopThetaValueError: as `read_layer_k`, or it names other layers.

@@ -51,7 +51,7 @@ class Candidate:
 
 
 def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
-    """A model by its folder or its name on the Hub: configuration, tokenizer and architecture, without the weights.
+    """Load a model's configuration, tokenizer and architecture, not its weights, by its folder or name on the Hub.
 
     Raises:
         TopThetaValueError: something is missing or cannot be read; the message says what.
@@ -72,19 +72,19 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
 
 
 def look_at(model: str | None, trust_remote_code: bool) -> Candidate:
-    """`look_at_model`, and without a model the embedded one."""
+    """Call `look_at_model`, on the embedded model where none is named."""
     from ...assets import TINY_LLAMA
 
     return look_at_model(str(TINY_LLAMA), False) if model is None else look_at_model(model, trust_remote_code)
 
 
 def default_dtype(model: str | None) -> str:
-    """The checkpoint's own; the embedded model is used in float32 elsewhere too."""
+    """Choose the dtype of the checkpoint. The embedded model is used in float32, as elsewhere."""
     return "float32" if model is None else "auto"
 
 
 def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedModel:
-    """The model itself, in evaluation mode; ``device`` "auto" spreads its layers by accelerate.
+    """Load the model itself, in evaluation mode; ``device`` "auto" spreads its layers by accelerate.
 
     Raises:
         TopThetaValueError: the weights cannot be loaded.
@@ -106,7 +106,7 @@ def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedMod
 
 
 def _is_path(model: str) -> bool:
-    """Whether a name can only be one of a folder: it is there, or the Hub has no such names."""
+    """Tell whether a name can only be one of a folder: it is there, or the Hub has no such names."""
     return os.path.exists(os.path.expanduser(model)) or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
@@ -124,7 +124,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _found(where: str, what: str, load: Callable[..., Any], trust_remote_code: bool) -> Any:
-    """What ``load`` gives, from this machine if it is here, else from the Hub."""
+    """Return what ``load`` finds on this machine, else on the Hub."""
     options = {"trust_remote_code": trust_remote_code}
     try:
         try:
@@ -160,7 +160,7 @@ def _not_found(where: str, what: str, error: Exception) -> TopThetaValueError:
 
 
 def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedModel:
-    """The model without weights, of a supported architecture."""
+    """Make the model without weights; check that its architecture is supported."""
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -188,12 +188,12 @@ def _skeleton(model: str, config: Any, trust_remote_code: bool) -> PreTrainedMod
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what was raised, without the point that ends it."""
+    """Return the first line of what was raised, without the point that ends it."""
     return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".: ")
 
 
 def _be_quiet() -> None:
-    """Neither bars nor retries of transformers among our lines."""
+    """Keep bars and retries of transformers out of our lines."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ _WITHOUT_TERMINAL = 100
 
 
 def console(quiet: bool = False, width: int | None = None) -> Console:
-    """For what a command says: a terminal wraps long lines itself, and programs want them whole."""
+    """Make a console that leaves lines whole: a terminal wraps long ones itself, and programs want them whole."""
     return Console(highlight=False, soft_wrap=True, quiet=quiet, width=width)
 
 
@@ -38,7 +38,7 @@ def print_table(target: Console, table: Table) -> None:
 
 
 def covered(ks: Sequence[int], least: int) -> dict[int, int]:
-    """Of each k that a layer with a least k of its own takes for a larger one, the largest such.
+    """Map the k that keep the same because of a layer's least k to the largest of them; leave that one out.
 
     Example:
         >>> covered([64, 128, 256], 128), covered([64, 128, 256], 0)

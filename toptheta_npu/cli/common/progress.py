@@ -19,7 +19,7 @@ from rich.text import Text
 
 
 class _Done(MofNCompleteColumn):
-    """How much is done, of how much if that is known; nothing for what is not counted."""
+    """How much is done, and of how much if that is known. Nothing for what is not counted."""
 
     def render(self, task: Task) -> Text:
         if task.total is not None:
@@ -39,7 +39,7 @@ _MOST_LINES = 20
 
 
 class Bars:
-    """One progress bar after the other, which leave nothing behind; where there is no terminal, none."""
+    """Progress bars, one after the other, which leave nothing behind. Where there is no terminal, none."""
 
     def __init__(self, wanted: bool = True) -> None:
         console = Console(stderr=True)
@@ -62,7 +62,7 @@ class Bars:
             self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def add(self, name: str, total: int | None) -> Callable[[int], None]:
-        """A new bar in the place of the last, and what sets it."""
+        """Put a new bar in the place of the last, and return the function that sets it."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         task = self._task = self._bars.add_task(name, total=total)

@@ -75,9 +75,9 @@ def _out_of_memory(error: BaseException, command: TyperCommand) -> TopThetaBacke
 
 
 def in_shell_words(error: Error, context: Any) -> Error:
-    """``error`` with options in place of the library's arguments: ``--row-fraction`` for ``row_fraction``.
+    """Put options in place of the library's arguments in ``error``: ``--row-fraction`` for ``row_fraction``.
 
-    Where a value came from a file of settings, its line is named.
+    Where a value came from a file of settings, name its line.
 
     Args:
         error: of anything that the command called.
@@ -99,7 +99,7 @@ def in_shell_words(error: Error, context: Any) -> Error:
 
 
 def _files(values: Mapping[str, Any]) -> set[str]:
-    """Of all that was given, the names of files."""
+    """Collect the names of files from all that was given."""
     lists = (value if isinstance(value, (list, tuple)) else [value] for value in values.values())
     return {str(each) for values in lists for each in values if isinstance(each, Path)}
 
@@ -109,7 +109,7 @@ def _long(names: list[str]) -> str:
 
 
 def _option(options: Mapping[str, Any], setting: re.Match[str]) -> str | None:
-    """The option that says the same as ``name=value``; None where there is none."""
+    """Find the option that says the same as ``name=value``; None where there is none."""
     found = options.get(setting["name"])
     if found is None:
         return None

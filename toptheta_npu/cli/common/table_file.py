@@ -10,7 +10,7 @@ from ...errors import TopThetaValueError
 
 
 def check_output(output: Path, force: bool) -> None:
-    """Whether a table may be written to ``output``, and can.
+    """Check that a table may be written to ``output``, and can.
 
     Raises:
         TopThetaValueError: it is there already, or engines would take it for weights, or it cannot be written.

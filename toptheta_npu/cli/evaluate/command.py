@@ -59,7 +59,7 @@ def evaluate(options: Options) -> None:
 
 
 def _workers(options: Options, network: PreTrainedModel) -> int | None:
-    """How many methods run at a time; None: one per core."""
+    """Choose how many methods run at a time; None: one per core."""
     small = sum(parameter.numel() for parameter in network.parameters()) < _SMALL
     return options.workers or (None if small and network.device.type == "cpu" else 1)
 

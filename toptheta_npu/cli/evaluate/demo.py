@@ -175,7 +175,7 @@ def _measured(
 
 
 def _calibrated(console: Console, workers: ModelWorkers, sequences: torch.Tensor, model: PreTrainedModel) -> Any:
-    """Thresholds by Algorithm 1 at one k, before the user's eyes."""
+    """Calibrate thresholds by Algorithm 1 at one k, before the user's eyes."""
     from ...models import calibrate
 
     started = time.perf_counter()
@@ -195,7 +195,7 @@ class Continuation(NamedTuple):
 
 
 def _prompt(prepared: Prepared) -> torch.Tensor:
-    """What is continued, int64 [LENGTH - POSITIONS]."""
+    """Take the prompt to continue, int64 [LENGTH - POSITIONS]."""
     return prepared.texts.scored[0, : LENGTH - POSITIONS]
 
 

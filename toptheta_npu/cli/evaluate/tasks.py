@@ -57,7 +57,7 @@ class PlannedTask:
 def plan_tasks(
     options: Options, candidate: Candidate, texts: Texts, tables: Mapping[str, ThresholdTable]
 ) -> dict[str, PlannedTask]:
-    """The tasks by name, checked as far as that goes without the model.
+    """Plan the tasks by name, and check them as far as that goes without the model.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: an unknown task, settings that do not fit it or the model, or options for
@@ -83,7 +83,7 @@ def plan_tasks(
 
 
 def unused_options(given: Collection[str], tasks: Collection[str]) -> list[str]:
-    """A sentence for each option of ``given``, by its parameter's name, that no task has a use for."""
+    """Write a sentence for each option of ``given``, by its parameter's name, that no task has a use for."""
     return [
         f"--{name} concerns {' and '.join(concerned)}, which {'is' if len(concerned) == 1 else 'are'} not asked for."
         for name, concerned in _CONCERNS.items()
@@ -92,7 +92,7 @@ def unused_options(given: Collection[str], tasks: Collection[str]) -> list[str]:
 
 
 def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, ThresholdTable]) -> None:
-    """Raises TopThetaValueError where rows are longer than those that thresholds were calibrated on."""
+    """Raise TopThetaValueError where rows are longer than those that thresholds were calibrated on."""
     for name, task in tasks.items():
         for label, table in tables.items():
             calibrated = int(table.lengths[-1])
@@ -106,7 +106,7 @@ def check_lengths(tasks: Mapping[str, PlannedTask], tables: Mapping[str, Thresho
 
 
 def check_spare_length(texts: Texts, tasks: Mapping[str, PlannedTask], method: str) -> None:
-    """Raises TopThetaValueError where rows of a task are longer than the text that a method calibrates itself on."""
+    """Raise TopThetaValueError where rows of a task are longer than the text that a method calibrates itself on."""
     for name, task in tasks.items():
         if task.longest > texts.length:
             expected = f"at least {task.longest} tokens, the longest row of {name}, for {method}"
@@ -161,7 +161,7 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
 
 
 def _checked_language_task(name: str, options: Options, candidate: Candidate) -> PlannedTask:
-    """A task of lm-eval; a name that is nearly one of ours was meant so."""
+    """Plan a task of lm-eval. If it fails and its name is nearly one of ours, suggest ours."""
     try:
         return _language_task(name, options, candidate)
     except TopThetaValueError as error:
@@ -186,7 +186,7 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
 
 
 def _lengths_of_task(options: Options) -> dict[str, Any]:
-    """What the tasks of this package and those of RULER call the lengths of their prompts."""
+    """Give the lengths of prompts by the names that the tasks of this package and those of RULER use."""
     lengths = options.prompt_length
     return {"lengths": lengths, "max_seq_lengths": lengths} if lengths else {}
 

@@ -26,7 +26,7 @@ _MOST_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 
 
 class Texts:
-    """Windows of text, read once for all tasks: to score, and spare ones."""
+    """Windows of text to score, and spare ones. They are read once for all tasks."""
 
     def __init__(self, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> None:
         self._options = options
@@ -49,11 +49,11 @@ class Texts:
         return self._read()[1]
 
     def spare_settings(self) -> dict[str, Any]:
-        """What the spare windows are, for methods that calibrate on them."""
+        """Describe the spare windows, for methods that calibrate on them."""
         return {"length": self.length, "windows_sha256": _digest(self.spare)}
 
     def notes(self) -> list[str]:
-        """A sentence for each table that was calibrated on text that is scored."""
+        """Write a sentence for each table that was calibrated on text that is scored."""
         if PERPLEXITY not in self._options.task:
             return []
         known = {name: read_before(self._sources, table.provenance.values()) for name, table in self._tables.items()}
@@ -64,7 +64,7 @@ class Texts:
         ]
 
     def settings(self) -> dict[str, Any]:
-        """What the windows are, without a path of this machine."""
+        """Describe the windows, without a path of this machine."""
         digest = _digest(self.scored)
         names = [path.name for path in self._options.text] or ["Python library"]
         return {"text": names, "length": self.length, "windows": len(self.scored), "windows_sha256": digest}

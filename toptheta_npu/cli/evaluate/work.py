@@ -85,14 +85,14 @@ def _plan(options: Options, candidate: Candidate) -> Plan:
 
 
 def _default_k(tables: Mapping[str, ThresholdTable]) -> int:
-    """64, or the nearest k that was calibrated."""
+    """Choose 64, or the nearest k that was calibrated."""
     least = max((int(table.k[0]) for table in tables.values()), default=_DEFAULT_K)
     most = min((int(table.k[-1]) for table in tables.values()), default=_DEFAULT_K)
     return min(max(_DEFAULT_K, least), most)
 
 
 def _tables(options: Options) -> dict[str, ThresholdTable]:
-    """The thresholds by name: that of the file, without folder and ending."""
+    """Load the thresholds by name: that of the file, without folder and ending."""
     if not options.tables and options.model is None:
         from ...assets import load_tiny_llama_thresholds
 
@@ -151,7 +151,7 @@ def measure(console: Console, bars: Bars, prepared: Prepared, workers: ModelWork
 
 @contextmanager
 def _warnings_as_notes(console: Console) -> Iterator[None]:
-    """Warnings, whichever thread gives them, as a line each and once."""
+    """Print warnings, whichever thread gives them, as a line each and once."""
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

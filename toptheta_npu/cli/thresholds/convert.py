@@ -106,7 +106,7 @@ def _load(source: Path, **of_imports: Any) -> ThresholdTable:
 
 
 def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTable:
-    """The table with the fingerprint of the model in ``folder``."""
+    """Give the table the fingerprint of the model in ``folder``."""
     from transformers import AutoConfig
 
     from ...models.fingerprint.model import folder_fingerprint
@@ -123,7 +123,7 @@ def _of_model(table: ThresholdTable, source: Path, folder: Path) -> ThresholdTab
 
 
 def _read(source: Path, form: str, k: int | None, layer_k: str | None, origin: dict[str, Any]) -> ThresholdTable:
-    """The thresholds of a th.txt or csv, of no model yet."""
+    """Read the thresholds of a th.txt or csv, of no model yet."""
     from ...thresholds import ThresholdTable
 
     if "placement" in origin:
@@ -141,7 +141,7 @@ def _read(source: Path, form: str, k: int | None, layer_k: str | None, origin: d
 
 
 def _assumed(table: ThresholdTable, origin: dict[str, Any]) -> list[str]:
-    """What neither the file nor an option says of its thresholds, as options that say so."""
+    """List what neither the file nor an option says of its thresholds, as options that say so."""
     names = ["placement", "estimator", *(["alpha"] if table.estimator == "algorithm1" else [])]
     return [f"--{name} {getattr(table, name)}" for name in names if name not in origin]
 
@@ -155,7 +155,7 @@ def _with_mass(table: ThresholdTable, source: Path, sdc: Path) -> ThresholdTable
 
 
 def _write(table: ThresholdTable, source: Path, output: Path, form: str, k: int | None) -> list[int]:
-    """Writes the file, and tells which k are in it."""
+    """Write the file, and tell which k are in it."""
     if form == "theta":
         if k is not None:
             raise TopThetaValueError("--k", "th.txt, sdc.txt or csv to write", str(output), "a table keeps all its k")

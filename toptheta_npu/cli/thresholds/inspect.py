@@ -93,7 +93,7 @@ def _named(rows: Iterable[tuple[str, str]]) -> RichTable:
 
 
 def _origin(provenance: Mapping[str, str], verbose: bool) -> list[tuple[str, str]]:
-    """How the table was made; of texts and windows the checksums only if they are asked for."""
+    """Tell how the table was made; with ``verbose``, add the checksums of texts and windows."""
     shown = {name: text for name, text in provenance.items() if verbose or not _CHECKSUM.search(text)}
     left_out = len(provenance) - len(shown)
     more = [("checksums", f"{left_out}, shown by --verbose")] if left_out else []
@@ -121,7 +121,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
 
 
 def _ratio(found: dict[str, Any]) -> str:
-    """The bounds of k̃/k at the shown k, as far as the file has them: of the calibration rows, not of held-out text."""
+    """Tell the bounds of k̃/k at the shown k, if the file has them: of the calibration rows, not of held-out text."""
     k, ks = found["shown_k"], found["header"]["k"]
     entries = found.get("layers") or found["heads"]
     kept = [entry["kept"][ks.index(k)] for entry in entries] if k in ks else []
@@ -136,7 +136,7 @@ def _ratio(found: dict[str, Any]) -> str:
 
 
 def _runs(layer_k: Sequence[int]) -> str:
-    """Such as "512 in layers 0 to 1, 0 in layers 2 to 5"."""
+    """Write k by runs of layers, such as "512 in 0 to 1, 0 in 2 to 5"."""
     parts = []
     for value, group in groupby(enumerate(layer_k), lambda pair: pair[1]):
         layers = [layer for layer, _ in group]
@@ -196,7 +196,7 @@ def _head_tables(found: dict[str, Any]) -> list[Table]:
 
 
 def _by_k(ks: Sequence[int], least: int, cells: Iterable[str]) -> list[str]:
-    """The cells of a layer; what its least k makes the same at two k is said once."""
+    """Write the cells of a layer; say once what its least k makes the same at two k."""
     same = printing.covered(ks, least)
     return [f"as k = {same[k]}" if cell and k in same else cell for k, cell in zip(ks, cells, strict=True)]
 
