@@ -27,7 +27,7 @@ import yaml
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.full_disk import full_disk
-from tests.tiers import full, only
+from tests.tiers import full
 from toptheta_npu import cli
 from toptheta_npu._files import held
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
@@ -415,7 +415,8 @@ def test_a_disk_that_is_too_small_is_told_before_the_work(
     assert re.search(r"--output: expected a disk with \d+ free bytes, got 100 in ", words(capsys.readouterr().err))
 
 
-@pytest.mark.parametrize("ending", only({signal.SIGKILL}, [signal.SIGKILL, signal.SIGINT]))
+@full
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_an_ended_command_goes_on_where_it_was(ending: signal.Signals, model: Path, folder: Path) -> None:
     """Ended when the state has been written once: no table is there, and the second run makes that of a single one."""
     slow = ["--decode-tokens", "40", "--checkpoint-every", "2", "--sequences", "10"]

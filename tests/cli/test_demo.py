@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import demo_tables
+from tests.tiers import only
 from toptheta_npu.cli.evaluate.demo import DemoOptions, preset
 from toptheta_npu.evaluation.results import Results, read_results
 from toptheta_npu.evaluation.summary import change
@@ -71,7 +72,7 @@ def test_the_preset_has_the_points_of_the_committed_results(full: bool, tmp_path
     assert len(planned) == (37 if full else 9)
 
 
-@pytest.mark.parametrize("option", ["--windows", "--calibration"])
+@pytest.mark.parametrize("option", only({"--windows"}, ["--windows", "--calibration"]))
 def test_more_windows_than_there_are_is_an_error_of_the_option(option: str, tmp_path: Path) -> None:
     result = run("demo", "--output", str(tmp_path), option, "999")
     assert result.returncode == 2

@@ -323,6 +323,7 @@ def test_missing_files_and_compilers_are_named(tmp_path: Path, tiny: Kernel) -> 
         build_kernel(Kernel(tiny.source, compiler="no-such-compiler"))
 
 
+@full
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
 def test_clang_gives_the_same_result() -> None:
     x, y = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
