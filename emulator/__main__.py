@@ -69,7 +69,7 @@ def run(context: typer.Context) -> None:
 
 
 def _prepare() -> tuple[Path, Path]:
-    """The folders of the libraries and of the operator package, built now where they are not there yet."""
+    """Find the folders of the libraries and of the operator package; build those that are not there yet."""
     announcer, started = _Announcer(), time.monotonic()
     logger = logging.getLogger("emulator")
     logger.addHandler(announcer)

@@ -35,13 +35,13 @@ class CompileError(RuntimeError):
 
 
 def default_compiler() -> str:
-    """The C++ compiler: $CXX, or g++."""
+    """Choose the C++ compiler: $CXX, or g++."""
     return os.environ.get("CXX") or "g++"
 
 
 @lru_cache
 def compiler_version(compiler: str) -> str:
-    """What the compiler says of itself.
+    """Ask the compiler what it says of itself.
 
     Raises:
         FileNotFoundError: there is no such compiler.
@@ -64,7 +64,7 @@ def run_compiler(command: Sequence[str]) -> None:
 
 
 def digest(inputs: Iterable[str | Path]) -> str:
-    """A short name for exactly these inputs: texts, and files by their paths and contents."""
+    """Make a short name for exactly these inputs: texts, and files by their paths and contents."""
     state = hashlib.sha256()
     for item in inputs:
         state.update(b"\0" + str(item).encode())
@@ -75,7 +75,7 @@ def digest(inputs: Iterable[str | Path]) -> str:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Keeps other processes out of the same context."""
+    """Keep other processes out of the same context."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -84,7 +84,7 @@ def locked(name: str) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder in the cache; what is still there at the end is removed."""
+    """Make a new folder in the cache; remove at the end what is still there."""
     CACHE.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="new-", dir=CACHE))
     try:
@@ -94,7 +94,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def cached_folder(name: str, inputs: Iterable[str | Path], build: Callable[[Path], None]) -> Path:
-    """A folder that `build` has filled for exactly these inputs and this compiler, see `digest`.
+    """Find the folder for exactly these inputs and this compiler, see `digest`; `build` fills it if it is new.
 
     Several processes may ask at once; one of them builds.
 

@@ -41,7 +41,7 @@ class OperatorRun:
 
 
 def kernel_for(dtype: torch.dtype, **options: Any) -> Kernel:
-    """The kernel's source with the defines that the operator build makes for one dtype of the query."""
+    """Make the kernel: its source with the defines that the operator build makes for one dtype of the query."""
     return Kernel(KERNEL_SOURCE, defines={"DTYPE_QUERY": _DEVICE_TYPES[dtype]}, **options)
 
 
@@ -98,7 +98,7 @@ def run_operator(
 
 
 def _as_passed(name: str, tensor: Tensor) -> Tensor:
-    """The tensor as it reaches the kernel, which knows strides of the caches alone."""
+    """Return the tensor as it reaches the kernel, which knows strides of the caches alone."""
     if name not in _CACHES:
         return tensor.contiguous()
     if tensor.stride(-1) != 1:
@@ -111,7 +111,7 @@ def _spec(tensor: Tensor) -> TensorSpec:
 
 
 def _row_strides(cache: Tensor, attributes: Mapping[str, Any]) -> Sequence[int]:
-    """Strides of sequence or block, KV head and row, in elements."""
+    """Return the strides of sequence or block, KV head and row, in elements."""
     layout = attributes.get("input_layout", "BNSD")
     if cache.dim() == 4:
         paged = attributes.get("block_size", 0) > 0

@@ -55,7 +55,7 @@ class About(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The arguments of a decode step, as checks have left them; what has to be given comes first, and tensors together.
+    """The arguments of a decode step, as checks have left them. Required ones come first, and tensors together.
 
     Operators have some of them: see `About`.
     """
@@ -145,7 +145,7 @@ TABLE = _read_table()
 
 
 def _places(names: list[str]) -> slice:
-    """Where fields are in `Arguments` that follow each other."""
+    """Find where fields that follow each other are in `Arguments`."""
     first = Arguments._fields.index(names[0])
     assert list(Arguments._fields[first : first + len(names)]) == names, "an order that slices rely on"
     return slice(first, first + len(names))
@@ -166,7 +166,7 @@ _SPELT = {
 
 
 def _of(operator: str) -> tuple[list[Argument], list[Argument]]:
-    """The arguments of an operator that are given by position, which are the tensors, and by keyword."""
+    """Split the arguments of an operator: those given by position, which are the tensors, and those by keyword."""
     own = [argument for argument in TABLE.values() if operator in argument.about.operators]
     tensors = [argument for argument in own if argument.type in (Tensor, Tensor | None)]
     return tensors, [argument for argument in own if argument not in tensors]
@@ -188,12 +188,12 @@ _Take = Callable[[Callable[[Arguments], Any]], Callable[..., Any]]
 
 
 def taking_arguments(operator: str, implementation: Callable[[Arguments], Any]) -> Callable[..., Any]:
-    """``implementation`` with the parameters of an operator's schema, as the dispatcher calls it."""
+    """Give ``implementation`` the parameters of an operator's schema, as the dispatcher calls it."""
     return _TAKE[operator](implementation)
 
 
 def _written_out(operator: str) -> _Take:
-    """Written out from the table, as named tuples write their constructor: ``**others`` takes a microsecond more."""
+    """Write a function out from the table, as named tuples do a constructor: ``**others`` takes a microsecond more."""
     tensors, others = _of(operator)
     names = {True: "{0.name}", False: "{0.name}={0.default!r}"}
     parameters = [names[argument.required].format(argument) for argument in (*tensors, *others)]

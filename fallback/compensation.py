@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def score_threshold(threshold: Tensor, lse: Tensor | None, placement: str) -> Tensor:
-    """The threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense.
+    """Put the threshold in score units, [...]: softmax(a)_i > theta means a_i > ln(theta) + LSE; theta <= 0 is dense.
 
     ``lse`` [...] is needed post-softmax only.
     """
@@ -33,7 +33,7 @@ def estimate_discarded_mass(
     gamma: float,
     offline: Tensor | None,
 ) -> Tensor:
-    """The estimate E~ of the discarded mass E, [...], relative to exp(row maximum) (paper, SDC section).
+    """Compute the estimate E~ of the discarded mass E, [...], relative to exp(row maximum) (paper, SDC section).
 
     Args:
         sdc: none, exact, exp_threshold or offline.
@@ -59,7 +59,7 @@ def estimate_discarded_mass(
 
 
 def add_sink(lse: Tensor, learnable_sink: Tensor | None) -> Tensor:
-    """The LSE of rows [B, Hq, ...] with one more logit per query head, [Hq]; -inf where a row has no other mass."""
+    """Add one logit per query head, [Hq], to the LSE of rows [B, Hq, ...]; -inf where a row has no other mass."""
     if learnable_sink is None:
         return lse
     with_it = torch.logaddexp(lse, _like_rows(learnable_sink, lse))
@@ -67,14 +67,14 @@ def add_sink(lse: Tensor, learnable_sink: Tensor | None) -> Tensor:
 
 
 def sink_mass(learnable_sink: Tensor | None, maximum: Tensor) -> Tensor | float:
-    """exp(sink - m), [B, Hq, ...]: the mass of that logit, which has no V row; 0 where a row has no other mass."""
+    """Compute the sink's mass exp(sink - m), [B, Hq, ...]. It has no V row. It is 0 where a row has no other mass."""
     if learnable_sink is None:
         return 0.0
     return torch.where(maximum == -torch.inf, 0.0, (_like_rows(learnable_sink, maximum) - maximum).exp())
 
 
 def _like_rows(per_head: Tensor, rows: Tensor) -> Tensor:
-    """[Hq] beside [B, Hq, ...], in its dtype."""
+    """Shape [Hq] to stand beside [B, Hq, ...], in its dtype."""
     return per_head.view(-1, *[1] * (rows.dim() - 2)).to(rows)
 
 
@@ -85,7 +85,7 @@ def compensate(
     value_mean: Tensor | None,
     sink: Tensor | float = 0.0,
 ) -> Tensor:
-    """N / (R + E~), [B, Hq, ..., D], plus the missing weight beta times mu (paper eqs. sdc, vmc:beta and vmc:final).
+    """Compute N / (R + E~) [B, Hq, ..., D] plus the missing weight beta times mu (paper eqs. sdc, vmc:beta, vmc:final).
 
     Args:
         value_mean: mu, [B, Hkv, ..., D]; where beta is 0 it may be NaN.
@@ -120,11 +120,11 @@ class Compensation(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Tensor | None]:
-        """By name, in the order of `Arguments`."""
+        """The tensors by name, in the order of `Arguments`."""
         return {name: getattr(self, name) for name in self._fields[2:]}
 
     def lse(self, scores: Tensor) -> Tensor:
-        """The logarithm of the whole denominator of rows, [B, Hq, ...], from their scores [B, Hq, ..., S]."""
+        """Compute the logarithm of the whole denominator of rows, [B, Hq, ...], from their scores [B, Hq, ..., S]."""
         return add_sink(torch.logsumexp(scores, dim=-1), self.learnable_sink)
 
     def apply(
@@ -137,7 +137,7 @@ class Compensation(NamedTuple):
         maximum: Tensor,
         threshold: Tensor,
     ) -> Tensor:
-        """The output of rows, [B, Hq, ..., D], from their sums; ``threshold`` in score units."""
+        """Compute the output of rows, [B, Hq, ..., D], from their sums; ``threshold`` in score units."""
         estimate = estimate_discarded_mass(
             self.sdc, exact, n, kept, maximum, threshold, self.sdc_gamma, self.discarded_mass
         )

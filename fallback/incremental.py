@@ -36,7 +36,7 @@ class _Rows(NamedTuple):
 
 
 def incremental_attention(arguments: Arguments) -> Tensor:
-    """One decode step of Top-Theta attention; arguments and result as `toptheta_npu.incremental_attention`.
+    """Run one decode step of Top-Theta attention; arguments and result as `toptheta_npu.incremental_attention`.
 
     Arguments are taken as already checked. Their ``path`` forces "gather" or "dense" for the V product.
     """
@@ -44,14 +44,14 @@ def incremental_attention(arguments: Arguments) -> Tensor:
 
 
 def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
+    """Run `incremental_attention` and return also lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32."""
     out, rows = _attend(arguments)
     value_rows = count_value_rows(rows.keep, rows.cache.num_key_value_heads, rows.cache.head_dim)
     return out, arguments.compensation.lse(rows.scores), rows.kept.int(), value_rows.int()
 
 
 def _attend(arguments: Arguments) -> tuple[Tensor, _Rows]:
-    """The output in the query's layout, and the rows that it came from."""
+    """Compute the output in the query's layout, and return also the rows that it came from."""
     rows = _select_rows(arguments)
     maximum, weights, kept_mass, exact = masses(rows.scores, rows.keep)
     out = arguments.compensation.apply(
@@ -61,7 +61,7 @@ def _attend(arguments: Arguments) -> tuple[Tensor, _Rows]:
 
 
 def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The part of a decode step over some of a row's keys: (out = N/R float32, m, R, E [B, Hq], kept int32).
+    """Run a decode step over some of a row's keys. Return (out = N/R float32, m, R, E [B, Hq], kept int32).
 
     Where nothing passes, kept and R are 0, E is all the mass and out is V of the largest element.
     ``lse`` [B, Hq] is the whole row's, needed post-softmax.
@@ -81,7 +81,7 @@ def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor,
 
 
 def _select_rows(a: Arguments) -> _Rows:
-    """The scores of every row and the elements it keeps."""
+    """Compute the scores of every row and select the elements it keeps."""
     heads = query_heads(a.query, a.input_layout, a.num_heads)
     cache = KeyValueCache.from_layout(a.key, a.value, a.block_table, a.input_layout, a.num_key_value_heads)
     starts, lengths = valid_range(heads, cache.capacity, a.key_start, a.actual_seq_lengths)
@@ -96,7 +96,7 @@ def _select_rows(a: Arguments) -> _Rows:
 
 
 def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
-    """N [B, Hq, D] float32, the sum of weights [B, Hq, S] times V rows."""
+    """Compute N [B, Hq, D] float32, the sum of weights [B, Hq, S] times V rows."""
     cache = rows.cache
     by_kv_head = (cache.num_key_value_heads, -1)
     weights = weights.unflatten(1, by_kv_head)  # [B, Hkv, g, S]

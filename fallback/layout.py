@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def query_heads(query: Tensor, input_layout: str, num_heads: int) -> Tensor:
-    """The query of one token as a view [B, Hq, D]."""
+    """View the query of one token as [B, Hq, D]."""
     if input_layout == "BNSD":
         return query[:, :, 0]
     if input_layout == "BSND":
@@ -18,7 +18,7 @@ def query_heads(query: Tensor, input_layout: str, num_heads: int) -> Tensor:
 
 
 def in_layout(out: Tensor, input_layout: str) -> Tensor:
-    """[B, Hq, D] in the order of the layout, contiguous."""
+    """Put [B, Hq, D] in the order of the layout, contiguous."""
     if input_layout == "BNSD":
         return out.unsqueeze(2)
     if input_layout == "BSND":
@@ -27,19 +27,19 @@ def in_layout(out: Tensor, input_layout: str) -> Tensor:
 
 
 def head_view(cache: Tensor, input_layout: str, num_key_value_heads: int, *, paged: bool) -> Tensor:
-    """A K or V cache as a strided view [B or blocks, Hkv, S or block_size, D]; never a copy."""
+    """View a K or V cache, strided, as [B or blocks, Hkv, S or block_size, D]; never copy it."""
     if cache.dim() == 3:
         return cache.view(*cache.shape[:2], num_key_value_heads, -1).transpose(1, 2)
     return cache if paged or input_layout == "BNSD" else cache.transpose(1, 2)
 
 
 def head_block(head_dim: int) -> int:
-    """Query heads of a KV group that an operator handles at once, reading each V row once for all of them."""
+    """Choose how many query heads of a KV group an operator handles at once, reading each V row once for them all."""
     return 8 if head_dim <= 256 else 4
 
 
 def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> Tensor:
-    """V rows read, [B, Hkv, ...]: the union over a block of 8 query heads (4 above head_dim 256), summed over blocks.
+    """Count V rows read, [B, Hkv, ...]: the union over 8 query heads (4 above head_dim 256), summed over such blocks.
 
     Args:
         keep: bool [B, Hq, ..., S].
@@ -49,12 +49,12 @@ def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> T
 
 
 def count_group_rows(keep: Tensor, num_key_value_heads: int) -> Tensor:
-    """V rows needed, [B, Hkv, ...]: the union over all query heads of a KV group; ``keep`` as above."""
+    """Count V rows needed, [B, Hkv, ...]: the union over all query heads of a KV group; ``keep`` as above."""
     return count_true(any_true(keep.unflatten(1, (num_key_value_heads, -1)), 2))
 
 
 def count_wanted_by(keep: Tensor, num_key_value_heads: int) -> Tensor:
-    """V rows that exactly 1, 2, ... query heads of a KV group keep, [B, Hkv, ..., group]; ``keep`` as above.
+    """Count V rows that exactly 1, 2, ... query heads of a KV group keep, [B, Hkv, ..., group]; ``keep`` as above.
 
     Their sum over the last dimension is `count_group_rows`.
     """
@@ -64,17 +64,17 @@ def count_wanted_by(keep: Tensor, num_key_value_heads: int) -> Tensor:
 
 
 def any_true(flags: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
-    """As ``flags.any``, which a CPU does a hundred times slower; ``dim`` is not empty."""
+    """Reduce as ``flags.any`` does, which a CPU does a hundred times slower; ``dim`` is not empty."""
     return flags.view(torch.uint8).amax(dim, keepdim=keepdim).bool()
 
 
 def count_true(flags: Tensor) -> Tensor:
-    """The number of True along the last dimension, int32; PyTorch's own choice of int64 is four times slower."""
+    """Count True along the last dimension, int32; PyTorch's own choice of int64 is four times slower."""
     return flags.sum(-1, dtype=torch.int32)
 
 
 def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Per sequence the first valid key and the number of valid keys, int64 [B], clamped to the cache."""
+    """Find the first valid key of each sequence and the number of valid keys, int64 [B], clamped to the cache."""
     starts = query.new_zeros(len(query), dtype=torch.long) if starts is None else starts.long().clamp(0, capacity)
     room = capacity - starts
     return starts, room if lengths is None else lengths.long().clamp(min=0).minimum(room)
@@ -96,7 +96,7 @@ class KeyValueCache:
     def from_layout(
         cls, key: Tensor, value: Tensor, block_table: Tensor | None, input_layout: str, num_key_value_heads: int
     ) -> KeyValueCache:
-        """The cache of any layout; block numbers are clamped to it, as lengths are."""
+        """View a cache of any layout; block numbers are clamped to it, as lengths are."""
         keys, values = (
             head_view(cache, input_layout, num_key_value_heads, paged=block_table is not None) for cache in (key, value)
         )
@@ -115,15 +115,15 @@ class KeyValueCache:
         return self.key.shape[2] * (1 if self.block_table is None else self.block_table.shape[1])
 
     def key_rows(self, sequence: int, start: int, end: int) -> Tensor:
-        """K rows start to end-1 of one sequence, [Hkv, end - start, D]; a copy only of pages."""
+        """Take K rows start to end-1 of one sequence, [Hkv, end - start, D]; a copy only of pages."""
         return self._rows(self.key, sequence, start, end)
 
     def value_rows(self, sequence: int, head: int, start: int, end: int) -> Tensor:
-        """V rows start to end-1 of one sequence and KV head, [end - start, D]; a copy only of pages."""
+        """Take V rows start to end-1 of one sequence and KV head, [end - start, D]; a copy only of pages."""
         return self._rows(self.value[:, head : head + 1], sequence, start, end)[0]
 
     def gather_values(self, sequence: Tensor, head: Tensor, position: Tensor) -> Tensor:
-        """A copy of these V rows and no others, [rows, D], for three indices [rows]."""
+        """Copy these V rows and no others, [rows, D], for three indices [rows]."""
         if self.block_table is None:
             return self.value[sequence, head, position]
         block_size = self.value.shape[2]

@@ -31,7 +31,7 @@ def merge_partials(
     n: Tensor,
     compensation: Compensation,
 ) -> Tensor:
-    """The whole row's output [B, Hq, D] float32 from its parts; compensation is applied here, once.
+    """Merge the whole row's output [B, Hq, D] float32 from its parts. Compensation is applied here, once.
 
     Args:
         parts: with out as [B, Hq, D], in the order of their keys.

@@ -34,7 +34,7 @@ class RowChunk(NamedTuple):
     learnable_sink: Tensor | None = None  # [Hq] one more logit of every row
 
     def above(self, threshold: Tensor, placement: str) -> Tensor:
-        """The elements above a threshold [B, Hq, rows] of each row, which is in score units or in probabilities."""
+        """Find the elements above each row's threshold [B, Hq, rows], which is in score units or in probabilities."""
         lse = log_sum_exp(self.scores, self.learnable_sink) if placement == "post_softmax" else None
         return self.scores > score_threshold(threshold, lse, placement).unsqueeze(-1)
 
@@ -59,7 +59,7 @@ class PrefillStats(NamedTuple):
 
 
 def prefill_attention(*arguments: Any, **options: Any) -> Tensor:
-    """Causal Top-Theta attention of a prompt or a chunk of one; arguments as `toptheta_npu.prefill_attention`.
+    """Compute causal Top-Theta attention of a prompt or a chunk of one; arguments as `toptheta_npu.prefill_attention`.
 
     They are taken as already checked.
     """
@@ -75,7 +75,7 @@ def prefill_attention_with_stats(
     placement: str = "pre_softmax",
     **options: Any,
 ) -> tuple[Tensor, PrefillStats]:
-    """As `prefill_attention`, and what every row kept; the other options are those of `select_and_attend`."""
+    """Run `prefill_attention` and return also what every row kept; other options are those of `select_and_attend`."""
     threshold = threshold_per_row.expand(query.shape[:3])
 
     def above_threshold(chunk: RowChunk) -> Tensor:
@@ -101,7 +101,7 @@ def select_and_attend(
     vmc: bool = False,
     popularity: bool = False,
 ) -> tuple[Tensor, PrefillStats]:
-    """Attention over the elements that any rule ``select`` keeps, with the same compensations and counts.
+    """Attend to the elements that any rule ``select`` keeps, with the same compensations and counts.
 
     A row for which the rule keeps nothing keeps its largest element. ``threshold`` and ``discarded_mass``
     [B, Hq, Q] serve sdc="exp_threshold" and sdc="offline", ``learnable_sink`` [Hq] is one more logit in every
@@ -152,7 +152,7 @@ def row_chunks(
     rows_wanted: Tensor | None = None,
     learnable_sink: Tensor | None = None,
 ) -> Iterator[RowChunk]:
-    """Scores of consecutive rows, causal and padded; the keys end with the query's own rows.
+    """Yield the scores of consecutive rows, causal and padded; the keys end with the query's own rows.
 
     Row i of Q rows sits at key position S - Q + i. ``rows_wanted`` (ascending) restricts to some rows;
     a chunk's ``rows`` then counts within them.
@@ -185,14 +185,14 @@ def row_chunks(
 
 
 def _broken_rows(value: Tensor) -> Tensor | None:
-    """The V rows [B, Hkv, S, 1] that hold an infinity or NaN; None where there is none."""
+    """Find the V rows [B, Hkv, S, 1] that hold an infinity or NaN; None where there is none."""
     if value.sum().isfinite():  # one look at all of them
         return None
     return ~value.isfinite().all(-1, keepdim=True)
 
 
 def _running_mean(value: Tensor, rows: int, lengths: Tensor | None, starts: Tensor | None) -> Tensor:
-    """[B, Hkv, Q, D]: the mean of the V rows visible to each query row, its own included; 0 for padding rows."""
+    """Compute the mean [B, Hkv, Q, D] of the V rows visible to each query row, its own included; 0 for padding rows."""
     capacity = value.shape[2]
     starts, lengths = valid_range(value, capacity, starts, lengths)
     valid = valid_keys(capacity, lengths, starts).unsqueeze(-1)  # [B, 1, S, 1]

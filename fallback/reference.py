@@ -36,37 +36,37 @@ class ReferenceResult(NamedTuple):
 
 
 def valid_keys(capacity: int, lengths: Tensor, starts: Tensor) -> Tensor:
-    """[B, 1, S]: key j of sequence b is valid when start_b <= j < start_b + n_b."""
+    """Mark the valid keys, [B, 1, S]: key j of sequence b is valid when start_b <= j < start_b + n_b."""
     position = torch.arange(capacity, device=lengths.device)
     first, last = starts[:, None, None], (starts + lengths)[:, None, None]
     return (position >= first) & (position < last)
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """[B, Hq, ..., S]: a = scale q·k, each query head against the K of its group (paper eq. attn_pre_softmax)."""
+    """Compute a = scale q·k [B, Hq, ..., S], each query head with the K of its group (paper eq. attn_pre_softmax)."""
     grouped = (scale * query).unflatten(1, (key.shape[1], -1))
     return torch.einsum("bkg...d,bksd->bkg...s", grouped, key).flatten(1, 2)
 
 
 def log_sum_exp(scores: Tensor, learnable_sink: Tensor | None = None) -> Tensor:
-    """[B, Hq, ...]: the logarithm of the denominator of the softmax (paper eq. attn_post_softmax), with its sink."""
+    """Compute the logarithm of the softmax's denominator, [B, Hq, ...], with its sink (paper eq. attn_post_softmax)."""
     return add_sink(torch.logsumexp(scores, dim=-1), learnable_sink)
 
 
 def select(scores: Tensor, threshold: Tensor) -> Tensor:
-    """[B, Hq, S]: keep a_i > theta, and never nothing; outside the valid keys scores are -inf."""
+    """Keep a_i > theta, and never nothing: [B, Hq, S]. Outside the valid keys scores are -inf."""
     return never_empty(scores > threshold[..., None], scores)
 
 
 def never_empty(keep: Tensor, scores: Tensor) -> Tensor:
-    """A row that keeps nothing keeps its largest element, lowest index first; only a row without keys stays empty."""
+    """Let a row that keeps nothing keep its largest element, lowest index first. Only rows without keys stay empty."""
     largest, index = scores.max(-1, keepdim=True)
     stands_in = ~any_true(keep, -1, keepdim=True) & (largest != NEG_INF)
     return keep | torch.zeros_like(keep).scatter(-1, index, stands_in)
 
 
 def masses(scores: Tensor, keep: Tensor, largest: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """m; the weights [B, Hq, S], exp(a - m) of the kept elements and 0 for the others; R and E.
+    """Compute m; the weights [B, Hq, S], exp(a - m) of the kept elements and 0 for the others; R and E.
 
     Where ``largest`` [B, Hq] is given, it is m, and elements above it count in E as if they were equal to it.
     """
@@ -79,7 +79,7 @@ def masses(scores: Tensor, keep: Tensor, largest: Tensor | None = None) -> tuple
 
 
 def weighted_values(weights: Tensor, value: Tensor) -> Tensor:
-    """[B, Hq, ..., D]: N, the sum of weights times V rows, each query head with the V of its group."""
+    """Compute N [B, Hq, ..., D], the sum of weights times V rows, each query head with the V of its group."""
     grouped = weights.unflatten(1, (value.shape[1], -1))
     return torch.einsum("bkg...s,bksd->bkg...d", grouped, value).flatten(1, 2)
 
@@ -101,7 +101,7 @@ def incremental_attention(
     learnable_sink: Tensor | None = None,
     row_lse: Tensor | None = None,
 ) -> ReferenceResult:
-    """One decode step of Top-Theta attention (paper section Top-Theta Attention Inference).
+    """Run one decode step of Top-Theta attention (paper section Top-Theta Attention Inference).
 
     ``learnable_sink`` [Hq] is one more logit of every row, without a V row.
     ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test where the keys are a part of a longer row.

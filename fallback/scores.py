@@ -9,7 +9,7 @@ from .layout import KeyValueCache
 
 
 def attention_scores(query: Tensor, cache: KeyValueCache, bounds: list[tuple[int, int]]) -> Tensor:
-    """[B, Hq, span] scores of the scaled query [B, Hq, D] in float32, -inf outside each sequence's bounds."""
+    """Compute scores [B, Hq, span] of the scaled query [B, Hq, D] in float32, -inf outside each sequence's bounds."""
     grouped: Tensor = query.unflatten(1, (cache.num_key_value_heads, -1))  # [B, Hkv, g, D]
     span = max([1, *(end for _, end in bounds)])
     scores = grouped.new_full((*grouped.shape[:3], span), -torch.inf)

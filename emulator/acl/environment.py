@@ -21,7 +21,7 @@ HOOK = Path(__file__).resolve().parent / "hook"
 def emulator_variables(
     libraries: Path, op_package: Path | None, base: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Variables to set on top of `base`; those in `REMOVED` are to be removed from it.
+    """List the variables to set on top of `base`; those in `REMOVED` are to be removed from it.
 
     Args:
         libraries: the folder that `build_libraries` returned.
@@ -41,11 +41,11 @@ def emulator_variables(
 
 
 def in_emulator() -> bool:
-    """Whether this process runs in the emulator's environment."""
+    """Tell whether this process runs in the emulator's environment."""
     return LIBRARIES_VARIABLE in os.environ
 
 
 def _join(paths: list[Path], existing: str | None) -> str:
-    """A search path with `paths` first, each entry once."""
+    """Make a search path with `paths` first, each entry once."""
     entries = [*map(str, paths), *(existing or "").split(os.pathsep)]
     return os.pathsep.join(dict.fromkeys(entry for entry in entries if entry))

@@ -19,7 +19,7 @@ REROUTE_LIBRARY = "libacl_emulator_aten.so"
 
 
 def build_libraries() -> Path:
-    """Folder with libascendcl.so, libopapi.so, the empty libraries and the reroute of aten.
+    """Build the folder with libascendcl.so, libopapi.so, the empty libraries and the reroute of aten.
 
     Raises:
         CompileError: the compiler refuses a source.
@@ -30,7 +30,7 @@ def build_libraries() -> Path:
 
 
 def include_options() -> list[str]:
-    """Compiler options for the headers of ACL, which are part of the wheel, and the emulator's own."""
+    """List compiler options for the headers of ACL, which are part of the wheel, and the emulator's own."""
     headers = torch_npu_package() / "include"
     own = [f"-I{path}" for path in (RUNTIME_SOURCES, OPERATOR_SOURCES)]
     return [*own, "-isystem", str(headers), "-isystem", str(headers / "acl")]

@@ -18,7 +18,7 @@ from .torch_npu import SetupError, install_torch_npu
 
 
 def load() -> ModuleType:
-    """Import torch_npu over emulated devices, and return it. Sets up the emulator where that has not been done.
+    """Import torch_npu over emulated devices, and return it. Set up the emulator where that has not been done.
 
     Raises:
         SetupError: torch_npu has been imported already without the emulator.

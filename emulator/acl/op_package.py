@@ -69,7 +69,7 @@ def make_op_package(
 
 
 def op_library(signature: Mapping[str, Any] | None = None) -> Path:
-    """libcust_opapi.so for the recorded definition, built now unless nothing has changed since it was.
+    """Build libcust_opapi.so for the recorded definition, unless nothing has changed since it was built.
 
     Args:
         signature: the functions that it exports; None for those that CANN generates.
@@ -93,7 +93,7 @@ def op_library(signature: Mapping[str, Any] | None = None) -> Path:
 
 
 def default_op_package() -> Path:
-    """The package that the emulator's environment names: the operator, and the adapter of toptheta_npu beside it."""
+    """Make the package that the emulator's environment names: the operator, and toptheta_npu's adapter beside it."""
     adapter = cached_folder("adapter", [sys.executable, str(torch_package()), *_ADAPTER_INPUTS], _build_adapter)
 
     def build(folder: Path) -> None:

@@ -16,7 +16,7 @@ _TABLES = {"input": "inputs", "attribute": "attributes", "output": "outputs"}
 
 
 def aclnn_header(signature: Mapping[str, Any]) -> str:
-    """The header that an operator package installs; `signature` is from `emulator.cann.aclnn_signature`."""
+    """Write the header that an operator package installs; `signature` is from `emulator.cann.aclnn_signature`."""
     guard = signature["header"].replace(".", "_").upper()
     return "\n".join([
         f"#ifndef {guard}", f"#define {guard}", "", '#include "aclnn/acl_meta.h"', "",
@@ -30,7 +30,7 @@ def aclnn_header(signature: Mapping[str, Any]) -> str:
 def aclnn_source(
     operator: Mapping[str, Any], signature: Mapping[str, Any], kernel: str, kernels: Mapping[str, Path]
 ) -> str:
-    """Both aclnn functions over `package/operator_call.h`.
+    """Write both aclnn functions over `package/operator_call.h`.
 
     Args:
         operator: the complete definition, from `emulator.cann.describe_operator`.
@@ -59,13 +59,13 @@ def aclnn_source(
 
 
 def _argument(parameter: Mapping[str, Any]) -> str:
-    """The parameter as the overload for its attribute type takes it."""
+    """Write the parameter as the overload for its attribute type takes it."""
     name = parameter["name"]
     return f"static_cast<const char*>({name})" if parameter["type"] == "char *" else str(name)
 
 
 def declaration(function: Mapping[str, Any]) -> str:
-    """How a header declares one of the functions of `emulator.cann.aclnn_signature`, without the semicolon."""
+    """Declare one of the functions of `emulator.cann.aclnn_signature` as a header does, without the semicolon."""
     parameters = ",\n    ".join(f"{parameter['type']} {parameter['name']}" for parameter in function["parameters"])
     return f"{function['returns']} {function['name']}(\n    {parameters})"
 

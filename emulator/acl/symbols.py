@@ -17,7 +17,7 @@ _OPTIONAL = ("libop_plugin_atb.so",)
 
 
 def needed_symbols(package: Path) -> set[str]:
-    """Functions of CANN that the libraries of the torch_npu package leave undefined; all of them are plain C."""
+    """Find the functions of CANN that the libraries of the torch_npu package leave undefined; all are plain C."""
     libraries = [path for path in sorted(package.glob("lib/lib*.so")) if path.name not in _OPTIONAL]
     undefined = _symbols([*libraries, *package.glob("_C*.so")], "--dynamic", "--undefined-only")
     defined = _symbols(libraries, "--dynamic", "--defined-only")
@@ -25,12 +25,12 @@ def needed_symbols(package: Path) -> set[str]:
 
 
 def defined_symbols(objects: Sequence[Path]) -> set[str]:
-    """Functions that object files define."""
+    """Find the functions that object files define."""
     return _symbols(objects, "--defined-only")
 
 
 def stand_ins(names: Iterable[str]) -> str:
-    """C++ source of functions that fail with their own name."""
+    """Write C++ source of functions that fail with their own name."""
     lines = [
         "// Generated: functions that torch_npu is linked against and the emulator does not have.",
         "// The headers of ACL are not included, because a stand-in has no parameters.",

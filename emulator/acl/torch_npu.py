@@ -45,12 +45,12 @@ def install_torch_npu() -> bool:
 
 
 def torch_npu_package() -> Path:
-    """Folder of the installed Python package."""
+    """Name the folder of the installed Python package."""
     return TORCH_NPU_PLACE / "torch_npu"
 
 
 def torch_package() -> Path:
-    """Folder of the torch that this Python imports, found without importing it."""
+    """Find the folder of the torch that this Python imports, without importing it."""
     from importlib.util import find_spec
 
     spec = find_spec("torch")

@@ -38,9 +38,9 @@ class GmBytes:
 
 
 def sparse_array(shape: int | Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A zero array of `shape` whose memory is taken page by page, when it is touched.
+    """Make a zero array of `shape` whose memory is taken page by page, when it is touched.
 
-    For global memory of many GiB of which a kernel uses little.
+    It serves as global memory of many GiB of which a kernel uses little.
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -49,7 +49,7 @@ def sparse_array(shape: int | Sequence[int], dtype: npt.DTypeLike) -> npt.NDArra
 
 
 def gm_memory(arguments: Sequence[Argument]) -> list[GmBytes]:
-    """The bytes behind each (name, value, role), in order.
+    """Find the bytes behind each (name, value, role), in order.
 
     An array may have gaps (strides); it then covers everything from its first to its last element.
 
@@ -118,7 +118,7 @@ def _from_torch(name: str, value: torch.Tensor, role: Role) -> GmBytes:
 
 
 def _span(name: str, shape: Sequence[int], strides: Sequence[int], item: int, role: Role) -> int:
-    """Bytes from the first to the last element."""
+    """Count the bytes from the first to the last element."""
     if 0 in shape:
         return 0
     if any(stride < 0 for stride in strides):

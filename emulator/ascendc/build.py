@@ -63,9 +63,9 @@ class Kernel:
 
 
 def build_kernel(kernel: Kernel) -> Path:
-    """The shared library of `kernel`, compiled now unless nothing has changed since it was.
+    """Compile the shared library of `kernel`, unless nothing has changed since it was compiled.
 
-    Safe when several processes build at once.
+    Several processes may build at once.
 
     Raises:
         CompileError: the compiler refuses the kernel.
@@ -83,7 +83,7 @@ def build_kernel(kernel: Kernel) -> Path:
 
 
 def sanitizer_environment(compiler: str = "g++") -> dict[str, str]:
-    """Environment variables under which a Python process can load a library built with `sanitize=True`."""
+    """List environment variables under which a Python process can load a library built with `sanitize=True`."""
     asan = "libclang_rt.asan-x86_64.so" if "clang" in compiler else "libasan.so"
     # the runtime wraps exceptions, so it has to find the C++ library when it starts
     return {
@@ -170,7 +170,7 @@ def _write_index(key: str, dependencies: Sequence[Path]) -> None:
 
 
 def _parse_dependencies(makefile: str) -> list[Path]:
-    """The files of a `-MD` rule, without the toolchain's own and the archive of the machine."""
+    """Read the files of a `-MD` rule, without the toolchain's own and the archive of the machine."""
     names = makefile.replace("\\\n", " ").split(":", 1)[1].replace("\\ ", "\0").split()
     paths = {Path(name.replace("\0", " ")).resolve() for name in names}
     return sorted(path for path in paths if not path.is_relative_to("/usr"))

@@ -96,13 +96,13 @@ class KernelLibrary:
         return function
 
     def entry(self, name: str) -> int:
-        """Address of the kernel function `name`; AttributeError if the library has no such function."""
+        """Find the address of the kernel function `name`; AttributeError if the library has no such function."""
         address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
         assert address is not None
         return address
 
     def cost(self, overrides: Mapping[str, float], column: str = "expected") -> CCost:
-        """The constants of a column with `overrides`; TypeError names one that does not exist."""
+        """Get the constants of a column with `overrides`; TypeError names one that does not exist."""
         cost = CCost()
         if not self.cost_of(column.encode(), ctypes.byref(cost)):
             raise ValueError(f"column: the machine has no constants of that name, got {column!r}")

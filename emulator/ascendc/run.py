@@ -48,7 +48,7 @@ class KernelRun:
         return sorted({finding.check for finding in self.findings})
 
     def require_clean(self, *, allow: Collection[str] = ()) -> KernelRun:
-        """Raises KernelError if there are findings of a check that is not in `allow`; returns the run itself."""
+        """Raise KernelError if there are findings of a check that is not in `allow`; return the run itself."""
         bad = [finding for finding in self.findings if finding.check not in allow]
         if bad:
             raise KernelError(bad)
@@ -57,7 +57,7 @@ class KernelRun:
     def timeline(
         self, mode: Mode = "cold", *, column: Column = "expected", bank_conflicts: bool | None = None, **cost: float
     ) -> Timeline:
-        """The modelled, uncalibrated time of the run.
+        """Compute the modelled, uncalibrated time of the run.
 
         Args:
             mode: "cold" (data in HBM) or "hot" (data in the L2).
@@ -80,13 +80,13 @@ class KernelRun:
         self, path: Path | str, mode: Mode = "cold", *, column: Column = "expected",
         bank_conflicts: bool | None = None, **cost: float,
     ) -> None:  # fmt: skip
-        """Writes the timeline as a Chrome trace, which ui.perfetto.dev opens: a process per core, a thread per pipe."""
+        """Write the timeline as a Chrome trace, which ui.perfetto.dev opens: a process per core, a thread per pipe."""
         options = self._timeline_options(mode, column, bank_conflicts, cost)
         if not self._library.write_trace(self._handle, ctypes.byref(options), str(path).encode()):
             raise LaunchError(self._error())
 
     def summary(self) -> str:
-        """Findings, traffic and both modelled times as text."""
+        """Describe findings, traffic and both modelled times in text."""
         lines = [f"{len(self.findings)} findings", *(f"  {finding}" for finding in self.findings), "traffic"]
         for name, traffic in self.traffic.items():
             lines.append(
@@ -125,7 +125,7 @@ def run_kernel(
     suppress: str | Sequence[str] = (),
     host_threads: int = 0,
 ) -> KernelRun:
-    """Runs a kernel on the host model of Ascend C and returns what was found.
+    """Run a kernel on the host model of Ascend C and return what was found.
 
     Args:
         kernel: a Kernel, or the path of a source that needs no options.

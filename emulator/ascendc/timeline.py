@@ -67,18 +67,18 @@ class Timeline:
         return sorted({times.kind for times in self.core_times})
 
     def busy_cycles(self, pipe: str, core: int | None = None, *, kind: CoreKind = "vector") -> float:
-        """Cycles in which `pipe` works: on `core`, or on the average of all cores of `kind` that work."""
+        """Count the cycles in which `pipe` works: on `core`, or on the average of all cores of `kind` that work."""
         if core is not None:
             return sum(times.busy_cycles[pipe] for times in self.core_times if times.core == core)
         ours = [times for times in self.core_times if times.kind == kind]
         return sum(times.busy_cycles[pipe] for times in ours) / max(1, len({times.core for times in ours}))
 
     def busy_share(self, pipe: str, core: int | None = None, *, kind: CoreKind = "vector") -> float:
-        """The same as a share of the whole time, 0 to 1."""
+        """Compute `busy_cycles` as a share of the whole time, 0 to 1."""
         return self.busy_cycles(pipe, core, kind=kind) / self.cycles if self.cycles else 0.0
 
     def summary(self) -> str:
-        """A few lines of text with a bar per pipe."""
+        """Draw a bar per pipe in a few lines of text."""
         conflicts = ", with bank conflicts" if self.bank_conflicts else ""
         lines = [
             f"{self.mode}, {self.column}{conflicts}: {self.microseconds:.2f} us, {self.cycles:.0f} cycles, "
@@ -98,7 +98,7 @@ class Timeline:
 def timeline_from(
     report: dict[str, Any], mode: str, column: Column, bank_conflicts: bool, gigahertz: float
 ) -> Timeline:
-    """A Timeline from what the machine reports in cycles of a clock of `gigahertz`."""
+    """Make a Timeline from what the machine reports in cycles of a clock of `gigahertz`."""
     per_us = gigahertz * 1e3
     cores = [
         CoreTimes(core["block"], core["kind"], core["core"], core["begin"] / per_us, core["end"] / per_us, core["busy"])

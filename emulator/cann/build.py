@@ -13,7 +13,7 @@ _FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"
 def build_library(
     name: str, sources: Sequence[Path], include_dirs: Sequence[Path], compiler: str | None = None
 ) -> Path:
-    """The shared library of `sources`, compiled now unless neither they nor a header near them has changed.
+    """Compile the shared library of `sources`, unless neither they nor a header near them has changed.
 
     Headers are looked for in ``include_dirs``, in the folders of the sources and in op_kernel. Several processes
     may build at once.

@@ -87,7 +87,7 @@ class _Tiling(ctypes.Structure):
 
 
 def operator_library() -> Path:
-    """The shared library with the C functions of host.h, for callers in C and C++."""
+    """Build the shared library with the C functions of host.h, for callers in C and C++."""
     sources = [*sorted(_HERE.glob("*.cpp")), *sorted((REPOSITORY / "op_host").glob("*.cpp"))]
     return build_library("operator", sources, [_HERE / "include", _HERE])
 
@@ -107,7 +107,7 @@ def _description_text() -> str:
 
 
 def describe_operator() -> dict[str, Any]:
-    """The operator definition as op_host registers it.
+    """Describe the operator definition as op_host registers it.
 
     Returns:
         "type", "inputs", "attributes", "outputs" and "socs". Inputs and outputs have "name", "option"
@@ -118,7 +118,7 @@ def describe_operator() -> dict[str, Any]:
 
 
 def aclnn_signature() -> dict[str, Any]:
-    """The two C functions that CANN generates for the operator.
+    """Describe the two C functions that CANN generates for the operator.
 
     Returns:
         "header", "get_workspace_size" and "run"; a function has "name", "returns" and "parameters", each with
@@ -128,7 +128,7 @@ def aclnn_signature() -> dict[str, Any]:
 
 
 def infer_shape(inputs: Mapping[str, TensorSpec | None], attrs: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """Shapes and dtypes of all outputs by name; what a call does not ask for has shape (0,).
+    """Infer shapes and dtypes of all outputs by name; what a call does not ask for has shape (0,).
 
     Args:
         inputs: by name; None or left out is an absent optional input.

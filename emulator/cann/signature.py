@@ -21,7 +21,7 @@ _TENSOR = "const aclTensor *"
 
 
 def signature_of(operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Both functions of an operator description, see `aclnn_signature`."""
+    """Make both functions from an operator description; see `aclnn_signature`."""
     name = f"aclnn{operator['type']}"
     parameters = [_input(item) for item in operator["inputs"]]
     parameters += [_attribute(item) for item in operator["attributes"]]

@@ -17,7 +17,7 @@ _FIELD = re.compile(r"^\s*(\w+) (\w+);", re.MULTILINE)
 
 @cache
 def tiling_struct() -> type[ctypes.Structure]:
-    """The struct as a `ctypes.Structure` of the same layout."""
+    """Make a `ctypes.Structure` of the same layout as the struct."""
     types: dict[str, Any] = {
         f"{sign}int{bits}_t": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
     } | {"float": ctypes.c_float}
@@ -28,7 +28,7 @@ def tiling_struct() -> type[ctypes.Structure]:
 
 
 def tiling_fields(tiling: bytes) -> dict[str, Any]:
-    """The fields of a tiling struct by name; strides are dictionaries of their own.
+    """Read the fields of a tiling struct by name; strides are dictionaries of their own.
 
     Raises:
         ValueError: `tiling` has another size than the struct.

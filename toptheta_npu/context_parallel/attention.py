@@ -42,13 +42,13 @@ def context_parallel_attention(
     interleave: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """`incremental_attention` over keys that the ranks of a process group hold together.
+    """Run `incremental_attention` over keys that the ranks of a process group hold together.
 
     Every rank calls it with the same query, thresholds and options, and with the keys that it holds, which may be none.
-    It reads its own keys alone. One all-gather of `exchanged_bytes` merges the results, the same bits in all ranks:
-    those of one process up to the rounding of float32 sums in another order, with the same elements kept (but see
+    It reads its own keys alone. One all-gather of `exchanged_bytes` merges the results. All ranks get the same bits:
+    those of one process up to the rounding of float32 sums in another order. The same elements are kept (but see
     docs/context-parallelism.md for scores within a rounding of their threshold). With ``placement="post_softmax"``
-    the ranks exchange the LSE of their keys first, for which each reads its K twice.
+    the ranks exchange the LSE of their keys first. For it each rank reads its K twice.
 
     Args:
         query, threshold, discarded_mass, learnable_sink: as in `incremental_attention`, the same in all ranks.
@@ -116,7 +116,7 @@ def context_parallel_attention_with_stats(
     interleave: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`context_parallel_attention`, and what the whole rows kept; nothing more is exchanged.
+    """Run `context_parallel_attention` and return also what the whole rows kept. Nothing more is exchanged.
 
     Returns:
         (out; lse float32 [B, Hq]; kept int32 [B, Hq]), as the first three of `incremental_attention_with_stats`.
@@ -143,7 +143,7 @@ def context_parallel_attention_with_stats(
 def _attend(
     given: Arguments, value_sum: Tensor | None, interleave: int | None, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Parts]:
-    """The output, and what it was merged from."""
+    """Compute the output, and return also what it was merged from."""
     exchange = Exchange(group)
     vmc_argument = None if value_sum is None else "value_sum"
     check_modes(given.placement, given.sdc, given.sdc_gamma, given.discarded_mass, vmc_argument)
@@ -169,7 +169,7 @@ def _attend(
 
 
 def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
-    """This rank's share, whose arguments fit each other."""
+    """Make this rank's share, and check that its arguments fit each other."""
     arguments = check_arguments(given if given.block_table is not None else with_room(given))
     check_device(arguments.query, DEVICES[:2])  # values on "meta" cannot be exchanged
     if value_sum is not None:
@@ -181,7 +181,7 @@ def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
 def _gathered(
     exchange: Exchange, share: Share, value_sum: Tensor | None, interleave: int | None
 ) -> tuple[Parts, Tensor | None]:
-    """What all ranks found, and the mean of their V rows where they sent sums."""
+    """Gather what all ranks found, and the mean of their V rows where they sent sums."""
     lse = None
     if share.arguments.placement == "post_softmax":
         lse = add_sink(exchange.gather([share.lse()])[0].logsumexp(0), share.arguments.learnable_sink)

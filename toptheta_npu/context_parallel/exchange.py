@@ -48,7 +48,7 @@ class Exchange:
         self.rank, self.world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """All ranks' ``tensors``, stacked in a new first dimension; one all-gather, bit for bit.
+        """Stack all ranks' ``tensors`` in a new first dimension; one all-gather, bit for bit.
 
         Args:
             tensors: float32 or int32 on one device, of the same shapes in all ranks.
@@ -74,7 +74,7 @@ class Exchange:
         ]
 
     def agree(self, facts: Mapping[str, object], device: torch.device) -> None:
-        """Compares ``facts`` with those of the other ranks, whenever this rank has not seen them before.
+        """Compare ``facts`` with those of the other ranks, whenever this rank has not seen them before.
 
         Calls of one kind exchange them once, before anything of a size that depends on them is sent.
 
@@ -110,7 +110,7 @@ def exchanged_bytes(
     placement: str = "pre_softmax",
     vmc: bool = False,
 ) -> int:
-    """Bytes that each rank hands to the exchange of one layer in one step.
+    """Count the bytes that each rank hands to the exchange of one layer in one step.
 
     An all-gather among w ranks brings w - 1 times as many to each of them. The length of the sequence does not matter.
 

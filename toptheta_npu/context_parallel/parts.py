@@ -25,7 +25,7 @@ class Share:
     arguments: Arguments
 
     def sizes(self) -> dict[str, Any]:
-        """What all ranks have in common."""
+        """Collect what all ranks have in common."""
         a = self.arguments
         return {
             "batch": len(a.query), "num_heads": a.num_heads, "num_key_value_heads": a.num_key_value_heads,
@@ -33,13 +33,13 @@ class Share:
         }  # fmt: skip
 
     def lse(self) -> Tensor:
-        """The LSE of this rank's keys, [B, Hq]; all of K is read, and one V row per head."""
+        """Compute the LSE of this rank's keys, [B, Hq]. This reads all of K, and one V row per head."""
         a = self.arguments
         never = torch.full_like(a.threshold, torch.inf)
         return incremental_attention_with_stats(a.query, a.key, a.value, never, **_where(a))[1]
 
     def partial(self, lse: Tensor | None = None) -> Partial:
-        """What `merge_partials` needs of this rank's keys; post-softmax from the LSE of the whole rows."""
+        """Compute what `merge_partials` needs of this rank's keys; post-softmax from the LSE of the whole rows."""
         a = self.arguments
         return incremental_attention_partial(
             a.query, a.key, a.value, a.threshold, placement=a.placement, lse=lse, **_where(a)
@@ -53,7 +53,7 @@ class Share:
         return valid_range(a.query, capacity, a.key_start, a.actual_seq_lengths)[1].int()
 
     def largest(self, sequence: int, value: Tensor) -> Tensor:
-        """The row of ``value`` of the largest element in one sequence of the batch, in the layout of the query.
+        """Find the row of ``value`` of the largest element in one sequence of the batch, in the layout of the query.
 
         Where nothing passes, that is what the operator for parts puts out.
         """
@@ -65,7 +65,7 @@ class Share:
 
 
 def _where(arguments: Arguments) -> dict[str, Any]:
-    """What says where the keys lie."""
+    """Collect the arguments that say where the keys lie."""
     return {name: getattr(arguments, name) for name in _WHERE}
 
 
@@ -80,22 +80,22 @@ class Parts(NamedTuple):
     n: Tensor
 
     def by_rank(self) -> list[Partial]:
-        """As `merge_partials` takes them."""
+        """Split the fields by rank, as `merge_partials` takes them."""
         return [Partial(*part) for part in zip(*self[:5], strict=True)]
 
     def lse(self) -> Tensor:
-        """The LSE of the whole rows, [B, Hq]."""
+        """Compute the LSE of the whole rows, [B, Hq]."""
         return (self.maximum + (self.kept_mass + self.discarded_mass).log()).logsumexp(0)
 
     def all_kept(self) -> Tensor:
-        """Kept elements of the whole rows, int32 [B, Hq]; where nothing passed, the one that stands in."""
+        """Count the kept elements of the whole rows, int32 [B, Hq]; where nothing passed, the one that stands in."""
         kept = self.kept.sum(0)
         # in a row without keys, or with scores of -inf alone, nothing can
         return torch.where((kept == 0) & (self.maximum.amax(0) != -torch.inf), 1, kept).int()
 
 
 def with_room(given: Arguments) -> Arguments:
-    """A rank that holds no keys may have a cache without room for any: it gets one row, which is not valid.
+    """Give a cache without room for keys one row, which is not valid. A rank without keys may have such a cache.
 
     Raises:
         TopThetaValueError: there is no room, but a length.

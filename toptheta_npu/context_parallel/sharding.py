@@ -46,7 +46,7 @@ class Sharding:
 
     @classmethod
     def of_group(cls, interleave: int, group: dist.ProcessGroup | None = None) -> Sharding:
-        """The sharding over the ranks of a process group; None: the default one.
+        """Make the sharding over the ranks of a process group; None: the default one.
 
         Raises:
             TopThetaTypeError, TopThetaValueError: there is no such group; as the class.
@@ -61,7 +61,7 @@ class Sharding:
     def held(self, length: Tensor) -> Tensor: ...
 
     def held(self, length: Any) -> Any:
-        """How many of the first ``length`` keys of a sequence this rank holds; an int, or an integer tensor."""
+        """Count the keys that this rank holds of the first ``length`` of a sequence; an int, or an integer tensor."""
         if not isinstance(length, Tensor):
             return int(self.held(torch.tensor(length)))
         every = self.interleave * self.world_size
@@ -69,13 +69,13 @@ class Sharding:
         return length // every * self.interleave + in_last_round.clamp(0, self.interleave)
 
     def positions(self, first: int, last: int) -> Tensor:
-        """The keys ``first`` to ``last`` - 1 of a sequence that this rank holds: int64, ascending."""
+        """List the keys ``first`` to ``last`` - 1 of a sequence that this rank holds: int64, ascending."""
         keys = torch.arange(first, last)
         return keys[keys // self.interleave % self.world_size == self.rank]
 
 
 def check_interleave(interleave: object) -> None:
-    """Raises a typed error unless it is a number of keys per block."""
+    """Raise a typed error unless it is a number of keys per block."""
     if type(interleave) is not int:
         raise TopThetaTypeError("interleave", "an int, the keys per block", type(interleave).__name__)
     if not 1 <= interleave < 2**31:

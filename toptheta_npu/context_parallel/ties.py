@@ -18,9 +18,9 @@ _BASE, _DIGITS = 256, 4
 
 
 def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int) -> Parts:
-    """``parts`` in which the right rank keeps its largest element, in every row that several ranks could stand in for.
+    """Let the right rank keep its largest element, in every row that several ranks could stand in for.
 
-    Nothing is exchanged unless there is such a row.
+    Return ``parts`` with this change. Exchange nothing unless there is such a row.
     """
     largest = parts.maximum.amax(0)
     candidates = parts.maximum == largest
@@ -40,10 +40,10 @@ def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int)
 
 
 def _largest_keys(share: Share, wanted: Tensor) -> Tensor:
-    """The index of this rank's largest element, the first among equals, int32 [B, Hq]; 0 in sequences not ``wanted``.
+    """Find the index of this rank's largest element, the first among equals: int32 [B, Hq].
 
-    The operator itself finds it, since only its own scores compare as it compares them; in place of V it gets rows that
-    hold their own index.
+    It is 0 in sequences not ``wanted``. The operator itself finds it, since only its own scores compare as it compares
+    them. In place of V it gets rows that hold their own index.
     """
     heads, layout = share.arguments.num_heads, share.arguments.input_layout
     found = torch.zeros((len(wanted), heads), dtype=torch.int32)
@@ -54,7 +54,7 @@ def _largest_keys(share: Share, wanted: Tensor) -> Tensor:
 
 
 def _indices(share: Share, sequence: int) -> Tensor:
-    """In place of V: rows that hold their own index in the cache of one sequence."""
+    """Make rows that hold their own index in the cache of one sequence, to stand in place of V."""
     a, table = share.arguments, share.arguments.block_table
     values = torch.zeros_like(a.value[sequence : sequence + 1] if table is None else a.value)
     # [1 or blocks, Hkv, rows, D]
@@ -70,11 +70,11 @@ def _indices(share: Share, sequence: int) -> Tensor:
 
 
 def _digits(index: Tensor, dtype: torch.dtype) -> Tensor:
-    """[rows] -> [rows, digits], the lowest first."""
+    """Split indices into digits: [rows] -> [rows, digits], the lowest first."""
     return torch.stack([index // _BASE**digit % _BASE for digit in range(_DIGITS)], -1).to(dtype)
 
 
 def _from_digits(rows: Tensor) -> Tensor:
-    """V rows [Hq, D] -> the indices that they hold, int32 [Hq]."""
+    """Read the indices that V rows [Hq, D] hold, int32 [Hq]."""
     weights = torch.tensor([_BASE**digit for digit in range(_DIGITS)])
     return (rows[:, :_DIGITS].round().long() * weights).sum(-1).int()

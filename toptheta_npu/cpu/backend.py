@@ -43,7 +43,7 @@ class CpuSelector(Selector):
             self._decided.clear()
 
     def implementation(self, name: str, dtype: torch.dtype) -> _Implementation:
-        """What an operator runs for tensors of a dtype; the first call may build it, later ones cost nothing.
+        """Choose what an operator runs for tensors of a dtype. The first call may build it, later ones cost nothing.
 
         Raises:
             TopThetaBackendError: the native kernel cannot run, and the backend is "native".
@@ -52,7 +52,7 @@ class CpuSelector(Selector):
         return self._decided.get((name, dtype)) or self._decide(name, dtype)
 
     def runner(self, name: str) -> _Implementation:
-        """An operator that runs what is decided at the time of each call."""
+        """Make an operator that runs what is decided at the time of each call."""
 
         def run(arguments: Arguments) -> Any:
             dtype = arguments.query.dtype
@@ -62,7 +62,7 @@ class CpuSelector(Selector):
         return run
 
     def runs_native(self, dtype: torch.dtype) -> bool:
-        """Whether operators run the native kernel for a dtype; loads it if need be.
+        """Tell whether operators run the native kernel for a dtype; load it if need be.
 
         Raises:
             As `implementation`.
@@ -78,7 +78,7 @@ class CpuSelector(Selector):
             return self._decided[name, dtype]
 
     def _native_operators(self, dtype: torch.dtype) -> ModuleType | None:
-        """The native operators, ready for a dtype, or None for the fallback."""
+        """Load the native operators for a dtype. Return None for the fallback."""
         backend = self.backend
         if backend == "fallback" or dtype in self.failures or str(dtype).removeprefix("torch.") not in ELEMENTS:
             return None
@@ -103,7 +103,7 @@ def _import_operators() -> ModuleType:
 
 
 def _after_checks(implementation: _Implementation) -> _Implementation:
-    """The fallback behind a check of the values in its tensors, which a CPU sees for free; the kernel has its own."""
+    """Put a check of tensor values before the fallback. A CPU sees them for free; the kernel has its own check."""
 
     def run(arguments: Arguments) -> Any:
         check_step_values(arguments)

@@ -62,25 +62,25 @@ class _Unit:
 
     @property
     def name(self) -> str:
-        """Of everything but the compiler."""
+        """A name that depends on everything but the compiler."""
         parts = [__version__, self.dtype_name, self.main, *self.flags]
         for file, content in sorted(self.sources.items()):
             parts += [file, hashlib.sha256(content).hexdigest()]
         return f"{self.dtype_name}-{self.level.name}-{_digest(parts)}"
 
     def entry(self, folder: Path, compiler: Compiler) -> Path:
-        """Where the library is kept that this compiler makes of it."""
+        """Name the folder that keeps the library that this compiler makes of it."""
         return folder / f"{self.name}-{_digest([*compiler.command[1:], compiler.path, compiler.version])}"
 
     def entries(self, folder: Path) -> list[Path]:
-        """The same for all compilers."""
+        """Find the folders that keep the libraries of all compilers."""
         return sorted(folder.glob(f"{self.name}-*"))
 
 
 def best_library(dtype_name: str, *, source: Path = SOURCE) -> Library:
-    """The library of the best level that this machine runs and its compiler knows, built if need be.
+    """Find the library of the best level that this machine runs and its compiler knows; build it if need be.
 
-    Where nothing can be built, the best one that is kept.
+    Where nothing can be built, take the best one that is kept.
 
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
@@ -104,9 +104,9 @@ def best_library(dtype_name: str, *, source: Path = SOURCE) -> Library:
 
 
 def library(dtype_name: str, level: str, *, source: Path = SOURCE) -> Path:
-    """The shared library of one dtype and level, kept from before or built now.
+    """Find the kept shared library of one dtype and level, or build it now.
 
-    What another compiler built of the same sources with the same flags serves where nothing can be built.
+    Where nothing can be built, take what another compiler built of the same sources with the same flags.
 
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
@@ -132,7 +132,7 @@ def library(dtype_name: str, level: str, *, source: Path = SOURCE) -> Path:
 
 
 def kept_library(dtype_name: str, compiler: Compiler | None, *, source: Path = SOURCE) -> Library | None:
-    """What `best_library` would give without building; None if it would build or fail.
+    """Find what `best_library` would give without building. Return None if it would build or fail.
 
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
@@ -189,7 +189,7 @@ def _build(unit: _Unit, compiler: Compiler, folder: Path) -> Path:
 
 
 def _compile(unit: _Unit, compiler: Compiler, unfinished: Path) -> Path:
-    """A finished entry below ``unfinished``."""
+    """Compile a unit into a finished entry below ``unfinished``."""
     for file, content in unit.sources.items():
         (unfinished / file).write_bytes(content)
     path = unfinished / "entry" / cache.LIBRARY
@@ -215,7 +215,7 @@ def _as_backend_error(failure: CompilerFailure, unit: _Unit, compiler: Compiler,
 
 
 def main() -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     argparse.ArgumentParser(prog="python -m toptheta_npu.cpu.build", description=__doc__).parse_args()
     try:
         for dtype_name in ELEMENTS:

@@ -29,7 +29,7 @@ _LOCK_SECONDS = 180
 
 
 def cache_folder() -> Path:
-    """$TOPTHETA_CACHE, or toptheta_npu below $XDG_CACHE_HOME or ~/.cache; it need not exist.
+    """Choose the cache: $TOPTHETA_CACHE, or toptheta_npu below $XDG_CACHE_HOME or ~/.cache. It need not exist.
 
     Raises:
         TopThetaBackendError: none is named and this user has no home.
@@ -45,7 +45,7 @@ def cache_folder() -> Path:
 
 
 def checked_library(entry: Path) -> Path | None:
-    """The library of an entry, if it is whole; None if there is none or it is spoilt.
+    """Find the library of an entry, if it is whole. Return None if there is none or it is spoilt.
 
     Raises:
         TopThetaBackendError: others than this user and root could have written it.
@@ -77,7 +77,7 @@ def check_owner(path: Path) -> None:
 
 
 def finish(library: Path) -> Path:
-    """Complete a new entry, which so far is a folder with a library; returns the folder."""
+    """Complete a new entry, which so far is a folder with a library. Return the folder."""
     library.chmod(stat.S_IMODE(library.stat().st_mode) & ~_OTHERS_MAY_WRITE)
     sidecar = library.with_name(SIDECAR)
     sidecar.write_text(f"{sha256(library)}  {LIBRARY}\n")  # as sha256sum -c reads it
@@ -86,7 +86,7 @@ def finish(library: Path) -> Path:
 
 
 def put_in_place(finished: Path, entry: Path) -> None:
-    """Give a finished entry its name, in place of a spoilt one, which is moved beside ``finished``."""
+    """Give a finished entry its name. Move a spoilt one in its place beside ``finished``."""
     try:
         os.rename(finished, entry)
     except OSError as error:
@@ -98,15 +98,15 @@ def put_in_place(finished: Path, entry: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content, in hexadecimal digits."""
+    """Compute the SHA-256 of a file's content, in hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes out, so that one builds and the others find it.
+    """Keep other processes out, so that one builds and the others find it.
 
-    Where there are no locks, or one is held too long, several build the same, and one result is kept.
+    Where there are no locks, or one is held too long, several build the same. One result is kept.
     """
     import fcntl  # not on Windows, where nothing is built
 
@@ -130,7 +130,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def typed_errors(folder: Path) -> Iterator[None]:
-    """Turns what the disk refuses into the error of this package."""
+    """Turn what the disk refuses into the error of this package."""
     try:
         yield
     except OSError as error:
@@ -142,6 +142,6 @@ def typed_errors(folder: Path) -> Iterator[None]:
 
 
 def no_room(reason: str, folder: Path) -> TopThetaBackendError:
-    """The error for a full disk, a quota or a limit."""
+    """Make the error for a full disk, a quota or a limit."""
     remedy = f"free some space, or {_ANOTHER_FOLDER}"
     return TopThetaBackendError("cache", "room for a megabyte", f"{reason} at {folder}", remedy)

@@ -13,7 +13,7 @@ COUNTERS = 113
 
 
 def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `calibration.counting.row_ranges`."""
+    """Find what `calibration.counting.row_ranges` finds."""
     rows = np.ascontiguousarray(rows)
     low, high = (np.empty(len(rows), dtype=np.float32) for _ in range(2))
     loaded(torch.float32).toptheta_row_ranges(rows.ctypes.data, *rows.shape, low.ctypes.data, high.ctypes.data)
@@ -23,7 +23,7 @@ def row_ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def count(
     rows: np.ndarray, cells: Integers, scale: np.ndarray, first: np.ndarray, finest: float, num_cells: int
 ) -> Integers:
-    """As `calibration.counting.count`."""
+    """Count what `calibration.counting.count` counts."""
     rows, cells = np.ascontiguousarray(rows), np.ascontiguousarray(cells)
     counts = np.zeros((num_cells, COUNTERS), dtype=np.int64)
     loaded(torch.float32).toptheta_count(

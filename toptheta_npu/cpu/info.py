@@ -16,7 +16,7 @@ _FALLBACK = "PyTorch fallback"
 
 
 def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
-    """What there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
+    """Find what there is, and last what an operator runs for float32 tensors; see `toptheta_npu.backend_info`."""
     compiler = _find_compiler()
     runs = what_runs(selector, compiler, probe=probe)  # first, since it may build
     return _instruction_set(), _compiler(compiler), _cache(compiler), _threads(), runs
@@ -25,7 +25,7 @@ def findings(selector: CpuSelector, *, probe: bool) -> tuple[Finding, ...]:
 def what_runs(
     selector: CpuSelector, compiler: Compiler | TopThetaBackendError | None = None, *, probe: bool
 ) -> Finding:
-    """What an operator runs for float32 tensors; nothing is built unless ``probe`` asks for it."""
+    """Find what an operator runs for float32 tensors. Build nothing unless ``probe`` asks for it."""
     try:
         if selector.backend == "fallback":
             return Finding("operators", f"{_FALLBACK}, as chosen")

@@ -54,7 +54,7 @@ LEVELS = {
 
 
 def available() -> tuple[str, ...]:
-    """The levels that this machine runs, best first; none where they are not known.
+    """List the levels that this machine runs, best first; none where they are not known.
 
     Example:
         >>> set(available()) <= set(LEVELS)
@@ -65,7 +65,7 @@ def available() -> tuple[str, ...]:
 
 
 def cpu_flags() -> frozenset[str]:
-    """What all cores have, in the words of /proc/cpuinfo; nothing where there is no such file."""
+    """Read what all cores have, in the words of /proc/cpuinfo; nothing where there is no such file."""
     key = _KEYS.get(platform.machine())
     try:
         lines = _CPUINFO.read_text(errors="replace").splitlines()
@@ -78,7 +78,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def levels() -> tuple[str, ...]:
-    """The level that TOPTHETA_CPU_LEVEL forces, or all that this machine runs, best first; at least one.
+    """List the level that TOPTHETA_CPU_LEVEL forces, or all that this machine runs, best first; at least one.
 
     Raises:
         TopThetaValueError: the variable names no level.
@@ -99,7 +99,7 @@ def levels() -> tuple[str, ...]:
 
 
 def check_level(name: str, argument: str = "level") -> Level:
-    """The level of this name, if this machine runs it.
+    """Look up the level of this name, and check that this machine runs it.
 
     Raises:
         TopThetaValueError: there is no such level.

@@ -24,7 +24,7 @@ RUN_IN_PARALLEL = threads.run_in_parallel()
 
 
 def function(dtype: torch.dtype) -> Callable[[bytes], int]:
-    """The entry point for tensors of this dtype; it takes packed `ARGUMENTS` and returns a status.
+    """Find the entry point for tensors of this dtype. It takes packed `ARGUMENTS` and returns a status.
 
     Raises:
         TopThetaBackendError: the library cannot be built or does not fit.
@@ -48,7 +48,7 @@ def read(tensor: Tensor) -> float:
 
 
 def loaded(dtype: torch.dtype) -> ctypes.CDLL:
-    """The library for tensors of this dtype, whose entry points are those at the end of its C++ unit.
+    """Load the library for tensors of this dtype. Its entry points are those at the end of its C++ unit.
 
     Raises:
         As `function`.

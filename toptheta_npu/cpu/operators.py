@@ -29,14 +29,14 @@ def load(dtype: torch.dtype) -> None:
 
 
 def incremental_attention(arguments: Arguments) -> Tensor:
-    """One decode step; arguments and result as `toptheta_npu.fallback.incremental_attention`."""
+    """Run one decode step; arguments and result as `toptheta_npu.fallback.incremental_attention`."""
     out = _like(arguments.query)
     _call(arguments, _OUTPUT, (out.data_ptr(), 0, 0, 0, 0, 0, 0))
     return out
 
 
 def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `incremental_attention`, and (lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32)."""
+    """Run `incremental_attention` and return also lse [B, Hq], kept [B, Hq] int32, value_rows [B, Hkv] int32."""
     query, threshold = arguments.query, arguments.threshold
     batch, heads = query.shape[0], arguments.num_heads
     # not torch.empty, whose dtype and device are what the process has set
@@ -49,7 +49,7 @@ def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tens
 
 
 def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A decode step over a part of the keys: (out = N/R float32, m, R, E [B, Hq], kept int32)."""
+    """Run a decode step over a part of the keys. Return (out = N/R float32, m, R, E [B, Hq], kept int32)."""
     query, threshold = arguments.query, arguments.threshold
     rows = (query.shape[0], arguments.num_heads)
     out, kept = _like(query, torch.float32), threshold.new_empty(rows, dtype=torch.int32)
@@ -115,7 +115,7 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _strides(tensor: Tensor, layout: str, head_dim: int, paged: bool) -> tuple[int, ...]:
-    """Strides of sequence (or block), head, row and element, whatever the layout."""
+    """Return the strides of sequence (or block), head, row and element, whatever the layout."""
     strides = tensor.stride()
     if len(strides) == 3:
         return strides[0], head_dim * strides[2], strides[1], strides[2]

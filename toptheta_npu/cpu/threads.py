@@ -15,14 +15,14 @@ _forked = False
 
 
 def thread_count() -> int:
-    """The threads of a call: PyTorch's number; one in a forked child, where a parallel region waits for ever."""
+    """Choose a call's threads: PyTorch's number, or one in a forked child, where a parallel region waits for ever."""
     return 1 if _forked else torch.get_num_threads()
 
 
 def run_in_parallel() -> int:
-    """The address of GOMP_parallel in the OpenMP runtime that PyTorch has loaded; 0 where there is none.
+    """Find the address of GOMP_parallel in the OpenMP runtime that PyTorch has loaded; 0 where there is none.
 
-    All runtimes on Linux have this function. A second runtime beside PyTorch's would have threads of its own, which
+    All runtimes on Linux have this function. A second runtime beside PyTorch's would have threads of its own. They
     would fight with PyTorch's for the cores.
     """
     for path in loaded_runtimes():
@@ -33,7 +33,7 @@ def run_in_parallel() -> int:
 
 
 def loaded_runtimes() -> list[str]:
-    """The OpenMP runtimes in this process, by their paths."""
+    """List the OpenMP runtimes in this process by their paths."""
     if not _MAPS.exists():
         return []
     paths = (line.split(maxsplit=5)[-1].strip() for line in _MAPS.read_text().splitlines())

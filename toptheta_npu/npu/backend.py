@@ -43,7 +43,7 @@ class NpuSelector(Selector):
         self._place_cover()
 
     def uses_kernel(self) -> bool:
-        """Whether a call on NPU tensors runs the op package; loads it if need be.
+        """Tell whether a call on NPU tensors runs the op package; load it if need be.
 
         Raises:
             TopThetaBackendError: it cannot, and the backend is "npu".
@@ -67,7 +67,7 @@ class NpuSelector(Selector):
         return True
 
     def run(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """An operator on NPU tensors while the adapter is not loaded."""
+        """Run an operator on NPU tensors while the adapter is not loaded."""
         if not self.uses_kernel():
             return self.fallbacks[name](*arguments, **options)
         return getattr(torch.ops.toptheta_npu, name).default(*arguments, **options)

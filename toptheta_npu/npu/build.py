@@ -30,7 +30,7 @@ _SECONDS = 600  # the headers of torch take a minute on a slow machine
 
 
 def torch_npu_folder() -> Path:
-    """The folder of the installed torch_npu package, which is not imported.
+    """Find the folder of the installed torch_npu package without importing it.
 
     Raises:
         TopThetaBackendError: there is none.
@@ -45,7 +45,7 @@ def torch_npu_folder() -> Path:
 
 
 def compile_command(source: Path, library: Path, compiler: Sequence[str]) -> list[str]:
-    """The command that compiles an adapter source against the installed torch and torch_npu."""
+    """Make the command that compiles an adapter source against the installed torch and torch_npu."""
     root = Path(torch.__file__).parent
     # torch 2.13 asks for C++17, later versions for C++20, which all compilers that build them know
     standard = "c++20" if _release(torch.__version__) > (2, 13) else "c++17"
@@ -91,7 +91,7 @@ def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None =
 
 
 def built_for() -> dict[str, str]:
-    """What is noted beside the library."""
+    """Make the note that lies beside the library."""
     return {
         "torch": torch.__version__,
         "torch_npu": importlib.metadata.version("torch_npu"),
@@ -105,7 +105,7 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m toptheta_npu.npu.build", description=__doc__)
     parser.add_argument("package", type=Path, help="the installed op package, a folder .../vendors/toptheta")
     arguments = parser.parse_args()

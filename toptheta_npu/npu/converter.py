@@ -27,12 +27,12 @@ RETURNED = {
 
 
 def node_inputs(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs of the node by the definition's names; None where the call has none."""
+    """Collect the inputs of the node by the definition's names; None where the call has none."""
     return {name: arguments.get(argument) for name, argument in INPUTS.items()}
 
 
 def node_attributes(operator: str, arguments: Mapping[str, Any], key_sizes: list[Any]) -> dict[str, Any]:
-    """Attributes of the node by the definition's names, as Python values.
+    """Collect the attributes of the node by the definition's names, as Python values.
 
     Args:
         operator: a key of `RETURNED`.

@@ -57,7 +57,7 @@ class Prepared:
 
 
 def prefix_folder() -> Path:
-    """The op package of this Python environment, for example of a virtual environment."""
+    """Name the folder of the op package of this Python environment, for example of a virtual environment."""
     return Path(sys.prefix) / "opp" / "vendors" / VENDOR
 
 
@@ -71,7 +71,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Package]:
 
 
 def find_package(environment: Mapping[str, str] | None = None) -> Package | None:
-    """The op package: from ASCEND_CUSTOM_OPP_PATH, the install prefix, or ASCEND_OPP_PATH, in this order."""
+    """Find the op package: from ASCEND_CUSTOM_OPP_PATH, the install prefix, or ASCEND_OPP_PATH, in this order."""
     for package in _candidates(os.environ if environment is None else environment):
         if os.path.isdir(package.folder):  # not Path.is_dir, which raises where a folder may not be looked into
             return package
@@ -79,12 +79,12 @@ def find_package(environment: Mapping[str, str] | None = None) -> Package | None
 
 
 def has_emulated_devices() -> bool:
-    """Whether NPU tensors live on emulated devices, whose times say nothing."""
+    """Tell whether NPU tensors live on emulated devices, whose times say nothing."""
     return EMULATOR_VARIABLE in os.environ
 
 
 def searched_places() -> str:
-    """Where `find_package` looks, in words."""
+    """Say in words where `find_package` looks."""
     return f"an entry of {CUSTOM_PATH} that ends in /{VENDOR}, {prefix_folder()}, or ${OPP_PATH}/vendors/{VENDOR}"
 
 

@@ -32,7 +32,7 @@ _CANN_MISSING = "run the set_env.sh of CANN, for example: source /usr/local/Asce
 
 
 def findings(schemas: dict[str, str], *, probe: bool) -> list[Finding]:
-    """What the op package needs, in the order in which it is needed; see `toptheta_npu.backend_info`."""
+    """Look for what the op package needs, in the order in which it is needed; see `toptheta_npu.backend_info`."""
     torch_npu, cann = _torch_npu(), _cann()
     found = [
         Finding("toptheta_npu", _version("toptheta_npu") or "not installed, run from its folder"),
@@ -64,7 +64,7 @@ def _torch_npu() -> Finding:
 
 
 def _cann() -> Finding:
-    """The runtime library that torch_npu needs, where the loader will look for it."""
+    """Find the runtime library that torch_npu needs, where the loader will look for it."""
     home = os.environ.get("ASCEND_HOME_PATH")
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         if folder and os.path.exists(os.path.join(folder, "libascendcl.so")):
@@ -76,7 +76,7 @@ def _cann() -> Finding:
 
 
 def _cann_version(home: str | None) -> str:
-    """As a toolkit notes it: ", version 8.1.RC1"; nothing if there is no note."""
+    """Read the version that a toolkit notes, as ", version 8.1.RC1"; nothing if there is no note."""
     for note in sorted(Path(home).glob("*/ascend_*_install.info")) if home else ():
         with suppress(OSError):
             found = re.search(r"^version=(.+)$", note.read_text(errors="replace"), re.MULTILINE)

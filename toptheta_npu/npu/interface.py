@@ -51,12 +51,12 @@ PARAMETERS = (
 
 
 def fingerprint(schemas: dict[str, str]) -> str:
-    """Of the torch schemas and the parameters of the aclnn function: 16 hexadecimal digits."""
+    """Compute 16 hexadecimal digits from the torch schemas and the parameters of the aclnn function."""
     return hashlib.sha256(repr((sorted(schemas.items()), PARAMETERS)).encode()).hexdigest()[:16]
 
 
 def header_parameters(header: str) -> list[tuple[str, str]] | None:
-    """C types and names of the parameters of `PLAN` in the text of a header; None if it is not declared there."""
+    """Read C types and names of the parameters of `PLAN` from a header's text; None if it is not declared there."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.DOTALL)
     declared = re.search(rf"\b{PLAN}\s*\(([^)]*)\)", text)
     if declared is None:
@@ -70,7 +70,7 @@ def header_parameters(header: str) -> list[tuple[str, str]] | None:
 
 
 def difference(header: str) -> str | None:
-    """The first difference between a header and what the adapter calls, in words; None if there is none."""
+    """Find the first difference between a header and what the adapter calls, in words; None if there is none."""
     found = header_parameters(header)
     if found is None:
         return f"no declaration of {PLAN}"

@@ -22,7 +22,7 @@ _loaded: Package | None = None
 
 
 def loaded() -> Package | None:
-    """The op package whose adapter is in this process."""
+    """Return the op package whose adapter is in this process."""
     return _loaded
 
 
@@ -47,7 +47,7 @@ def load(schemas: dict[str, str]) -> Package:
 
 
 def check_package(package: Package | None) -> Package:
-    """The op package, if it is complete, readable by torch_npu and has this version's parameters."""
+    """Check that the op package is complete, readable by torch_npu and has this version's parameters; return it."""
     if package is None:
         raise TopThetaBackendError(
             "op package", environment.searched_places(), "no such folder",
@@ -71,7 +71,7 @@ def check_package(package: Package | None) -> Package:
 
 
 def _check_owner(what: str, library: Path, reason: str) -> None:
-    """A library of the user or of root: the rule of torch_npu, which acts as if any other were not there.
+    """Check that a library is the user's or root's. torch_npu has this rule: it acts as if others were not there.
 
     Observed with torch_npu 2.13; only the file counts, and only the real user.
     """
@@ -90,7 +90,7 @@ def _owner(path: Path) -> int:
 
 
 def check_adapter(package: Package, schemas: dict[str, str]) -> str:
-    """The torch that the adapter was built for, if it exists and fits this torch and this version of the operators."""
+    """Check that there is an adapter for this torch and this version of the operators. Return the torch it is for."""
     rebuild = _REBUILD.format(folder=package.folder)
     if not os.path.isfile(package.adapter):
         raise TopThetaBackendError("adapter", str(package.adapter), "no such file", rebuild)
@@ -110,7 +110,7 @@ def check_adapter(package: Package, schemas: dict[str, str]) -> str:
 
 
 def check_functions(package: Package) -> None:
-    """torch_npu finds the package's functions, which it does by what it read when it was imported."""
+    """Check that torch_npu finds the package's functions. It does so by what it read when it was imported."""
     try:
         # in the process already, so no search path is needed
         find = ctypes.CDLL("libtorch_npu.so")._Z16GetOpApiFuncAddrPKc

@@ -71,7 +71,7 @@ def refuse_unknown(function: str, unsupported: Mapping[str, object]) -> NoReturn
 def resolve_heads(
     query: Tensor, key: Tensor, num_heads: int | None, num_key_value_heads: int | None, input_layout: str, paged: bool
 ) -> tuple[int, int, int, int]:
-    """Sequences, query heads, KV heads and head_dim, inferred from the layout where it tells."""
+    """Find sequences, query heads, KV heads and head_dim; infer them from the layout where it tells."""
     if type(input_layout) is not str or input_layout not in QUERY_FORMS:
         check_choice("input_layout", input_layout, LAYOUTS)
     if num_heads is not None:
@@ -143,7 +143,7 @@ def check_cache(
     block_size: int,
     paged: bool,
 ) -> None:
-    """Shapes of K and V against the query and each other."""
+    """Check the shapes of K and V against the query and each other."""
     shape = key.shape
     dims = len(shape)
     rows_at = 1 if dims == 3 or (input_layout == "BSND" and not paged) else 2
@@ -167,7 +167,7 @@ def check_cache(
 def check_paging(
     query: Tensor, block_table: Tensor | None, block_size: int, lengths: Tensor | None, key_start: Tensor | None
 ) -> None:
-    """The arguments that paging needs and excludes."""
+    """Check the arguments that paging needs and excludes."""
     if type(block_size) is not int:
         raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
     if block_table is None:
@@ -189,13 +189,13 @@ def check_paging(
 
 
 def check_whole_row(a: Arguments) -> None:
-    """Modes and tensors of SDC and VMC for a decode step over whole rows."""
+    """Check modes and tensors of SDC and VMC for a decode step over whole rows."""
     vmc_argument = None if a.value_mean is None else "value_mean"
     check_modes(a.placement, a.sdc, a.sdc_gamma, a.discarded_mass, vmc_argument)
 
 
 def check_part(a: Arguments) -> None:
-    """Placement and LSE for a decode step over a part of rows."""
+    """Check placement and LSE for a decode step over a part of rows."""
     check_choice("placement", a.placement, PLACEMENTS)
     if (a.lse is None) == (a.placement == "post_softmax"):
         wanted = "the whole row's LSE [B, Hq]" if a.lse is None else "None"
@@ -206,14 +206,14 @@ def check_part(a: Arguments) -> None:
 def check_float_tensors(
     given: Iterable[Tensor | None], like: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int
 ) -> None:
-    """Tensors of numbers per row or head have the shapes and dtypes of the table; ``given`` begins as it does."""
+    """Check tensors of numbers per row or head against the table's shapes and dtypes; ``given`` begins as it does."""
     for tensor, (name, shape, dtypes, words) in zip(given, _FLOAT_TENSORS, strict=False):
         if tensor is not None:
             check_tensor(name, tensor, like, shape(batch, heads, kv_heads, head_dim), dtypes, words)
 
 
 def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
-    """A tensor as it is; a list of ints copied once to the query's device."""
+    """Return a tensor as it is; copy a list of ints once to the query's device."""
     if values is None or isinstance(values, Tensor):
         return values
     if not isinstance(values, (list, tuple)) or not all(type(value) is int for value in values):
@@ -237,7 +237,7 @@ def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int) -> Non
 
 
 def check_arguments(given: Arguments) -> Arguments:
-    """What says where the rows are fits together, and so do the tensors of numbers per row or head.
+    """Check that the arguments for where the rows are fit together, as do the tensors of numbers per row or head.
 
     Args:
         given: as a public function was called: lengths and starts may be lists, head counts and the scale None.
@@ -250,7 +250,7 @@ def check_arguments(given: Arguments) -> Arguments:
 
 
 def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, float]:
-    """As `check_arguments`: all tensors, and what there is to be resolved, for callers that have no time to lose."""
+    """Check as `check_arguments` does, for callers with no time to lose. Return all tensors, and what is resolved."""
     num_heads, num_key_value_heads, scale, query, key, value, threshold, lengths, starts, block_table = given[:10]
     input_layout, path, block_size = given.input_layout, given.path, given.block_size
     # what follows is of every call, so it calls nothing where there is nothing to check
@@ -285,7 +285,7 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
 
 
 def check_kernel_limits(a: Arguments) -> None:
-    """What the fallback takes and the NPU kernel does not: float32, other sizes, caches that it cannot step through."""
+    """Refuse what only the fallback takes, not the NPU kernel: float32, other sizes, caches it cannot step through."""
     check_tensor("query", a.query, a.query, None, KERNEL_DTYPES)
     if a.head_dim % KERNEL_STEP:
         raise TopThetaNotImplementedError(

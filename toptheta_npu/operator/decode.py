@@ -52,7 +52,7 @@ def incremental_attention(
     _path: str = "auto",
     **unsupported: object,
 ) -> Tensor:
-    """Decode attention of one token that reads only the V rows whose score exceeds a threshold.
+    """Compute decode attention of one token; read only the V rows whose score exceeds a threshold.
 
     Names, layouts and meaning follow ``torch_npu.npu_incre_flash_attention``. In each row (sequence, query
     head) an element is kept when its scaled score a_i > threshold; a row that would keep nothing keeps its
@@ -134,7 +134,7 @@ def incremental_attention_with_stats(
     _path: str = "auto",
     **unsupported: object,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`incremental_attention`, and what it kept.
+    """Run `incremental_attention` and return also what it kept.
 
     Returns:
         (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys and the sink, -inf for a length of 0; kept int32
@@ -179,7 +179,7 @@ def incremental_attention_partial(
     _path: str = "auto",
     **unsupported: object,
 ) -> Partial:
-    """A decode step over a part of a row's keys, to be merged: split-KV decoding and context parallelism.
+    """Run a decode step over a part of a row's keys, to be merged: split-KV decoding and context parallelism.
 
     Args:
         lse: float32 [B, Hq], the LSE of the whole row; required with placement="post_softmax", whose test
@@ -236,7 +236,7 @@ def _decode(operator: Callable[..., Any], given: Arguments, unsupported: dict[st
 
 
 def _check_npu(given: Arguments) -> None:
-    """On an NPU: the backend is there, and the arguments are within the kernel's limits where the kernel runs.
+    """Check on an NPU that the backend is there, and that the arguments are within the kernel's limits where it runs.
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
     """

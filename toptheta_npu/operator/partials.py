@@ -92,7 +92,7 @@ def merge_partials(
 def _check_parts(
     parts: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], input_layout: str
 ) -> tuple[int, int, int]:
-    """Batch, heads and head_dim that all parts agree on."""
+    """Check that all parts agree on batch, heads and head_dim; return these."""
     if not isinstance(parts, (list, tuple)):
         raise TopThetaTypeError("parts", "a list with the results of the parts", type(parts).__name__)
     if not parts:
@@ -136,7 +136,7 @@ def _length(name: str, length: int | Tensor, like: Tensor) -> Tensor:
 
 
 def _check_total(total: Tensor, kept: Tensor) -> None:
-    """On a CPU: no part kept keys that ``n`` does not count."""
+    """Check on a CPU that no part kept keys that ``n`` does not count."""
     missing = (kept.amax(1) - total).amax().item()
     if missing > 0:
         raise TopThetaValueError(

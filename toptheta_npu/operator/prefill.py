@@ -39,9 +39,9 @@ def prefill_attention(
     learnable_sink: Tensor | None = None,
     vmc: bool = False,
 ) -> Tensor:
-    """Causal Top-Theta attention of a prompt, or of a chunk whose past is in the cache, row by row.
+    """Compute causal Top-Theta attention of a prompt, or of a chunk whose past is in the cache, row by row.
 
-    Row i of Q is the decode step of its token: it sees the keys up to position S - Q + i, and its own row
+    Row i of Q is the decode step of its token. It sees the keys up to position S - Q + i. Its own row
     length selects its threshold.
 
     Args:

@@ -21,7 +21,7 @@ from ..npu.backend import NPU_SELECTOR
 
 
 def _on_other_devices(name: str) -> Callable[..., Any]:
-    """On devices without a kernel of their own: an NPU as long as the adapter is not loaded."""
+    """Make an operator for devices without a kernel of their own: an NPU as long as the adapter is not loaded."""
 
     def run(query: Tensor, *arguments: Any, **options: Any) -> Any:
         check_device(query, ())
@@ -31,7 +31,7 @@ def _on_other_devices(name: str) -> Callable[..., Any]:
 
 
 def _without_autocast(operator: Callable[..., Any], device: str) -> Callable[..., Any]:
-    """Scores and sums are float32 also under autocast."""
+    """Switch autocast off in an operator: scores and sums are float32 also under autocast."""
 
     def run(*arguments: Any, **options: Any) -> Any:
         with torch.autocast(device, enabled=False):

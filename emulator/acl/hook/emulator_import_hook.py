@@ -33,5 +33,5 @@ class TorchNpuFinder(MetaPathFinder):
 
 
 def install() -> None:
-    """Puts the hook before all other finders."""
+    """Put the hook before all other finders."""
     sys.meta_path.insert(0, TorchNpuFinder())

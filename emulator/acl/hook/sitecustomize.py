@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def _run_other_sitecustomize() -> None:
-    """The module of this name that Python would have imported without this one."""
+    """Run the module of this name that Python would have imported without this one."""
     here = Path(__file__).resolve().parent
     spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if Path(entry).resolve() != here])
     if spec is not None and spec.loader is not None:
