@@ -40,7 +40,7 @@ _Figures = dict[str, dict[str, float]]
 
 
 def prepare(folder: Path) -> Path:
-    """An op package with the real adapter and an empty operator; the macro's library lies beside it."""
+    """Make an op package of the real adapter and an empty operator, and build the macro's library beside it."""
     package = make_op_package(folder, library=False)
     shutil.copytree(default_op_package() / "torch", package / "torch")
     signature = aclnn_signature()
@@ -69,7 +69,7 @@ def build_macro_route(library: Path) -> None:
 
 
 def measure(macro_library: Path) -> dict[str, float]:
-    """Median microseconds of each variant above `NOTHING`; in a process that runs over emulated devices."""
+    """Measure the median microseconds of each variant above `NOTHING`. The process must run over emulated devices."""
     import torch_npu  # noqa: F401 (registers torch.npu)
 
     import toptheta_npu
@@ -109,7 +109,7 @@ def measure(macro_library: Path) -> dict[str, float]:
 
 
 def run() -> _Figures:
-    """The figures by task queue setting, each from a process of its own."""
+    """Measure the figures by task queue setting, each in a process of its own."""
     install_torch_npu()
     with tempfile.TemporaryDirectory() as folder:
         package = prepare(Path(folder))
@@ -125,7 +125,7 @@ def run() -> _Figures:
 
 
 def goals() -> list[Goal]:
-    """The figures beside their goal."""
+    """Measure the figures, and put them beside their goal."""
     figures = []
     for queue, costs in run().items():
         setting = f"TASK_QUEUE_ENABLE={queue}"

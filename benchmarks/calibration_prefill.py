@@ -45,7 +45,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], float | None]] = {
 
 
 def measure(rounds: int = _ROUNDS) -> dict[str, dict[str, float]]:
-    """By variant: the median, p10 and p90 of its times over the plain forward pass, and MiB that it takes in memory."""
+    """Measure each variant: median, p10 and p90 of its times over the plain forward pass, and its memory in MiB."""
     threads = torch.get_num_threads()
     torch.set_num_threads(_THREADS)
     try:
@@ -86,7 +86,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _peak_mib(call: Callable[[], object]) -> float:
-    """What the process takes at most during a call, above what it had before."""
+    """Measure the most memory that the process takes during a call, in MiB above what it had before."""
     call()
     ctypes.CDLL(None).malloc_trim(0)
     before = _status_mib("VmRSS")
@@ -103,12 +103,12 @@ def _status_mib(name: str) -> float:
 
 
 def goals(figures: Mapping[str, Mapping[str, float]]) -> list[Goal]:
-    """The ratios with their goals."""
+    """Put the ratios beside their goals."""
     return [Goal(name, figures[name]["median"], limit) for name, (_, limit) in VARIANTS.items()]
 
 
 def as_table(figures: Mapping[str, Mapping[str, float]]) -> Table:
-    """Times as long as the plain forward pass, goals and memory."""
+    """Tabulate how many times as long as the plain forward pass each takes, the goals and the memory."""
     rows = [[_FORWARD, "1.00", "", "", "", f"{figures[_FORWARD]['mib']:.0f}"]]
     for goal in goals(figures):
         own = figures[goal.name]
@@ -121,7 +121,7 @@ def as_table(figures: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def tables() -> dict[str, Table]:
-    """The table of docs/performance.md from the committed results."""
+    """Make the table of docs/performance.md from the committed results."""
     return {"calibration": as_table(json.loads(RESULTS.read_text()))}
 
 

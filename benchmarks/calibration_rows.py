@@ -26,7 +26,7 @@ _Variants = dict[str, Callable[[int], object]]
 
 
 def kth_variants(rows: torch.Tensor, k: int) -> _Variants:
-    """Methods that find the (k+1)-th largest of each row, and kth_largest for several k at once."""
+    """Make the calls to time: methods for the (k+1)-th largest of each row, and kth_largest for several k at once."""
     return {
         _ONE: lambda _: kth_largest(rows, [k]),
         "kth_largest, 4 ranks": lambda _: kth_largest(rows, [k // 4, k // 2, k, 2 * k]),
@@ -37,7 +37,7 @@ def kth_variants(rows: torch.Tensor, k: int) -> _Variants:
 
 
 def sketch_variants(scores: torch.Tensor) -> _Variants:
-    """The sketch on rows of a few length buckets, on causal rows, and reading the rows as the floor."""
+    """Make the calls to time: the sketch on rows of a few length buckets and on causal rows, a read as the floor."""
     width = scores.shape[2]
     buckets = torch.arange(ROWS) // 16
     hidden = torch.arange(width) >= torch.linspace(1, width, ROWS)[:, None]
@@ -51,7 +51,7 @@ def sketch_variants(scores: torch.Tensor) -> _Variants:
 
 
 def goals(width: int = 2048, k: int = 128, rounds: int = 20) -> list[Goal]:
-    """Microseconds per row of the k-th largest and nanoseconds per element of the sketch, others as ratios."""
+    """Measure the k-th largest in microseconds per row and the sketch in nanoseconds per element, others as ratios."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     scores = torch.randn(HEADS, ROWS, width, generator=torch.Generator().manual_seed(0))

@@ -27,7 +27,7 @@ _CALL = "operator(query, key, value, threshold)"
 
 
 def register_empty() -> Any:
-    """The operator's schema with an implementation that does nothing."""
+    """Register the operator's schema with an implementation that does nothing."""
     registered = torch.library.Library("toptheta_npu_benchmark", "DEF")
     registered.define("empty" + operator.SCHEMAS["incremental_attention"])
     registered.impl("empty", lambda query, *_, **__: torch.empty_like(query), "CPU")
@@ -36,7 +36,7 @@ def register_empty() -> Any:
 
 
 def packed_arguments(tensors: dict[str, Tensor]) -> tuple[bytes, Tensor]:
-    """What the operator hands to the kernel, and the output that the kernel writes into."""
+    """Capture what the operator hands to the kernel, and the output that the kernel writes into."""
     seen: list[bytes] = []
 
     def entry(dtype: torch.dtype) -> Callable[[bytes], int]:
@@ -58,7 +58,7 @@ def median_of(values: list[float]) -> float:
 
 
 def measure() -> tuple[float, float]:
-    """Median microseconds of checks and dispatch: alone, and in place over the native kernel."""
+    """Measure the median microseconds of checks and dispatch: alone, and in place over the native kernel."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     key, value = torch.randn(1, 2, 128, 64), torch.randn(1, 2, 128, 64)
@@ -82,7 +82,7 @@ def measure() -> tuple[float, float]:
 
 
 def goals() -> list[Goal]:
-    """The figures beside their goals."""
+    """Measure the figures, and put them beside their goals."""
     alone, in_place = measure()
     return [
         Goal("argument checks and dispatch alone, in a tight loop", alone, GOAL_ALONE, " µs"),

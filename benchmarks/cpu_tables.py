@@ -64,24 +64,24 @@ def measure(folder: Path, parts: Iterable[str] = PARTS) -> None:
 
 
 def results(folder: Path, name: str) -> list[ShapeResult]:
-    """The comparison of one part."""
+    """Read the comparison of one part."""
     return report.from_json((folder / f"{name}.json").read_text())
 
 
 def stored(folder: Path, name: str) -> dict[str, Any]:
-    """What one part wrote."""
+    """Read what one part wrote."""
     return json.loads((folder / f"{name}.json").read_text())  # type: ignore[no-any-return]
 
 
 def goals(folder: Path) -> list[Goal]:
-    """What the native kernel promises, from the files of ``folder``."""
+    """List what the native kernel promises, from the files of ``folder``."""
     worst = min(result.gain("sparse", "cold", "own dense") or 0.0 for result in results(folder, "densities"))
     least = Goal("native top-θ over native at θ=-inf, cold, the least of all k", worst, LEAST_OVER_DENSE, at_most=False)
     return [least, *decode_step_1b.goals(stored(folder, STEPS[0]))]
 
 
 def tables(folder: Path = RESULTS) -> dict[str, Table]:
-    """The tables of docs/performance.md by the names of their places there, from the files of ``folder``."""
+    """Make the tables of docs/performance.md from the files of ``folder``, by the names of their places there."""
     return {
         "cpu machine": machine_table(folder),
         **{f"cpu {name}": report.summary(results(folder, name), "cpu") for name in ("small_pages", "huge_pages")},
@@ -94,7 +94,7 @@ def tables(folder: Path = RESULTS) -> dict[str, Table]:
 
 
 def shape_goals(compared: Sequence[ShapeResult]) -> Table:
-    """The native kernel on the shapes that have goals, cold: each figure with its goal."""
+    """Tabulate the native kernel on the shapes that have goals, cold: each figure with its goal."""
     rows = []
     for result in compared:
         goals = GOALS.get((result.shape.heads, result.shape.n, result.shape.dtype))
@@ -110,7 +110,7 @@ def _has_goals(shape: Shape) -> bool:
 
 
 def _figures(result: ShapeResult) -> list[float | None]:
-    """Gains of native top-θ, and shares of the rate of the stream."""
+    """Compute the gains of native top-θ, and the shares of the rate of the stream."""
     rates = [result.roofline_share(result.fastest("cold", role), "cold") for role in ("own dense", "sparse")]
     return [result.gain("sparse", "cold", "own dense"), result.gain("sparse", "cold"), *rates]
 
@@ -122,7 +122,7 @@ def _against(figure: float | None, goal: float | None) -> str:
 
 
 def machine_table(folder: Path) -> Table:
-    """What each part was measured on."""
+    """Tabulate what each part was measured on."""
     names = {
         "name": "CPU", "threads": "threads", "operators": "operators", "cache_bytes": "last-level cache",
         "torch": "torch",
@@ -139,7 +139,7 @@ def machine_table(folder: Path) -> Table:
 
 
 def density_table(compared: Sequence[ShapeResult]) -> Table:
-    """Gain over θ = -inf against k, one line per kind of shape."""
+    """Tabulate the gain over θ = -inf against k, one line per kind of shape."""
     lines: dict[tuple[str, int, str], list[ShapeResult]] = {}
     for result in compared:
         lines.setdefault((result.shape.heads, result.shape.n, result.shape.dtype), []).append(result)
@@ -164,7 +164,7 @@ def keep(folder: Path) -> None:
 
 
 def short_table(folder: Path = RESULTS) -> Table:
-    """The table of README.md, from the files of ``folder``."""
+    """Make the table of README.md from the files of ``folder``."""
     rows = []
     for result in results(folder, "small_pages"):
         if result.shape.n * result.shape.num_key_value_heads > 2048 * 8 and _has_goals(result.shape) and result.traffic:

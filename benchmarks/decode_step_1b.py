@@ -65,14 +65,14 @@ class Decoder:
             layer.cumulative_length.fill_(self.keys - steps)
 
     def step(self, generator: torch.Generator) -> Tensor:
-        """The logits after a random token of each sequence."""
+        """Compute the logits after a random token of each sequence."""
         tokens = torch.randint(self.model.config.vocab_size, (self.batch, 1), generator=generator)
         out: Tensor = self.model(tokens, past_key_values=self.cache, use_cache=True).logits
         return out
 
     @property
     def weight_bytes(self) -> int:
-        """Every weight once; a tied one is read as the output layer alone."""
+        """Bytes of every weight once. A tied one is read as the output layer alone."""
         return sum(weight.nbytes for weight in self.model.parameters())
 
     @property
@@ -105,7 +105,7 @@ def make_decoder(shape: Mapping[str, Any] = SHAPE, batch: int = BATCH, keys: int
 
 
 class KthScores:
-    """Notes the k-th largest score of each row, and attends densely."""
+    """Note the k-th largest score of each row, and attend densely."""
 
     def __init__(self, k: int) -> None:
         self._k = k
@@ -122,14 +122,14 @@ class KthScores:
 
 
 class NoAttention:
-    """Leaves the attention out: what is left is the rest of the step."""
+    """Leave the attention out. What is left is the rest of the step."""
 
     def attend(self, call: AttentionCall) -> Tensor:
         return torch.zeros_like(call.query)
 
 
 def calibrate(decoder: Decoder, k: int, generator: torch.Generator) -> ThresholdTable:
-    """The mean of the k-th largest scores of some random tokens, for each layer and head."""
+    """Average the k-th largest scores of some random tokens into a table, for each layer and head."""
     rules = [KthScores(k) for _ in decoder.cache.layers]
     with attached(decoder.model, rules.__getitem__):
         decoder.rewind(_CALIBRATION_STEPS)
@@ -139,7 +139,7 @@ def calibrate(decoder: Decoder, k: int, generator: torch.Generator) -> Threshold
 
 
 def table_of(decoder: Decoder, k: int, theta: Tensor) -> ThresholdTable:
-    """A table of thresholds [L, Hq] for this cache's length."""
+    """Make a table of thresholds [L, Hq] for this cache's length."""
     layers, heads = theta.shape
     return ThresholdTable(
         theta=theta[None, :, :, None], k=torch.tensor([k]), lengths=torch.tensor([decoder.keys]),
@@ -151,7 +151,7 @@ def table_of(decoder: Decoder, k: int, theta: Tensor) -> ThresholdTable:
 
 @torch.inference_mode()
 def measure(decoder: Decoder, *, k: int = K, rounds: int = _ROUNDS) -> dict[str, Any]:
-    """Everything that is told, for JSON.
+    """Measure everything that is told, for JSON.
 
     Raises:
         TopThetaWrongResultError: the two dense forms give other logits.
@@ -194,7 +194,7 @@ def times(
     rounds: int,
     generator: torch.Generator,
 ) -> dict[str, Timing]:
-    """Seconds per step; the forms take turns, and each turn begins with a step that does not count."""
+    """Time the steps in seconds. The forms take turns, and each turn begins with a step that does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     for number in range(rounds):
         for name in list(forms)[:: 1 if number % 2 == 0 else -1]:
@@ -209,7 +209,7 @@ def times(
 
 
 def count(decoder: Decoder, table: ThresholdTable, k: int, generator: torch.Generator) -> dict[str, float]:
-    """What steps like the timed ones keep per row: elements per query head, and the share of V rows needed."""
+    """Count what steps like the timed ones keep per row: elements per query head, and the share of V rows needed."""
     decoder.rewind(_STEPS)
     with sparsify(decoder.model, table, k=k, statistics=True) as recording:
         for _ in range(_STEPS):
@@ -225,25 +225,25 @@ def count(decoder: Decoder, table: ThresholdTable, k: int, generator: torch.Gene
 
 
 def limit(figures: Mapping[str, Any]) -> float:
-    """The gain over dense attention if a step took as long as its bytes: weights, K, and V or the rows needed of it."""
+    """Compute the gain over dense if a step took as long as its bytes: weights, K, and V or the rows needed of it."""
     weights, keys, values = (figures[f"{name}_bytes"] for name in ("weight", "key", "value"))
     return float((weights + 2 * keys) / (weights + keys + values))
 
 
 def over_dense(figures: Mapping[str, Any]) -> float:
-    """Times as fast as the same step at θ = -inf."""
+    """Compute how many times as fast a step is as the same step at θ = -inf."""
     seconds = figures["seconds"]
     return float(seconds[DENSE]["median"] / seconds[SPARSE]["median"])
 
 
 def goals(figures: Mapping[str, Any]) -> list[Goal]:
-    """The figure beside its goal."""
+    """Put the figure beside its goal."""
     name = "step of a model of 1.2 billion weights, 32768 keys, native top-θ over native at θ=-inf"
     return [Goal(name, over_dense(figures), GOAL_OVER_DENSE, at_most=False)]
 
 
 def as_table(figures: Mapping[str, Any]) -> Table:
-    """One line per form."""
+    """Tabulate the times, one line per form."""
     seconds = figures["seconds"]
     rest = seconds[REST]["median"]
     rows = []
@@ -259,7 +259,7 @@ def as_table(figures: Mapping[str, Any]) -> Table:
 
 
 def bytes_table(figures: Mapping[str, Any]) -> Table:
-    """What was kept, and the limit by bytes."""
+    """Tabulate what was kept, and the limit by bytes."""
     kept, settings = figures["kept"], figures["settings"]
     gigabytes = [f"{figures[f'{name}_bytes'] / 1e9:.2f}" for name in ("weight", "key", "value")]
     columns = (

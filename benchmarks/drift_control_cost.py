@@ -33,7 +33,7 @@ _PROMPT, _TOKENS, _K = 2048, 24, 64
 
 
 def interleaved(calls: Sequence[Callable[[], object]], rounds: int, number: int) -> list[float]:
-    """The median seconds of a call of each, which run in turns."""
+    """Measure the median seconds of a call of each. The calls run in turns."""
     seconds: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds + 1):
         for index in range(len(calls)) if turn % 2 else reversed(range(len(calls))):
@@ -46,7 +46,7 @@ def interleaved(calls: Sequence[Callable[[], object]], rounds: int, number: int)
 
 
 def operators(length: int) -> list[float]:
-    """Seconds of the operator without counts and with them: 32 heads on 8 KV heads of 128, bfloat16, k = 64."""
+    """Time the operator in seconds without counts and with them: 32 heads on 8 KV heads of 128, bfloat16, k = 64."""
     torch.manual_seed(0)
     query = torch.randn(1, 32, 1, 128).bfloat16()
     key, value = (torch.randn(1, 8, length, 128).bfloat16() for _ in range(2))
@@ -61,7 +61,7 @@ def operators(length: int) -> list[float]:
 
 
 def steps() -> list[float]:
-    """Seconds of a token of the embedded model: dense, by thresholds, and by thresholds with drift control."""
+    """Time a token of the embedded model in seconds: dense, by thresholds, and by thresholds with drift control."""
     model, tokenizer = load_tiny_llama()
     tokens = token_windows(tokenizer, "evaluation", _PROMPT + _TOKENS, 1)
     table = load_tiny_llama_thresholds("post_softmax")

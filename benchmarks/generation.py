@@ -18,7 +18,7 @@ _PROMPT, _KS = 2048, [64, 128]
 
 
 def goals() -> list[Goal]:
-    """Tokens per second by thresholds over those of dense decoding."""
+    """Measure tokens per second by thresholds over those of dense decoding."""
     model, tokenizer = load_tiny_llama()
     tokens = token_windows(tokenizer, "evaluation", _PROMPT, 1)
     thresholds = load_tiny_llama_thresholds("post_softmax")

@@ -40,7 +40,7 @@ FIGURES = RESULTS / "performance.json"
 
 
 def other_goals() -> list[Goal]:
-    """What the other parts promise, each measured by its own script."""
+    """Measure what the other parts promise, each by its own script."""
     return [
         *_named("call on a CPU", call_overhead.goals()),
         *_named("adapter", adapter_overhead.goals()),
@@ -54,12 +54,12 @@ def _named(part: str, goals: Iterable[Goal]) -> list[Goal]:
 
 
 def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
-    """The measured tables of docs/performance.md by their places, but for those of `benchmarks.cpu_tables`."""
+    """Make the measured tables of docs/performance.md by their places, but for those of `benchmarks.cpu_tables`."""
     return {"goals": goal_table([Goal(**goal) for goal in figures["goals"]])}
 
 
 def stored_tables() -> dict[str, Table]:
-    """All tables from the committed results."""
+    """Make all tables from the committed results."""
     return tables(json.loads(FIGURES.read_text())) | cpu_tables.tables() | calibration_prefill.tables()
 
 

@@ -31,7 +31,7 @@ _WITH_A_GOAL = ("set_k, pre-softmax", "set_k, post-softmax", "set_k to calibrate
 
 
 def table_of(layers: int, heads: int, longest: int, placement: Placement, *, offline: bool = False) -> ThresholdTable:
-    """Thresholds that depend on k and length as those of models do."""
+    """Make thresholds that depend on k and length as those of models do."""
     lengths, k = torch.tensor(length_knots(longest, KS[0] + 1)), torch.tensor(KS)
     level = torch.randn(1, layers, heads, 1, generator=torch.Generator().manual_seed(0))
     line = level + 0.3 * lengths.log() - 0.6 * k.log().view(-1, 1, 1, 1)
@@ -44,7 +44,7 @@ def table_of(layers: int, heads: int, longest: int, placement: Placement, *, off
 
 
 def variants(layers: int, heads: int, longest: int) -> dict[str, Callable[[int], object]]:
-    """What `SparseRun.set_k` and `set_target_kept` do, in turns between two targets, and the floor."""
+    """Make the calls to time: `SparseRun.set_k` and `set_target_kept`, in turns between two targets, and the floor."""
     pre, post, offline = (
         Lookup(table_of(layers, heads, longest, placement, offline=mass))
         for placement, mass in (("pre_softmax", False), ("post_softmax", False), ("pre_softmax", True))
@@ -75,7 +75,7 @@ def _changes(lookup: Lookup, targets: list[Target]) -> Callable[[int], object]:
 
 
 def goals(layers: int = 32, heads: int = 32, longest: int = 8192, rounds: int = 20) -> list[Goal]:
-    """Milliseconds of each, and the rate at which the floor writes."""
+    """Measure the milliseconds of each, and the rate at which the floor writes."""
     times: dict[str, Timing] = interleaved_medians(variants(layers, heads, longest), copies=1, rounds=rounds)
     usual = (layers, heads, longest) == (32, 32, 8192)
     found = [

@@ -34,7 +34,7 @@ class Goal:
 
 
 def goal_table(goals: Iterable[Goal], *, title: str = "Goals", figure: str = "figure") -> Table:
-    """Each figure, its goal, and whether it was met."""
+    """Tabulate each figure, its goal, and whether it was met."""
 
     def row(goal: Goal) -> list[str]:
         error = "" if goal.error is None else f" ± {goal.error:.{goal.digits}f}"
@@ -48,7 +48,7 @@ def goal_table(goals: Iterable[Goal], *, title: str = "Goals", figure: str = "fi
 
 
 def renew(page: Path, tables: Mapping[str, Table]) -> None:
-    """Puts the tables into a page, between the comments that carry their names.
+    """Put the tables into a page, between the comments that carry their names.
 
     Raises:
         ValueError: the page has no place for a table, or several.

@@ -21,7 +21,7 @@ _RESULTS = README.parent / "docs" / "results"
 
 
 def whole_model_table() -> Table:
-    """Gains over dense attention, of the kernel alone and of all that a model does."""
+    """Tabulate gains over dense attention, of the kernel alone and of all that a model does."""
     step = cpu_tables.stored(cpu_tables.RESULTS, cpu_tables.STEPS[0])
     kernel = _kernel_of(step)
     settings, seconds = step["settings"], {name: timing["median"] for name, timing in step["seconds"].items()}
@@ -38,7 +38,7 @@ def whole_model_table() -> Table:
 
 
 def _kernel_of(step: dict[str, dict[str, int]]) -> ShapeResult:
-    """The comparison of one layer of the model whose step was timed."""
+    """Find the comparison of one layer of the model whose step was timed."""
     settings = step["settings"]
     for result in cpu_tables.results(cpu_tables.RESULTS, "small_pages"):
         shape = result.shape

@@ -41,7 +41,7 @@ def calibrated(
     *,
     top_k: bool,
 ) -> ThresholdTable:
-    """A table, with a progress bar; with ``top_k`` every layer passes on its Top-k output (one k only)."""
+    """Calibrate a table, with a progress bar. With ``top_k`` every layer passes on its Top-k output (one k only)."""
     with Progress(transient=True) as bar:
         task = bar.add_task(f"{placement} {estimator} {list(ks)}", total=len(sequences))
         return calibrate(

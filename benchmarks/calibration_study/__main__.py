@@ -48,12 +48,12 @@ PARTS: Mapping[str, Callable[[Console, tuple[Path, ...]], dict[str, Any]]] = {
 
 
 def stored(part: str, folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """The results of a part that were written last."""
+    """Read the results of a part that were written last."""
     return json.loads((folder / f"{part}.json").read_text())["results"]  # type: ignore[no-any-return]
 
 
 def tables_of(part: str, folder: Path = RESULTS) -> dict[str, Table]:
-    """The tables of a part by the names of their places in the page, from what was written last."""
+    """Make the tables of a part from what was written last, by the names of their places in the page."""
     results = stored(part, folder)
     if part == "thresholds":
         return tables(results)
@@ -67,7 +67,7 @@ def tables_of(part: str, folder: Path = RESULTS) -> dict[str, Table]:
 
 
 def all_tables() -> dict[str, Table]:
-    """Every table of the page."""
+    """Make every table of the page."""
     return {name: table for part in PARTS for name, table in tables_of(part).items()}
 
 
@@ -101,7 +101,7 @@ def main(
 
 
 def measured_thresholds(console: Console, extent: Extent) -> dict[str, Any]:
-    """Every calibration and every measurement of its thresholds, on all cores."""
+    """Run every calibration and every measurement of its thresholds, on all cores."""
     if note := python_note():
         console.print(note)
     # the last row lengths of a few windows may be unseen; their neighbours' thresholds are what a user would get

@@ -36,7 +36,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of the model over the first windows of a text, from which tables are made after ``sizes`` windows."""
+    """One run of the model over the first windows of a text. Tables are made after ``sizes`` windows."""
 
     text: Literal["python", "prose"]
     length: int
@@ -58,7 +58,7 @@ class TableKey:
 def run_pass(
     model: PreTrainedModel, wanted: Pass, windows: Tensor, progress: Callable[[], None]
 ) -> dict[TableKey, ThresholdTable]:
-    """The tables of one pass; layers pass on their dense output."""
+    """Make the tables of one pass. Layers pass on their dense output."""
     longest, tables = wanted.sizes[-1], {}
     calibrators = {watcher: _calibrator(model, wanted.length, watcher) for watcher in wanted.watchers}
     texts = CalibrationTexts(model, windows[:longest], None, 0, min(KS))
@@ -79,7 +79,7 @@ def run_pass(
 def with_top_k(
     model: PreTrainedModel, windows: Tensor, placement: Placement, k: int, progress: Callable[[], None]
 ) -> Mapping[TableKey, ThresholdTable]:
-    """Algorithm 1 as the paper has it: every layer passes on what it computes from its k largest scores."""
+    """Calibrate by Algorithm 1 as in the paper. Every layer passes on what it computes from its k largest scores."""
     table = calibrate(
         model, windows, k=k, placement=placement, layer_k=LAYER_K, row_fraction=ROW_FRACTION,
         progress=lambda _: progress(),
@@ -95,11 +95,11 @@ class _Watchers:
         self._calibrators = list(calibrators)
 
     def look(self, layer: int, scores: Tensor, lengths: Tensor, *known: Tensor | None) -> list[Any]:
-        """What each of them finds."""
+        """Collect what each calibrator finds."""
         return [calibrator.look(layer, scores, lengths, *known) for calibrator in self._calibrators]
 
     def add(self, seen: list[Any]) -> None:
-        """Adds that to each."""
+        """Add to each calibrator what it found."""
         for calibrator, each in zip(self._calibrators, seen, strict=True):
             calibrator.add(each)
 

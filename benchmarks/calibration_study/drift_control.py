@@ -49,7 +49,7 @@ class Trial:
         self.dense_nats = self._nats(torch.stack(dense))
 
     def run(self, table: ThresholdTable, k: int, control: DriftControl | None) -> dict[str, Any]:
-        """Decodes the last tokens of all windows together."""
+        """Decode the last tokens of all windows together."""
         cache, model = copy.deepcopy(self._cache), self._model
         with sparsify(model, table, k=k, drift_control=control, statistics=True) as recording:
             logits = [
@@ -70,12 +70,12 @@ class Trial:
         }
 
     def _nats(self, logits: Tensor) -> Tensor:
-        """[windows]"""
+        """Compute the mean negative log-likelihood of each window in nats, [windows]."""
         target = self._windows[:, -STEPS:]
         return F.cross_entropy(logits.float().transpose(1, 2), target, reduction="none").mean(1)
 
     def _kept(self, layers: list[LayerStatistics], table: ThresholdTable, k: int, steps: slice) -> dict[str, Any]:
-        """k̃/k and the V rows in some of the steps, in layers from 2 on; the mean also in the first two."""
+        """Compute k̃/k and the V rows of some steps in layers from 2 on. Give the mean k̃/k of the first two too."""
         parts = [self._part(layer, steps) for layer in layers]
         targets = table.layer_targets(k)
         ratios = [part.kept.view(-1, len(self._windows), part.kept.shape[-1]) / target
@@ -92,7 +92,7 @@ class Trial:
         }
 
     def _p95_without(self, layers: Sequence[LayerStatistics]) -> list[float]:
-        """The p95 of the V rows without each of the windows."""
+        """Compute the p95 of the V rows without each of the windows."""
         count = len(self._windows)
         rows = [layer.value_rows.unflatten(0, (-1, count)) for layer in layers]
         others = [[window for window in range(count) if window != left_out] for left_out in range(count)]
@@ -106,7 +106,7 @@ class Trial:
 
 
 def _reads(layers: Sequence[LayerStatistics]) -> dict[str, float]:
-    """What the rows read, by the names of `toptheta_npu.evaluation.reads.Reads`."""
+    """Summarise what the rows read, by the names of `toptheta_npu.evaluation.reads.Reads`."""
     kept, value_rows, keys, empty = (
         torch.cat([getattr(layer, name).flatten() for layer in layers])
         for name in ("kept", "value_rows", "keys", "empty")
@@ -118,7 +118,7 @@ def _reads(layers: Sequence[LayerStatistics]) -> dict[str, float]:
 
 
 def goals(results: list[dict[str, Any]]) -> list[Goal]:
-    """What drift control has to reach out of domain, against the thresholds in domain without it."""
+    """List what drift control has to reach out of domain, against the thresholds in domain without it."""
     found = []
     by_case = {(row["text"], row["calibrated_on"], row["placement"], row["k"], row["drift_control"]): row
                for row in results}  # fmt: skip
@@ -145,13 +145,13 @@ def goals(results: list[dict[str, Any]]) -> list[Goal]:
 
 
 def _paired_error(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Of the difference of two perplexities of the same windows, in percent."""
+    """Compute the standard error of the difference of two perplexities of the same windows, in percent."""
     differences = [our - their for our, their in zip(ours, theirs, strict=True)]
     return 100 * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def _jackknife_error(without: Sequence[float]) -> float:
-    """The standard error of a figure, from what it is without each of the windows."""
+    """Compute the standard error of a figure from its values without each of the windows."""
     return math.sqrt((len(without) - 1) * statistics.pvariance(without))
 
 
@@ -169,7 +169,7 @@ def english_thresholds(model: LlamaForCausalLM, texts: Tensor, placement: str) -
 def measure(
     console: Console, prose_files: Sequence[Path] = (), windows: int = 8, calibration: int = 16
 ) -> dict[str, Any]:
-    """Decodes by all thresholds, in domain and out of it, with and without control.
+    """Decode by all thresholds, in domain and out of it, with and without control.
 
     Args:
         prose_files: other prose than that of the running Python.
@@ -201,7 +201,7 @@ def measure(
 
 
 def worst(goals: Iterable[Goal]) -> list[Goal]:
-    """Of each kind of goal the one that is farthest from being met, over all texts, thresholds and k."""
+    """Choose of each kind of goal the one that is farthest from being met, over all texts, thresholds and k."""
     kinds: dict[str, Goal] = {}
     for goal in goals:
         kind = goal.name.split(": ")[1]
@@ -211,7 +211,7 @@ def worst(goals: Iterable[Goal]) -> list[Goal]:
 
 
 def as_table(results: list[dict[str, Any]], k: int = 64) -> Table:
-    """What is kept and what it costs after the first steps at one k, for a page."""
+    """Tabulate for a page what is kept and what it costs after the first steps at one k."""
     cells = []
     for row in results:
         home = row["text"] == row["calibrated_on"]

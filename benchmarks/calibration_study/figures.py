@@ -14,7 +14,7 @@ _NAMES = {"pre_softmax": "pre-softmax", "post_softmax": "post-softmax"}
 
 
 def save_figures(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Writes every figure into ``folder``."""
+    """Write every figure into ``folder``."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -28,7 +28,7 @@ Progress = Callable[[], None]
 
 
 def steps(extent: Extent) -> int:
-    """How often `calibrate_all` and `measure_all` call their progress."""
+    """Count how often `calibrate_all` and `measure_all` call their progress."""
     sequences = sum(each.sizes[-1] for each in points.passes(extent)) + len(PLACEMENTS) * extent.long_sizes[-1]
     return sequences + len(list(points.points(extent))) + len(_texts(extent))
 
@@ -36,7 +36,7 @@ def steps(extent: Extent) -> int:
 def calibrate_all(
     workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, extent: Extent, progress: Progress
 ) -> Tables:
-    """Every table that a point needs."""
+    """Calibrate every table that a point needs."""
     futures: list[Future[Any]] = []
     for wanted in sorted(points.passes(extent), key=lambda each: -len(each.watchers)):
         windows = _windows(tokenizer, extent, wanted.text, "calibration", wanted.length, wanted.sizes[-1])
@@ -55,7 +55,7 @@ def calibrate_all(
 def measure_all(
     workers: ModelWorkers, tokenizer: PreTrainedTokenizerBase, tables: Tables, extent: Extent, progress: Progress
 ) -> list[dict[str, Any]]:
-    """One row per point and, first, the dense ones: what was measured, with all its labels."""
+    """Measure the dense methods, then every point. Each gives one row with all its labels."""
     tasks = {
         name: workers.submit(partial(_task, tokenizer=tokenizer, extent=extent, text=text, length=length))
         for name, (text, length) in _texts(extent).items()
@@ -77,7 +77,7 @@ def measure_all(
 
 
 def _texts(extent: Extent) -> dict[Text, tuple[str, int]]:
-    """Where the held-out texts come from, and the length of their windows."""
+    """Map each held-out text to where it comes from and to the length of its windows."""
     return {
         "python": ("python", extent.long),
         "short python": ("python", extent.short),

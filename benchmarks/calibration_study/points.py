@@ -22,7 +22,7 @@ Text = Literal["python", "short python", "prose"]
 
 @dataclass(frozen=True)
 class Extent:
-    """How much text the study takes; by default nearly all that the splits hold.
+    """How much text the study takes. By default it is nearly all that the splits hold.
 
     Attributes:
         long, short: tokens of a window.
@@ -55,7 +55,7 @@ class Point:
 
 
 def watchers(placement: Placement) -> tuple[Watcher, ...]:
-    """All estimators of one placement."""
+    """List all estimators of one placement."""
     return (
         Watcher("pooled", placement),
         Watcher("algorithm1", placement),
@@ -65,7 +65,7 @@ def watchers(placement: Placement) -> tuple[Watcher, ...]:
 
 
 def passes(extent: Extent) -> tuple[Pass, ...]:
-    """The runs of the model; `with_top_k` has its own."""
+    """List the runs of the model. `with_top_k` has its own."""
     pooled = tuple(Watcher("pooled", placement) for placement in PLACEMENTS)
     every = tuple(watcher for placement in PLACEMENTS for watcher in watchers(placement))
     return (
@@ -76,7 +76,7 @@ def passes(extent: Extent) -> tuple[Pass, ...]:
 
 
 def points(extent: Extent) -> Iterator[Point]:
-    """Every measurement but the dense ones."""
+    """Yield every measurement but the dense ones."""
     for placement in PLACEMENTS:
         yield from _set_sizes(extent, placement)
     for placement in PLACEMENTS:
@@ -102,7 +102,7 @@ def _estimators(extent: Extent, placement: Placement) -> Iterator[Point]:
 
 
 def _paths_to_k(extent: Extent, placement: Placement) -> Iterator[Point]:
-    """One k from a table for several, between two k of such a table, and calibrated by itself as in the paper."""
+    """Yield points of one k: from a table for several, between two k of one, and calibrated alone as in the paper."""
     pooled, paper = Watcher("pooled", placement), Watcher("algorithm1", placement)
     alone = _key(extent, dataclasses.replace(paper, ks=(K,)))
     yield Point("ways to k", "pooled, k among the knots", _key(extent, pooled))
@@ -126,7 +126,7 @@ def _texts(extent: Extent, placement: Placement) -> Iterator[Point]:
 
 
 def label_of(watcher: Watcher) -> str:
-    """The estimator for people."""
+    """Name the estimator for people."""
     if watcher.estimator == "pooled":
         return "pooled"
     if watcher.estimator == "quantile":
@@ -135,7 +135,7 @@ def label_of(watcher: Watcher) -> str:
 
 
 def thresholds_of(point: Point, tables: Mapping[TableKey, ThresholdTable]) -> ThresholdTable:
-    """The table of a point, in its form."""
+    """Make the table of a point, in the point's form."""
     table = tables[point.key]
     if point.form == "between":
         ends = torch.tensor([index for index, k in enumerate(table.k.tolist()) if k != point.k])
@@ -147,7 +147,7 @@ def thresholds_of(point: Point, tables: Mapping[TableKey, ThresholdTable]) -> Th
 
 
 def unified(table: ThresholdTable) -> ThresholdTable:
-    """One threshold per head for rows of all lengths: the mean over all rows that gave one."""
+    """Make one threshold per head for rows of all lengths: the mean over all rows that gave one."""
     weights = table.counts[None] * table.theta.isfinite()
     total = weights.sum(-1, keepdim=True)
     theta = (table.theta.masked_fill(~table.theta.isfinite(), 0.0) * weights).sum(-1, keepdim=True) / total

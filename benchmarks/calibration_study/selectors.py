@@ -41,7 +41,7 @@ class Study:
         self.dense = task.evaluate(kinds.dense())
 
     def rows(self) -> list[Future[dict[str, Any]]]:
-        """One per method, in the order of the table."""
+        """Evaluate each method. Return one future per method, in the order of the table."""
         found = []
         for placement in PLACEMENTS:
             table = load_tiny_llama_thresholds(placement)
@@ -68,7 +68,7 @@ class Study:
         return self._workers.submit(work)
 
     def _matched_k(self, table: ThresholdTable, ends: tuple[int, int], model: PreTrainedModel) -> int:
-        """The k at which about as many V rows are read as by Top-θ alone at `MATCHED_K`; they are linear in k."""
+        """Find the k that reads about as many V rows as Top-θ alone at `MATCHED_K`. They are linear in k."""
 
         def value_rows(k: int, ends: tuple[int, int]) -> float:
             method = kinds.top_theta_with_first_and_last(table, k, *ends)
@@ -91,7 +91,7 @@ class Study:
 
 
 def as_table(rows: list[dict[str, Any]]) -> Table:
-    """For a page."""
+    """Tabulate the results for a page."""
     head = ("placement", "k", "method", "change of perplexity", "k̃/k", "V rows", "empty rows")
     cells = []
     for row in rows:
@@ -106,7 +106,7 @@ def as_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def measure(console: Console, windows: int = 8, positions: int = 512) -> dict[str, Any]:
-    """Evaluates all methods.
+    """Evaluate all methods.
 
     Args:
         windows: held-out ones.

@@ -33,24 +33,24 @@ TABLES = {
 
 
 def tables(rows: Sequence[Row]) -> dict[str, Table]:
-    """All tables by the names of their places."""
+    """Make all tables, by the names of their places."""
     return {f"study {name}": _table(rows, *wanted) for name, wanted in TABLES.items()}
 
 
 def of_part(rows: Iterable[Row], part: str) -> list[Row]:
-    """The rows of one part, in their order."""
+    """Select the rows of one part, in their order."""
     return [row for row in rows if row["part"] == part]
 
 
 def result_of(row: Row) -> Result:
-    """What was measured, as the harness gave it."""
+    """Restore what was measured, as the harness gave it."""
     reads = Reads(**row["reads"])
     spread = None if row["spread"] is None else KeptSpread(**row["spread"])
     return Result(row["label"], row.get("k"), tuple(row["nats"]), row["kept_over_k"], reads, reads, spread)
 
 
 def dense_of(rows: Iterable[Row], row: Row) -> Result:
-    """Dense attention on the same windows."""
+    """Find the result of dense attention on the same windows."""
     return next(result_of(each) for each in rows if each["part"] == "dense" and each["text"] == row["text"])
 
 

@@ -19,7 +19,7 @@ _CALIBRATION = 0.6
 def windows_of(
     tokenizer: PreTrainedTokenizerBase, text: str, split: Split, length: int, count: int, files: Sequence[Path] = ()
 ) -> Tensor:
-    """``count`` windows of ``length`` tokens of "python" or "prose", which comes from ``files`` if there are any.
+    """Read ``count`` windows of ``length`` tokens of "python" or "prose". Prose comes from ``files`` if there are any.
 
     Returns:
         int64 [count, length].

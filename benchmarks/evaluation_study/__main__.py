@@ -42,7 +42,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
 
 
 def measure(scale: Scale, folder: Path, results: Path, console: Console) -> None:
-    """Calibrates what is not calibrated yet, and runs every command."""
+    """Calibrate what is not calibrated yet, and run every command."""
     for each in (folder, results):
         each.mkdir(parents=True, exist_ok=True)
     thresholds.make(folder, scale.sequences)
@@ -67,7 +67,7 @@ def draw(results: Path, figures: Path) -> None:
 
 
 def keep(results: Path, figures: Path, found: Mapping[str, Table]) -> None:
-    """Copies results and the figures that are shown to where the page has them, and renews its tables."""
+    """Copy results and the figures that are shown to where the page has them, and renew its tables."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     shown = [figures / folder / f"{name}.png" for folder, names in SHOWN.items() for name in names]
     for file in (*sorted(results.glob("*.json*")), *shown):

@@ -47,7 +47,7 @@ CUT = Scale(windows=2, positions=64, prompts=1, lengths=(512,), documents=2, seq
 
 @dataclass(frozen=True)
 class Command:
-    """One ``toptheta evaluate``; those of one file join it."""
+    """One ``toptheta evaluate``. Commands of one file add to it."""
 
     file: str
     tasks: tuple[str, ...]
@@ -69,7 +69,7 @@ class Command:
 
 
 def commands(scale: Scale) -> list[Command]:
-    """All of them, in the order in which they run."""
+    """List all commands, in the order in which they run."""
     few = scale.ks[:2]
     perplexity = Command("perplexity", ("perplexity",), (), SHIPPED, scale.ks)
     return [
@@ -84,14 +84,14 @@ def commands(scale: Scale) -> list[Command]:
 
 
 def _compensations() -> tuple[str, ...]:
-    """SDC x VMC of the pre-softmax thresholds; without SDC nothing is left for VMC to give back."""
+    """List SDC x VMC of the pre-softmax thresholds. Without SDC nothing is left for VMC to give back."""
     with_sdc = (f"top-theta:sdc={sdc},vmc={vmc}" for sdc in ("exact", "exp_threshold", "offline")
                 for vmc in ("false", "true"))  # fmt: skip
     return ("top-theta:sdc=none,vmc=false", *with_sdc, "top-k:sdc=none,vmc=false", "top-k:sdc=exact,vmc=false")
 
 
 def _equal_first_layers(perplexity: Command, ks: Sequence[int]) -> list[Command]:
-    """An equal k in all layers against denser first ones; without compensation, as in the paper."""
+    """Set an equal k in all layers against denser first ones, without compensation, as in the paper."""
     plain, post = "top-theta:sdc=none,vmc=false", "top-theta:vmc=false"
     base = replace(perplexity, ks=tuple(ks))
     return [

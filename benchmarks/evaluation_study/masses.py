@@ -23,7 +23,7 @@ QUANTILES = (0.05, 0.5, 0.95)
 
 
 def measure(file: Path, k: int, windows: int, positions: int) -> None:
-    """Writes the quantiles over the last ``positions`` rows of each window, layer by layer, unless they are there."""
+    """Write the quantiles over the last ``positions`` rows of each window, layer by layer, unless they are there."""
     if file.exists():
         return
     model, tokenizer = load_tiny_llama()
@@ -64,7 +64,7 @@ def _quantiles(parts: list[Tensor]) -> list[float]:
 
 
 def as_table(file: Path) -> Table:
-    """What `measure` wrote last."""
+    """Tabulate what `measure` wrote last."""
     stored = json.loads(file.read_text())
 
     def cells(figures: dict[str, list[float]]) -> list[str]:

@@ -24,7 +24,7 @@ MASSES = "masses.json"
 
 
 def all_tables(folder: Path) -> dict[str, Table]:
-    """Every table by its name."""
+    """Make every table, by its name."""
     perplexity, retrieval, language = (
         read_results(folder / f"{name}.jsonl").measurements for name in ("perplexity", "retrieval", "lm_eval")
     )
@@ -42,12 +42,12 @@ def all_tables(folder: Path) -> dict[str, Table]:
 
 
 def dense_of(points: Points, task: str) -> Measurement:
-    """What the others of a task are compared with."""
+    """Find what the others of a task are compared with: dense attention."""
     return next(found for point, found in points.items() if (point.task, point.method) == (task, "dense"))
 
 
 def tradeoff(points: Points) -> Table:
-    """Perplexity against what is read, of the methods as they are meant to be used."""
+    """Tabulate perplexity against what is read, of the methods as they are meant to be used."""
     rows = [
         [point.label, _k(point), *_figures(found, dense_of(points, point.task)), _ratio(point, found)]
         for point, found in points.items() if _is_compared(point)
@@ -57,7 +57,7 @@ def tradeoff(points: Points) -> Table:
 
 
 def pairs(points: Points) -> Table:
-    """Top-θ against its rivals themselves, window by window."""
+    """Compare Top-θ with its rivals themselves, window by window."""
     labels = {point.method: point.label for point in points}
     rows = []
     for point, found in points.items():
@@ -70,7 +70,7 @@ def pairs(points: Points) -> Table:
 
 
 def compensations(points: Points) -> Table:
-    """SDC x VMC, at the smallest k."""
+    """Tabulate SDC x VMC, at the smallest k."""
     k = min(point.k for point in points if point.k)
 
     def cell(method: str, table: str | None) -> str:
@@ -93,7 +93,7 @@ def compensations(points: Points) -> Table:
 
 
 def first_layers(points: Points) -> Table:
-    """Denser first layers against an equal k in all layers, without compensation."""
+    """Compare denser first layers with an equal k in all layers, without compensation."""
     dense = dense_of(points, "perplexity")
     pairs = (
         ("Top-θ pre", (PLAIN, SHIPPED[0]), (PLAIN, EQUAL_PRE)),
@@ -112,7 +112,7 @@ def first_layers(points: Points) -> Table:
 
 
 def union(points: Points) -> Table:
-    """Heads that use their own selection against heads that use that of their KV group."""
+    """Compare heads that use their own selection with heads that use that of their KV group."""
     dense, rows = dense_of(points, "perplexity"), []
     for point, found in points.items():
         if point.method.endswith("selection=union"):
@@ -125,7 +125,7 @@ def union(points: Points) -> Table:
 
 
 def answers(points: Points) -> Table:
-    """Right answers with the 95 % interval of the difference."""
+    """Tabulate right answers with the 95 % interval of the difference."""
     rows = []
     for point, found in points.items():
         dense = dense_of(points, point.task)
@@ -142,7 +142,7 @@ def answers(points: Points) -> Table:
 
 
 def goals(perplexity: Points, retrieval: Points) -> list[Goal]:
-    """What the study is to show."""
+    """List what the study is to show."""
     tasks = dict.fromkeys(point.task for point in retrieval)
     prompts = sum(len(dense_of(retrieval, task).scores) for task in tasks)
     lowest = [
@@ -170,7 +170,7 @@ def _found(points: Points, method: str, table: str | None, k: int | None) -> Mea
 
 
 def _method(name: str, sdc: str, vmc: bool) -> str:
-    """As a point has it: options that are the defaults are left out."""
+    """Name a method as a point does. Options that are the defaults are left out."""
     options = ([] if sdc == "exact" else [f"sdc={sdc}"]) + ([] if vmc else ["vmc=false"])
     return f"{name}:{','.join(options)}" if options else name
 

@@ -14,7 +14,7 @@ LENGTH, KS, ROW_FRACTION = 2560, (32, 64, 128), 0.25
 
 
 def make(folder: Path, sequences: int) -> None:
-    """Writes every table of the study that is not there yet."""
+    """Write every table of the study that is not there yet."""
     model, tokenizer = load_tiny_llama()
     texts = token_windows(tokenizer, "calibration", LENGTH, sequences)
 

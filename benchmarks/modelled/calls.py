@@ -87,20 +87,20 @@ class Modelled:
 
     @property
     def byte_bound(self) -> float:
-        """The same if only the rows were read that a head keeps."""
+        """The `limit` if only the rows were read that a head keeps."""
         return 2 / (1 + self.kept.rows_needed / self.kept.of_rows)
 
     @property
     def gain_over_any_dense(self) -> float:
-        """Over the time in which K and V can be read at all, which no dense kernel can beat; cold."""
+        """The gain over the time in which K and V can be read at all, cold. No dense kernel can beat that time."""
         return self.dense.bound["cold"] / self.kept.cold
 
     def gain(self, mode: Mode = "cold", column: int = EXPECTED) -> float:
-        """Over the same kernel at θ = -inf."""
+        """Compute the gain over the same kernel at θ = -inf."""
         return self.dense.times[mode][column] / self.kept.times[mode][column]
 
     def gain_with_launch(self, mode: Mode = "cold", column: int = EXPECTED) -> float:
-        """The same with the launch on both sides."""
+        """Compute the same gain with the launch on both sides."""
         launch = self.kept.launch[column]
         return (self.dense.times[mode][column] + launch) / (self.kept.times[mode][column] + launch)
 
@@ -178,7 +178,7 @@ def _paper(n: int, k: int, **changes: Any) -> Call:
 
 
 def grouped_call(n: int, group: int, *, alike: bool = False) -> Call:
-    """8 KV heads with so many query heads each, of which each keeps a sixteenth of the keys."""
+    """Make a call of 8 KV heads with ``group`` query heads each. Each query head keeps a sixteenth of the keys."""
     return Call(Shape(1, 8 * group, 8, n=n, k=n // 16), alike=alike)
 
 

@@ -81,7 +81,7 @@ def run(
 
 
 def times_table(results: Iterable[Modelled]) -> Table:
-    """Modelled times in microseconds: the bound by bytes, k kept, all kept, and the gains."""
+    """Tabulate modelled times in microseconds: the bound by bytes, k kept, all kept, and the gains."""
     table = Table(
         title="Decode step on the host model: modelled, uncalibrated microseconds, not a device's",
         title_justify="left", caption=CAPTION, caption_justify="left",
@@ -94,13 +94,13 @@ def times_table(results: Iterable[Modelled]) -> Table:
 
 
 def shape_cells(shape: Shape) -> list[str]:
-    """The cells below `SHAPE_COLUMNS`."""
+    """Format the cells below `SHAPE_COLUMNS`."""
     block = str(shape.block_size or "")
     return [shape.heads, str(shape.batch), str(shape.n), str(shape.k), shape.dtype, block]
 
 
 def cells(result: Modelled) -> list[str]:
-    """The cells below `COLUMNS`."""
+    """Format the cells below `COLUMNS`."""
     kept, dense = result.kept, result.dense
     return [
         f"{kept.cold:.1f}", band_cell(result, "cold"), f"{kept.bound['cold'] / kept.cold:.0%}", f"{dense.cold:.1f}",
@@ -110,19 +110,19 @@ def cells(result: Modelled) -> list[str]:
 
 
 def band_cell(result: Modelled, mode: Mode) -> str:
-    """The time with the optimistic and with the pessimistic constants."""
+    """Format the time with the optimistic and with the pessimistic constants."""
     best, _, worst = result.kept.times[mode]
     return f"{best:.1f} to {worst:.1f}"
 
 
 def launch_cell(result: Modelled, mode: Mode) -> str:
-    """The gain with the launch on both sides: expected, and the least and the most over the columns of constants."""
+    """Format the gain with the launch on both sides: expected, and least and most over the columns of constants."""
     gains = [result.gain_with_launch(mode, column) for column in range(len(COLUMNS_OF_CONSTANTS))]
     return f"{gains[EXPECTED]:.2f} ({min(gains):.2f} to {max(gains):.2f})"
 
 
 def pipes_table(results: Iterable[Modelled]) -> Table:
-    """Share of the time in which each pipe works, k kept: what a shape is bound by."""
+    """Tabulate the share of the time in which each pipe works, k kept. It shows what a shape is bound by."""
     table = Table(title="Share of the modelled time in which each pipe works, k kept", title_justify="left")
     for name in ("heads", "B", "n", "k", ""):
         table.add_column(name, justify="right")
@@ -143,7 +143,7 @@ def _bar(share: float) -> str:
 
 
 def as_json(results: Iterable[Modelled]) -> list[dict[str, Any]]:
-    """The results as plain values; every time is in microseconds and modelled."""
+    """Convert the results to plain values. Every time is in microseconds and modelled."""
     return [
         {
             "shape": asdict(result.shape), "gain": result.gain("cold"), "gain_hot": result.gain("hot"),

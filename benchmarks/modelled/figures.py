@@ -21,7 +21,7 @@ FILE = Path(__file__).resolve().parents[2] / "docs" / "results" / "modelled_kern
 
 @dataclass(frozen=True)
 class Figures:
-    """What the tables show; microseconds, modelled and uncalibrated.
+    """What the tables show. Times are in microseconds, modelled and uncalibrated.
 
     Attributes:
         constants: those in which the columns differ, one value for each column.
@@ -39,7 +39,7 @@ class Figures:
         return self.calls[PAPER_CALL]
 
     def goals(self) -> list[Goal]:
-        """What the kernel was to reach in the model: expected column, without the launch."""
+        """List what the kernel was to reach in the model: expected column, without the launch."""
         kept = self.paper.kept
         longest = next(call for call in LENGTHS if (call.shape.n, call.shape.k) == (32768, 2048))
         four = {n: self.calls[grouped_call(n, 4)].kept.cold for n in (2048, 8192, 32768)}
@@ -70,7 +70,7 @@ def collect(calls: Sequence[Call] = CALLS) -> tuple[Figures, dict[str, list[dict
 
 
 def differing_constants() -> dict[str, list[float]]:
-    """The constants of the model in which its columns differ."""
+    """Find the constants of the model in which its columns differ."""
     columns = [constants(column) for column in COLUMNS]
     values = {name: [column[name] for column in columns] for name in columns[0]}
     return {name: own for name, own in values.items() if len(set(own)) > 1}
@@ -97,7 +97,7 @@ def save(figures: Figures) -> None:
 
 
 def as_row(result: Modelled) -> dict[str, Any]:
-    """A result as plain values; the traffic of the paper's point alone is shown."""
+    """Convert a result to plain values. The traffic of the paper's point alone is shown."""
     forms = {form: asdict(getattr(result, form)) for form in ("kept", "dense")}
     if result.call != PAPER_CALL:
         for form in forms.values():

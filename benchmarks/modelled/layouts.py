@@ -22,7 +22,7 @@ _VARIANTS = (
 
 
 def layout_table() -> Table:
-    """Ring, chunk and V buffer of some variants."""
+    """Tabulate ring, chunk and V buffer of some variants."""
     library = ctypes.CDLL(str(build_library("ub_sizes", [_HERE / "layouts.cpp"], [_HERE.parents[1] / "op_kernel"])))
     rows = []
     for name, *variant in _VARIANTS:

@@ -28,7 +28,7 @@ COMMAND = "python -m benchmarks.modelled.pages --write"
 
 
 def page_tables(figures: Figures) -> Mapping[Path, Mapping[str, Table]]:
-    """The tables of each page by the names of their places there."""
+    """Make the tables of each page, by the names of their places there."""
     return {
         _ROOT / "docs" / "kernel.md": tables.kernel_tables(figures),
         _ROOT / "docs" / "performance.md": tables.performance_tables(figures),

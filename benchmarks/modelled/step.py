@@ -31,7 +31,7 @@ CUBE_COPIES = "cube MTE2"
 
 @dataclass(frozen=True)
 class Step:
-    """One decode step, BNSD; `extra` are further inputs of the operator, such as a block table."""
+    """One decode step, BNSD. `extra` are further inputs of the operator, such as a block table."""
 
     query: Tensor
     key: Tensor
@@ -56,7 +56,7 @@ class Step:
         return self.key.shape[2] if self.lengths is None else int(self.lengths[sequence])
 
     def scores(self, sequence: int, kv_head: int) -> Tensor:
-        """Scaled scores [heads of the group, rows], float32."""
+        """Compute scaled scores [heads of the group, rows], float32."""
         group = self.query.shape[1] // self.key.shape[1]
         query = self.query[sequence, kv_head * group : (kv_head + 1) * group, 0].float()
         scores: Tensor = query @ self.key[sequence, kv_head, : self.rows(sequence)].float().T
@@ -74,7 +74,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run of the kernel; times in microseconds, modelled and uncalibrated, without the launch.
+    """One run of the kernel. Times are in microseconds, modelled and uncalibrated, without the launch.
 
     Attributes:
         times: by mode, one for each column of constants (`COLUMNS`).
@@ -111,7 +111,7 @@ def make_step(
     heads: int, kv_heads: int, n: int, *, batch: int = 1, head_dim: int = 128, dtype: torch.dtype = torch.float16,
     overlap: float = 0.0, lengths: Tensor | None = None,
 ) -> Step:  # fmt: skip
-    """Normal q, K and V; `overlap` is the correlation of the queries of a group; `lengths` sets the batch."""
+    """Draw normal q, K and V. `overlap` is the correlation of the queries of a group. `lengths` sets the batch."""
     generator = torch.Generator().manual_seed(0)
     batch = batch if lengths is None else len(lengths)
     own = torch.randn(batch, kv_heads, heads // kv_heads, head_dim, generator=generator)
@@ -122,7 +122,7 @@ def make_step(
 
 
 def select(step: Step, density: float, *, post_softmax: bool = False) -> Selection:
-    """Keeps exactly density * n elements of each head."""
+    """Choose thresholds that keep exactly density * n elements of each head."""
     threshold = torch.empty(step.query.shape[:2])
     rows = of_rows = 0
     for sequence in range(step.query.shape[0]):
@@ -139,7 +139,7 @@ def select(step: Step, density: float, *, post_softmax: bool = False) -> Selecti
 
 
 def everything(step: Step) -> Selection:
-    """theta = -inf: the same kernel as dense attention."""
+    """Keep everything by theta = -inf: the same kernel as dense attention."""
     rows = step.key.shape[1] * sum(step.rows(sequence) for sequence in range(step.query.shape[0]))
     return Selection(torch.full(step.query.shape[:2], -math.inf), rows, rows)
 
@@ -148,7 +148,7 @@ def run(
     step: Step, selection: Selection, *, cores: int = 48, cube: bool = True, kernel: Kernel | None = None,
     **attributes: Any,
 ) -> OperatorRun:  # fmt: skip
-    """One call of the operator, with all checks of the host model on.
+    """Call the operator once, with all checks of the host model on.
 
     Args:
         cube: False: on the vector cores alone.
@@ -165,7 +165,7 @@ def run(
 
 
 def constants(column: Column = "expected") -> dict[str, float]:
-    """A column of the constants of the timeline, which emulator/ascendc/machine/cost.h explains."""
+    """Read a column of the constants of the timeline, which emulator/ascendc/machine/cost.h explains."""
     cost = load(build_kernel(kernel_for(torch.float16))).cost({}, column)
     return {name: getattr(cost, name) for name, *_ in cost._fields_}
 
@@ -195,13 +195,13 @@ def _busy(timeline: Timeline) -> dict[str, float]:
 
 
 def traffic_bound(count: int, mode: str) -> float:
-    """Microseconds in which all cores together can read so many bytes."""
+    """Compute the microseconds in which all cores together can read ``count`` bytes."""
     cost = constants()
     return count / (cost[f"shared_{mode}"] * cost["gigahertz"] * 1e3)
 
 
 def trace_of(kernel_run: KernelRun, mode: Mode) -> list[dict[str, Any]]:
-    """What the slowest core did, as events of a Chrome trace."""
+    """Trace what the slowest core did, as events of a Chrome trace."""
     core = max(kernel_run.timeline(mode).core_times, key=lambda times: times.end_us).core
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -211,7 +211,7 @@ def trace_of(kernel_run: KernelRun, mode: Mode) -> list[dict[str, Any]]:
 
 
 def paged(step: Step, rows: int) -> Step:
-    """The same caches in pages of `rows` rows in a random order."""
+    """Put the same caches into pages of `rows` rows, in a random order."""
     batch, _, n, _ = step.key.shape
     pages = n // rows
     order = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(0))

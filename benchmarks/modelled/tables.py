@@ -48,7 +48,7 @@ _BANDS = {
 
 
 def kernel_tables(figures: Figures) -> dict[str, Table]:
-    """The tables of docs/kernel.md by the names of their places there."""
+    """Make the tables of docs/kernel.md, by the names of their places there."""
     calls = figures.calls
     return {
         "layouts": layout_table(), "goals": goal_table(figures.goals(), figure="modelled"),
@@ -63,13 +63,13 @@ def kernel_tables(figures: Figures) -> dict[str, Table]:
 
 
 def performance_tables(figures: Figures) -> dict[str, Table]:
-    """The tables of docs/performance.md by the names of their places there."""
+    """Make the tables of docs/performance.md, by the names of their places there."""
     rows = [[*decode.shape_cells(call.shape), *decode.cells(figures.calls[call])] for call in DEFAULT]
     return {"modelled": Table("The kernel on the host model", (*decode.SHAPE_COLUMNS, *decode.COLUMNS), rows)}
 
 
 def readme_tables(figures: Figures) -> dict[str, Table]:
-    """The tables of README.md by the names of their places there."""
+    """Make the tables of README.md, by the names of their places there."""
     calls = {
         "48/48, 2048 keys, 128 kept": PAPER_CALL,
         "32/8, 32768 keys, 2048 kept": grouped_call(32768, 4),
@@ -86,7 +86,7 @@ def readme_tables(figures: Figures) -> dict[str, Table]:
 
 
 def constant_table(constants: Mapping[str, Sequence[float]]) -> Table:
-    """The constants in which the columns differ."""
+    """Tabulate the constants in which the columns differ."""
     return Table("What the columns differ in", ("", *COLUMNS, "from"), [
         [name, *(f"{value:g}{unit}" for value in constants[constant]), source]
         for constant, (name, unit, source) in _BANDS.items() if constant in constants
@@ -94,7 +94,7 @@ def constant_table(constants: Mapping[str, Sequence[float]]) -> Table:
 
 
 def paper_table(paper: Modelled) -> Table:
-    """The paper's point, cold and hot."""
+    """Tabulate the paper's point, cold and hot."""
     kept, dense = paper.kept, paper.dense
     share = {mode: kept.bound[mode] / kept.times[mode][EXPECTED] for mode in MODES}
     lines = {
@@ -119,33 +119,33 @@ def paper_table(paper: Modelled) -> Table:
 
 
 def launch_for(result: Modelled, mode: Mode, gain: float) -> float:
-    """The launch, in microseconds on both sides, with which the gain would be so large."""
+    """Compute the launch, in microseconds on both sides, at which the gain would be ``gain``."""
     kept, dense = (getattr(form, mode) for form in (result.kept, result.dense))
     return float((dense - gain * kept) / (gain - 1))
 
 
 def traffic_table(paper: Modelled) -> Table:
-    """Bytes and copies of all cores together."""
+    """Tabulate the bytes and copies of all cores together."""
     kept, dense = paper.kept.traffic, paper.dense.traffic
     rows = [[f"`{name}`", *(f"{count:,}" for count in (*kept[name], *dense[name]))] for name in kept]
     return Table("Bytes that all cores read", ("tensor", "bytes", "copies", "dense: bytes", "copies"), rows)
 
 
 def ledger_table(ledger: Mapping[str, float]) -> Table:
-    """Where the cold time of the slowest core goes."""
+    """Tabulate where the cold time of the slowest core goes."""
     rows = [[name, f"{value:.2f}"] for name, value in ledger.items()]
     rows.append(["together", f"{sum(ledger.values()):.2f}"])
     return Table("Where the cold time goes, slowest core", ("", "µs"), rows)
 
 
 def vector_table(work: Mapping[str, float]) -> Table:
-    """What the vector unit of the slowest core does."""
+    """Tabulate what the vector unit of the slowest core does."""
     rows = [[name, f"{value:.2f}", f"{value / sum(work.values()):.0%}"] for name, value in work.items()]
     return Table("What the vector unit does, slowest core", ("", "µs", "share"), rows)
 
 
 def length_table(results: Sequence[Modelled]) -> Table:
-    """48 heads by the number of keys."""
+    """Tabulate 48 heads by the number of keys."""
     columns = ("n", "k", "cold, µs", "dense", "gain", "byte bound", "hot, µs", "dense", "gain")
     return Table("48 heads against the same kernel at θ = -inf", columns, [
         [str(result.shape.n), str(result.shape.k), *_against_dense(result, "cold"), f"{result.byte_bound:.2f}",
@@ -160,7 +160,7 @@ def _against_dense(result: Modelled, mode: Mode) -> list[str]:
 
 
 def density_table(results: Sequence[Modelled]) -> Table:
-    """48 heads by the share of keys that they keep."""
+    """Tabulate 48 heads by the share of keys that they keep."""
     columns = ("k/n", "V rows read", "cold, µs", "gain", "byte bound", "hot, µs", "gain", "forced: gain, cold", "hot")
     return Table("48 heads, 8192 keys, by share kept", columns, [
         [_SHARES[result.shape.k / result.shape.n], f"{result.kept.rows_read / result.kept.of_rows:.1%}",
@@ -171,13 +171,13 @@ def density_table(results: Sequence[Modelled]) -> Table:
 
 
 def _forced(result: Modelled) -> dict[str, float]:
-    """Gains of fetching single V rows, whatever the kernel would choose."""
+    """Compute the gains of fetching single V rows, whatever the kernel would choose."""
     times = dict(zip(MODES, result.others["single V rows"], strict=True))
     return {"cold": result.dense.cold / times["cold"], "hot": result.dense.hot / times["hot"]}
 
 
 def crossover(results: Sequence[Modelled], mode: str) -> float | None:
-    """Share kept from which fetching single V rows takes longer than θ = -inf; None if it never does."""
+    """Find the share kept from which fetching single V rows takes longer than θ = -inf. None if it never does."""
     points = [(result.shape.k / result.shape.n, _forced(result)[mode]) for result in results]
     for (low, above), (high, below) in pairwise(points):
         if above >= 1 > below:
@@ -186,14 +186,14 @@ def crossover(results: Sequence[Modelled], mode: str) -> float | None:
 
 
 def crossover_table(results: Sequence[Modelled]) -> Table:
-    """Where single V rows cross over, cold and hot."""
+    """Tabulate where single V rows cross over, cold and hot."""
     places = [crossover(results, mode) for mode in MODES]
     cells = ["never" if place is None else f"{place:.2f}" for place in places]
     return Table("Single V rows against all", ("", *MODES), [["crossover at k/n", *cells]])
 
 
 def uneven_table(uneven: Modelled, even: Modelled) -> Table:
-    """32 heads over 48 cores against 48 heads, for several times of a SyncAll."""
+    """Compare 32 heads over 48 cores with 48 heads, for several times of a SyncAll."""
     columns = ("", "48 heads, µs", "32 heads, µs", *(f"SyncAll {time:g} µs" for time in SYNC_ALL_MICROSECONDS))
     rows = []
     for place, mode in enumerate(MODES):
@@ -209,7 +209,7 @@ def uneven_table(uneven: Modelled, even: Modelled) -> Table:
 
 
 def grouped_table(results: Sequence[Modelled]) -> Table:
-    """Several query heads per KV head."""
+    """Tabulate several query heads per KV head."""
     columns = ("n", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy",
                "cube copies busy", "without cube, µs", "dense traffic, µs", "hot, µs", "gain")  # fmt: skip
     return Table("8 KV heads, k = n/16", columns, [
@@ -228,7 +228,7 @@ def _group(call: Call) -> str:
 
 
 def mode_table(results: Mapping[str, Modelled]) -> Table:
-    """Ways to call the kernel at the paper's point."""
+    """Tabulate the ways to call the kernel at the paper's point."""
     columns = ("call", "cold, µs", "hot, µs", "V busy, cold", "V busy, hot", "with conflicts: cold, µs", "hot, µs")
     return Table("48 heads, 2048 keys, 128 kept, by mode", columns, [
         [name, f"{result.kept.cold:.1f}", f"{result.kept.hot:.1f}",

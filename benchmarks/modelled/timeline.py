@@ -30,7 +30,7 @@ _COLOURS = {
 
 
 def ledger(events: Sequence[Event]) -> dict[str, float]:
-    """Where a core's time goes when the copies of a whole unit set the pace, in microseconds from its trace."""
+    """Split a core's time, in microseconds from its trace, when the copies of a whole unit set the pace."""
     copies = sorted((event for event in events if "buffer" in event["args"]), key=lambda event: float(event["ts"]))
     stream = [event for event in copies if event["args"]["buffer"] in ("key", "value")]
     last, output = stream[-1], copies[-1]
@@ -47,7 +47,7 @@ def ledger(events: Sequence[Event]) -> dict[str, float]:
 
 
 def vector_work(events: Sequence[Event]) -> dict[str, float]:
-    """Microseconds of the vector unit by part of the kernel; the same cold and hot."""
+    """Sum the microseconds of the vector unit by part of the kernel. They are the same cold and hot."""
     work = dict.fromkeys([*dict.fromkeys(_PARTS.values()), _OTHER], 0.0)
     for event in events:
         if event["tid"] == 1:
@@ -56,7 +56,7 @@ def vector_work(events: Sequence[Event]) -> dict[str, float]:
 
 
 def part_of(event: Event) -> str:
-    """The part of the kernel that an instruction belongs to."""
+    """Name the part of the kernel that an instruction belongs to."""
     if "buffer" in event["args"]:
         return {"key": "K tiles", "value": "V rows"}.get(event["args"]["buffer"], _OTHER)
     source = event["args"]["at"].split(":")[0]
@@ -66,7 +66,7 @@ def part_of(event: Event) -> str:
 
 
 def plot_timeline(traces: Mapping[str, Sequence[Event]], path: Path) -> None:
-    """The pipes of one core at the paper's point, cold above hot."""
+    """Plot the pipes of one core at the paper's point, cold above hot."""
     from matplotlib import pyplot
     from matplotlib.patches import Patch
 

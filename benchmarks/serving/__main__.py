@@ -77,7 +77,7 @@ def main(
 
 
 def machine() -> dict[str, Any]:
-    """What a part ran on."""
+    """Describe what a part ran on."""
     return {
         "vllm": vllm.__version__, "torch": torch.__version__, "machine": platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),

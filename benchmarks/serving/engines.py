@@ -31,14 +31,14 @@ LONGEST = 2048
 
 @dataclass(frozen=True)
 class Answer:
-    """Tokens, and for each the best logarithms of probabilities by token: those of the token itself among them."""
+    """Tokens, and for each the best logarithms of probabilities by token. That of the token itself is among them."""
 
     tokens: list[int]
     best: list[dict[int, float]]
 
 
 def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """An engine in this process; ``settings`` are those of the plug-in."""
+    """Make an engine in this process. ``settings`` are those of the plug-in."""
     from vllm import LLM
 
     config = {} if settings is None else {"toptheta": {"table": str(TABLE), "log_interval": 5.0, **settings}}
@@ -50,20 +50,20 @@ def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> An
 
 
 def answers(engine: Any, prompts: Sequence[Sequence[int]], new_tokens: int = 32) -> list[Answer]:
-    """What the engine answers greedily to all prompts at once."""
+    """Generate what the engine answers greedily to all prompts at once."""
     outputs = engine.generate([{"prompt_token_ids": list(ids)} for ids in prompts], greedy(new_tokens), use_tqdm=False)
     return [answer_of(output) for output in outputs]
 
 
 def greedy(new_tokens: int) -> Any:
-    """Sampling of the likeliest token, the five best told."""
+    """Make the parameters that sample the likeliest token and tell the five best."""
     from vllm import SamplingParams
 
     return SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, logprobs=5, detokenize=False)
 
 
 def answer_of(output: Any) -> Answer:
-    """From vLLM's output of one request."""
+    """Read the answer from vLLM's output of one request."""
     (choice,) = output.outputs
     best = [{token: entry.logprob for token, entry in entries.items()} for entries in choice.logprobs]
     return Answer(list(choice.token_ids), best)
@@ -71,21 +71,21 @@ def answer_of(output: Any) -> Answer:
 
 @cache
 def text() -> tuple[int, ...]:
-    """Tokens of text that the model was not trained on."""
+    """Read tokens of text that the model was not trained on."""
     _, tokenizer = load_tiny_llama()
     windows = corpus.token_windows(tokenizer, "evaluation", LONGEST, 4)
     return tuple(windows.flatten().tolist())
 
 
 def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
-    """Pieces of the text."""
+    """Draw pieces of the text."""
     draw = random.Random(seed)
     starts = [draw.randrange(len(text()) - length) for length in lengths]
     return [list(text()[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
 
 def dense_table(folder: Path) -> Path:
-    """A table whose thresholds are all -inf: our operator keeps everything."""
+    """Save a table whose thresholds are all -inf. Our operator keeps everything by it."""
     table = load_tiny_llama_thresholds("pre_softmax")
     path = folder / "dense.theta"
     dataclasses.replace(
@@ -96,13 +96,13 @@ def dense_table(folder: Path) -> Path:
 
 @cache
 def reference_model() -> tuple[Any, ThresholdTable]:
-    """The embedded model in transformers, and its thresholds."""
+    """Load the embedded model in transformers, and its thresholds."""
     model, _ = load_tiny_llama()
     return model, load_tiny_llama_thresholds("pre_softmax")
 
 
 def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
-    """What `sparsify` and transformers' generate() answer; without settings, generate() alone."""
+    """Generate an answer by `sparsify` and transformers' generate(). Without settings, call generate() alone."""
     model, table = reference_model()
     options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
     ids = torch.tensor([list(prompt)])
@@ -120,7 +120,7 @@ def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer
 def replayed(
     tokens: Sequence[int], segments: Sequence[tuple[int, int]], shift: float = 0.0, **settings: Any
 ) -> dict[int, dict[int, float]]:
-    """The logarithms of probabilities after every segment, computed by transformers as an engine scheduled them.
+    """Compute the logarithms of probabilities after every segment by transformers, as an engine scheduled them.
 
     Args:
         tokens: prompt and answer.
@@ -151,13 +151,13 @@ def replayed(
 
 
 def best_of(logits: torch.Tensor) -> dict[int, float]:
-    """The best logarithms of probabilities by token, the best first."""
+    """Find the best logarithms of probabilities by token, the best first."""
     values, order = logits.double().log_softmax(-1).topk(20)
     return dict(zip(order.tolist(), values.tolist(), strict=True))
 
 
 def differences(ours: Answer, reference: Answer) -> list[float]:
-    """By how much the logarithms of probabilities differ, token by token, up to where the two go different ways."""
+    """Compute how far the logarithms of probabilities differ, token by token, up to where the two go different ways."""
     found = []
     for token, ours_best, best in zip(ours.tokens, ours.best, reference.best, strict=True):
         found.append(abs(ours_best[token] - best.get(token, -math.inf)))
@@ -167,7 +167,7 @@ def differences(ours: Answer, reference: Answer) -> list[float]:
 
 
 def wrong_tokens(ours: Answer, reference: Answer, tolerance: float = TOLERANCE) -> list[str]:
-    """What is wrong in an answer, up to the first token where the two go different ways for good reason."""
+    """Find what is wrong in an answer, up to the first token that differs. At a tie, that one is not wrong."""
     wrong = []
     for index, (token, expected) in enumerate(zip(ours.tokens, reference.tokens, strict=True)):
         if token != expected:
@@ -182,7 +182,7 @@ def wrong_tokens(ours: Answer, reference: Answer, tolerance: float = TOLERANCE) 
 
 
 def totals(engine: Any) -> Totals:
-    """What an engine in this process has counted."""
+    """Read what an engine in this process has counted."""
     layers = engine_of(engine.llm_engine.vllm_config)
     assert layers is not None
     assert layers.metrics is not None
@@ -190,5 +190,5 @@ def totals(engine: Any) -> Totals:
 
 
 def layers_of(engine: Any) -> list[Any]:
-    """vLLM's layers of attention of an engine in this process."""
+    """List vLLM's layers of attention of an engine in this process."""
     return list(engine.llm_engine.vllm_config.compilation_config.static_forward_context.values())

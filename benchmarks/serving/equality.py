@@ -25,7 +25,7 @@ NEW_TOKENS = 32
 
 
 def compare_answers() -> Iterator[dict[str, Any]]:
-    """One comparison after the other: tokens compared, wrong ones, and by how much log-probabilities differ."""
+    """Yield the comparisons so far: tokens compared, wrong ones, and by how much log-probabilities differ."""
     found: list[dict[str, Any]] = []
     asked = prompts(*RAGGED)
     alive = [make_engine()]  # the clean-up of an engine would end what the others need
@@ -51,7 +51,7 @@ def compare_answers() -> Iterator[dict[str, Any]]:
 def compared(
     what: str, reference_name: str, engine: Any, ours: Sequence[Answer], reference: Sequence[Answer]
 ) -> dict[str, Any]:
-    """Of all answers together."""
+    """Sum up the comparison of all answers."""
     pairs = list(zip(ours, reference, strict=True))
     apart = [each for pair in pairs for each in differences(*pair)]
     kept = totals(engine)

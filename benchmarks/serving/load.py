@@ -33,7 +33,7 @@ LOAD = Load()
 
 
 def compare_speed(rounds: int) -> Iterator[dict[str, Any]]:
-    """Requests and tokens per second under load, and tokens per second of steps that only decode."""
+    """Measure requests and tokens per second under load, and tokens per second of steps that only decode."""
     options: dict[str, Any] = {
         "max_model_len": 2 * LONGEST, "max_num_seqs": LOAD.at_once, "kv_cache_memory_bytes": 1 << 29,
         "enable_prefix_caching": True,
@@ -69,7 +69,7 @@ def _under_load(engines: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def answer_all(engine: Any, seed: int) -> tuple[float, int]:
-    """The seconds in which an engine answers the requests of one round, prompts included, and the new tokens."""
+    """Time in seconds how an engine answers the requests of one round, prompts included. Count the new tokens."""
     draw = random.Random(seed)
     asked = prompts(*(draw.randint(*LOAD.prompts) for _ in range(LOAD.requests)), seed=seed)
     wanted = [draw.randint(*LOAD.new_tokens) for _ in asked]
@@ -101,7 +101,7 @@ def _decoding(engines: dict[str, Any], batch: int, keys: int, rounds: int) -> di
 
 
 def decode_rate(engine: Any, batch: int, keys: int, round_: int) -> float:
-    """Tokens per second of the steps in which all sequences decode; their prompts are the same in all rounds."""
+    """Measure tokens per second of the steps in which all sequences decode. All rounds have the same prompts."""
     llm = engine.llm_engine
     counts = {f"decode:{batch}:{keys}:{round_}:{index}": 0 for index in range(batch)}
     for name, ids in zip(counts, prompts(*[keys - DECODED // 2] * batch, seed=keys), strict=True):
@@ -116,7 +116,7 @@ def decode_rate(engine: Any, batch: int, keys: int, round_: int) -> float:
 
 
 def likeliest(new_tokens: int) -> Any:
-    """Sampling of the likeliest token, and nothing else."""
+    """Make the parameters that sample the likeliest token, and nothing else."""
     from vllm import SamplingParams
 
     return SamplingParams(temperature=0, max_tokens=new_tokens, ignore_eos=True, detokenize=False)
@@ -127,7 +127,7 @@ def _medians(values: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _over_dense(rates: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Round by round."""
+    """Divide the rates by the dense ones, round by round."""
     return {
         name: [rate / dense for rate, dense in zip(each, rates["dense"], strict=True)]
         for name, each in rates.items()

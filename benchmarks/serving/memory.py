@@ -12,7 +12,7 @@ BLOCK_SIZES = (32, 128)
 
 
 def measure_page_sums() -> Iterator[dict[str, Any]]:
-    """By the dtype of the cache and the tokens of a page: bytes of all layers, and what the formula says."""
+    """Measure bytes of all layers by the dtype of the cache and the tokens of a page, beside what the formula says."""
     found: list[dict[str, Any]] = []
     alive = []  # the clean-up of an engine would end what the others need
     for dtype in DTYPES:

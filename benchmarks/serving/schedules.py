@@ -66,7 +66,7 @@ class Request:
 
 
 def draw_schedule(seed: int) -> list[Arrival]:
-    """Five to ten requests, which together need far more than the cache of `SMALL_CACHE` holds."""
+    """Draw five to ten requests. Together they need far more than the cache of `SMALL_CACHE` holds."""
     draw = random.Random(seed)
     count = draw.randint(5, 10)
     lengths = [
@@ -78,7 +78,7 @@ def draw_schedule(seed: int) -> list[Arrival]:
 
 
 def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
-    """What an engine in this process answers, and how it got there."""
+    """Answer a schedule by an engine in this process, and record how it got there."""
     llm = engine.llm_engine
     requests = [Request(arrival.prompt) for arrival in arrivals]
     waiting, step = dict(enumerate(arrivals)), 0
@@ -97,9 +97,9 @@ def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
 
 
 def run_schedules(count: int) -> Iterator[dict[str, Any]]:
-    """Wrong tokens and what was kept over schedules with the seeds 0 to ``count`` - 1, in a cache that preempts.
+    """Count wrong tokens and what is kept over schedules of the seeds 0 to ``count`` - 1, in a cache that preempts.
 
-    Told after every ten of them.
+    Yield after every ten of them, and after the last.
     """
     engine = make_engine({"k": K}, **SMALL_CACHE)
     wrong: list[str] = []
@@ -127,7 +127,7 @@ def run_schedules(count: int) -> Iterator[dict[str, Any]]:
 
 
 def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
-    """What is wrong with the answer to one request, token by token, given the tokens before it.
+    """Find what is wrong with the answer to one request, token by token, given the tokens before it.
 
     Returns:
         (wrong tokens; logarithms of probabilities that differ). Two implementations round differently, and a score at
@@ -157,7 +157,7 @@ def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
 
 @contextmanager
 def scheduled(llm: Any) -> Iterator[dict[str, list[tuple[int, int]]]]:
-    """Within it, the tokens of every request that the scheduler of an engine in this process sends off together."""
+    """Record which tokens of every request the scheduler of an engine in this process sends off together."""
     scheduler = llm.engine_core.engine_core.scheduler
     original, segments = scheduler.schedule, defaultdict(list)
 

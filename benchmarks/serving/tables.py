@@ -10,7 +10,7 @@ from toptheta_npu._tables import Table
 
 
 def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
-    """By the name of its place in the page; of the parts that were run."""
+    """Make the tables of the parts that were run, by the names of their places in the page."""
     tables = {"equality": _equality, "load": _load, "memory": _memory, "schedules": _schedules}
     return {name: table(found[name]) for name, table in tables.items() if name in found}
 

@@ -39,7 +39,7 @@ def answered(query: str, value: str, weight: float) -> list[Piece]:
 
 
 def source(tokenizer: PreTrainedTokenizerFast, generator: random.Random, tokens: int) -> Piece:
-    """Whole lines of library text, at most ``tokens`` tokens long where the first line allows it."""
+    """Draw whole lines of library text, at most ``tokens`` tokens long where the first line allows it."""
     text = retrieval_prompts.draw_source(generator, "train", 8 * tokens)
     ends = [end for _, end in tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]]
     text = text[: ends[min(tokens, len(ends)) - 1]]
@@ -51,7 +51,7 @@ def log_uniform(generator: random.Random, low: float, high: float) -> float:
 
 
 def asked_in_turn(generator: random.Random, names: list[str], count: int) -> list[str]:
-    """``count`` names in random order, each once before any comes twice."""
+    """Draw ``count`` names in random order, each once before any comes twice."""
     rounds = [generator.sample(names, len(names)) for _ in range(count // len(names) + 1)]
     return [name for names in rounds for name in names][:count]
 
@@ -59,7 +59,7 @@ def asked_in_turn(generator: random.Random, names: list[str], count: int) -> lis
 def key_value_pieces(
     tokenizer: PreTrainedTokenizerFast, generator: random.Random, length: int, weight: float
 ) -> list[Piece]:
-    """Library text, then tables with questions after each; one window in two has a single large table."""
+    """Draw library text, then tables with questions after each. One window in two has a single large table."""
     lead = int(generator.random() ** 3 * length / 2)
     pieces = [source(tokenizer, generator, lead)] if lead > 16 else []
     room = length * 1.3 - lead
@@ -79,7 +79,7 @@ def key_value_pieces(
 def needle_pieces(
     tokenizer: PreTrainedTokenizerFast, generator: random.Random, length: int, weight: float
 ) -> list[Piece]:
-    """Library text with assignments at random places, asked for in between and at the end."""
+    """Draw library text with assignments at random places, asked for in between and at the end."""
     facts = retrieval_prompts.draw_facts(generator, "train", round(log_uniform(generator, 1, length / 64)))
     final = round(log_uniform(generator, 1, 2 * len(facts)))
     middle = round(generator.random() * len(facts))
@@ -103,7 +103,7 @@ def needle_pieces(
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], length: int) -> tuple[Tensor, Tensor] | None:
-    """Tokens and weights of the first ``length`` tokens, or None where the text is shorter."""
+    """Encode the first ``length`` tokens with their weights. None where the text is shorter."""
     encoded = tokenizer("".join(text for text, _ in pieces), return_offsets_mapping=True, verbose=False)
     if len(encoded["input_ids"]) < length:
         return None
@@ -113,7 +113,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, pieces: list[Piece], length: int)
 
 
 def encode_library(tokenizer: PreTrainedTokenizerFast) -> Tensor:
-    """int16 tokens of all training modules, each ended by the end-of-text token."""
+    """Encode all training modules as int16 tokens, each ended by the end-of-text token."""
     tokens: list[int] = []
     for _, text in corpus.read_split("train"):
         tokens += [*tokenizer(text, verbose=False)["input_ids"], tokenizer.eos_token_id]
@@ -123,7 +123,7 @@ def encode_library(tokenizer: PreTrainedTokenizerFast) -> Tensor:
 def draw_window(
     tokenizer: PreTrainedTokenizerFast, library: Tensor, generator: random.Random, mix: Mix, length: int
 ) -> tuple[Tensor, Tensor]:
-    """int64 tokens [length] and float32 weights [length] of one window of a random kind."""
+    """Draw one window of a random kind: int64 tokens [length] and float32 weights [length]."""
     kind = generator.random()
     if kind >= mix.key_value + mix.needle:
         start = generator.randrange(len(library) - length)

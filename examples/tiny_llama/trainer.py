@@ -34,14 +34,14 @@ class Phase:
 
     @classmethod
     def parse(cls, text: str) -> Phase:
-        """``"400x512x16:0.3:0.1"``: 400 steps at context 512, 16 windows each, 30 % tables, 10 % needles."""
+        """Parse ``"400x512x16:0.3:0.1"``: 400 steps at context 512, 16 windows each, 30 % tables, 10 % needles."""
         shape, *shares = text.split(":")
         return cls(*(int(part) for part in shape.split("x")), mixture.Mix(*(float(share) for share in shares)))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What a run must have in common with its checkpoint; rates are of the optimizers' own."""
+    """What a run must have in common with its checkpoint. Rates are factors of the optimizers' own."""
 
     phases: tuple[Phase, ...]
     rate: float
@@ -50,7 +50,7 @@ class Stage:
 
     @classmethod
     def of(cls, phases: str, rate: float, decay: float, seed: int) -> Stage:
-        """``decay`` is the share of all steps in which the learning rates fall."""
+        """Make a stage of some phases. ``decay`` is the share of all steps in which the learning rates fall."""
         parsed = tuple(Phase.parse(phase) for phase in phases.split())
         return cls(parsed, rate, round(decay * sum(phase.steps for phase in parsed)), seed)
 
@@ -66,7 +66,7 @@ class Stage:
         return self.phases[-1]
 
     def learning_rate_factor(self, step: int, warmup: int = 50) -> float:
-        """Linear warm-up, flat, then linear decay over the last ``decay_steps``."""
+        """Compute the factor: linear warm-up, flat, then linear decay over the last ``decay_steps``."""
         return self.rate * min((step + 1) / warmup, 1.0, (self.total - step) / self.decay_steps)
 
 
@@ -97,7 +97,7 @@ def held_out_bits_per_byte(model: LlamaForCausalLM, windows: Tensor, text_bytes:
 
 @torch.no_grad()
 def top_mass_per_layer(model: LlamaForCausalLM, windows: Tensor, k: int = 128, rows: int = 64) -> list[float]:
-    """Mean share of the attention mass in the ``k`` largest of a row, per layer, over the last rows."""
+    """Measure the mean share of the attention mass in the ``k`` largest of a row, per layer, over the last rows."""
     model.set_attn_implementation("eager")
     shares = []
     for window in windows:
@@ -108,7 +108,7 @@ def top_mass_per_layer(model: LlamaForCausalLM, windows: Tensor, k: int = 128, r
 
 
 def weighted_loss(logits: Tensor, tokens: Tensor, weights: Tensor) -> Tensor:
-    """Mean negative log-likelihood of each next token, by its weight."""
+    """Average the negative log-likelihood of each next token, by its weight."""
     losses = nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none"
     )
@@ -116,7 +116,7 @@ def weighted_loss(logits: Tensor, tokens: Tensor, weights: Tensor) -> Tensor:
 
 
 class Trainer:
-    """The model, its optimizers and the position in the schedule; saved and restored as one."""
+    """The model, its optimizers and the position in the schedule. They are saved and restored as one."""
 
     def __init__(
         self, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, stage: Stage, output: Path, device: str
@@ -159,7 +159,7 @@ class Trainer:
         return loss.item()
 
     def train(self, evaluate_every: int) -> Iterator[tuple[float, float]]:
-        """Train to the end of the schedule; yields the loss and the tokens per second of each step."""
+        """Train to the end of the schedule. Yield the loss and the tokens per second of each step."""
         while self.step < self.stage.total:
             started = time.perf_counter()
             phase = self.stage.phase_at(self.step)
@@ -188,7 +188,7 @@ class Trainer:
     def retrieval_by_length(
         self, kind: retrieval_prompts.Kind, lengths: tuple[int, ...], count: int
     ) -> dict[str, object]:
-        """Right answers of all, by prompt length, on held-out names, values and modules."""
+        """Count right answers of all, by prompt length, on held-out names, values and modules."""
         found = {}
         for length in lengths:
             prompts = retrieval_prompts.prompts(self.tokenizer, kind, length, count)
