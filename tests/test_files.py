@@ -229,14 +229,69 @@ def test_a_disk_that_is_full_from_the_start_keeps_what_was_there(folder: Path) -
     assert (folder / "file").read_text() == "old"
 
 
-def test_a_writer_in_the_middle_does_not_disturb_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write_too(descriptor: int) -> None:
-        monkeypatch.undo()
-        write_atomically(folder / "file", "theirs")
+class StoppedWriter:
+    """Another process in the middle of writing ``target``."""
 
-    monkeypatch.setattr(os, "fsync", write_too)
+    def __init__(self, target: Path) -> None:
+        seen, said = os.pipe()
+        told, self._go_on = os.pipe()
+        self._process = os.fork()
+        if self._process == 0:
+            os.close(self._go_on)
+
+            def stop(descriptor: int) -> None:
+                os.write(said, b"writing")
+                os.read(told, 1)
+
+            os.fsync = stop
+            write_atomically(target, "from the other process")
+            os._exit(0)
+        os.close(told)
+        assert os.read(seen, 7) == b"writing"
+
+    def kill(self) -> None:
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
+
+    def finish(self) -> None:
+        os.close(self._go_on)
+        assert os.waitpid(self._process, 0)[1] == 0
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(folder: Path) -> None:
+    StoppedWriter(folder / "file").kill()
+    assert len(list(folder.iterdir())) == 1
+    write_atomically(folder / "other", "another file is nobody's business")
+    assert len(list(folder.iterdir())) == 2
+    write_atomically(folder / "file", "content")
+    assert sorted(path.name for path in folder.iterdir()) == ["file", "other"]
+
+
+def test_a_writer_at_work_is_left_alone(folder: Path) -> None:
+    writer = StoppedWriter(folder / "file")
     write_atomically(folder / "file", "mine")
     assert (folder / "file").read_text() == "mine"
+    writer.finish()
+    assert (folder / "file").read_text() == "from the other process"
+
+
+def test_a_writer_whose_new_file_is_taken_for_an_old_one_takes_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment between the creation of the file and its lock."""
+    assert _files.fcntl is not None
+    lock, removed = _files.fcntl.flock, []
+
+    def flock(file: Any, operation: int) -> None:
+        if not removed and operation == _files.fcntl.LOCK_EX:
+            removed.extend(folder.glob(".toptheta*"))
+            _files._remove_left_behind(folder / "file")
+        lock(file, operation)
+
+    monkeypatch.setattr(_files.fcntl, "flock", flock)
+    write_atomically(folder / "file", "content")
+    assert len(removed) == 1
+    assert (folder / "file").read_text() == "content"
 
 
 def test_without_locks_it_still_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def check_writable(path: str | os.PathLike[str], argument: str | None = None) ->
     """
     target = checked_path(path)
     with _typed_errors(argument, target):
-        temporary = _beside(_replaceable(target))
+        temporary = _beside(_replaceable(target), uuid.uuid4().hex)
         temporary.touch(exist_ok=False)
         temporary.unlink()
 
@@ -131,9 +131,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
     target = checked_path(path)
     with _typed_errors(None, target):
         target = _replaceable(target)
-        # short, whatever the target's own name is
-        name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
-        lock = target.with_name(f"{_PREFIX}{name}-held")
+        lock = _beside(target, "held")
         file = _locked(lock, str(path))
     try:
         yield
@@ -256,20 +254,44 @@ def _replaceable(path: Path) -> Path:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    temporary = _beside(target)
+    _remove_left_behind(target)
+    file, temporary = _open_beside(target)
     try:
-        with temporary.open("xb") as file:
+        with file:
             file.write(data)
             file.flush()
             with suppress(FileNotFoundError):
                 os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
             os.fsync(file.fileno())
-        temporary.replace(target)
+            temporary.replace(target)
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _beside(target: Path) -> Path:
-    """Make up the name of a new file in the folder of ``target``."""
-    return target.with_name(_PREFIX + uuid.uuid4().hex)
+def _beside(target: Path, ending: str) -> Path:
+    """Name a file that stands beside ``target`` for a while, shortly whatever its own name is."""
+    name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]
+    return target.with_name(f"{_PREFIX}{name}-{ending}")
+
+
+def _open_beside(target: Path) -> tuple[IO[bytes], Path]:
+    """Make a file in the folder of ``target``, open and locked for as long as it is open."""
+    while True:
+        temporary = _beside(target, uuid.uuid4().hex)
+        file = temporary.open("xb")
+        if fcntl is None:
+            return file, temporary
+        with suppress(OSError):  # some network file systems have no locks; nothing is removed there either
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if temporary.exists():
+            return file, temporary
+        file.close()  # between the two lines another process took it for one that was left behind
+
+
+def _remove_left_behind(target: Path) -> None:
+    """Remove files beside ``target`` whose writer was killed: the lock of a process ends with it."""
+    for left in () if fcntl is None else target.parent.glob(_beside(target, "*").name):
+        with suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
