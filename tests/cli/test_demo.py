@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import demo_tables
-from tests.tiers import only
+from tests.tiers import full, only
 from toptheta_npu.cli.evaluate.demo import DemoOptions, preset
 from toptheta_npu.evaluation.results import Results, read_results
 from toptheta_npu.evaluation.summary import change
@@ -32,6 +32,7 @@ def results(demo: tuple[Path, str]) -> Results:
     return read_results(demo[0] / "results.jsonl")
 
 
+@full
 def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> None:
     output, text = demo
     assert (output / "tradeoff_perplexity.png").read_bytes().startswith(b"\x89PNG")
@@ -45,6 +46,7 @@ def test_demo_writes_what_it_says(demo: tuple[Path, str], results: Results) -> N
     assert "of 4 tokens agree" in text
 
 
+@full
 def test_demo_says_first_what_it_does_and_then_a_line_per_method(demo: tuple[Path, str]) -> None:
     lines = demo[1].splitlines()
     (start,) = [number for number, line in enumerate(lines) if line.startswith("About 1 minute on ")]
@@ -55,6 +57,7 @@ def test_demo_says_first_what_it_does_and_then_a_line_per_method(demo: tuple[Pat
     assert "\x1b" not in demo[1]
 
 
+@full
 def test_demo_shows_the_trade(results: Results) -> None:
     found = {point.label: measurement for point, measurement in results.measurements.items() if point.table != "live"}
     dense, sparse, last = (found[label] for label in ("dense", "Top-θ post + VMC", "last-k"))
@@ -62,14 +65,14 @@ def test_demo_shows_the_trade(results: Results) -> None:
     assert change(sparse, dense).value < 0.1 * change(last, dense).value
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_the_preset_has_the_points_of_the_committed_results(full: bool, tmp_path: Path) -> None:
-    plan = preset(DemoOptions(output=tmp_path, full=full, windows=1)).plan
+@pytest.mark.parametrize("every_k", [False, True])
+def test_the_preset_has_the_points_of_the_committed_results(every_k: bool, tmp_path: Path) -> None:
+    plan = preset(DemoOptions(output=tmp_path, full=every_k, windows=1)).plan
     committed = [point for point, _ in demo_tables.committed() if point.table != "live"]
-    wanted = [point for point in committed if full or point.k in (None, 64)]
+    wanted = [point for point in committed if every_k or point.k in (None, 64)]
     planned = [point for point, _ in plan.points("perplexity")]
     assert {point.name for point in planned} == {point.name for point in wanted}
-    assert len(planned) == (37 if full else 9)
+    assert len(planned) == (37 if every_k else 9)
 
 
 @pytest.mark.parametrize("option", only({"--windows"}, ["--windows", "--calibration"]))
