@@ -113,6 +113,7 @@ def test_torch_npu_imported_before_the_path_was_known(vendor: Path) -> None:
     )
 
 
+@full
 def test_adapter_that_is_no_library(vendor: Path) -> None:
     (vendor / "torch" / "libtoptheta_npu_adapter.so").write_text("nothing")
     outcome = outcome_of(vendor)

@@ -23,7 +23,7 @@ import torch
 import toptheta_npu
 from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
-from tests.tiers import full, product
+from tests.tiers import full, only, product
 from toptheta_npu.npu import build, environment
 
 _ROOT = Path(__file__).parents[2]
@@ -214,7 +214,7 @@ def test_a_missing_wait_is_seen() -> None:
     assert "AssertionError: 0: off by " in done.stderr
 
 
-@pytest.mark.parametrize("scenario", ["fork", "threads"])
+@pytest.mark.parametrize("scenario", only({"threads"}, ["fork", "threads"]))
 def test_processes_and_threads(scenario: str) -> None:
     assert_passes(scenario, TOPTHETA_EMULATOR_ASYNC="1")
 

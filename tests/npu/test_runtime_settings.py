@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulator.acl.environment import LIBRARIES_VARIABLE, in_emulator
-from tests.tiers import full, only
+from tests.tiers import full
 
 if not in_emulator():
     pytest.skip("settings of the emulated devices", allow_module_level=True)
@@ -117,7 +117,8 @@ def test_a_stream_belongs_to_its_device(run_python: RunPython) -> None:
     assert "expected a stream of the current device 0, got one of device 1" in printed
 
 
-@pytest.mark.parametrize("asynchronous", only({"0"}, ["0", "1"]))
+@full
+@pytest.mark.parametrize("asynchronous", ["0", "1"])
 def test_two_devices(run_python: RunPython, asynchronous: str) -> None:
     printed = run_python(_DEVICES, TOPTHETA_EMULATOR_DEVICES="2", **{_ASYNC: asynchronous})
     assert printed.splitlines() == ["2", "npu:1 True", "[1.0, 2.0, 3.0]", "True True", "True"]
