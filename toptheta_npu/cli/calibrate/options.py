@@ -19,6 +19,7 @@ from ...errors import TopThetaValueError, shown
 from ...thresholds.kinds import ESTIMATORS, MAX_LENGTH
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
+from ..common.options import ModelName, TrustRemoteCode
 
 if TYPE_CHECKING:
     from ...thresholds import Estimator, Placement
@@ -38,13 +39,7 @@ _NUMBERS = 4
 class Options:
     """The options of the command, as they were given; None: not at all."""
 
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
-        ),
-    ] = None
+    model: ModelName = None
     text: Annotated[
         list[Path],
         typer.Option(help="Text file, .jsonl file, folder of them, or data set saved by datasets; may be given again."),
@@ -94,9 +89,7 @@ class Options:
     checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
     shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False
+    trust_remote_code: TrustRemoteCode = False
 
 
 @dataclass(frozen=True)

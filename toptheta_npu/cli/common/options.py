@@ -15,6 +15,16 @@ from ..._configuration import Convert, fields_of, use_as_defaults
 
 T = TypeVar("T")
 
+#: Fields that several commands have.
+ModelName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
+    ),
+]
+TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
+
 
 @dataclass(frozen=True)
 class Settings:

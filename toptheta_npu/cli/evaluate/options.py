@@ -14,6 +14,7 @@ from ..._checks import check_choice, check_int
 from ..._files import check_writable
 from ...errors import TopThetaValueError
 from ..common.model import DTYPES
+from ..common.options import ModelName, TrustRemoteCode
 
 DEFAULT_METHODS = ("dense", "top-theta", "top-k", "last-k")
 _EMBEDDED_TASKS = ("perplexity", "key-value", "needle")
@@ -27,13 +28,7 @@ class Options:
         typed: the names of those that the command line has.
     """
 
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
-        ),
-    ] = None
+    model: ModelName = None
     tables: Annotated[
         list[Path],
         typer.Argument(metavar="TABLE...", help="Thresholds of this model. Default: those of the embedded model."),
@@ -94,9 +89,7 @@ class Options:
     workers: Annotated[
         int | None, typer.Option(min=1, help="Methods at a time. Default: one per core for small models, else 1.")
     ] = None
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
-    ] = False
+    trust_remote_code: TrustRemoteCode = False
     extrapolate: Annotated[
         bool, typer.Option("--extrapolate", help="Rows longer than calibrated ones take the thresholds of the longest.")
     ] = False
