@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from .._checks import check_choice
@@ -22,7 +20,7 @@ from .assembly import Statistics, assemble, check_complete
 from .discarded import DiscardedMass
 from .moments import Moments
 from .observation import Observation, check_rows, look
-from .row_statistics import sample_rows
+from .row_statistics import rows_of_sequence
 from .settings import CalibrationSettings, default_layer_k
 from .sketch import SurvivalSketch
 
@@ -117,9 +115,7 @@ class Calibrator:
         Returns:
             int64 [chosen], ascending.
         """
-        digest = hashlib.sha256(f"{self.settings.seed}:{sequence_index}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-        return sample_rows(count, self.settings.row_fraction, generator)
+        return rows_of_sequence(count, self.settings.row_fraction, self.settings.seed, sequence_index)
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
         """Add rows of one layer. Rows no longer than an effective k say nothing about it: they are dense.

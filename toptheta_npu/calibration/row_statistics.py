@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,6 +68,23 @@ def _partition(rows: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
     if not (rest.max() < np.inf):
         raise TopThetaValueError("rows", "finite elements or -inf", "NaN or +inf", "look for an overflow in the model")
     return result
+
+
+def rows_of_sequence(count: int, fraction: float, seed: int, sequence_index: int) -> Tensor:
+    """Choose rows of one sequence, by the seed and its index alone: shards choose what a single process would.
+
+    Args:
+        count: rows of the sequence.
+        fraction: as in `sample_rows`.
+        seed: of the calibration.
+        sequence_index: its number in the whole calibration set.
+
+    Returns:
+        int64 [chosen], ascending.
+    """
+    digest = hashlib.sha256(f"{seed}:{sequence_index}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+    return sample_rows(count, fraction, generator)
 
 
 def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tensor:

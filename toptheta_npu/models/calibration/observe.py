@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 from ...calibration.row_statistics import take_rows
 from ...errors import TopThetaValueError
 from ..hook.attach import attached
-from ..hook.attention import AttentionCall
+from ..hook.attention import AttentionCall, Rule
 from .rows import BlockThreads, SequenceRows, TopK, keep_largest
 from .texts import CalibrationTexts
 
@@ -54,16 +54,35 @@ def observe_model(
 
     What is added comes in the order of the rows, whatever the number of threads.
     """
+
+    def rule_of(layer: int, chosen: ChosenRows, threads: BlockThreads) -> _ObservingRule | _TopKRule:
+        attend = attend_of(layer)
+        if isinstance(attend, TopK):
+            return _TopKRule(layer, chosen, watch, threads, attend)
+        return _ObservingRule(layer, chosen, watch, threads, attend)
+
+    run_texts(model, texts, rows_of_sequence, rule_of, progress)
+
+
+def run_texts(
+    model: PreTrainedModel,
+    texts: CalibrationTexts,
+    rows_of_sequence: Callable[[int, int], Tensor],
+    rule_of: Callable[[int, ChosenRows, BlockThreads], Rule],
+    progress: Callable[[int], None] | None,
+) -> None:
+    """Run every text through the model, whose layers follow rules that know which of its rows were chosen.
+
+    Args:
+        model: as in `calibrate`.
+        texts: the sequences.
+        rows_of_sequence: chooses rows by their number in the sequence and by the sequence's index.
+        rule_of: makes the rule of a layer.
+        progress: called with the number of sequences done.
+    """
     with BlockThreads() as threads:
-        chosen = _Chosen()
-
-        def rule_of(layer: int) -> _ObservingRule | _TopKRule:
-            attend = attend_of(layer)
-            if isinstance(attend, TopK):
-                return _TopKRule(layer, chosen, watch, threads, attend)
-            return _ObservingRule(layer, chosen, watch, threads, attend)
-
-        with attached(model, rule_of), torch.no_grad():
+        chosen = ChosenRows()
+        with attached(model, lambda layer: rule_of(layer, chosen, threads)), torch.no_grad():
             for index, tokens in enumerate(texts):
                 chosen.rows = rows_of_sequence(tokens.shape[1] + texts.decode_tokens, index)
                 # accelerate leaves offloaded weights on the meta device, and itself moves what goes in
@@ -72,7 +91,7 @@ def observe_model(
                     progress(index + 1)
 
 
-class _Chosen:
+class ChosenRows:
     """The rows to look at in the sequence at hand, int64 [chosen], ascending."""
 
     rows: Tensor
@@ -89,7 +108,7 @@ class _ObservingRule:
     """Shows the chosen rows, and attends by another rule."""
 
     layer: int
-    chosen: _Chosen
+    chosen: ChosenRows
     watch: Watch
     threads: BlockThreads
     passes_on: Attend
@@ -102,7 +121,7 @@ class _ObservingRule:
             return self.watch.look(self.layer, scores, lengths, None, sequence.learnable_sink)
 
         blocks = sequence.blocks(self.chosen.within(sequence))
-        with _naming_layer(self.layer):
+        with naming_layer(self.layer):
             for seen in self.threads.map(look, blocks, call.query.device):
                 self.watch.add(seen)
         return self.passes_on(call)
@@ -113,7 +132,7 @@ class _TopKRule:
     """Shows the chosen rows, and attends to the k largest scores of every row."""
 
     layer: int
-    chosen: _Chosen
+    chosen: ChosenRows
     watch: Watch
     threads: BlockThreads
     option: TopK
@@ -135,7 +154,7 @@ class _TopKRule:
             lengths, sink = sequence.lengths(rows[here]), sequence.learnable_sink
             return out, self.watch.look(self.layer, take_rows(scores, here), lengths, ranked, sink)
 
-        with _naming_layer(self.layer):
+        with naming_layer(self.layer):
             found = self.threads.map(attend, sequence.blocks(torch.arange(count, device=device)), device)
             for seen in (seen for _, seen in found if seen is not None):
                 self.watch.add(seen)
@@ -143,7 +162,7 @@ class _TopKRule:
 
 
 @contextmanager
-def _naming_layer(layer: int) -> Iterator[None]:
+def naming_layer(layer: int) -> Iterator[None]:
     """Name the layer where scores are no numbers. The model has layers, and knows nothing of values and rows."""
     try:
         yield
