@@ -483,5 +483,6 @@ def test_what_is_aimed_at_follows_the_run_and_the_row(monkeypatch):
         feed(ids[:, :41], cache, 40)
         run.set_target_kept(0.25)
         feed(ids[:, :44], cache, 41)
-    assert aims[:4] == [[5.0, 5.0], [6.0, 6.0], [8.0, 8.0], [8.0, 8.0]]
-    assert aims[4::2] == [[10.0, 10.0], [11.0, 11.0], [11.0, 11.0]]  # of 42, 43 and 44 keys
+    # two sequences, four heads
+    assert aims[:4] == [[each] * 8 for each in (5.0, 6.0, 8.0, 8.0)]
+    assert aims[4::2] == [[each] * 8 for each in (10.0, 11.0, 11.0)]  # of 42, 43 and 44 keys

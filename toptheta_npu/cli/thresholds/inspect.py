@@ -116,7 +116,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
         ("discarded mass", mass),
-        ("cache scales", "yes, for 8-bit keys and values" if head["has_cache_scales"] else "no"),
+        *([("cache scales", "yes, for keys and values in 8 bits")] if head["has_cache_scales"] else []),
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
         ("fingerprint", fingerprint),
     ]
