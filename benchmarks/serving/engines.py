@@ -89,7 +89,11 @@ def dense_table(folder: Path) -> Path:
     table = load_tiny_llama_thresholds("pre_softmax")
     path = folder / "dense.theta"
     dataclasses.replace(
-        table, theta=torch.full_like(table.theta, -torch.inf), layer_k=[0] * table.num_layers, bracket=None
+        table,
+        theta=torch.full_like(table.theta, -torch.inf),
+        layer_k=[0] * table.num_layers,
+        calibrated_layer_k=(),
+        bracket=None,
     ).save(path)
     return path
 

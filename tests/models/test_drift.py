@@ -115,7 +115,7 @@ def test_slopes_are_those_of_the_tables_curves_over_k(placement):
     if placement == "post_softmax":
         theta = theta.exp()
     slopes = Slopes(table_with(theta, [8, 16, 32], [0, 32], placement))
-    aim = torch.tensor([[8.0], [12.0], [16.0], [32.0], [500.0]])
+    aim = torch.tensor([[8.0], [12.0], [16.0], [32.0], [500.0]]).expand(-1, 3)
     expected = torch.outer(torch.tensor([1.0, 1.0, 2.0, 2.0, 2.0]), true)
     torch.testing.assert_close(slopes.at(0, aim), expected)
     # all of this layer's targets are 32
@@ -124,9 +124,9 @@ def test_slopes_are_those_of_the_tables_curves_over_k(placement):
 
 def test_slopes_without_a_curve_are_typical():
     single = Slopes(table_with(torch.ones(1, 1, 2, 3), [8], [0]))
-    assert single.at(0, torch.tensor([[8.0]])).tolist() == [[0.5, 0.5]]
+    assert single.at(0, torch.full((1, 2), 8.0)).tolist() == [[0.5, 0.5]]
     flat = Slopes(table_with(torch.ones(2, 1, 2, 3), [8, 16], [0]))
-    assert flat.at(0, torch.tensor([[8.0]])).tolist() == [[0.5, 0.5]]
+    assert flat.at(0, torch.full((1, 2), 8.0)).tolist() == [[0.5, 0.5]]
 
 
 # Beside the cache
@@ -483,5 +483,6 @@ def test_what_is_aimed_at_follows_the_run_and_the_row(monkeypatch):
         feed(ids[:, :41], cache, 40)
         run.set_target_kept(0.25)
         feed(ids[:, :44], cache, 41)
-    assert aims[:4] == [[5.0, 5.0], [6.0, 6.0], [8.0, 8.0], [8.0, 8.0]]
-    assert aims[4::2] == [[10.0, 10.0], [11.0, 11.0], [11.0, 11.0]]  # of 42, 43 and 44 keys
+    # two sequences, four heads
+    assert aims[:4] == [[each] * 8 for each in (5.0, 6.0, 8.0, 8.0)]
+    assert aims[4::2] == [[each] * 8 for each in (10.0, 11.0, 11.0)]  # of 42, 43 and 44 keys

@@ -163,7 +163,7 @@ def test_shares_and_k_take_turns_and_keep_the_other_options(options):
 def test_the_default_is_128_unless_a_share_is_given():
     with pytest.raises(TopThetaValueError, match="k: expected 6 to 20, the calibrated range, got 128"):
         sparsify(model_of(), table_of()).__enter__()
-    with pytest.raises(TopThetaValueError, match=r"k: expected k or target_kept, got k=8 and target_kept=0\.1"):
+    with pytest.raises(TopThetaValueError, match=r"k: expected k, target_kept or head_k, got k=8 and target_kept=0\.1"):
         sparsify(model_of(), table_of(), k=8, target_kept=0.1).__enter__()
 
 
@@ -178,7 +178,7 @@ def test_the_tensors_stay_and_hold_what_at_gives_on_every_device():
     as_it_was = copy.deepcopy(handed_out)
     held.replace(handed_out)
     after = held.on(torch.device("cpu"))
-    for name in ("theta", "discarded_mass", "aims"):
+    for name in ("theta", "discarded_mass", "row_aims", "head_aims"):
         for old, new, want in zip(getattr(before, name), getattr(after, name), getattr(table.at(9), name), strict=True):
             assert old is new
             assert torch.equal(new, want)
@@ -250,7 +250,7 @@ def test_a_refused_k_changes_nothing():
             (5, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 5"),
             (21, TopThetaValueError, "k: expected 6 to 20, the calibrated range, got 21"),
             (9.0, TopThetaTypeError, "k: expected an int, got 9.0"),
-            (None, TopThetaValueError, "k: expected k or target_kept, got neither"),
+            (None, TopThetaValueError, "k: expected k, target_kept or head_k, got none"),
         ):
             with pytest.raises(kind, match=message):
                 run.set_k(k)

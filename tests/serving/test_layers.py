@@ -110,7 +110,7 @@ def test_what_the_table_cannot_give_is_said(changes: dict[str, object], message:
 def test_dense_rows_aim_at_nothing() -> None:
     at_k = load_thresholds(Settings(TABLE, k=64), geometry())
     rule = LayerRule(5, at_k, 2, 1.0)
-    assert rule.aims(torch.tensor([10, 64, 65, 500])).tolist() == [0, 0, 64, 64]
+    assert rule.aims(torch.tensor([10, 64, 65, 500])).tolist() == [[each] * 8 for each in (0, 0, 64, 64)]
 
 
 def test_a_folder_is_its_own_place_and_an_unknown_name_has_none() -> None:

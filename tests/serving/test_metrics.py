@@ -21,10 +21,10 @@ def test_counts_of_a_layer_are_sums_over_its_rows() -> None:
     counters = LayerCounters(2, 1)
     lengths = torch.tensor([10, 4, 0], dtype=torch.int32)
     kept = torch.tensor([[3, 5], [4, 4], [0, 0]], dtype=torch.int32)
-    counters.add(lengths, kept, torch.tensor([[6], [4], [0]], dtype=torch.int32), aims_of)
+    counters.add(lengths, kept, torch.tensor([[6], [4], [0]], dtype=torch.int32), aims_of_two)
     assert counters.totals() == {
         "rows": 2, "elements": 28, "kept": 16, "available_value_rows": 14, "value_rows": 10,
-        "sparse_aims": 6, "sparse_kept": 8,
+        "sparse_aims": 7, "sparse_kept": 8,
     }  # fmt: skip
 
 
@@ -43,12 +43,18 @@ def test_steps_that_wait_are_counted_as_they_were_whatever_their_number() -> Non
 
 def aims_of(lengths: Tensor) -> Tensor:
     """Rows of up to 4 keys are dense, others aim at 3."""
-    return 3 * (lengths > 4)
+    return 3 * (lengths > 4)[:, None]
+
+
+def aims_of_two(lengths: Tensor) -> Tensor:
+    """The first head aims as above. Of the second, rows of up to 9 keys are dense, and others aim at 4."""
+    return torch.cat([aims_of(lengths), 4 * (lengths > 9)[:, None]], dim=1)
 
 
 def add_row(layer: LayerCounters) -> None:
     """A row of 8 keys that keeps 2 and aims at 2."""
-    layer.add(torch.tensor([8]), torch.tensor([[2]]), torch.tensor([[2]]), lambda lengths: torch.full_like(lengths, 2))
+    aims = torch.tensor([[2]])
+    layer.add(torch.tensor([8]), torch.tensor([[2]]), torch.tensor([[2]]), lambda lengths: aims.expand(len(lengths), 1))
 
 
 def test_lines_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptureFixture) -> None:

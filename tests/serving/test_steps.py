@@ -36,8 +36,11 @@ def thresholds() -> ThresholdsAtK:
     generator = torch.Generator().manual_seed(7)
     theta = torch.randn(LONGEST + 1, HEADS, generator=generator) * 0.5
     theta[:5] = -torch.inf
-    aims = torch.full((LONGEST + 1,), 4, dtype=torch.int32)
-    return ThresholdsAtK(4, None, "pre_softmax", LONGEST, (4,), (4,), (theta,), None, (aims,))
+    row_aims, head_aims = torch.zeros(LONGEST + 1, dtype=torch.int32), torch.full((HEADS,), 4, dtype=torch.int32)
+    return ThresholdsAtK(
+        k=4, target_kept=None, head_k=None, placement="pre_softmax", longest=LONGEST, layer_targets=(4,),
+        dense_up_to=(4,), theta=(theta,), discarded_mass=None, row_aims=(row_aims,), head_aims=(head_aims,),
+    )  # fmt: skip
 
 
 def make_engine(counts: list[int], pasts: list[int], seed: int, transposed: bool) -> Engine:

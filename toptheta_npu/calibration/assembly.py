@@ -36,7 +36,7 @@ def assemble(
     cells = np.broadcast_to(counts[:, None, keep], (settings.num_layers, settings.num_heads, len(knots)))
     targets = np.array([settings.targets(layer) for layer in range(settings.num_layers)]).T
     above = knots > targets[..., None, None]
-    # A layer without a single row longer than its effective k has nothing to fill from: it is dense.
+    # A layer without a single row longer than its calibrated k has nothing to fill from: it is dense.
     known = above & (cells > 0)
     wanted = above & known.any(axis=-1, keepdims=True)
 
@@ -58,6 +58,7 @@ def assemble(
         estimator=settings.estimator,
         alpha=settings.alpha,
         layer_k=settings.layer_k,
+        calibrated_layer_k=settings.calibrated_layer_k,
         fingerprint=fingerprint,
         provenance=provenance,
         bracket=bracket,

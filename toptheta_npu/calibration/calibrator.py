@@ -47,6 +47,8 @@ class Calibrator:
         seed: of that choice.
         dense_layers: layers that need not be observed and get no thresholds, such as sliding-window ones.
         quantile: a share above 0 and below 1 (quantile only): theta is this quantile of the rows' own thresholds.
+        below_layer_k: calibrate every k in every layer, also below its ``layer_k``, as budgets need. The largest k
+            must then reach the largest ``layer_k``. False: layer l is calibrated for ``max(k, layer_k[l])``.
 
     Raises:
         TopThetaTypeError: a k is not an int.
@@ -77,6 +79,7 @@ class Calibrator:
         seed: int = 0,
         dense_layers: Sequence[int] = (),
         quantile: float | None = None,
+        below_layer_k: bool = False,
     ) -> None:
         self.settings = CalibrationSettings(
             num_layers=num_layers,
@@ -91,6 +94,7 @@ class Calibrator:
             seed=seed,
             dense_layers=dense_layers,
             quantile=quantile,
+            below_layer_k=below_layer_k,
         )
         self._knots = self.settings.knots()
         shape = (num_heads, len(self._knots))

@@ -49,11 +49,10 @@ class DiscardedMass:
 
     def __init__(self, table: ThresholdTable) -> None:
         self.table = table
-        self._k: list[int] = table.k.tolist()
         self._lookup = Lookup(table)
         shape = (table.num_heads, len(table.lengths))
         self._moments = {
-            statistic: [[Moments(shape) for _ in range(table.num_layers)] for _ in self._k]
+            statistic: [[Moments(shape) for _ in range(table.num_layers)] for _ in table.k]
             for statistic in DISCARDED_STATISTICS
         }
 
@@ -68,7 +67,8 @@ class DiscardedMass:
         """Find what rows discard; arguments as in `Calibrator.look`."""
         del ranked, learnable_sink  # of no use here
         scores, lengths = scores.detach().cpu(), lengths.detach().cpu()
-        theta = np.array([self._lookup.theta_rows(k, layer, lengths.numpy()) for k in self._k])
+        knots = range(len(self.table.k))
+        theta = np.array([self._lookup.calibrated_rows(knot, layer, lengths.numpy()) for knot in knots])
         mass = np.array([_discarded(rows, torch.from_numpy(theta[:, head])) for head, rows in enumerate(scores)])
         return Masses(layer, mass, lengths)
 
@@ -76,8 +76,8 @@ class DiscardedMass:
         """Add what :meth:`look` has found."""
         layer, mass, lengths = seen
         buckets = bucket_of(lengths, self.table.lengths.tolist()).numpy()
-        for index, k in enumerate(self._k):
-            chosen = (lengths > self.table.layer_targets(k)[layer]).numpy()
+        for index, k in enumerate(self.table.calibrated_targets[:, layer].tolist()):
+            chosen = (lengths > k).numpy()
             values = mass[:, index, chosen]
             self._moments["mean"][index][layer].update(values, buckets[chosen])
             logarithms = np.log(np.maximum(values, _SMALLEST_MASS, dtype=np.float64))
@@ -135,7 +135,7 @@ class DiscardedMass:
             index, layer, _ = np.argwhere(unseen)[0]
             raise TopThetaValueError(
                 "observe_discarded",
-                f"rows longer than {self.table.layer_targets(self._k[index])[layer]} in layer {layer}",
+                f"rows longer than {self.table.calibrated_targets[index, layer]} in layer {layer}",
                 "none",
                 "run the second pass over the same sequences as the first",
             )

@@ -16,7 +16,7 @@ from ..thresholds.knots import MAX_LENGTH_KNOTS, length_knots
 #: The paper keeps this many elements in each of the first two layers.
 FIRST_LAYERS_K = (512, 512)
 
-# Each effective k takes up to two length knots; at least half of the knots are left for the rest.
+# Each calibrated k takes up to two length knots; at least half of the knots are left for the rest.
 _MOST_TARGETS = MAX_LENGTH_KNOTS // 4
 
 
@@ -36,11 +36,14 @@ class CalibrationSettings:
     seed: int
     dense_layers: Sequence[int] = ()
     quantile: float | None = None
+    below_layer_k: bool = False
 
     def __post_init__(self) -> None:
         for name, most in (("num_layers", None), ("num_heads", None), ("longest", MAX_LENGTH)):
             check_int(name, getattr(self, name), 1, most)
         check_int("seed", self.seed, None)
+        if type(self.below_layer_k) is not bool:
+            raise TopThetaTypeError("below_layer_k", "True or False", shown(self.below_layer_k))
         for name, choices in (("placement", get_args(Placement)), ("estimator", get_args(Estimator))):
             if getattr(self, name) not in choices:
                 raise TopThetaValueError(name, f"one of {', '.join(choices)}", shown(getattr(self, name)))
@@ -61,18 +64,23 @@ class CalibrationSettings:
         object.__setattr__(self, "k", tuple(sorted(self.k)))
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
 
+    @property
+    def calibrated_layer_k(self) -> Sequence[int]:
+        """Per layer the least k that it is calibrated for."""
+        return [0] * self.num_layers if self.below_layer_k else self.layer_k
+
     def targets(self, layer: int) -> list[int]:
-        """Give the effective k of a layer for every k, ascending."""
-        return [max(k, self.layer_k[layer]) for k in self.k]
+        """Give the k that a layer is calibrated for where every k is asked for, ascending."""
+        return [max(k, self.calibrated_layer_k[layer]) for k in self.k]
 
     def all_targets(self) -> list[int]:
-        """Give every effective k of any layer, ascending, without repeats."""
-        return sorted({max(k, layer_k) for k in self.k for layer_k in self.layer_k})
+        """Give every k that any layer is calibrated for, ascending, without repeats."""
+        return sorted({max(k, floor) for k in self.k for floor in self.calibrated_layer_k})
 
     def knots(self) -> list[int]:
         """Choose the row lengths of the calibration.
 
-        Each effective k and its successor are knots: no bucket then holds both rows that are dense for
+        Each calibrated k and its successor are knots: no bucket then holds both rows that are dense for
         that k and rows that are not.
         """
         first, *others = self.all_targets()
@@ -90,11 +98,15 @@ class CalibrationSettings:
         if len(self.layer_k) != self.num_layers:
             got = str(len(self.layer_k))
             raise TopThetaValueError("layer_k", f"{self.num_layers} numbers, one per layer", got)
+        if self.below_layer_k and max(self.layer_k) > max(self.k):
+            expected = f"k up to {max(self.layer_k)}, the largest layer_k, with below_layer_k=True"
+            remedy = f"add k={max(self.layer_k)}, or lower layer_k"
+            raise TopThetaValueError("k", expected, str(sorted(self.k)), remedy)
         if len(self.all_targets()) > _MOST_TARGETS:
             got = str(len(self.all_targets()))
             remedy = "thresholds of other k are interpolated: ask for fewer"
             raise TopThetaValueError("k", f"at most {_MOST_TARGETS} different max(k, layer_k)", got, remedy)
-        least = max(max(self.k), min(self.layer_k))
+        least = max(max(self.k), min(self.calibrated_layer_k))
         if self.longest <= least:
             remedy = "feed longer rows, or lower k and layer_k"
             raise TopThetaValueError("longest", f"more than {least} (the largest k)", str(self.longest), remedy)

@@ -106,7 +106,7 @@ def summarise(layers: Sequence[LayerSummary], key_reads: KeyReads = EVERY_KEY) -
 
 
 def _kept_over_target(layers: Sequence[LayerSummary]) -> float | None:
-    aims = sum(layer.sparse_aims * len(layer.sparse_kept) for layer in layers)
+    aims = sum(int(layer.sparse_aims.sum()) for layer in layers)
     return _mean(sum(int(layer.sparse_kept.sum()) for layer in layers), aims) if aims else None
 
 
@@ -151,7 +151,7 @@ def _layer_reads(layer: _Layer, key_reads: KeyReads) -> LayerReads:
     summary = layer.summary
     return LayerReads(
         _reads([layer], key_reads),
-        tuple(summary.kept_over_aim.tolist() if summary.sparse_rows else [None] * len(summary.kept)),
+        tuple(None if math.isnan(ratio) else ratio for ratio in summary.kept_over_aim.tolist()),
         _coarse(summary.kept_histogram),
         tuple(tuple(heads) for heads in summary.wanted_by.tolist()),
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .kinds import Placement
+from .kinds import LARGEST_ONLY, Placement
 
 
 class ThresholdExtrapolationWarning(UserWarning):
@@ -27,27 +27,34 @@ class ThresholdsAtK:
     int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first.
 
     Attributes:
-        k: elements to keep per row; None with ``target_kept``.
-        target_kept: elements to keep as a share of the row; None with ``k``.
+        k: elements to keep per row, if that was asked for; else None.
+        target_kept: elements to keep as a share of the row, if that was asked for; else None.
+        head_k: int64 [L, Hq], elements to keep in every layer and head, if that was asked for; else None.
         placement: ``"pre_softmax"`` (theta in units of the scaled score) or ``"post_softmax"``.
         longest: N, the last length with a row of its own.
-        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
-        dense_up_to: the length of the longest dense row of every layer: its effective k, or ``dense_below`` less one.
-        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``.
-        discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
+        layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows, with ``head_k``
+            the least of its heads.
+        dense_up_to: the length of the longest row of every layer that is dense in all heads: its effective k, or
+            ``dense_below`` less one.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``, and in those of a head up to its k;
+            inf where a head keeps its largest element alone.
+        discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is infinite;
             None if the table has none.
-        aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
+        row_aims, head_aims: per layer int32 [N+1] and [Hq]: a row aims at the larger of its own number and its head's
+            unless it is dense. Both are 0 where a head keeps its largest element alone.
     """
 
     k: int | None
     target_kept: float | None
+    head_k: Tensor | None
     placement: Placement
     longest: int
     layer_targets: tuple[int, ...]
     dense_up_to: tuple[int, ...]
     theta: tuple[Tensor, ...]
     discarded_mass: tuple[Tensor, ...] | None
-    aims: tuple[Tensor, ...]
+    row_aims: tuple[Tensor, ...]
+    head_aims: tuple[Tensor, ...]
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
         """Look up the thresholds of rows of any length; those above N use row N. Works under torch.compile.
@@ -79,8 +86,20 @@ class ThresholdsAtK:
         return self._rows(self.discarded_mass, layer, lengths)
 
     def aim_rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up how many elements rows of any length aim at, int32 [...], as :meth:`rows` does the thresholds."""
-        return self._rows(self.aims, layer, lengths)
+        """Look up how many elements rows of any length aim at, as :meth:`rows` does the thresholds.
+
+        Returns:
+            int32 [..., Hq]; 0 where a head keeps its largest element alone.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: as :meth:`rows`.
+        """
+        return torch.maximum(self._rows(self.row_aims, layer, lengths)[..., None], self.head_aims[layer])
+
+    @property
+    def keeps_largest_only(self) -> bool:
+        """Whether some head keeps its largest element alone."""
+        return self.head_k is not None and bool((self.head_k == LARGEST_ONLY).any())
 
     def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
         if not 0 <= layer < len(source):

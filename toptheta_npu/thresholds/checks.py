@@ -21,8 +21,12 @@ DTYPES = {
     "std": torch.float32,
     "discarded_mass": torch.float32,
     "bracket": torch.float32,
+    "key_cache_scale": torch.float32,
+    "value_cache_scale": torch.float32,
 }
-OPTIONAL = {"discarded_mass", "bracket"}
+#: Groups of tensors that a table may lack; it has all of a group or none.
+OPTIONAL_GROUPS = (("discarded_mass",), ("bracket",), ("key_cache_scale", "value_cache_scale"))
+OPTIONAL = {name for group in OPTIONAL_GROUPS for name in group}
 #: The fields of a table by name.
 Fields = Mapping[str, Any]
 
@@ -38,13 +42,16 @@ def check_fields(fields: Fields) -> None:
         check_dense(name, value)
         if value.dtype != dtype:
             raise TopThetaTypeError(name, str(dtype), str(value.dtype))
+    _check_groups(fields)
     _check_header(fields)
     _check_knots("k", fields["k"])
     _check_knots("lengths", fields["lengths"])
     if len(fields["lengths"]) > MAX_LENGTH_KNOTS:
         raise TopThetaValueError("lengths", f"at most {MAX_LENGTH_KNOTS} knots", str(len(fields["lengths"])))
     _check_shapes(fields)
+    _check_layer_k(fields)
     _check_values(fields)
+    _check_cache_scales(fields)
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
@@ -83,6 +90,13 @@ def check_quantile(estimator: str, quantile: object) -> None:
         raise TopThetaValueError("quantile", "a number above 0 and below 1", shown(quantile))
 
 
+def _check_groups(fields: Fields) -> None:
+    for group in OPTIONAL_GROUPS:
+        missing = [name for name in group if fields[name] is None]
+        if missing and len(missing) < len(group):
+            raise TopThetaValueError(missing[0], f"all or none of {', '.join(group)}", "None", "give the others, too")
+
+
 def _check_header(fields: Fields) -> None:
     for name, choices in (("placement", tuple(UNITS)), ("estimator", ESTIMATORS)):
         if fields[name] not in choices:
@@ -90,13 +104,14 @@ def _check_header(fields: Fields) -> None:
     check_quantile(fields["estimator"], fields["quantile"])
     if not is_finite_number(fields["alpha"]):
         raise TopThetaValueError("alpha", "a finite number", shown(fields["alpha"]))
-    if not isinstance(fields["layer_k"], (list, tuple)):
-        raise TopThetaTypeError("layer_k", "a list or tuple of ints", shown(fields["layer_k"]))
     if not isinstance(fields["provenance"], Mapping):
         raise TopThetaTypeError("provenance", "a mapping of str to str", shown(fields["provenance"]))
-    for k in fields["layer_k"]:
-        if type(k) is not int or not 0 <= k <= MAX_LENGTH:
-            raise TopThetaValueError("layer_k", f"an int from 0 to {MAX_LENGTH} per layer", shown(k))
+    for name in ("layer_k", "calibrated_layer_k"):
+        if not isinstance(fields[name], (list, tuple)):
+            raise TopThetaTypeError(name, "a list or tuple of ints", shown(fields[name]))
+        for k in fields[name]:
+            if type(k) is not int or not 0 <= k <= MAX_LENGTH:
+                raise TopThetaValueError(name, f"an int from 0 to {MAX_LENGTH} per layer", shown(k))
     if not isinstance(fields["fingerprint"], str):
         raise TopThetaTypeError("fingerprint", "a str", type(fields["fingerprint"]).__name__)
     for key, value in fields["provenance"].items():
@@ -142,8 +157,43 @@ def _check_shapes(fields: Fields) -> None:
         tensor = fields[name]
         if tensor is not None and tensor.shape != want:
             raise TopThetaValueError(name, f"shape {want}", str(tuple(tensor.shape)))
-    if len(fields["layer_k"]) != layers:
-        raise TopThetaValueError("layer_k", f"{layers} numbers, one per layer", str(len(fields["layer_k"])))
+    for name in ("layer_k", "calibrated_layer_k"):
+        if len(fields[name]) != layers:
+            raise TopThetaValueError(name, f"{layers} numbers, one per layer", str(len(fields[name])))
+
+
+def _check_layer_k(fields: Fields) -> None:
+    """Refuse a layer_k for which there are no thresholds."""
+    largest = int(fields["k"][-1])
+    for layer, (least, floor) in enumerate(zip(fields["layer_k"], fields["calibrated_layer_k"], strict=True)):
+        where = f"layer_k[{layer}]"
+        if least < floor:
+            expected = f"at least calibrated_layer_k[{layer}]={floor}, below which it has no thresholds"
+            raise TopThetaValueError(where, expected, str(least), "calibrate with another layer_k")
+        if floor < least and largest < least:
+            expected = f"at most {largest}, the largest calibrated k, or calibrated_layer_k[{layer}]={floor}"
+            raise TopThetaValueError(where, expected, str(least), f"calibrate with k={least} among the knots")
+
+
+def _check_cache_scales(fields: Fields) -> None:
+    heads = fields["theta"].shape[2]
+    key, value = fields["key_cache_scale"], fields["value_cache_scale"]
+    if key is None:
+        return
+    if (
+        key.ndim != 3
+        or not key.shape[2]
+        or not key.shape[1]
+        or heads % key.shape[1]
+        or len(key) != len(fields["layer_k"])
+    ):
+        expected = f"shape [{len(fields['layer_k'])} layers, KV heads that divide {heads} heads, head_dim]"
+        raise TopThetaValueError("key_cache_scale", expected, str(tuple(key.shape)))
+    if value.shape != key.shape:
+        raise TopThetaValueError("value_cache_scale", f"shape {tuple(key.shape)}", str(tuple(value.shape)))
+    for name, scale in (("key_cache_scale", key), ("value_cache_scale", value)):
+        if not bool(((scale > 0) & (scale < math.inf)).all()):
+            raise TopThetaValueError(name, "finite numbers above 0", "others", "calibrate the scales again")
 
 
 def _check_values(fields: Fields) -> None:

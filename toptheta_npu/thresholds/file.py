@@ -31,8 +31,9 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "discarded_statistic": (str, type(None)),
     "checksum": str,
     "quantile": (float, type(None)),
+    "calibrated_layer_k": list,
 }
-_KIND = Kind("a threshold table", METADATA_KEY, {3: _FIELDS}, "calibrate the model again")
+_KIND = Kind("a threshold table", METADATA_KEY, {4: _FIELDS}, "calibrate the model again")
 
 __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_table", "save_table"]
 
@@ -50,6 +51,7 @@ def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
         "estimator": table.estimator,
         "alpha": float(table.alpha),
         "layer_k": list(table.layer_k),
+        "calibrated_layer_k": list(table.calibrated_layer_k),
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,

@@ -88,8 +88,7 @@ def fit_table(table: ThresholdGrid) -> ThresholdFit:
     lengths = table.lengths.numpy()
     basis = _basis(table.placement, lengths)
     line = line_of(table.placement, table.theta)
-    targets = np.array([table.layer_targets(k) for k in table.k.tolist()])
-    above = lengths > targets[:, :, None, None]
+    above = lengths > table.calibrated_targets.numpy()[:, :, None, None]
     weights = np.where(np.isfinite(line) & above, table.counts.numpy().astype(np.float64), 0.0)
     line = np.where(weights > 0, line, 0.0)
     terms = np.minimum((weights > 0).sum(axis=-1), len(basis))

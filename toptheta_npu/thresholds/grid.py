@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
@@ -31,10 +32,16 @@ class ThresholdGrid:
     bracket: Tensor | None = None
     discarded_statistic: DiscardedStatistic | None = None
     quantile: float | None = None
+    calibrated_layer_k: Sequence[int] = ()
+    key_cache_scale: Tensor | None = None
+    value_cache_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if self.calibrated_layer_k == ():
+            object.__setattr__(self, "calibrated_layer_k", self.layer_k)
         check_fields(vars(self))
         object.__setattr__(self, "layer_k", tuple(self.layer_k))
+        object.__setattr__(self, "calibrated_layer_k", tuple(self.calibrated_layer_k))
         object.__setattr__(self, "provenance", dict(self.provenance))
         for name in DTYPES:
             tensor = getattr(self, name)
@@ -56,6 +63,11 @@ class ThresholdGrid:
     def unit(self) -> str:
         """The unit of theta: ``"scaled score"`` or ``"probability"``."""
         return UNITS[self.placement]
+
+    @property
+    def calibrated_targets(self) -> Tensor:
+        """The k that the thresholds were calibrated for, int64 [K, L]: ``max(k[i], calibrated_layer_k[l])``."""
+        return torch.maximum(self.k[:, None], torch.tensor(self.calibrated_layer_k))
 
     def layer_targets(self, k: int) -> list[int]:
         """Give the elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.

@@ -25,15 +25,14 @@ _ROWS_PER_PASS = 3 * 2**12
 
 
 def first_usable(table: ThresholdGrid) -> Integers:
-    """Find the first length above the effective k, by k and layer: its index, int64 [K, L], R where there is none."""
-    targets = np.array([table.layer_targets(k) for k in table.k.tolist()])
-    return np.searchsorted(table.lengths.numpy(), targets, side="right")
+    """Find the first length above the calibrated k, by k and layer: its index, int64 [K, L], R where there is none."""
+    return np.searchsorted(table.lengths.numpy(), table.calibrated_targets.numpy(), side="right")
 
 
 def usable_lines(values: Floats, first: Integers) -> Floats:
     """Sort ``values`` [K, L, Hq, R] by layer, without those of dense lengths: float64 [L, K, R, Hq].
 
-    Only lengths above the effective k carry a calibrated value. Below them the first such value is used: for a k
+    Only lengths above the calibrated k carry a calibrated value. Below them the first such value is used: for a k
     between two knots it stands in for "nearly everything", which is what it means there. Without any, it is -inf.
     """
     lengths = values.shape[-1]
@@ -50,13 +49,13 @@ class Cells(NamedTuple):
         corners: int64 [4, P], of every cell the lower and upper k, the lower and upper length.
         cell: int64 [N], where a row lies.
         u: float32 [N, 1], how far the row is on its way between the lengths.
-        v: float32 [N, 1], how far between the k; one number where it is the same for all rows.
+        v: float32 [N, 1], how far between the k; where it is the same for all rows, one number or float64 [Hq].
     """
 
     corners: Integers
     cell: Tensor
     u: Tensor
-    v: Tensor | float
+    v: Tensor | Floats | float
 
     @classmethod
     def of(cls, by_length: Places, by_k: Places) -> Cells:
@@ -69,6 +68,24 @@ class Cells(NamedTuple):
         v = float(by_k.weight[0]) if same else _column(by_k.weight)
         return cls(corners, torch.from_numpy(cell), _column(by_length.weight), v)
 
+    @classmethod
+    def of_heads(cls, by_length: Places, by_k: Places) -> Cells:
+        """Find the cells between the two k of every head, for the lines of :func:`lines_of_heads`.
+
+        Args:
+            by_length: of N rows.
+            by_k: of Hq heads.
+        """
+        zeros = np.zeros_like(by_length.low)
+        cells = cls.of(by_length, Places(zeros, zeros + 1, np.zeros_like(by_length.weight)))
+        return cells._replace(v=by_k.weight)
+
+
+def lines_of_heads(lines: Floats, by_k: Places) -> Floats:
+    """Take of ``lines`` [K, R, Hq] what each head has at its lower and its upper k: float64 [2, R, Hq]."""
+    heads = np.arange(lines.shape[2])
+    return np.stack([lines[side, :, heads].T for side in (by_k.low, by_k.high)])
+
 
 def _column(weight: Floats) -> Tensor:
     return torch.from_numpy(weight.astype(np.float32))[:, None]
@@ -78,13 +95,13 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
     """Interpolate rows between the knots: float32 [N, Hq].
 
     Args:
-        lines: float64 [K, R, Hq], one layer of :func:`usable_lines`.
+        lines: float64 [K, R, Hq], one layer of :func:`usable_lines`, or [2, R, Hq] of :func:`lines_of_heads`.
         cells: where the N rows lie.
         logarithmic: the lines are logarithms of what is wanted, -inf for dense.
         dense: what a row has in a cell of which a corner is -inf.
     """
     base, slope, step, twist = _coefficients(lines, cells.corners)
-    if isinstance(cells.v, float):
+    if not isinstance(cells.v, Tensor):
         base, slope = base + cells.v * step, slope + cells.v * twist
     if logarithmic:
         # Half the exponent twice: in float32 the exponential of all of it may be more than the largest number.

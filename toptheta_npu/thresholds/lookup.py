@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from .grid import ThresholdGrid
 from .kinds import MAX_LENGTH, Extrapolation, LookupForm
 from .knots import Integers
 from .rows import Rows, Source
-from .targets import Target
+from .targets import LayerAims, Target
 
 # One threshold per row length, layer and head; 32 x 32 heads and 128 Ki tokens take 0.5 GiB.
 _MOST_BYTES = 32 * 2**30
@@ -55,27 +55,46 @@ class Lookup:
         table = self._table
         target.check(table, self.longest)
         destination = _checked_device(device)
-        targets = tuple(max(target.least(table), layer_k) for layer_k in table.layer_k)
-        dense_up_to, theta, mass, aims = [], [], [], []
+        lengths = np.arange(self.longest + 1)
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
-            rows = Rows(self._source, target, np.arange(self.longest + 1))
-            for layer, layer_k in enumerate(table.layer_k):
-                dense_up_to.append(int(np.flatnonzero(rows.aims(layer_k).dense)[-1]))
-                aims.append(torch.from_numpy(rows.aims(layer_k).aims.astype(np.int32)).to(destination))
-                theta_rows = rows.theta(layer)
-                theta.append(theta_rows.to(destination))
-                mass_rows = rows.discarded_mass(layer, theta_rows)
-                if mass_rows is not None:
-                    mass.append(mass_rows.to(destination))
+            rows = Rows(self._source, lengths)
+            layers = [
+                self._layer(rows, layer, target.aims(table, layer, lengths), destination)
+                for layer in range(table.num_layers)
+            ]
+        targets, dense_up_to, theta, mass, row_aims, head_aims = zip(*layers, strict=True)
         return ThresholdsAtK(
-            target.k, None if target.target_kept is None else float(target.target_kept), table.placement, self.longest,
-            targets, tuple(dense_up_to), tuple(theta), tuple(mass) or None, tuple(aims),
+            k=target.k,
+            target_kept=None if target.target_kept is None else float(target.target_kept),
+            head_k=None if target.head_k is None else target.head_k.clone(),
+            placement=table.placement,
+            longest=self.longest,
+            layer_targets=targets,
+            dense_up_to=dense_up_to,
+            theta=theta,
+            discarded_mass=None if mass[0] is None else mass,
+            row_aims=row_aims,
+            head_aims=head_aims,
+        )
+
+    def _layer(self, rows: Rows, layer: int, aims: LayerAims, device: torch.device) -> tuple[Any, ...]:
+        """Work out the fields of `ThresholdsAtK` that are by layer."""
+        by_row = np.zeros(self.longest + 1) if aims.rows is None else aims.rows
+        by_head = np.zeros(len(aims.alone)) if aims.heads is None else np.where(aims.alone, 0, aims.heads)
+        theta = rows.theta(layer, aims)
+        mass = rows.discarded_mass(layer, aims, theta)
+        dense = np.flatnonzero(np.arange(self.longest + 1) <= aims.dense_up_to.min(axis=1))
+        return (
+            aims.least, int(dense[-1]), theta.to(device), None if mass is None else mass.to(device),
+            *(torch.from_numpy(each.astype(np.int32)).to(device) for each in (by_row, by_head)),
         )  # fmt: skip
 
-    def theta_rows(self, k: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
-        """Look up one k and layer at ``lengths`` [N]: float32 [Hq, N], -inf up to the layer's effective k."""
-        rows: NDArray[np.float32] = Rows(self._source, Target(k), lengths).theta(layer).numpy().T
+    def calibrated_rows(self, k_index: int, layer: int, lengths: Integers) -> NDArray[np.float32]:
+        """Look up one knot of k in one layer at ``lengths`` [N]: float32 [Hq, N], -inf up to its calibrated k."""
+        table = self._table
+        aims = LayerAims.of_heads(np.full(table.num_heads, int(table.calibrated_targets[k_index, layer])))
+        rows: NDArray[np.float32] = Rows(self._source, lengths).theta(layer, aims).numpy().T
         return rows
 
     def warn_beyond(self, stacklevel: int) -> None:

@@ -74,7 +74,7 @@ def _draw_lengths(table: ThresholdTable, k: int, layers: Sequence[int]) -> Any:
 
 
 def _draw_ks(table: ThresholdTable, k: int, layers: Sequence[int]) -> Any:
-    least, most = (table.layer_targets(int(table.k[end])) for end in (0, -1))
+    least, most = (table.calibrated_targets[end].tolist() for end in (0, -1))
     layers = [layer for layer in layers if least[layer] < most[layer] and bool(table.theta[:, layer].isfinite().any())]
     if not layers:
         return None

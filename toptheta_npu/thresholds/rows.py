@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .fit import ThresholdFit, fit_table, line_of
 from .grid import ThresholdGrid
-from .interpolation import Cells, first_usable, fitted, interpolated, usable_lines
+from .interpolation import Cells, first_usable, fitted, interpolated, lines_of_heads, usable_lines
 from .kinds import Extrapolation, LookupForm
 from .knots import Floats, Integers, Places, locate
-from .targets import Target
+from .targets import LayerAims
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,72 +57,84 @@ class Source:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Aims:
-    """Hold what the layers of one minimum have in common in rows of all lengths [N].
-
-    Attributes:
-        aims: int64, the elements that a row aims at.
-        dense: bool, whether it is dense.
-        by_k: where it lies between the knots of k.
-        cells: where it lies between the knots of k and of length.
-    """
-
-    aims: Integers
-    dense: NDArray[np.bool_]
-    by_k: Places
-    cells: Cells
-
-
 class Rows:
     """Work out rows of ``lengths`` [N] under one target; with a function, these are 0 to the longest."""
 
-    def __init__(self, source: Source, target: Target, lengths: Integers) -> None:
+    def __init__(self, source: Source, lengths: Integers) -> None:
         self._source = source
-        self._table = source.table
-        self._target = target
         self._lengths = lengths
-        self._aims: dict[int, Aims] = {}
+        self._by_length = locate(source.table.lengths.numpy(), lengths)
+        self._of_rows: dict[tuple[int, int], tuple[Places, Cells]] = {}
 
-    def aims(self, layer_k: int) -> Aims:
-        """Work out what layers that keep at least ``layer_k`` elements have in common."""
-        if layer_k not in self._aims:
-            wanted = self._target.of(self._lengths, self._table)
-            aims = np.maximum(wanted, layer_k)
-            dense = (self._lengths <= aims) | (self._lengths < self._target.dense_below)
-            by_k = locate(self._table.k.numpy(), wanted, layer_k)
-            cells = Cells.of(locate(self._table.lengths.numpy(), self._lengths), by_k)
-            self._aims[layer_k] = Aims(aims, dense, by_k, cells)
-        return self._aims[layer_k]
-
-    def theta(self, layer: int) -> Tensor:
-        """Work out the thresholds: float32 [N, Hq]."""
-        source, here = self._source, self.aims(self._table.layer_k[layer])
-        calibrated = int(self._table.lengths[-1])
+    def theta(self, layer: int, aims: LayerAims) -> Tensor:
+        """Work out the thresholds of rows that aim at ``aims``: float32 [N, Hq]."""
+        source, table = self._source, self._source.table
         # the rows from here on are those of the function, if there is one
         start = 0
         if source.by_function:
-            rows = torch.empty(len(self._lengths), self._table.num_heads)
+            rows = torch.empty(len(self._lengths), table.num_heads)
         else:
-            rows = interpolated(source.lines[layer], here.cells, logarithmic=self._table.placement == "post_softmax")
-            start = calibrated + 1
+            rows = self._interpolated(source.lines, layer, aims, logarithmic=table.placement == "post_softmax")
+            start = int(table.lengths[-1]) + 1
         if source.fit is not None:
-            lengths = np.maximum(self._lengths[start:], 1)
-            if source.held:
-                lengths = np.minimum(lengths, calibrated)
-            rows[start:] = fitted(
-                source.fit, layer, lengths, here.by_k.part(slice(start, None)), source.shortest[:, layer]
-            )
-        rows[torch.from_numpy(np.flatnonzero(here.dense))] = -torch.inf
-        return rows
+            self._follow_function(rows[start:], start, layer, aims)
+        rows[:, torch.from_numpy(aims.alone)] = torch.inf
+        return self._with_dense(rows, aims, -torch.inf)
 
-    def discarded_mass(self, layer: int, theta: Tensor) -> Tensor | None:
-        """Work out the discarded mass, float32 [N, Hq]: 0 where ``theta``, the thresholds of these rows, is -inf."""
+    def discarded_mass(self, layer: int, aims: LayerAims, theta: Tensor) -> Tensor | None:
+        """Work out the discarded mass, float32 [N, Hq]: 0 where ``theta``, the thresholds of these rows, is -inf.
+
+        It is 0, too, where a head keeps its largest element alone. What it discards was not calibrated.
+        """
         if self._source.mass is None:
             return None
-        here = self.aims(self._table.layer_k[layer])
-        rows = interpolated(self._source.mass[layer], here.cells, dense=0.0)
+        rows = self._interpolated(self._source.mass, layer, aims, dense=0.0)
+        rows[:, torch.from_numpy(aims.alone)] = 0.0
         if self._source.fit is not None:
             return torch.where(theta > -torch.inf, rows, 0.0)
-        rows[torch.from_numpy(np.flatnonzero(here.dense))] = 0.0
+        return self._with_dense(rows, aims, 0.0)
+
+    def _interpolated(self, lines: Floats, layer: int, aims: LayerAims, **options: Any) -> Tensor:
+        if aims.heads is None:
+            return interpolated(lines[layer], self._places_of_rows(layer, aims)[1], **options)
+        by_k = self._locate_k(layer, aims.heads)
+        return interpolated(lines_of_heads(lines[layer], by_k), Cells.of_heads(self._by_length, by_k), **options)
+
+    def _follow_function(self, rows: Tensor, start: int, layer: int, aims: LayerAims) -> None:
+        """Write the values of the function into ``rows``, those from ``start`` on."""
+        source, calibrated = self._source, int(self._source.table.lengths[-1])
+        assert source.fit is not None
+        lengths = np.maximum(self._lengths[start:], 1)
+        if source.held:
+            lengths = np.minimum(lengths, calibrated)
+        shortest = source.shortest[:, layer]
+        if aims.heads is None:
+            by_k = self._places_of_rows(layer, aims)[0].part(slice(start, None))
+            rows.copy_(fitted(source.fit, layer, lengths, by_k, shortest))
+            return
+        for k in np.unique(aims.heads):
+            by_k = self._locate_k(layer, np.full(len(lengths), k))
+            heads = torch.from_numpy(np.flatnonzero(aims.heads == k))
+            rows[:, heads] = fitted(source.fit, layer, lengths, by_k, shortest)[:, heads]
+
+    def _locate_k(self, layer: int, aims: Integers) -> Places:
+        return locate(self._source.table.k.numpy(), aims, self._source.table.calibrated_layer_k[layer])
+
+    def _places_of_rows(self, layer: int, aims: LayerAims) -> tuple[Places, Cells]:
+        """Find where rows with aims of their own lie. Layers with the same least k have the same aims."""
+        assert aims.rows is not None
+        table = self._source.table
+        key = table.layer_k[layer], table.calibrated_layer_k[layer]
+        if key not in self._of_rows:
+            by_k = self._locate_k(layer, aims.rows)
+            self._of_rows[key] = by_k, Cells.of(self._by_length, by_k)
+        return self._of_rows[key]
+
+    def _with_dense(self, rows: Tensor, aims: LayerAims, value: float) -> Tensor:
+        """Write ``value`` into dense rows."""
+        lengths, limits = self._lengths, aims.dense_up_to
+        some = np.flatnonzero(lengths <= limits.max(axis=1))
+        dense = lengths[some, None] <= (limits if len(limits) == 1 else limits[some])
+        places = torch.from_numpy(some)
+        rows[places] = rows[places].masked_fill_(torch.from_numpy(dense), value)
         return rows

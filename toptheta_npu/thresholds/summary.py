@@ -66,12 +66,14 @@ def header(table: ThresholdTable) -> dict[str, Any]:
         "heads": table.num_heads,
         "k": table.k.tolist(),
         "layer_k": list(table.layer_k),
+        "calibrated_layer_k": list(table.calibrated_layer_k),
         "lengths": table.lengths.tolist(),
         "fingerprint": table.fingerprint,
         "provenance": dict(table.provenance),
         "discarded_statistic": table.discarded_statistic,
         "has_discarded_mass": table.discarded_mass is not None,
         "has_bracket": table.bracket is not None,
+        "has_cache_scales": table.key_cache_scale is not None,
     }
 
 
@@ -129,11 +131,11 @@ def _spread(heads: Tensor) -> dict[str, float | int] | None:
 
 
 def _kept(table: ThresholdTable, k_index: int, layer: int, head: int | None = None) -> dict[str, float] | None:
-    """Bound the mean k̃ over the calibration rows longer than the effective k; None where it is not known."""
+    """Bound the mean k̃ over the calibration rows longer than the calibrated k; None where it is not known."""
     if table.bracket is None:
         return None
     heads = slice(None) if head is None else slice(head, head + 1)
-    target = table.layer_targets(int(table.k[k_index]))[layer]
+    target = int(table.calibrated_targets[k_index, layer])
     rows = torch.where(table.lengths > target, table.counts[layer, heads], 0).double()
     if not bool(rows.any()):
         return None

@@ -19,7 +19,7 @@ from .fit import ThresholdFit, fit_table
 from .grid import ThresholdGrid
 from .kinds import UNITS, Estimator, Extrapolation, LookupForm, Placement
 from .lookup import Lookup
-from .targets import Target
+from .targets import HeadK, Target, checked_head_k
 from .text import read_csv, read_sdc, read_text, write_csv, write_sdc, write_text
 
 
@@ -41,6 +41,8 @@ class ThresholdTable(ThresholdGrid):
             ``"quantile"`` (at most k kept in a share of the rows).
         alpha: how many standard deviations were added to theta.
         layer_k: per layer the least k, 0 for none: layer l keeps ``max(k, layer_k[l])`` elements.
+        calibrated_layer_k: per layer the least k that it was calibrated for, at most its ``layer_k``: ``theta[i, l]``
+            is that of ``max(k[i], calibrated_layer_k[l])`` elements. Empty: as ``layer_k``.
         fingerprint: of the model that was calibrated.
         provenance: what was calibrated on, str to str.
         discarded_mass: float32 [K, L, Hq, R] or None: the rows' typical exp-sum of the elements not kept,
@@ -49,6 +51,8 @@ class ThresholdTable(ThresholdGrid):
         bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
             on the calibration rows (pooled estimator).
         quantile: that share, above 0 and below 1 (quantile estimator), else None.
+        key_cache_scale, value_cache_scale: float32 [L, Hkv, D], both or None: the step of symmetric 8-bit integers for
+            every channel of a key and of a value.
 
     Raises:
         TopThetaTypeError: a tensor or header field has the wrong type.
@@ -78,6 +82,7 @@ class ThresholdTable(ThresholdGrid):
         k: int | None = None,
         *,
         target_kept: float | None = None,
+        head_k: HeadK | None = None,
         dense_below: int = 0,
         device: torch.device | str = "cpu",
         max_length: int | None = None,
@@ -93,9 +98,15 @@ class ThresholdTable(ThresholdGrid):
         With ``target_kept``, a row of n keys of layer l has the threshold that it would have with
         k = round(target_kept * n), and at least the smallest calibrated k: it aims at max(k, layer_k[l]) elements.
 
+        With ``head_k``, a budget, every head has the thresholds of its own k. ``layer_k`` does not count then. Rows of
+        at most that many keys are dense in this head. With k = 1 theta is inf: nothing passes, and the operator keeps
+        the largest element of the row alone.
+
         Args:
             k: elements to keep per row, within the calibrated knots.
             target_kept: in place of k, the share of its keys that a row aims at, between 0 and 1.
+            head_k: in place of k, the elements to keep in every layer and head: integers [L, Hq], each 1 or within
+                the range for which its layer was calibrated.
             dense_below: rows of fewer keys are dense.
             device: where the thresholds go.
             max_length: the last row length with a threshold of its own, up to 2**24; None: the longest calibrated.
@@ -105,10 +116,10 @@ class ThresholdTable(ThresholdGrid):
                 the function of :meth:`fit`, which has no scatter from length to length.
 
         Raises:
-            TopThetaTypeError: ``k``, ``target_kept`` or ``dense_below`` has the wrong type.
-            TopThetaValueError: ``k`` is outside the knots; ``target_kept`` needs a larger k than was calibrated; both
-                or neither are given; another argument is unusable, or the rows of all lengths would take more than
-                32 GiB.
+            TopThetaTypeError: ``k``, ``target_kept``, ``head_k`` or ``dense_below`` has the wrong type.
+            TopThetaValueError: ``k`` is outside the knots, or one of ``head_k`` outside those of its layer;
+                ``target_kept`` needs a larger k than was calibrated; not exactly one of the three is given; another
+                argument is unusable, or the rows of all lengths would take more than 32 GiB.
 
         Warns:
             ThresholdExtrapolationWarning: ``max_length`` exceeds the calibrated lengths.
@@ -123,9 +134,11 @@ class ThresholdTable(ThresholdGrid):
             tensor([2.0000, 2.5000, 3.5000])
             >>> table.at(target_kept=1 / 16, dense_below=100).theta[0][n].flatten()
             tensor([-inf, 3., 3.])
+            >>> table.at(head_k=[[64]]).theta[0][n].flatten(), table.at(head_k=[[1]]).theta[0][n].flatten()
+            (tensor([-inf, 2., 3.]), tensor([inf, inf, inf]))
         """
         prepared = Lookup(self, max_length, extrapolation, lookup)
-        found = prepared.at(Target(k, target_kept, dense_below), device)
+        found = prepared.at(Target(k, target_kept, dense_below, checked_head_k(head_k)), device)
         prepared.warn_beyond(stacklevel=2)
         return found
 

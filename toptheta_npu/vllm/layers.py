@@ -92,9 +92,12 @@ class LayerRule:
         }
 
     def aims(self, lengths: Tensor) -> Tensor:
-        """Compute how many elements rows of ``lengths`` keys aim at; 0 for dense rows."""
-        sparse = lengths > self.thresholds.dense_up_to[self.layer]
-        return self.thresholds.aim_rows(self.layer, lengths) * sparse
+        """Compute how many elements rows of ``lengths`` [B] keys aim at, [B, Hq]; 0 for dense rows.
+
+        It is 0, too, for heads that keep their largest element alone.
+        """
+        aims, keys = self.thresholds.aim_rows(self.layer, lengths), lengths[:, None]
+        return aims * ((keys > self.thresholds.dense_up_to[self.layer]) & (keys > aims))
 
 
 def layer_index(name: str) -> int:
@@ -143,7 +146,9 @@ def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:
     """Select the thresholds of some of the query heads, in every layer."""
     theta = tuple(rows[:, heads].contiguous() for rows in at_k.theta)
     mass = at_k.discarded_mass and tuple(rows[:, heads].contiguous() for rows in at_k.discarded_mass)
-    return dataclasses.replace(at_k, theta=theta, discarded_mass=mass)
+    head_aims = tuple(aims[heads].contiguous() for aims in at_k.head_aims)
+    head_k = None if at_k.head_k is None else at_k.head_k[:, heads].contiguous()
+    return dataclasses.replace(at_k, theta=theta, discarded_mass=mass, head_aims=head_aims, head_k=head_k)
 
 
 def check_table(table: ThresholdTable, settings: Settings, geometry: Geometry) -> None:

@@ -92,7 +92,7 @@ class LayerCounters:
             lengths: int [B], their keys; 0 for padding.
             kept: int32 [B, Hq].
             value_rows: int32 [B, Hkv].
-            aims: gives the elements that rows of so many keys aim at, int [B]; 0 where they are dense. The same
+            aims: gives the elements that rows of so many keys aim at, int [B, Hq]; 0 where they are dense. The same
                 function in all calls.
         """
         self._aims = aims
@@ -114,11 +114,10 @@ class LayerCounters:
         assert self._aims is not None
         aims = self._aims(lengths)
         heads, kv_heads = self._heads
-        keys, sparse = lengths.sum(), aims > 0
-        kept_of_row = kept.sum(1)
+        keys = lengths.sum()
         self._sums += torch.stack([
-            (lengths > 0).sum(), keys * heads, kept_of_row.sum(), keys * kv_heads, value_rows.sum(),
-            aims.sum() * heads, (kept_of_row * sparse).sum(),
+            (lengths > 0).sum(), keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(),
+            aims.sum(), (kept * (aims > 0)).sum(),
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:

@@ -112,9 +112,11 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("row lengths", f"{lengths[0]} to {lengths[-1]}, {len(lengths)} knots"),
         ("size", f"{head['layers']} layers x {head['heads']} heads"),
         ("layer_k", _runs(head["layer_k"])),
+        *_calibrated_below(head),
         ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
         ("discarded mass", mass),
+        *([("cache scales", "yes, for keys and values in 8 bits")] if head["has_cache_scales"] else []),
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
         ("fingerprint", fingerprint),
     ]
@@ -125,14 +127,16 @@ def _ratio(found: dict[str, Any]) -> str:
     k, ks = found["shown_k"], found["header"]["k"]
     entries = found.get("layers") or found["heads"]
     kept = [entry["kept"][ks.index(k)] for entry in entries] if k in ks else []
-    target = {"target": max(k, found["header"]["layer_k"][found["layer"]])} if "layer" in found else {}
-    ratios = [
-        bounds[end] / (target or entry)["target"]
-        for entry, bounds in zip(entries, kept, strict=False) if bounds for end in ("low", "high")
-    ]  # fmt: skip
+    ratios = [bounds[end] / bounds["target"] for bounds in kept if bounds for end in ("low", "high")]
     if not ratios:
         return f"not in the file at k = {k}"
     return f"{min(ratios):.2f} to {max(ratios):.2f} at k = {k}, on calibration rows"
+
+
+def _calibrated_below(head: dict[str, Any]) -> list[tuple[str, str]]:
+    """Tell the least k that the layers were calibrated for, where it is not their least k."""
+    floors = head["calibrated_layer_k"]
+    return [] if floors == head["layer_k"] else [("calibrated from", _runs([max(k, head["k"][0]) for k in floors]))]
 
 
 def _runs(layer_k: Sequence[int]) -> str:
@@ -153,7 +157,7 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
         gaps = entry["gaps"]
         cells = [_spread(each, form) for each in entry["theta"]]
         theta.append([layer, str(entry["target"]), *cells, _gap_cell(gaps)])
-        least = head["layer_k"][entry["layer"]]
+        least = head["calibrated_layer_k"][entry["layer"]]
         kept.append([layer, *_by_k(ks, least, map(_kept, entry["kept"]))])
         quality.append([layer, *_by_k(ks, least, map(_quality, entry["r_squared"]))])
     tables = [
@@ -176,7 +180,7 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
 def _head_tables(found: dict[str, Any]) -> list[Table]:
     head, layer, ks, form = found["header"], found["layer"], found["header"]["k"], _form(found["header"])
     theta, kept, quality = [], [], []
-    least = head["layer_k"][layer]
+    least = head["calibrated_layer_k"][layer]
     for entry in found["heads"]:
         name = str(entry["head"])
         theta.append([name, *("dense" if value is None else f"{value:{form}}" for value in entry["theta"])])

@@ -34,6 +34,7 @@ def calibrate(
     alpha: float = 0.1,
     quantile: float | None = None,
     layer_k: Sequence[int] | None = None,
+    below_layer_k: bool = False,
     row_fraction: float = 1.0,
     top_k_at_calibration: bool = True,
     sdc: Literal["none", "exact"] = "exact",
@@ -63,6 +64,8 @@ def calibrate(
         alpha: standard deviations added to the average (algorithm1 only).
         quantile: that share, above 0 and below 1 (quantile only): with 0.9, nine rows in ten keep at most k.
         layer_k: the least k of every layer, 0 for none; None: 512 in the first two layers, as in the paper.
+        below_layer_k: calibrate every k in every layer, also below its ``layer_k``: a budget (``head_k``) may then go
+            below it. The largest ``k`` must reach the largest ``layer_k``.
         row_fraction: share of the rows to look at.
         top_k_at_calibration: a layer passes on what it computes from its k largest scores, so that later
             layers are calibrated on what they will see at inference; else its dense output.
@@ -101,8 +104,8 @@ def calibrate(
     """
     options = CalibrationOptions(
         k=k, placement=placement, estimator=estimator, alpha=alpha, quantile=quantile, layer_k=layer_k,
-        row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc, vmc=vmc, seed=seed,
-        decode_tokens=decode_tokens, longest=longest, progress=progress, provenance=provenance,
+        below_layer_k=below_layer_k, row_fraction=row_fraction, top_k_at_calibration=top_k_at_calibration, sdc=sdc,
+        vmc=vmc, seed=seed, decode_tokens=decode_tokens, longest=longest, progress=progress, provenance=provenance,
     )  # fmt: skip
     job = CalibrationJob(model, sequences, options, part=Part(), checkpoint=checkpoint, every=checkpoint_every)
     return job.run().table()
@@ -154,7 +157,7 @@ def calibrate_discarded_mass(
     texts = CalibrationTexts(model, sequences, longest, decode_tokens, min(ks))
     calibrator = Calibrator(
         table.num_layers, table.num_heads, k=ks, longest=texts.longest_row, placement=table.placement,
-        layer_k=table.layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
+        layer_k=table.calibrated_layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
     thresholds = DeviceThresholds(table.at(ks[0]))
     options = ThresholdOptions("exact", 0.0, vmc, "thresholded")

@@ -43,6 +43,7 @@ class CalibrationOptions:
     alpha: float = 0.1
     quantile: float | None = None
     layer_k: Sequence[int] | None = None
+    below_layer_k: bool = False
     row_fraction: float = 1.0
     top_k_at_calibration: bool = True
     sdc: Literal["none", "exact"] = "exact"
@@ -127,7 +128,7 @@ class CalibrationJob:
             num_layers(model), num_heads(model), k=targets, longest=self._texts.longest_row,
             placement=options.placement, estimator=options.estimator, alpha=options.alpha, layer_k=options.layer_k,
             row_fraction=options.row_fraction, seed=options.seed, dense_layers=sliding_layers(model),
-            quantile=options.quantile,
+            quantile=options.quantile, below_layer_k=options.below_layer_k,
         )  # fmt: skip
 
     def digest_of_texts(self) -> str | None:

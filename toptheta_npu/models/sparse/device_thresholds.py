@@ -63,5 +63,5 @@ class DeviceThresholds:
 
 def _tensors(at_k: ThresholdsAtK) -> dict[str, Any]:
     """Return the fields that hold tensors, one per layer each."""
-    parts = {"theta": at_k.theta, "discarded_mass": at_k.discarded_mass, "aims": at_k.aims}
-    return {name: part for name, part in parts.items() if part is not None}
+    names = ("theta", "discarded_mass", "row_aims", "head_aims")
+    return {name: part for name in names if (part := getattr(at_k, name)) is not None}

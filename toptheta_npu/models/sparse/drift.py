@@ -106,7 +106,7 @@ class Slopes:
         self._knots: list[list[float]] = []
         self._slopes: list[Tensor] = []
         for layer in range(table.num_layers):
-            targets = [table.layer_targets(k)[layer] for k in table.k.tolist()]
+            targets: list[int] = table.calibrated_targets[:, layer].tolist()
             pairs = [index for index in range(len(targets) - 1) if targets[index] < targets[index + 1]]
             known = [_slope(table, layer, index, targets[index], targets[index + 1]) for index in pairs]
             typical = torch.full((table.num_heads,), _TYPICAL_SLOPE)
@@ -115,13 +115,13 @@ class Slopes:
         self._devices: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
 
     def at(self, layer: int, aim: Tensor) -> Tensor:
-        """Look up the slopes [B, Hq] for rows that aim at ``aim`` [B, 1] elements."""
+        """Look up the slopes [B, Hq] for rows that aim at ``aim`` [B, Hq] elements."""
         device = aim.device
         if device not in self._devices:
             pairs = zip(self._knots, self._slopes, strict=True)
             self._devices[device] = [(torch.tensor(knots).to(device), slopes.to(device)) for knots, slopes in pairs]
         knots, slopes = self._devices[device][layer]
-        return slopes[torch.bucketize(aim[:, 0], knots, right=True)]
+        return slopes.gather(0, torch.bucketize(aim, knots, right=True))
 
 
 def _slope(table: ThresholdTable, layer: int, index: int, low: int, high: int) -> Tensor:
@@ -157,7 +157,7 @@ class LayerDrift:
         else:
             follows = (known.count + 1 == call.rows.counts[:, -1])[:, None]
             shift, steps = torch.where(follows, known.shift, 0.0), torch.where(follows, known.steps, 0.0)
-        aim = thresholds.aim_rows(self._layer, call.rows.counts[:, -1:]).float()
+        aim = thresholds.aim_rows(self._layer, call.rows.counts[:, -1]).float()
         return DriftStep(self._control, call, known, shift, steps, theta, aim, self._slopes.at(self._layer, aim))
 
     def carry(self, call: AttentionCall) -> None:
@@ -189,17 +189,17 @@ class DriftStep:
         return shifted(self.original, self.shift / self.slope, placement)
 
     def learn(self, kept: Tensor, placement: str) -> None:
-        """Integrate the error of ``kept`` [B, Hq]. Dense rows do not count."""
-        counted = ~dense_rows(self.original, placement)
+        """Integrate the error of ``kept`` [B, Hq]. Dense rows do not count, nor do heads that aim at nothing."""
+        counted = ~dense_rows(self.original, placement) & (self.aim > 0)
         shift = integrated(self.control, self.shift, self.steps, kept, self.aim)
         _keep(self.call, self.known, torch.where(counted, shift, self.shift), self.steps + counted)
 
 
 def integrated(control: DriftControl, shift: Tensor, steps: Tensor, kept: Tensor, aim: Tensor) -> Tensor:
-    """Compute the shifts [B, Hq] after a row that kept ``kept`` elements where ``aim`` were wanted."""
+    """Compute the shifts [B, Hq] after a row that kept ``kept`` elements where ``aim`` [B, Hq] were wanted."""
     gain = (1 / (control.start + steps)).clamp_min(control.gain)
     bound = math.log(control.most)
-    return (shift + gain * (kept / aim - 1)).clamp(-bound, bound)
+    return (shift + gain * (kept / aim.clamp_min(1) - 1)).clamp(-bound, bound)
 
 
 def dense_rows(theta: Tensor, placement: str) -> Tensor:
@@ -208,10 +208,13 @@ def dense_rows(theta: Tensor, placement: str) -> Tensor:
 
 
 def shifted(theta: Tensor, by: Tensor, placement: str) -> Tensor:
-    """Move thresholds ``by`` units of the score, post-softmax of ln θ. A probability stays one and above 0."""
+    """Move thresholds ``by`` units of the score, post-softmax of ln θ. A probability stays one and above 0.
+
+    What keeps everything or nothing stays.
+    """
     if placement == "pre_softmax":
         return theta + by
-    return torch.where(theta > 0, (theta * by.exp()).clamp(_TINY, 1.0), theta)
+    return torch.where((theta > 0) & (theta <= 1), (theta * by.exp()).clamp(_TINY, 1.0), theta)
 
 
 def _checked_cache(call: AttentionCall) -> CachedLayer:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
 
 from ...errors import TopThetaValueError
+from ...thresholds import ThresholdsAtK
 from ...thresholds.lookup import Lookup
-from ...thresholds.targets import Target
+from ...thresholds.targets import HeadK, Target, checked_head_k
 from ..caches.rows import ForwardRows
 from .device_thresholds import DeviceThresholds
 from .statistics import Recorder, Recording
@@ -16,10 +19,10 @@ from .statistics import Recorder, Recording
 class SparseRun(Recording):
     """What `sparsify` yields: the statistics of the run, and how many elements its rows aim at.
 
-    :meth:`set_k` and :meth:`set_target_kept` write other thresholds into the tensors that the layers read.
-    Nothing is calibrated, compiled or captured again. They hold from the next step on: the next token, if they are
-    called between two tokens. Any thread may call them. A step that another thread runs at that moment may use old
-    thresholds in some layers, heads or rows and new ones in others. Each of them is one that was calibrated, and
+    :meth:`set_k`, :meth:`set_target_kept` and :meth:`set_head_k` write other thresholds into the tensors that the
+    layers read. Nothing is calibrated, compiled or captured again. They hold from the next step on: the next token, if
+    they are called between two tokens. Any thread may call them. A step that another thread runs at that moment may use
+    old thresholds in some layers, heads or rows and new ones in others. Each of them is one that was calibrated, and
     nothing mixes within a number. No step that begins after the call has returned uses an old one. Let steps and
     calls share a lock of yours where a step must not mix. Rows that are in the statistics stay there.
     """
@@ -32,6 +35,7 @@ class SparseRun(Recording):
         target: Target,
         layers: Sequence[int],
         rows: ForwardRows,
+        check: Callable[[ThresholdsAtK], None],
     ) -> None:
         super().__init__(recorders)
         self._thresholds = thresholds
@@ -39,19 +43,25 @@ class SparseRun(Recording):
         self._target = target
         self._layers = layers
         self._rows = rows
+        self._check_thresholds = check
         self._sparsified = False
         self._ended = False
         self._changing = threading.Lock()
 
     @property
     def k(self) -> int | None:
-        """Elements to keep per row now; None with a share."""
+        """Elements to keep per row now; None with a share or a budget."""
         return self._target.k
 
     @property
     def target_kept(self) -> float | None:
-        """The share of its keys that a row aims at now; None with a k."""
+        """The share of its keys that a row aims at now; None with a k or a budget."""
         return self._target.target_kept
+
+    @property
+    def head_k(self) -> Tensor | None:
+        """Elements to keep in every layer and head now, int64 [L, Hq], a copy; None with a k or a share."""
+        return None if self._target.head_k is None else self._target.head_k.clone()
 
     @property
     def dense_tokens(self) -> int:
@@ -96,6 +106,33 @@ class SparseRun(Recording):
         """
         self._change(Target(target_kept=target_kept, dense_below=self._target.dense_below))
 
+    def set_head_k(self, head_k: HeadK) -> None:
+        """Run the following steps with a budget: a k for every layer and head, as ``ThresholdTable.at`` has it.
+
+        Args:
+            head_k: integers [L, Hq], a tensor or a list of lists. 1 keeps the largest element alone, which needs
+                ``sdc="exact"`` and ``vmc=True``.
+
+        Raises:
+            TopThetaTypeError: ``head_k`` are not integers.
+            TopThetaValueError: it has another shape, a k lies outside the range for which its layer was calibrated, or
+                the compensations do not fit; or the context has ended; nothing changes.
+
+        Example:
+            >>> import torch
+            >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+            >>> from toptheta_npu.models import sparsify
+            >>> (model, _), table = load_tiny_llama(), load_tiny_llama_thresholds("pre_softmax")
+            >>> budget = torch.full((6, 8), 512)
+            >>> budget[2:, ::2], budget[2:, 1::2] = 32, 1
+            >>> with sparsify(model, table, k=64, statistics=True) as run:
+            ...     run.set_head_k(budget)
+            ...     _ = model.generate(torch.arange(600)[None], max_new_tokens=2, min_new_tokens=2, do_sample=False)
+            >>> run.statistics()[-1].kept[0, 1::2].tolist()
+            [1, 1, 1, 1]
+        """
+        self._change(Target(head_k=checked_head_k(head_k), dense_below=self._target.dense_below))
+
     def dense_up_to(self) -> int:
         """Compute the length of the longest row that is dense in all layers now."""
         limits = self._thresholds.current.dense_up_to
@@ -115,6 +152,7 @@ class SparseRun(Recording):
             if self._ended:
                 raise TopThetaValueError("k", "a context that lasts", "one that has ended", "enter sparsify again")
             at_k = self._lookup.at(target)
+            self._check_thresholds(at_k)
             self._sparsified = self.sparsified()
             self._thresholds.replace(at_k)
             self._target = target

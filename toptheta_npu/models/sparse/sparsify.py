@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import PrefillMode, Sdc, check_choice, check_modes
+from ..._checks import PrefillMode, Sdc, check_choice, check_largest_only, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaValueError
 from ...thresholds import (
@@ -23,7 +23,7 @@ from ...thresholds import (
     ThresholdTable,
 )
 from ...thresholds.lookup import Lookup
-from ...thresholds.targets import DEFAULT_K, Target
+from ...thresholds.targets import DEFAULT_K, HeadK, Target, checked_head_k
 from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
@@ -50,6 +50,7 @@ def sparsify(
     *,
     k: int | None = None,
     target_kept: float | None = None,
+    head_k: HeadK | None = None,
     dense_below: int = 0,
     sdc: Sdc = "exact",
     sdc_gamma: float = 0.05,
@@ -73,8 +74,10 @@ def sparsify(
     Args:
         model: a decoder-only model in evaluation mode. Other models are not affected, also of the same class.
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
-        k: elements to keep per row, within the calibrated range; None: 128, unless ``target_kept`` is given.
+        k: elements to keep per row, within the calibrated range; None: 128, unless another target is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
+        head_k: in place of k, a budget: the elements to keep in every layer and head, [L, Hq], as in
+            ``ThresholdTable.at``. 1, the largest alone, needs ``sdc="exact"`` and ``vmc=True``.
         dense_below: rows of fewer keys are dense.
         sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
             table with ``discarded_mass``. Only "exact" with a post-softmax table.
@@ -91,9 +94,9 @@ def sparsify(
             ``prefill="dense"``.
 
     Yields:
-        A `SparseRun`. Its ``set_k(k)`` and ``set_target_kept(share)`` change the target between two steps; its
-        ``statistics()`` are per layer the keys, kept elements and V rows of every row, these as the union over all
-        query heads of a KV head, and its ``summaries()`` the sums.
+        A `SparseRun`. Its ``set_k(k)``, ``set_target_kept(share)`` and ``set_head_k(head_k)`` change the target between
+        two steps; its ``statistics()`` are per layer the keys, kept elements and V rows of every row, these as the
+        union over all query heads of a KV head, and its ``summaries()`` the sums.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: the model is not supported, is
@@ -127,14 +130,20 @@ def sparsify(
     kind = checked_statistics(statistics)
     check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
-    if k is None and target_kept is None:
+    if k is None and target_kept is None and head_k is None:
         k = DEFAULT_K
-    target = Target(k, target_kept, dense_below)
+    target = Target(k, target_kept, dense_below, checked_head_k(head_k))
     prepared = Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
     at_k = prepared.at(target)
     prepared.warn_beyond(stacklevel=3)
     mass = _offline_mass(thresholds, at_k) if sdc == "offline" else None
     check_modes(thresholds.placement, sdc, sdc_gamma, mass, "vmc" if vmc else None)
+
+    def check(thresholds: ThresholdsAtK) -> None:
+        if thresholds.keeps_largest_only:
+            check_largest_only(sdc, vmc)
+
+    check(at_k)
     warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
     options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
     recorders = make_recorders(model, kind) if kind else None
@@ -150,7 +159,7 @@ def sparsify(
 
     with attached(model, rule_of) as rows:
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
-        run = SparseRun(recorders, on_device, prepared, target, layers, rows)
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check)
         try:
             yield run
         finally:

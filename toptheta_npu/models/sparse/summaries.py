@@ -30,8 +30,9 @@ class LayerSummary:
         value_rows_histogram: of the V rows, over rows and KV heads.
         wanted_by: [Hkv, Hq / Hkv], V rows that exactly 1, 2, ... query heads of the group kept. Of decode steps they
             come from scores of their own, in which an element at its threshold may fall on the other side.
-        sparse_rows: rows with more keys than they aim at; 0 where nothing says what they aim at.
-        sparse_aims: sum of the elements that these rows aim at.
+        sparse_rows: [Hq], rows with more keys than they aim at; 0 where nothing says what they aim at, and where a head
+            keeps the largest element of every row alone.
+        sparse_aims: [Hq], sum of the elements that these rows aim at.
         sparse_kept: [Hq], sum of the elements that these rows kept.
 
     Example:
@@ -59,8 +60,8 @@ class LayerSummary:
     kept_histogram: Histogram
     value_rows_histogram: Histogram
     wanted_by: Tensor
-    sparse_rows: int
-    sparse_aims: int
+    sparse_rows: Tensor
+    sparse_aims: Tensor
     sparse_kept: Tensor
 
     @property
@@ -108,7 +109,7 @@ class SummaryRecorder:
             kept, empty: [B, Hq, Q].
             value_rows: [B, Hkv, Q].
             wanted_by: [B, Hkv, Q, Hq / Hkv]; None: no V row was wanted.
-            aims: [B, Q], the elements that each row aims at.
+            aims: [B, Hq, Q], the elements that each row aims at.
         """
         place = (threading.get_ident(), kept.device)
         sums = self._sums.get(place)
@@ -134,7 +135,7 @@ class SummaryRecorder:
     def _aims(self, call: AttentionCall, aims: Tensor | None) -> Tensor | None:
         if aims is not None or self._target is None:
             return aims
-        return torch.full_like(call.rows.counts, self._target)
+        return torch.full_like(call.rows.counts, self._target)[:, None].expand(-1, self._heads[0], -1)
 
 
 class _Sums:
@@ -145,8 +146,9 @@ class _Sums:
             return torch.zeros(shape, dtype=torch.long, device=device)
 
         self.adding = threading.Lock()
-        self._rows, self._keys, self._sparse_rows, self._sparse_aims = (zeros() for _ in range(4))
-        self._kept, self._squares, self._empty, self._sparse_kept = (zeros(num_heads) for _ in range(4))
+        self._rows, self._keys = zeros(), zeros()
+        self._kept, self._squares, self._empty = (zeros(num_heads) for _ in range(3))
+        self._sparse_rows, self._sparse_aims, self._sparse_kept = (zeros(num_heads) for _ in range(3))
         self._value_rows, self._most_value_rows = (zeros(num_key_value_heads) for _ in range(2))
         self._wanted_by = zeros(num_key_value_heads, num_heads // num_key_value_heads)
         self._kept_bins, self._value_row_bins = zeros(0), zeros(0)
@@ -177,12 +179,12 @@ class _Sums:
         if wanted_by is not None:
             self._wanted_by += (wanted_by * real.view(len(counts), 1, -1, 1)).sum((0, 2))
         if aims is not None:
-            self._add_sparse(keys, kept, aims.flatten().long())
+            self._add_sparse(keys, kept, aims.transpose(0, 1).flatten(1).long())
 
     def _add_sparse(self, keys: Tensor, kept: Tensor, aims: Tensor) -> None:
         sparse = (keys > aims).long()
-        self._sparse_rows += sparse.sum()
-        self._sparse_aims += (aims * sparse).sum()
+        self._sparse_rows += sparse.sum(1)
+        self._sparse_aims += (aims * sparse).sum(1)
         self._sparse_kept += (kept * sparse).sum(1)
 
     def result(self) -> LayerSummary:
@@ -198,8 +200,8 @@ class _Sums:
             kept_histogram=Histogram(_on_cpu(self._kept_bins)),
             value_rows_histogram=Histogram(_on_cpu(self._value_row_bins)),
             wanted_by=_on_cpu(self._wanted_by),
-            sparse_rows=int(self._sparse_rows),
-            sparse_aims=int(self._sparse_aims),
+            sparse_rows=_on_cpu(self._sparse_rows),
+            sparse_aims=_on_cpu(self._sparse_aims),
             sparse_kept=_on_cpu(self._sparse_kept),
         )
 

@@ -111,10 +111,10 @@ class ThresholdRule:
             step.learn(kept, placement)
         if self._recorder is not None:
             rows, wanted_by = group_rows(call, theta, value_rows, placement, self._recorder.popularity)
-            empty = empty_rows(call, theta, lse, kept, placement)
-            self._recorder.record(
-                call, kept.unsqueeze(-1), rows.unsqueeze(-1), empty.unsqueeze(-1),
-                None if wanted_by is None else wanted_by.unsqueeze(2), self._aims(call),
+            self._record(
+                self._recorder, call, kept.unsqueeze(-1), rows.unsqueeze(-1),
+                empty_rows(call, theta, lse, kept, placement).unsqueeze(-1),
+                None if wanted_by is None else wanted_by.unsqueeze(2),
             )  # fmt: skip
         return out
 
@@ -141,14 +141,29 @@ class ThresholdRule:
         if self._recorder is None:
             return prefill_attention(call.query, **arguments)
         out, stats = prefill_attention_with_stats(call.query, **arguments, popularity=self._recorder.popularity)
-        self._recorder.record(call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by, self._aims(call))
+        self._record(self._recorder, call, stats.kept, stats.group_rows, stats.empty, stats.wanted_by)
         return out
 
-    def _aims(self, call: AttentionCall) -> Tensor:
-        """Compute the elements that each row aims at, int64 [B, Q]. A dense row aims at all its keys."""
-        thresholds, counts = self._thresholds.on(call.query.device), call.rows.counts
-        sparse = counts > thresholds.dense_up_to[self._layer]
-        return torch.where(sparse, thresholds.aim_rows(self._layer, counts).long(), counts)
+    def _record(
+        self,
+        recorder: Recorder,
+        call: AttentionCall,
+        kept: Tensor,
+        value_rows: Tensor,
+        empty: Tensor,
+        wanted_by: Tensor | None,
+    ) -> None:
+        """Record rows with what they aim at. A dense row aims at all its keys, and so does one that aims at nothing.
+
+        That is a head that keeps its largest element alone. There nothing is meant to pass.
+        """
+        thresholds, keys = self._thresholds.on(call.query.device), call.rows.counts[:, None]
+        aims = thresholds.aim_rows(self._layer, call.rows.counts).long().transpose(1, 2)
+        sparse = (keys > thresholds.dense_up_to[self._layer]) & (aims > 0)
+        recorder.record(
+            call, kept, value_rows, empty & (aims > 0), wanted_by,
+            torch.where(sparse, torch.minimum(aims, keys), keys),
+        )  # fmt: skip
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
         """Look up thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
