@@ -16,7 +16,7 @@ from toptheta_npu.models import calibrate
 from toptheta_npu.models.calibration.error_curves import measure_error_curves
 from toptheta_npu.models.hook.attach import attached
 from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.thresholds.budget import head_k_of, levels_at
+from toptheta_npu.thresholds.budget import aims_of, levels_at
 from toptheta_npu.thresholds.curves import ErrorCurves
 
 KS = [4, 8, 16]
@@ -116,7 +116,7 @@ def test_errors_and_value_rows_are_those_of_the_oracle(placement: str, sdc: Any,
     model = model_of()
     table = table_for(model, placement=placement)
     curves = measure_error_curves(model, table, TEXTS, lengths=LENGTHS, sdc=sdc, vmc=vmc, row_fraction=1.0)
-    levels = torch.stack([levels_at(curves.error[..., -1], KS, [0, 0], float(price)) for price in curves.price])
+    levels = torch.stack([levels_at(curves.error[..., -1], aims_of(table), float(price)) for price in curves.price])
     heads, path, rows, count = _brute_force(model, table, levels, sdc, vmc)
     assert curves.counts[-1] == count
     torch.testing.assert_close(curves.error[..., -1].double(), heads, rtol=1e-4, atol=1e-9)
@@ -149,7 +149,7 @@ def test_layers_with_a_sliding_window_are_left_out() -> None:
     curves = measure_error_curves(model, table_for(model), TEXTS)
     assert curves.measured.tolist() == [True, False]
     assert not curves.error[:, 1].any()
-    assert head_k_of(levels_at(curves.error[..., -1], KS, [0, 0], 1e-6), KS, [0, 0])[1].tolist() == [1] * 4
+    assert not curves.path_value_rows[:, 1].any()
 
 
 def test_a_convolution_as_output_projection_is_read_the_right_way_round() -> None:

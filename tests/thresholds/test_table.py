@@ -659,17 +659,17 @@ NAN = grid(formula).index_fill(3, torch.tensor([2]), math.nan)
         (spoil("schema", 3), "expected schema version 4, got 3"),
         (
             spoil("checksum", None),
-            "expected the header fields alpha, calibrated_layer_k, checksum, discarded_statistic, estimator",
+            "expected the header fields alpha, calibrated_layer_k, checksum, curves, discarded_statistic, estimator",
         ),
         (spoil("discarded_statistic", 1), "header field discarded_statistic"),
         (spoil("lengths", torch.tensor([17, 40, 65, 129, 256, 2**31])), "lengths: expected numbers up to 16777216"),
         (
             spoil("alpha", None),
-            "expected the header fields alpha, calibrated_layer_k, checksum, discarded_statistic, estimator",
+            "expected the header fields alpha, calibrated_layer_k, checksum, curves, discarded_statistic, estimator",
         ),
         (
             spoil("more", 1),
-            "expected the header fields alpha, calibrated_layer_k, checksum, discarded_statistic, estimator",
+            "expected the header fields alpha, calibrated_layer_k, checksum, curves, discarded_statistic, estimator",
         ),
         (spoil("alpha", "0.1"), "header field alpha"),
         (spoil("layer_k", [0, 0]), "layer_k: expected 3 numbers"),

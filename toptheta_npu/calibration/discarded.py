@@ -7,6 +7,7 @@ than no compensation. The geometric mean is what a typical row discards.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -93,7 +94,7 @@ class DiscardedMass:
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Give all that was gathered, and the table: what a JSON object can hold, and the arrays by name."""
-        header, tensors = content_of(self.table)
+        header, tensors = content_of(dataclasses.replace(self.table, curves=None))
         arrays = {_TABLE + name: tensor.numpy() for name, tensor in tensors.items()}
         return header, {**arrays, **arrays_of(self._gathered())}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaValueError
-from ..thresholds.budget import levels_at, path_of_prices
+from ..thresholds.budget import aims_of, levels_at, path_of_prices
 from ..thresholds.curves import ErrorCurves
 from ..thresholds.grid import ThresholdGrid
 from ..thresholds.knots import Floats, Integers, bucket_of
@@ -50,10 +50,9 @@ class ErrorSums:
         self, table: ThresholdGrid, lengths: Sequence[int], dense_layers: Sequence[int], kv_heads: int
     ) -> None:
         self.lengths, self.dense_layers, self.num_heads = list(lengths), tuple(dense_layers), table.num_heads
-        self._k: list[int] = table.k.tolist()
-        self._least = list(table.layer_k)
+        self._aims = aims_of(table)
         layers, heads, count = table.num_layers, table.num_heads, len(self.lengths)
-        self._heads = FixedPointSums((1 + len(self._k), layers, heads, count))
+        self._heads = FixedPointSums((len(self._aims), layers, heads, count))
         self._path = FixedPointSums((PATH, layers, count))
         self._value_rows: Integers = np.zeros((PATH, layers, kv_heads, count), dtype=np.int64)
         self._counts: Integers = np.zeros((2, layers, count), dtype=np.int64)
@@ -76,8 +75,8 @@ class ErrorSums:
         """Choose the budgets of the second pass by what the first has found: levels, int64 [P, L, Hq]."""
         # rounded as the table holds it: a price lies where one head changes its mind
         error = _float32(self._mean_of_heads()[..., -1])
-        self._prices = path_of_prices(error, self._k, self._least, PATH)
-        return torch.stack([levels_at(error, self._k, self._least, price) for price in self._prices])
+        self._prices = path_of_prices(error, self._aims, PATH)
+        return torch.stack([levels_at(error, self._aims, price) for price in self._prices])
 
     def curves(self, sdc: str, vmc: bool) -> ErrorCurves:
         """Make the curves of both passes.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from .curves import ErrorCurves
 from .kinds import DISCARDED_STATISTICS, ESTIMATORS, MAX_LENGTH, UNITS
 from .knots import MAX_LENGTH_KNOTS
 
@@ -52,6 +53,7 @@ def check_fields(fields: Fields) -> None:
     _check_layer_k(fields)
     _check_values(fields)
     _check_cache_scales(fields)
+    _check_curves(fields)
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
@@ -194,6 +196,17 @@ def _check_cache_scales(fields: Fields) -> None:
     for name, scale in (("key_cache_scale", key), ("value_cache_scale", value)):
         if not bool(((scale > 0) & (scale < math.inf)).all()):
             raise TopThetaValueError(name, "finite numbers above 0", "others", "calibrate the scales again")
+
+
+def _check_curves(fields: Fields) -> None:
+    curves, theta = fields["curves"], fields["theta"]
+    if curves is None:
+        return
+    if not isinstance(curves, ErrorCurves):
+        raise TopThetaTypeError("curves", "ErrorCurves or None", shown(curves))
+    want = (1 + len(theta), *theta.shape[1:3], len(curves.lengths))
+    if curves.error.shape != want:
+        raise TopThetaValueError("curves.error", f"shape {want}", str(tuple(curves.error.shape)))
 
 
 def _check_values(fields: Fields) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from .._files import file_error, read_bytes, write_atomically
 from .._sealed import TABLE_KEY, Header, Kind, Tensors, checksum, seal, unseal
 from ..errors import shortened
+from . import curves
 from .checks import DTYPES, OPTIONAL
 from .grid import ThresholdGrid
 from .kinds import UNITS
@@ -32,7 +33,10 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "checksum": str,
     "quantile": (float, type(None)),
     "calibrated_layer_k": list,
+    "curves": (dict, type(None)),
 }
+#: What the names of the tensors of error curves begin with.
+_CURVES = "curves."
 _KIND = Kind("a threshold table", METADATA_KEY, {4: _FIELDS}, "calibrate the model again")
 
 __all__ = ["MAX_FILE_BYTES", "METADATA_KEY", "checksum", "content_of", "read_table", "save_table"]
@@ -45,7 +49,7 @@ def save_table(table: ThresholdGrid, path: str | Path) -> None:
 
 
 def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
-    """Take a table apart: ``ThresholdTable(**header, **tensors)`` is the same."""
+    """Take a table apart: ``ThresholdTable(**put_together(header, tensors))`` is the same."""
     header = {
         "placement": table.placement,
         "estimator": table.estimator,
@@ -57,7 +61,25 @@ def content_of(table: ThresholdGrid) -> tuple[Header, Tensors]:
         "discarded_statistic": table.discarded_statistic,
         "quantile": table.quantile and float(table.quantile),
     }
-    return header, {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
+    tensors = {name: getattr(table, name) for name in DTYPES if getattr(table, name) is not None}
+    if table.curves is None:
+        return {**header, "curves": None}, tensors
+    measured = {_CURVES + name: getattr(table.curves, name) for name in curves.DTYPES}
+    return {**header, "curves": {"sdc": table.curves.sdc, "vmc": table.curves.vmc}}, {**tensors, **measured}
+
+
+def put_together(header: Header, tensors: Tensors) -> dict[str, Any]:
+    """Make the fields of a table of what `content_of` gave.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: the error curves are none.
+    """
+    fields: dict[str, Any] = {**header, **tensors}
+    measured = {name.removeprefix(_CURVES): fields.pop(name) for name in tensors if name.startswith(_CURVES)}
+    if header["curves"] is not None:
+        about = header["curves"]
+        fields["curves"] = curves.ErrorCurves(**measured, sdc=about.get("sdc"), vmc=about.get("vmc"))
+    return fields
 
 
 def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -77,19 +99,22 @@ def read_table(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if header["unit"] != UNITS.get(header["placement"]):
         expected = f"one of the placements and units {UNITS}"
         raise file_error(path, expected, f"{header['placement']!r} in {header['unit']!r}", _KIND.again)
-    _check_tensors(path, tensors)
+    _check_tensors(path, tensors, header["curves"] is not None)
     del header["schema"], header["unit"]
     return header, tensors
 
 
-def _check_tensors(path: str | Path, tensors: Tensors) -> None:
-    missing = set(DTYPES) - OPTIONAL - set(tensors)
+def _check_tensors(path: str | Path, tensors: Tensors, has_curves: bool) -> None:
+    known = {**DTYPES, **{_CURVES + name: dtype for name, dtype in curves.DTYPES.items()}}
+    measured = {name for name in known if name.startswith(_CURVES)}
+    wanted = set(DTYPES) - OPTIONAL | (measured if has_curves else set())
+    missing = wanted - set(tensors)
     if missing:
         raise file_error(path, "every tensor of a table", f"no {', '.join(sorted(missing))}", _KIND.again)
-    extra = set(tensors) - set(DTYPES)
+    extra = set(tensors) - set(known) | (set() if has_curves else measured & set(tensors))
     if extra:
         got = shortened(f"also {', '.join(sorted(extra))}")
         raise file_error(path, f"no tensors but {', '.join(DTYPES)}", got, _KIND.again)
     for name, tensor in tensors.items():
-        if tensor.dtype != DTYPES[name]:
-            raise file_error(path, f"{name} as {DTYPES[name]}", str(tensor.dtype), _KIND.again)
+        if tensor.dtype != known[name]:
+            raise file_error(path, f"{name} as {known[name]}", str(tensor.dtype), _KIND.again)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import DTYPES, check_fields
+from .curves import ErrorCurves
 from .kinds import UNITS, DiscardedStatistic, Estimator, Placement
 
 
@@ -35,6 +36,7 @@ class ThresholdGrid:
     calibrated_layer_k: Sequence[int] = ()
     key_cache_scale: Tensor | None = None
     value_cache_scale: Tensor | None = None
+    curves: ErrorCurves | None = None
 
     def __post_init__(self) -> None:
         if self.calibrated_layer_k == ():

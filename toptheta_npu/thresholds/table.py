@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from .._files import file_error
 from ..errors import TopThetaError, TopThetaTypeError, TopThetaValueError
 from .at_k import ThresholdsAtK
-from .file import read_table, save_table
+from .budget import Budget, choose
+from .file import put_together, read_table, save_table
 from .fingerprint import differences
 from .fit import ThresholdFit, fit_table
 from .grid import ThresholdGrid
@@ -50,6 +50,7 @@ class ThresholdTable(ThresholdGrid):
         discarded_statistic: what "typical" is: ``"geometric_mean"``, or ``"mean"`` as in the paper; None: not known.
         bracket: float32 [2, K, L, Hq, R] or None: bounds of the mean number of elements that theta keeps
             on the calibration rows (pooled estimator).
+        curves: what the thresholds lose at every k, measured by ``calibrate_error_curves``; None: not measured.
         quantile: that share, above 0 and below 1 (quantile estimator), else None.
         key_cache_scale, value_cache_scale: float32 [L, Hkv, D], both or None: the step of symmetric 8-bit integers for
             every channel of a key and of a value.
@@ -142,6 +143,23 @@ class ThresholdTable(ThresholdGrid):
         prepared.warn_beyond(stacklevel=2)
         return found
 
+    def budget(self, *, target_error: float | None = None, target_value_rows: float | None = None) -> Budget:
+        """Choose k for every head, so that elements are kept where they save most error.
+
+        The target is that of rows of the longest length at which errors were measured. Shorter rows lose and read
+        less.
+
+        Args:
+            target_error: the root of the mean squared error over layers: that of what attention adds to the residual
+                stream, relative to the stream.
+            target_value_rows: in its place, the mean V rows of a step and KV head.
+
+        Raises:
+            TopThetaTypeError: a target is no number.
+            TopThetaValueError: the table has no error curves; not exactly one target is given; or it is out of reach.
+        """
+        return choose(self, target_error=target_error, target_value_rows=target_value_rows)
+
     def fit(self) -> ThresholdFit:
         """Fit theta as a function of the row length, by least squares weighted with the counts.
 
@@ -186,8 +204,7 @@ class ThresholdTable(ThresholdGrid):
         if fingerprint is not None:
             _check_model(path, fingerprint, header["fingerprint"])
         try:
-            fields: dict[str, Any] = {**tensors, **header}
-            return cls(**fields)
+            return cls(**put_together(header, tensors))
         except TopThetaError as error:
             raise file_error(path, "a valid threshold table", str(error), "calibrate again") from error
 

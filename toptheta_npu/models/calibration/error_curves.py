@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,6 +34,32 @@ from .texts import CalibrationTexts, Sequences
 ROW_FRACTION = 1 / 32
 
 
+def calibrate_error_curves(
+    model: PreTrainedModel, table: ThresholdTable, sequences: Sequences, **options: Any
+) -> ThresholdTable:
+    """Extend a copy of ``table`` by what its thresholds lose, so that `sparsify` can choose k for every head.
+
+    Args:
+        model, table, sequences, options: as in `measure_error_curves`.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `measure_error_curves`.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50,
+        ...     initializer_range=0.5)).eval()
+        >>> texts = torch.randint(50, (8, 40))
+        >>> table = models.calibrate(model, texts[:4], k=[4, 8, 16], layer_k=[0, 0], top_k_at_calibration=False)
+        >>> table = models.calibrate_error_curves(model, table, texts[4:], row_fraction=1.0)
+        >>> table.budget(target_value_rows=8).head_k.shape
+        torch.Size([2, 2])
+    """
+    return dataclasses.replace(table, curves=measure_error_curves(model, table, sequences, **options))
+
+
 def measure_error_curves(
     model: PreTrainedModel,
     table: ThresholdTable,
@@ -46,7 +73,7 @@ def measure_error_curves(
     longest: int | None = None,
     progress: Progress | None = None,
 ) -> ErrorCurves:
-    """Extend a copy of ``table`` by what its thresholds lose, so that `sparsify` can choose k for every head.
+    """Measure what the thresholds of ``table`` lose, on texts that did not make them.
 
     The model runs twice over sequences that made no thresholds, dense. The first time every head is looked at alone,
     at every k of the table. The second time a dozen budgets, chosen by that, are looked at with all heads of a layer
@@ -112,14 +139,14 @@ class _Watch:
     ) -> None:  # fmt: skip
         self.sums, self.compensated, self.norms, self.path = sums, compensated, norms, path
         self.placement: str = table.placement
-        self._lookup, self._k = Lookup(table), table.k.tolist()
+        self._lookup, self._knots = Lookup(table), len(table.k)
 
     def rule(self, layer: int, chosen: ChosenRows, threads: BlockThreads) -> _ErrorRule:
         return _ErrorRule(layer, chosen, threads, self)
 
     def thresholds(self, layer: int, lengths: Tensor) -> Tensor:
         """Look up the thresholds of all levels: float32 [1 + K, Hq, R]; +inf for the largest element only."""
-        found = [self._lookup.theta_rows(k, layer, lengths.cpu().numpy()) for k in self._k]
+        found = [self._lookup.calibrated_rows(knot, layer, lengths.cpu().numpy()) for knot in range(self._knots)]
         return torch.from_numpy(np.stack([np.full_like(found[0], np.inf), *found])).to(lengths.device)
 
 
