@@ -6,6 +6,7 @@ other (Lagrange multipliers). So one number, the price, stands for a budget of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,9 @@ from .checks import is_finite_number
 from .grid import ThresholdGrid
 from .kinds import LARGEST_ONLY
 from .knots import Floats
+
+#: No head keeps an element more than it must at this price.
+_HIGHEST = 1e10
 
 
 class Budget(NamedTuple):
@@ -41,13 +45,14 @@ def aims_of(table: ThresholdGrid) -> Tensor:
     return torch.cat([alone, table.calibrated_targets])
 
 
-def levels_at(error: Tensor, aims: Tensor, price: float) -> Tensor:
+def levels_at(error: Tensor, aims: Tensor, price: float, alone: bool = True) -> Tensor:
     """Choose which of the aims each head has at a price: index into the first dimension, int64 [L, Hq].
 
     Args:
         error: float [1 + K, L, Hq], squared errors; noise that lets them rise with k is taken out.
         aims: int64 [1 + K, L], of `aims_of`.
         price: squared error per element, at least 0.
+        alone: whether a head may keep its largest element only, for which only VMC makes up.
 
     Example:
         >>> error, aims = torch.tensor([[[0.9, 0.25]], [[0.1, 0.2]], [[0.0, 0.0]]]), torch.tensor([[1], [10], [100]])
@@ -55,20 +60,26 @@ def levels_at(error: Tensor, aims: Tensor, price: float) -> Tensor:
         (tensor([[0, 0]]), tensor([[1, 0]]), tensor([[2, 2]]))
     """
     falling = error.double().cummin(dim=0).values
+    if not alone:
+        falling[0] = torch.inf
     # of equal totals the cheapest
     return (falling + price * aims[..., None]).argmin(dim=0)
 
 
-def path_of_prices(error: Tensor, aims: Tensor, count: int) -> list[float]:
+def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) -> list[float]:
     """Choose ``count`` prices, descending, whose budgets keep from the fewest to the most elements in equal steps.
 
     Steps are equal in the logarithm of the elements that a head keeps on average.
     """
     measured = error.flatten(2).any(dim=0).any(dim=-1)
-    most = _mean_k(error, aims, 0.0, measured)
-    least = min(4.0, (LARGEST_ONLY + most) / 2)
-    steps = np.geomspace(least, most, count).tolist()
-    prices = {_price_for(error, aims, each, measured) for each in steps}
+
+    def mean_k(price: float) -> float:
+        chosen = aims[..., None].expand_as(error).gather(0, levels_at(error, aims, price, alone)[None])[0]
+        return float(chosen[measured].double().mean())
+
+    most, fewest = mean_k(0.0), mean_k(_HIGHEST)
+    steps = np.geomspace(max(fewest, min(4.0, (fewest + most) / 2)), most, count).tolist()
+    prices = {_price_for(each, mean_k) for each in steps}
     # heads that all change their mind at once leave a single one
     return sorted(prices if len(prices) > 1 else prices | {price / 10 for price in prices}, reverse=True)
 
@@ -95,7 +106,7 @@ def choose(
     prices = curves.price.log().numpy()
     price = _where(reached, target, prices)
     aims = aims_of(table)
-    levels = levels_at(curves.error[..., -1], aims, float(np.exp(price)))
+    levels = levels_at(curves.error[..., -1], aims, float(np.exp(price)), alone=curves.vmc)
     head_k = aims[..., None].expand(-1, -1, table.num_heads).gather(0, levels[None])[0]
     expected = (float(np.interp(-price, -prices, values)) for values in (error, rows))
     return Budget(head_k, float(np.exp(price)), *expected)
@@ -119,17 +130,12 @@ def _where(reached: Floats, target: float, prices: Floats) -> float:
     return float(np.interp(target, reached, prices))
 
 
-def _mean_k(error: Tensor, aims: Tensor, price: float, measured: Tensor) -> float:
-    chosen = aims[..., None].expand_as(error).gather(0, levels_at(error, aims, price)[None])[0]
-    return float(chosen[measured].double().mean())
-
-
-def _price_for(error: Tensor, aims: Tensor, wanted: float, measured: Tensor) -> float:
+def _price_for(wanted: float, mean_k: Callable[[float], float]) -> float:
     """Find the highest price at which heads keep ``wanted`` elements on average, or more."""
-    low, high = -40.0, 10.0  # exponents of 10
+    low, high = -40.0, np.log10(_HIGHEST)
     for _ in range(60):
         middle = (low + high) / 2
-        if _mean_k(error, aims, 10.0**middle, measured) >= wanted:
+        if mean_k(10.0**middle) >= wanted:
             low = middle
         else:
             high = middle

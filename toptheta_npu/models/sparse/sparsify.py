@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -22,12 +22,14 @@ from ...thresholds import (
     ThresholdsAtK,
     ThresholdTable,
 )
+from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, HeadK, Target, checked_head_k
 from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
+from .budgets import BudgetSource
 from .device_thresholds import DeviceThresholds
 from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .run import SparseRun
@@ -50,6 +52,8 @@ def sparsify(
     *,
     k: int | None = None,
     target_kept: float | None = None,
+    target_error: float | None = None,
+    target_value_rows: float | None = None,
     head_k: HeadK | None = None,
     dense_below: int = 0,
     sdc: Sdc = "exact",
@@ -76,6 +80,9 @@ def sparsify(
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
         k: elements to keep per row, within the calibrated range; None: 128, unless another target is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
+        target_error: in place of k, how much may be lost: ``ThresholdTable.budget`` chooses k for every head, by error
+            curves in the table that were measured with the same ``sdc`` and ``vmc``.
+        target_value_rows: likewise, how many V rows a step may read per KV head on average.
         head_k: in place of k, a budget: the elements to keep in every layer and head, [L, Hq], as in
             ``ThresholdTable.at``. 1, the largest alone, needs ``sdc="exact"`` and ``vmc=True``.
         dense_below: rows of fewer keys are dense.
@@ -130,7 +137,11 @@ def sparsify(
     kind = checked_statistics(statistics)
     check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
-    if k is None and target_kept is None and head_k is None:
+    budgets = BudgetSource(thresholds, sdc, vmc)
+    budget = _budget(budgets, target_error, target_value_rows, {"k": k, "target_kept": target_kept, "head_k": head_k})
+    if budget is not None:
+        head_k = budget.head_k
+    elif k is None and target_kept is None and head_k is None:
         k = DEFAULT_K
     target = Target(k, target_kept, dense_below, checked_head_k(head_k))
     prepared = Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
@@ -159,12 +170,25 @@ def sparsify(
 
     with attached(model, rule_of) as rows:
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
-        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check)
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, budgets, budget)
         try:
             yield run
         finally:
             run.end()
     _warn(run, rows, int(thresholds.lengths[-1]), max_length)
+
+
+def _budget(
+    budgets: BudgetSource, target_error: float | None, target_value_rows: float | None, others: Mapping[str, Any]
+) -> Budget | None:
+    """Choose the budget for a target, if one is given, and nothing else beside it."""
+    given = {"target_error": target_error, "target_value_rows": target_value_rows, **others}
+    named = [name for name, value in given.items() if value is not None]
+    if target_error is None and target_value_rows is None:
+        return None
+    if len(named) > 1:
+        raise TopThetaValueError(named[0], f"one of {', '.join(given)}", " and ".join(named), "pass one of them")
+    return budgets.choose(target_error=target_error, target_value_rows=target_value_rows)
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:
