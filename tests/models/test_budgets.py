@@ -109,7 +109,7 @@ def test_targets_change_between_two_steps() -> None:
 
 
 ERRORS = [
-    ({"target_error": 0.1, "k": 8}, TopThetaValueError, "expected one of target_error, target_value_rows, k, target_kept"),
+    ({"target_error": 0.1, "k": 8}, TopThetaValueError, "expected one of target_error, target_value_rows, k"),
     ({"target_error": 0.1, "target_value_rows": 8}, TopThetaValueError, "target_error and target_value_rows; pass one"),
     ({"target_error": "low"}, TopThetaTypeError, "target_error: expected a number, got 'low'"),
     ({"target_value_rows": 1e6}, TopThetaValueError, "which the measured budgets reach, got 1000000.0; the nearest is"),

@@ -132,7 +132,8 @@ def top_theta_with_budget(
         f"Top-θ {table.placement.split('_')[0]}{compensation.suffix(table.placement)}", None,
         lambda model: sparsify(
             model, table, target_error=targets.get("target_error"),
-            target_value_rows=targets.get("target_value_rows"), sdc=compensation.sdc, sdc_gamma=compensation.gamma, vmc=compensation.vmc,
+            target_value_rows=targets.get("target_value_rows"),
+            sdc=compensation.sdc, sdc_gamma=compensation.gamma, vmc=compensation.vmc,
             prefill="thresholded", statistics="summary",
         ),
     )  # fmt: skip
