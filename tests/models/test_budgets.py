@@ -126,9 +126,7 @@ def test_bad_targets_are_refused_before_anything_changes(arguments: Any, kind: t
 
 
 def test_a_table_without_curves_has_no_budgets() -> None:
-    with pytest.raises(
-        TopThetaValueError, match="a table with error curves for target_error, got one without"
-    ):
+    with pytest.raises(TopThetaValueError, match="a table with error curves for target_error, got one without"):
         replace(table(), curves=None).budget(target_error=0.1)
 
 
@@ -136,7 +134,7 @@ def test_without_vmc_no_head_keeps_its_largest_element_alone() -> None:
     plain = replace(table(), curves=None)
     curves = measure_error_curves(model(), plain, TEXTS, sdc="none", vmc=False, row_fraction=1.0)
     made = replace(plain, curves=curves)
-    fewest = made.budget(target_value_rows=float(curves.mean_value_rows()[0, -1]))
+    fewest = made.budget(target_value_rows=float(curves.mean_value_rows()[0, -1]), sdc="none", vmc=False)
     assert int(fewest.head_k.min()) == 4
     options = {"target_value_rows": fewest.value_rows + 1, "sdc": "none", "vmc": False}
     with sparsify(model(), made, **options, prefill="thresholded"), torch.no_grad():

@@ -85,7 +85,7 @@ def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) 
 
 
 def choose(
-    table: ThresholdGrid, *, target_error: float | None = None, target_value_rows: float | None = None
+    table: ThresholdGrid, target_error: float | None, target_value_rows: float | None, sdc: str, vmc: bool
 ) -> Budget:
     """Choose the budget that is expected to meet a target at the longest row length; see ``ThresholdTable.budget``."""
     name, target = _target(target_error, target_value_rows)
@@ -93,6 +93,10 @@ def choose(
     if curves is None:
         remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
         raise TopThetaValueError("thresholds", f"a table with error curves for {name}", "one without", remedy)
+    for option, wanted, measured in (("sdc", sdc, curves.sdc), ("vmc", vmc, curves.vmc)):
+        if wanted != measured:
+            expected = f"{measured!r}, with which the error curves of the table were measured"
+            raise TopThetaValueError(option, expected, repr(wanted), "use that, or measure them anew")
     error = np.minimum.accumulate(curves.mean_error()[:, -1].sqrt().numpy())
     rows = np.maximum.accumulate(curves.mean_value_rows()[:, -1].numpy())
     reached = error if name == "target_error" else rows
@@ -108,8 +112,8 @@ def choose(
     aims = aims_of(table)
     levels = levels_at(curves.error[..., -1], aims, float(np.exp(price)), alone=curves.vmc)
     head_k = aims[..., None].expand(-1, -1, table.num_heads).gather(0, levels[None])[0]
-    expected = (float(np.interp(-price, -prices, values)) for values in (error, rows))
-    return Budget(head_k, float(np.exp(price)), *expected)
+    forecast = (float(np.interp(-price, -prices, values)) for values in (error, rows))
+    return Budget(head_k, float(np.exp(price)), *forecast)
 
 
 def _target(target_error: object, target_value_rows: object) -> tuple[str, float]:

@@ -78,7 +78,8 @@ def select_top_k_of_heads(head_k: Sequence[int]) -> Selector:
 
 def top_k_with_budget(table: ThresholdTable, targets: Mapping[str, float], compensation: Compensation) -> Method:
     """Attend to as many of the largest of every row as each head has in the budget of a table: ranks, no thresholds."""
-    head_k = table.budget(**targets).head_k.tolist()
+    error, rows = targets.get("target_error"), targets.get("target_value_rows")
+    head_k = table.budget(target_error=error, target_value_rows=rows).head_k.tolist()
     return Method(
         f"Top-k{compensation.suffix(None)}", None,
         lambda model: selected(model, lambda layer: select_top_k_of_heads(head_k[layer]), compensation),

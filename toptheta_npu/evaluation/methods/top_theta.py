@@ -126,15 +126,16 @@ def top_theta_with_budget(
     Raises:
         TopThetaTypeError, TopThetaValueError: as ``ThresholdTable.budget``.
     """
-    table.budget(**targets)  # a target out of reach is to be known before anything runs
     compensation = _compensation_of(table, int(table.k[0]), compensated)
+    budget = table.budget(
+        target_error=targets.get("target_error"), target_value_rows=targets.get("target_value_rows"),
+        sdc=compensation.sdc, vmc=compensation.vmc,
+    )  # fmt: skip
     return Method(
         f"Top-θ {table.placement.split('_')[0]}{compensation.suffix(table.placement)}", None,
         lambda model: sparsify(
-            model, table, target_error=targets.get("target_error"),
-            target_value_rows=targets.get("target_value_rows"),
-            sdc=compensation.sdc, sdc_gamma=compensation.gamma, vmc=compensation.vmc,
-            prefill="thresholded", statistics="summary",
+            model, table, head_k=budget.head_k, sdc=compensation.sdc, sdc_gamma=compensation.gamma,
+            vmc=compensation.vmc, prefill="thresholded", statistics="summary",
         ),
     )  # fmt: skip
 

@@ -13,7 +13,6 @@ from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import HeadK, Target, checked_head_k
 from ..caches.rows import ForwardRows
-from .budgets import BudgetSource
 from .device_thresholds import DeviceThresholds
 from .statistics import Recorder, Recording
 
@@ -38,7 +37,7 @@ class SparseRun(Recording):
         layers: Sequence[int],
         rows: ForwardRows,
         check: Callable[[ThresholdsAtK], None],
-        budgets: BudgetSource,
+        choose_budget: Callable[..., Budget],
         budget: Budget | None,
     ) -> None:
         super().__init__(recorders)
@@ -48,7 +47,7 @@ class SparseRun(Recording):
         self._layers = layers
         self._rows = rows
         self._check_thresholds = check
-        self._budgets = budgets
+        self._choose_budget = choose_budget
         self._budget = budget
         self._sparsified = False
         self._ended = False
@@ -151,7 +150,7 @@ class SparseRun(Recording):
             TopThetaTypeError, TopThetaValueError: as ``ThresholdTable.budget``; or the error curves were measured with
                 other compensations, or the context has ended; nothing changes.
         """
-        self._change_budget(self._budgets.choose(target_error=target_error))
+        self._change_budget(self._choose_budget(target_error=target_error))
 
     def set_target_value_rows(self, target_value_rows: float) -> None:
         """Run the following steps with the budget that is expected to read this many V rows a step and KV head.
@@ -159,7 +158,7 @@ class SparseRun(Recording):
         Raises:
             TopThetaTypeError, TopThetaValueError: as :meth:`set_target_error`.
         """
-        self._change_budget(self._budgets.choose(target_value_rows=target_value_rows))
+        self._change_budget(self._choose_budget(target_value_rows=target_value_rows))
 
     def dense_up_to(self) -> int:
         """Compute the length of the longest row that is dense in all layers now."""

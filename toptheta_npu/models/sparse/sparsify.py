@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, get_args
+from functools import partial
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -29,7 +30,6 @@ from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
-from .budgets import BudgetSource
 from .device_thresholds import DeviceThresholds
 from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .run import SparseRun
@@ -137,11 +137,12 @@ def sparsify(
     kind = checked_statistics(statistics)
     check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
-    budgets = BudgetSource(thresholds, sdc, vmc)
-    budget = _budget(budgets, target_error, target_value_rows, {"k": k, "target_kept": target_kept, "head_k": head_k})
+    choose_budget = partial(thresholds.budget, sdc=sdc, vmc=vmc)
+    aims = {"k": k, "target_kept": target_kept, "head_k": head_k}
+    budget = _budget(choose_budget, aims, target_error=target_error, target_value_rows=target_value_rows)
     if budget is not None:
         head_k = budget.head_k
-    elif k is None and target_kept is None and head_k is None:
+    elif all(aim is None for aim in aims.values()):
         k = DEFAULT_K
     target = Target(k, target_kept, dense_below, checked_head_k(head_k))
     prepared = Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
@@ -170,7 +171,7 @@ def sparsify(
 
     with attached(model, rule_of) as rows:
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
-        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, budgets, budget)
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget)
         try:
             yield run
         finally:
@@ -178,17 +179,14 @@ def sparsify(
     _warn(run, rows, int(thresholds.lengths[-1]), max_length)
 
 
-def _budget(
-    budgets: BudgetSource, target_error: float | None, target_value_rows: float | None, others: Mapping[str, Any]
-) -> Budget | None:
+def _budget(choose: Callable[..., Budget], aims: Mapping[str, object], **targets: float | None) -> Budget | None:
     """Choose the budget for a target, if one is given, and nothing else beside it."""
-    given = {"target_error": target_error, "target_value_rows": target_value_rows, **others}
-    named = [name for name, value in given.items() if value is not None]
-    if target_error is None and target_value_rows is None:
+    given = [name for name, value in {**targets, **aims}.items() if value is not None]
+    if not any(name in targets for name in given):
         return None
-    if len(named) > 1:
-        raise TopThetaValueError(named[0], f"one of {', '.join(given)}", " and ".join(named), "pass one of them")
-    return budgets.choose(target_error=target_error, target_value_rows=target_value_rows)
+    if len(given) > 1:
+        raise TopThetaValueError(given[0], f"one of {', '.join([*targets, *aims])}", " and ".join(given), "pass one")
+    return choose(**targets)
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:
