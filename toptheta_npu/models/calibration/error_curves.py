@@ -23,7 +23,7 @@ from ..fingerprint.model import check_table
 from ..hook.architecture import num_key_value_heads, sliding_layers
 from ..hook.attach import check_model
 from ..hook.attention import AttentionCall
-from ..hook.residual import ResidualNorms, output_projection, residual_norms
+from ..hook.residual import ResidualStream, output_projection, residual_stream
 from .error_rows import Compensated, ErrorRows
 from .job import Progress, check_options
 from .observe import ChosenRows, naming_layer, run_texts
@@ -113,9 +113,9 @@ def measure_error_curves(
         chosen = rows_of_sequence(rows, row_fraction, seed, index)
         return chosen[2 * (chosen + 1) ** 2 >= measured[0] ** 2]
 
-    with residual_norms(model) as norms:
+    with residual_stream(model) as stream:
         for path in (False, True):
-            watch = _Watch(table, sums, compensated, norms, sums.path(vmc) if path else None)
+            watch = _Watch(table, sums, compensated, stream, sums.path(vmc) if path else None)
             run_texts(model, texts, rows_of, watch.rule, done)
     return sums.curves(sdc, vmc)
 
@@ -134,10 +134,10 @@ class _Watch:
     """One of the two passes: of single heads, or of budgets where ``path`` [P, L, Hq] holds their levels."""
 
     def __init__(
-        self, table: ThresholdTable, sums: ErrorSums, compensated: Compensated, norms: ResidualNorms,
+        self, table: ThresholdTable, sums: ErrorSums, compensated: Compensated, stream: ResidualStream,
         path: Tensor | None,
     ) -> None:  # fmt: skip
-        self.sums, self.compensated, self.norms, self.path = sums, compensated, norms, path
+        self.sums, self.compensated, self.stream, self.path = sums, compensated, stream, path
         self.placement: str = table.placement
         self._lookup, self._knots = Lookup(table), len(table.k)
 
@@ -161,14 +161,15 @@ class _ErrorRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         sequence = SequenceRows(call, self.watch.compensated.vmc)
-        norms = self.watch.norms.of(self.layer)[0]
+        before = self.watch.stream.before(self.layer)[0]
         projection = output_projection(call.module)
         look = self._heads(projection) if self.watch.path is None else self._budgets(projection)
 
         def work(rows: Tensor) -> HeadErrors | PathErrors:
             errors = ErrorRows(sequence, rows, self.watch.compensated, self.watch.placement)
             theta = self.watch.thresholds(self.layer, errors.lengths)
-            return look(errors, theta, norms[rows])
+            after = before[rows].float() + errors.dense.transpose(0, 1).flatten(1) @ projection.T
+            return look(errors, theta, after.square().sum(-1))
 
         with naming_layer(self.layer):
             for seen in self.threads.map(work, sequence.blocks(self.chosen.within(sequence)), call.query.device):
