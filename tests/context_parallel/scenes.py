@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.cases import INF, Case
-from tests.helpers import Inputs, in_layout, make_inputs, page
+from tests.helpers import Inputs, in_layout, make_inputs, page, whole_row_tensors
 from toptheta_npu.context_parallel import Sharding
 
 #: Where the ranks' runs of keys end, as shares of the cache; "interleaved" ones go round in so many keys per block.
@@ -83,7 +83,8 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
     column = torch.arange(len(mine))
     valid = ((column >= first[:, None]) & (column < last[:, None]))[:, None, :, None]
     key, value = (cache.masked_fill(~valid, torch.nan) for cache in (key, value))
-    taken = ("query", "threshold", "input_layout", "placement", "sdc", "discarded_mass", "learnable_sink", *_HEADS)
+    of_rows = set(whole_row_tensors(inputs)) - {"value_mean"}  # that one is of all ranks
+    taken = ("query", "threshold", "input_layout", "placement", "sdc", *of_rows, *_HEADS)
     arguments = {name: inputs.arguments[name] for name in taken if name in inputs.arguments}
     if case.paged:
         generator = torch.Generator().manual_seed(rank)
