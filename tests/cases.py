@@ -79,6 +79,10 @@ NEUTRAL: dict[str, Callable[[Case], Tensor]] = {
     "learnable_sink": lambda case: torch.full((case.heads,), -torch.inf),
 }
 _POST = {"placement": "post_softmax"}
+#: Options of a case for what only the whole row can know, so that the merge of its parts adds it.
+MERGED: tuple[dict[str, Any], ...] = (
+    {"sink": True, "vmc": True}, {"sink": True, "sdc": "none"}, {"sink": True, **_POST, "dtype": "float16"},
+)  # fmt: skip
 _H = "float16"
 _B = "bfloat16"
 

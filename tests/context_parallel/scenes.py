@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.cases import INF, Case
+from tests.cases import INF, MERGED, Case
 from tests.helpers import Inputs, in_layout, make_inputs, page, whole_row_tensors
 from toptheta_npu.context_parallel import Sharding
 
@@ -57,8 +57,8 @@ def _scenes() -> dict[str, Scene]:
             {"lengths": (40, 90), "starts": (60, 5), **post},
             {"lengths": (128,), "lengths_as": "none", "vmc": True}, {"theta": "nothing"}, {"theta": "inf", "vmc": True},
             {"theta": "dense"}, {"theta": "quantile", "shared_theta": True, "lengths": (90, 90)}, {"lengths": (0, 0)},
-            {"sink": True, "vmc": True}, {"sink": True, "sdc": "none"}, {"sink": True, **post, "dtype": "float16"},
-            {**paged, "vmc": True}, {**paged, **post}, {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
+            *MERGED, {**paged, "vmc": True}, {**paged, **post},
+            {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
         )
         for spread in ("uneven", 16)
     ]  # fmt: skip
