@@ -90,8 +90,20 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         [sys.executable, "-m", "toptheta_npu", "calibrate", *arguments], capture_output=True, text=True, cwd=folder,
         env=environment,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    progress = re.compile(r"calibrating: \d+ of \d+ windows|checking on held-out text: \d+ of \d+ passes")
+    assert [line for line in done.stderr.splitlines() if not progress.fullmatch(line)] == []
     return folder, done.stdout
+
+
+def test_into_a_file_it_says_a_line_for_every_window(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(str(model), "--text", "book.txt", *QUICK, "-o", "table.theta") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("calibrating: ")]
+    count = len(lines)
+    assert count > 1
+    assert lines == [f"calibrating: {window} of {count} windows" for window in range(1, count + 1)]
 
 
 def test_the_embedded_model_needs_no_arguments_and_keeps_about_k(embedded: tuple[Path, str]) -> None:

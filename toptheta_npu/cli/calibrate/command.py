@@ -57,7 +57,7 @@ def calibrate(options: asked.Options) -> None:
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
-        progress = bars.add("calibrating", own_windows(len(material.calibration), part, ranks))
+        progress = bars.add("calibrating", own_windows(len(material.calibration), part, ranks), "windows")
         arguments["progress"] = resuming(options.restart, own, console, progress)
         if part is not None:
             run_shard(network, part, options, arguments)

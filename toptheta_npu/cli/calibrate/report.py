@@ -82,7 +82,7 @@ def report(
     # every k takes a pass of its own
     windows = material.held_out[: MOST_JUDGED // min(2, len(table.k))]
     with Bars(True) as bars:
-        progress = bars.add("checking on held-out text", len(windows) * len(table.k))
+        progress = bars.add("checking on held-out text", len(windows) * len(table.k), "passes")
         kept = judge(network, table, windows, progress)
     show(console, table, kept, len(windows), len(material.held_out))
     for warning in warnings_of(kept, options.estimator):
