@@ -28,6 +28,7 @@ from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
+from ..hook.default_cache import growing_by_default
 from .device_thresholds import DeviceThresholds
 from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .run import SparseRun
@@ -148,7 +149,7 @@ def sparsify(
             drift = LayerDrift(drift_control, layer, slopes)
         return ThresholdRule(layer, on_device, options, recorder, drift)
 
-    with attached(model, rule_of) as rows:
+    with attached(model, rule_of) as rows, growing_by_default(model):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
         run = SparseRun(recorders, on_device, prepared, target, layers, rows)
         try:
