@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from tests.models.tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
+from tests.models.tiny import (
+    CACHES,
+    KINDS,
+    K,
+    left_padded,
+    model_of,
+    new_cache,
+    new_model,
+    oracle_attention,
+    table_of,
+    tokens,
+)
 from toptheta_npu import SdcWithoutVmcWarning, use_backend
 from toptheta_npu.models import (
     DenseDraftsWarning,
@@ -240,7 +251,7 @@ def test_static_cache_gives_the_logits_of_a_growing_cache(prefill):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefill", ["dense", "thresholded"])
-@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
 def test_rows_of_a_left_padded_batch_equal_single_runs(kind, prefill, cache):
     model, table = model_of(kind), table_of(kind)
     prompts = [tokens(1, length, seed=length) for length in (20, 9, 14)]
@@ -265,10 +276,10 @@ def test_right_padded_scoring_equals_single_runs():
     torch.testing.assert_close(together[1:, :18], alone, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_a_prompt_in_chunks_equals_the_whole_prompt(static):
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_prompt_in_chunks_equals_the_whole_prompt(kind):
     model, table, ids = model_of(), table_of(), tokens(2, 37, seed=11)
-    cache = StaticCache(config=model.config, max_cache_len=64) if static else DynamicCache()
+    cache = new_cache(kind)
     with sparsify(model, table, k=K, prefill="thresholded"):
         whole = model(ids).logits
         parts = [model(part, past_key_values=cache).logits for part in ids.split([15, 1, 9, 12], dim=1)]
@@ -296,11 +307,12 @@ def test_a_left_padded_prompt_in_chunks_equals_the_whole_prompt():
     torch.testing.assert_close(torch.cat(parts, dim=1)[valid], whole[valid], atol=1e-4, rtol=1e-4)
 
 
-def test_a_cropped_cache_goes_on_as_if_the_rest_had_never_been():
+@pytest.mark.parametrize("kind", ["dynamic", "growing"])
+def test_a_cropped_cache_goes_on_as_if_the_rest_had_never_been(kind):
     model, table, ids = model_of(), table_of(), tokens(1, 40, seed=14)
     with sparsify(model, table, k=K):
         expected = step_logits(model, ids, 20)[:, 11:]
-        cache = DynamicCache()
+        cache = new_cache(kind)
         step_logits(model, torch.cat([ids[:, :30], tokens(1, 6, seed=15)], dim=1), 20, cache=cache)
         cache.crop(-6)
         found = [model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 40)]
