@@ -24,7 +24,7 @@ class ThresholdsAtK:
     """Thresholds of one target on one device, a row per length.
 
     A decode step is one indexing operation without host synchronisation: ``theta[layer][n]`` with n an
-    int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first.
+    int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first, and heeds a ``dense_below`` beyond N.
 
     Attributes:
         k: elements to keep per row; None with ``target_kept``.
@@ -33,10 +33,12 @@ class ThresholdsAtK:
         longest: N, the last length with a row of its own.
         layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
         dense_up_to: the length of the longest dense row of every layer: its effective k, or ``dense_below`` less one.
-        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N, row N
+            alone is that of the longer rows which are not dense.
         discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
             None if the table has none.
         aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.
+        dense_below: rows of fewer keys are dense.
     """
 
     k: int | None
@@ -48,9 +50,12 @@ class ThresholdsAtK:
     theta: tuple[Tensor, ...]
     discarded_mass: tuple[Tensor, ...] | None
     aims: tuple[Tensor, ...]
+    dense_below: int = 0
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up the thresholds of rows of any length; those above N use row N. Works under torch.compile.
+        """Look up the thresholds of rows of any length; those above N use row N if they are not dense.
+
+        Works under torch.compile.
 
         Args:
             layer: index of the layer.
@@ -64,6 +69,11 @@ class ThresholdsAtK:
             TopThetaValueError: there is no such layer.
         """
         return self._rows(self.theta, layer, lengths)
+
+    def row(self, layer: int, length: int) -> Tensor:
+        """Look up the thresholds of one length that the host knows, as :meth:`rows` does: a view, float32 [Hq]."""
+        place = 0 if length < self.dense_below else min(length, self.longest)
+        return self.theta[layer][place]
 
     def discarded_mass_rows(self, layer: int, lengths: Tensor) -> Tensor:
         """Look up the offline estimate of the discarded mass, as :meth:`rows` does the thresholds.
@@ -89,4 +99,7 @@ class ThresholdsAtK:
             raise TopThetaTypeError("lengths", "an int32 or int64 tensor", shown(lengths))
         if lengths.dtype not in (torch.int32, torch.int64):
             raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
-        return source[layer][lengths.to(torch.int64).clamp(0, self.longest)]
+        places = lengths.to(torch.int64).clamp(0, self.longest)
+        if self.dense_below > self.longest:
+            places = torch.where(lengths < self.dense_below, 0, places)
+        return source[layer][places]

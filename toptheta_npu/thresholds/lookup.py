@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import get_args
 
@@ -59,9 +60,11 @@ class Lookup:
         dense_up_to, theta, mass, aims = [], [], [], []
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
-            rows = Rows(self._source, target, np.arange(self.longest + 1))
+            # the last row stands for all that are longer, of which some are not dense
+            within = dataclasses.replace(target, dense_below=min(target.dense_below, self.longest))
+            rows = Rows(self._source, within, np.arange(self.longest + 1))
             for layer, layer_k in enumerate(table.layer_k):
-                dense_up_to.append(int(np.flatnonzero(rows.aims(layer_k).dense)[-1]))
+                dense_up_to.append(max(int(np.flatnonzero(rows.aims(layer_k).dense)[-1]), target.dense_below - 1))
                 aims.append(torch.from_numpy(rows.aims(layer_k).aims.astype(np.int32)).to(destination))
                 theta_rows = rows.theta(layer)
                 theta.append(theta_rows.to(destination))
@@ -70,7 +73,7 @@ class Lookup:
                     mass.append(mass_rows.to(destination))
         return ThresholdsAtK(
             target.k, None if target.target_kept is None else float(target.target_kept), table.placement, self.longest,
-            targets, tuple(dense_up_to), tuple(theta), tuple(mass) or None, tuple(aims),
+            targets, tuple(dense_up_to), tuple(theta), tuple(mass) or None, tuple(aims), target.dense_below,
         )  # fmt: skip
 
     def theta_rows(self, k: int, layer: int, lengths: Integers) -> NDArray[np.float32]:

@@ -24,7 +24,7 @@ class Target:
         k: elements to keep, whatever the length; None with ``target_kept``.
         target_kept: elements to keep as a share of the row's keys, rounded to the nearest number (half to even),
             and at least the smallest calibrated k; None with ``k``.
-        dense_below: rows of fewer keys are dense.
+        dense_below: rows of fewer keys are dense, also beyond the longest row with a threshold of its own.
     """
 
     k: int | None = None
@@ -44,11 +44,6 @@ class Target:
             raise TopThetaTypeError("dense_below", "an int", shown(self.dense_below))
         if not 0 <= self.dense_below <= MAX_LENGTH:
             raise TopThetaValueError("dense_below", f"0 to {MAX_LENGTH}", shown(self.dense_below))
-        if self.dense_below > longest:
-            raise TopThetaValueError(
-                "dense_below", f"at most {longest}, the longest row with a threshold of its own",
-                str(self.dense_below), f"pass max_length={self.dense_below} or more",
-            )  # fmt: skip
 
     def _check_share(self, table: ThresholdGrid, longest: int) -> None:
         share = self.target_kept

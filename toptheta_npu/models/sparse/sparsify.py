@@ -76,7 +76,8 @@ def sparsify(
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
         k: elements to keep per row, within the calibrated range; None: 128, unless ``target_kept`` is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
-        dense_below: rows of fewer keys are dense.
+        dense_below: rows of fewer keys are dense. A decode step in which all rows are runs PyTorch's attention, which
+            is quicker there: `break_even_length` says how long rows have to be.
         sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
             table with ``discarded_mass``. Only "exact" with a post-softmax table.
         sdc_gamma: factor of "exp_threshold".
