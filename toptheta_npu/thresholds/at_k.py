@@ -33,8 +33,8 @@ class ThresholdsAtK:
         longest: N, the last length with a row of its own.
         layer_targets: the effective k of every layer; with ``target_kept`` that of its shortest rows.
         dense_up_to: the length of the longest dense row of every layer: its effective k, or ``dense_below`` less one.
-        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N, row N
-            alone is that of the longer rows which are not dense.
+        theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``. With a ``dense_below`` beyond N, row
+            N alone is that of the longer rows which are not dense.
         discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is -inf;
             None if the table has none.
         aims: per layer int32 [N+1], the elements that a row aims at unless it is dense.

@@ -44,15 +44,15 @@ class GrowingCache(DynamicCache):
         self._replace_layers()
 
     @classmethod
-    def in_place_of(cls, cache: DynamicCache) -> GrowingCache:
-        """Make one with the layers of ``cache``, which is empty."""
+    def from_dynamic(cls, cache: DynamicCache) -> GrowingCache:
+        """Make one with the tokens and the layers of ``cache``, which must not be used any more."""
         made = cls()
         made.layers, made.layer_class_to_replicate = cache.layers, cache.layer_class_to_replicate
         made._replace_layers()
         return made
 
     def _replace_layers(self) -> None:
-        self.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in self.layers]
+        self.layers = [_growing(layer) if type(layer) is DynamicLayer else layer for layer in self.layers]
         if self.layer_class_to_replicate is DynamicLayer:
             self.layer_class_to_replicate = GrowingLayer
 
@@ -147,6 +147,12 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._buffers = chosen[0], chosen[1]
         self.keys, self.values = (buffer.narrow(2, 0, rows) for buffer in self._buffers)
         return True
+
+
+def _growing(layer: DynamicLayer) -> GrowingLayer:
+    made = GrowingLayer()
+    made.__dict__.update(layer.__dict__)
+    return made
 
 
 def _is_recorded(*states: Tensor) -> bool:

@@ -36,7 +36,7 @@ def _with_growing_cache(original: type[PreTrainedModel]) -> Any:
             result = super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
             made = model_kwargs.get(_CACHE)
             if not chosen and type(made) is DynamicCache:
-                model_kwargs[_CACHE] = GrowingCache.in_place_of(made)
+                model_kwargs[_CACHE] = GrowingCache.from_dynamic(made)
             return result
 
     return disguised(Growing, original)
