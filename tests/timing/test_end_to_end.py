@@ -24,14 +24,6 @@ from toptheta_npu.timing import end_to_end
 from toptheta_npu.timing.clocks import Timing
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Time that passes in attention alone: a tick for a dense layer and half of one for a layer of ours."""
-    made = SimpleNamespace(now=0.0, caches=[])
-    monkeypatch.setattr(end_to_end, "time", SimpleNamespace(perf_counter=lambda: made.now))
-    return made
-
-
 def spend(clock: SimpleNamespace, target: Any, name: str, ticks: float, monkeypatch: pytest.MonkeyPatch) -> None:
     original = getattr(target, name)
 
@@ -47,13 +39,15 @@ def prompt(model: Any, batch: int = 1) -> torch.Tensor:
     return torch.randint(model.config.vocab_size, (batch, 100), generator=made)
 
 
-def test_a_step_takes_what_its_attention_takes(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, _ = load_tiny_llama()
+def test_a_step_takes_what_its_attention_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes in attention alone: a tick for a dense layer, and half of one for a layer of ours."""
+    (model, _), clock = load_tiny_llama(), SimpleNamespace(now=0.0)
     spend(clock, torch.nn.functional, "scaled_dot_product_attention", 1.0, monkeypatch)
     spend(clock, threshold_rule, "incremental_attention", 0.5, monkeypatch)
     rates = end_to_end.compare(
-        model, load_tiny_llama_thresholds("post_softmax"), [32, 64], prompt(model, 2), new_tokens=4, rounds=3
-    )
+        model, load_tiny_llama_thresholds("post_softmax"), [32, 64], prompt(model, 2), new_tokens=4, rounds=3,
+        clock=lambda: clock.now,
+    )  # fmt: skip
     layers = model.config.num_hidden_layers
     found = {rate.name: tuple(rate.seconds) for rate in rates}
     whole, half = (float(layers),) * 3, (layers / 2,) * 3

@@ -22,6 +22,7 @@ from .clocks import Timing, summarise
 if TYPE_CHECKING:
     from ..thresholds import ThresholdTable
 
+Clock = Callable[[], float]
 DENSE, GROWING, INFINITE = "dense", "dense, GrowingCache", "θ=-inf"
 
 
@@ -47,7 +48,7 @@ class Variant:
 
 def compare(
     model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
-    console: Console | None = None,
+    clock: Clock | None = None, console: Console | None = None,
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
 
@@ -62,6 +63,7 @@ def compare(
         ks: the k to decode with.
         tokens: int64 [B, n], the prompt, on the model's device.
         new_tokens: tokens that each variant generates in a round.
+        clock: tells seconds; None: ``time.perf_counter``.
 
     Raises:
         TopThetaValueError: ``new_tokens``, ``rounds`` or the prompt are too few.
@@ -80,15 +82,16 @@ def compare(
     for name, value, least in (("new_tokens", new_tokens, 2), ("rounds", rounds, 1), ("tokens", tokens.shape[1], 2)):
         if value < least:
             raise TopThetaValueError(name, f"a number from {least}", str(value))
+    clock = clock or time.perf_counter
     chosen = variants(model, thresholds, ks)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
-        prompt = _prompt_cache(model, tokens)
+        prompt = prompt_cache(model, tokens)
         for variant in chosen.values():  # warms up, and refuses what cannot be before anything is measured
-            step_seconds(model, tokens, prompt, variant, 2)
+            step_seconds(model, tokens, prompt, variant, 2, clock)
         for number in track(range(rounds), "Generating", console=console, transient=True, disable=console is None):
             for name in list(chosen)[:: 1 if number % 2 == 0 else -1]:
-                seconds[name] += step_seconds(model, tokens, prompt, chosen[name], new_tokens)
+                seconds[name] += step_seconds(model, tokens, prompt, chosen[name], new_tokens, clock)
     return [Rate(name, summarise(values)) for name, values in seconds.items()]
 
 
@@ -111,7 +114,7 @@ def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], 
     return lambda: sparsify(model, thresholds, k=k)
 
 
-def _prompt_cache(model: Any, tokens: Tensor) -> Any:
+def prompt_cache(model: Any, tokens: Tensor) -> Any:
     """Run the prompt but for its last token."""
     from transformers import DynamicCache
 
@@ -120,7 +123,9 @@ def _prompt_cache(model: Any, tokens: Tensor) -> Any:
     return cache
 
 
-def step_seconds(model: Any, tokens: Tensor, prompt: Any, variant: Variant, count: int) -> list[float]:
+def step_seconds(
+    model: Any, tokens: Tensor, prompt: Any, variant: Variant, count: int, clock: Clock = time.perf_counter
+) -> list[float]:
     """Generate after a prompt whose cache holds all but its last token. Measure from each new token to the next."""
     from ..models import GrowingCache
 
@@ -131,7 +136,7 @@ def step_seconds(model: Any, tokens: Tensor, prompt: Any, variant: Variant, coun
 
     def tick(_: Tensor, scores: Tensor) -> Tensor:
         scores[0, 0].item()  # a device has finished when its result is there
-        ticks.append(time.perf_counter())
+        ticks.append(clock())
         return scores
 
     with variant.context():

@@ -201,9 +201,12 @@ def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | 
         )
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
+        rule, remedy = f"rows of up to {dense} keys are dense", "lower k"
+        if 0 < dense < run.dense_below:
+            rule, remedy = f"rows of fewer than dense_below={run.dense_below} keys are dense", "lower dense_below"
         warnings.warn(
-            f"no row was sparsified: {seen}, and rows of up to {dense} keys are dense. Feed longer "
-            "sequences or lower k; prefill='thresholded' covers prompts, scoring and assisted decoding",
+            f"no row was sparsified: {seen}, and {rule}. Feed longer "
+            f"sequences or {remedy}; prefill='thresholded' covers prompts, scoring and assisted decoding",
             NothingSparsifiedWarning,
             stacklevel=4,
         )
