@@ -21,7 +21,7 @@ import torch
 import typer
 from rich.console import Console
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from benchmarks.tables import Table, renew, rounded
 from toptheta_npu.errors import TopThetaValueError
@@ -53,10 +53,16 @@ def prompts_of(tokenizer: Any, texts: Sequence[Path], length: int) -> Tensor:
     return torch.stack(rows)
 
 
-def measure(model: Any, table: ThresholdTable, tokens: Tensor, **options: Any) -> dict[str, Any]:
-    """Time the steps after these prompts, and count the bytes that a step has to read."""
-    share = value_row_share(model, table, tokens)
-    rates = end_to_end.compare(model, table, [K], tokens, **options)
+def measure(model: Any, table: ThresholdTable, tokens: Tensor, prompt: DynamicCache, **options: Any) -> dict[str, Any]:
+    """Time the steps after these prompts, and count the bytes that a step has to read.
+
+    Args:
+        prompt: the cache of prompts that begin with these, but for the last token.
+        options: of `end_to_end.compare`.
+    """
+    prompt = beginning(prompt, tokens.shape[1] - 1)
+    share = value_row_share(model, table, tokens, prompt)
+    rates = end_to_end.compare(model, table, [K], tokens, prompt=prompt, **options)
     batch, keys = tokens.shape
     config = model.config
     row_bytes = config.head_dim * config.num_key_value_heads * config.num_hidden_layers * model.dtype.itemsize
@@ -68,7 +74,15 @@ def measure(model: Any, table: ThresholdTable, tokens: Tensor, **options: Any) -
     }  # fmt: skip
 
 
-def value_row_share(model: Any, table: ThresholdTable, tokens: Tensor) -> float:
+def beginning(prompt: DynamicCache, keys: int) -> DynamicCache:
+    """Copy the first tokens of a cache."""
+    made = DynamicCache()
+    for number, layer in enumerate(prompt.layers):
+        made.update(layer.keys[:, :, :keys], layer.values[:, :, :keys], number)
+    return made
+
+
+def value_row_share(model: Any, table: ThresholdTable, tokens: Tensor, prompt: DynamicCache) -> float:
     """Count the V rows that the decode steps after these prompts need, as a share of all."""
     runs: list[SparseRun] = []
 
@@ -79,7 +93,6 @@ def value_row_share(model: Any, table: ThresholdTable, tokens: Tensor) -> float:
             yield
 
     with torch.inference_mode():
-        prompt = end_to_end.prompt_cache(model, tokens)
         end_to_end.step_seconds(model, tokens, prompt, Variant(counting, growing=True), _COUNTED_TOKENS)
     layers = runs[0].statistics()
     needed = sum(int(layer.value_rows.sum()) for layer in layers)
@@ -127,9 +140,11 @@ def main(
     for dtype in DTYPES:
         network = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
         for batch in [batch for batch in BATCHES if batch <= len(ids)]:
+            prompt = end_to_end.prompt_cache(network, ids[:batch])
             for length in lengths:
-                tokens, options = ids[:batch, :length], {"rounds": rounds, "new_tokens": new_tokens, "clock": clock}
-                figures["results"].append(rounded(measure(network, thresholds, tokens, **options)))
+                options = {"rounds": rounds, "new_tokens": new_tokens, "clock": clock}
+                result = measure(network, thresholds, ids[:batch, :length], prompt, **options)
+                figures["results"].append(rounded(result))
                 console.print(*_row(figures["results"][-1]))
                 if write:
                     keep(figures)

@@ -20,6 +20,8 @@ from ..errors import TopThetaValueError
 from .clocks import Timing, summarise
 
 if TYPE_CHECKING:
+    from transformers import DynamicCache
+
     from ..thresholds import ThresholdTable
 
 Clock = Callable[[], float]
@@ -48,7 +50,7 @@ class Variant:
 
 def compare(
     model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
-    clock: Clock | None = None, console: Console | None = None,
+    clock: Clock | None = None, prompt: DynamicCache | None = None, console: Console | None = None,
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
 
@@ -64,6 +66,7 @@ def compare(
         tokens: int64 [B, n], the prompt, on the model's device.
         new_tokens: tokens that each variant generates in a round.
         clock: tells seconds; None: ``time.perf_counter``.
+        prompt: a cache that holds all of the prompt but its last token, as `prompt_cache` makes it; None: it is made.
 
     Raises:
         TopThetaValueError: ``new_tokens``, ``rounds`` or the prompt are too few.
@@ -86,7 +89,7 @@ def compare(
     chosen = variants(model, thresholds, ks)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
-        prompt = prompt_cache(model, tokens)
+        prompt = prompt or prompt_cache(model, tokens)
         for variant in chosen.values():  # warms up, and refuses what cannot be before anything is measured
             step_seconds(model, tokens, prompt, variant, 2, clock)
         for number in track(range(rounds), "Generating", console=console, transient=True, disable=console is None):
@@ -114,7 +117,7 @@ def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], 
     return lambda: sparsify(model, thresholds, k=k)
 
 
-def prompt_cache(model: Any, tokens: Tensor) -> Any:
+def prompt_cache(model: Any, tokens: Tensor) -> DynamicCache:
     """Run the prompt but for its last token."""
     from transformers import DynamicCache
 
@@ -124,12 +127,12 @@ def prompt_cache(model: Any, tokens: Tensor) -> Any:
 
 
 def step_seconds(
-    model: Any, tokens: Tensor, prompt: Any, variant: Variant, count: int, clock: Clock = time.perf_counter
+    model: Any, tokens: Tensor, prompt: DynamicCache, variant: Variant, count: int, clock: Clock = time.perf_counter
 ) -> list[float]:
     """Generate after a prompt whose cache holds all but its last token. Measure from each new token to the next."""
     from ..models import GrowingCache
 
-    cache = copy.deepcopy(prompt)
+    cache: DynamicCache = copy.deepcopy(prompt)
     if variant.growing:
         cache = GrowingCache.from_dynamic(cache)
     ticks: list[float] = []

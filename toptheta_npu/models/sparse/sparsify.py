@@ -66,6 +66,7 @@ def sparsify(
 
     Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
     head and row length (paper, section "Top-Theta Attention Inference"). Rows of at most k keys are dense.
+    ``generate`` uses a `GrowingCache` where it would make a ``DynamicCache`` of its own accord.
     Calls with several new tokens are dense, or follow the same rule row by row with
     ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
     Layers with a sliding window stay dense. Several threads may use the model within one context, and a
@@ -76,8 +77,9 @@ def sparsify(
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
         k: elements to keep per row, within the calibrated range; None: 128, unless ``target_kept`` is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
-        dense_below: rows of fewer keys are dense. A decode step in which all rows are runs PyTorch's attention, which
-            is quicker there: `break_even_length` says how long rows have to be.
+        dense_below: rows of fewer keys are dense, also where that exceeds the table's lengths. A decode step in which
+            all rows are that short runs PyTorch's attention, which is quicker there, unless statistics or drift control
+            want to see its rows. docs/transformers.md says how long rows have to be before thresholds save time.
         sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
             table with ``discarded_mass``. Only "exact" with a post-softmax table.
         sdc_gamma: factor of "exp_threshold".
