@@ -14,6 +14,7 @@ except ImportError as missing:
 
 from ..calibration.shards import merge_shards
 from .caches.context_parallel import ContextParallelCache
+from .caches.growing import GrowingCache
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
 from .calibration.error_curves import calibrate_error_curves, measure_error_curves
@@ -30,6 +31,7 @@ __all__ = [
     "ContextParallelCache",
     "DenseDraftsWarning",
     "DriftControl",
+    "GrowingCache",
     "LayerStatistics",
     "LayerSummary",
     "NothingSparsifiedWarning",
