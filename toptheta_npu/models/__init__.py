@@ -18,6 +18,7 @@ from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
+from .gguf.convert import convert_gguf
 from .sparse.drift import DriftControl
 from .sparse.run import SparseRun
 from .sparse.selection import apply_selection
@@ -39,6 +40,7 @@ __all__ = [
     "calibrate_discarded_mass",
     "calibrate_distributed",
     "calibrate_shard",
+    "convert_gguf",
     "folder_fingerprint",
     "merge_shards",
     "model_fingerprint",
