@@ -150,12 +150,13 @@ def new_folder(path: str | os.PathLike[str], argument: str | None = None) -> Ite
 
 
 def _check_vacant(target: Path, argument: str | None) -> None:
-    found = status(target, "a folder", argument)
-    if found is None:
+    try:
+        mode = target.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
         return
     where = "" if argument is None else f", {target}"
-    if not stat.S_ISDIR(found.st_mode):
-        got = "a file" if stat.S_ISREG(found.st_mode) else _kind(found.st_mode)
+    if not stat.S_ISDIR(mode):
+        got = "a file" if stat.S_ISREG(mode) else _kind(mode)
         raise TopThetaValueError(argument or str(target), "the name of a folder", f"{got}{where}", "name another")
     if any(target.iterdir()):
         expected, got = "a new folder or an empty one", f"one with files in it{where}"

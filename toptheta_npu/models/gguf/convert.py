@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..._files import file_error, new_folder
-from ...errors import TopThetaArgumentError, TopThetaTypeError, TopThetaValueError
+from ...errors import TopThetaArgumentError, TopThetaBackendError, TopThetaTypeError, TopThetaValueError
 from .header import Header, read_header
 from .tokenizer import check_tokenizer, load_tokenizer
 
@@ -47,11 +47,9 @@ def convert_gguf(
             without a tokenizer; a folder with files in it, or one that cannot be written.
         TopThetaNotImplementedError: another architecture, or settings, tensors or a tokenizer that would be lost or
             taken wrongly on the way, such as the scaled rotary frequencies of LLaMA 3.1.
+        TopThetaBackendError: transformers is too old.
     """
-    # transformers would say so with a message of its own, and late
-    import accelerate  # noqa: F401
-    import gguf  # noqa: F401
-
+    _check_packages()
     if not isinstance(dtype, torch.dtype):
         raise TopThetaTypeError("dtype", "a torch.dtype", type(dtype).__name__)
     if dtype not in _DTYPES:
@@ -60,10 +58,23 @@ def convert_gguf(
     check_tokenizer(header)
     with new_folder(folder) as written:
         tokenizer, model = _load(header, dtype)
-        _check_weights(model, dtype)
+        _check_weights(model, header.file, dtype)
         _set_ends(model, header)
         _save(model, tokenizer, written, Path(folder))
     return header
+
+
+def _check_packages() -> None:
+    # transformers would say so with a message of its own, and late
+    import accelerate  # noqa: F401
+    import gguf  # noqa: F401
+    import transformers
+
+    if not hasattr(transformers, "GgufConfig"):
+        remedy = "pip install -U 'toptheta_npu[gguf]'"
+        raise TopThetaBackendError(
+            "transformers", "5.23 or newer, to read GGUF files", transformers.__version__, remedy
+        )
 
 
 def _load(header: Header, dtype: torch.dtype) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
@@ -94,10 +105,12 @@ def _alone(file: Path) -> Iterator[tuple[Path, str]]:
         yield Path(folder), name
 
 
-def _check_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
+def _check_weights(model: PreTrainedModel, file: Path, dtype: torch.dtype) -> None:
     for name, weight in model.named_parameters():
         if not weight.isfinite().all():
-            got = f"{name} with numbers that are not finite in it"
+            got = f"{name} with numbers that are not finite"
+            if dtype == torch.float32:
+                raise file_error(file, "finite weights", got, "download it again")
             raise TopThetaValueError("dtype", "one that holds all weights", got, f"{dtype} may be too small for them")
 
 
