@@ -41,8 +41,7 @@ def test_the_likeliest_next_token_is_the_same(
     near = [each for each in different if each["margin"] <= MARGIN]
     record_property("different within half a nat", json.dumps(near))
     with capsys.disabled():
-        print(
-            f"\nllama.cpp: {len(different)} of {len(RECORDED['prompts'])} next tokens differ, {len(near)} of them near ties"
-        )
+        total = len(RECORDED["prompts"])
+        print(f"\n{len(different)} of {total} next tokens differ from llama.cpp's, {len(near)} of them near ties")
     assert different == near
     assert sum(each["margin"] > MARGIN for each in RECORDED["prompts"]) >= 20
