@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.real_model.places import FOLDER, TABLE, TEXTS, VARIABLE
+from tests.vllm.environment import prepare
 
 collect_ignore_glob = [] if find_spec("vllm") else ["test_vllm.py"]
 if not (FOLDER / "config.json").exists():
@@ -20,13 +21,7 @@ if not (FOLDER / "config.json").exists():
         raise pytest.UsageError(f"{VARIABLE}=1: expected a model in {FOLDER}, got none; see: make real-model")
     collect_ignore_glob = ["test_*.py"]
 if find_spec("vllm"):
-    # before vLLM is imported: engines live in this process, and nothing asks the network
-    os.environ.update({
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    })  # fmt: skip
+    prepare()
 
 #: A little of what calibration deserves.
 _BRIEFLY = ("--sequences", "5", "--length", "1024", "--k", "32", "--k", "64", "--k", "128")

@@ -82,7 +82,7 @@ def test_a_sparse_answer_after_a_long_text_is_that_of_the_dense_model(
     assert all("capital of France is Paris" in answer for answer in answers), answers
     for layer in run.statistics()[2:]:
         rows = layer.decode
-        assert int(rows.sum()) >= 8
+        assert int(rows.sum()) >= 6  # the answer, without its first token
         assert float(layer.kept[rows].float().mean()) < 0.4 * float(layer.keys[rows].float().mean())
     kept = torch.cat([layer.kept[layer.decode].flatten() for layer in run.statistics()[2:]]).float().mean()
     assert 0.5 < kept / k < 2

@@ -69,15 +69,16 @@ def read_header(path: str | os.PathLike[str]) -> Header:
     """
     file = checked_path(path)
     reader = _opened(file)
-    values = {name: _value(field) for name, field in reader.fields.items() if not _is_long(name)}
+    values = {name: field.contents() for name, field in reader.fields.items() if not _is_long(name)}
     _check_architecture(file, values)
     _check_settings(file, values)
     _check_tensors(file, [tensor.name for tensor in reader.tensors], values)
     _check_tokenizer(file, reader.fields)
-    stored: Counter[str] = Counter()
+    weights: Counter[str] = Counter()
+    tensors: Counter[str] = Counter()
     for tensor in reader.tensors:
-        stored[tensor.tensor_type.name] += int(tensor.n_elements)
-    tensors = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+        weights[tensor.tensor_type.name] += int(tensor.n_elements)
+        tensors[tensor.tensor_type.name] += 1
     return Header(
         file=file,
         name=str(values.get("general.name", "")),
@@ -85,8 +86,8 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         heads=int(values["llama.attention.head_count"]),
         kv_heads=int(values["llama.attention.head_count_kv"]),
         longest=int(values["llama.context_length"]),
-        parameters=sum(stored.values()),
-        stored={name: tensors[name] for name, _ in stored.most_common()},
+        parameters=sum(weights.values()),
+        stored={name: tensors[name] for name, _ in weights.most_common()},
         tokenizer={name: value for name, value in values.items() if name.startswith("tokenizer.")},
     )
 
@@ -120,10 +121,6 @@ def _is_long(name: str) -> bool:
         "tokenizer.ggml.scores",
         "tokenizer.ggml.token_type",
     )
-
-
-def _value(field: Any) -> Any:
-    return field.contents()
 
 
 def _check_architecture(file: Path, values: dict[str, Any]) -> None:
@@ -173,7 +170,7 @@ def _check_tensors(file: Path, names: list[str], values: dict[str, Any]) -> None
 def _check_tokenizer(file: Path, fields: Any) -> None:
     needed = ["tokenizer.ggml.model", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"]
     if needed[0] in fields:
-        needed.append("tokenizer.ggml.merges" if _value(fields[needed[0]]) == "gpt2" else "tokenizer.ggml.scores")
+        needed.append("tokenizer.ggml.merges" if fields[needed[0]].contents() == "gpt2" else "tokenizer.ggml.scores")
     if missing := [name for name in needed if name not in fields]:
         remedy = "use a GGUF file that has its vocabulary"
         raise file_error(file, "a GGUF file with a tokenizer", f"one without {', '.join(missing)}", remedy)
