@@ -30,7 +30,9 @@ OLDEST_RING := tests/fallback tests/test_operator.py tests/thresholds tests/cali
   tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 VLLM := build/vllm
 REAL_MODEL := build/real-model
-RUN_REAL := REQUIRE_REAL_MODEL=1 OMP_NUM_THREADS=2
+# one worker, which shares the cores with the processes of the commands: the model is in memory once
+RUN_REAL := REQUIRE_REAL_MODEL=1
+REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
 .PHONY: demo test test-all durations test-vllm clean-vllm real-model test-real test-sanitizers test-aarch64 study-cut \
   test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
@@ -120,8 +122,8 @@ $(REAL_MODEL)/.ready: tests/real_model/package.txt | $(READY)
 
 # that model calibrated, in transformers, in commands and, by the same thresholds, in vLLM; eight minutes on two cores
 test-real: $(REAL_MODEL)/.ready $(VLLM)/.ready
-	$(RUN_REAL) $(BIN)/python -m pytest $(QUICKLY) -n 0 tests/real_model --ignore=tests/real_model/test_vllm.py
-	$(RUN_REAL) $(VLLM)/bin/python -m pytest -q -o addopts='--import-mode=importlib --strict-markers' tests/real_model/test_vllm.py
+	$(RUN_REAL) $(BIN)/python -m pytest $(REALLY) tests/real_model --ignore=tests/real_model/test_vllm.py
+	$(RUN_REAL) $(VLLM)/bin/python -m pytest $(REALLY) tests/real_model/test_vllm.py
 
 # the native CPU kernel, without Python, under the address, undefined-behaviour and thread sanitizers of g++
 test-sanitizers: $(READY)
