@@ -20,6 +20,7 @@ from .calibration.distributed import calibrate_distributed
 from .calibration.error_curves import calibrate_error_curves, measure_error_curves
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
+from .gguf.convert import convert_gguf
 from .sparse.drift import DriftControl
 from .sparse.run import SparseRun
 from .sparse.selection import apply_selection
@@ -43,6 +44,7 @@ __all__ = [
     "calibrate_distributed",
     "calibrate_error_curves",
     "calibrate_shard",
+    "convert_gguf",
     "folder_fingerprint",
     "measure_error_curves",
     "merge_shards",

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ..._checks import PLACEMENTS, check_choice
 from ..._files import check_writable, write_atomically
+from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaValueError
 from ..common.devices import check_device
 from .command import MOST_ROUNDS
@@ -92,6 +93,8 @@ def _load_transformers(model: str, dtype: torch.dtype, device: str) -> tuple[Any
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if is_gguf(Path(model)):
+        raise TopThetaValueError("--model", "a model that transformers can load", model, how_to_convert(Path(model)))
     try:
         network: torch.nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         return network.to(device).eval(), AutoTokenizer.from_pretrained(model)
