@@ -12,7 +12,7 @@ import torch
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
-from toptheta_npu.vllm.layers import Geometry, LayerRule, layer_index, load_thresholds, model_folder, of_heads
+from toptheta_npu.vllm.layers import Geometry, LayerRule, layer_index, load_thresholds, model_folder
 from toptheta_npu.vllm.settings import Settings
 
 TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
@@ -111,24 +111,6 @@ def test_dense_rows_aim_at_nothing() -> None:
     at_k = load_thresholds(Settings(TABLE, k=64), geometry())
     rule = LayerRule(5, at_k, 2, 1.0)
     assert rule.aims(torch.tensor([10, 64, 65, 500])).tolist() == [[each] * 8 for each in (0, 0, 64, 64)]
-
-
-def test_a_rank_has_the_budget_of_its_heads_and_counts_none_of_those_that_keep_the_largest_alone() -> None:
-    budget = torch.full((6, 8), 512)
-    budget[5] = torch.tensor([1, 32, 64, 100, 128, 1, 32, 512])
-    whole = load_tiny_llama_thresholds("pre_softmax").at(head_k=budget)
-    part = of_heads(whole, slice(4, 8))
-    assert part.head_k is not None
-    assert part.head_k[5].tolist() == [128, 1, 32, 512]
-    assert torch.equal(part.theta[5], whole.theta[5][:, 4:])
-    rule = LayerRule(5, part, 1, 1.0)
-    assert rule.aims(torch.tensor([10, 33, 200, 600])).tolist() == [
-        [0, 0, 0, 0], [0, 0, 32, 0], [128, 0, 32, 0], [128, 0, 32, 512],
-    ]  # fmt: skip
-    theta = rule.options(torch.tensor([33]))["threshold"][0]
-    assert theta[[0, 3]].tolist() == [-torch.inf] * 2
-    assert theta[1] == torch.inf
-    assert theta[2].isfinite()
 
 
 def test_a_folder_is_its_own_place_and_an_unknown_name_has_none() -> None:
