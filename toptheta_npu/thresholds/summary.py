@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaValueError, shown
+from .budget import head_k_at
 from .table import ThresholdTable
 
 _SHOWN_LENGTHS = 4
@@ -75,6 +76,23 @@ def header(table: ThresholdTable) -> dict[str, Any]:
         "has_bracket": table.bracket is not None,
         "has_cache_scales": table.key_cache_scale is not None,
     }
+
+
+def path_of(table: ThresholdTable) -> list[dict[str, Any]]:
+    """Gather the budgets that were measured, from the fewest elements to the most; errors and V rows by length."""
+    curves = table.curves
+    if curves is None:
+        return []
+    error, value_rows = curves.mean_error().sqrt(), curves.mean_value_rows()
+    return [
+        {
+            "mean_k": head_k_at(table, curves, price)[curves.measured].double().mean().item(),
+            "price": price,
+            "error": error[budget].tolist(),
+            "value_rows": value_rows[budget].tolist(),
+        }
+        for budget, price in enumerate(curves.price.tolist())
+    ]
 
 
 def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
