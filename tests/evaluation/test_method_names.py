@@ -30,14 +30,17 @@ _VALUES = {
 }  # fmt: skip
 
 
+NO_TARGET = {"target_error": None, "target_value_rows": None}
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("dense", {}),
         ("value-mean", {}),
-        ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own"}),
+        ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own", **NO_TARGET}),
         ("top-theta-capped", {"sdc": "exact", "vmc": True, "keep": "recent"}),
-        ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table"}),
+        ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table", **NO_TARGET}),
         ("last-k", {"sdc": "none", "vmc": False}),
         ("random-k", {"sdc": "exact", "vmc": True}),
         ("blasst", {"sdc": "none", "vmc": False, "selection": "own", "tile": 128}),

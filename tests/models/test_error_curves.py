@@ -116,7 +116,9 @@ def test_errors_and_value_rows_are_those_of_the_oracle(placement: str, sdc: Any,
     model = model_of()
     table = table_for(model, placement=placement)
     curves = measure_error_curves(model, table, TEXTS, lengths=LENGTHS, sdc=sdc, vmc=vmc, row_fraction=1.0)
-    levels = torch.stack([levels_at(curves.error[..., -1], aims_of(table), float(price)) for price in curves.price])
+    levels = torch.stack(
+        [levels_at(curves.error[..., -1], aims_of(table), float(price), vmc) for price in curves.price]
+    )
     heads, path, rows, count = _brute_force(model, table, levels, sdc, vmc)
     assert curves.counts[-1] == count
     torch.testing.assert_close(curves.error[..., -1].double(), heads, rtol=1e-4, atol=1e-9)

@@ -24,6 +24,7 @@ from toptheta_npu.thresholds import ThresholdTable
 pytestmark = pytest.mark.usefixtures("no_grad")
 
 SCHEDULE = (6, 20, 9, 20, 6, 12)
+BUDGET = [[20, 1, 12, 10], [10, 20, 1, 1]]
 
 
 @lru_cache
@@ -98,11 +99,14 @@ def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
     ids, table, model = tokens(1, 60, seed=4), table_of(), new_model()
     counter, stats = CompileCounter(), torch._dynamo.utils.counters["stats"]
     compiled = torch.compile(model.forward, fullgraph=True, backend=counter)
-    warm_up, schedule = [(20, None)] * 3, [(k, None) for k in SCHEDULE] + [(None, 0.2), (None, 0.25), (6, None)]
+    warm_up, schedule = (
+        [(20, None)] * 3,
+        [(k, None) for k in SCHEDULE] + [(None, 0.2), (BUDGET, None), (None, 0.25), (6, None)],
+    )
 
     def steps(forward, cache, targets) -> Iterator[Tensor]:
         for k, share in targets:
-            run.set_k(k) if k else run.set_target_kept(share)
+            run.set_target_kept(share) if share else run.set_k(k) if type(k) is int else run.set_head_k(k)
             at = cache.get_seq_length()
             yield forward(ids[:, at : at + 1], past_key_values=cache).logits
 

@@ -63,6 +63,7 @@ def test_vmc_has_to_be_off_where_there_is_no_mass_to_give_back() -> None:
 def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
     assert Settings(Path("a")).k == DEFAULT_K
     assert Settings(Path("a"), target_kept=0.1).k is None
+    assert Settings(Path("a"), target_error=0.1).aim == {"target_error": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,8 @@ def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
         ({"table": "a", "k": "64"}, {}, TopThetaTypeError,
          "additional_config['toptheta']['k']: expected a whole number, got '64'"),
         ({"table": "a", "k": 64, "target_kept": 0.1}, {}, TopThetaValueError,
-         "k: expected k or target_kept, got k=64 and target_kept=0.1; leave one of them out"),
+         "k: expected one of k, target_kept, target_error, target_value_rows, got k=64 and target_kept=0.1; "
+         "leave the others out"),
         ({"table": "a", "sdc": "exat"}, {}, TopThetaTypeError,
          "additional_config['toptheta']['sdc']: expected one of none, exact, exp_threshold, offline, got 'exat'"),
         ({"table": "a", "sdc": "none", "vmc": True}, {}, TopThetaValueError,

@@ -25,6 +25,7 @@ from toptheta_npu import thresholds as thresholds_module
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.thresholds import ThresholdExtrapolationWarning, ThresholdTable
 from toptheta_npu.thresholds.file import checksum
+from toptheta_npu.thresholds.summary import summarise
 
 LAYERS, HEADS = 3, 2
 K = (16, 64, 128)
@@ -492,6 +493,9 @@ def tables(draw: st.DrawFn) -> ThresholdTable:
 
     placement = draw(st.sampled_from(["pre_softmax", "post_softmax"]))
     mass = floats(not_negative, shape) if draw(st.booleans()) else None
+    layer_k = draw(st.lists(st.integers(0, 10**6), min_size=layers, max_size=layers))
+    floors = [draw(st.integers(0, least)) if least <= k[-1] else least for least in layer_k]
+    scales = floats(st.floats(2.0**-100, 2.0**100, width=32), (2, layers, 1, 3)) if draw(st.booleans()) else [None] * 2
     return ThresholdTable(
         theta=floats(any_theta if placement == "pre_softmax" else any_theta.filter(lambda theta: theta <= 1), shape),
         k=torch.tensor(k),
@@ -501,7 +505,10 @@ def tables(draw: st.DrawFn) -> ThresholdTable:
         placement=placement,
         estimator=draw(st.sampled_from(["algorithm1", "pooled"])),
         alpha=draw(st.floats(allow_nan=False, allow_infinity=False)),
-        layer_k=draw(st.lists(st.integers(0, 10**6), min_size=layers, max_size=layers)),
+        layer_k=layer_k,
+        calibrated_layer_k=floors,
+        key_cache_scale=scales[0],
+        value_cache_scale=scales[1],
         fingerprint=draw(st.text()),
         provenance=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
         discarded_mass=mass,
@@ -695,6 +702,54 @@ def test_files_that_are_not_a_table_are_refused(tmp_path: Path, write: Callable[
         ThresholdTable.load(path)
     assert str(path) in str(caught.value)
     assert ";" in str(caught.value), "no remedy"
+
+
+# --- cache scales -------------------------------------------------------------------------------------
+
+
+def scales(**changes: Any) -> dict[str, Any]:
+    made = {name: torch.full((LAYERS, 1, 4), value) for name, value in (("key", 0.5), ("value", 0.25))}
+    return {f"{name}_cache_scale": tensor for name, tensor in made.items()} | changes
+
+
+def test_cache_scales_are_kept_and_summarised(tmp_path: Path) -> None:
+    table = make(**scales())
+    table.save(tmp_path / "table")
+    loaded = ThresholdTable.load(tmp_path / "table")
+    for name, tensor in scales().items():
+        assert torch.equal(getattr(loaded, name), tensor)
+    assert summarise(loaded)["header"]["has_cache_scales"]
+    assert not summarise(make())["header"]["has_cache_scales"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        (
+            {"key_cache_scale": None}, TopThetaValueError,
+            "expected all or none of key_cache_scale, value_cache_scale, got None; give the others, too",
+        ),
+        ({"value_cache_scale": None}, TopThetaValueError, "value_cache_scale: expected all or none of"),
+        ({"value_cache_scale": [1.0]}, TopThetaTypeError, "expected a torch.float32 tensor, got list"),
+        ({"key_cache_scale": torch.ones(3, 1, 4).half()}, TopThetaTypeError, "key_cache_scale: expected torch.float32"),
+        (
+            {"key_cache_scale": torch.ones(2, 1, 4)}, TopThetaValueError,
+            r"key_cache_scale: expected shape \[3 layers, KV heads that divide 2 heads, head_dim\], got \(2, 1, 4\)",
+        ),
+        ({"key_cache_scale": torch.ones(3, 4, 4)}, TopThetaValueError, r"KV heads that divide 2.*got \(3, 4, 4\)"),
+        ({"key_cache_scale": torch.ones(3, 0, 4)}, TopThetaValueError, r"KV heads that divide 2.*got \(3, 0, 4\)"),
+        ({"key_cache_scale": torch.ones(3, 1, 0)}, TopThetaValueError, r"head_dim\], got \(3, 1, 0\)"),
+        ({"key_cache_scale": torch.ones(3, 4)}, TopThetaValueError, r"head_dim\], got \(3, 4\)"),
+        ({"value_cache_scale": torch.ones(3, 2, 4)}, TopThetaValueError, r"value_cache_scale: .* shape \(3, 1, 4\)"),
+        *(
+            ({name: torch.full((3, 1, 4), bad)}, TopThetaValueError, f"{name}: expected finite numbers above 0")
+            for name in ("key_cache_scale", "value_cache_scale") for bad in (0.0, -1.0, math.inf, math.nan)
+        ),
+    ],
+)  # fmt: skip
+def test_cache_scales_that_cannot_be_are_refused(changes: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make(**scales(**changes))
 
 
 # --- text ---------------------------------------------------------------------------------------------

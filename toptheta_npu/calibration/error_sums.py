@@ -71,12 +71,15 @@ class ErrorSums:
             self._path.add(error, buckets, (budget, seen.layer))
             np.add.at(self._value_rows[budget, seen.layer].T, buckets, rows.T)
 
-    def path(self) -> Tensor:
-        """Choose the budgets of the second pass by what the first has found: levels, int64 [P, L, Hq]."""
+    def path(self, alone: bool) -> Tensor:
+        """Choose the budgets of the second pass by what the first has found: levels, int64 [P, L, Hq].
+
+        ``alone``: whether a head may keep its largest element only.
+        """
         # rounded as the table holds it: a price lies where one head changes its mind
         error = _float32(self._mean_of_heads()[..., -1])
-        self._prices = path_of_prices(error, self._aims, PATH)
-        return torch.stack([levels_at(error, self._aims, price) for price in self._prices])
+        self._prices = path_of_prices(error, self._aims, PATH, alone)
+        return torch.stack([levels_at(error, self._aims, price, alone) for price in self._prices])
 
     def curves(self, sdc: str, vmc: bool) -> ErrorCurves:
         """Make the curves of both passes.

@@ -68,8 +68,8 @@ class Plan:
     def _check_options(self, spec: MethodSpec) -> None:
         """Raises for a k that was not calibrated, and for options that a table does not allow."""
         for table in map(self.tables.__getitem__, self._tables_of(spec)):
-            for k in self.ks:
-                make_method(spec, k, table, table.layer_targets(k))
+            for k in self.ks if spec.has_k else (None,):
+                make_method(spec, k, table, self.layer_targets(k) if k is None else table.layer_targets(k))
 
     def _tables_of(self, spec: MethodSpec) -> tuple[str, ...]:
         if not spec.needs_table:
@@ -79,7 +79,7 @@ class Plan:
     @property
     def reference(self) -> MethodSpec | None:
         """The method that others are matched to."""
-        return next((spec for spec in self.methods if spec.needs_table), None)
+        return next((spec for spec in self.methods if spec.kind.needs_table and spec.has_k), None)
 
     def points(self, task: str) -> Iterator[tuple[Point, MethodSpec]]:
         """Yield the points of one task; what is matched comes after what it is matched to."""
@@ -221,7 +221,8 @@ class Sweep:
 def table_digest(table: ThresholdTable) -> str:
     """Digest what a table makes of scores, by SHA-256; where it comes from does not matter."""
     digest = hashlib.sha256(f"{table.placement} {list(table.layer_k)}".encode())
-    for tensor in (table.k, table.lengths, table.theta, table.discarded_mass):
+    curves = () if table.curves is None else (table.curves.error, table.curves.price, table.curves.path_error)
+    for tensor in (table.k, table.lengths, table.theta, table.discarded_mass, *curves):
         if tensor is not None:
             digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -6,6 +6,7 @@ other (Lagrange multipliers). So one number, the price, stands for a budget of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,9 @@ from .checks import is_finite_number
 from .grid import ThresholdGrid
 from .kinds import LARGEST_ONLY
 from .knots import Floats
+
+#: No head keeps an element more than it must at this price.
+_HIGHEST = 1e10
 
 
 class Budget(NamedTuple):
@@ -41,13 +45,14 @@ def aims_of(table: ThresholdGrid) -> Tensor:
     return torch.cat([alone, table.calibrated_targets])
 
 
-def levels_at(error: Tensor, aims: Tensor, price: float) -> Tensor:
+def levels_at(error: Tensor, aims: Tensor, price: float, alone: bool = True) -> Tensor:
     """Choose which of the aims each head has at a price: index into the first dimension, int64 [L, Hq].
 
     Args:
         error: float [1 + K, L, Hq], squared errors; noise that lets them rise with k is taken out.
         aims: int64 [1 + K, L], of `aims_of`.
         price: squared error per element, at least 0.
+        alone: whether a head may keep its largest element only, for which only VMC makes up.
 
     Example:
         >>> error, aims = torch.tensor([[[0.9, 0.25]], [[0.1, 0.2]], [[0.0, 0.0]]]), torch.tensor([[1], [10], [100]])
@@ -55,26 +60,32 @@ def levels_at(error: Tensor, aims: Tensor, price: float) -> Tensor:
         (tensor([[0, 0]]), tensor([[1, 0]]), tensor([[2, 2]]))
     """
     falling = error.double().cummin(dim=0).values
+    if not alone:
+        falling[0] = torch.inf
     # of equal totals the cheapest
     return (falling + price * aims[..., None]).argmin(dim=0)
 
 
-def path_of_prices(error: Tensor, aims: Tensor, count: int) -> list[float]:
+def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) -> list[float]:
     """Choose ``count`` prices, descending, whose budgets keep from the fewest to the most elements in equal steps.
 
     Steps are equal in the logarithm of the elements that a head keeps on average.
     """
     measured = error.flatten(2).any(dim=0).any(dim=-1)
-    most = _mean_k(error, aims, 0.0, measured)
-    least = min(4.0, (LARGEST_ONLY + most) / 2)
-    steps = np.geomspace(least, most, count).tolist()
-    prices = {_price_for(error, aims, each, measured) for each in steps}
+
+    def mean_k(price: float) -> float:
+        chosen = aims[..., None].expand_as(error).gather(0, levels_at(error, aims, price, alone)[None])[0]
+        return float(chosen[measured].double().mean())
+
+    most, fewest = mean_k(0.0), mean_k(_HIGHEST)
+    steps = np.geomspace(max(fewest, min(4.0, (fewest + most) / 2)), most, count).tolist()
+    prices = {_price_for(each, mean_k) for each in steps}
     # heads that all change their mind at once leave a single one
     return sorted(prices if len(prices) > 1 else prices | {price / 10 for price in prices}, reverse=True)
 
 
 def choose(
-    table: ThresholdGrid, *, target_error: float | None = None, target_value_rows: float | None = None
+    table: ThresholdGrid, target_error: float | None, target_value_rows: float | None, sdc: str, vmc: bool
 ) -> Budget:
     """Choose the budget that is expected to meet a target at the longest row length; see ``ThresholdTable.budget``."""
     name, target = _target(target_error, target_value_rows)
@@ -82,6 +93,10 @@ def choose(
     if curves is None:
         remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
         raise TopThetaValueError("thresholds", f"a table with error curves for {name}", "one without", remedy)
+    for option, wanted, measured in (("sdc", sdc, curves.sdc), ("vmc", vmc, curves.vmc)):
+        if wanted != measured:
+            expected = f"{measured!r}, with which the error curves of the table were measured"
+            raise TopThetaValueError(option, expected, repr(wanted), "use that, or measure them anew")
     error = np.minimum.accumulate(curves.mean_error()[:, -1].sqrt().numpy())
     rows = np.maximum.accumulate(curves.mean_value_rows()[:, -1].numpy())
     reached = error if name == "target_error" else rows
@@ -95,10 +110,10 @@ def choose(
     prices = curves.price.log().numpy()
     price = _where(reached, target, prices)
     aims = aims_of(table)
-    levels = levels_at(curves.error[..., -1], aims, float(np.exp(price)))
+    levels = levels_at(curves.error[..., -1], aims, float(np.exp(price)), alone=curves.vmc)
     head_k = aims[..., None].expand(-1, -1, table.num_heads).gather(0, levels[None])[0]
-    expected = (float(np.interp(-price, -prices, values)) for values in (error, rows))
-    return Budget(head_k, float(np.exp(price)), *expected)
+    forecast = (float(np.interp(-price, -prices, values)) for values in (error, rows))
+    return Budget(head_k, float(np.exp(price)), *forecast)
 
 
 def _target(target_error: object, target_value_rows: object) -> tuple[str, float]:
@@ -119,17 +134,12 @@ def _where(reached: Floats, target: float, prices: Floats) -> float:
     return float(np.interp(target, reached, prices))
 
 
-def _mean_k(error: Tensor, aims: Tensor, price: float, measured: Tensor) -> float:
-    chosen = aims[..., None].expand_as(error).gather(0, levels_at(error, aims, price)[None])[0]
-    return float(chosen[measured].double().mean())
-
-
-def _price_for(error: Tensor, aims: Tensor, wanted: float, measured: Tensor) -> float:
+def _price_for(wanted: float, mean_k: Callable[[float], float]) -> float:
     """Find the highest price at which heads keep ``wanted`` elements on average, or more."""
-    low, high = -40.0, 10.0  # exponents of 10
+    low, high = -40.0, np.log10(_HIGHEST)
     for _ in range(60):
         middle = (low + high) / 2
-        if _mean_k(error, aims, 10.0**middle, measured) >= wanted:
+        if mean_k(10.0**middle) >= wanted:
             low = middle
         else:
             high = middle

@@ -143,7 +143,14 @@ class ThresholdTable(ThresholdGrid):
         prepared.warn_beyond(stacklevel=2)
         return found
 
-    def budget(self, *, target_error: float | None = None, target_value_rows: float | None = None) -> Budget:
+    def budget(
+        self,
+        *,
+        target_error: float | None = None,
+        target_value_rows: float | None = None,
+        sdc: str = "exact",
+        vmc: bool = True,
+    ) -> Budget:
         """Choose k for every head, so that elements are kept where they save most error.
 
         The target is that of rows of the longest length at which errors were measured. Shorter rows lose and read
@@ -153,12 +160,14 @@ class ThresholdTable(ThresholdGrid):
             target_error: the root of the mean squared error over layers: that of what attention adds to the residual
                 stream, relative to the stream.
             target_value_rows: in its place, the mean V rows of a step and KV head.
+            sdc, vmc: the compensations at inference, with which the error curves must have been measured.
 
         Raises:
             TopThetaTypeError: a target is no number.
-            TopThetaValueError: the table has no error curves; not exactly one target is given; or it is out of reach.
+            TopThetaValueError: the table has no error curves, or others; not exactly one target is given; or it is out
+                of reach.
         """
-        return choose(self, target_error=target_error, target_value_rows=target_value_rows)
+        return choose(self, target_error, target_value_rows, sdc, vmc)
 
     def fit(self) -> ThresholdFit:
         """Fit theta as a function of the row length, by least squares weighted with the counts.

@@ -165,7 +165,8 @@ class EngineLayers:
         for reason, layers in dense.items():
             logger.info("Top-Theta: layers %s %s and stay dense", _listed(layers), reason)
         if sparse:
-            aim = f"k={settings.k}" if settings.target_kept is None else f"target_kept={settings.target_kept}"
+            [(name, value)] = settings.aim.items()
+            aim = f"{name}={value}"
             logger.info(
                 "Top-Theta: layers %s decode by the thresholds of %s, %s, sdc=%s, vmc=%s, prefill=%s",
                 _listed(sparse), settings.table, aim, settings.sdc, settings.vmc, settings.prefill,

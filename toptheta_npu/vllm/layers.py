@@ -128,8 +128,9 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     table = ThresholdTable.load(settings.table)
     check_table(table, settings, geometry)
     at_k = table.at(
-        settings.k, target_kept=settings.target_kept, dense_below=settings.dense_below, device=device,
-        max_length=settings.max_length, extrapolation=settings.extrapolation, lookup=settings.lookup,
+        settings.k, target_kept=settings.target_kept, head_k=_budget_of(table, settings),
+        dense_below=settings.dense_below, device=device, max_length=settings.max_length,
+        extrapolation=settings.extrapolation, lookup=settings.lookup,
     )  # fmt: skip
     mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]
     if settings.sdc == "offline" and mass is None:
@@ -140,6 +141,14 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     offline = mass if settings.sdc == "offline" else None
     check_modes(table.placement, settings.sdc, settings.sdc_gamma, offline, "vmc" if settings.vmc else None)
     return of_heads(at_k, geometry.heads)
+
+
+def _budget_of(table: ThresholdTable, settings: Settings) -> Tensor | None:
+    """Choose a k for every head where the settings have a target for it."""
+    error, rows = settings.target_error, settings.target_value_rows
+    if error is None and rows is None:
+        return None
+    return table.budget(target_error=error, target_value_rows=rows, sdc=settings.sdc, vmc=settings.vmc).head_k
 
 
 def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:

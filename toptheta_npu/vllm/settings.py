@@ -21,6 +21,8 @@ from ..thresholds.targets import DEFAULT_K
 PREFIX = "TOPTHETA_VLLM_"
 #: The key of the plug-in in vLLM's ``--additional-config``.
 SECTION = "toptheta"
+#: Settings that say what rows aim at; one of them is given.
+_AIMS = ("k", "target_kept", "target_error", "target_value_rows")
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,10 @@ class Settings:
 
     Attributes:
         table: the file of thresholds, calibrated for the model that is served.
-        k: elements to keep per row; None: 128, unless ``target_kept`` is given.
+        k: elements to keep per row; None: 128, unless a target is given.
         target_kept: in place of k, the share of its keys that a row aims at.
+        target_error, target_value_rows: in place of k, targets of a budget for every head, as in
+            `toptheta_npu.sparsify`; the table needs error curves.
         dense_below: rows of fewer keys are dense.
         sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
         vmc: give the discarded mass back as the mean V row, kept as a sum per page of the cache; as in
@@ -48,6 +52,8 @@ class Settings:
     table: Path
     k: int | None = None
     target_kept: float | None = None
+    target_error: float | None = None
+    target_value_rows: float | None = None
     dense_below: int = 0
     sdc: Sdc = "exact"
     sdc_gamma: float = 0.05
@@ -63,10 +69,10 @@ class Settings:
     untried_versions: bool = False
 
     def __post_init__(self) -> None:
-        if self.k is not None and self.target_kept is not None:
-            got = f"k={self.k} and target_kept={self.target_kept}"
-            raise TopThetaValueError("k", "k or target_kept", got, "leave one of them out")
-        if self.k is None and self.target_kept is None:
+        if len(self.aim) > 1:
+            got = " and ".join(f"{name}={value}" for name, value in self.aim.items())
+            raise TopThetaValueError("k", f"one of {', '.join(_AIMS)}", got, "leave the others out")
+        if not self.aim:
             object.__setattr__(self, "k", DEFAULT_K)
         object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))
         for layer in self.dense_layers:
@@ -77,6 +83,11 @@ class Settings:
         # an estimate from the table is checked with the table
         if self.sdc != "offline":
             check_modes("pre_softmax", self.sdc, self.sdc_gamma, None, "vmc" if self.vmc else None)
+
+    @property
+    def aim(self) -> dict[str, float]:
+        """What rows aim at, by the name of the setting."""
+        return {name: value for name in _AIMS if (value := getattr(self, name)) is not None}
 
 
 def is_configured(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> bool:

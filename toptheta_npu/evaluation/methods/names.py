@@ -146,6 +146,11 @@ def _check_together(spec: MethodSpec, given: Mapping[str, Any]) -> None:
         raise TopThetaValueError(where, "no vmc=true with sdc=none, which leaves no mass to give back", got, remedy)
     if "gamma" in given and sdc != "exp_threshold":
         raise TopThetaValueError(where, "gamma only with sdc=exp_threshold", f"it with sdc={sdc}", "leave it out")
+    if len(spec.budget) > 1 or (spec.budget and (spec.selection == "union" or spec.options.get("layer_k") == "equal")):
+        got = ", ".join(f"{name}={spec.options[name]}" for name in (*spec.budget, "selection", "layer_k")
+                        if name in spec.options)  # fmt: skip
+        expected = "one target, and it with neither selection=union nor layer_k=equal"
+        raise TopThetaValueError(where, expected, got, "leave out the others")
     if spec.selection == "union" and sdc not in ("none", "exact"):
         raise TopThetaValueError(
             where, "sdc=exact or sdc=none with selection=union, since estimates are those of a head's own selection",

@@ -13,7 +13,7 @@ from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
 from ..reads import Reads
 from .method import UNION_SUFFIX, Compensation, Method, Selection
-from .options import COMPENSATIONS, Option
+from .options import COMPENSATIONS, TARGETS, Option
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,17 @@ class MethodSpec:
     @property
     def needs_table(self) -> bool:
         """Tell whether there is one such method per threshold table."""
-        return self.kind.needs_table
+        return self.kind.needs_table or bool(self.budget)
 
     @property
     def has_k(self) -> bool:
         """Tell whether there is one such method per k."""
-        return self.kind.has_k
+        return self.kind.has_k and not self.budget
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """The targets in place of k, by name as `sparsify` takes them."""
+        return {name: value for name, value in self.values if name in TARGETS and value is not None}
 
     @property
     def calibrates(self) -> bool:

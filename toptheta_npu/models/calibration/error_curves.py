@@ -115,7 +115,7 @@ def measure_error_curves(
 
     with residual_norms(model) as norms:
         for path in (False, True):
-            watch = _Watch(table, sums, compensated, norms, sums.path() if path else None)
+            watch = _Watch(table, sums, compensated, norms, sums.path(vmc) if path else None)
             run_texts(model, texts, rows_of, watch.rule, done)
     return sums.curves(sdc, vmc)
 

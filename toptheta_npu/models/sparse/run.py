@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...errors import TopThetaValueError
 from ...thresholds import ThresholdsAtK
+from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import HeadK, Target, checked_head_k
 from ..caches.rows import ForwardRows
@@ -36,6 +37,8 @@ class SparseRun(Recording):
         layers: Sequence[int],
         rows: ForwardRows,
         check: Callable[[ThresholdsAtK], None],
+        choose_budget: Callable[..., Budget],
+        budget: Budget | None,
     ) -> None:
         super().__init__(recorders)
         self._thresholds = thresholds
@@ -44,6 +47,8 @@ class SparseRun(Recording):
         self._layers = layers
         self._rows = rows
         self._check_thresholds = check
+        self._choose_budget = choose_budget
+        self._budget = budget
         self._sparsified = False
         self._ended = False
         self._changing = threading.Lock()
@@ -62,6 +67,11 @@ class SparseRun(Recording):
     def head_k(self) -> Tensor | None:
         """Elements to keep in every layer and head now, int64 [L, Hq], a copy; None with a k or a share."""
         return None if self._target.head_k is None else self._target.head_k.clone()
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget that was chosen for a target, with what it is expected to lose and to read; None without one."""
+        return self._budget
 
     @property
     def dense_tokens(self) -> int:
@@ -133,6 +143,23 @@ class SparseRun(Recording):
         """
         self._change(Target(head_k=checked_head_k(head_k), dense_below=self._target.dense_below))
 
+    def set_target_error(self, target_error: float) -> None:
+        """Run the following steps with the budget that is expected to lose this, as ``ThresholdTable.budget`` has it.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: as ``ThresholdTable.budget``; or the error curves were measured with
+                other compensations, or the context has ended; nothing changes.
+        """
+        self._change_budget(self._choose_budget(target_error=target_error))
+
+    def set_target_value_rows(self, target_value_rows: float) -> None:
+        """Run the following steps with the budget that is expected to read this many V rows a step and KV head.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: as :meth:`set_target_error`.
+        """
+        self._change_budget(self._choose_budget(target_value_rows=target_value_rows))
+
     def dense_up_to(self) -> int:
         """Compute the length of the longest row that is dense in all layers now."""
         limits = self._thresholds.current.dense_up_to
@@ -147,7 +174,10 @@ class SparseRun(Recording):
         with self._changing:
             self._ended = True
 
-    def _change(self, target: Target) -> None:
+    def _change_budget(self, budget: Budget) -> None:
+        self._change(Target(head_k=budget.head_k, dense_below=self._target.dense_below), budget)
+
+    def _change(self, target: Target, budget: Budget | None = None) -> None:
         with self._changing:
             if self._ended:
                 raise TopThetaValueError("k", "a context that lasts", "one that has ended", "enter sparsify again")
@@ -155,4 +185,4 @@ class SparseRun(Recording):
             self._check_thresholds(at_k)
             self._sparsified = self.sparsified()
             self._thresholds.replace(at_k)
-            self._target = target
+            self._target, self._budget = target, budget

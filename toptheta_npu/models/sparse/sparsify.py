@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import get_args
 
 import torch
@@ -22,6 +23,7 @@ from ...thresholds import (
     ThresholdsAtK,
     ThresholdTable,
 )
+from ...thresholds.budget import Budget
 from ...thresholds.lookup import Lookup
 from ...thresholds.targets import DEFAULT_K, HeadK, Target, checked_head_k
 from ..caches.rows import ForwardRows
@@ -50,6 +52,8 @@ def sparsify(
     *,
     k: int | None = None,
     target_kept: float | None = None,
+    target_error: float | None = None,
+    target_value_rows: float | None = None,
     head_k: HeadK | None = None,
     dense_below: int = 0,
     sdc: Sdc = "exact",
@@ -76,6 +80,9 @@ def sparsify(
         thresholds: calibrated for this very model; placement pre- or post-softmax is the table's.
         k: elements to keep per row, within the calibrated range; None: 128, unless another target is given.
         target_kept: in place of k, the share of its keys that a row aims at, as in ``ThresholdTable.at``.
+        target_error: in place of k, how much may be lost: ``ThresholdTable.budget`` chooses k for every head, by error
+            curves in the table that were measured with the same ``sdc`` and ``vmc``.
+        target_value_rows: likewise, how many V rows a step may read per KV head on average.
         head_k: in place of k, a budget: the elements to keep in every layer and head, [L, Hq], as in
             ``ThresholdTable.at``. 1, the largest alone, needs ``sdc="exact"`` and ``vmc=True``.
         dense_below: rows of fewer keys are dense.
@@ -130,7 +137,12 @@ def sparsify(
     kind = checked_statistics(statistics)
     check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
-    if k is None and target_kept is None and head_k is None:
+    choose_budget = partial(thresholds.budget, sdc=sdc, vmc=vmc)
+    aims = {"k": k, "target_kept": target_kept, "head_k": head_k}
+    budget = _budget(choose_budget, aims, target_error=target_error, target_value_rows=target_value_rows)
+    if budget is not None:
+        head_k = budget.head_k
+    elif all(aim is None for aim in aims.values()):
         k = DEFAULT_K
     target = Target(k, target_kept, dense_below, checked_head_k(head_k))
     prepared = Lookup(thresholds, max_length, extrapolation, lookup, discarded_mass=sdc == "offline")
@@ -159,12 +171,22 @@ def sparsify(
 
     with attached(model, rule_of) as rows:
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
-        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check)
+        run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget)
         try:
             yield run
         finally:
             run.end()
     _warn(run, rows, int(thresholds.lengths[-1]), max_length)
+
+
+def _budget(choose: Callable[..., Budget], aims: Mapping[str, object], **targets: float | None) -> Budget | None:
+    """Choose the budget for a target, if one is given, and nothing else beside it."""
+    given = [name for name, value in {**targets, **aims}.items() if value is not None]
+    if not any(name in targets for name in given):
+        return None
+    if len(given) > 1:
+        raise TopThetaValueError(given[0], f"one of {', '.join([*targets, *aims])}", " and ".join(given), "pass one")
+    return choose(**targets)
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:
