@@ -57,12 +57,15 @@ def calibrate(options: asked.Options) -> None:
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
-        progress = bars.add("calibrating", own_windows(len(material.calibration), part, ranks))
+        progress = bars.count("calibrating", own_windows(len(material.calibration), part, ranks), "windows")
         arguments["progress"] = resuming(options.restart, own, console, progress)
         if part is not None:
             run_shard(network, part, options, arguments)
         else:
             table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
+            if plan.error_curves:
+                progress = bars.count("measuring error curves", 2 * len(material.curves), "runs over a window")
+                table = ranks.measure(network, table, material.curves, progress)
             keep(table, options.output, ranks, state)
     if ranks.first and part is None:
         report(console, options, network, table, material)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from torch import Tensor
 
 from ..._tables import Table
 from ..common import printing
-from ..common.progress import Bars
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ...thresholds import ThresholdTable
 
 
@@ -29,18 +25,11 @@ def show_path(console: Console, table: ThresholdTable) -> None:
 def path_table(lengths: Sequence[int], path: Sequence[Mapping[str, Any]]) -> Table:
     """Make the table of budgets, from the cheapest on."""
     rows = [
-        [
-            f"{budget['mean_k']:.0f}",
-            *(f"{error:.4f}" for error in budget["error"]),
-            *(f"{rows:.0f}" for rows in budget["value_rows"]),
-        ]
+        [f"{budget['mean_k']:.0f}", *(cell for pair in zip(budget["error"], budget["value_rows"], strict=True)
+                                     for cell in (f"{pair[0]:.4f}", f"{pair[1]:.0f}"))]
         for budget in path
-    ]
-    columns = (
-        "mean k",
-        *(f"error, n = {length}" for length in lengths),
-        *(f"V rows, n = {length}" for length in lengths),
-    )
+    ]  # fmt: skip
+    columns = ("mean k", *(name for length in lengths for name in (f"n={length}: error", "V rows")))
     caption = (
         "Measured budgets, each with a k for every head; mean k over heads. error: of what attention adds to the "
         "residual stream, relative to the stream, root of the mean square over layers; V rows: per step and KV head."

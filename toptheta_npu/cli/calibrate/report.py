@@ -17,6 +17,7 @@ from ..._tables import Table
 from ..common import printing
 from ..common.model import Candidate
 from ..common.progress import Bars
+from .curves import show_path
 from .options import Options, Plan
 from .texts import MOST_JUDGED, Material
 from .work import shard_file
@@ -67,7 +68,7 @@ def intention(options: Options, candidate: Candidate, plan: Plan, material: Mate
     return (
         f"{candidate.name}: {layers} layers x {heads} heads, on {device}{threads}. {options.estimator}, "
         f"{options.placement}, k = {ks}, on {len(material.calibration)} windows of {plan.length} tokens; "
-        f"{len(material.held_out)} held out."
+        f"{f'{len(material.curves)} for error curves; ' if material.curves else ''}{len(material.held_out)} held out."
     )
 
 
@@ -80,6 +81,8 @@ def report(
         progress = bars.count("checking on held-out text", len(windows), "windows")
         kept = judge(network, table, windows, progress)
     show(console, table, kept, len(windows), len(material.held_out))
+    if table.curves is not None:
+        show_path(console, table)
     for warning in warnings_of(kept, options.estimator):
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 

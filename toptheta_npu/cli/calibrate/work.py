@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
 from ..._checks import check_choice
 from ..._files import check_writable
@@ -128,6 +129,14 @@ class Ranks:
         function = calibrate if self.count == 1 else calibrate_distributed
         return function(model, checkpoint=state, checkpoint_every=every, **options)
 
+    def measure(
+        self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
+    ) -> ThresholdTable:
+        """Measure the error curves of ``table``, the same in all ranks."""
+        from ...models import calibrate_error_curves
+
+        return calibrate_error_curves(model, table, windows, progress=progress)
+
     def after_the_first(self, saved: bool) -> None:
         """Wait for the first rank, which says whether the table is saved.
 
@@ -157,6 +166,9 @@ def checked(options: Options, ranks: Ranks) -> tuple[Part | None, str]:
     if ranks.count > 1:
         got = "torchrun, whose ranks share the windows"
         raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
+    if options.error_curves:
+        remedy = "merge the shards, then measure with toptheta curves"
+        raise TopThetaValueError("--error-curves", "a calibration that ends with a table", "--shards", remedy)
     part = parse_shard(options.shards)
     check_writable(shard_file(options.output, part), "--output")
     return part, device
