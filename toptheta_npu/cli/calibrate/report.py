@@ -25,7 +25,7 @@ from .work import shard_file
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ...calibration.state import Part
+    from ...calibration.part import Part
     from ...thresholds import ThresholdTable
 
 #: Off by more, k̃/k is worth a warning.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..._checks import check_choice
 from ..._files import check_writable
-from ...calibration.state import OWN_STATE
+from ...calibration.part import OWN_STATE
 from ...errors import TopThetaValueError, shown
 from ..common.devices import choose_device
 from ..common.model import DTYPES
@@ -28,7 +28,7 @@ from .options import Options
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ...calibration.state import Part
+    from ...calibration.part import Part
     from ...thresholds import ThresholdTable
 
 _BACKENDS = {"cuda": "nccl", "npu": "hccl"}
@@ -44,7 +44,7 @@ def parse_shard(text: str) -> Part:
         >>> parse_shard("0/4")
         Part(index=0, count=4)
     """
-    from ...calibration.state import Part
+    from ...calibration.part import Part
 
     pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if pair is None or int(pair[1]) >= int(pair[2]):
@@ -56,7 +56,7 @@ def shard_file(output: Path, part: Part) -> Path:
     """Name the file for a shard of the calibration of ``output``; its state is there too.
 
     Example:
-        >>> from toptheta_npu.calibration.state import Part
+        >>> from toptheta_npu.calibration.part import Part
         >>> str(shard_file(Path("model.theta"), Part(0, 4)))
         'model.theta.shard-0-of-4'
     """

@@ -28,6 +28,7 @@ def merge(
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
     from ...calibration.shards import merged_files
+    from ...calibration.state import CalibrationState
     from ...thresholds.summary import in_words
 
     there = status(output, "a file", "--output")
@@ -36,8 +37,8 @@ def merge(
         if there and found and os.path.samestat(there, found):
             raise TopThetaValueError("--output", "a file of its own", f"the shard {shard}", "name another file")
     check_output(output, force)
-    merger = merged_files(shards)
-    table = merger.table()
+    merger = merged_files(CalibrationState, shards)
+    table = merger.merged().table()
     table.save(output)
     console = printing.console()
     printing.print_table(console, _listed(merger.parts))
