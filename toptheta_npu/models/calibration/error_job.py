@@ -25,7 +25,7 @@ from ..hook.architecture import num_key_value_heads, sliding_layers
 from ..hook.attach import check_model
 from ..hook.residual import residual_norms
 from .error_watch import ErrorWatch
-from .job import Meanwhile, PartJob, PartOfTexts, Progress, RowsOf, about_model, check_options
+from .job import Meanwhile, PartJob, PartOfTexts, Progress, RowsOf, check_options, dtype_of
 from .observe import run_texts
 from .texts import Sequences
 from .token_sequences import can_be_read_twice
@@ -88,8 +88,9 @@ class ErrorJob(PartJob[ErrorState]):
             vmc=options.vmc, row_fraction=options.row_fraction, seed=options.seed,
         )  # fmt: skip
         fresh = ErrorState(
-            sums=ErrorSums(settings), **about_model(model), run={}, provenance=dict(options.provenance or {}), part=part
-        )
+            sums=ErrorSums(settings), fingerprint=table.fingerprint, dtype=dtype_of(model), run={},
+            provenance=dict(options.provenance or {}), part=part,
+        )  # fmt: skip
         super().__init__(texts, fresh, checkpoint, every)
 
     def run_first(self, meanwhile: Meanwhile | None = None) -> ErrorState:

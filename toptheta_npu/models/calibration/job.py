@@ -192,8 +192,8 @@ class CalibrationJob(PartJob[CalibrationState]):
         self._model, self._options = model, options
         texts = PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
         fresh = CalibrationState(
-            calibrator=self._calibrator(targets, texts.longest_row), **about_model(model), run=_run_of(options),
-            provenance=dict(options.provenance or {}), part=part,
+            calibrator=self._calibrator(targets, texts.longest_row), fingerprint=model_fingerprint(model),
+            dtype=dtype_of(model), run=_run_of(options), provenance=dict(options.provenance or {}), part=part,
         )  # fmt: skip
         super().__init__(texts, fresh, checkpoint, every)
 
@@ -265,9 +265,9 @@ class PartOfTexts(CalibrationTexts):
         return digest.hexdigest()
 
 
-def about_model(model: PreTrainedModel) -> dict[str, str]:
-    """Say of which model a state is."""
-    return {"fingerprint": model_fingerprint(model), "dtype": str(model.dtype).removeprefix("torch.")}
+def dtype_of(model: PreTrainedModel) -> str:
+    """Name the dtype of a model."""
+    return str(model.dtype).removeprefix("torch.")
 
 
 def _resumed(path: Path, fresh: State) -> State:
