@@ -24,7 +24,7 @@ ERRORS_KEY = "toptheta_error_curves_state"
 _OTHERS = {
     TABLE_KEY: ("a threshold table", "it is merged already: see what it holds with toptheta inspect"),
     STATE_KEY: ("the state of a calibration, such as a shard", "make a table of all shards with toptheta merge"),
-    ERRORS_KEY: ("the state of error curves, such as a shard", "go on with the command or function that wrote it"),
+    ERRORS_KEY: ("the state of error curves, such as a shard", "add it to its table with toptheta merge --table"),
 }
 #: Names of the fields of a header, and their types.
 Fields = Mapping[str, type | tuple[type, ...]]

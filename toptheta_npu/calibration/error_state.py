@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._sealed import ERRORS_KEY, Kind
+from .._sealed import ERRORS_KEY, Kind, checksum
 from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
+from ..thresholds.file import content_of
 from ..thresholds.grid import ThresholdGrid
 from .arrays import Arrays
 from .error_sums import ErrorSums
 from .part import PART_FIELDS, PartState, WholeSet
-from .shards import merged_parts
+from .shards import PartMerger, merged_files, merged_parts
 
 KIND = Kind(
     "the state of error curves", ERRORS_KEY, {1: {**PART_FIELDS, "first": (list, type(None))}},
@@ -99,3 +101,37 @@ def first_pass_of(parts: Sequence[tuple[object, ErrorState]]) -> ErrorState:
         if state.first is not None:
             return state
     return merged_parts(parts)
+
+
+def merge_error_curves(table: ThresholdTable, paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
+    """Extend a copy of ``table`` by the error curves whose shards lie in files, in any order.
+
+    It is the table of a single process, byte for byte.
+
+    Args:
+        table: whose thresholds were measured.
+        paths: one file per shard, as ``toptheta_npu.models.calibrate_error_curves_shard`` writes them.
+
+    Raises:
+        TopThetaTypeError: not a list of paths.
+        TopThetaValueError: a file cannot be read, is no finished shard, or of another measurement or table; or a shard
+            is missing or there twice.
+    """
+    return extended_by(table, merged_files(ErrorState, paths))
+
+
+def extended_by(table: ThresholdTable, merger: PartMerger[ErrorState]) -> ThresholdTable:
+    """Do the work of `merge_error_curves` with shards that are added up."""
+    state = merger.merged()
+    if state.first is None:
+        got, remedy = "those of the first", "run every shard once more"
+        raise TopThetaValueError("shards", "files of the second pass", got, remedy)
+    if state.sums.settings.thresholds != checksum_of(table):
+        got = "another"
+        raise TopThetaValueError("table", "the table whose thresholds were measured", got, "give that")
+    return state.extended(table)
+
+
+def checksum_of(table: ThresholdTable) -> str:
+    """Compute 16 hex digits of a checksum of a table but for its error curves."""
+    return checksum(*content_of(dataclasses.replace(table, curves=None)))[:16]

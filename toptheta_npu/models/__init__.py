@@ -12,6 +12,7 @@ try:
 except ImportError as missing:
     raise ImportError("toptheta_npu.models needs transformers 5: pip install 'toptheta_npu[hf]'") from missing
 
+from ..calibration.error_state import merge_error_curves
 from ..calibration.shards import merge_shards
 from .caches.context_parallel import ContextParallelCache
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
@@ -20,7 +21,6 @@ from .calibration.error_curves import (
     calibrate_error_curves,
     calibrate_error_curves_distributed,
     calibrate_error_curves_shard,
-    merge_error_curves,
 )
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint

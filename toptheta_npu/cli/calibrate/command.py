@@ -16,8 +16,9 @@ from ..common.progress import Bars
 from ..common.shell import interruptible
 from ..common.table_file import check_output
 from . import options as asked
-from .report import conclusion, intention, report, shard_conclusion
-from .work import Ranks, checked, keep, own_windows, resumable, resuming, run_shard, shard_file, state_file
+from .curves import MEASURING, row_fraction_for
+from .report import intention, report, shard_conclusion, table_conclusion
+from .work import Ranks, checked, curves_file, keep, own_windows, resumable, resuming, run_shard, shard_file, state_file
 
 if TYPE_CHECKING:
     from .texts import Material
@@ -50,9 +51,15 @@ def calibrate(options: asked.Options) -> None:
     for note in material.notes:
         console.print(f"note: {escape(note)}")
     state = state_file(options.output) if part is None else shard_file(options.output, part)
-    own = ranks.own_state(state)
+    own, own_curves = ranks.own_state(state), ranks.own_state(curves_file(state))
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
+    with (
+        interruptible(console, state),
+        held(own),
+        resumable(own, own_curves),
+        ranks.together(device),
+        Bars(ranks.first) as bars,
+    ):
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
@@ -64,12 +71,23 @@ def calibrate(options: asked.Options) -> None:
         else:
             table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
             if plan.error_curves:
-                progress = bars.count("measuring error curves", 2 * len(material.curves), "runs over a window")
-                table = ranks.measure(network, table, material.curves, progress)
+                count = own_windows(len(material.curves), None, ranks)
+                more = {
+                    "progress": resuming(options.restart, own_curves, console, bars.twice(MEASURING, count)),
+                    "provenance": material.curve_provenance, "longest": plan.length, "seed": options.seed,
+                    "row_fraction": row_fraction_for(plan.length),
+                }  # fmt: skip
+                table = ranks.measure(
+                    network, table, material.curves, curves_file(state), options.checkpoint_every, more
+                )
             keep(table, options.output, ranks, state)
     if ranks.first and part is None:
         report(console, options, network, table, material)
-    for line in shard_conclusion(options, part) if part else conclusion(options, table, time.perf_counter() - started):
+    for line in (
+        shard_conclusion(options, part)
+        if part
+        else table_conclusion(options.output, table, time.perf_counter() - started)
+    ):
         console.print(escape(line))
 
 

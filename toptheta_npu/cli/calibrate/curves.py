@@ -10,8 +10,22 @@ from rich.console import Console
 from ..._tables import Table
 from ..common import printing
 
+#: The work, as its bar names it.
+MEASURING = "measuring error curves"
+_ROW_FRACTION, _FEWEST_ROWS = 1 / 32, 32
+
 if TYPE_CHECKING:
     from ...thresholds import ThresholdTable
+
+
+def row_fraction_for(length: int) -> float:
+    """Choose the share of the rows of a window to look at: 1/32, and of short windows 32 rows.
+
+    Example:
+        >>> row_fraction_for(4096), row_fraction_for(512), row_fraction_for(16)
+        (0.03125, 0.0625, 1.0)
+    """
+    return min(1.0, max(_ROW_FRACTION, _FEWEST_ROWS / length))
 
 
 def show_path(console: Console, table: ThresholdTable) -> None:

@@ -162,8 +162,8 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
     layer_k = layer_k_for(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
-    if options.error_curves and options.layer_k is None:
-        layer_k = [min(least, k[-1]) for least in layer_k]
+    if options.error_curves:
+        layer_k = _within(layer_k, k[-1], options)
     if min(layer_k) >= rows:
         got = f"at least {min(layer_k)} in every layer"
         raise TopThetaValueError("--layer-k", f"less than {rows}, the keys of the longest row, in some layer", got)
@@ -194,6 +194,17 @@ def _top_k_at_calibration(options: Options, k: list[int]) -> bool:
         )  # fmt: skip
     by_default = len(k) == 1 and options.estimator == "algorithm1" and not options.error_curves
     return by_default if wanted is None else wanted
+
+
+def _within(layer_k: list[int], largest: int, options: Options) -> list[int]:
+    """Lower the least k to what is calibrated in all layers, where it is that by default."""
+    if options.layer_k is not None and max(layer_k) > largest:
+        expected, remedy = (
+            f"at most {largest}, the largest k, with error curves",
+            f"add --k {max(layer_k)}, or lower it",
+        )
+        raise TopThetaValueError("--layer-k", expected, str(max(layer_k)), remedy)
+    return [min(least, largest) for least in layer_k]
 
 
 def _check_curves(options: Options) -> None:

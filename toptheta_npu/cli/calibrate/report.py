@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -252,15 +253,17 @@ def _layers(layers: list[int]) -> str:
     return f"{'layer' if len(layers) == 1 else 'layers'} {listed(names) if len(runs) > 1 else names[0]}"
 
 
-def conclusion(options: Options, table: ThresholdTable, seconds: float) -> list[str]:
+def table_conclusion(output: Path, table: ThresholdTable, seconds: float) -> list[str]:
     """Tell what was made, what it cost, and what to do with it."""
-    output = options.output
-    k = int(table.k[len(table.k) // 2])
+    aim = f"k={int(table.k[len(table.k) // 2])}"
+    if table.curves is not None:
+        value_rows = table.curves.mean_value_rows()[:, -1]
+        aim = f"target_value_rows={value_rows[len(value_rows) // 2]:.0f}"
     load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
     size = f"{output.stat().st_size / 1e6:.2f} MB"
     return [
         f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
-        f"Next: with toptheta_npu.sparsify(model, {load}, k={k}): model.generate(...)",
+        f"Next: with toptheta_npu.sparsify(model, {load}, {aim}): model.generate(...)",
         f"      toptheta inspect {shlex.quote(str(output))}",
     ]
 

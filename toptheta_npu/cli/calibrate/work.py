@@ -68,14 +68,24 @@ def state_file(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
+def curves_file(state: Path) -> Path:
+    """Name the file for the state of the error curves that follow a calibration with ``state``.
+
+    Example:
+        >>> str(curves_file(Path("model.theta.partial")))
+        'model.theta.partial.curves'
+    """
+    return state.with_name(f"{state.name}.curves")
+
+
 @contextmanager
-def resumable(state: Path) -> Iterator[None]:
+def resumable(*states: Path) -> Iterator[None]:
     """Say of what is wrong with the file of a state that ``--restart`` mends it."""
     try:
         yield
     except TopThetaValueError as error:
         # an error of the disk is not mended so
-        if error.argument != str(state) or isinstance(error.__cause__, OSError):
+        if error.argument not in map(str, states) or isinstance(error.__cause__, OSError):
             raise
         remedy = "add --restart to replace it and begin anew, or name another output with -o"
         if error.expected == OWN_STATE:
@@ -130,12 +140,14 @@ class Ranks:
         return function(model, checkpoint=state, checkpoint_every=every, **options)
 
     def measure(
-        self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
-    ) -> ThresholdTable:
-        """Measure the error curves of ``table``, the same in all ranks."""
-        from ...models import calibrate_error_curves
+        self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], state: Path, every: int,
+        options: Mapping[str, Any],
+    ) -> ThresholdTable:  # fmt: skip
+        """Extend ``table`` by its error curves, the same in all ranks."""
+        from ...models import calibrate_error_curves, calibrate_error_curves_distributed
 
-        return calibrate_error_curves(model, table, windows, progress=progress)
+        function = calibrate_error_curves if self.count == 1 else calibrate_error_curves_distributed
+        return function(model, table, windows, checkpoint=state, checkpoint_every=every, **options)
 
     def after_the_first(self, saved: bool) -> None:
         """Wait for the first rank, which says whether the table is saved.
@@ -209,7 +221,8 @@ def keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> None
             saved = True
     finally:
         ranks.after_the_first(saved)
-    ranks.own_state(state).unlink(missing_ok=True)
+    for each in (state, curves_file(state)):
+        ranks.own_state(each).unlink(missing_ok=True)
 
 
 def _save(table: ThresholdTable, output: Path) -> None:

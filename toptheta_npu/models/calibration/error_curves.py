@@ -12,11 +12,11 @@ from transformers import PreTrainedModel
 from ..._files import checked_path
 from ...calibration.error_state import ErrorState, first_pass_of
 from ...calibration.part import Part
-from ...calibration.shards import merged_files, merged_parts
-from ...errors import TopThetaTypeError, TopThetaValueError, shown
+from ...calibration.shards import merged_parts
+from ...errors import TopThetaTypeError, shown
 from ...thresholds import ThresholdTable
 from .distributed import all_parts, check_same, in_step, own_file
-from .error_job import ROW_FRACTION, ErrorJob, ErrorOptions, checksum_of
+from .error_job import ROW_FRACTION, ErrorJob, ErrorOptions
 from .job import Progress
 from .ranks import Ranks
 from .texts import Sequences
@@ -168,27 +168,3 @@ def _finished_first(path: str | os.PathLike[str]) -> ErrorState | None:
         return None
     state = ErrorState.load(path)
     return None if state.first is None and state.whole is None else state
-
-
-def merge_error_curves(table: ThresholdTable, paths: Sequence[str | os.PathLike[str]]) -> ThresholdTable:
-    """Extend a copy of ``table`` by the error curves whose shards lie in files, in any order.
-
-    It is the table of a single process, byte for byte.
-
-    Args:
-        table: whose thresholds were measured.
-        paths: one file per shard, as `calibrate_error_curves_shard` writes them.
-
-    Raises:
-        TopThetaTypeError: not a list of paths.
-        TopThetaValueError: a file cannot be read, is no finished shard, or of another measurement or table; or a shard
-            is missing or there twice.
-    """
-    state = merged_files(ErrorState, paths).merged()
-    if state.first is None:
-        got, remedy = "those of the first", "run every shard once more"
-        raise TopThetaValueError("shards", "files of the second pass", got, remedy)
-    if state.sums.settings.thresholds != checksum_of(table):
-        got = "another"
-        raise TopThetaValueError("table", "the table whose thresholds were measured", got, "give that")
-    return state.extended(table)

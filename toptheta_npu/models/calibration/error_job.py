@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +11,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..._checks import check_choice, check_int
-from ..._sealed import checksum
-from ...calibration.error_state import ErrorState
+from ...calibration.error_state import ErrorState, checksum_of
 from ...calibration.error_sums import ErrorSettings, ErrorSums
 from ...calibration.part import Part
 from ...calibration.row_statistics import rows_of_sequence
 from ...errors import TopThetaTypeError
 from ...thresholds import ThresholdTable
-from ...thresholds.file import content_of
 from ..fingerprint.model import check_table
 from ..hook.architecture import num_key_value_heads, sliding_layers
 from ..hook.attach import check_model
@@ -135,11 +132,6 @@ class ErrorJob(PartJob[ErrorState]):
                 run_texts(self._model, self._texts, rows_of, watch.rule, done)
 
         self.run_rest(observe, rows, None if progress is None else lambda done: progress(before + done), meanwhile)
-
-
-def checksum_of(table: ThresholdTable) -> str:
-    """Compute the checksum of a table but for its error curves."""
-    return checksum(*content_of(dataclasses.replace(table, curves=None)))
 
 
 def _lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
