@@ -31,7 +31,7 @@ def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = N
     lengths = shown_lengths(table, k)
     if layer is not None and not 0 <= layer < table.num_layers:
         raise TopThetaValueError("layer", f"0 to {table.num_layers - 1}", shown(layer))
-    found = {"header": header(table), "shown_k": k, "shown_lengths": lengths}
+    found = {"header": header(table), "shown_k": k, "shown_lengths": lengths, "error_curves": curves_of(table)}
     if layer is not None:
         return {**found, "layer": layer, "heads": heads_of(table, k, layer, lengths)}
     return {**found, "layers": layers_of(table, k, lengths)}
@@ -75,6 +75,20 @@ def header(table: ThresholdTable) -> dict[str, Any]:
         "has_discarded_mass": table.discarded_mass is not None,
         "has_bracket": table.bracket is not None,
         "has_cache_scales": table.key_cache_scale is not None,
+    }
+
+
+def curves_of(table: ThresholdTable) -> dict[str, Any] | None:
+    """Gather how the error curves were measured, and their budgets; None where the table has none."""
+    curves = table.curves
+    if curves is None:
+        return None
+    return {
+        "lengths": curves.lengths.tolist(),
+        "rows": curves.counts.tolist(),
+        "sdc": curves.sdc,
+        "vmc": curves.vmc,
+        "path": path_of(table),
     }
 
 
@@ -134,6 +148,7 @@ def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> l
             "rows": int(table.counts[layer, head].sum()),
             "r_squared": [_finite(fit.r_squared[index, layer, head].item()) for index in every_k],
             "rms_residual": [_finite(fit.rms_residual[index, layer, head].item()) for index in every_k],
+            "error": _errors(table, layer, head),
         }
         for head in range(table.num_heads)
     ]
@@ -180,6 +195,14 @@ def _quality(r_squared: Tensor) -> dict[str, float | int] | None:
         return None
     worst = int(torch.where(r_squared.isnan(), torch.inf, r_squared).argmin())
     return {"mean": known.mean().item(), "min": known.min().item(), "worst_head": worst}
+
+
+def _errors(table: ThresholdTable, layer: int, head: int) -> list[float] | None:
+    """Take the errors of a head alone in long rows: with its largest element only, then at every k."""
+    if table.curves is None or not bool(table.curves.measured[layer]):
+        return None
+    errors: list[float] = table.curves.error[:, layer, head, -1].sqrt().tolist()
+    return errors
 
 
 def _finite(value: float) -> float | None:

@@ -45,7 +45,7 @@ def path_table(lengths: Sequence[int], path: Sequence[Mapping[str, Any]]) -> Tab
     ]  # fmt: skip
     columns = ("mean k", *(name for length in lengths for name in (f"n={length}: error", "V rows")))
     caption = (
-        "Measured budgets, each with a k for every head; mean k over heads. error: of what attention adds to the "
-        "residual stream, relative to the stream, root of the mean square over layers; V rows: per step and KV head."
+        "Each has a k for every head; mean k over the heads. error: of what attention adds to the residual stream, "
+        "relative to the stream, root of the mean square over layers. V rows: per step and KV head."
     )
-    return Table("", columns, rows, caption)
+    return Table("Budgets", columns, rows, caption)
