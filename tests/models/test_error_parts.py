@@ -112,7 +112,7 @@ def test_the_state_of_other_thresholds_models_and_texts_is_refused(tmp_path: Pat
     kept = {**OPTIONS, "checkpoint": tmp_path / "state"}
     with pytest.raises(TopThetaValueError, match="got one with thresholds="):
         calibrate_error_curves(model(), replace(table(), theta=table().theta + 1), TEXTS, **kept)
-    with pytest.raises(TopThetaValueError, match="thresholds: expected those of this model, .* differs in weights"):
+    with pytest.raises(TopThetaValueError, match=r"thresholds: expected those of this model, .* differs in weights"):
         calibrate_error_curves(new_model(seed=3), table(), TEXTS, **kept)
     with pytest.raises(TopThetaValueError, match=r"got one with dtype=float32 \(here bfloat16\)"):
         calibrate_error_curves(new_model().bfloat16(), table(), TEXTS, **kept)

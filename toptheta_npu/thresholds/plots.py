@@ -153,7 +153,7 @@ def _draw_path(table: ThresholdTable) -> Any:
     share, worst = (curves.path_error[-1, :, -1] / curves.path_error[-1, :, -1].sum()).max(dim=0)
     figure.suptitle(
         f"What budgets lose against what they read\ntwice the V rows divide the error by {divided:.2g} on average, "
-        f"rows of {int(curves.lengths[-1])} keys\nlayer {worst} makes {share:.0%} of the squared error of the largest budget",
+        f"rows of {int(curves.lengths[-1])} keys\nlayer {worst} makes {share:.0%} of the last budget's squared error",
         fontsize=10,
     )  # fmt: skip
     return figure

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from ..._checks import check_choice
 from ..._files import held
 from ..common import printing
-from ..common.model import Candidate, default_dtype, load_weights
+from ..common.devices import choose_device
+from ..common.model import DTYPES, Candidate, default_dtype, load_weights
 from ..common.options import Settings
 from ..common.options import command as make_command
 from ..common.progress import Bars
@@ -18,7 +20,18 @@ from ..common.table_file import check_output
 from . import options as asked
 from .curves import MEASURING, row_fraction_for
 from .report import intention, report, shard_conclusion, table_conclusion
-from .work import Ranks, checked, curves_file, keep, own_windows, resumable, resuming, run_shard, shard_file, state_file
+from .work import (
+    Ranks,
+    checked_part,
+    curves_file,
+    keep,
+    own_windows,
+    resumable,
+    resuming,
+    run_shard,
+    shard_file,
+    state_file,
+)
 
 if TYPE_CHECKING:
     from .texts import Material
@@ -41,7 +54,9 @@ def calibrate(options: asked.Options) -> None:
     started = time.perf_counter()
     ranks = Ranks()
     console = printing.console(quiet=not ranks.first)
-    part, device = checked(options, ranks)
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    device = choose_device(options.device)
+    part = checked_part(options.output, options.force, options.shards, ranks)
     texts = calibration_texts.find_texts(options)
     candidate, plan = asked.prepared(options)
     with Bars(ranks.first) as bars:

@@ -12,19 +12,18 @@ import typer
 from rich.markup import escape
 
 from ..._checks import check_choice, check_int
-from ..._files import check_writable, held
+from ..._files import held
 from ...errors import TopThetaValueError
 from ..common import printing
 from ..common.devices import choose_device
 from ..common.model import DTYPES, Candidate, default_dtype, load_weights, look_at
-from ..common.options import ModelName, TrustRemoteCode
+from ..common.options import DeviceName, DtypeName, ModelName, TrustRemoteCode
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
-from ..common.table_file import check_output
 from .curves import MEASURING, row_fraction_for, show_path
 from .report import table_conclusion
-from .work import Ranks, keep, own_windows, parse_shard, resumable, resuming, shard_file, state_file
+from .work import Ranks, checked_part, keep, own_windows, resumable, resuming, shard_file, state_file
 
 if TYPE_CHECKING:
     from ...calibration.part import Part
@@ -54,10 +53,8 @@ class Options:
         float | None, typer.Option(help="Share of the rows to look at. Default: 1/32, and 32 rows or more.")
     ] = None
     seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
-    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
-    ] = None
+    dtype: DtypeName = None
+    device: DeviceName = None
     checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
     shards: Annotated[
@@ -77,7 +74,10 @@ def curves(options: Options) -> None:
     started = time.perf_counter()
     ranks = Ranks()
     console = printing.console(quiet=not ranks.first)
-    part, device = _checked(options, ranks)
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    check_int("--checkpoint-every", options.checkpoint_every, 1)
+    device = choose_device(options.device)
+    part = checked_part(options.output, options.force, options.shards, ranks)
     table = ThresholdTable.load(options.table)
     candidate = look_at(options.model, options.trust_remote_code)
     sources = find_sources(options.text, options.field, options.encoding)
@@ -107,22 +107,6 @@ def curves(options: Options) -> None:
             lines = table_conclusion(options.output, made, time.perf_counter() - started)
     for line in lines:
         console.print(escape(line))
-
-
-def _checked(options: Options, ranks: Ranks) -> tuple[Part | None, str]:
-    check_choice("--dtype", options.dtype or "auto", DTYPES)
-    check_int("--checkpoint-every", options.checkpoint_every, 1)
-    device = choose_device(options.device)
-    if options.shards is None:
-        check_output(options.output, options.force)
-        check_writable(ranks.own_state(state_file(options.output)), "--output")
-        return None, device
-    if ranks.count > 1:
-        got = "torchrun, whose ranks share the windows"
-        raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
-    part = parse_shard(options.shards)
-    check_writable(shard_file(options.output, part), "--output")
-    return part, device
 
 
 def _window_length(options: Options, candidate: Candidate, table: ThresholdTable) -> int:

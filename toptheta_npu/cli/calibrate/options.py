@@ -20,7 +20,7 @@ from ...errors import TopThetaValueError, shown
 from ...thresholds.kinds import ESTIMATORS, MAX_LENGTH
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
-from ..common.options import ModelName, TrustRemoteCode
+from ..common.options import DeviceName, DtypeName, ModelName, TrustRemoteCode
 
 if TYPE_CHECKING:
     from ...thresholds import Estimator, Placement
@@ -98,10 +98,8 @@ class Options:
         typer.Option(help="Windows that measure them, and make no thresholds. Default: a quarter, at least 4."),
     ] = None
     seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
-    dtype: Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")] = None
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
-    ] = None
+    dtype: DtypeName = None
+    device: DeviceName = None
     checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
     shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
@@ -208,6 +206,9 @@ def _within(layer_k: list[int], largest: int, options: Options) -> list[int]:
 
 
 def _check_curves(options: Options) -> None:
+    if options.error_curves and options.shards is not None:
+        remedy = "merge the shards, then measure with toptheta curves"
+        raise TopThetaValueError("--error-curves", "a calibration that ends with a table", "--shards", remedy)
     if options.curve_sequences is None:
         return
     check_int("--curve-sequences", options.curve_sequences, 1)

@@ -16,12 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from ..._checks import check_choice
 from ..._files import check_writable
 from ...calibration.part import OWN_STATE
 from ...errors import TopThetaValueError, shown
-from ..common.devices import choose_device
-from ..common.model import DTYPES
 from ..common.table_file import check_output
 from .options import Options
 
@@ -167,23 +164,18 @@ class Ranks:
         return state if self.count == 1 else state.with_name(f"{state.name}.rank{self.rank}")
 
 
-def checked(options: Options, ranks: Ranks) -> tuple[Part | None, str]:
-    """Check the options that need neither model nor texts; the shard, if it is one, and the device."""
-    check_choice("--dtype", options.dtype or "auto", DTYPES)
-    device = choose_device(options.device)
-    if options.shards is None:
-        check_output(options.output, options.force)
-        check_writable(ranks.own_state(state_file(options.output)), "--output")
-        return None, device
+def checked_part(output: Path, force: bool, shards: str | None, ranks: Ranks) -> Part | None:
+    """Check where the work goes, and which part of it this is; None: all of it."""
+    if shards is None:
+        check_output(output, force)
+        check_writable(ranks.own_state(state_file(output)), "--output")
+        return None
     if ranks.count > 1:
         got = "torchrun, whose ranks share the windows"
         raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
-    if options.error_curves:
-        remedy = "merge the shards, then measure with toptheta curves"
-        raise TopThetaValueError("--error-curves", "a calibration that ends with a table", "--shards", remedy)
-    part = parse_shard(options.shards)
-    check_writable(shard_file(options.output, part), "--output")
-    return part, device
+    part = parse_shard(shards)
+    check_writable(shard_file(output, part), "--output")
+    return part
 
 
 def resuming(restart: bool, state: Path, console: Console, progress: Callable[[int], None]) -> Callable[[int], None]:

@@ -130,7 +130,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
 def _error_curves(curves: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Tell how error curves were measured, and what the budgets reach at the longest row length."""
     if curves is None:
-        return [("error curves", "no")]
+        return []
     rows = ", ".join(f"{count} near {n}" for n, count in zip(curves["lengths"], curves["rows"], strict=True))
     first, last = curves["path"][0], curves["path"][-1]
     spans = (f"{first[name][-1]:{form}} to {last[name][-1]:{form}}" for name, form in _REACH)
