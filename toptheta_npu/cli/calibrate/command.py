@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -68,13 +69,8 @@ def calibrate(options: asked.Options) -> None:
     state = state_file(options.output) if part is None else shard_file(options.output, part)
     own, own_curves = ranks.own_state(state), ranks.own_state(curves_file(state))
     arguments = _arguments(options, candidate, plan, material)
-    with (
-        interruptible(console, state),
-        held(own),
-        resumable(own, own_curves),
-        ranks.together(device),
-        Bars(ranks.first) as bars,
-    ):
+    resumed = resumable(own, own_curves)
+    with interruptible(console, state), held(own), resumed, ranks.together(device), Bars(ranks.first) as bars:
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
@@ -86,24 +82,31 @@ def calibrate(options: asked.Options) -> None:
         else:
             table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
             if plan.error_curves:
-                count = own_windows(len(material.curves), None, ranks)
-                more = {
-                    "progress": resuming(options.restart, own_curves, console, bars.twice(MEASURING, count)),
-                    "provenance": material.curve_provenance, "longest": plan.length, "seed": options.seed,
-                    "row_fraction": row_fraction_for(plan.length),
-                }  # fmt: skip
-                table = ranks.measure(
-                    network, table, material.curves, curves_file(state), options.checkpoint_every, more
-                )
+                progress = bars.twice(MEASURING, own_windows(len(material.curves), None, ranks))
+                progress = resuming(options.restart, own_curves, console, progress)
+                more = _curve_arguments(options, plan, material, progress)
+                # as many writings as of the thresholds, whose windows are four times as many
+                every = max(1, options.checkpoint_every // 4)
+                table = ranks.measure(network, table, material.curves, curves_file(state), every, more)
             keep(table, options.output, ranks, state)
-    if ranks.first and part is None:
-        report(console, options, network, table, material)
-    for line in (
-        shard_conclusion(options, part)
-        if part
-        else table_conclusion(options.output, table, time.perf_counter() - started)
-    ):
+    if part is not None:
+        lines = shard_conclusion(options, part)
+    else:
+        if ranks.first:
+            report(console, options, network, table, material)
+        lines = table_conclusion(options.output, table, time.perf_counter() - started)
+    for line in lines:
         console.print(escape(line))
+
+
+def _curve_arguments(
+    options: asked.Options, plan: asked.Plan, material: Material, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    """Collect what all the ways to measure error curves take."""
+    return {
+        "longest": plan.length, "row_fraction": row_fraction_for(plan.length), "seed": options.seed,
+        "provenance": material.curve_provenance, "progress": progress,
+    }  # fmt: skip
 
 
 def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material) -> dict[str, Any]:

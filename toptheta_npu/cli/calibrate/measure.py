@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ class Options:
     seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
     dtype: DtypeName = None
     device: DeviceName = None
-    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 16
+    checkpoint_every: Annotated[int, typer.Option(help="Windows between two writings of OUTPUT.partial.")] = 4
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
     shards: Annotated[
         str | None, typer.Option(help="Run one part only, such as 0/4; twice, the second time after all others.")
@@ -68,7 +69,6 @@ def curves(options: Options) -> None:
 
     The model runs twice over the windows: for every head alone, then for a dozen budgets of all heads.
     """
-    from ...texts import Conventions, collect_windows, find_sources, read_before
     from ...thresholds import ThresholdTable
 
     started = time.perf_counter()
@@ -80,16 +80,11 @@ def curves(options: Options) -> None:
     part = checked_part(options.output, options.force, options.shards, ranks)
     table = ThresholdTable.load(options.table)
     candidate = look_at(options.model, options.trust_remote_code)
-    sources = find_sources(options.text, options.field, options.encoding)
-    length = _window_length(options, candidate, table)
     with Bars(ranks.first) as bars:
-        read = bars.add("reading the texts", options.sequences)
-        windows = collect_windows(sources.sources, Conventions.of(candidate.tokenizer), length, options.sequences, read)
-    _check_windows(windows, options)
-    console.print(escape(f"{options.table}, on {len(windows)} windows of {length} tokens, on {device}."))
-    if names := read_before(sources.sources, table.provenance.values()):
-        note = f"the table was calibrated on {', '.join(names)}, too: errors may look better than on new text"
-        console.print(escape(f"note: {note}."))
+        windows, notes = _read(options, candidate, table, bars.add("reading the texts", options.sequences))
+    console.print(escape(f"{options.table}, on {len(windows)} windows of {windows.length} tokens, on {device}."))
+    for note in notes:
+        console.print(escape(f"note: {note}"))
     state = state_file(options.output) if part is None else shard_file(options.output, part)
     own = ranks.own_state(state)
     with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
@@ -101,24 +96,35 @@ def curves(options: Options) -> None:
         if part is not None:
             lines = _run_shard(network, table, texts, part, options, arguments)
         else:
-            made = ranks.measure(network, table, texts, state, options.checkpoint_every, arguments)
-            keep(made, options.output, ranks, state)
-            show_path(console, made)
-            lines = table_conclusion(options.output, made, time.perf_counter() - started)
+            table = ranks.measure(network, table, texts, state, options.checkpoint_every, arguments)
+            keep(table, options.output, ranks, state)
+    if part is None:
+        show_path(console, table)
+        lines = table_conclusion(options.output, table, time.perf_counter() - started)
     for line in lines:
         console.print(escape(line))
 
 
-def _window_length(options: Options, candidate: Candidate, table: ThresholdTable) -> int:
+def _read(
+    options: Options, candidate: Candidate, table: ThresholdTable, progress: Callable[[int], None]
+) -> tuple[Windows, list[str]]:
+    """Read the windows. Say what the user should know of them.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: a text cannot be read, or there is too little of it.
+    """
+    from ...texts import Conventions, collect_windows, find_sources, read_before
     from .options import window_length
 
-    return window_length(options.length, 0, candidate.longest, int(table.lengths[-1]))
-
-
-def _check_windows(windows: Windows, options: Options) -> None:
+    sources = find_sources(options.text, options.field, options.encoding).sources
+    length = window_length(options.length, 0, candidate.longest, int(table.lengths[-1]))
+    windows = collect_windows(sources, Conventions.of(candidate.tokenizer), length, options.sequences, progress)
     if not len(windows):
-        expected, got = f"enough text for a window of {windows.length} tokens", f"{windows.rest} tokens"
+        expected, got = f"enough text for a window of {length} tokens", f"{windows.rest} tokens"
         raise TopThetaValueError("--text", expected, got, "name more text, or use a smaller --length")
+    names = ", ".join(read_before(sources, table.provenance.values()))
+    note = f"the table was calibrated on {names}, too: errors may look better than on new text."
+    return windows, [note] if names else []
 
 
 def _arguments(options: Options, windows: Windows, progress: Any) -> dict[str, Any]:
