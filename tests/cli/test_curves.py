@@ -50,6 +50,14 @@ def curves(model: Path, *arguments: str) -> int | str | None:
     return toptheta("curves", str(model), "--table", "plain.theta", *QUICK, *arguments)
 
 
+def test_every_k_in_every_layer_without_curves(model: Path, folder: Path) -> None:
+    arguments = (str(model), "--text", "book.txt", *QUICK, *KS, "--below-layer-k")
+    assert toptheta("calibrate", *arguments) == 0
+    table = ThresholdTable.load("thresholds.theta")
+    assert (table.layer_k, table.calibrated_layer_k, table.curves) == ((16, 16, 0), (0, 0, 0), None)
+    assert yaml.safe_load(table.provenance["configuration"])["below_layer_k"] is True
+
+
 @pytest.fixture
 def plain(model: Path, folder: Path) -> ThresholdTable:
     """A table without curves, in plain.theta, whose layers have every k."""
@@ -121,10 +129,10 @@ def test_a_text_that_is_short_is_split_in_three(model: Path, folder: Path, capsy
     [
         (["--k", "8", "--top-k-at-calibration"], "--top-k-at-calibration: expected dense layers at calibration, since "
          "heads may have any k, got --error-curves; give one of them"),
-        (["--k", "8", "--layer-k", "0:16"], "--layer-k: expected at most 8, the largest k, with error curves, got 16; "
+        (["--k", "8", "--layer-k", "0:16"], "--layer-k: expected at most 8, the largest k, got 16; "
          "add --k 16, or lower it"),
-        (["--shards", "0/2"], "--error-curves: expected a calibration that ends with a table, got --shards; merge the "
-         "shards, then measure with toptheta curves"),
+        (["--shards", "0/2"], "--error-curves: expected a calibration that ends with a table, got --shards; make the "
+         "shards with --below-layer-k, merge them, then measure with toptheta curves"),
         (["--curve-sequences", "0"], "--curve-sequences: expected an int of at least 1, got 0"),
     ],
 )  # fmt: skip

@@ -69,6 +69,12 @@ class Options:
         str | None,
         typer.Option(help="Least k of layers: 0:512,1:512, or one number per layer. Default: 512 in the first two."),
     ] = None
+    below_layer_k: Annotated[
+        bool,
+        typer.Option(
+            "--below-layer-k", help="Calibrate every k in every layer, as budgets need; so do --error-curves."
+        ),
+    ] = False
     placement: Annotated[str, typer.Option(help="pre_softmax or post_softmax.")] = "pre_softmax"
     estimator: Annotated[
         str, typer.Option(help="pooled keeps k on average; algorithm1 is the paper's; quantile bounds the tail.")
@@ -104,6 +110,11 @@ class Options:
     restart: Annotated[bool, typer.Option("--restart", help="Leave out what an interrupted run has done.")] = False
     shards: Annotated[str | None, typer.Option(help="Run one part only, such as 0/4; see toptheta merge.")] = None
     trust_remote_code: TrustRemoteCode = False
+
+    @property
+    def every_k(self) -> bool:
+        """Whether every layer is calibrated for every k."""
+        return self.below_layer_k or self.error_curves
 
 
 @dataclass(frozen=True)
@@ -160,7 +171,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         raise TopThetaValueError("--k", f"less than {rows}, the keys of the longest row", str(k[-1]), remedy)
     layers = num_layers(candidate.skeleton)
     layer_k = layer_k_for(layers, length) if options.layer_k is None else layer_k_of(options.layer_k, layers)
-    if options.error_curves:
+    if options.every_k:
         layer_k = _within(layer_k, k[-1], options)
     if min(layer_k) >= rows:
         got = f"at least {min(layer_k)} in every layer"
@@ -170,7 +181,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         num_layers=layers, num_heads=num_heads(candidate.skeleton), k=k, longest=rows,
         placement=cast("Placement", options.placement), estimator=cast("Estimator", options.estimator),
         alpha=options.alpha, quantile=options.quantile, layer_k=layer_k, row_fraction=options.row_fraction,
-        seed=options.seed, dense_layers=sliding_layers(candidate.skeleton), below_layer_k=options.error_curves,
+        seed=options.seed, dense_layers=sliding_layers(candidate.skeleton), below_layer_k=options.every_k,
     )  # fmt: skip
     check_room(options.output, settings)
     sequences = parse_sequences(options.sequences, default_sequences)
@@ -197,17 +208,14 @@ def _top_k_at_calibration(options: Options, k: list[int]) -> bool:
 def _within(layer_k: list[int], largest: int, options: Options) -> list[int]:
     """Lower the least k to what is calibrated in all layers, where it is that by default."""
     if options.layer_k is not None and max(layer_k) > largest:
-        expected, remedy = (
-            f"at most {largest}, the largest k, with error curves",
-            f"add --k {max(layer_k)}, or lower it",
-        )
+        expected, remedy = f"at most {largest}, the largest k", f"add --k {max(layer_k)}, or lower it"
         raise TopThetaValueError("--layer-k", expected, str(max(layer_k)), remedy)
     return [min(least, largest) for least in layer_k]
 
 
 def _check_curves(options: Options) -> None:
     if options.error_curves and options.shards is not None:
-        remedy = "merge the shards, then measure with toptheta curves"
+        remedy = "make the shards with --below-layer-k, merge them, then measure with toptheta curves"
         raise TopThetaValueError("--error-curves", "a calibration that ends with a table", "--shards", remedy)
     if options.curve_sequences is None:
         return
@@ -223,7 +231,7 @@ def arguments(options: Options, plan: Plan) -> dict[str, Any]:
         "k": plan.k, "placement": options.placement, "estimator": options.estimator, "alpha": options.alpha,
         "quantile": options.quantile, "layer_k": plan.layer_k, "row_fraction": options.row_fraction,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
-        "decode_tokens": options.decode_tokens, "longest": plan.length, "below_layer_k": options.error_curves,
+        "decode_tokens": options.decode_tokens, "longest": plan.length, "below_layer_k": options.every_k,
     }  # fmt: skip
 
 
@@ -237,6 +245,7 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
         "quantile": options.quantile,
         "row_fraction": options.row_fraction, "decode_tokens": options.decode_tokens,
         "top_k_at_calibration": plan.top_k_at_calibration, "seed": options.seed,
+        "below_layer_k": options.below_layer_k or None,
         "error_curves": options.error_curves or None, "curve_sequences": options.curve_sequences,
         "dtype": options.dtype or default_dtype(options.model),
         "trust_remote_code": options.trust_remote_code or None,
