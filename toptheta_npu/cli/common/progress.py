@@ -46,7 +46,6 @@ class Bars:
         columns = (TextColumn("{task.description}"), BarColumn(), _Done(), TimeElapsedColumn(), _Left())
         self._bars = Progress(*columns, console=console, transient=True, disable=not (wanted and console.is_terminal))
         self._console = console
-        self._lines = wanted and not console.is_terminal
         self._task: TaskID | None = None
 
     def __enter__(self) -> Bars:
@@ -58,22 +57,27 @@ class Bars:
 
     def line(self, name: str, done: int, total: int, unit: str) -> None:
         """Say in a line, where there is no terminal for a bar, how much of a piece of work is done."""
-        if self._lines and done * _MOST_LINES // total > (done - 1) * _MOST_LINES // total:
+        if not self._console.is_terminal and done * _MOST_LINES // total > (done - 1) * _MOST_LINES // total:
             text = f"{name}: {done} of {total} {unit}"
             self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
-    def add(self, name: str, total: int | None, unit: str = "") -> Callable[[int], None]:
-        """Put a new bar in the place of the last, and return the function that sets it.
+    def count(self, name: str, total: int, unit: str) -> Callable[[int], None]:
+        """Put a new bar in the place of the last, and return the function that sets it, or says so in a line."""
+        update = self.add(name, total)
 
-        Of what is counted in a ``unit``, it says `line` where there is no terminal; call it for each.
-        """
+        def done(count: int) -> None:
+            update(count)
+            self.line(name, count, total, unit)
+
+        return done
+
+    def twice(self, name: str, windows: int) -> Callable[[int], None]:
+        """Put a new bar for two runs over each of ``windows`` in the place of the last."""
+        return self.count(name, 2 * windows, "runs over a window")
+
+    def add(self, name: str, total: int | None) -> Callable[[int], None]:
+        """Put a new bar in the place of the last, and return the function that sets it."""
         if self._task is not None:
             self._bars.remove_task(self._task)
         task = self._task = self._bars.add_task(name, total=total)
-
-        def advance(done: int) -> None:
-            self._bars.update(task, completed=done)
-            if unit and total:
-                self.line(name, done, total, unit)
-
-        return advance
+        return lambda done: self._bars.update(task, completed=done)
