@@ -115,7 +115,7 @@ class Rows:
             rows.copy_(fitted(source.fit, layer, lengths, by_k, shortest))
             return
         for k in np.unique(aims.heads):
-            by_k = Places(*(each.repeat(len(lengths)) for each in self._locate_k(layer, np.array([k]))))
+            by_k = self._locate_k(layer, np.full(len(lengths), k))
             found = fitted(source.fit, layer, lengths, by_k, shortest)
             heads = aims.heads == k
             if heads.all():

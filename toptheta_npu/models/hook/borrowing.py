@@ -36,7 +36,8 @@ def disguised(borrowed: type[nn.Module], original: type[nn.Module]) -> type[nn.M
 
     def reduce_ex(self: nn.Module, protocol: Any) -> Any:
         # later protocols insist on the object's own class
-        make, arguments, state, *rest = original.__reduce_ex__(self, min(protocol, 1))
+        reduced: tuple[Any, ...] = original.__reduce_ex__(self, min(protocol, 1))  # type: ignore[assignment]
+        make, arguments, state, *rest = reduced
         arguments = tuple(original if argument is borrowed else argument for argument in arguments)
         return make, arguments, {name: value for name, value in state.items() if name != STATE}, *rest
 
