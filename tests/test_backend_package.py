@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import types
@@ -18,6 +19,7 @@ from tests.op_packages import forget_choices, header, make_package
 from toptheta_npu import TopThetaBackendError
 from toptheta_npu.cli import app
 from toptheta_npu.npu import build, environment, interface, loading
+from toptheta_npu.npu.adapter_arguments import adapter_header
 from toptheta_npu.npu.environment import CUSTOM_PATH, OPP_PATH
 from toptheta_npu.operator import SCHEMAS
 
@@ -261,12 +263,18 @@ def test_parameters_are_those_of_the_operator_definition() -> None:
 
 
 def test_adapter_passes_the_parameters_in_their_order() -> None:
-    """The types of the function pointer in the C++ source, which no compiler compares with the header."""
-    declared = build.SOURCE.read_text().split("using Plan = int(")[1].split(");")[0]
-    passed = [" ".join(item.split()[:-1]) for item in declared.split(",")]
-    spelt = {"Tensor": "const aclTensor *", "const aclIntArray*": "const aclIntArray *", "char*": "char *",
-             "uint64_t*": "uint64_t *", "aclOpExecutor**": "aclOpExecutor **"}  # fmt: skip
-    assert [spelt.get(kind, kind) for kind in passed] == [kind for kind, _ in interface.PARAMETERS]
+    """No compiler tells two tensors, or two texts, that have changed places."""
+    passed = adapter_header().split("return plan(")[1].split("others")[0]
+    names = ["rowLse" if name == "lse" else _camel_case(name) for name in re.findall(r"a\.(\w+)", passed)]
+    declared = [item["name"].removesuffix("Optional") for item in aclnn_signature()["get_workspace_size"]["parameters"]]
+    assert names == declared[: len(names)]
+    # what follows is no argument of an operator
+    assert declared[len(names)] == "blockSize"
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 @pytest.mark.parametrize(

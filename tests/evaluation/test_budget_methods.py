@@ -66,12 +66,12 @@ def test_top_k_with_a_target_keeps_the_k_of_every_head() -> None:
 
 
 def test_such_methods_stand_once_for_every_table_and_not_for_every_k() -> None:
-    specs = tuple(map(parse_method, ("dense", "top-theta", "top-theta:target_error=0.1", "top-k:target_error=0.1")))
+    specs = tuple(map(parse_method, ("dense", "top-theta", "top-theta:target_error=0.05", "top-k:target_error=0.05")))
     plan = Plan(("perplexity",), specs, (4, 8), {"one": table()}, layers=2)
     points = [(point.method, point.k, point.table) for point, _ in plan.points("perplexity")]
     assert points == [
         ("dense", None, None), ("top-theta", 4, "one"), ("top-theta", 8, "one"),
-        ("top-theta:target_error=0.1", None, "one"), ("top-k:target_error=0.1", None, "one"),
+        ("top-theta:target_error=0.05", None, "one"), ("top-k:target_error=0.05", None, "one"),
     ]  # fmt: skip
     with pytest.raises(TopThetaValueError, match="a table with error curves"):
         Plan(("perplexity",), specs[2:3], (), {"one": plain_table()}, layers=2)
@@ -88,7 +88,7 @@ def test_the_digest_of_a_table_knows_its_curves() -> None:
         ("top-theta:target_error=0.1,target_value_rows=3", "expected one target"),
         ("top-k:target_error=0.1,layer_k=equal", "layer_k=equal; leave out the others"),
         ("top-theta:target_error=0.1,selection=union", "selection=union; leave out the others"),
-        ("last-k:target_error=0.1", "expected an option that it has, got 'target_error'"),
+        ("last-k:target_error=0.05", "expected an option that it has, got 'target_error'"),
     ],
 )
 def test_bad_targets_are_named(text: str, message: str) -> None:

@@ -93,7 +93,7 @@ def test_a_budget_may_come_between_two_steps_and_is_that_of_at(placement, static
         assert torch.equal(run.head_k, BUDGET)
     at = table.at(head_k=BUDGET)
     for number, theta in enumerate(thresholds):
-        assert torch.equal(theta, at.theta[number % 2][31 + number // 2].expand(2, -1))
+        assert torch.equal(theta.expand(2, -1), at.theta[number % 2][31 + number // 2].expand(2, -1))
     with sparsify(model_of(), table, k=20) as run:
         assert run.head_k is None
         run.set_target_kept(0.25)

@@ -284,7 +284,7 @@ def test_an_idle_context_warns_by_the_k_of_its_time():
             generate()
             run.set_k(20)
     with (
-        pytest.warns(NothingSparsifiedWarning, match="rows of up to 30 keys"),
+        pytest.warns(NothingSparsifiedWarning, match="rows of fewer than dense_below=31 keys"),
         sparsify(model_of(), table_of(), k=6, dense_below=31),
     ):
         generate()

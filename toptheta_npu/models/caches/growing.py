@@ -36,7 +36,7 @@ class GrowingCache(DynamicCache):
         >>> torch.equal(model.generate(prompt, **options, past_key_values=cache), model.generate(prompt, **options))
         True
         >>> cache.layers[0].keys.shape
-        torch.Size([1, 1, 303, 32])
+        torch.Size([1, 2, 303, 64])
     """
 
     def __init__(self, config: PretrainedConfig | None = None) -> None:
