@@ -145,6 +145,26 @@ def test_neither_the_order_of_the_texts_nor_the_number_of_threads_matters() -> N
         torch.set_num_threads(before)
 
 
+def test_budgets_of_a_table_are_looked_at_on_other_texts() -> None:
+    model = model_of()
+    table = table_for(model)
+    first = measure_error_curves(model, table, TEXTS, row_fraction=1.0)
+    assert _same(first, measure_error_curves(model, table, TEXTS, row_fraction=1.0, budgets_of=first))
+    others = tokens(3, 48, seed=6)
+    own = measure_error_curves(model, table, others, row_fraction=1.0)
+    found = measure_error_curves(model, table, others, row_fraction=1.0, budgets_of=first)
+    assert torch.equal(found.error, own.error)
+    assert torch.equal(found.price, first.price)
+    assert not torch.equal(found.price, own.price)
+    # a price at which both choose the same is measured alike
+    aims = aims_of(table)
+    for price, errors in zip(first.price.tolist(), found.path_error, strict=True):
+        levels = levels_at(first.error[..., -1], aims, price)
+        for budget, own_price in enumerate(own.price.tolist()):
+            if torch.equal(levels, levels_at(own.error[..., -1], aims, own_price)):
+                assert torch.equal(errors, own.path_error[budget])
+
+
 def test_layers_with_a_sliding_window_are_left_out() -> None:
     kinds = ["full_attention", "sliding_attention"]
     model = new_model("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds, max_window_layers=1)
@@ -180,3 +200,9 @@ def test_bad_arguments_are_named() -> None:
         measure_error_curves(model, table, TEXTS, row_fraction=0.0)
     with pytest.raises(TopThetaTypeError, match="vmc: expected True or False"):
         measure_error_curves(model, table, TEXTS, vmc=1)  # type: ignore[arg-type]
+    with pytest.raises(TopThetaTypeError, match="budgets_of: expected the curves of a table, got int"):
+        measure_error_curves(model, table, TEXTS, budgets_of=3)  # type: ignore[arg-type]
+    curves = measure_error_curves(model, table_for(model_of("qwen2")), TEXTS)
+    fewer = calibrate(model, TEXTS, k=[4, 8], layer_k=[0] * table.num_layers, top_k_at_calibration=False)
+    with pytest.raises(TopThetaValueError, match=r"budgets_of: expected curves with errors of \(3, .* levels of k"):
+        measure_error_curves(model, fewer, TEXTS, budgets_of=curves)

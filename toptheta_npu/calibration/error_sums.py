@@ -71,14 +71,19 @@ class ErrorSums:
             self._path.add(error, buckets, (budget, seen.layer))
             np.add.at(self._value_rows[budget, seen.layer].T, buckets, rows.T)
 
-    def path(self, alone: bool) -> Tensor:
-        """Choose the budgets of the second pass by what the first has found: levels, int64 [P, L, Hq].
+    def path(self, alone: bool, like: ErrorCurves | None = None) -> Tensor:
+        """Choose the budgets of the second pass: levels, int64 [P, L, Hq].
 
-        ``alone``: whether a head may keep its largest element only.
+        Args:
+            alone: whether a head may keep its largest element only.
+            like: curves whose budgets to take; None: choose by what the first pass has found.
         """
-        # rounded as the table holds it: a price lies where one head changes its mind
-        error = _float32(self._mean_of_heads()[..., -1])
-        self._prices = path_of_prices(error, self._aims, PATH, alone)
+        if like is None:
+            # rounded as the table holds it: a price lies where one head changes its mind
+            error = _float32(self._mean_of_heads()[..., -1])
+            self._prices = path_of_prices(error, self._aims, PATH, alone)
+        else:
+            error, self._prices = like.error[..., -1], like.price.tolist()
         return torch.stack([levels_at(error, self._aims, price, alone) for price in self._prices])
 
     def curves(self, sdc: str, vmc: bool) -> ErrorCurves:

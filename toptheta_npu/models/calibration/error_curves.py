@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from ..._checks import check_choice, check_int
 from ...calibration.error_sums import ErrorSums, HeadErrors, PathErrors
 from ...calibration.row_statistics import rows_of_sequence
-from ...errors import TopThetaValueError
+from ...errors import TopThetaTypeError, TopThetaValueError
 from ...thresholds import ThresholdTable
 from ...thresholds.curves import ErrorCurves
 from ...thresholds.lookup import Lookup
@@ -71,6 +71,7 @@ def measure_error_curves(
     row_fraction: float = ROW_FRACTION,
     seed: int = 0,
     longest: int | None = None,
+    budgets_of: ErrorCurves | None = None,
     progress: Progress | None = None,
 ) -> ErrorCurves:
     """Measure what the thresholds of ``table`` lose, on texts that did not make them.
@@ -87,10 +88,12 @@ def measure_error_curves(
         sdc, vmc: the compensations, as they will be at inference.
         row_fraction: share of the rows to look at.
         seed: of their choice.
+        budgets_of: the second pass looks at the budgets of these curves, of the same table, to compare what they
+            predict with what other texts show; None: it chooses budgets by the first pass.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table belongs to
-            another model.
+            another model, or ``budgets_of`` to another table.
     """
     check_model(model)
     check_table(model, table)
@@ -101,6 +104,7 @@ def measure_error_curves(
     texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
     measured = _checked_lengths(lengths, texts.longest_row)
     sums = ErrorSums(table, measured, sliding_layers(model), num_key_value_heads(model))
+    _check_budgets_of(budgets_of, table)
     compensated, count = Compensated(sdc, vmc), 0
 
     def done(_: int) -> None:
@@ -115,9 +119,19 @@ def measure_error_curves(
 
     with residual_norms(model) as norms:
         for path in (False, True):
-            watch = _Watch(table, sums, compensated, norms, sums.path(vmc) if path else None)
+            watch = _Watch(table, sums, compensated, norms, sums.path(vmc, budgets_of) if path else None)
             run_texts(model, texts, rows_of, watch.rule, done)
     return sums.curves(sdc, vmc)
+
+
+def _check_budgets_of(curves: ErrorCurves | None, table: ThresholdTable) -> None:
+    if curves is None:
+        return
+    if not isinstance(curves, ErrorCurves):
+        raise TopThetaTypeError("budgets_of", "the curves of a table", type(curves).__name__)
+    want, got = (1 + len(table.k), table.num_layers, table.num_heads), tuple(curves.error.shape[:3])
+    if got != want:
+        raise TopThetaValueError("budgets_of", f"curves with errors of {want}: levels of k, layers, heads", str(got))
 
 
 def _checked_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
