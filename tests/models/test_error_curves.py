@@ -156,13 +156,15 @@ def test_budgets_of_a_table_are_looked_at_on_other_texts() -> None:
     assert torch.equal(found.error, own.error)
     assert torch.equal(found.price, first.price)
     assert not torch.equal(found.price, own.price)
-    # a price at which both choose the same is measured alike
-    aims = aims_of(table)
+    # where both choose the same they measure the same
+    aims, alike = aims_of(table), 0
     for price, errors in zip(first.price.tolist(), found.path_error, strict=True):
         levels = levels_at(first.error[..., -1], aims, price)
         for budget, own_price in enumerate(own.price.tolist()):
             if torch.equal(levels, levels_at(own.error[..., -1], aims, own_price)):
                 assert torch.equal(errors, own.path_error[budget])
+                alike += 1
+    assert alike
 
 
 def test_layers_with_a_sliding_window_are_left_out() -> None:
@@ -202,7 +204,7 @@ def test_bad_arguments_are_named() -> None:
         measure_error_curves(model, table, TEXTS, vmc=1)  # type: ignore[arg-type]
     with pytest.raises(TopThetaTypeError, match="budgets_of: expected the curves of a table, got int"):
         measure_error_curves(model, table, TEXTS, budgets_of=3)  # type: ignore[arg-type]
-    curves = measure_error_curves(model, table_for(model_of("qwen2")), TEXTS)
+    curves = measure_error_curves(model, table, TEXTS)
     fewer = calibrate(model, TEXTS, k=[4, 8], layer_k=[0] * table.num_layers, top_k_at_calibration=False)
     with pytest.raises(TopThetaValueError, match=r"budgets_of: expected curves with errors of \(3, .* levels of k"):
         measure_error_curves(model, fewer, TEXTS, budgets_of=curves)
