@@ -1,4 +1,4 @@
-"""What the results say: losses with their bounds, window by window, and how many V rows one way needs more than another.
+"""What the results say: losses with their bounds, and how many V rows one way to choose needs more than another.
 
 A loss is the change of nats per token against dense attention; it is shown as change of perplexity in percent. Between
 two measured points it is straight in the logarithm of the V rows.
@@ -163,8 +163,7 @@ def rows_ratio(plain: Curve, budgets: Curve) -> Bounded:
     def figure(windows: NDArray[np.int64]) -> float:
         ours, theirs = budgets.resampled(windows), plain.resampled(windows)
         rows, losses = ours.value_rows.mean(axis=1), ours.losses.mean(axis=1)
-        return float(
-            np.exp(np.mean([np.log(theirs.rows_for(loss) / own) for own, loss in zip(rows, losses, strict=True)]))
-        )
+        needed = [theirs.rows_for(loss) for loss in losses]
+        return float(np.exp(np.mean(np.log(needed) - np.log(rows))))
 
     return bootstrap(figure, plain.losses.shape[1])

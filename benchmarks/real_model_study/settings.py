@@ -34,7 +34,7 @@ COMPARED_ROWS = (350, 500, 750)
 #: Shares of the V rows of dense attention for which the study names the loss.
 SHARES: Mapping[int, tuple[float, ...]] = {4096: (0.09, 0.14), 8192: (0.075,)}
 #: Resamples of the windows behind the bounds of a ratio.
-RESAMPLES = 10_000
+RESAMPLES = 4_000
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,10 @@ def make(
         table.save(file)
         state.unlink()
     if table.curves is None:
+        passes = 2 * len(texts["curves"])
         table = calibrate_error_curves(
-            model,
-            table,
-            texts["curves"],
-            row_fraction=CURVE_ROWS,
-            progress=lambda done: console.print(
-                f"error curves of {length} tokens: {done} of {2 * len(texts['curves'])}"
-            ),
-        )
+            model, table, texts["curves"], row_fraction=CURVE_ROWS,
+            progress=lambda done: console.print(f"error curves of {length} tokens: {done} of {passes}"),
+        )  # fmt: skip
         table.save(file)
     return table
