@@ -1,6 +1,6 @@
 """What Top-θ does to SmolLM2-135M, measured on documents that neither thresholds nor error curves have seen.
 
-    python -m benchmarks.real_model_study --headline | --cut | --stored
+    python -m benchmarks.real_model_study --headline | --full | --cut | --stored
 
 The thresholds stay in build/real_model, results and figure in docs/results/real_model, and docs/real-model.md shows
 them. Killed at any time, the same command goes on. Figures do not depend on what else runs there.
@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from benchmarks.real_model_study import figure, page, perplexity, prediction, texts, thresholds
+from benchmarks.real_model_study import comparisons, figure, page, perplexity, prediction, texts, thresholds
 from benchmarks.real_model_study.settings import BUDGETS, CUT, HEADLINE, SCALES, Scale
 from benchmarks.tables import renew
 from toptheta_npu.assets import load_tiny_llama
@@ -47,10 +47,10 @@ def measure(
 ) -> None:  # fmt: skip
     """Measure what is missing: thresholds, predictions, then perplexity part by part."""
     for part in scale.parts:
-        table = thresholds.make(model, windows, scale, part.length, folder, console)
+        table = thresholds.make(model, windows, scale, part, folder, console)
         perplexity.measure(part, model, windows, table, folder, kept / f"{part.name}.jsonl", console)
         if part == scale.parts[0]:
-            file = kept / page.prediction_file(part)
+            file = kept / comparisons.prediction_file(part)
             prediction.measure(scale, model, windows, table, targets, file, console)
 
 
@@ -61,15 +61,15 @@ def cut(console: Console) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         measure(CUT, model, texts.Windows(tokenizer, None, CUT), folder, folder, (100,), console)
-        runs = page.runs_of(folder, part)
+        runs = comparisons.runs_of(folder, part)
         assert runs is not None
         console.print(page.tradeoff(part, runs).as_rich())
-        console.print(page.predicted(page.predictions(folder / page.prediction_file(part))).as_rich())
+        console.print(page.predicted(comparisons.predictions(folder / comparisons.prediction_file(part))).as_rich())
 
 
 def renew_page(console: Console) -> None:
     """Draw the figure, and put what is kept into the page."""
-    runs = page.runs_of(RESULTS, HEADLINE)
+    runs = comparisons.runs_of(RESULTS, HEADLINE)
     if runs is not None:
         figure.draw(HEADLINE, runs, RESULTS / FIGURE)
     found = page.all_tables(RESULTS)
@@ -80,6 +80,7 @@ def renew_page(console: Console) -> None:
 
 def main(
     headline: Annotated[bool, typer.Option("--headline", help="4096 keys of prose, and predictions.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="And all other parts, in three hours.")] = False,
     only_cut: Annotated[bool, typer.Option("--cut", help="A little, on the embedded model; keeps nothing.")] = False,
     stored: Annotated[bool, typer.Option("--stored", help="Measure nothing; renew the page.")] = False,
     model: Annotated[Path, typer.Option(help="The folder that make real-model writes.")] = MODEL,
@@ -92,9 +93,9 @@ def main(
     if only_cut:
         cut(console)
         return
-    chosen = [name for name, wanted in (("headline", headline),) if wanted]
+    chosen = [name for name, wanted in (("headline", headline), ("full", full)) if wanted]
     if not chosen and not stored:
-        raise TopThetaValueError("options", "--headline, --cut or --stored", "none")
+        raise TopThetaValueError("options", "--headline, --full, --cut or --stored", "none")
     for name in chosen:
         scale = SCALES[name]
         loaded, tokenizer = load(model)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent
-from benchmarks.real_model_study.page import BUDGET_ARMS, EQUAL_THETA, EQUAL_TOP_K
+from benchmarks.real_model_study.comparisons import BUDGET_ARMS, EQUAL_THETA, EQUAL_TOP_K
 from benchmarks.real_model_study.settings import COMPARED_ROWS, Part, budget
 from toptheta_npu.evaluation.figures.style import finish, grid, headline, legend_below, octaves, style
 

@@ -1,62 +1,60 @@
-"""The tables of docs/real-model.md, and what it says first, from the results that are kept."""
+"""The tables of docs/real-model.md, from the results that are kept."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.real_model_study import results
-from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent, rows_ratio
+from benchmarks.real_model_study.analysis import Runs, mean_of, percent, rows_ratio
+from benchmarks.real_model_study.comparisons import (
+    BUDGET_ARMS,
+    EQUAL_THETA,
+    EQUAL_TOP_K,
+    MISSING,
+    Predicted,
+    against,
+    change_text,
+    prediction_file,
+    predictions,
+    runs_of,
+)
+from benchmarks.real_model_study.goals import Paragraphs, goal_table, goals, says
 from benchmarks.real_model_study.settings import (
     BUDGETS,
     COMPARED_ROWS,
+    COMPENSATIONS,
+    CURVE_ROWS,
     EQUAL_KS,
+    FIRST_CHARACTER,
+    FIRST_LAYERS_K,
+    FOREIGN,
+    FOREIGN_SPLITS,
     HEADLINE,
-    SHARES,
+    KS,
+    LEAST_CHARACTERS,
+    LONGER,
+    POST,
+    RESAMPLES,
+    SHORTER,
+    SPLITS,
+    THRESHOLD_ROWS,
     Arm,
     Part,
     budget,
-    equal,
 )
 from toptheta_npu._tables import Table
 
-#: The text that thresholds come from.
-HOME = HEADLINE.text
-_MISSING = "not measured yet"
-
-EQUAL_THETA = tuple(arm.name for arm in equal(EQUAL_KS) if arm.method == "top-theta")
-EQUAL_TOP_K = tuple(arm.name for arm in equal(EQUAL_KS) if arm.method == "top-k")
-BUDGET_ARMS = tuple(budget(rows).name for rows in BUDGETS)
-COMPARED_ARMS = tuple(budget(rows).name for rows in COMPARED_ROWS)
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A figure of the study, what was asked of it, and whether it came."""
-
-    name: str
-    figure: str
-    goal: str = ""
-    met: bool | None = None
-
-    @property
-    def cells(self) -> list[str]:
-        verdict = "" if self.met is None else "met" if self.met else "**missed**"
-        return [self.name, self.figure, self.goal, verdict]
-
-
-@dataclass(frozen=True)
-class Paragraphs:
-    """Text in the place of a table."""
-
-    lines: Sequence[str]
-
-    def as_markdown(self) -> str:
-        return "".join(f"* {line}\n" for line in self.lines)
+#: The other parts, by the names of their places.
+OTHERS: Mapping[str, Part] = {
+    "compensations": COMPENSATIONS,
+    "8192": LONGER,
+    "2048": SHORTER,
+    **{part.text: part for part in FOREIGN},
+    "post": POST,
+}
 
 
 def label(arm: Arm) -> str:
@@ -75,13 +73,6 @@ def label(arm: Arm) -> str:
         return f"{title}, bytes of {label(Arm(arm.like))}"
     extra = f", {options.replace(',', ', ')}" if options else ""
     return title + (f", k = {arm.k}" if arm.k else "") + extra
-
-
-def runs_of(folder: Path, part: Part) -> Runs | None:
-    """Read what a part has so far; None without dense attention in any window."""
-    _, lines = results.read(folder / f"{part.name}.jsonl")
-    found = Runs.of(lines, [arm.name for arm in part.arms]) if any(line["arm"] == "dense" for line in lines) else None
-    return found if found is not None and len(found.dense) else None
 
 
 def tradeoff(part: Part, runs: Runs) -> Table:
@@ -124,13 +115,13 @@ def rivals(runs: Runs) -> Table:
     """Compare budgets with exact Top-k at the same V rows."""
     rows = []
     for value_rows in COMPARED_ROWS:
-        cells = [_against(runs, names, value_rows) for names in (EQUAL_TOP_K, EQUAL_THETA)]
+        cells = [against(runs, names, value_rows) for names in (EQUAL_TOP_K, EQUAL_THETA)]
         ranks = budget(value_rows, "top-k").name
         own = budget(value_rows).name
         if ranks in runs.losses and own in runs.losses:
             found = runs.value_rows[ranks].mean(), percent(mean_of(runs.losses[own] - runs.losses[ranks]))
             cells.append(f"{found[1].text(sign=True, unit=' %')} at {found[0]:.0f}")
-        rows.append([str(value_rows), *(each if isinstance(each, str) else _text(each) for each in cells)])
+        rows.append([str(value_rows), *(each if isinstance(each, str) else change_text(each) for each in cells)])
     columns = (
         "V rows",
         "against Top-k with one k",
@@ -138,57 +129,6 @@ def rivals(runs: Runs) -> Table:
         "against Top-k with the budget's k, at its V rows",
     )
     return Table("Perplexity of budgets against others at equal V rows", columns, rows)
-
-
-def _against(runs: Runs, names: Sequence[str], value_rows: float) -> Bounded | None:
-    """Compare budgets with other arms at the same V rows, in percent; None where either was not measured there."""
-    curves = [runs.curve(each) for each in (BUDGET_ARMS, names)]
-    if not all(curve.reaches(value_rows) for curve in curves):
-        return None
-    ours, theirs = (curve.at(value_rows) for curve in curves)
-    return percent(mean_of(ours - theirs))
-
-
-def _at_share(runs: Runs, share: float) -> Bounded | None:
-    """Give the loss of budgets at a share of the V rows of dense attention, in percent."""
-    curve = runs.curve(BUDGET_ARMS)
-    return percent(mean_of(curve.at(share * runs.keys))) if curve.reaches(share * runs.keys) else None
-
-
-def _text(found: Bounded | None) -> str:
-    return _MISSING if found is None else found.text(sign=True, unit=" %")
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A budget on one text at the longest rows: what the table predicts, and what the windows show."""
-
-    text: str
-    target: int
-    rows: tuple[float, float]
-    error: tuple[float, float]
-    ratio: Bounded
-
-
-def predictions(file: Path) -> list[Predicted]:
-    """Compare predicted with measured errors and V rows, by text and budget."""
-    header, lines = results.read(file)
-    found = []
-    for text in dict.fromkeys(line["text"] for line in lines):
-        own = [line for line in lines if line["text"] == text]
-        for place, target in enumerate(header["targets"]):
-            squares = np.array([line["error"][place][-1] for line in own])
-            wanted = header["predicted"]["error"][place][-1]
-            rows = float(np.mean([line["value_rows"][place][-1] for line in own]))
-
-            def ratio(windows: np.ndarray, squares: np.ndarray = squares, wanted: float = wanted) -> float:
-                return math.sqrt(wanted / float(squares[windows].mean()))
-
-            found.append(Predicted(
-                text, target, (header["predicted"]["value_rows"][place][-1], rows),
-                (math.sqrt(wanted), math.sqrt(float(squares.mean()))), bootstrap(ratio, len(squares)),
-            ))  # fmt: skip
-    return found
 
 
 def predicted(found: Sequence[Predicted]) -> Table:
@@ -208,116 +148,45 @@ def predicted(found: Sequence[Predicted]) -> Table:
     return Table("Predicted and measured", columns, rows)
 
 
-def prediction_file(part: Part) -> str:
-    """Name the file of predictions for the length of a part."""
-    return f"prediction_{part.length}.jsonl"
-
-
-def goals(folder: Path) -> list[Goal]:
-    """List what was asked of the real model, and what came."""
-    runs, longer = runs_of(folder, HEADLINE), runs_of(folder, _at(8192))
-    return [*_goals_of_rows(runs), *_goals_of_shares(4096, runs), *_goals_of_shares(8192, longer),
-            *_goals_of_predictions(predictions(folder / prediction_file(HEADLINE)))]  # fmt: skip
-
-
-def _at(length: int) -> Part:
-    return Part(HOME, length, 0, (Arm("dense"), *map(budget, BUDGETS)))
-
-
-def _goals_of_rows(runs: Runs | None) -> list[Goal]:
-    goal = "≥ 1.8, bound ≥ 1.3"
-    name = f"V rows of one k over those of budgets ({', '.join(map(str, COMPARED_ROWS))}) at equal loss"
-    if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
-        return [Goal(name, _MISSING, goal)]
-    ratio = rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
-    found = [_against(runs, EQUAL_TOP_K, rows) for rows in COMPARED_ROWS]
-    rivals_of = [
-        Goal(f"budget against exact Top-k with one k, both at {rows} V rows", _text(each), "< 0",
-             None if each is None else each.value < 0)
-        for rows, each in zip(COMPARED_ROWS, found, strict=True)
-    ]  # fmt: skip
-    certain = sum(each is not None and each.high < 0 for each in found)
-    last = Goal("of these, better by the 95 % bound", str(certain), "≥ 1", certain >= 1)
-    return [Goal(name, ratio.text(), goal, ratio.value >= 1.8 and ratio.low >= 1.3), *rivals_of, last]
-
-
-_LIMITS = {0.09: 0.6, 0.14: 0.35, 0.075: 0.35}
-
-
-def _goals_of_shares(length: int, runs: Runs | None) -> list[Goal]:
-    found = []
-    for share in SHARES[length]:
-        limit = _LIMITS[share]
-        loss = None if runs is None else _at_share(runs, share)
-        met = None if loss is None else loss.value <= limit
-        name = f"perplexity, budget of {100 * share:g} % of the V rows, {length} keys"
-        found.append(Goal(name, _text(loss), f"≤ +{limit:g} %", met))
-    return found
-
-
-def _goals_of_predictions(found: Sequence[Predicted]) -> list[Goal]:
-    name, goal = "predicted over measured joint error", "0.75 to 1.3"
-    by_text: dict[str, list[float]] = {}
-    for each in found:
-        by_text.setdefault(each.text, []).append(each.ratio.value)
-    if HOME not in by_text:
-        return [Goal(f"{name}, {HOME}", _MISSING, goal)]
-    return [
-        Goal(f"{name}, {text}", f"{min(values):.2f} to {max(values):.2f}", goal if text == HOME else "",
-             (min(values) >= 0.75 and max(values) <= 1.3) if text == HOME else None)
-        for text, values in by_text.items()
-    ]  # fmt: skip
-
-
-def goal_table(found: Sequence[Goal]) -> Table:
-    """Tabulate the goals."""
-    return Table("Goals", ("", "figure (95 % bounds)", "goal", ""), [each.cells for each in found])
-
-
-def says(runs: Runs | None, found: Sequence[Goal]) -> Paragraphs:
-    """Say in plain words what the results are, the noes first."""
-    if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
-        return Paragraphs(["The study has not been run to its end yet."])
-    missed = [goal for goal in found if goal.met is False]
-    ratio = rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
-    small, large = (_loss(runs, Arm("top-theta", k)) for k in (128, 512))
-    lines = [
-        f"**Of the goals below, {len(missed) or 'none'} {'is' if len(missed) < 2 else 'are'} missed.**",
-        f"One k for all heads is not free: at {HEADLINE.length} keys k = 128 changes perplexity by {small}, k = 512 by "
-        f"{large}.",
-        f"A budget needs {ratio.value:.2f} times fewer V rows for the same loss (95 % bounds {ratio.low:.2f} to "
-        f"{ratio.high:.2f}).",
-        *(_comparison(runs, rows) for rows in COMPARED_ROWS),
-        *(f"With {100 * share:g} % of the V rows of dense attention a budget costs {_text(_at_share(runs, share))}."
-          for share in SHARES[HEADLINE.length]),
-    ]  # fmt: skip
-    return Paragraphs(lines)
-
-
-def _loss(runs: Runs, arm: Arm) -> str:
-    return percent(mean_of(runs.losses[arm.name])).text(sign=True, unit=" %")
-
-
-def _comparison(runs: Runs, rows: int) -> str:
-    found = _against(runs, EQUAL_TOP_K, rows)
-    if found is None:
-        return f"Budgets were not compared with exact Top-k at {rows} V rows."
-    verdict = "better than" if found.high < 0 else "worse than" if found.low > 0 else "not told apart from"
-    return f"At {rows} V rows a budget is {verdict} exact Top-k with one k: {_text(found)}."
+def settings_table() -> Table:
+    """Tabulate what was fixed before anything was measured."""
+    shares = ", ".join(f"{100 * share:g} % of the rows for {what}" for share, what in (
+        (THRESHOLD_ROWS, "thresholds"), (CURVE_ROWS, "error curves")))  # fmt: skip
+    documents = ", ".join(f"{count} {name}" for name, count in SPLITS.items())
+    foreign = ", ".join(f"{count} {name}" for name, count in FOREIGN_SPLITS.items())
+    rows = [
+        ["documents", f"longer than {LEAST_CHARACTERS:,} characters; a window begins at character {FIRST_CHARACTER:,}"],
+        ["prose by split", documents],
+        ["jargon and Python by split", foreign],
+        ["tokens predicted", f"the last {HEADLINE.positions} of every window"],
+        ["thresholds", f"pre-softmax, pooled, k = {', '.join(map(str, KS))}; {shares}"],
+        ["one k for all heads", f"{', '.join(map(str, EQUAL_KS))}, at least {FIRST_LAYERS_K} in the first two layers"],
+        ["budgets aim at", f"{', '.join(map(str, BUDGETS))} V rows, the mean over all layers"],
+        [
+            "compensation",
+            "exact SDC and VMC; of last-k, pages and BLASST neither, after two layers of Top-k",
+        ],
+        ["resamples behind a ratio", f"{RESAMPLES:,}"],
+    ]
+    return Table("Settings", ("", "fixed"), rows)
 
 
 def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
     """Make everything that the page shows, by its place."""
     runs, asked = runs_of(folder, HEADLINE), goals(folder)
-    empty = Table("", (_MISSING,), [])
+    empty = Table("", (MISSING,), [])
     found: dict[str, Table | Paragraphs] = {
         "real says": says(runs, asked),
         "real goals": goal_table(asked),
+        "real settings": settings_table(),
         "real prediction": predicted(predictions(folder / prediction_file(HEADLINE))),
     }
-    shown: Mapping[str, Table | None] = {
+    shown: dict[str, Table | None] = {
         "real tradeoff": runs and tradeoff(HEADLINE, runs),
         "real ratios": runs and ratios(runs),
         "real rivals": runs and rivals(runs),
     }
+    for name, part in OTHERS.items():
+        other = runs_of(folder, part)
+        shown[f"real {name}"] = tradeoff(part, other) if other and len(other.losses) > 1 else None
     return found | {name: table or empty for name, table in shown.items()}

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import transformers
+
+from toptheta_npu.thresholds import Placement
 
 #: Documents: the shortest that counts, in characters, and where its window begins, behind its heading.
 LEAST_CHARACTERS, FIRST_CHARACTER = 45_000, 2_000
 #: Draws the order in which the documents of a text are dealt to the splits.
 SEED = 0
 #: Documents of each split of the text that thresholds come from; no document is in two of them.
-SPLITS: Mapping[str, int] = {"thresholds": 12, "curves": 10, "check": 10, "evaluation": 40}
+SPLITS: Mapping[str, int] = {"thresholds": 12, "curves": 10, "check": 10, "evaluation": 36}
 #: The same of texts that no threshold comes from.
 FOREIGN_SPLITS: Mapping[str, int] = {"check": 10, "evaluation": 16}
 #: Tokens at the end of every window that are predicted by a method.
-POSITIONS = 256
+POSITIONS = 512
 
 #: k of the thresholds; the first two layers have at least 512 under an equal k, and any of these under a budget.
 KS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -27,9 +29,9 @@ FIRST_LAYERS_K = 512
 THRESHOLD_ROWS, CURVE_ROWS = 1 / 4, 1 / 16
 
 #: k of all heads alike; those between the thresholds' own are interpolated, as `sparsify` does it.
-EQUAL_KS = (64, 128, 192, 256, 384, 512, 1024)
+EQUAL_KS = (64, 128, 192, 256, 384, 512, 768, 1024)
 #: V rows that budgets aim at, and those at which they are compared with exact Top-k.
-BUDGETS = (200, 290, 350, 500, 545, 750)
+BUDGETS = (200, 290, 350, 500, 750)
 COMPARED_ROWS = (350, 500, 750)
 #: Shares of the V rows of dense attention for which the study names the loss.
 SHARES: Mapping[int, tuple[float, ...]] = {4096: (0.09, 0.14), 8192: (0.075,)}
@@ -60,17 +62,20 @@ class Arm:
 
 @dataclass(frozen=True)
 class Part:
-    """Windows of one text and length under some methods: a file of results, named by both."""
+    """Windows of one text and length under some methods, with one kind of thresholds: a file of results."""
 
     text: str
     length: int
     windows: int
     arms: tuple[Arm, ...]
     positions: int = POSITIONS
+    placement: Placement = "pre_softmax"
 
     @property
     def name(self) -> str:
-        return f"perplexity_{self.length}_{self.text}"
+        """The name of its file."""
+        post = "_post" if self.placement == "post_softmax" else ""
+        return f"perplexity_{self.length}_{self.text}{post}"
 
 
 def equal(ks: tuple[int, ...]) -> tuple[Arm, ...]:
@@ -87,7 +92,23 @@ DENSE = Arm("dense")
 HEADLINE = Part(
     "prose", 4096, SPLITS["evaluation"],
     (DENSE, *equal(EQUAL_KS), *map(budget, BUDGETS), *(budget(rows, "top-k") for rows in COMPARED_ROWS),
-     *(Arm(name, like=budget(rows).name) for name in ("last-k", "pages", "blasst") for rows in (350, 750))),
+     *(Arm(name, like=budget(350).name) for name in ("last-k", "pages", "blasst"))),
+)  # fmt: skip
+#: SDC and VMC in other ways, in the windows of the headline.
+COMPENSATIONS = replace(
+    HEADLINE,
+    arms=(DENSE, *(Arm(f"top-theta{options}", 128) for options in (
+        "", ":sdc=exp_threshold", ":sdc=none", ":vmc=false", ":sdc=exp_threshold,vmc=false"))),
+)  # fmt: skip
+#: What is measured at other lengths, on other texts, and with other thresholds.
+FEWER_ARMS = (DENSE, *equal((128, 256, 512)), *map(budget, (350, 500, 750)))
+LONGER, SHORTER = (replace(HEADLINE, length=length, arms=FEWER_ARMS) for length in (8192, 2048))
+FOREIGN = tuple(
+    replace(HEADLINE, text=text, windows=FOREIGN_SPLITS["evaluation"], arms=FEWER_ARMS) for text in ("python", "jargon")
+)
+POST = replace(
+    HEADLINE, placement="post_softmax",
+    arms=tuple(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k")),
 )  # fmt: skip
 
 
@@ -107,7 +128,7 @@ class Scale:
     parts: tuple[Part, ...]
     splits: Mapping[str, int] = field(default_factory=lambda: SPLITS)
     foreign_splits: Mapping[str, int] = field(default_factory=lambda: FOREIGN_SPLITS)
-    checked: Mapping[str, int] = field(default_factory=lambda: {"prose": 10, "python": 6, "jargon": 6})
+    checked: Mapping[str, int] = field(default_factory=lambda: {"prose": 10, "python": 4, "jargon": 4})
     ks: tuple[int, ...] = KS
     first_layers_k: int = FIRST_LAYERS_K
     least_characters: int = LEAST_CHARACTERS
@@ -117,7 +138,10 @@ class Scale:
         return self.splits if text == self.parts[0].text else self.foreign_splits
 
 
-SCALES = {"headline": Scale((HEADLINE,))}
+SCALES = {
+    "headline": Scale((HEADLINE,)),
+    "full": Scale((HEADLINE, COMPENSATIONS, LONGER, *FOREIGN, SHORTER, POST)),
+}
 #: A little of everything, on the embedded model, whose text is Python's library.
 CUT = Scale(
     (Part("python", 512, 2, (DENSE, *equal((32, 64)), budget(100)), positions=64),),

@@ -11,30 +11,30 @@ from transformers import PreTrainedModel
 from benchmarks.real_model_study.settings import (
     CURVE_ROWS,
     THRESHOLD_ROWS,
+    Part,
     Scale,
     thresholds_settings,
 )
 from benchmarks.real_model_study.texts import Windows, digest
 from toptheta_npu.models import calibrate, calibrate_error_curves
 from toptheta_npu.models.hook.architecture import num_layers
-from toptheta_npu.thresholds import Placement, ThresholdTable
+from toptheta_npu.thresholds import ThresholdTable
 
 
 def make(
-    model: PreTrainedModel, windows: Windows, scale: Scale, length: int, folder: Path, console: Console,
-    placement: Placement = "pre_softmax",
-) -> ThresholdTable:  # fmt: skip
-    """Read the table of a length, or make it: thresholds go on where a killed run left them, error curves begin anew.
+    model: PreTrainedModel, windows: Windows, scale: Scale, part: Part, folder: Path, console: Console
+) -> ThresholdTable:
+    """Read the table of a part, or make it: thresholds go on where a killed run left them, error curves begin anew.
 
     Args:
         model: in evaluation mode.
         windows: of the texts.
         scale: the ks and the documents.
-        length: tokens of a window.
+        part: whose length and placement they are for.
         folder: for the table and what is unfinished.
         console: says what is going on.
-        placement: of the thresholds.
     """
+    length, placement = part.length, part.placement
     texts = {split: windows.of(scale.parts[0].text, split, length, scale.splits[split])[1]
              for split in ("thresholds", "curves")}  # fmt: skip
     made_by = thresholds_settings(scale) | {split: digest(each) for split, each in texts.items()}
