@@ -27,7 +27,6 @@ FOLDER = Path("build") / "real_model"
 MODEL = Path("build") / "real-model" / "smollm2"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-model.md"
 RESULTS = PAGE.parent / "results" / "real_model"
-FIGURE = "tradeoff.png"
 
 
 def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -71,7 +70,7 @@ def renew_page(console: Console) -> None:
     """Draw the figure, and put what is kept into the page."""
     runs = comparisons.runs_of(RESULTS, HEADLINE)
     if runs is not None:
-        figure.draw(HEADLINE, runs, RESULTS / FIGURE)
+        figure.draw(HEADLINE, runs, RESULTS / page.FIGURE)
     found = page.all_tables(RESULTS)
     renew(PAGE, found)
     for each in found.values():

@@ -52,7 +52,7 @@ class Paragraphs:
     lines: Sequence[str]
 
     def as_markdown(self) -> str:
-        return "".join(f"* {line}\n" for line in self.lines)
+        return "".join(f"{line}\n" for line in self.lines)
 
 
 def goals(folder: Path) -> list[Goal]:
@@ -126,7 +126,7 @@ def says(runs: Runs | None, found: Sequence[Goal]) -> Paragraphs:
         *(f"With {100 * share:g} % of dense attention's V rows a budget changes perplexity by "
           f"{change_text(at_share(runs, share))}." for share in SHARES[HEADLINE.length]),
     ]  # fmt: skip
-    return Paragraphs(lines)
+    return Paragraphs([f"* {line}" for line in lines])
 
 
 def _comparison(runs: Runs, rows: int) -> str:

@@ -47,6 +47,8 @@ from benchmarks.real_model_study.settings import (
 )
 from toptheta_npu._tables import Table
 
+#: The figure, among the results.
+FIGURE = "tradeoff.png"
 #: The other parts, by the names of their places.
 OTHERS: Mapping[str, Part] = {
     "compensations": COMPENSATIONS,
@@ -179,6 +181,7 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real says": says(runs, asked),
         "real goals": goal_table(asked),
         "real settings": settings_table(),
+        "real figure": Paragraphs([f"![perplexity against V rows](results/real_model/{FIGURE})"] if runs else []),
         "real prediction": predicted(predictions(folder / prediction_file(HEADLINE))),
     }
     shown: dict[str, Table | None] = {
