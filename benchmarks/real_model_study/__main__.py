@@ -17,8 +17,29 @@ import typer
 from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from benchmarks.real_model_study import comparisons, figure, page, perplexity, prediction, texts, thresholds
-from benchmarks.real_model_study.settings import BUDGETS, CUT, HEADLINE, SCALES, Scale
+from benchmarks.real_model_study import (
+    answers,
+    comparisons,
+    figure,
+    page,
+    perplexity,
+    prediction,
+    retrieval,
+    task_tables,
+    texts,
+    thresholds,
+)
+from benchmarks.real_model_study.settings import (
+    ANSWERS,
+    BUDGETS,
+    CUT,
+    HEADLINE,
+    LONGER,
+    QUESTIONS,
+    SCALES,
+    SHORTER,
+    Scale,
+)
 from benchmarks.tables import renew
 from toptheta_npu.assets import load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
@@ -51,6 +72,20 @@ def measure(
         if part == scale.parts[0]:
             file = kept / comparisons.prediction_file(part)
             prediction.measure(scale, model, windows, table, targets, file, console)
+
+
+def ask_and_answer(
+    scale: Scale, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, root: Path, console: Console
+) -> None:
+    """Ask the questions and write the answers that are missing, about documents that made no thresholds."""
+    windows = texts.Windows(tokenizer, root, scale)
+    documents = windows.documents(HEADLINE.text, "evaluation")
+    tables = {part.length: thresholds.make(model, windows, scale, part, FOLDER, console)
+              for part in (SHORTER, HEADLINE, LONGER)}  # fmt: skip
+    file = RESULTS / task_tables.RETRIEVAL
+    retrieval.measure(QUESTIONS, model, tokenizer, documents, tables, file, console)
+    file = RESULTS / task_tables.ANSWERED
+    answers.measure(ANSWERS, model, tokenizer, documents, tables[LONGER.length], file, console)
 
 
 def cut(console: Console) -> None:
@@ -98,8 +133,10 @@ def main(
     for name in chosen:
         scale = SCALES[name]
         loaded, tokenizer = load(model)
-        windows = texts.Windows(tokenizer, packages or texts.fetch(FOLDER / "packages"), scale)
-        measure(scale, loaded, windows, FOLDER, RESULTS, BUDGETS, console)
+        root = packages or texts.fetch(FOLDER / "packages")
+        measure(scale, loaded, texts.Windows(tokenizer, root, scale), FOLDER, RESULTS, BUDGETS, console)
+        if name == "full":
+            ask_and_answer(scale, loaded, tokenizer, root, console)
     renew_page(console)
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.real_model_study import task_tables
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent, rows_ratio
 from benchmarks.real_model_study.comparisons import (
     BUDGET_ARMS,
@@ -22,6 +23,7 @@ from benchmarks.real_model_study.comparisons import (
     runs_of,
 )
 from benchmarks.real_model_study.goals import Paragraphs, goal_table, goals, says
+from benchmarks.real_model_study.labels import label
 from benchmarks.real_model_study.settings import (
     BUDGETS,
     COMPARED_ROWS,
@@ -41,7 +43,6 @@ from benchmarks.real_model_study.settings import (
     SHORTER,
     SPLITS,
     THRESHOLD_ROWS,
-    Arm,
     Part,
     budget,
 )
@@ -57,24 +58,6 @@ OTHERS: Mapping[str, Part] = {
     **{part.text: part for part in FOREIGN},
     "post": POST,
 }
-
-
-def label(arm: Arm) -> str:
-    """Name an arm for people.
-
-    Example:
-        >>> label(Arm("top-theta", 64)), label(budget(350, "top-k"))
-        ('Top-θ, k = 64', 'Top-k, k of the budget of 350 V rows')
-    """
-    name, _, options = arm.method.partition(":")
-    title = {"top-theta": "Top-θ", "top-k": "Top-k", "blasst": "BLASST", "pages": "pages (Quest)"}.get(name, name)
-    target = options.removeprefix("target_value_rows=")
-    if target != options:
-        return f"{title}, {'budget' if name == 'top-theta' else 'k of the budget'} of {target} V rows"
-    if arm.like:
-        return f"{title}, bytes of {label(Arm(arm.like))}"
-    extra = f", {options.replace(',', ', ')}" if options else ""
-    return title + (f", k = {arm.k}" if arm.k else "") + extra
 
 
 def tradeoff(part: Part, runs: Runs) -> Table:
@@ -189,6 +172,7 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real ratios": runs and ratios(runs),
         "real rivals": runs and rivals(runs),
     }
+    shown |= {"real retrieval": task_tables.retrieval(folder), "real answers": task_tables.answers(folder)}
     for name, part in OTHERS.items():
         other = runs_of(folder, part)
         shown[f"real {name}"] = tradeoff(part, other) if other and len(other.losses) > 1 else None

@@ -92,7 +92,7 @@ def methods_of(
     arms: list[Arm], part: Part, model: PreTrainedModel, windows: Windows, table: ThresholdTable, file: Path
 ) -> dict[str, Method]:
     """Make the methods of arms; what those without a k are set to is kept in ``file``, of whose thresholds it knows."""
-    found = {arm.name: _own(arm, table) for arm in arms if arm.like is None}
+    found = {arm.name: own_method(arm, table) for arm in arms if arm.like is None}
     rivals = [arm for arm in arms if arm.like is not None]
     kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     if kept.get("thresholds") != table_digest(table):
@@ -105,7 +105,8 @@ def methods_of(
     return found | {arm.name: _set(arm, kept[arm.name], table) for arm in rivals}
 
 
-def _own(arm: Arm, table: ThresholdTable) -> Method:
+def own_method(arm: Arm, table: ThresholdTable) -> Method:
+    """Make the method of an arm that reads what it reads whatever others do."""
     targets = list(table.layer_k) if arm.k is None else table.layer_targets(arm.k)
     return make_method(parse_method(arm.method), arm.k, table, targets)
 
@@ -138,7 +139,7 @@ class _Matching:
         Its first layers may follow a budget; those of the methods here are Top-k with the least k of these layers.
         """
         if name not in self._known:
-            reads = self._task.measure(_own(self._arms[name], self._table), self._model)
+            reads = self._task.measure(own_method(self._arms[name], self._table), self._model)
             layers, later = num_layers(self._model), num_layers(self._model) - DENSER_LAYERS
             first = self._first_layers()
             rows = (layers * reads.reads_all.value_rows_mean - DENSER_LAYERS * first) / later

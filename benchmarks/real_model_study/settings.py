@@ -113,6 +113,36 @@ POST = replace(
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Questions: of two kinds, each at several lengths and depths, ``seeds`` of them."""
+
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    seeds: int
+    arms: tuple[Arm, ...]
+
+
+QUESTIONS = Asked(
+    (1024, 2048, 4096, 8192), (0.0, 0.25, 0.5, 0.75, 1.0), 4,
+    (DENSE, *equal((64, 128)), budget(200), budget(350)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Prompts of ``shortest`` to ``longest`` tokens, and answers of ``tokens``, by dense attention and by the arms."""
+
+    prompts: int
+    shortest: int
+    longest: int
+    tokens: int
+    arms: tuple[Arm, ...]
+
+
+ANSWERS = Answered(20, 2048, 6144, 300, (Arm("top-theta", 128), budget(350)))
+
+
+@dataclass(frozen=True)
 class Scale:
     """How much is measured.
 

@@ -166,12 +166,13 @@ class Windows:
         Raises:
             TopThetaValueError: there are not so many, or one is too short.
         """
-        chosen = self._split(text, split)[:count]
+        chosen = self.documents(text, split)[:count]
         if len(chosen) < count:
             raise TopThetaValueError(text, f"{count} documents of the split {split}", str(len(chosen)))
         return [each.name for each in chosen], torch.stack([self._window(each, length) for each in chosen])
 
-    def _split(self, text: str, split: str) -> list[Document]:
+    def documents(self, text: str, split: str) -> list[Document]:
+        """Give the documents of a split."""
         if text not in self._documents:
             self._documents[text] = documents(text, self._root, self._scale.least_characters)
         sizes, first = self._scale.splits_of(text), 0

@@ -13,7 +13,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks.real_model_study import comparisons, figure, goals, page, perplexity, texts
+from benchmarks.real_model_study import (
+    answers,
+    comparisons,
+    figure,
+    goals,
+    page,
+    perplexity,
+    questions,
+    retrieval,
+    task_tables,
+    texts,
+    thresholds,
+)
 from benchmarks.real_model_study.__main__ import PAGE, RESULTS, load, main, measure
 from benchmarks.real_model_study.analysis import Bounded, Curve, Runs, bootstrap, mean_of, percent, rows_ratio
 from benchmarks.real_model_study.results import Lines, read
@@ -21,10 +33,14 @@ from benchmarks.real_model_study.settings import (
     BUDGETS,
     COMPARED_ROWS,
     CUT,
+    DENSE,
     FOREIGN_SPLITS,
     HEADLINE,
+    QUESTIONS,
     SPLITS,
+    Answered,
     Arm,
+    Asked,
     Scale,
     budget,
 )
@@ -282,6 +298,70 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     run()
     assert file.read_text() == whole
     assert len(done) == 3
+
+
+CHAT = "{% for m in messages %}# {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}# answer:\n{% endif %}"
+
+
+@full
+def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_tiny_llama()
+    tokenizer.chat_template = CHAT
+    windows, console = texts.Windows(tokenizer, None, SMALL), Console(quiet=True)
+    table = thresholds.make(model, windows, SMALL, SMALL.parts[0], tmp_path, console)
+    documents = windows.documents("python", "evaluation")
+    arms = (Arm("top-theta", 32), budget(60))
+    asked = Asked((220, 256), (0.0, 1.0), 1, (DENSE, *arms))
+    answered = Answered(2, 120, 200, 12, arms)
+    for module, name, value in ((task_tables, "QUESTIONS", asked), (task_tables, "ANSWERS", answered)):
+        monkeypatch.setattr(module, name, value)
+    for _ in range(2):  # the second time there is nothing left to do
+        retrieval.measure(asked, model, tokenizer, documents, {256: table}, tmp_path / task_tables.RETRIEVAL, console)
+        answers.measure(answered, model, tokenizer, documents, table, tmp_path / task_tables.ANSWERED, console)
+        monkeypatch.setattr(retrieval, "run_prefix", None)
+        monkeypatch.setattr(answers, "run_prefix", None)
+    asked_lines, answer_lines = (read(tmp_path / name)[1] for name in (task_tables.RETRIEVAL, task_tables.ANSWERED))
+    assert len(asked_lines) == 2 * 2 * 2 * 3
+    assert all(line["tokens"] <= line["length"] for line in asked_lines)
+    dense, *others = (line for line in answer_lines if line["prompt"] == 0)
+    assert (dense["identical"], dense["first"], dense["agreed"], len(dense["answer"])) == (1.0, 12, 1.0, 12)
+    assert all(len(line["kept_over_target"]) == answers.PARTS for line in others)
+    found = [task_tables.retrieval(tmp_path), task_tables.answers(tmp_path)]
+    assert [len(each.rows) for each in found if each is not None] == [3, 3]
+
+
+def test_a_question_is_what_follows_the_text() -> None:
+    _, tokenizer = load_tiny_llama()
+    tokenizer.chat_template = CHAT
+    documents = texts.documents("python", None, 20_000)[:2]
+    for kind, listed in (("needle", 1), ("key_value", 12)):
+        place = questions.Place(kind, 300, 0.5, 0)  # type: ignore[arg-type]
+        prompt = questions.question_of(tokenizer, place, documents)
+        asked = tokenizer.decode(prompt.tokens[prompt.query_start :])
+        assert asked.lstrip().startswith("What is the")
+        assert asked.endswith(" is")
+        right = prompt.choices[prompt.answer]
+        before = tokenizer.decode(prompt.tokens[: prompt.query_start])
+        assert before.count(right) == 1
+        assert sum(choice in before for choice in prompt.choices) == min(listed, 8)
+        assert 280 < len(prompt.tokens) <= 300
+    with pytest.raises(TopThetaValueError, match="length: expected room for a text and a question, got 20 tokens"):
+        questions.question_of(tokenizer, questions.Place("needle", 20, 0.5, 0), documents)
+
+
+def test_changes_count_where_dense_attention_answers(tmp_path: Path) -> None:
+    lines = [
+        {"kind": kind, "length": length, "depth": 0.5, "seed": seed, "arm": arm.name, "value_rows": 100.0,
+         "right": kind == "needle" and (arm == DENSE or seed > 1)}
+        for kind in ("needle", "key_value") for length in (1024, 2048) for seed in range(8) for arm in QUESTIONS.arms
+    ]  # fmt: skip
+    content = [{}, *lines]
+    (tmp_path / task_tables.RETRIEVAL).write_text("".join(json.dumps(line) + "\n" for line in content))
+    table = task_tables.retrieval(tmp_path)
+    assert table is not None
+    assert "32 questions, 16 of them" in table.title
+    assert table.rows[0][:5] == ["dense", "100 %", "100 %", "0 %", "0 %"]
+    assert table.rows[1][1:6] == ["75 %", "75 %", "0 %", "0 %", "-25.00 ± 11.26 points"]
 
 
 def test_budgets_are_compared_at_value_rows_that_they_aim_at() -> None:
