@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from toptheta_npu.evaluation.methods.names import make_method, matched_method, p
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
+from toptheta_npu.evaluation.workers import ModelWorkers
 from toptheta_npu.models.fingerprint.model import model_fingerprint
 from toptheta_npu.models.hook.architecture import num_layers
 from toptheta_npu.thresholds import ThresholdTable
@@ -42,7 +44,7 @@ def measure(
     part: Part, model: PreTrainedModel, windows: Windows, table: ThresholdTable, folder: Path, file: Path,
     console: Console,
 ) -> None:  # fmt: skip
-    """Measure what a part lacks, window by window, so that all arms have the same windows whenever it stops.
+    """Measure what a part lacks: a window on each core, with all its arms.
 
     Args:
         part: what to measure.
@@ -65,17 +67,22 @@ def measure(
         }
         wanted = [arm for arm in part.arms if any(arm in arms for arms in missing.values())]
         methods = methods_of(wanted, part, model, windows, table, folder / f"matched_{part.name}.json")
-        for number, arms in missing.items():
-            if not arms:
-                continue
+
+        def run(number: int, window: Tensor, network: PreTrainedModel) -> None:
             started = time.perf_counter()
-            task = PerplexityTask(model, tokens[number : number + 1], part.positions, _PREFIX_BYTES)
+            task = PerplexityTask(network, window[None], part.positions, _PREFIX_BYTES)
             console.print(f"{part.name}, window {number + 1}: prefix, {time.perf_counter() - started:.1f} s")
-            for arm in arms:
+            for arm in missing[number]:
+                workers.check()
                 started = time.perf_counter()
-                found = task.measure(methods[arm.name], model)
+                found = task.measure(methods[arm.name], network)
                 lines.add({"window": number, "arm": arm.name, **_figures(found)})
                 console.print(f"{part.name}, window {number + 1}: {arm.name}, {time.perf_counter() - started:.1f} s")
+
+        with ModelWorkers(model) as workers:
+            for done in [workers.submit(partial(run, number, tokens[number])) for number in missing if missing[number]]:
+                done.result()
+        lines.sort()
 
 
 def _figures(found: Measurement) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ class Lines:
         self.path, self._keys = path, tuple(keys)
         self._header: dict[str, Any] = json.loads(json.dumps(header))
         self._known: set[tuple[Any, ...]] = set()
+        self._adding = threading.Lock()
 
     def __enter__(self) -> Lines:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +65,7 @@ class Lines:
                     expected, got = f"results with {name} = {shown(want)}", shown(have)
                     raise TopThetaValueError(str(self.path), expected, got, "move it away to measure anew")
             self._known = {self._key(line) for line in lines}
-            whole = [json.dumps(each, ensure_ascii=False) + "\n" for each in (self._header, *lines)]
-            write_atomically(self.path, "".join(whole))
+            self._write(lines)
             self._stack = stack.pop_all()
         return self
 
@@ -79,9 +80,17 @@ class Lines:
         return self._key(key) in self._known
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Keep a line: it is on the disk when this returns."""
-        with open(self.path, "a") as file:
+        """Keep a line: it is on the disk when this returns. Several threads may add."""
+        with self._adding, open(self.path, "a") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._known.add(self._key(line))
+            self._known.add(self._key(line))
+
+    def sort(self) -> None:
+        """Put the lines into the order of their keys, so that a finished file is the same however it came about."""
+        self._write(sorted(read(self.path)[1], key=self._key))
+
+    def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        whole = [json.dumps(each, ensure_ascii=False) + "\n" for each in (self._header, *lines)]
+        write_atomically(self.path, "".join(whole))

@@ -278,7 +278,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
 
     run()
     whole = file.read_text()
-    names = [arm.name for arm in part.arms]
+    names = sorted(arm.name for arm in part.arms)
     assert [(line["window"], line["arm"]) for line in read(file)[1]] == [(w, name) for w in range(2) for name in names]
     rows = {arm.name: [line["key_rows"] + line["value_rows"] for line in read(file)[1] if line["arm"] == arm.name]
             for arm in part.arms}  # fmt: skip
@@ -297,7 +297,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     file.write_text(whole[: whole.rfind('{"window": 1, "arm": "last-k') + 20])
     run()
     assert file.read_text() == whole
-    assert len(done) == 3
+    assert len(done) == len(part.arms) - names.index(f"last-k, bytes of {budget(60).name}")
 
 
 CHAT = "{% for m in messages %}# {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}# answer:\n{% endif %}"
@@ -311,7 +311,7 @@ def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytes
     table = thresholds.make(model, windows, SMALL, SMALL.parts[0], tmp_path, console)
     documents = windows.documents("python", "evaluation")
     arms = (Arm("top-theta", 32), budget(60))
-    asked = Asked((220, 256), (0.0, 1.0), 1, (DENSE, *arms))
+    asked = Asked((220, 240), (0.0, 1.0), 1, (DENSE, *arms))
     answered = Answered(2, 120, 200, 12, arms)
     for module, name, value in ((task_tables, "QUESTIONS", asked), (task_tables, "ANSWERS", answered)):
         monkeypatch.setattr(module, name, value)
