@@ -20,6 +20,7 @@ from benchmarks.real_model_study import (
     goals,
     page,
     perplexity,
+    prediction,
     questions,
     retrieval,
     task_tables,
@@ -294,6 +295,9 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
         return measured(self, method, *rest)
 
     monkeypatch.setattr(perplexity.PerplexityTask, "measure", counted)
+    for name in ("calibrate", "calibrate_error_curves"):
+        monkeypatch.setattr(thresholds, name, None)
+    monkeypatch.setattr(prediction, "measure_error_curves", None)
     file.write_text(whole[: whole.rfind('{"window": 1, "arm": "last-k') + 20])
     run()
     assert file.read_text() == whole
