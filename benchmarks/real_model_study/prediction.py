@@ -13,7 +13,7 @@ from benchmarks.real_model_study.results import Lines
 from benchmarks.real_model_study.settings import CURVE_ROWS, Scale, environment
 from benchmarks.real_model_study.texts import Windows
 from toptheta_npu.evaluation.sweep import table_digest
-from toptheta_npu.models import measure_error_curves
+from toptheta_npu.models import measure_budgets
 from toptheta_npu.models.fingerprint.model import model_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.curves import ErrorCurves
@@ -47,10 +47,7 @@ def measure(
         for text, count in scale.checked.items():
             for name, tokens in zip(*windows.of(text, "check", length, count), strict=True):
                 if not lines.has(text=text, document=name):
-                    found = measure_error_curves(
-                        model, table, [tokens], lengths=curves.lengths.tolist(), row_fraction=CURVE_ROWS,
-                        budgets_of=curves,
-                    )  # fmt: skip
+                    found = measure_budgets(model, table, [tokens], row_fraction=CURVE_ROWS)
                     lines.add({"text": text, "document": name, **_at(found, header["prices"])})
                     console.print(f"prediction, {text}: {name}")
 

@@ -24,7 +24,7 @@ from toptheta_npu.thresholds import ThresholdTable
 def make(
     model: PreTrainedModel, windows: Windows, scale: Scale, part: Part, folder: Path, console: Console
 ) -> ThresholdTable:
-    """Read the table of a part, or make it: thresholds go on where a killed run left them, error curves begin anew.
+    """Read the table of a part, or make it, from where a killed run left it.
 
     Args:
         model: in evaluation mode.
@@ -55,10 +55,11 @@ def make(
         table.save(file)
         state.unlink()
     if table.curves is None:
-        passes = 2 * len(texts["curves"])
+        passes, state = 2 * len(texts["curves"]), file.with_suffix(".curves.state")
         table = calibrate_error_curves(
-            model, table, texts["curves"], row_fraction=CURVE_ROWS,
+            model, table, texts["curves"], row_fraction=CURVE_ROWS, checkpoint=state, checkpoint_every=1,
             progress=lambda done: console.print(f"error curves of {length} tokens: {done} of {passes}"),
         )  # fmt: skip
         table.save(file)
+        state.unlink()
     return table

@@ -297,7 +297,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(perplexity.PerplexityTask, "measure", counted)
     for name in ("calibrate", "calibrate_error_curves"):
         monkeypatch.setattr(thresholds, name, None)
-    monkeypatch.setattr(prediction, "measure_error_curves", None)
+    monkeypatch.setattr(prediction, "measure_budgets", None)
     file.write_text(whole[: whole.rfind('{"window": 1, "arm": "last-k') + 20])
     run()
     assert file.read_text() == whole

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from toptheta_npu.calibration import Calibrator
-from toptheta_npu.calibration.state import CalibrationState, Part, SeenSequence, WholeSet
+from toptheta_npu.calibration.part import Part, SeenSequence, WholeSet
+from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.thresholds import ThresholdTable
 
 #: Every estimator with the options that it needs.

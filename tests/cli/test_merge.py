@@ -11,7 +11,7 @@ import pytest
 
 from tests.calibration.parts import SET, content_of, finish, make, observed, shards
 from toptheta_npu import cli
-from toptheta_npu.calibration.state import Part
+from toptheta_npu.calibration.part import Part
 from toptheta_npu.thresholds import ThresholdTable
 
 ROOT = Path(__file__).parents[2]

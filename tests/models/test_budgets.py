@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.models.tiny import new_model, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
-from toptheta_npu.models import calibrate, calibrate_error_curves, measure_error_curves, sparsify
+from toptheta_npu.models import calibrate, calibrate_error_curves, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.budget import aims_of, levels_at, path_of_prices
 
@@ -132,9 +132,9 @@ def test_a_table_without_curves_has_no_budgets() -> None:
 
 def test_without_vmc_no_head_keeps_its_largest_element_alone() -> None:
     plain = replace(table(), curves=None)
-    curves = measure_error_curves(model(), plain, TEXTS, sdc="none", vmc=False, row_fraction=1.0)
-    made = replace(plain, curves=curves)
-    fewest = made.budget(target_value_rows=float(curves.mean_value_rows()[0, -1]), sdc="none", vmc=False)
+    made = calibrate_error_curves(model(), plain, TEXTS, sdc="none", vmc=False, row_fraction=1.0)
+    assert made.curves is not None
+    fewest = made.budget(target_value_rows=float(made.curves.mean_value_rows()[0, -1]), sdc="none", vmc=False)
     assert int(fewest.head_k.min()) == 4
     options = {"target_value_rows": fewest.value_rows + 1, "sdc": "none", "vmc": False}
     with sparsify(model(), made, **options, prefill="thresholded"), torch.no_grad():

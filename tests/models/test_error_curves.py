@@ -12,8 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from tests.models.tiny import model_of, new_model, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback import reference
-from toptheta_npu.models import calibrate
-from toptheta_npu.models.calibration.error_curves import measure_error_curves
+from toptheta_npu.models import calibrate, calibrate_error_curves, measure_budgets
 from toptheta_npu.models.hook.attach import attached
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.budget import aims_of, levels_at
@@ -29,6 +28,12 @@ def table_for(model: PreTrainedModel, **options: Any) -> ThresholdTable:
     return calibrate(
         model, tokens(6, 48, seed=1), k=KS, layer_k=[0] * layers, top_k_at_calibration=False, **options
     )  # fmt: skip
+
+
+def measured(*arguments: Any, **options: Any) -> ErrorCurves:
+    curves = calibrate_error_curves(*arguments, **options).curves
+    assert curves is not None
+    return curves
 
 
 class _Seen:
@@ -115,7 +120,7 @@ def _row(
 def test_errors_and_value_rows_are_those_of_the_oracle(placement: str, sdc: Any, vmc: bool) -> None:
     model = model_of()
     table = table_for(model, placement=placement)
-    curves = measure_error_curves(model, table, TEXTS, lengths=LENGTHS, sdc=sdc, vmc=vmc, row_fraction=1.0)
+    curves = measured(model, table, TEXTS, lengths=LENGTHS, sdc=sdc, vmc=vmc, row_fraction=1.0)
     levels = torch.stack(
         [levels_at(curves.error[..., -1], aims_of(table), float(price), vmc) for price in curves.price]
     )
@@ -135,31 +140,33 @@ def _same(one: ErrorCurves, other: ErrorCurves) -> bool:
 def test_neither_the_order_of_the_texts_nor_the_number_of_threads_matters() -> None:
     model = model_of()
     table = table_for(model)
-    first = measure_error_curves(model, table, TEXTS, row_fraction=1.0)
-    assert _same(first, measure_error_curves(model, table, TEXTS.flip(0), row_fraction=1.0))
+    first = measured(model, table, TEXTS, row_fraction=1.0)
+    assert _same(first, measured(model, table, TEXTS.flip(0), row_fraction=1.0))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert _same(first, measure_error_curves(model, table, TEXTS, row_fraction=1.0))
+        assert _same(first, measured(model, table, TEXTS, row_fraction=1.0))
     finally:
         torch.set_num_threads(before)
 
 
-def test_budgets_of_a_table_are_looked_at_on_other_texts() -> None:
+def test_budgets_of_a_table_are_measured_on_other_texts() -> None:
     model = model_of()
-    table = table_for(model)
-    first = measure_error_curves(model, table, TEXTS, row_fraction=1.0)
-    assert _same(first, measure_error_curves(model, table, TEXTS, row_fraction=1.0, budgets_of=first))
+    table = calibrate_error_curves(model, table_for(model), TEXTS, row_fraction=1.0)
+    assert table.curves is not None
+    again = measure_budgets(model, table, TEXTS, row_fraction=1.0)
+    assert _same(again, table.curves)
+    assert torch.equal(again.path_value_rows, table.curves.path_value_rows)
     others = tokens(3, 48, seed=6)
-    own = measure_error_curves(model, table, others, row_fraction=1.0)
-    found = measure_error_curves(model, table, others, row_fraction=1.0, budgets_of=first)
-    assert torch.equal(found.error, own.error)
-    assert torch.equal(found.price, first.price)
-    assert not torch.equal(found.price, own.price)
+    own = measured(model, table, others, row_fraction=1.0)
+    found = measure_budgets(model, table, others, row_fraction=1.0)
+    assert torch.equal(found.price, table.curves.price)
+    assert torch.equal(found.counts, own.counts)
+    assert not torch.equal(found.path_error, table.curves.path_error)
     # where both choose the same they measure the same
     aims, alike = aims_of(table), 0
-    for price, errors in zip(first.price.tolist(), found.path_error, strict=True):
-        levels = levels_at(first.error[..., -1], aims, price)
+    for price, errors in zip(found.price.tolist(), found.path_error, strict=True):
+        levels = levels_at(table.curves.error[..., -1], aims, price)
         for budget, own_price in enumerate(own.price.tolist()):
             if torch.equal(levels, levels_at(own.error[..., -1], aims, own_price)):
                 assert torch.equal(errors, own.path_error[budget])
@@ -170,7 +177,7 @@ def test_budgets_of_a_table_are_looked_at_on_other_texts() -> None:
 def test_layers_with_a_sliding_window_are_left_out() -> None:
     kinds = ["full_attention", "sliding_attention"]
     model = new_model("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds, max_window_layers=1)
-    curves = measure_error_curves(model, table_for(model), TEXTS)
+    curves = measured(model, table_for(model), TEXTS)
     assert curves.measured.tolist() == [True, False]
     assert not curves.error[:, 1].any()
     assert not curves.path_value_rows[:, 1].any()
@@ -181,11 +188,11 @@ def test_a_convolution_as_output_projection_is_read_the_right_way_round() -> Non
     model = GPT2LMHeadModel(GPT2Config(
         n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=64, bos_token_id=1, eos_token_id=1,
         initializer_range=0.2)).eval()  # fmt: skip
-    curves = measure_error_curves(model, table_for(model), TEXTS, row_fraction=1.0)
+    curves = measured(model, table_for(model), TEXTS, row_fraction=1.0)
     weight = model.transformer.h[0].attn.c_proj.weight
     with torch.no_grad():
         model.transformer.h[0].attn.c_proj.weight.copy_(weight * torch.cat([torch.zeros(16), torch.ones(48)])[:, None])
-    without = measure_error_curves(model, table_for(model), TEXTS, row_fraction=1.0)
+    without = measured(model, table_for(model), TEXTS, row_fraction=1.0)
     assert curves.error[0, 0].min() > 0
     assert without.error[0, 0, 0].max() == 0
     assert without.error[0, 0, 1:].min() > 0
@@ -195,16 +202,14 @@ def test_bad_arguments_are_named() -> None:
     model = model_of()
     table = table_for(model)
     with pytest.raises(TopThetaValueError, match="lengths: expected one or more ascending row lengths"):
-        measure_error_curves(model, table, TEXTS, lengths=[20, 10])
+        measured(model, table, TEXTS, lengths=[20, 10])
     with pytest.raises(TopThetaValueError, match="lengths: expected an int from 1 to 48, got 49"):
-        measure_error_curves(model, table, TEXTS, lengths=[49])
+        measured(model, table, TEXTS, lengths=[49])
     with pytest.raises(TopThetaValueError, match="row_fraction"):
-        measure_error_curves(model, table, TEXTS, row_fraction=0.0)
+        measured(model, table, TEXTS, row_fraction=0.0)
     with pytest.raises(TopThetaTypeError, match="vmc: expected True or False"):
-        measure_error_curves(model, table, TEXTS, vmc=1)  # type: ignore[arg-type]
-    with pytest.raises(TopThetaTypeError, match="budgets_of: expected the curves of a table, got int"):
-        measure_error_curves(model, table, TEXTS, budgets_of=3)  # type: ignore[arg-type]
-    curves = measure_error_curves(model, table, TEXTS)
-    fewer = calibrate(model, TEXTS, k=[4, 8], layer_k=[0] * table.num_layers, top_k_at_calibration=False)
-    with pytest.raises(TopThetaValueError, match=r"budgets_of: expected curves with errors of \(3, .* levels of k"):
-        measure_error_curves(model, fewer, TEXTS, budgets_of=curves)
+        measured(model, table, TEXTS, vmc=1)  # type: ignore[arg-type]
+    with pytest.raises(TopThetaValueError, match="table: expected a table with error curves, got one without; measure"):
+        measure_budgets(model, table, TEXTS)
+    with pytest.raises(TopThetaValueError, match="row_fraction"):
+        measure_budgets(model, calibrate_error_curves(model, table, TEXTS, row_fraction=1.0), TEXTS, row_fraction=0.0)

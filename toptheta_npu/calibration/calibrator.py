@@ -55,6 +55,7 @@ class Calibrator:
         TopThetaValueError: an argument is unusable, or no row can be longer than any k.
 
     Example:
+        >>> import torch
         >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
         >>> scores = torch.randn(2, 100, 64, generator=torch.Generator().manual_seed(0))
         >>> calibrator.observe(0, scores, torch.full((100,), 64))
@@ -284,6 +285,7 @@ class Calibrator:
             TopThetaTypeError, TopThetaValueError: this is no state of a calibrator; nothing of it is trusted.
 
         Example:
+            >>> import torch
             >>> calibrator = Calibrator(1, 2, k=[8], longest=64, layer_k=[0])
             >>> calibrator.observe(0, torch.randn(2, 100, 64), torch.full((100,), 64))
             >>> again = Calibrator.from_state(*calibrator.state())

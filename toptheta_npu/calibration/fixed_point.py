@@ -43,14 +43,23 @@ class FixedPointSums:
         target = self.cells[at]
         for bucket in np.unique(buckets):
             target[..., bucket] += summands[..., buckets == bucket].sum(axis=-1)
-        if bool((target < 0).any()):
-            raise TopThetaValueError("row_fraction", "fewer rows", "so many that a sum overflows", "lower it")
+        _check_room(target)
 
     def merge(self, other: FixedPointSums) -> None:
-        """Add what ``other`` has summed."""
+        """Add what ``other`` has summed.
+
+        Raises:
+            TopThetaValueError: a sum would overflow.
+        """
         self.cells += other.cells
+        _check_room(self.cells)
 
     def values(self) -> Floats:
         """Return the sums as float64."""
         values: Floats = self.cells.astype(np.float64) * 2.0**-_BITS
         return values
+
+
+def _check_room(cells: Integers) -> None:
+    if bool((cells < 0).any()):
+        raise TopThetaValueError("row_fraction", "fewer rows", "so many that a sum overflows", "lower it")

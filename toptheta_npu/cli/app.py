@@ -15,6 +15,7 @@ from ..errors import TopThetaError
 from .benchmark.command import benchmark
 from .benchmark.generate import benchmark_generate
 from .calibrate.command import command as calibrate
+from .calibrate.measure import command as curves
 from .common.shell import Command
 from .doctor import doctor
 from .evaluate.command import command as evaluate
@@ -30,6 +31,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command()(demo)
 app.command()(doctor)
 app.command()(calibrate)
+app.command()(curves)
 app.command()(merge)
 app.command()(evaluate)
 app.command()(inspect)

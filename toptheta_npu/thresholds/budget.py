@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from .checks import is_finite_number
+from .curves import ErrorCurves
 from .grid import ThresholdGrid
 from .kinds import LARGEST_ONLY
 from .knots import Floats
@@ -84,6 +85,13 @@ def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) 
     return sorted(prices if len(prices) > 1 else prices | {price / 10 for price in prices}, reverse=True)
 
 
+def head_k_at(table: ThresholdGrid, curves: ErrorCurves, price: float) -> Tensor:
+    """Choose the k of every head at a price, by its errors at the longest row length: int64 [L, Hq]."""
+    aims = aims_of(table)
+    levels = levels_at(curves.error[..., -1], aims, price, alone=curves.vmc)
+    return aims[..., None].expand(-1, -1, table.num_heads).gather(0, levels[None])[0]
+
+
 def choose(
     table: ThresholdGrid, target_error: float | None, target_value_rows: float | None, sdc: str, vmc: bool
 ) -> Budget:
@@ -109,9 +117,7 @@ def choose(
         )  # fmt: skip
     prices = curves.price.log().numpy()
     price = _where(reached, target, prices)
-    aims = aims_of(table)
-    levels = levels_at(curves.error[..., -1], aims, float(np.exp(price)), alone=curves.vmc)
-    head_k = aims[..., None].expand(-1, -1, table.num_heads).gather(0, levels[None])[0]
+    head_k = head_k_at(table, curves, float(np.exp(price)))
     forecast = (float(np.interp(-price, -prices, values)) for values in (error, rows))
     return Budget(head_k, float(np.exp(price)), *forecast)
 

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from ..._checks import check_choice
 from ..._files import held
 from ..common import printing
-from ..common.model import Candidate, default_dtype, load_weights
+from ..common.devices import choose_device
+from ..common.model import DTYPES, Candidate, default_dtype, load_weights
 from ..common.options import Settings
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
 from ..common.table_file import check_output
 from . import options as asked
-from .report import conclusion, intention, report, shard_conclusion
-from .work import Ranks, checked, keep, own_windows, resumable, resuming, run_shard, shard_file, state_file
+from .curves import MEASURING, row_fraction_for
+from .report import intention, report, shard_conclusion, table_conclusion
+from .work import (
+    Ranks,
+    checked_part,
+    curves_file,
+    keep,
+    own_windows,
+    resumable,
+    resuming,
+    run_shard,
+    shard_file,
+    state_file,
+)
 
 if TYPE_CHECKING:
     from .texts import Material
@@ -40,7 +55,9 @@ def calibrate(options: asked.Options) -> None:
     started = time.perf_counter()
     ranks = Ranks()
     console = printing.console(quiet=not ranks.first)
-    part, device = checked(options, ranks)
+    check_choice("--dtype", options.dtype or "auto", DTYPES)
+    device = choose_device(options.device)
+    part = checked_part(options.output, options.force, options.shards, ranks)
     texts = calibration_texts.find_texts(options)
     candidate, plan = asked.prepared(options)
     with Bars(ranks.first) as bars:
@@ -50,24 +67,46 @@ def calibrate(options: asked.Options) -> None:
     for note in material.notes:
         console.print(f"note: {escape(note)}")
     state = state_file(options.output) if part is None else shard_file(options.output, part)
-    own = ranks.own_state(state)
+    own, own_curves = ranks.own_state(state), ranks.own_state(curves_file(state))
     arguments = _arguments(options, candidate, plan, material)
-    with interruptible(console, state), held(own), resumable(own), ranks.together(device), Bars(ranks.first) as bars:
+    resumed = resumable(own, own_curves)
+    with interruptible(console, state), held(own), resumed, ranks.together(device), Bars(ranks.first) as bars:
         if part is None:  # another process may have written it meanwhile
             check_output(options.output, options.force)
         bars.add("loading the weights", None)
         network = load_weights(candidate, options.dtype or default_dtype(options.model), device)
-        progress = bars.add("calibrating", own_windows(len(material.calibration), part, ranks))
+        progress = bars.count("calibrating", own_windows(len(material.calibration), part, ranks), "windows")
         arguments["progress"] = resuming(options.restart, own, console, progress)
         if part is not None:
             run_shard(network, part, options, arguments)
         else:
             table = ranks.calibrate(network, state, options.checkpoint_every, arguments)
+            if plan.error_curves:
+                progress = bars.twice(MEASURING, own_windows(len(material.curves), None, ranks))
+                progress = resuming(options.restart, own_curves, console, progress)
+                more = _curve_arguments(options, plan, material, progress)
+                # as many writings as of the thresholds, whose windows are four times as many
+                every = max(1, options.checkpoint_every // 4)
+                table = ranks.measure(network, table, material.curves, curves_file(state), every, more)
             keep(table, options.output, ranks, state)
-    if ranks.first and part is None:
-        report(console, options, network, table, material)
-    for line in shard_conclusion(options, part) if part else conclusion(options, table, time.perf_counter() - started):
+    if part is not None:
+        lines = shard_conclusion(options, part)
+    else:
+        if ranks.first:
+            report(console, options, network, table, material)
+        lines = table_conclusion(options.output, table, time.perf_counter() - started)
+    for line in lines:
         console.print(escape(line))
+
+
+def _curve_arguments(
+    options: asked.Options, plan: asked.Plan, material: Material, progress: Callable[[int], None]
+) -> dict[str, Any]:
+    """Collect what all the ways to measure error curves take."""
+    return {
+        "longest": plan.length, "row_fraction": row_fraction_for(plan.length), "seed": options.seed,
+        "provenance": material.curve_provenance, "progress": progress,
+    }  # fmt: skip
 
 
 def _arguments(options: asked.Options, candidate: Candidate, plan: asked.Plan, material: Material) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +15,10 @@ from rich.markup import escape
 from torch import Tensor
 
 from ..._tables import Table
-from ...thresholds import ThresholdExtrapolationWarning
 from ..common import printing
 from ..common.model import Candidate
 from ..common.progress import Bars
+from .curves import show_path
 from .options import Options, Plan
 from .texts import MOST_JUDGED, Material
 from .work import shard_file
@@ -27,8 +26,7 @@ from .work import shard_file
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ...calibration.state import Part
-    from ...models import LayerStatistics
+    from ...calibration.part import Part
     from ...thresholds import ThresholdTable
 
 #: Off by more, k̃/k is worth a warning.
@@ -71,7 +69,7 @@ def intention(options: Options, candidate: Candidate, plan: Plan, material: Mate
     return (
         f"{candidate.name}: {layers} layers x {heads} heads, on {device}{threads}. {options.estimator}, "
         f"{options.placement}, k = {ks}, on {len(material.calibration)} windows of {plan.length} tokens; "
-        f"{len(material.held_out)} held out."
+        f"{f'{len(material.curves)} for error curves; ' if material.curves else ''}{len(material.held_out)} held out."
     )
 
 
@@ -79,12 +77,13 @@ def report(
     console: Console, options: Options, network: PreTrainedModel, table: ThresholdTable, material: Material
 ) -> None:
     """Judge the table by the windows that were kept back, and say what it keeps on them."""
-    # every k takes a pass of its own
-    windows = material.held_out[: MOST_JUDGED // min(2, len(table.k))]
+    windows = material.held_out[:MOST_JUDGED]
     with Bars(True) as bars:
-        progress = bars.add("checking on held-out text", len(windows) * len(table.k))
+        progress = bars.count("checking on held-out text", len(windows), "windows")
         kept = judge(network, table, windows, progress)
     show(console, table, kept, len(windows), len(material.held_out))
+    if table.curves is not None:
+        show_path(console, table)
     for warning in warnings_of(kept, options.estimator):
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}")
 
@@ -92,60 +91,39 @@ def report(
 def judge(
     network: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
 ) -> list[Kept]:
-    """Measure what every layer keeps at every k of ``table``, for all rows of ``windows``.
+    """Measure what every layer keeps at every k of ``table``, for all rows of ``windows``, in one run of the model.
 
     Args:
-        progress: is told how many of the passes are done, one per k and window.
+        progress: is told how many of the windows are done.
     """
-    from ...models import sparsify
-    from ...models.hook.architecture import sliding_layers
+    from ...models.calibration.kept_rows import count_kept
 
-    layers = [layer for layer in range(table.num_layers) if layer not in sliding_layers(network)]
-    found, done = [], 0
-    for k in table.k.tolist():
-        targets = table.layer_targets(k)
-        seen: dict[int, list[_Rows]] = {layer: [] for layer in layers}
-        with warnings.catch_warnings(), torch.no_grad(), contextlib.ExitStack() as stack:
-            # rows of the last few lengths may all be among those that row_fraction leaves out
-            warnings.simplefilter("ignore", ThresholdExtrapolationWarning)
-            recording = stack.enter_context(sparsify(network, table, k=k, prefill="thresholded", statistics=True))
-            for window in windows:
-                network.base_model(input_ids=window[None].to(network.device), use_cache=False)
-                statistics = recording.statistics()
-                for layer in layers:
-                    seen[layer].append(_rows(statistics[layer], targets[layer]))
-                recording.clear()
-                done += 1
-                progress(done)
-        found += [_kept(layer, k, targets[layer], rows) for layer, rows in seen.items()]
-    return found
+    by_layer = count_kept(network, table, windows, progress=progress)
+    return [
+        _kept(layer, k, table.layer_targets(k)[layer], rows.lengths, rows.kept[place], rows.value_rows[place])
+        for place, k in enumerate(table.k.tolist())
+        for layer, rows in by_layer.items()
+    ]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Per row that is not dense: k̃/k [rows] and V rows [rows, Hkv]; and how many are dense."""
-
-    ratio: Tensor
-    value_rows: Tensor
-    dense: int
-
-
-def _rows(statistics: LayerStatistics, target: int) -> _Rows:
-    sparse = statistics.keys > target
-    kept = statistics.kept[sparse].float().mean(1) / target
-    return _Rows(kept, statistics.value_rows[sparse].float(), int((~sparse).sum()))
-
-
-def _kept(layer: int, k: int, target: int, parts: list[_Rows]) -> Kept:
-    ratio = torch.cat([part.ratio for part in parts])
-    value_rows = torch.cat([part.value_rows.flatten() for part in parts])
-    dense = sum(part.dense for part in parts)
+def _kept(layer: int, k: int, target: int, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> Kept:
+    sparse = lengths > target
+    ratio, dense = kept[sparse].float().mean(1) / target, int((~sparse).sum())
     if not len(ratio):
         nothing = float("nan")
         return Kept(layer, k, target, nothing, (nothing, nothing), (nothing, nothing), 0, dense)
     spread = (_percentile(ratio, 5), _percentile(ratio, 95))
-    rows = (value_rows.mean().item(), _percentile(value_rows, 95))
-    return Kept(layer, k, target, ratio.mean().item(), spread, rows, len(ratio), dense)
+    needed = value_rows[sparse].float().flatten()
+    return Kept(
+        layer,
+        k,
+        target,
+        ratio.mean().item(),
+        spread,
+        (needed.mean().item(), _percentile(needed, 95)),
+        len(ratio),
+        dense,
+    )
 
 
 def _percentile(values: Tensor, percent: int) -> float:
@@ -165,9 +143,8 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
     """
     ks = table.k.tolist()
     of = f" of {held_out}" if held_out > windows else ""
-    why = ", since every k takes a pass" if of and len(ks) > 1 else ""
     console.print(
-        f"On {windows}{of} held-out {'window' if held_out == 1 else 'windows'}{why}: k̃/k, the mean over heads and rows "
+        f"On {windows}{of} held-out {'window' if held_out == 1 else 'windows'}: k̃/k, the mean over heads and rows "
         "(5th to 95th percentile of the rows); V rows per row and KV group, mean / 95th percentile."
     )
     columns = [name for k in ks for name in (f"k={k}: k̃/k", "V rows")]
@@ -276,15 +253,17 @@ def _layers(layers: list[int]) -> str:
     return f"{'layer' if len(layers) == 1 else 'layers'} {listed(names) if len(runs) > 1 else names[0]}"
 
 
-def conclusion(options: Options, table: ThresholdTable, seconds: float) -> list[str]:
+def table_conclusion(output: Path, table: ThresholdTable, seconds: float) -> list[str]:
     """Tell what was made, what it cost, and what to do with it."""
-    output = options.output
-    k = int(table.k[len(table.k) // 2])
+    aim = f"k={int(table.k[len(table.k) // 2])}"
+    if table.curves is not None:
+        value_rows = table.curves.mean_value_rows()[:, -1]
+        aim = f"target_value_rows={value_rows[len(value_rows) // 2]:.0f}"
     load = f"toptheta_npu.ThresholdTable.load({str(output)!r})"
     size = f"{output.stat().st_size / 1e6:.2f} MB"
     return [
         f"{output}: {size}, after {_duration(seconds)}{_memory()}.",
-        f"Next: with toptheta_npu.sparsify(model, {load}, k={k}): model.generate(...)",
+        f"Next: with toptheta_npu.sparsify(model, {load}, {aim}): model.generate(...)",
         f"      toptheta inspect {shlex.quote(str(output))}",
     ]
 

@@ -40,16 +40,20 @@ class Material(NamedTuple):
     Attributes:
         windows: all windows of the texts.
         calibration: which of them to calibrate on.
-        held_out: int64 [length] each, the windows that are not.
+        held_out: int64 [length] each, windows to judge by.
+        curves: int64 [length] each, windows to measure error curves on.
         notes: what the user should know.
         provenance: of the table.
+        curve_provenance: of its error curves.
     """
 
     windows: Windows
     calibration: list[int]
     held_out: list[Tensor]
+    curves: list[Tensor]
     notes: list[str]
     provenance: dict[str, str]
+    curve_provenance: dict[str, str]
 
     def sequences(self) -> Iterator[Tensor]:
         """Yield the windows to calibrate on."""
@@ -87,10 +91,14 @@ def _library(split: corpus.Split) -> Sources:
 
 
 def windows_wanted(texts: Texts, plan: Plan) -> int | None:
-    """Count the windows to cut, those that are kept back included; None: all that there are."""
+    """Count the windows to cut, those for other purposes included; None: all that there are."""
     if plan.sequences is None:
         return None
-    return plan.sequences + (held_out_count(plan.sequences) if texts.evaluation is None else 0)
+    return plan.sequences + plan.windows_for_curves(plan.sequences) + _kept_back(texts, plan.sequences)
+
+
+def _kept_back(texts: Texts, windows: int) -> int:
+    return held_out_count(windows) if texts.evaluation is None else 0
 
 
 def collect(
@@ -103,24 +111,64 @@ def collect(
             by are among those to calibrate on.
     """
     wanted = plan.sequences
-    kept_back = texts.evaluation is None
     most = windows_wanted(texts, plan)
     windows = collect_windows(texts.calibration.sources, conventions, plan.length, most, progress)
-    _check_enough("--text", windows, conventions, 2 if kept_back else 1)
-    count = held_out_count(len(windows) if len(windows) != most or wanted is None else wanted) if kept_back else 0
-    held_places = held_out_places(len(windows), count)
-    calibration = [place for place in range(len(windows)) if place not in held_places][:wanted]
-    judged = windows
+    split = _split(texts, plan, windows, conventions)
+    judged, held_places = windows, split.held_out
     if texts.evaluation is not None:
         judged = collect_windows(texts.evaluation.sources, conventions, plan.length, MOST_JUDGED)
-        _check_enough("--evaluation", judged, conventions, 1)
+        _check_enough("--evaluation", judged, conventions)
         held_places = list(range(len(judged)))
     held_out = [judged[place] for place in held_places]
-    shared = overlaps(held_out, (windows[place] for place in calibration))
-    if shared and not kept_back:
+    shared = overlaps(held_out, (windows[place] for place in [*split.calibration, *split.curves]))
+    if shared and texts.evaluation is not None:
         raise _calibrated_on(shared, conventions)
-    notes = _notes(texts, wanted, len(calibration), plan.length, len(shared))
-    return Material(windows, calibration, held_out, notes, _provenance(texts, conventions, plan, windows, calibration))
+    notes = [
+        *_shared_note("that were kept back", len(shared), "k̃/k", "name other text with --evaluation"),
+        *_shared_note("that measure error curves", len(_repeated(windows, split)), "an error", "name more text"),
+        *_notes(texts, wanted, len(split.calibration), plan.length),
+    ]
+    provenance = _provenance(texts, conventions, plan, windows, split.calibration)
+    curves = [windows[place] for place in split.curves]
+    measured = {"curve_windows_sha256": windows.digest(split.curves)}
+    return Material(windows, split.calibration, held_out, curves, notes, provenance, measured)
+
+
+class _Split(NamedTuple):
+    """Say which windows of the texts to calibrate on are for what."""
+
+    held_out: list[int]
+    curves: list[int]
+    calibration: list[int]
+
+
+def _split(texts: Texts, plan: Plan, windows: Windows, conventions: Conventions) -> _Split:
+    """Spread the windows that are kept back over all, and those for error curves over the rest."""
+    there, wanted = len(windows), plan.sequences
+    if wanted is None or there != windows_wanted(texts, plan):
+        kept_back = _kept_back(texts, there)
+        curves = plan.windows_for_curves((there - kept_back) * 4 // 5)
+    else:
+        kept_back, curves = _kept_back(texts, wanted), plan.windows_for_curves(wanted)
+    _check_enough("--text", windows, conventions, min(kept_back, 1), curves)
+    held_out = held_out_places(there, kept_back)
+    others = [place for place in range(there) if place not in held_out]
+    measured = [others[place] for place in held_out_places(len(others), curves)]
+    return _Split(held_out, measured, [place for place in others if place not in measured][:wanted])
+
+
+def _repeated(windows: Windows, split: _Split) -> list[Overlap]:
+    """Find the windows for error curves that repeat what is calibrated on."""
+    return overlaps([windows[place] for place in split.curves], (windows[place] for place in split.calibration))
+
+
+def _shared_note(which: str, count: int, what: str, remedy: str) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"Of the windows {which}, {count} share more than {100 * SHARE:.0f} % of their tokens with calibrated ones, so "
+        f"{what} may look better than it is on new text; {remedy}."
+    ]
 
 
 def _calibrated_on(shared: list[Overlap], conventions: Conventions) -> TopThetaValueError:
@@ -134,12 +182,14 @@ def _calibrated_on(shared: list[Overlap], conventions: Conventions) -> TopThetaV
     )
 
 
-def _check_enough(option: str, windows: Windows, conventions: Conventions, needed: int) -> None:
+def _check_enough(option: str, windows: Windows, conventions: Conventions, kept_back: int = 0, curves: int = 0) -> None:
+    needed = 1 + kept_back + curves
     if len(windows) >= needed:
         return
     have = len(windows) * conventions.body(windows.length) + windows.rest
     most = have // needed + windows.length - conventions.body(windows.length)
-    spare = ", of which one is kept back to judge by" if needed > 1 else ""
+    spare = ", of which one is kept back to judge by" * kept_back
+    spare += f"{' and' if spare else ', of which'} {curves} measure error curves" * bool(curves)
     remedy = "name more text" + (f", or use --length {most}" if most >= _SHORTEST else "")
     raise TopThetaValueError(
         option, f"at least {needed * conventions.body(windows.length)} tokens for {needed} "
@@ -147,13 +197,8 @@ def _check_enough(option: str, windows: Windows, conventions: Conventions, neede
     )  # fmt: skip
 
 
-def _notes(texts: Texts, wanted: int | None, have: int, length: int, shared: int) -> list[str]:
+def _notes(texts: Texts, wanted: int | None, have: int, length: int) -> list[str]:
     notes = []
-    if shared:
-        notes.append(
-            f"Of the windows that were kept back, {shared} share more than {100 * SHARE:.0f} % of their tokens with "
-            "calibrated ones, so k̃/k may look better than it is on new text; name other text with --evaluation."
-        )
     if wanted is not None and have < wanted:
         notes.append(f"The texts hold {have} windows of {length} tokens to calibrate on, and not {wanted}.")
     for sources in filter(None, texts):

@@ -14,20 +14,18 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.markup import escape
+from torch import Tensor
 
-from ..._checks import check_choice
 from ..._files import check_writable
-from ...calibration.state import OWN_STATE
+from ...calibration.part import OWN_STATE
 from ...errors import TopThetaValueError, shown
-from ..common.devices import choose_device
-from ..common.model import DTYPES
 from ..common.table_file import check_output
 from .options import Options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ...calibration.state import Part
+    from ...calibration.part import Part
     from ...thresholds import ThresholdTable
 
 _BACKENDS = {"cuda": "nccl", "npu": "hccl"}
@@ -43,7 +41,7 @@ def parse_shard(text: str) -> Part:
         >>> parse_shard("0/4")
         Part(index=0, count=4)
     """
-    from ...calibration.state import Part
+    from ...calibration.part import Part
 
     pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if pair is None or int(pair[1]) >= int(pair[2]):
@@ -55,7 +53,7 @@ def shard_file(output: Path, part: Part) -> Path:
     """Name the file for a shard of the calibration of ``output``; its state is there too.
 
     Example:
-        >>> from toptheta_npu.calibration.state import Part
+        >>> from toptheta_npu.calibration.part import Part
         >>> str(shard_file(Path("model.theta"), Part(0, 4)))
         'model.theta.shard-0-of-4'
     """
@@ -67,14 +65,24 @@ def state_file(output: Path) -> Path:
     return output.with_name(f"{output.name}.partial")
 
 
+def curves_file(state: Path) -> Path:
+    """Name the file for the state of the error curves that follow a calibration with ``state``.
+
+    Example:
+        >>> str(curves_file(Path("model.theta.partial")))
+        'model.theta.partial.curves'
+    """
+    return state.with_name(f"{state.name}.curves")
+
+
 @contextmanager
-def resumable(state: Path) -> Iterator[None]:
+def resumable(*states: Path) -> Iterator[None]:
     """Say of what is wrong with the file of a state that ``--restart`` mends it."""
     try:
         yield
     except TopThetaValueError as error:
         # an error of the disk is not mended so
-        if error.argument != str(state) or isinstance(error.__cause__, OSError):
+        if error.argument not in map(str, states) or isinstance(error.__cause__, OSError):
             raise
         remedy = "add --restart to replace it and begin anew, or name another output with -o"
         if error.expected == OWN_STATE:
@@ -128,6 +136,16 @@ class Ranks:
         function = calibrate if self.count == 1 else calibrate_distributed
         return function(model, checkpoint=state, checkpoint_every=every, **options)
 
+    def measure(
+        self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], state: Path, every: int,
+        options: Mapping[str, Any],
+    ) -> ThresholdTable:  # fmt: skip
+        """Extend ``table`` by its error curves, the same in all ranks."""
+        from ...models import calibrate_error_curves, calibrate_error_curves_distributed
+
+        function = calibrate_error_curves if self.count == 1 else calibrate_error_curves_distributed
+        return function(model, table, windows, checkpoint=state, checkpoint_every=every, **options)
+
     def after_the_first(self, saved: bool) -> None:
         """Wait for the first rank, which says whether the table is saved.
 
@@ -146,20 +164,18 @@ class Ranks:
         return state if self.count == 1 else state.with_name(f"{state.name}.rank{self.rank}")
 
 
-def checked(options: Options, ranks: Ranks) -> tuple[Part | None, str]:
-    """Check the options that need neither model nor texts; the shard, if it is one, and the device."""
-    check_choice("--dtype", options.dtype or "auto", DTYPES)
-    device = choose_device(options.device)
-    if options.shards is None:
-        check_output(options.output, options.force)
-        check_writable(ranks.own_state(state_file(options.output)), "--output")
-        return None, device
+def checked_part(output: Path, force: bool, shards: str | None, ranks: Ranks) -> Part | None:
+    """Check where the work goes, and which part of it this is; None: all of it."""
+    if shards is None:
+        check_output(output, force)
+        check_writable(ranks.own_state(state_file(output)), "--output")
+        return None
     if ranks.count > 1:
         got = "torchrun, whose ranks share the windows"
         raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
-    part = parse_shard(options.shards)
-    check_writable(shard_file(options.output, part), "--output")
-    return part, device
+    part = parse_shard(shards)
+    check_writable(shard_file(output, part), "--output")
+    return part
 
 
 def resuming(restart: bool, state: Path, console: Console, progress: Callable[[int], None]) -> Callable[[int], None]:
@@ -197,7 +213,8 @@ def keep(table: ThresholdTable, output: Path, ranks: Ranks, state: Path) -> None
             saved = True
     finally:
         ranks.after_the_first(saved)
-    ranks.own_state(state).unlink(missing_ok=True)
+    for each in (state, curves_file(state)):
+        ranks.own_state(each).unlink(missing_ok=True)
 
 
 def _save(table: ThresholdTable, output: Path) -> None:

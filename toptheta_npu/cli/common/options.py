@@ -23,6 +23,10 @@ ModelName = Annotated[
         help="A causal transformers model: its folder, or its name on the Hub. Default: the embedded one.",
     ),
 ]
+DtypeName = Annotated[str | None, typer.Option(help="auto (the checkpoint's), float32, bfloat16 or float16.")]
+DeviceName = Annotated[
+    str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
+]
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
 

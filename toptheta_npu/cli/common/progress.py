@@ -61,6 +61,20 @@ class Bars:
             text = f"{name}: {done} of {total} {unit}"
             self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
+    def count(self, name: str, total: int, unit: str) -> Callable[[int], None]:
+        """Put a new bar in the place of the last, and return the function that sets it, or says so in a line."""
+        update = self.add(name, total)
+
+        def done(count: int) -> None:
+            update(count)
+            self.line(name, count, total, unit)
+
+        return done
+
+    def twice(self, name: str, windows: int) -> Callable[[int], None]:
+        """Put a new bar for two runs over each of ``windows`` in the place of the last."""
+        return self.count(name, 2 * windows, "runs over a window")
+
     def add(self, name: str, total: int | None) -> Callable[[int], None]:
         """Put a new bar in the place of the last, and return the function that sets it."""
         if self._task is not None:

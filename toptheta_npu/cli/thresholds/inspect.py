@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 
 from ..._outputs import check_output_folder
 from ..._tables import Table
+from ..calibrate.curves import path_table
 from ..common import printing
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _FINGERPRINT_SHOWN = 48
 _MOST_LENGTHS_NAMED = 6
 _CHECKSUM = re.compile(r"\b[0-9a-f]{64}\b")
+#: What budgets reach, and how it is written.
+_REACH = (("value_rows", ".0f"), ("error", ".3g"))
 _KEPT_CAPTION = "Bounds of the mean over the calibration rows that are not dense."
 
 
@@ -73,7 +76,8 @@ def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) ->
     head = found["header"]
     console.print(escape(title))
     console.print(_named(_summary(found, verbose)), width=console.width)
-    for table in _layer_tables(found) if "layers" in found else _head_tables(found):
+    tables = _layer_tables(found) if "layers" in found else _head_tables(found)
+    for table in [*tables, *_curve_tables(found)]:
         printing.print_table(console, table)
         console.print()
     if not head["has_bracket"]:
@@ -116,9 +120,24 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
         ("discarded mass", mass),
+        *_error_curves(found["error_curves"]),
         *([("cache scales", "yes, for keys and values in 8 bits")] if head["has_cache_scales"] else []),
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
         ("fingerprint", fingerprint),
+    ]
+
+
+def _error_curves(curves: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Tell how error curves were measured, and what the budgets reach at the longest row length."""
+    if curves is None:
+        return []
+    rows = ", ".join(f"{count} near {n}" for n, count in zip(curves["lengths"], curves["rows"], strict=True))
+    first, last = curves["path"][0], curves["path"][-1]
+    spans = (f"{first[name][-1]:{form}} to {last[name][-1]:{form}}" for name, form in _REACH)
+    with_vmc = "with" if curves["vmc"] else "without"
+    return [
+        ("error curves", f"rows of a layer by keys: {rows}; sdc {curves['sdc']} {with_vmc} vmc"),
+        ("budgets", "target_value_rows {} at errors of {}, rows of {} keys".format(*spans, curves["lengths"][-1])),
     ]
 
 
@@ -197,6 +216,19 @@ def _head_tables(found: dict[str, Any]) -> list[Table]:
     unit = "log theta" if head["placement"] == "post_softmax" else "theta"
     title = f"layer {layer}: R² of the fitted function, and its root mean square residual of {unit}"
     return [*tables, Table(title, by_k, quality)]
+
+
+def _curve_tables(found: dict[str, Any]) -> list[Table]:
+    curves, ks = found["error_curves"], found["header"]["k"]
+    if curves is None:
+        return []
+    if "layers" in found:
+        return [path_table(curves["lengths"], curves["path"])]
+    rows = [[str(entry["head"]), *(f"{error:.2g}" for error in entry["error"])]
+            for entry in found["heads"] if entry["error"] is not None]  # fmt: skip
+    title = f"layer {found['layer']}: error of a head alone, rows of {curves['lengths'][-1]} keys"
+    caption = "Of what the layer adds to the residual stream, relative to the stream; root of the mean square."
+    return [Table(title, ("head", "largest only", *(f"k = {k}" for k in ks)), rows, caption)] if rows else []
 
 
 def _by_k(ks: Sequence[int], least: int, cells: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,13 +21,19 @@ if TYPE_CHECKING:
 def merge(
     shards: Annotated[list[Path], typer.Argument(metavar="SHARD", help="The files of all shards, in any order.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the table here: model.theta.")],
+    table: Annotated[
+        Path | None, typer.Option(help="The table of which toptheta curves has measured these shards of error curves.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False,
 ) -> None:
-    """Merge the shards of a calibration into its table of thresholds.
+    """Merge the shards of a calibration into its table of thresholds, or those of error curves into a table.
 
     Shards that are missing, unfinished, there twice or of another calibration are refused by name.
     """
-    from ...calibration.shards import merged_files
+    from ...calibration.error_state import ErrorState, extended_by
+    from ...calibration.shards import PartMerger, merged_files
+    from ...calibration.state import CalibrationState
+    from ...thresholds import ThresholdTable
     from ...thresholds.summary import in_words
 
     there = status(output, "a file", "--output")
@@ -36,13 +42,19 @@ def merge(
         if there and found and os.path.samestat(there, found):
             raise TopThetaValueError("--output", "a file of its own", f"the shard {shard}", "name another file")
     check_output(output, force)
-    merger = merged_files(shards)
-    table = merger.table()
-    table.save(output)
+    merger: PartMerger[Any]
+    if table is None:
+        merger = merged_files(CalibrationState, shards)
+        made = merger.merged().table()
+    else:
+        measured = ThresholdTable.load(table)
+        merger = merged_files(ErrorState, shards)
+        made = extended_by(measured, merger)
+    made.save(output)
     console = printing.console()
     printing.print_table(console, _listed(merger.parts))
     sequences, tokens = sum(part.sequences for part in merger.parts), sum(part.tokens for part in merger.parts)
-    console.print(f"{output} written, from {sequences} sequences of {tokens} tokens: {in_words(table)}.", markup=False)
+    console.print(f"{output} written, from {sequences} sequences of {tokens} tokens: {in_words(made)}.", markup=False)
     console.print("The files of the shards are not needed any more.")
 
 

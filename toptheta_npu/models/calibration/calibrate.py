@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ..._checks import check_choice
 from ...calibration import Calibrator
-from ...calibration.state import Part
+from ...calibration.part import Part
 from ...thresholds import DiscardedStatistic, Estimator, Placement, ThresholdTable
 from ...thresholds.kinds import DISCARDED_STATISTICS
 from ..fingerprint.model import check_table

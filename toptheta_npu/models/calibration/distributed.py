@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from ..._files import checked_path
-from ...calibration.shards import PartMerger
-from ...calibration.state import CalibrationState, Part
+from ...calibration.part import Part
+from ...calibration.shards import merged_parts
 from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
-from .job import CalibrationJob, CalibrationOptions
+from .job import CalibrationJob, CalibrationOptions, Meanwhile, PartJob, State
 from .ranks import Message, Ranks
 from .texts import Sequences
 
@@ -59,30 +60,21 @@ def calibrate_distributed(
         >>> torch.distributed.destroy_process_group()
     """
     ranks = Ranks(group)
-    try:
+    with ranks.telling():
+        path, part = own_file(checkpoint, ranks), Part(ranks.rank, ranks.count)
         chosen = CalibrationOptions(**options)
-        path = None if checkpoint is None else _own(checkpoint, ranks.rank)
-        part = Part(ranks.rank, ranks.count)
         job = CalibrationJob(model, sequences, chosen, part=part, checkpoint=path, every=checkpoint_every)
-        _check_same(ranks, job, checkpoint_every)
-        state = job.run(lambda: _go_on(ranks))
-        while not all(message.done for message in ranks.meet(Message(done=True))):
-            pass
-    except Exception as error:
-        ranks.fail(error)
-        raise
-    return _merged(ranks, state)
+        check_same(ranks, job)
+        state = in_step(ranks, job.run)
+    return merged_parts(all_parts(ranks, state)).table()
 
 
-def _own(checkpoint: str | os.PathLike[str], rank: int) -> str:
-    return f"{checked_path(checkpoint)}.rank{rank}"
+def own_file(checkpoint: str | os.PathLike[str] | None, ranks: Ranks) -> str | None:
+    """Name the file of this rank."""
+    return None if checkpoint is None else f"{checked_path(checkpoint)}.rank{ranks.rank}"
 
 
-def _go_on(ranks: Ranks) -> None:
-    ranks.meet(Message())
-
-
-def _check_same(ranks: Ranks, job: CalibrationJob, checkpoint_every: int) -> None:
+def check_same(ranks: Ranks, job: PartJob[Any]) -> None:
     """Raise TopThetaValueError, in all ranks, where one was given something else than the first."""
     mine = {**job.state.described(), "fingerprint": job.state.fingerprint, "sequences": job.digest_of_texts()}
     first, *others = (message.about for message in ranks.meet(Message(about=mine)))
@@ -94,16 +86,28 @@ def _check_same(ranks: Ranks, job: CalibrationJob, checkpoint_every: int) -> Non
             raise TopThetaValueError(f"rank {rank}", "what rank 0 was given", named, remedy)
 
 
-def _merged(ranks: Ranks, state: CalibrationState) -> ThresholdTable:
-    """Make the same table in every rank. Each state goes round, and all add them up in the order of the ranks."""
-    merger, error = PartMerger(), None
-    content = state.to_bytes()
+def in_step(ranks: Ranks, run: Callable[[Meanwhile], State]) -> State:
+    """Run a part, and meet the other ranks until all have run theirs."""
+
+    def go_on() -> None:
+        ranks.meet(Message())
+
+    state = run(go_on)
+    while not all(message.done for message in ranks.meet(Message(done=True))):
+        pass
+    return state
+
+
+def all_parts(ranks: Ranks, state: State) -> list[tuple[str, State]]:
+    """Give every rank the states of all, with the names of the ranks, in their order."""
+    parts: list[tuple[str, State]] = []
+    error, content = None, state.to_bytes()
     for rank in range(ranks.count):
         received = ranks.from_rank(rank, content if rank == ranks.rank else None)
         try:
-            merger.add(f"rank {rank}", CalibrationState.from_bytes(f"rank {rank}", received))
+            parts.append((f"rank {rank}", type(state).from_bytes(f"rank {rank}", received)))
         except Exception as failure:  # the others still wait for what this rank has
             error = error or failure
     if error is not None:
         raise error
-    return merger.table()
+    return parts

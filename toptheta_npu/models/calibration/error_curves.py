@@ -1,49 +1,64 @@
-"""The passes of a calibration that measure what its thresholds lose: every head alone, then budgets of all heads."""
+"""Error curves of a table: what its thresholds lose in every head at every k, and what budgets of all heads lose."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+import torch.distributed as dist
 from transformers import PreTrainedModel
 
-from ..._checks import check_choice, check_int
-from ...calibration.error_sums import ErrorSums, HeadErrors, PathErrors
-from ...calibration.row_statistics import rows_of_sequence
-from ...errors import TopThetaTypeError, TopThetaValueError
+from ..._files import checked_path
+from ...calibration.error_state import ErrorState, first_pass_of
+from ...calibration.part import Part
+from ...calibration.shards import merged_parts
+from ...errors import TopThetaTypeError, shown
 from ...thresholds import ThresholdTable
-from ...thresholds.curves import ErrorCurves
-from ...thresholds.lookup import Lookup
-from ..fingerprint.model import check_table
-from ..hook.architecture import num_key_value_heads, sliding_layers
-from ..hook.attach import check_model
-from ..hook.attention import AttentionCall
-from ..hook.residual import ResidualNorms, output_projection, residual_norms
-from .error_rows import Compensated, ErrorRows
-from .job import Progress, check_options
-from .observe import ChosenRows, naming_layer, run_texts
-from .rows import BlockThreads, SequenceRows
-from .texts import CalibrationTexts, Sequences
-
-#: Share of the rows that are looked at by default: each is worked out for every k.
-ROW_FRACTION = 1 / 32
+from .distributed import all_parts, check_same, in_step, own_file
+from .error_job import ROW_FRACTION, ErrorJob, ErrorOptions
+from .job import Progress
+from .ranks import Ranks
+from .texts import Sequences
 
 
 def calibrate_error_curves(
-    model: PreTrainedModel, table: ThresholdTable, sequences: Sequences, **options: Any
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Sequences,
+    *,
+    lengths: Sequence[int] | None = None,
+    sdc: Literal["exact", "none"] = "exact",
+    vmc: bool = True,
+    row_fraction: float = ROW_FRACTION,
+    seed: int = 0,
+    longest: int | None = None,
+    progress: Progress | None = None,
+    provenance: Mapping[str, str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 16,
 ) -> ThresholdTable:
     """Extend a copy of ``table`` by what its thresholds lose, so that `sparsify` can choose k for every head.
 
+    The model runs twice over sequences that made no thresholds, dense. The first time every head is looked at alone,
+    at every k of the table. The second time a dozen budgets, chosen by that, are looked at with all heads of a layer
+    together: errors of several heads add up, and V rows that several heads of a group want are read once.
+
     Args:
-        model, table, sequences, options: as in `measure_error_curves`.
+        model, longest: as in `calibrate`.
+        table: final thresholds of this model.
+        sequences: texts that made no thresholds. They must be readable twice.
+        lengths: ascending row lengths to measure at; None: a quarter and half of the longest row, and the longest.
+        sdc, vmc: the compensations, as they will be at inference.
+        row_fraction: share of the rows to look at.
+        seed: of their choice.
+        progress: called with the number of sequences done, after each; those of both passes count.
+        provenance: what the sequences are, to be added to that of the table.
+        checkpoint, checkpoint_every: as in `calibrate`; one file serves both passes.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `measure_error_curves`.
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table belongs to
+            another model.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -57,163 +72,99 @@ def calibrate_error_curves(
         >>> table.budget(target_value_rows=8).head_k.shape
         torch.Size([2, 2])
     """
-    return dataclasses.replace(table, curves=measure_error_curves(model, table, sequences, **options))
+    options = ErrorOptions(
+        lengths=lengths, sdc=sdc, vmc=vmc, row_fraction=row_fraction, seed=seed, longest=longest, progress=progress,
+        provenance=provenance,
+    )  # fmt: skip
+    job = ErrorJob(model, table, sequences, options, part=Part(), checkpoint=checkpoint, every=checkpoint_every)
+    return job.run_second(job.run_first()).extended(table)
 
 
-def measure_error_curves(
+def calibrate_error_curves_distributed(
     model: PreTrainedModel,
     table: ThresholdTable,
     sequences: Sequences,
     *,
-    lengths: Sequence[int] | None = None,
-    sdc: Literal["exact", "none"] = "exact",
-    vmc: bool = True,
-    row_fraction: float = ROW_FRACTION,
-    seed: int = 0,
-    longest: int | None = None,
-    budgets_of: ErrorCurves | None = None,
-    progress: Progress | None = None,
-) -> ErrorCurves:
-    """Measure what the thresholds of ``table`` lose, on texts that did not make them.
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 16,
+    group: dist.ProcessGroup | None = None,
+    **options: Any,
+) -> ThresholdTable:
+    """Run `calibrate_error_curves` in all ranks of a process group at once, as `calibrate_distributed` does.
 
-    The model runs twice over sequences that made no thresholds, dense. The first time every head is looked at alone,
-    at every k of the table. The second time a dozen budgets, chosen by that, are looked at with all heads of a layer
-    together: errors of several heads add up, and V rows that several heads of a group want are read once.
+    All ranks return the table of a single process, byte for byte.
 
     Args:
-        model, longest, progress: as in `calibrate`; ``progress`` counts the sequences of both passes.
-        table: final thresholds of this model.
-        sequences: texts that made no thresholds. They must be readable twice.
-        lengths: ascending row lengths to measure at; None: a quarter and half of the longest row, and the longest.
-        sdc, vmc: the compensations, as they will be at inference.
-        row_fraction: share of the rows to look at.
-        seed: of their choice.
-        budgets_of: the second pass looks at the budgets of these curves, of the same table, to compare what they
-            predict with what other texts show; None: it chooses budgets by the first pass.
+        model, table, sequences: as in `calibrate_error_curves`; the same in all ranks.
+        checkpoint, checkpoint_every, group: as in `calibrate_distributed`.
+        options: those of `calibrate_error_curves` from ``lengths`` to ``provenance``, the same in all ranks.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table belongs to
-            another model, or ``budgets_of`` to another table.
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate_error_curves`; or there is no
+            process group, the ranks were given different things, or another rank failed.
     """
-    check_model(model)
-    check_table(model, table)
-    check_choice("sdc", sdc, ("exact", "none"))
-    check_options(progress, None, vmc=vmc)
-    if not 0.0 < row_fraction <= 1.0:
-        raise TopThetaValueError("row_fraction", "above 0 and at most 1", str(row_fraction))
-    texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
-    measured = _checked_lengths(lengths, texts.longest_row)
-    sums = ErrorSums(table, measured, sliding_layers(model), num_key_value_heads(model))
-    _check_budgets_of(budgets_of, table)
-    compensated, count = Compensated(sdc, vmc), 0
-
-    def done(_: int) -> None:
-        nonlocal count
-        count += 1
-        if progress is not None:
-            progress(count)
-
-    def rows_of(rows: int, index: int) -> Tensor:
-        chosen = rows_of_sequence(rows, row_fraction, seed, index)
-        return chosen[2 * (chosen + 1) ** 2 >= measured[0] ** 2]
-
-    with residual_norms(model) as norms:
-        for path in (False, True):
-            watch = _Watch(table, sums, compensated, norms, sums.path(vmc, budgets_of) if path else None)
-            run_texts(model, texts, rows_of, watch.rule, done)
-    return sums.curves(sdc, vmc)
+    ranks = Ranks(group)
+    with ranks.telling():
+        path, part = own_file(checkpoint, ranks), Part(ranks.rank, ranks.count)
+        job = ErrorJob(
+            model, table, sequences, ErrorOptions(**options), part=part, checkpoint=path, every=checkpoint_every
+        )
+        check_same(ranks, job)
+        first = in_step(ranks, job.run_first)
+    whole = first_pass_of(all_parts(ranks, first))
+    with ranks.telling():
+        second = in_step(ranks, lambda meanwhile: job.run_second(whole, meanwhile))
+    return merged_parts(all_parts(ranks, second)).extended(table)
 
 
-def _check_budgets_of(curves: ErrorCurves | None, table: ThresholdTable) -> None:
-    if curves is None:
-        return
-    if not isinstance(curves, ErrorCurves):
-        raise TopThetaTypeError("budgets_of", "the curves of a table", type(curves).__name__)
-    want, got = (1 + len(table.k), table.num_layers, table.num_heads), tuple(curves.error.shape[:3])
-    if got != want:
-        raise TopThetaValueError("budgets_of", f"curves with errors of {want}: levels of k, layers, heads", str(got))
+def calibrate_error_curves_shard(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Sequences,
+    *,
+    index: int,
+    paths: Sequence[str | os.PathLike[str]],
+    checkpoint_every: int = 16,
+    **options: Any,
+) -> bool:
+    """Run sequences ``index``, ``index + len(paths)``, ... of a measurement into the file ``paths[index]``.
+
+    Processes that share nothing but a disk run a shard each, in any order. The second pass goes on from what the first
+    has found in all shards: so the function ends after the first pass where others have not finished theirs. Call it
+    again in every process once they have. Then `merge_error_curves` makes the table.
+
+    Args:
+        model, table, sequences: as in `calibrate_error_curves`; the same in all shards.
+        index: which shard.
+        paths: the files of all shards, in the same order in all processes.
+        checkpoint_every: sequences between two writings of the file.
+        options: those of `calibrate_error_curves` from ``lengths`` to ``provenance``, the same in all shards.
+
+    Returns:
+        Whether this shard is finished; else it has run its first pass and waits for the others.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate_error_curves`; or ``index`` is
+            none of a shard, or another file is of another measurement.
+    """
+    if not isinstance(paths, (list, tuple)):
+        raise TopThetaTypeError("paths", "a list of the shards' files", shown(paths))
+    part = Part(index, len(paths))
+    job = ErrorJob(
+        model, table, sequences, ErrorOptions(**options), part=part, checkpoint=paths[index], every=checkpoint_every
+    )
+    mine = job.run_first()
+    parts = [(path, mine if place == index else _finished_first(path)) for place, path in enumerate(paths)]
+    there = [(name, state) for name, state in parts if state is not None]
+    if mine.first is None and len(there) < len(parts):
+        return False
+    job.run_second(mine if mine.first is not None else first_pass_of(there))
+    return True
 
 
-def _checked_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
-    if lengths is None:
-        return sorted({max(1, longest // 4), max(1, longest // 2), longest})
-    for length in lengths:
-        check_int("lengths", length, 1, longest)
-    if list(lengths) != sorted(set(lengths)) or not lengths:
-        raise TopThetaValueError("lengths", "one or more ascending row lengths", str(list(lengths)))
-    return list(lengths)
-
-
-class _Watch:
-    """One of the two passes: of single heads, or of budgets where ``path`` [P, L, Hq] holds their levels."""
-
-    def __init__(
-        self, table: ThresholdTable, sums: ErrorSums, compensated: Compensated, norms: ResidualNorms,
-        path: Tensor | None,
-    ) -> None:  # fmt: skip
-        self.sums, self.compensated, self.norms, self.path = sums, compensated, norms, path
-        self.placement: str = table.placement
-        self._lookup, self._knots = Lookup(table), len(table.k)
-
-    def rule(self, layer: int, chosen: ChosenRows, threads: BlockThreads) -> _ErrorRule:
-        return _ErrorRule(layer, chosen, threads, self)
-
-    def thresholds(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up the thresholds of all levels: float32 [1 + K, Hq, R]; +inf for the largest element only."""
-        found = [self._lookup.calibrated_rows(knot, layer, lengths.cpu().numpy()) for knot in range(self._knots)]
-        return torch.from_numpy(np.stack([np.full_like(found[0], np.inf), *found])).to(lengths.device)
-
-
-@dataclass(frozen=True)
-class _ErrorRule:
-    """Shows what the chosen rows lose, and attends densely."""
-
-    layer: int
-    chosen: ChosenRows
-    threads: BlockThreads
-    watch: _Watch
-
-    def attend(self, call: AttentionCall) -> Tensor:
-        sequence = SequenceRows(call, self.watch.compensated.vmc)
-        norms = self.watch.norms.of(self.layer)[0]
-        projection = output_projection(call.module)
-        look = self._heads(projection) if self.watch.path is None else self._budgets(projection)
-
-        def work(rows: Tensor) -> HeadErrors | PathErrors:
-            errors = ErrorRows(sequence, rows, self.watch.compensated, self.watch.placement)
-            theta = self.watch.thresholds(self.layer, errors.lengths)
-            return look(errors, theta, norms[rows])
-
-        with naming_layer(self.layer):
-            for seen in self.threads.map(work, sequence.blocks(self.chosen.within(sequence)), call.query.device):
-                self.watch.sums.add(seen)
-        return call.dense()
-
-    def _heads(self, projection: Tensor) -> Callable[[ErrorRows, Tensor, Tensor], HeadErrors]:
-        heads = projection.unflatten(1, (self.watch.sums.num_heads, -1))
-        gram = torch.einsum("ehd,ehc->hdc", heads, heads)
-
-        def look(rows: ErrorRows, theta: Tensor, norms: Tensor) -> HeadErrors:
-            found = []
-            for threshold in theta:
-                off = rows.error(rows.keep(threshold), threshold)
-                found.append((off @ gram).mul_(off).sum(-1).clamp_min_(0.0) / norms)
-            return HeadErrors(self.layer, torch.stack(found).cpu(), rows.lengths.cpu())
-
-        return look
-
-    def _budgets(self, projection: Tensor) -> Callable[[ErrorRows, Tensor, Tensor], PathErrors]:
-        path = self.watch.path
-        assert path is not None
-
-        def look(rows: ErrorRows, theta: Tensor, norms: Tensor) -> PathErrors:
-            errors, value_rows = [], []
-            for levels in path[:, self.layer].to(theta.device):
-                threshold = theta.gather(0, levels[None, :, None].expand(1, -1, theta.shape[2]))[0]
-                keep = rows.keep(threshold)
-                off = rows.error(keep, threshold).transpose(0, 1).flatten(1)
-                errors.append((off @ projection.T).square().sum(-1) / norms)
-                value_rows.append(rows.value_rows(keep))
-            return PathErrors(self.layer, torch.stack(errors).cpu(), torch.stack(value_rows).cpu(), rows.lengths.cpu())
-
-        return look
+def _finished_first(path: str | os.PathLike[str]) -> ErrorState | None:
+    """Load the state of a shard; None where it has not finished the first pass."""
+    if not checked_path(path).exists():
+        return None
+    state = ErrorState.load(path)
+    return None if state.first is None and state.whole is None else state

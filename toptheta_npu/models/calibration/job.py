@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,7 +17,8 @@ from ..._checks import check_choice, check_int, check_modes
 from ..._files import check_writable, checked_path
 from ..._warnings import warn_of_sdc_without_vmc
 from ...calibration import Calibrator
-from ...calibration.state import CalibrationState, Part, SeenSequence, WholeSet, check_texts, refuse_other
+from ...calibration.part import Part, PartState, SeenSequence, WholeSet, check_texts, refuse_other
+from ...calibration.state import CalibrationState
 from ...errors import TopThetaTypeError, TopThetaValueError, shown
 from ...thresholds import Estimator, Placement
 from ...thresholds.kinds import MAX_LENGTH
@@ -30,7 +31,13 @@ from .rows import TopK
 from .texts import CalibrationTexts, Sequences
 from .token_sequences import can_be_read_twice
 
+State = TypeVar("State", bound=PartState)
 Progress = Callable[[int], None]
+#: Chooses rows of a sequence by their number and its index.
+RowsOf = Callable[[int, int], Tensor]
+#: Runs texts whose rows are chosen so, and is told what to call after each.
+Observe = Callable[[RowsOf, Progress], None]
+Meanwhile = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,17 +84,88 @@ class CalibrationOptions:
         return attend_of
 
 
-class CalibrationJob:
+class PartJob(Generic[State]):
+    """One part of a calibration, resumed where its file is there already.
+
+    Args:
+        texts: the sequences.
+        fresh: the state of the part before its first sequence.
+        checkpoint: the file of the state; None: none is kept.
+        every: sequences from one writing of it to the next.
+
+    Attributes:
+        state: of the part.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: the file cannot be read or written, or holds something else.
+    """
+
+    def __init__(self, texts: PartOfTexts, fresh: State, checkpoint: str | os.PathLike[str] | None, every: int) -> None:
+        self._texts, self._every = texts, every
+        self._checkpoint = None if checkpoint is None else checked_path(checkpoint)
+        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh)
+
+    def digest_of_texts(self) -> str | None:
+        """Compute the digest of all sequences. Return None where they can be read only once."""
+        return self._texts.digest()
+
+    def run_rest(self, observe: Observe, rows: RowsOf, progress: Progress | None, meanwhile: Meanwhile | None) -> None:
+        """Run what is left of the part, and keep the state.
+
+        Args:
+            observe: runs the texts; it is told how to choose rows, and calls back after each sequence.
+            rows: chooses rows by their number and the sequence's index in the whole calibration.
+            progress: called with the number of the part's sequences done.
+            meanwhile: called as often as the state is kept.
+
+        Raises:
+            TopThetaValueError: the sequences are not those of the state, or it cannot be written.
+        """
+        state, before = self.state, len(self.state.seen)
+        self._texts.begin(state.part, list(state.seen), self._checkpoint)
+
+        def rows_of_sequence(count: int, index: int) -> Tensor:
+            return rows(count, state.part.index + (before + index) * state.part.count)
+
+        def done(_: int) -> None:
+            state.seen.append(self._texts.handed_out.popleft())
+            if len(state.seen) % self._every == 0:
+                self.keep()
+                if meanwhile is not None:
+                    meanwhile()
+            if progress is not None:
+                progress(len(state.seen))
+
+        observe(rows_of_sequence, done)
+        state.whole = self._texts.whole
+        self.keep()
+
+    def keep(self) -> None:
+        """Write the state to its file.
+
+        Raises:
+            TopThetaValueError: it cannot be written.
+        """
+        if self._checkpoint is None:
+            return
+        try:
+            self.state.save(self._checkpoint)
+        except TopThetaValueError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            got = f"{cause.strerror or cause} after {len(self.state.seen)} sequences"
+            remedy = "what was written before is intact: make room and call again, and the work goes on from there"
+            raise TopThetaValueError(str(self._checkpoint), "a place for the state", got, remedy) from error
+
+
+class CalibrationJob(PartJob[CalibrationState]):
     """One part of a calibration, ready to run.
 
     Args:
         model, sequences, options: as in `calibrate`.
         part: which sequences to run.
-        checkpoint: the file of the state; None: none is kept.
-        every: sequences from one writing of it to the next.
-
-    Attributes:
-        state: of the part, resumed where the file was there.
+        checkpoint, every: as in `PartJob`.
 
     Raises:
         TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`.
@@ -111,104 +189,70 @@ class CalibrationJob:
         if options.top_k_at_calibration:
             warn_of_sdc_without_vmc(options.sdc, options.vmc, stacklevel=3)
         check_int("checkpoint_every", every, 1)
-        self._model, self._options, self._every = model, options, every
-        self._checkpoint = None if checkpoint is None else checked_path(checkpoint)
-        self._texts = _PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
+        self._model, self._options = model, options
+        texts = PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
         fresh = CalibrationState(
-            calibrator=self._calibrator(targets), fingerprint=model_fingerprint(model),
-            dtype=str(model.dtype).removeprefix("torch."), run=_run_of(options),
-            provenance=dict(options.provenance or {}), part=part,
+            calibrator=self._calibrator(targets, texts.longest_row), fingerprint=model_fingerprint(model),
+            dtype=dtype_of(model), run=_run_of(options), provenance=dict(options.provenance or {}), part=part,
         )  # fmt: skip
-        self.state = fresh if self._checkpoint is None else _resumed(self._checkpoint, fresh)
-        self._texts.checkpoint, self._texts.part, self._texts.seen = checkpoint, part, list(self.state.seen)
+        super().__init__(texts, fresh, checkpoint, every)
 
-    def _calibrator(self, targets: Sequence[int]) -> Calibrator:
+    def _calibrator(self, targets: Sequence[int], longest: int) -> Calibrator:
         model, options = self._model, self._options
         return Calibrator(
-            num_layers(model), num_heads(model), k=targets, longest=self._texts.longest_row,
+            num_layers(model), num_heads(model), k=targets, longest=longest,
             placement=options.placement, estimator=options.estimator, alpha=options.alpha, layer_k=options.layer_k,
             row_fraction=options.row_fraction, seed=options.seed, dense_layers=sliding_layers(model),
             quantile=options.quantile, below_layer_k=options.below_layer_k,
         )  # fmt: skip
 
-    def digest_of_texts(self) -> str | None:
-        """Compute the digest of all sequences. Return None where they can be read only once."""
-        return self._texts.digest()
-
-    def run(self, meanwhile: Callable[[], None] | None = None) -> CalibrationState:
+    def run(self, meanwhile: Meanwhile | None = None) -> CalibrationState:
         """Run what is left of the part. Call ``meanwhile`` as often as the state is kept.
 
         Raises:
             TopThetaValueError: the sequences are not those of the state, or it cannot be written.
         """
-        state, options, before = self.state, self._options, len(self.state.seen)
-        calibrator = state.calibrator
+        calibrator, attend_of = self.state.calibrator, self._options.attend_of(self.state.calibrator)
 
-        def rows_of_sequence(count: int, index: int) -> Tensor:
-            return calibrator.rows_to_observe(count, state.part.index + (before + index) * state.part.count)
+        def observe(rows: RowsOf, done: Progress) -> None:
+            observe_model(self._model, self._texts, rows, calibrator, attend_of, done)
 
-        def done(_: int) -> None:
-            state.seen.append(self._texts.handed_out.popleft())
-            if len(state.seen) % self._every == 0:
-                self._keep()
-                if meanwhile is not None:
-                    meanwhile()
-            if options.progress is not None:
-                options.progress(len(state.seen))
-
-        attend_of = options.attend_of(calibrator)
-        observe_model(self._model, self._texts, rows_of_sequence, calibrator, attend_of, done)
-        state.whole = self._texts.whole
-        self._keep()
-        return state
-
-    def _keep(self) -> None:
-        if self._checkpoint is None:
-            return
-        try:
-            self.state.save(self._checkpoint)
-        except TopThetaValueError as error:
-            cause = error.__cause__
-            if not isinstance(cause, OSError):
-                raise
-            got = f"{cause.strerror or cause} after {len(self.state.seen)} sequences"
-            remedy = "what was written before is intact: make room and call again, and the work goes on from there"
-            raise TopThetaValueError(str(self._checkpoint), "a place for the state", got, remedy) from error
+        self.run_rest(observe, calibrator.rows_to_observe, self._options.progress, meanwhile)
+        return self.state
 
 
-class _PartOfTexts(CalibrationTexts):
+class PartOfTexts(CalibrationTexts):
     """Hands out the sequences of one part that were not seen before, and looks at all of them.
 
     Attributes:
-        checkpoint: the file of the state, for the error messages.
-        part: which sequences.
-        seen: those of the part that a resumed state has; the others are handed out.
         handed_out: entries for those that were.
         whole: of all sequences, once all were read.
     """
 
-    checkpoint: str | os.PathLike[str] | None
-    part: Part
-    seen: list[SeenSequence]
+    handed_out: deque[SeenSequence]
     whole: WholeSet | None = None
 
+    def begin(self, part: Part, seen: list[SeenSequence], checkpoint: Path | None) -> None:
+        """Hand out those of ``part`` that are not among ``seen``, which comes from the file ``checkpoint``."""
+        self._part, self._seen, self._checkpoint = part, seen, checkpoint
+
     def __iter__(self) -> Iterator[Tensor]:
-        self.handed_out: deque[SeenSequence] = deque()
+        self.handed_out = deque()
         digest, total = hashlib.sha256(), 0
         for total, tokens in enumerate(self._checked(), start=1):
             entry = SeenSequence.of(tokens)
             digest.update(entry.digest)
-            position, other = divmod(total - 1 - self.part.index, self.part.count)
+            position, other = divmod(total - 1 - self._part.index, self._part.count)
             if other:
                 continue
-            if position >= len(self.seen):
+            if position >= len(self._seen):
                 self.handed_out.append(entry)
                 yield tokens[None]
-            elif entry != self.seen[position]:
-                refuse_other(self.checkpoint, [f"another sequence {total - 1}"])
-        own = len(range(self.part.index, total, self.part.count))
-        if own < len(self.seen):
-            refuse_other(self.checkpoint, [f"more sequences, {len(self.seen)} (here {own})"])
+            elif entry != self._seen[position]:
+                refuse_other(self._checkpoint, [f"another sequence {total - 1}"])
+        own = len(range(self._part.index, total, self._part.count))
+        if own < len(self._seen):
+            refuse_other(self._checkpoint, [f"more sequences, {len(self._seen)} (here {own})"])
         self.whole = WholeSet(digest.hexdigest(), total)
 
     def digest(self) -> str | None:
@@ -221,12 +265,17 @@ class _PartOfTexts(CalibrationTexts):
         return digest.hexdigest()
 
 
-def _resumed(path: Path, fresh: CalibrationState) -> CalibrationState:
+def dtype_of(model: PreTrainedModel) -> str:
+    """Name the dtype of a model."""
+    return str(model.dtype).removeprefix("torch.")
+
+
+def _resumed(path: Path, fresh: State) -> State:
     """Load the state in ``path`` and check it against ``fresh``. Return ``fresh`` itself where there is no file yet."""
     check_writable(path)
     if not os.path.lexists(path):
         return fresh
-    found = CalibrationState.load(path)
+    found = type(fresh).load(path)
     different = fresh.differences(found)
     for name in ("index", "count"):
         mine, theirs = getattr(fresh.part, name), getattr(found.part, name)

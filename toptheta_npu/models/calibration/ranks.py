@@ -89,6 +89,15 @@ class Ranks:
         except TopThetaError:
             return
 
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the others of an error within the context."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
+            raise
+
     def from_rank(self, rank: int, content: bytes | None) -> bytes:
         """Broadcast what ``rank`` holds as ``content``. Return it in every rank.
 

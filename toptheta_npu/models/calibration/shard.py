@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from ...calibration.state import Part
+from ...calibration.part import Part
 from .job import CalibrationJob, CalibrationOptions
 from .texts import Sequences
 

@@ -1,0 +1,110 @@
+"""What thresholds keep of rows that did not make them: at every k of a table, from one look at the scores."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...calibration.row_statistics import rows_of_sequence
+from ...fallback.compensation import score_threshold
+from ...fallback.layout import count_group_rows, count_true
+from ...fallback.reference import log_sum_exp, never_empty
+from ...thresholds import ThresholdTable
+from ...thresholds.lookup import Lookup
+from ...thresholds.targets import Target
+from ..fingerprint.model import check_table
+from ..hook.architecture import num_key_value_heads
+from ..hook.attach import check_model
+from ..hook.attention import AttentionCall
+from .job import Progress
+from .observe import observe_model
+from .texts import CalibrationTexts, Sequences
+
+
+class KeptRows(NamedTuple):
+    """Hold what rows of a layer keep.
+
+    Attributes:
+        lengths: int64 [rows], keys of each row.
+        kept: int32 [K, rows, Hq], elements kept at every k.
+        value_rows: int32 [K, rows, Hkv], V rows needed: the union over the query heads of a KV head.
+    """
+
+    lengths: Tensor
+    kept: Tensor
+    value_rows: Tensor
+
+
+def count_kept(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Sequences,
+    *,
+    row_fraction: float = 1.0,
+    seed: int = 0,
+    longest: int | None = None,
+    progress: Progress | None = None,
+) -> dict[int, KeptRows]:
+    """Count what the thresholds of ``table`` keep at each of its k. The model runs once, dense, as over prompts.
+
+    Args:
+        model, sequences, row_fraction, seed, longest, progress: as in `calibrate`.
+        table: thresholds of this model.
+
+    Returns:
+        The rows of every layer that is ever sparse.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; or the table belongs to
+            another model.
+    """
+    check_model(model)
+    check_table(model, table)
+    texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
+    counter = _Counter(table, texts.longest_row, num_key_value_heads(model))
+    observe_model(
+        model, texts, lambda rows, index: rows_of_sequence(rows, row_fraction, seed, index), counter,
+        lambda _: AttentionCall.dense, progress,
+    )  # fmt: skip
+    return counter.result()
+
+
+class _Counter:
+    """Counts what rows keep."""
+
+    def __init__(self, table: ThresholdTable, longest: int, kv_heads: int) -> None:
+        lookup = Lookup(table, longest, discarded_mass=False)
+        self._at = [lookup.at(Target(k)) for k in table.k.tolist()]
+        self._placement, self._kv_heads = table.placement, kv_heads
+        self._seen: dict[int, list[KeptRows]] = {}
+
+    def look(
+        self, layer: int, scores: Tensor, lengths: Tensor, ranked: Tensor | None = None,
+        learnable_sink: Tensor | None = None,
+    ) -> tuple[int, KeptRows]:  # fmt: skip
+        lse = log_sum_exp(scores[None], learnable_sink)[0] if self._placement == "post_softmax" else None
+        counts, value_rows = [], []
+        for at in self._at:
+            theta = at.rows(layer, lengths.cpu()).T.to(scores.device)
+            keep = scores > score_threshold(theta, lse, self._placement)[..., None]
+            kept = count_true(keep)
+            if bool((kept == 0).any()):
+                keep, kept = never_empty(keep, scores), kept.clamp_min(1)
+            counts.append(kept.T.cpu())
+            value_rows.append(count_group_rows(keep[None], self._kv_heads)[0].T.cpu())
+        return layer, KeptRows(lengths.cpu(), torch.stack(counts), torch.stack(value_rows))
+
+    def add(self, seen: tuple[int, KeptRows]) -> None:
+        layer, rows = seen
+        self._seen.setdefault(layer, []).append(rows)
+
+    def result(self) -> dict[int, KeptRows]:
+        return {
+            layer: KeptRows(
+                *(torch.cat(parts, dim=int(place > 0)) for place, parts in enumerate(zip(*rows, strict=True)))
+            )
+            for layer, rows in sorted(self._seen.items())
+        }
