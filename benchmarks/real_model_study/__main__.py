@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from benchmarks.real_model_study import (
     answers,
     comparisons,
+    cost,
     figure,
     page,
     perplexity,
@@ -32,6 +33,7 @@ from benchmarks.real_model_study import (
 from benchmarks.real_model_study.settings import (
     ANSWERS,
     BUDGETS,
+    COSTS,
     CUT,
     HEADLINE,
     LONGER,
@@ -74,10 +76,10 @@ def measure(
             prediction.measure(scale, model, windows, table, targets, file, console)
 
 
-def ask_and_answer(
+def measure_rest(
     scale: Scale, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, root: Path, console: Console
 ) -> None:
-    """Ask the questions and write the answers that are missing, about documents that made no thresholds."""
+    """Ask the questions and write the answers that are missing, of documents that made no thresholds; time calibration."""
     windows = texts.Windows(tokenizer, root, scale)
     documents = windows.documents(HEADLINE.text, "evaluation")
     tables = {part.length: thresholds.make(model, windows, scale, part, FOLDER, console)
@@ -86,6 +88,7 @@ def ask_and_answer(
     retrieval.measure(QUESTIONS, model, tokenizer, documents, tables, file, console)
     file = RESULTS / task_tables.ANSWERED
     answers.measure(ANSWERS, model, tokenizer, documents, tables[LONGER.length], file, console)
+    cost.measure(COSTS, scale, model, windows, RESULTS / cost.FILE, console)
 
 
 def cut(console: Console) -> None:
@@ -136,7 +139,7 @@ def main(
         root = packages or texts.fetch(FOLDER / "packages")
         measure(scale, loaded, texts.Windows(tokenizer, root, scale), FOLDER, RESULTS, BUDGETS, console)
         if name == "full":
-            ask_and_answer(scale, loaded, tokenizer, root, console)
+            measure_rest(scale, loaded, tokenizer, root, console)
     renew_page(console)
     console.print(f"{(time.perf_counter() - started) / 60:.0f} minutes.")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.real_model_study import task_tables
+from benchmarks.real_model_study import cost, task_tables
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent, rows_ratio
 from benchmarks.real_model_study.comparisons import (
     BUDGET_ARMS,
@@ -158,7 +158,7 @@ def settings_table() -> Table:
 
 def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
     """Make everything that the page shows, by its place."""
-    runs, asked = runs_of(folder, HEADLINE), goals(folder)
+    runs, asked = runs_of(folder, HEADLINE), [*goals(folder), *cost.goals(folder, MISSING)]
     empty = Table("", (MISSING,), [])
     found: dict[str, Table | Paragraphs] = {
         "real says": says(runs, asked),
@@ -173,6 +173,7 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real rivals": runs and rivals(runs),
     }
     shown |= {"real retrieval": task_tables.retrieval(folder), "real answers": task_tables.answers(folder)}
+    shown |= {"real cost": cost.passes_table(folder), "real windows": cost.windows_table(folder)}
     for name, part in OTHERS.items():
         other = runs_of(folder, part)
         shown[f"real {name}"] = tradeoff(part, other) if other and len(other.losses) > 1 else None

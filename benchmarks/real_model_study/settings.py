@@ -143,6 +143,29 @@ ANSWERS = Answered(20, 2048, 6144, 300, (Arm("top-theta", 128), budget(350)))
 
 
 @dataclass(frozen=True)
+class Costs:
+    """What is timed and counted of a calibration.
+
+    Attributes:
+        length: tokens of a window.
+        timed: windows that are timed, ``repeats`` times.
+        fractions: shares of the rows, descending.
+        needed: numbers of windows that make thresholds.
+        checked: windows that these are judged by.
+    """
+
+    length: int
+    timed: int
+    repeats: int
+    fractions: tuple[float, ...]
+    needed: tuple[int, ...]
+    checked: int
+
+
+COSTS = Costs(2048, 2, 3, (1.0, 1 / 4, 1 / 16), (1, 2, 4, 8, 12), 4)
+
+
+@dataclass(frozen=True)
 class Scale:
     """How much is measured.
 

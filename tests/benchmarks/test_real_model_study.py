@@ -16,6 +16,7 @@ from rich.console import Console
 from benchmarks.real_model_study import (
     answers,
     comparisons,
+    cost,
     figure,
     goals,
     page,
@@ -42,6 +43,7 @@ from benchmarks.real_model_study.settings import (
     Answered,
     Arm,
     Asked,
+    Costs,
     Scale,
     budget,
 )
@@ -332,6 +334,38 @@ def test_questions_and_answers_through_a_chat(tmp_path: Path, monkeypatch: pytes
     assert all(len(line["kept_over_target"]) == answers.PARTS for line in others)
     found = [task_tables.retrieval(tmp_path), task_tables.answers(tmp_path)]
     assert [len(each.rows) for each in found if each is not None] == [3, 3]
+
+
+@full
+def test_what_calibration_costs(tmp_path: Path) -> None:
+    model, tokenizer = load_tiny_llama()
+    windows, console = texts.Windows(tokenizer, None, SMALL), Console(quiet=True)
+    costs = Costs(256, 1, 1, (1.0, 1 / 4), (1,), 2)
+    cost.measure(costs, SMALL, model, windows, tmp_path / cost.FILE, console)
+    table, needed = cost.passes_table(tmp_path), cost.windows_table(tmp_path)
+    assert table is not None
+    assert [row[:2] for row in table.rows] == [
+        ["thresholds", "all"], ["thresholds", "1/4"], ["held-out check", "all"], ["error curves", "1/32"]]  # fmt: skip
+    assert all(float(row[2]) > 1 for row in table.rows)
+    assert needed is not None
+    assert 0.7 < float(needed.rows[0][2]) < 1.4
+
+
+def test_costs_are_those_of_the_defaults(tmp_path: Path) -> None:
+    lines = [
+        {"what": what, "value": value, "passes": passes}
+        for what, value, passes in (
+            ("thresholds", 0.25, 1.5),
+            ("thresholds", 1.0, 9.0),
+            ("held-out check", 1.0, 3.2),
+            ("error curves", 1 / 32, 4.4),
+        )
+    ]
+    (tmp_path / cost.FILE).write_text("".join(json.dumps(line) + "\n" for line in ({}, *lines)))
+    first, second = cost.goals(tmp_path, "missing")
+    # 6 windows of 64 are held out, and one in four makes error curves
+    assert (first.figure, first.met) == ("1.80 forward passes", True)
+    assert (second.figure, second.met) == ("1.10 forward passes", False)
 
 
 def test_a_question_is_what_follows_the_text() -> None:
