@@ -79,7 +79,7 @@ def measure(
 def measure_rest(
     scale: Scale, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, root: Path, console: Console
 ) -> None:
-    """Ask the questions and write the answers that are missing, of documents that made no thresholds; time calibration."""
+    """Ask and answer what is missing, of documents that made no thresholds, and measure what calibration costs."""
     windows = texts.Windows(tokenizer, root, scale)
     documents = windows.documents(HEADLINE.text, "evaluation")
     tables = {part.length: thresholds.make(model, windows, scale, part, FOLDER, console)

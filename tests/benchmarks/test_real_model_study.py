@@ -346,7 +346,6 @@ def test_what_calibration_costs(tmp_path: Path) -> None:
     assert table is not None
     assert [row[:2] for row in table.rows] == [
         ["thresholds", "all"], ["thresholds", "1/4"], ["held-out check", "all"], ["error curves", "1/32"]]  # fmt: skip
-    assert all(float(row[2]) > 1 for row in table.rows)
     assert needed is not None
     assert 0.7 < float(needed.rows[0][2]) < 1.4
 
