@@ -193,7 +193,7 @@ class Scale:
 
 SCALES = {
     "headline": Scale((HEADLINE,)),
-    "full": Scale((HEADLINE, COMPENSATIONS, LONGER, *FOREIGN, SHORTER, POST)),
+    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST)),
 }
 #: A little of everything, on the embedded model, whose text is Python's library.
 CUT = Scale(
