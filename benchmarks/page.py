@@ -28,6 +28,7 @@ from benchmarks import (
     call_overhead,
     cpu_tables,
     generation,
+    generation_of_a_model,
     whole_models,
 )
 from benchmarks.modelled import figures as modelled
@@ -60,7 +61,12 @@ def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
 
 def stored_tables() -> dict[str, Table]:
     """Make all tables from the committed results."""
-    return tables(json.loads(FIGURES.read_text())) | cpu_tables.tables() | calibration_prefill.tables()
+    return (
+        tables(json.loads(FIGURES.read_text()))
+        | cpu_tables.tables()
+        | calibration_prefill.tables()
+        | generation_of_a_model.tables()
+    )
 
 
 def main(

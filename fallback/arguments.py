@@ -187,6 +187,12 @@ SCHEMAS = {operator: _schema(operator) for operator in OPERATORS}
 _Take = Callable[[Callable[[Arguments], Any]], Callable[..., Any]]
 
 
+def taken_by(operator: str) -> list[Argument]:
+    """List the arguments of an operator in the order of its schema."""
+    tensors, others = _of(operator)
+    return tensors + others
+
+
 def taking_arguments(operator: str, implementation: Callable[[Arguments], Any]) -> Callable[..., Any]:
     """Give ``implementation`` the parameters of an operator's schema, as the dispatcher calls it."""
     return _TAKE[operator](implementation)

@@ -243,8 +243,13 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     data.valueRowsOffset =
         PlaceSection(SumsHeadBlocks(data) ? static_cast<uint64_t>(UnitsOf(data)) * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);
-    tiling.key = cube ? kTilingKeyCube : split ? kTilingKeySplit : kTilingKeyWhole;
-    tiling.key += data.placement == kPostSoftmax ? kTilingKeyPostSoftmax : 0;
+    if (data.placement == kPostSoftmax) {
+        tiling.key = cube    ? TOPTHETA_KEY_CUBE_POST_SOFTMAX
+                     : split ? TOPTHETA_KEY_SPLIT_POST_SOFTMAX
+                             : TOPTHETA_KEY_WHOLE_POST_SOFTMAX;
+    } else {
+        tiling.key = cube ? TOPTHETA_KEY_CUBE : split ? TOPTHETA_KEY_SPLIT : TOPTHETA_KEY_WHOLE;
+    }
     tiling.blockDim = cube ? data.cores / kPairCores : data.cores;
     tiling.scheduleMode = split ? kScheduleAllAtOnce : 0;
     tiling.workspaceBytes = platform.systemWorkspaceBytes + end;

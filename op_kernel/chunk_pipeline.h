@@ -146,6 +146,9 @@ private:
         selection_.AddChunk(chunk, list, this->NeedsTotal());
     }
 
+    // Where the V rows of the last chunk go: all at once into the V buffer or a slot of the ring, or through the ring.
+    enum class LastRows { kInBuffer, kInSlot, kByTiles };
+
     // Nothing hides the copies of the last chunk, so they start before all other work that is left.
     template <typename Next>
     TOPTHETA_DEVICE inline void SelectLast(const Chunk& chunk, Next& next)
@@ -155,40 +158,49 @@ private:
         selection_.MakeList(chunk);
         selection_.UpdateMaximum(chunk);
         RowList list = this->MakeRowList(chunk);
-        const bool inRing = !lastGather_.Fits(list);
-        if (inRing) {
-            // no K tile is left, so a slot that the list before does not use may take its rows
-            const uint32_t slot = stream_.SlotBehind(1);
-            lastGather_.SetRoom(stream_.SlotRows(slot), slot);
-        }
-        const bool fits = lastGather_.Fits(list);
-        // the weights of both lists at once where they fit, since the V rows of the one before may still be on the way
-        const uint32_t room = ub_->Layout().chunkRows / 2 / kLanes * kLanes;
-        const bool both = fits && !gather_.Done() && gather_.List().weightPitch <= room && list.weightPitch <= room;
-        list.weightsAt = both ? ub_->Heads() * room : 0;
-        if (fits) {
-            lastGather_.Begin(list);
-            lastGather_.FetchAll(stream_.Issued());
-        }
-        if (!both) {
-            gather_.Finish();
-        }
-        if (!fits) {
-            stream_.BeginValues(list);
-            stream_.Fill();
-        }
+        const LastRows rows = FindRoom(list);
+        BeginLast(list, rows);
         selection_.AddChunk(chunk, list, this->NeedsTotal());
-        // one sum for both lists of a single head, so that its partial sums are folded once
-        const bool joint = both && ub_->Heads() == 1 && list.count > 0 && list.count <= gather_.List().count;
-        AddLastLists(fits, inRing, joint, next);
+        AddLastLists(rows, next);
         this->GiveValueBuffer(lastGather_);
     }
 
-    // `fits`: the V rows of the last chunk come at once, `inRing`: into a slot of the ring. `joint`: their sum goes on
-    // with that of the list before.
-    template <typename Next>
-    TOPTHETA_DEVICE inline void AddLastLists(bool fits, bool inRing, bool joint, Next& next)
+    TOPTHETA_DEVICE inline LastRows FindRoom(const RowList& list)
     {
+        if (lastGather_.Fits(list)) {
+            return LastRows::kInBuffer;
+        }
+        // no K tile is left, so a slot that the list before does not use may take its rows
+        const uint32_t slot = stream_.SlotBehind(1);
+        lastGather_.SetRoom(stream_.SlotRows(slot), slot);
+        return lastGather_.Fits(list) ? LastRows::kInSlot : LastRows::kByTiles;
+    }
+
+    // Asks for the V rows of the last list. The list before is finished first, unless there is room for the weights of
+    // both: its V rows may still be on the way.
+    TOPTHETA_DEVICE inline void BeginLast(RowList& list, LastRows rows)
+    {
+        if (rows == LastRows::kByTiles) {
+            gather_.Finish();
+            stream_.BeginValues(list);
+            stream_.Fill();
+            return;
+        }
+        const uint32_t room = ub_->Layout().chunkRows / 2 / kLanes * kLanes;
+        const bool both = !gather_.Done() && gather_.List().weightPitch <= room && list.weightPitch <= room;
+        list.weightsAt = both ? ub_->Heads() * room : 0;
+        lastGather_.Begin(list);
+        lastGather_.FetchAll(stream_.Issued());
+        if (!both) {
+            gather_.Finish();
+        }
+    }
+
+    template <typename Next>
+    TOPTHETA_DEVICE inline void AddLastLists(LastRows rows, Next& next)
+    {
+        // one sum for both lists of a single head, so that its partial sums are folded once
+        const bool joint = ub_->Heads() == 1 && !lastGather_.Done() && lastGather_.List().count <= gather_.List().count;
         if (joint) {
             selection_.RescaleWeights(gather_.List());
         }
@@ -196,14 +208,14 @@ private:
         gather_.Finish(joint ? SumPart::kFirst : SumPart::kWhole);
         this->GiveValueBuffer(gather_);
         selection_.RescaleAccumulators();
-        if (fits) {
-            if (!inRing) {
-                // its tiles may take the slot in which the V rows of the list before were
-                next.StartNext();
-            }
-            lastGather_.Finish(joint ? SumPart::kLast : SumPart::kWhole);
-        } else {
+        if (rows == LastRows::kInBuffer) {
+            // its tiles may take the slot in which the V rows of the list before were
+            next.StartNext();
+        }
+        if (rows == LastRows::kByTiles) {
             this->AddRemainingValues();
+        } else {
+            lastGather_.Finish(joint ? SumPart::kLast : SumPart::kWhole);
         }
     }
 

@@ -45,12 +45,12 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GET_TILING_DATA_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInUb, tiling);
     const toptheta::TilingData* tilingData = &tilingInUb;
 #endif
-    KERNEL_TASK_TYPE(1, KERNEL_TYPE_AIV_ONLY);
-    KERNEL_TASK_TYPE(2, KERNEL_TYPE_MIX_AIV_1_0);
-    KERNEL_TASK_TYPE(3, KERNEL_TYPE_MIX_AIC_1_2);
-    KERNEL_TASK_TYPE(11, KERNEL_TYPE_AIV_ONLY);
-    KERNEL_TASK_TYPE(12, KERNEL_TYPE_MIX_AIV_1_0);
-    KERNEL_TASK_TYPE(13, KERNEL_TYPE_MIX_AIC_1_2);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_WHOLE, KERNEL_TYPE_AIV_ONLY);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_SPLIT, KERNEL_TYPE_MIX_AIV_1_0);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_CUBE, KERNEL_TYPE_MIX_AIC_1_2);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_WHOLE_POST_SOFTMAX, KERNEL_TYPE_AIV_ONLY);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_SPLIT_POST_SOFTMAX, KERNEL_TYPE_MIX_AIV_1_0);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_CUBE_POST_SOFTMAX, KERNEL_TYPE_MIX_AIC_1_2);
     const toptheta::KernelTensors tensors = {
         key,
         value,
@@ -62,7 +62,7 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR userWorkspace = AscendC::GetUserWorkspace(workspace);
     AscendC::TPipe pipe;
     if ASCEND_IS_AIC {
-        if (TILING_KEY_IS(3) || TILING_KEY_IS(13)) {
+        if (TILING_KEY_IS(TOPTHETA_KEY_CUBE) || TILING_KEY_IS(TOPTHETA_KEY_CUBE_POST_SOFTMAX)) {
             toptheta::CubeScores<DTYPE_QUERY> kernel;
             kernel.Init(&pipe, tilingData, tensors, userWorkspace);
             kernel.Process();
@@ -74,17 +74,17 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
         using toptheta::kPostSoftmax;
         using toptheta::kPreSoftmax;
         using toptheta::RunVectorCore;
-        if (TILING_KEY_IS(1)) {
+        if (TILING_KEY_IS(TOPTHETA_KEY_WHOLE)) {
             RunVectorCore<ChunkPipeline, kPreSoftmax, false>(&pipe, tilingData, tensors, userWorkspace);
-        } else if (TILING_KEY_IS(2)) {
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_SPLIT)) {
             RunVectorCore<ChunkPipeline, kPreSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
-        } else if (TILING_KEY_IS(3)) {
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_CUBE)) {
             RunVectorCore<CubeChunkPipeline, kPreSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
-        } else if (TILING_KEY_IS(11)) {
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_WHOLE_POST_SOFTMAX)) {
             RunVectorCore<ChunkPipeline, kPostSoftmax, false>(&pipe, tilingData, tensors, userWorkspace);
-        } else if (TILING_KEY_IS(12)) {
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_SPLIT_POST_SOFTMAX)) {
             RunVectorCore<ChunkPipeline, kPostSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
-        } else if (TILING_KEY_IS(13)) {
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_CUBE_POST_SOFTMAX)) {
             RunVectorCore<CubeChunkPipeline, kPostSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
         }
     }

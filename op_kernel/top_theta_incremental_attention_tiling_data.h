@@ -7,16 +7,20 @@
 #define TOPTHETA_DEVICE
 #endif
 
-namespace toptheta {
+// Tiling keys. WHOLE: no (sequence, KV head, head block) is shared by two cores, so no SyncAll and a vector-only
+// launch. SPLIT: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. CUBE: the same, with the
+// scores from a cube core for every two vector cores. Post-softmax has keys of its own, since its second phase is a
+// third of the code: the common keys are without it. They are macros because the operator build looks for their numbers
+// in the preprocessed text of KERNEL_TASK_TYPE and TILING_KEY_IS, where a constant would be a name still
+// (KernelInfoInfer, kernel_info_infer.py of asc-devkit).
+#define TOPTHETA_KEY_WHOLE 1
+#define TOPTHETA_KEY_SPLIT 2
+#define TOPTHETA_KEY_CUBE 3
+#define TOPTHETA_KEY_WHOLE_POST_SOFTMAX 11
+#define TOPTHETA_KEY_SPLIT_POST_SOFTMAX 12
+#define TOPTHETA_KEY_CUBE_POST_SOFTMAX 13
 
-// Tiling keys. `whole`: no (sequence, KV head, head block) is shared by two cores, so no SyncAll and a vector-only
-// launch. `split`: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. `cube`: the same, with
-// the scores from a cube core for every two vector cores.
-constexpr uint64_t kTilingKeyWhole = 1;
-constexpr uint64_t kTilingKeySplit = 2;
-constexpr uint64_t kTilingKeyCube = 3;
-// Added to these for post-softmax, whose second phase is a third of the code: the common keys are without it.
-constexpr uint64_t kTilingKeyPostSoftmax = 10;
+namespace toptheta {
 
 enum Placement : uint32_t { kPreSoftmax = 0, kPostSoftmax = 1 };
 enum Sdc : uint32_t { kSdcNone = 0, kSdcExact = 1, kSdcExpThreshold = 2, kSdcOffline = 3 };

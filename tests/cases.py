@@ -14,8 +14,19 @@ import torch
 from torch import Tensor
 
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.fallback.arguments import FLOAT_TENSORS, TABLE, Arguments
 
 INF = float("inf")
+#: Tensors of a number per query head that whole rows take, whatever their modes; prompts and merged parts do too.
+PER_HEAD = tuple(name for name in Arguments._fields[FLOAT_TENSORS] if TABLE[name].about.shape == "[Hq]")
+#: Those whose values have to be in a range, and one that is outside.
+WRONG_VALUES = tuple(
+    (name, wrong)
+    for name in Arguments._fields[FLOAT_TENSORS]
+    if (values := TABLE[name].about.values)
+    for wrong in (math.nan, INF, -INF, -1e-40)
+    if not values.least <= wrong < values.limit
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,15 @@ class Case:
         return getattr(torch, self.dtype)  # type: ignore[no-any-return]
 
 
+#: Tensors with which a step is what it is without the argument, to the bit.
+NEUTRAL: dict[str, Callable[[Case], Tensor]] = {
+    "learnable_sink": lambda case: torch.full((case.heads,), -torch.inf),
+}
 _POST = {"placement": "post_softmax"}
+#: Options of a case for what only the whole row can know, so that the merge of its parts adds it.
+MERGED: tuple[dict[str, Any], ...] = (
+    {"sink": True, "vmc": True}, {"sink": True, "sdc": "none"}, {"sink": True, **_POST, "dtype": "float16"},
+)  # fmt: skip
 _H = "float16"
 _B = "bfloat16"
 
@@ -264,7 +283,7 @@ _GRAD = (
     "call it under torch.no_grad() or pass {0}.detach()"
 )
 _POST_SDC = "'exact' with placement='post_softmax', where the denominator is exact by construction"
-_TENSORS = ("query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "value_mean", "learnable_sink")
+_TENSORS = ("query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "value_mean", *PER_HEAD)
 _NO_VMC = "no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"
 
 
@@ -284,6 +303,11 @@ def _device(arguments: _Arguments) -> torch.device:
     """Of the base's tensors."""
     (first, *_) = arguments["parts"][0] if "parts" in arguments else (arguments["query"],)
     return first.device
+
+
+def _per_head(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[_Arguments], _Arguments]:
+    """Change what would be right for a tensor of a number per query head."""
+    return lambda arguments: {name: change(torch.ones(4, device=_device(arguments)))}
 
 
 def _mass(value: float, shape: tuple[int, ...]) -> Callable[[_Arguments], _Arguments]:
@@ -420,14 +444,16 @@ ERROR_CASES = (
               "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 2, 1]"),
     ErrorCase("mass-shape", "decode", lambda a: {"discarded_mass": a["threshold"], "sdc": "offline"}, _V,
               "discarded_mass: expected shape [2, 4] [B, Hq], got [4]"),
-    ErrorCase("sink-dtype", "decode", lambda a: {"learnable_sink": a["threshold"].bfloat16()}, _T,
-              "learnable_sink: expected dtype float32, got bfloat16; convert it with learnable_sink.to(torch.float32)"),
-    *(ErrorCase(f"{base}-sink-shape", base, lambda a: {"learnable_sink": torch.ones(2, 4, device=_device(a))}, _V,
-                "learnable_sink: expected shape [4] [Hq], got [2, 4]") for base in ("decode", "prefill", "merge")),
-    *(ErrorCase(f"{base}-sink-{value}", base, _set(learnable_sink=torch.tensor([0.0, -INF, 1.0, value])), _V,
-                "learnable_sink: expected finite numbers, or -inf for no sink, "
-                f"got {value}; check the model's sinks", True)
-      for base in ("decode", "prefill", "merge") for value in (math.nan, INF)),
+    *(ErrorCase(f"{name}-dtype", "decode", _per_head(name, lambda heads: heads.bfloat16()), _T,
+                f"{name}: expected dtype float32, got bfloat16; convert it with {name}.to(torch.float32)")
+      for name in PER_HEAD),
+    *(ErrorCase(f"{base}-{name}-shape", base, _per_head(name, lambda heads: heads.expand(2, 4)), _V,
+                f"{name}: expected shape [4] [Hq], got [2, 4]")
+      for base in ("decode", "prefill", "merge") for name in PER_HEAD),
+    *(ErrorCase(f"{base}-{name}-{wrong}", base, _set(**{name: torch.tensor([0.0, 0.5, 1.0, wrong])}), _V,
+                f"{name}: expected {about.expected}, got {wrong:g}; {about.remedy}", True)
+      for base in ("decode", "prefill", "merge") for name, wrong in WRONG_VALUES
+      if name in PER_HEAD and (about := TABLE[name].about.values)),
     # heads
     ErrorCase("bsh-no-heads", "bsh", _set(num_heads=None), _V,
               "num_heads: expected the number of query heads (BSH does not tell it), got None"),
@@ -523,8 +549,9 @@ ERROR_CASES = (
     ErrorCase("partial-lse-shape", "partial", lambda a: {"lse": a["lse"][:, :3]}, _V,
               "lse: expected shape [2, 4] [B, Hq], got [2, 3]"),
     ErrorCase("partial-lse-type", "partial", _set(lse=1.0), _T, "lse: expected a torch.Tensor, got float"),
-    ErrorCase("partial-sink", "partial", lambda a: {"learnable_sink": a["threshold"]}, _T, "learnable_sink: expected "
-              "a known argument, got an unknown name; see help(incremental_attention_partial)"),
+    *(ErrorCase(f"partial-{name}", "partial", _per_head(name, lambda heads: heads), _T,
+                f"{name}: expected a known argument, got an unknown name; see help(incremental_attention_partial)")
+      for name in PER_HEAD),
     ErrorCase("partial-sdc", "partial", _set(sdc="exact"), _T,
               "sdc: expected a known argument, got an unknown name; see help(incremental_attention_partial)"),
     ErrorCase("merge-no-parts", "merge", _set(parts=[]), _V, "parts: expected at least one part, got none"),

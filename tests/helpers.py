@@ -18,6 +18,7 @@ from emulator.acl.environment import in_emulator
 from tests.cases import Case
 from toptheta_npu import merge_partials
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.compensation import Compensation
 
 #: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
 #: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
@@ -320,8 +321,7 @@ def assert_equals_oracle(inputs: Inputs, result: tuple[Tensor, ...], largest_sco
 
 def whole_row_tensors(inputs: Inputs) -> dict[str, Tensor]:
     """The tensors that parts of rows do not take, and their merge does."""
-    names = ("discarded_mass", "value_mean", "learnable_sink")
-    return {name: inputs.arguments[name] for name in names if name in inputs.arguments}
+    return {name: inputs.arguments[name] for name in Compensation().tensors if name in inputs.arguments}
 
 
 def assert_parts_merge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from pathlib import Path
@@ -13,7 +14,9 @@ import torch
 import toptheta_npu  # noqa: F401 (registers the operators)
 from emulator.cann import describe_operator
 from toptheta_npu import TopThetaBackendError
+from toptheta_npu.fallback.arguments import OPERATORS
 from toptheta_npu.npu import build, converter
+from toptheta_npu.npu.adapter_arguments import adapter_header
 
 
 def test_build_without_torch_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +38,14 @@ def test_build_shows_what_the_compiler_says(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(TopThetaBackendError, match=r"broken\.cpp:1:14: error:"):
         build.build_adapter(tmp_path / "torch", source=source)
     assert not (tmp_path / "torch" / build.LIBRARY).exists()
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_adapter_takes_what_the_dispatcher_passes(operator: str) -> None:
+    taken = re.search(rf"auto {operator}\(([^)]*)\)", adapter_header())
+    assert taken is not None
+    schema = getattr(torch.ops.toptheta_npu, operator).default._schema
+    assert re.findall(r"(\w+)(?:,|$)", taken[1]) == [argument.name for argument in schema.arguments]
 
 
 def test_converter_names_are_those_of_the_operator_definition() -> None:

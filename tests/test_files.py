@@ -1,12 +1,15 @@
-"""Whole files: written at once or not at all, whoever else writes, and whatever goes wrong."""
+"""Whole files and folders: written at once or not at all, whoever else writes, and whatever goes wrong."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,11 @@ import pytest
 
 from tests.full_disk import full_disk
 from toptheta_npu import _files
-from toptheta_npu._files import check_writable, held, read_bytes, status, write_atomically
+from toptheta_npu._files import check_writable, held, new_folder, read_bytes, status, write_atomically
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 
 NOBODY = 65534
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -335,3 +339,76 @@ def test_what_a_killed_process_held_is_free(folder: Path) -> None:
 def test_a_file_without_a_folder_cannot_be_held(folder: Path) -> None:
     with pytest.raises(TopThetaValueError, match="expected a file in an existing folder"):
         held(folder / "none" / "state").__enter__()
+
+
+def test_a_new_folder_comes_whole_and_with_the_usual_modes(folder: Path) -> None:
+    for name in ("new", "empty"):
+        (folder / "empty").mkdir(exist_ok=True)
+        with new_folder(folder / name) as written:
+            secret = os.open(written / "file", os.O_CREAT | os.O_WRONLY, 0o600)
+            os.close(secret)
+            assert not list((folder / name).glob("*"))
+        (folder / "usual").touch()
+        assert (folder / name / "file").stat().st_mode == (folder / "usual").stat().st_mode
+
+
+def test_a_link_to_an_empty_folder_stays(folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "link").symlink_to("data")
+    with new_folder(folder / "link") as written:
+        (written / "file").touch()
+    assert (folder / "link").is_symlink()
+    assert (folder / "data" / "file").exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TopThetaValueError("k", "1", "2")])
+def test_a_folder_that_is_not_finished_leaves_nothing(folder: Path, error: BaseException) -> None:
+    def fill() -> None:
+        with new_folder(folder / "new") as written:
+            (written / "file").touch()
+            raise error
+
+    with pytest.raises((KeyboardInterrupt, TopThetaValueError)):
+        fill()
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("full", "expected a new folder or an empty one, got one with files in it; name another"),
+        ("file", "expected the name of a folder, got a file; name another"),
+        ("none/new", "expected a folder in an existing folder, got no such folder; create .*none$"),
+        ("file/new", "expected a folder in an existing folder, got no such folder; create .*file$"),
+        ("n" * 300, "expected a place where a folder can be written, got File name too long; choose a shorter name"),
+    ],
+)
+def test_places_where_no_folder_can_come(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "full" / "inner").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(TopThetaValueError, match=f"{name}: {message}"), new_folder(tmp_path / name):
+        raise AssertionError("not reached")
+    with pytest.raises(TopThetaValueError, match=f"--output: .*{name}"), new_folder(tmp_path / name, "--output"):
+        raise AssertionError("not reached")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full"]
+
+
+def test_what_fails_while_a_folder_is_filled_is_a_typed_error(folder: Path) -> None:
+    expected = r"new: expected a place where a folder can be written, got No space left on device; free some space"
+    with pytest.raises(TopThetaValueError, match=expected), new_folder(folder / "new"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(TopThetaValueError, match="got Directory not empty"), new_folder(folder / "new"):
+        (folder / "new" / "of another").mkdir(parents=True)
+
+
+def test_a_folder_that_a_killed_writer_left_is_removed_by_the_next(folder: Path) -> None:
+    script = "import os, sys; from toptheta_npu._files import new_folder\n"
+    script += "with new_folder(sys.argv[1]) as written: (written / 'file').touch(); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", script, folder / "new"], cwd=ROOT).returncode == 9
+    assert len(list(folder.iterdir())) == 1
+    with new_folder(folder / "new") as first:
+        with new_folder(folder / "new") as second:  # another writer's is left alone
+            assert first.exists()
+            (second / "file").touch()
+        shutil.rmtree(folder / "new")
+    assert [path.name for path in folder.iterdir()] == ["new"]

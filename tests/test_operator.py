@@ -15,7 +15,7 @@ import torch._dynamo.testing
 from torch import Tensor
 
 import toptheta_npu
-from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, ErrorCase, valid_arguments
+from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, NEUTRAL, ErrorCase, valid_arguments
 from tests.helpers import Inputs, make_inputs
 from tests.tiers import product
 
@@ -30,17 +30,16 @@ def call(name: str, arguments: dict[str, Any]) -> Any:
 
 def operator_inputs(name: str, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of ``torch.ops.toptheta_npu.<name>`` for a case."""
-    case, given = inputs.case, inputs.arguments
-    names = ["query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "block_table"]
-    keywords = {
-        "num_heads": case.heads, "num_key_value_heads": case.kv_heads, "input_layout": case.layout,
-        "scale_value": case.scale or case.head_dim**-0.5, "placement": case.placement,
+    case = inputs.case
+    given = inputs.arguments | {
+        "num_heads": case.heads, "num_key_value_heads": case.kv_heads, "scale_value": case.scale or case.head_dim**-0.5,
     }  # fmt: skip
-    if name == "incremental_attention_partial":
-        lse = inputs.expected.lse.float().to(given["query"].device) if case.placement == "post_softmax" else None
-        return (*(given.get(key) for key in names), lse), keywords | {"path": "auto"}
-    positional = tuple(given.get(key) for key in (*names, "discarded_mass", "value_mean", "learnable_sink"))
-    return positional, keywords | {"sdc": case.sdc, "sdc_gamma": 0.05, "path": "auto"}
+    if case.placement == "post_softmax":
+        given["lse"] = inputs.expected.lse.float().to(given["query"].device)
+    taken = getattr(torch.ops.toptheta_npu, name).default._schema.arguments
+    positional = tuple(given.get(argument.name) for argument in taken if not argument.kwarg_only)
+    keywords = {a.name: given.get(a.name, a.default_value) for a in taken if a.kwarg_only}
+    return positional, keywords
 
 
 def as_tuple(result: Any) -> tuple[Tensor, ...]:
@@ -194,13 +193,12 @@ def test_inference_tensors_are_accepted(device: str) -> None:
 
 
 @pytest.mark.parametrize("case_id", ["f16-bsh", "sdc-none", "sdc-offline-mixed-vmc", "post-mixed-vmc", "ragged"])
-def test_a_sink_of_minus_infinity_changes_no_bit(case_id: str, device: str) -> None:
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_what_is_like_no_argument_changes_no_bit(name: str, case_id: str, device: str) -> None:
     arguments = make_inputs(_BY_ID[case_id], device).arguments
-    none = torch.full((_BY_ID[case_id].heads,), -torch.inf, device=device)
+    neutral = {name: NEUTRAL[name](_BY_ID[case_id]).to(device)}
     plain = toptheta_npu.incremental_attention_with_stats(**arguments)
-    for one, other in zip(
-        plain, toptheta_npu.incremental_attention_with_stats(**arguments, learnable_sink=none), strict=True
-    ):
+    for one, other in zip(plain, toptheta_npu.incremental_attention_with_stats(**arguments, **neutral), strict=True):
         assert torch.equal(one, other)
 
 

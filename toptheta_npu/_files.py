@@ -1,10 +1,11 @@
-"""Whole files, read once and written at once: no reader ever sees half a file, and every failure is a typed error."""
+"""Whole files and folders, written at once: no reader ever sees half of them, and every failure is a typed error."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Iterator
@@ -110,6 +111,83 @@ def check_writable(path: str | os.PathLike[str], argument: str | None = None) ->
 
 
 @contextmanager
+def new_folder(path: str | os.PathLike[str], argument: str | None = None) -> Iterator[Path]:
+    """Fill a new folder: afterwards ``path`` holds all that was written or, after an error, is as it was before.
+
+    The files go to a folder beside the target, which then takes its place.
+
+    Args:
+        path: what is not there yet, or an empty folder; what it stands in is there.
+        argument: what the error names; None: the path.
+
+    Returns:
+        The folder to write into.
+
+    Raises:
+        TopThetaTypeError: ``path`` is not a path.
+        TopThetaValueError: something is there, or the folder cannot be written; the message says why.
+
+    Example:
+        >>> import tempfile
+        >>> target = Path(tempfile.mkdtemp()) / "model"
+        >>> with new_folder(target) as folder:
+        ...     _ = (folder / "config.json").write_text("{}")
+        >>> [file.name for file in target.iterdir()]
+        ['config.json']
+    """
+    target = Path(os.path.realpath(checked_path(path)))
+    with _typed_errors(argument, target, "folder"):
+        _check_vacant(target, argument)
+        _remove_left_behind(target)
+        lock, temporary = _make_beside(target)
+        try:
+            yield temporary
+            _settle(temporary)
+            temporary.replace(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            os.close(lock)
+
+
+def _check_vacant(target: Path, argument: str | None) -> None:
+    try:
+        mode = target.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    where = "" if argument is None else f", {target}"
+    if not stat.S_ISDIR(mode):
+        got = "a file" if stat.S_ISREG(mode) else _kind(mode)
+        raise TopThetaValueError(argument or str(target), "the name of a folder", f"{got}{where}", "name another")
+    if any(target.iterdir()):
+        expected, got = "a new folder or an empty one", f"one with files in it{where}"
+        raise TopThetaValueError(argument or str(target), expected, got, "name another, or remove what is there")
+
+
+def _make_beside(target: Path) -> tuple[int, Path]:
+    """Make a folder beside ``target``, open and locked for as long as it is open."""
+    while True:
+        temporary = _beside(target, uuid.uuid4().hex)
+        temporary.mkdir()
+        lock = os.open(temporary, os.O_RDONLY)
+        if fcntl is None:
+            return lock, temporary
+        with suppress(OSError):  # as for a file
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if temporary.exists():
+            return lock, temporary
+        os.close(lock)
+
+
+def _settle(folder: Path) -> None:
+    """Give the files of ``folder`` the usual mode, and see them on the disk."""
+    usual = stat.S_IMODE(folder.stat().st_mode) & 0o666
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        with file.open("rb") as opened:
+            os.chmod(file, usual)
+            os.fsync(opened.fileno())
+
+
+@contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep other processes from the long work for one file: whoever comes second gets an error.
 
@@ -160,7 +238,7 @@ def _locked(lock: Path, name: str) -> IO[bytes]:
 
 
 @contextmanager
-def _typed_errors(argument: str | None, target: Path) -> Iterator[None]:
+def _typed_errors(argument: str | None, target: Path, what: str = "file") -> Iterator[None]:
     where = "" if argument is None else f" at {target}"
     name, folder = argument or str(target), os.path.dirname(os.path.realpath(target))
     try:
@@ -172,9 +250,9 @@ def _typed_errors(argument: str | None, target: Path) -> Iterator[None]:
         raise TopThetaValueError(name, "the name of a file", f"a folder{where}", "add the name of a file") from error
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(folder):
-            expected, got = "a file in an existing folder", f"no such folder{where}"
+            expected, got = f"a {what} in an existing folder", f"no such folder{where}"
             raise TopThetaValueError(name, expected, got, f"create {folder}") from error
-        expected, got = "a place where a file can be written", f"{error.strerror or error}{where}"
+        expected, got = f"a place where a {what} can be written", f"{error.strerror or error}{where}"
         raise TopThetaValueError(
             name, expected, got, _REMEDIES.get(error.errno or 0, "choose another place")
         ) from error
@@ -290,8 +368,12 @@ def _open_beside(target: Path) -> tuple[IO[bytes], Path]:
 
 
 def _remove_left_behind(target: Path) -> None:
-    """Remove files beside ``target`` whose writer was killed: the lock of a process ends with it."""
+    """Remove what stands beside ``target`` and whose writer was killed: the lock of a process ends with it."""
     for left in () if fcntl is None else target.parent.glob(_beside(target, "*").name):
-        with suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            finally:
+                os.close(lock)

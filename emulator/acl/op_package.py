@@ -28,8 +28,8 @@ _KERNEL = REPOSITORY / "op_kernel" / "top_theta_incremental_attention.cpp"
 _DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
 _PYTHON = REPOSITORY / "toptheta_npu"
 _ADAPTER_INPUTS = (
-    _PYTHON / "npu" / "adapter.cpp", _PYTHON / "npu" / "build.py", _PYTHON / "npu" / "interface.py",
-    _PYTHON / "fallback" / "arguments.py",
+    _PYTHON / "npu" / "adapter.cpp", _PYTHON / "npu" / "adapter_arguments.py", _PYTHON / "npu" / "build.py",
+    _PYTHON / "npu" / "interface.py", _PYTHON / "fallback" / "arguments.py",
 )  # fmt: skip
 
 

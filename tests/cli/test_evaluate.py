@@ -91,6 +91,10 @@ def test_every_method_at_every_k_with_every_table(
     said = words(capsys.readouterr().out)
     assert "tiny-random on cpu: 11 points, from 5 methods on perplexity." in said
     assert "perplexity: top-k, k=8: perplexity" in said
+    verdict = " nothing can be told from 2 windows; take more"
+    for name in ("Top-θ pre + SDC + VMC, k = 8, pre:", "Top-θ post + VMC, k = 16, post:", "last-k, k = 16:"):
+        assert name + verdict in said
+    assert said.count(verdict) == 10
     assert "evaluation.jsonl: 11 points. Next: toptheta plot evaluation.jsonl -o figures" in said
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.cases import INF, Case
-from tests.helpers import Inputs, in_layout, make_inputs, page
+from tests.cases import INF, MERGED, Case
+from tests.helpers import Inputs, in_layout, make_inputs, page, whole_row_tensors
 from toptheta_npu.context_parallel import Sharding
 
 #: Where the ranks' runs of keys end, as shares of the cache; "interleaved" ones go round in so many keys per block.
@@ -57,8 +57,8 @@ def _scenes() -> dict[str, Scene]:
             {"lengths": (40, 90), "starts": (60, 5), **post},
             {"lengths": (128,), "lengths_as": "none", "vmc": True}, {"theta": "nothing"}, {"theta": "inf", "vmc": True},
             {"theta": "dense"}, {"theta": "quantile", "shared_theta": True, "lengths": (90, 90)}, {"lengths": (0, 0)},
-            {"sink": True, "vmc": True}, {"sink": True, "sdc": "none"}, {"sink": True, **post, "dtype": "float16"},
-            {**paged, "vmc": True}, {**paged, **post}, {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
+            *MERGED, {**paged, "vmc": True}, {**paged, **post},
+            {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
         )
         for spread in ("uneven", 16)
     ]  # fmt: skip
@@ -83,7 +83,8 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
     column = torch.arange(len(mine))
     valid = ((column >= first[:, None]) & (column < last[:, None]))[:, None, :, None]
     key, value = (cache.masked_fill(~valid, torch.nan) for cache in (key, value))
-    taken = ("query", "threshold", "input_layout", "placement", "sdc", "discarded_mass", "learnable_sink", *_HEADS)
+    of_rows = set(whole_row_tensors(inputs)) - {"value_mean"}  # that one is of all ranks
+    taken = ("query", "threshold", "input_layout", "placement", "sdc", *of_rows, *_HEADS)
     arguments = {name: inputs.arguments[name] for name in taken if name in inputs.arguments}
     if case.paged:
         generator = torch.Generator().manual_seed(rank)

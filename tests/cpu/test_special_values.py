@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.cases import PER_HEAD, WRONG_VALUES
 from tests.cpu.driver import BAD_VALUES, DONE, CaseFile, Result, build_driver, run_driver
 from tests.cpu.native import ELEMENTS, EMULATED_LEVELS, OWN_LEVELS
 from tests.helpers import tolerance
 from tests.tiers import product
 from toptheta_npu import fallback
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.arguments import TABLE
 
 INF, NAN = math.inf, math.nan
 _COUNT = 150
@@ -27,8 +29,13 @@ _SPECIAL = {
     "key": (NAN, INF, -INF, -0.0, 512.0, -512.0, 1e-40, -1e-40),
     "value": (NAN, INF, -INF, -0.0, 1e38, -1e38, 1e-40),
 }
+#: Of a query head.
+_NUMBERS = (-INF, -3e38, -900.0, 0.5, 4.0, 60.0, 900.0, 3e38)
 _PATHS = ("auto", "gather", "dense")
-_OF_WHOLE_ROWS = ("sdc", "discarded_mass", "value_mean", "learnable_sink")
+#: What parts of rows do not take.
+_OF_WHOLE_ROWS = {
+    name for name, argument in TABLE.items() if "incremental_attention_partial" not in argument.about.operators
+}
 _CLOSE = {"equal_nan": True, "check_dtype": False}
 
 
@@ -105,9 +112,11 @@ def _compensation(draw: random.Random, heads: int, kv_heads: int, head_dim: int)
     given: dict[str, Any] = {"sdc": draw.choice(["none", "exact", "exp_threshold", "offline"])}
     if given["sdc"] == "offline":
         given["discarded_mass"] = torch.full((1, heads), 0.5)
-    if draw.random() < 0.5:
-        sinks = [draw.choice([-INF, -3e38, -900.0, 0.5, 4.0, 60.0, 900.0, 3e38]) for _ in range(heads)]
-        given["learnable_sink"] = torch.tensor(sinks)
+    for name in PER_HEAD:
+        if draw.random() < 0.5:
+            values = TABLE[name].about.values
+            allowed = [one for one in _NUMBERS if values is None or values.least <= one < values.limit]
+            given[name] = torch.tensor([draw.choice(allowed) for _ in range(heads)])
     if given["sdc"] != "none" and draw.random() < 0.5:
         given["value_mean"] = torch.linspace(-1, 1, kv_heads * head_dim).view(1, kv_heads, head_dim)
     return given
@@ -193,11 +202,13 @@ def _wrong() -> list[dict[str, Any]]:
     ]
     thresholds = [{"threshold": torch.tensor([[0.0, 1.0], [0.0, NAN]])}, {"threshold": torch.tensor([NAN, 0.0])}]
     probabilities = [{"threshold": torch.tensor([0.0, 1.5]), "placement": "post_softmax"}]
+    per_head = [{name: torch.tensor([wrong, 0.0])} for name, wrong in WRONG_VALUES if name in PER_HEAD]
     masses = [
-        {"sdc": "offline", "discarded_mass": torch.tensor([[0.0, 1.0], [wrong, 0.0]])} for wrong in (-1e-40, NAN, INF)
+        {"sdc": "offline", name: torch.tensor([[0.0, 1.0], [wrong, 0.0]])}
+        for name, wrong in WRONG_VALUES
+        if name == "discarded_mass"
     ]
-    sinks = [{"learnable_sink": torch.tensor([wrong, 0.0])} for wrong in (NAN, INF)]
-    return [*lengths, *starts, *tables, *thresholds, *probabilities, *masses, *sinks]
+    return [*lengths, *starts, *tables, *thresholds, *probabilities, *masses, *per_head]
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
+from tests.models.tiny import CACHES, K, left_padded, model_of, new_cache, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import DriftControl, calibrate, sparsify
 from toptheta_npu.models.caches.value_mean import DRIFT
@@ -157,22 +157,22 @@ def thresholds(monkeypatch):
     return seen
 
 
-def filled(ids: Tensor, prompt: int, *, static: bool = False, steps: int = 10):
-    cache = StaticCache(config=model_of().config, max_cache_len=128) if static else DynamicCache()
+def filled(ids: Tensor, prompt: int, *, kind: str = "growing", steps: int = 10):
+    cache = new_cache(kind, 128)
     model_of()(ids[:, :prompt], past_key_values=cache)
     feed(ids[:, : prompt + steps], cache, prompt)
     return cache
 
 
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
-@pytest.mark.parametrize("static", [False, True])
-def test_a_fresh_cache_starts_with_the_tables_thresholds(thresholds, placement, static):
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_fresh_cache_starts_with_the_tables_thresholds(thresholds, placement, kind):
     table, ids = table_of(placement=placement), tokens(2, 40)
     expected = [table.at(K).theta[layer][21].expand(2, -1) for layer in range(2)]
     with sparsify(model_of(), table, k=K, drift_control=CONTROL):
         for _ in range(2):
             thresholds.clear()
-            filled(ids, 20, static=static)
+            filled(ids, 20, kind=kind)
             assert all(torch.equal(*pair) for pair in zip(thresholds[:2], expected, strict=True))
             assert not torch.equal(thresholds[2], table.at(K).theta[0][22].expand(2, -1))
 
@@ -202,18 +202,18 @@ def test_thresholds_that_keep_too_much_or_too_little_are_brought_to_k(placement,
         assert (controlled - 1).abs().max() < 0.1
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_state_tensors_of_a_preallocated_cache_stay_where_they_are(static):
+@pytest.mark.parametrize("kind", CACHES)
+def test_state_tensors_of_a_preallocated_cache_stay_where_they_are(kind):
     with sparsify(model_of(), table_of(), k=K, drift_control=CONTROL):
         ids = tokens(2, 40)
-        cache = filled(ids, 20, static=static)
+        cache = filled(ids, 20, kind=kind)
         before = [getattr(layer, DRIFT) for layer in cache.layers]
         places = [(state.shift.data_ptr(), state.steps.data_ptr(), state.count.data_ptr()) for state in before]
         old = shifts(cache).clone()
         feed(ids[:, :32], cache, 30)
         after = [getattr(layer, DRIFT) for layer in cache.layers]
         stay = [(state.shift.data_ptr(), state.steps.data_ptr(), state.count.data_ptr()) for state in after] == places
-    assert stay == static
+    assert stay == (kind == "static")
     assert not torch.equal(shifts(cache), old)
 
 
@@ -224,11 +224,11 @@ RESETS = {
 }
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("change", RESETS)
-def test_a_cache_that_changed_starts_over(thresholds, change, static):
+def test_a_cache_that_changed_starts_over(thresholds, change, kind):
     with sparsify(model_of(), table_of(), k=K, drift_control=CONTROL):
-        cache = filled(tokens(2, 40), 20, static=static)
+        cache = filled(tokens(2, 40), 20, kind=kind)
         assert shifts(cache).abs().max() > 0
         RESETS[change](cache)
         thresholds.clear()
@@ -247,11 +247,11 @@ def test_crop_starts_over(thresholds):
     assert torch.equal(thresholds[0], table_of().at(K).theta[0][27].expand(2, -1))
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_a_reset_cache_starts_over(thresholds, static):
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_reset_cache_starts_over(thresholds, kind):
     ids = tokens(2, 40)
     with sparsify(model_of(), table_of(), k=K, drift_control=CONTROL):
-        cache = filled(ids, 20, static=static)
+        cache = filled(ids, 20, kind=kind)
         first = shifts(cache).clone()
         cache.reset()
         if cache.get_seq_length():
@@ -265,11 +265,11 @@ def test_a_reset_cache_starts_over(thresholds, static):
     assert torch.equal(thresholds[0], table_of().at(K).theta[0][31].expand(2, -1))
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_several_new_tokens_of_the_same_text_leave_the_shift(static):
+@pytest.mark.parametrize("kind", CACHES)
+def test_several_new_tokens_of_the_same_text_leave_the_shift(kind):
     ids = tokens(2, 60)
     with sparsify(model_of(), table_of(), k=K, drift_control=CONTROL):
-        cache = filled(ids, 20, static=static)
+        cache = filled(ids, 20, kind=kind)
         before = shifts(cache).clone()
         model_of()(ids[:, 30:37], past_key_values=cache)
         assert torch.equal(shifts(cache), before)
@@ -443,7 +443,7 @@ def test_the_capture_of_a_first_step_is_refused_and_of_a_later_one_is_not(monkey
         with pytest.raises(TopThetaNotImplementedError, match="one decode step with this cache, then capture"):
             feed(ids[:, :21], cache, 20)
         monkeypatch.undo()
-        cache = filled(ids, 20, static=True, steps=2)
+        cache = filled(ids, 20, kind="static", steps=2)
         monkeypatch.setattr(torch.cpu, "is_current_stream_capturing", lambda: True, raising=False)
         feed(ids[:, :23], cache, 22)
 

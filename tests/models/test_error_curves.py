@@ -97,8 +97,8 @@ def _row(
     call, length = seen.calls[layer], torch.tensor(row + 1)
     thetas = [torch.full((4,), torch.inf), *(at.rows(layer, length) for at in by_k)]
     weight = model.model.layers[layer].self_attn.o_proj.weight.double()
-    norm = seen.stream[layer][row].double().square().sum()
     dense = _outputs(call, row, torch.full((4,), -torch.inf), placement, sdc, vmc)[0]
+    norm = (seen.stream[layer][row].double() + weight @ dense.flatten()).square().sum()
     heads = []
     for theta in thetas:
         off = _outputs(call, row, theta, placement, sdc, vmc)[0] - dense

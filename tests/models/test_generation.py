@@ -10,7 +10,18 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from tests.models.tiny import KINDS, K, left_padded, model_of, new_model, oracle_attention, table_of, tokens
+from tests.models.tiny import (
+    CACHES,
+    KINDS,
+    K,
+    left_padded,
+    model_of,
+    new_cache,
+    new_model,
+    oracle_attention,
+    table_of,
+    tokens,
+)
 from toptheta_npu import SdcWithoutVmcWarning, use_backend
 from toptheta_npu.models import (
     DenseDraftsWarning,
@@ -19,6 +30,7 @@ from toptheta_npu.models import (
     calibrate_discarded_mass,
     sparsify,
 )
+from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -98,6 +110,49 @@ def test_rows_no_longer_than_k_are_dense(kind, prefill):
         logits, new_tokens = step_logits(model, ids, 20), generate(model)
     torch.testing.assert_close(logits, dense_logits, atol=1e-5, rtol=1e-5)
     assert torch.equal(new_tokens, dense_tokens)
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("dense_below", [26, 300])
+def test_steps_below_a_length_run_the_attention_of_the_dense_model(monkeypatch, dense_below, padding):
+    """Also where that length is beyond the table's, and where sparse steps follow."""
+    model, lengths, original = model_of(), [], threshold_rule.incremental_attention
+
+    def noted(query, key, *args, **options):
+        lengths.append(key.shape[2] - padding)
+        return original(query, key, *args, **options)
+
+    monkeypatch.setattr(threshold_rule, "incremental_attention", noted)
+    mask = torch.arange(PROMPT.shape[1])[None] >= padding
+    options = {"attention_mask": mask.long(), "return_dict_in_generate": True, "output_logits": True}
+    dense = generate(model, **options)
+    nothing = pytest.warns(NothingSparsifiedWarning, match="fewer than dense_below=300 keys")
+    with nothing if dense_below == 300 else nullcontext(), sparsify(model, table_of(), k=K, dense_below=dense_below):
+        found = generate(model, **options)
+    visible = range(PROMPT.shape[1] - padding + 1, PROMPT.shape[1] - padding + NEW)
+    assert lengths == [length for length in visible if length >= dense_below for _ in range(2)]
+    same = NEW - len(lengths) // 2
+    assert all(torch.equal(*pair) for pair in list(zip(found.logits, dense.logits, strict=True))[:same])
+
+
+def test_a_batch_is_dense_below_a_length_row_by_row():
+    model, short = model_of(), tokens(1, 10, seed=5)
+    batch = left_padded([tokens(1, 30, seed=4), short])
+    options = {"return_dict_in_generate": True, "output_logits": True}
+    with sparsify(model, table_of(), k=K, dense_below=25):
+        together = generate(model, ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
+    alone = generate(model, ids=short, **options)
+    for ours, theirs in zip(together.logits, alone.logits, strict=True):
+        torch.testing.assert_close(ours[1], theirs[0], atol=1e-4, rtol=1e-4)
+
+
+def test_statistics_hold_rows_below_a_length_too():
+    with sparsify(model_of(), table_of(), k=K, dense_below=28, statistics=True) as run:
+        generate(model_of())
+    layer = run.statistics()[0]
+    short = layer.keys < 28
+    assert 0 < short.sum() < len(short) == NEW - 1
+    assert torch.equal((layer.kept == layer.keys[:, None]).all(-1), short)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -240,7 +295,7 @@ def test_static_cache_gives_the_logits_of_a_growing_cache(prefill):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefill", ["dense", "thresholded"])
-@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
 def test_rows_of_a_left_padded_batch_equal_single_runs(kind, prefill, cache):
     model, table = model_of(kind), table_of(kind)
     prompts = [tokens(1, length, seed=length) for length in (20, 9, 14)]
@@ -265,10 +320,10 @@ def test_right_padded_scoring_equals_single_runs():
     torch.testing.assert_close(together[1:, :18], alone, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_a_prompt_in_chunks_equals_the_whole_prompt(static):
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_prompt_in_chunks_equals_the_whole_prompt(kind):
     model, table, ids = model_of(), table_of(), tokens(2, 37, seed=11)
-    cache = StaticCache(config=model.config, max_cache_len=64) if static else DynamicCache()
+    cache = new_cache(kind)
     with sparsify(model, table, k=K, prefill="thresholded"):
         whole = model(ids).logits
         parts = [model(part, past_key_values=cache).logits for part in ids.split([15, 1, 9, 12], dim=1)]
@@ -296,11 +351,12 @@ def test_a_left_padded_prompt_in_chunks_equals_the_whole_prompt():
     torch.testing.assert_close(torch.cat(parts, dim=1)[valid], whole[valid], atol=1e-4, rtol=1e-4)
 
 
-def test_a_cropped_cache_goes_on_as_if_the_rest_had_never_been():
+@pytest.mark.parametrize("kind", ["dynamic", "growing"])
+def test_a_cropped_cache_goes_on_as_if_the_rest_had_never_been(kind):
     model, table, ids = model_of(), table_of(), tokens(1, 40, seed=14)
     with sparsify(model, table, k=K):
         expected = step_logits(model, ids, 20)[:, 11:]
-        cache = DynamicCache()
+        cache = new_cache(kind)
         step_logits(model, torch.cat([ids[:, :30], tokens(1, 6, seed=15)], dim=1), 20, cache=cache)
         cache.crop(-6)
         found = [model(ids[:, at : at + 1], past_key_values=cache).logits for at in range(30, 40)]

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, StaticCache
 
-from tests.models.tiny import K, model_of, new_model, table_of, tokens
+from tests.models.tiny import CACHES, K, model_of, new_cache, new_model, table_of, tokens
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods.top_k import select_top_k as top_k
 from toptheta_npu.models import apply_selection, sparsify
@@ -46,10 +45,10 @@ def in_step(monkeypatch):
         handle.remove()
 
 
-def decode(number: int, static: bool = False) -> Tensor:
+def decode(number: int, kind: str = "growing") -> Tensor:
     """Logits of a prompt of its own (one length for all) and of decode steps."""
     ids = tokens(1, 20 + STEPS, seed=number)
-    cache = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache()
+    cache = new_cache(kind)
     with torch.no_grad():
         parts = [model_of()(ids[:, :20], past_key_values=cache).logits]
         for at in range(20, 20 + STEPS):
@@ -57,12 +56,12 @@ def decode(number: int, static: bool = False) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.usefixtures("in_step")
-def test_threads_that_take_turns_equal_their_single_runs(static):
+def test_threads_that_take_turns_equal_their_single_runs(kind):
     with sparsify(model_of(), table_of(), k=K):
-        alone = [decode(number, static) for number in range(THREADS)]
-        found = together(lambda number: decode(number, static))
+        alone = [decode(number, kind) for number in range(THREADS)]
+        found = together(lambda number: decode(number, kind))
     for single, threaded in zip(alone, found, strict=True):
         assert torch.equal(single, threaded)
 
@@ -87,7 +86,7 @@ def test_generate_in_threads_equals_the_single_runs(prefill):
 
 
 def test_a_cache_may_go_from_thread_to_thread():
-    ids, cache = tokens(1, 20 + STEPS, seed=1), DynamicCache()
+    ids, cache = tokens(1, 20 + STEPS, seed=1), new_cache("growing")
 
     def step(at: int) -> Tensor:
         with torch.no_grad():

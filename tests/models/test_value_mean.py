@@ -11,9 +11,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import DynamicCache, StaticCache
+from transformers import StaticCache
 
-from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
+from tests.models.tiny import CACHES, K, left_padded, model_of, new_cache, new_model, table_of, tokens
 from toptheta_npu.models import calibrate, sparsify
 from toptheta_npu.models.caches import value_mean
 from toptheta_npu.models.caches.rows import Rows
@@ -57,14 +57,18 @@ def run(ids=None, new=10, model=None, **options):
     return model.generate(ids, max_new_tokens=new, min_new_tokens=new, **{"do_sample": False, **options})
 
 
+GROWING = pytest.mark.parametrize("kind", ["dynamic", "growing"])
+
+
 def feed(ids, cache, first):
     for at in range(first, ids.shape[1]):
         model_of()(ids[:, at : at + 1], past_key_values=cache)
 
 
-def test_greedy_decoding_sums_up_once_and_then_adds_one_row_a_step(steps):
+@pytest.mark.parametrize("cache", [None, "dynamic"])
+def test_greedy_decoding_sums_up_once_and_then_adds_one_row_a_step(steps, cache):
     with sparsify(model_of(), table_of(), k=K):
-        run()
+        run(cache_implementation=cache)
     layers = 2
     assert steps == [True] * layers + [False] * layers * 8
 
@@ -84,7 +88,7 @@ def test_left_padding(steps):
     assert steps.count(False) >= 2 * 8
 
 
-@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("cache", [None, "dynamic", "static"])
 def test_beam_search(steps, cache):
     with sparsify(model_of(), table_of(), k=K):
         run(num_beams=3, num_return_sequences=3, cache_implementation=cache)
@@ -112,8 +116,9 @@ def test_static_cache_adds_rows_and_survives_a_reset(steps):
     assert len(steps) == 2 * (10 + 18 + 5)
 
 
-def test_crop_and_reuse(steps):
-    cache, ids = DynamicCache(), tokens(1, 40, seed=5)
+@GROWING
+def test_crop_and_reuse(steps, kind):
+    cache, ids = new_cache(kind), tokens(1, 40, seed=5)
     with sparsify(model_of(), table_of(), k=K):
         model_of()(ids[:, :20], past_key_values=cache)
         feed(ids[:, :30], cache, 20)
@@ -135,9 +140,9 @@ def test_a_prompt_as_long_as_what_was_summed_up_is_noticed(steps):
     assert len(steps) == 2 * 11
 
 
-@pytest.mark.parametrize("static", [False, True])
-def test_what_happened_outside_the_context_is_noticed(steps, static):
-    cache = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache()
+@pytest.mark.parametrize("kind", CACHES)
+def test_what_happened_outside_the_context_is_noticed(steps, kind):
+    cache = new_cache(kind)
     with sparsify(model_of(), table_of(), k=K):
         model_of()(tokens(1, 20), past_key_values=cache)
         feed(tokens(1, 25), cache, 20)
@@ -148,8 +153,9 @@ def test_what_happened_outside_the_context_is_noticed(steps, static):
     assert len(steps) == 2 * 6
 
 
-def test_batch_changes_are_noticed(steps):
-    cache, ids = DynamicCache(), tokens(2, 40, seed=10)
+@GROWING
+def test_batch_changes_are_noticed(steps, kind):
+    cache, ids = new_cache(kind), tokens(2, 40, seed=10)
     with sparsify(model_of(), table_of(), k=K):
         model_of()(ids[:, :20], past_key_values=cache)
         feed(ids[:, :25], cache, 20)
@@ -165,15 +171,28 @@ EDITS = {
     "zero_": lambda values: values.zero_(),
     "one row": lambda values: values[0, :, 0].fill_(7.0),
     "index": lambda values: values.__setitem__((slice(None), slice(None), slice(2, 5)), 1.0),
-    "through a view": lambda values: values.detach().view(-1).add_(1.0),
+    "through a view": lambda values: values.detach().transpose(1, 2).add_(1.0),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("static", [False, True])
-def test_edits_in_place_are_noticed(steps, static, edit):
-    cache, ids = StaticCache(config=model_of().config, max_cache_len=64) if static else DynamicCache(), tokens(2, 40)
+@pytest.mark.parametrize("kind", CACHES)
+def test_edits_in_place_are_noticed(steps, kind, edit):
+    cache, ids = new_cache(kind), tokens(2, 40)
     with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        feed(ids[:, :25], cache, 20)
+        steps.clear()
+        for layer in cache.layers:
+            EDITS[edit](layer.values)
+        feed(ids[:, :30], cache, 25)
+    assert steps == [True] * 2 + [False] * 8
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edits_of_a_growing_cache_in_inference_mode_are_noticed(steps, edit):
+    cache, ids = new_cache("growing"), tokens(2, 40)
+    with torch.inference_mode(), sparsify(model_of(), table_of(), k=K):
         model_of()(ids[:, :20], past_key_values=cache)
         feed(ids[:, :25], cache, 20)
         steps.clear()
@@ -197,8 +216,9 @@ def test_a_refill_by_another_model_is_noticed(steps):
     assert len(steps) == 2 * 10
 
 
-def test_two_contexts_that_take_turns_on_one_cache(steps):
-    cache, ids, other = DynamicCache(), tokens(1, 40, seed=12), new_model()
+@GROWING
+def test_two_contexts_that_take_turns_on_one_cache(steps, kind):
+    cache, ids, other = new_cache(kind), tokens(1, 40, seed=12), new_model()
     with sparsify(model_of(), table_of(), k=K), sparsify(other, table_of(), k=K):
         model_of()(ids[:, :20], past_key_values=cache)
         for at in range(20, 40):
@@ -213,8 +233,9 @@ def test_inference_mode_sums_up_once_too(steps):
     assert steps[:18] == [True] * 2 + [False] * 16
 
 
-def test_copies_and_pickles_of_a_cache_start_over(steps):
-    cache, ids = DynamicCache(), tokens(1, 40, seed=11)
+@GROWING
+def test_copies_and_pickles_of_a_cache_start_over(steps, kind):
+    cache, ids = new_cache(kind), tokens(1, 40, seed=11)
     with sparsify(model_of(), table_of(), k=K):
         model_of()(ids[:, :20], past_key_values=cache)
         feed(ids[:, :25], cache, 20)
@@ -308,9 +329,9 @@ def another_model():
 class Session:
     """Two sequences, later perhaps more, whose cache meets operations between its decode steps."""
 
-    def __init__(self, *, static: bool, padding: int) -> None:
-        self.cache = StaticCache(config=model_of().config, max_cache_len=256) if static else DynamicCache()
-        self.static = static
+    def __init__(self, *, kind: str, padding: int) -> None:
+        self.cache = new_cache(kind, 256)
+        self.static = kind == "static"
         self.mask = torch.ones(2, 0, dtype=torch.long)
         self.drawn = 0
         self.feed(10)
@@ -362,11 +383,11 @@ class Session:
 
 @pytest.mark.filterwarnings("ignore::toptheta_npu.models.NothingSparsifiedWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(OPERATIONS, min_size=4, max_size=10), st.booleans(), st.integers(0, 5))
-def test_any_history_of_a_cache_gives_the_mean_of_its_rows(steps, operations, static, padding):
+@given(st.lists(OPERATIONS, min_size=4, max_size=10), st.sampled_from(CACHES), st.integers(0, 5))
+def test_any_history_of_a_cache_gives_the_mean_of_its_rows(steps, operations, kind, padding):
     steps.clear()
     with sparsify(model_of(), table_of(), k=K):
-        session = Session(static=static, padding=padding)
+        session = Session(kind=kind, padding=padding)
         for name, argument in operations:
             session.do(name, argument)
             session.do("step", 1)

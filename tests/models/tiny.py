@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
+    DynamicCache,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -21,12 +22,13 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    StaticCache,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from toptheta_npu.fallback import reference
-from toptheta_npu.models import calibrate
+from toptheta_npu.models import GrowingCache, calibrate
 from toptheta_npu.models.hook.architecture import sliding_layers
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -64,6 +66,16 @@ def model_of(kind: str = "llama") -> PreTrainedModel:
 @lru_cache
 def table_of(kind: str = "llama", placement: str = "pre_softmax", k: int = K) -> ThresholdTable:
     return calibrate(model_of(kind), tokens(6, 80, seed=1), k=k, layer_k=[0, 0], placement=placement)
+
+
+#: How a cache keeps its rows: copied for each token, with room behind them, or in tensors of a fixed size.
+CACHES = ("dynamic", "growing", "static")
+
+
+def new_cache(kind: str, length: int = 64) -> DynamicCache | StaticCache:
+    if kind == "static":
+        return StaticCache(config=model_of().config, max_cache_len=length)
+    return {"dynamic": DynamicCache, "growing": GrowingCache}[kind]()
 
 
 def tokens(batch: int, length: int, seed: int = 0) -> Tensor:

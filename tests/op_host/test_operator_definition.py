@@ -11,6 +11,8 @@ import torch
 
 import toptheta_npu  # noqa: F401 (registers the schema)
 from emulator.cann import aclnn_signature, describe_operator
+from toptheta_npu.fallback.arguments import TABLE
+from toptheta_npu.npu.interface import INPUTS, PARAMETERS
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KERNEL = _ROOT / "op_kernel" / "top_theta_incremental_attention.cpp"
@@ -18,22 +20,17 @@ _CACHE = ["float16", "float16", "bfloat16", "bfloat16"]
 _INTEGERS = ["int32", "int64", "int32", "int64"]
 _FLOAT32 = ["float32"] * 4
 _INT32 = ["int32"] * 4
-_INPUTS = [
-    ("query", "required", _CACHE), ("key", "required", _CACHE), ("value", "required", _CACHE),
-    ("threshold", "required", _FLOAT32), ("actual_seq_lengths", "optional", _INTEGERS),
-    ("key_start", "optional", _INTEGERS), ("block_table", "optional", _INT32),
-    ("discarded_mass", "optional", _FLOAT32), ("value_mean", "optional", _FLOAT32),
-    ("learnable_sink", "optional", _FLOAT32), ("row_lse", "optional", _FLOAT32),
+#: Types of an input by the dtypes that the table of arguments allows; the NPU takes no query in float32.
+_TYPES = {
+    (torch.float16, torch.bfloat16, torch.float32): _CACHE, (torch.int32, torch.int64): _INTEGERS,
+    (torch.float32,): _FLOAT32, (torch.int32,): _INT32,
+}  # fmt: skip
+#: Attributes of the kernel alone, behind those of the table.
+_OWN_ATTRIBUTES: list[tuple[str, str, str, Any]] = [
+    ("key_strides", "optional", "list_int", []), ("value_strides", "optional", "list_int", []),
+    ("with_stats", "optional", "bool", False), ("partial", "optional", "bool", False),
 ]  # fmt: skip
-_ATTRIBUTES: list[tuple[str, str, str, Any]] = [
-    ("num_heads", "required", "int", None), ("num_key_value_heads", "required", "int", None),
-    ("scale_value", "required", "float", None), ("input_layout", "optional", "string", "BNSD"),
-    ("placement", "optional", "string", "pre_softmax"), ("sdc", "optional", "string", "exact"),
-    ("sdc_gamma", "optional", "float", 0.05), ("path", "optional", "string", "auto"),
-    ("block_size", "optional", "int", 0), ("key_strides", "optional", "list_int", []),
-    ("value_strides", "optional", "list_int", []), ("with_stats", "optional", "bool", False),
-    ("partial", "optional", "bool", False),
-]  # fmt: skip
+_KINDS = {int: "int", float: "float", str: "string"}
 _OUTPUTS = [
     ("attention_out", "required", _CACHE), ("lse", "required", _FLOAT32), ("kept", "required", _INT32),
     ("value_rows", "required", _INT32), ("part_out", "required", _FLOAT32), ("part_maximum", "required", _FLOAT32),
@@ -53,12 +50,22 @@ def test_type_and_socs() -> None:
 
 def test_inputs() -> None:
     inputs = describe_operator()["inputs"]
-    assert [(item["name"], item["option"], item["types"]) for item in inputs] == _INPUTS
+    assert [(item["name"], item["option"], item["types"]) for item in inputs] == [
+        (name, "required" if TABLE[argument].required else "optional", _TYPES[TABLE[argument].about.dtypes])
+        for name, argument in INPUTS.items()
+    ]
 
 
 def test_attributes() -> None:
     attributes = describe_operator()["attributes"]
-    assert [(item["name"], item["option"], item["type"], item["default"]) for item in attributes] == _ATTRIBUTES
+    assert [(item["name"], item["option"], item["type"], item["default"]) for item in attributes] == [
+        *(
+            (argument.name, "required" if argument.required else "optional", _KINDS[argument.type], argument.default)
+            for argument in TABLE.values()
+            if argument.type in _KINDS
+        ),
+        *_OWN_ATTRIBUTES,
+    ]
 
 
 def test_outputs() -> None:
@@ -69,7 +76,7 @@ def test_outputs() -> None:
 def test_only_key_and_value_may_be_strided() -> None:
     """Anything else strided is copied first, which a cache must never be."""
     contiguous = {item["name"]: item["contiguous"] for item in describe_operator()["inputs"]}
-    assert contiguous == {name: "ignore" if name in ("key", "value") else "auto" for name, *_ in _INPUTS}
+    assert contiguous == {name: "ignore" if name in ("key", "value") else "auto" for name in INPUTS}
 
 
 def test_nothing_depends_on_values() -> None:
@@ -133,18 +140,13 @@ def test_aclnn_functions() -> None:
 
 
 def test_aclnn_parameters() -> None:
-    tensor, integers = "const aclTensor *", "const aclIntArray *"
+    """Those that the adapter passes, by the names that the toolkit makes of the definition's."""
+    operator = describe_operator()
+    items = [*operator["inputs"], *operator["attributes"], *operator["outputs"]]
+    expected = []
+    for (kind, name), item in zip(PARAMETERS[: len(items)], items, strict=True):
+        optional = item["option"] == "optional" and kind.endswith("*")
+        suffix = "Out" if item in operator["outputs"] else "Optional" if optional else ""
+        expected.append((kind, name + suffix))
     parameters = aclnn_signature()["get_workspace_size"]["parameters"]
-    assert [(item["type"], item["name"]) for item in parameters] == [
-        (tensor, "query"), (tensor, "key"), (tensor, "value"), (tensor, "threshold"),
-        (tensor, "actualSeqLengthsOptional"), (tensor, "keyStartOptional"), (tensor, "blockTableOptional"),
-        (tensor, "discardedMassOptional"), (tensor, "valueMeanOptional"), (tensor, "learnableSinkOptional"),
-        (tensor, "rowLseOptional"),
-        ("int64_t", "numHeads"), ("int64_t", "numKeyValueHeads"), ("double", "scaleValue"),
-        ("char *", "inputLayoutOptional"), ("char *", "placementOptional"), ("char *", "sdcOptional"),
-        ("double", "sdcGamma"), ("char *", "pathOptional"), ("int64_t", "blockSize"),
-        (integers, "keyStridesOptional"), (integers, "valueStridesOptional"), ("bool", "withStats"),
-        ("bool", "partial"), (tensor, "attentionOutOut"), (tensor, "lseOut"), (tensor, "keptOut"),
-        (tensor, "valueRowsOut"), (tensor, "partOutOut"), (tensor, "partMaximumOut"), (tensor, "partKeptMassOut"),
-        (tensor, "partDiscardedMassOut"), ("uint64_t *", "workspaceSize"), ("aclOpExecutor **", "executor"),
-    ]  # fmt: skip
+    assert [(item["type"], item["name"]) for item in parameters] == [*expected, *PARAMETERS[len(items) :]]

@@ -21,6 +21,7 @@ from emulator.cann import (
     describe_operator,
     tiling_fields,
 )
+from tests.cases import PER_HEAD
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -82,8 +83,9 @@ def _with_compensation(draw: st.DrawFn, shape: Shape, call: Call, placement: str
     call = call.with_attrs(sdc=sdc)
     if sdc == "offline":
         call = call.with_inputs(discarded_mass=per_head(shape))
-    if draw(st.booleans()):
-        call = call.with_inputs(learnable_sink=TensorSpec((shape.heads,), "float32"))
+    for name in PER_HEAD:
+        if draw(st.booleans()):
+            call = call.with_inputs(**{name: TensorSpec((shape.heads,), "float32")})
     if sdc != "none" and draw(st.booleans()):
         call = call.with_inputs(value_mean=value_mean(shape))
     return call

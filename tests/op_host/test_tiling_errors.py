@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from emulator.cann import OperatorError, Platform, TensorSpec, run_tiling
-from tests.cases import ERROR_CASES, ErrorCase, valid_arguments
+from tests.cases import ERROR_CASES, PER_HEAD, ErrorCase, valid_arguments
 from tests.op_host.operator_calls import Call, Shape, per_head, value_mean
 
 _BASE = Shape()  # BNSD: query [2, 4, 1, 32], key and value [2, 2, 64, 32]
@@ -107,9 +107,9 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
     ("part-vmc", _BASE.call(partial=True).with_inputs(value_mean=value_mean(_BASE)),
      "value_mean: expected None with partial=True, which compensates nothing, got a tensor; "
      + _MERGE.format("value_mean")),
-    ("part-sink", _BASE.call(partial=True).with_shapes(learnable_sink=(4,)),
-     "learnable_sink: expected None with partial=True, whose masses leave it out, got a tensor; "
-     + _MERGE.format("learnable_sink")),
+    *((f"part-{name}", _BASE.call(partial=True).with_shapes(**{name: (4,)}),
+       f"{name}: expected None with partial=True, whose masses leave it out, got a tensor; {_MERGE.format(name)}")
+      for name in PER_HEAD),
     # outputs that a caller of the C function allocates itself
     *(("output-" + name, replace(_BASE.call().with_attrs(**attrs), outputs={name: TensorSpec(got, "float32")}),
        f"{name}: expected shape {wanted}, got {list(got)}")
@@ -154,7 +154,7 @@ _SHARED = (
     "layout", "placement", "private-path", "gamma-negative", "gamma-nan", "scale-inf", "paged-no-lengths",
     "paged-start", "paged-no-block-size", "block-size-no-table", "offline-no-mass", "mass-not-offline",
     "vmc-without-sdc", "post-sdc-none", "post-sdc-exp-threshold", "partial-post-no-lse", "partial-pre-lse",
-    "partial-lse-shape", "sink-dtype", "decode-sink-shape",
+    "partial-lse-shape", *(case for name in PER_HEAD for case in (f"{name}-dtype", f"decode-{name}-shape")),
 )  # fmt: skip
 _BY_ID = {case.id: case for case in ERROR_CASES}
 

@@ -27,7 +27,7 @@ from benchmarks.tables import Table, renew
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, toolkit
 from tests.emulator.real_headers_device import find_clang, llvm_ir, missing
-from tests.op_kernel.operator_build import DTYPES, edited_kernel, write_source
+from tests.op_kernel.operator_build import DTYPES, edited_kernel, keys_in_text, write_source
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "code_size.json"
@@ -56,10 +56,10 @@ def instructions_in(ir: str) -> int:
 
 def forms() -> list[tuple[int, Core]]:
     """Tiling keys and the kinds of cores that run them, by the kernel's entry."""
-    declared = re.findall(r"KERNEL_TASK_TYPE\((\d+), KERNEL_TYPE_(\w+)\)", KERNEL_SOURCE.read_text())
+    declared, _ = keys_in_text()
     return [
-        (int(key), core)
-        for key, kind in declared
+        (key, core)
+        for key, kind in declared.items()
         for core in (("vector", "cube") if kind.startswith("MIX_AIC") else ("vector",))
     ]  # type: ignore[misc]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 
+from emulator.compile_cache import default_compiler
 from emulator.incremental_attention import KERNEL_SOURCE
 
 #: Names of the query's dtypes in the kernel's sources.
@@ -33,6 +36,12 @@ _POINTERS = """
     CopyTiling(&copyOf##name, reinterpret_cast<const __gm__ uint8_t*>(from)); \\
     const type* name = &copyOf##name
 """
+#: As far as the build's first pass goes: it preprocesses, and looks for numbers where the text names tiling keys.
+_FIRST_PASS = """
+#define DECLARED_KEY(key, type) declared_##key = type
+#define KERNEL_TASK_TYPE(key, type) DECLARED_KEY(key, type)
+#define TILING_KEY_IS(key) (tilingKey == (key))
+"""
 _ANY_KEY = "static uint64_t tilingKey = 1;\n#define TILING_KEY_VAR tilingKey\n"
 #: What it writes behind it, for a kernel with cube cores.
 WRAPPER = "void Wrapper(GM_ADDR workspace) { matmul::clearWorkspace(workspace); }\n"
@@ -55,6 +64,25 @@ def write_source(
     source = folder / "kernel.cpp"
     source.write_text(f'{_PREAMBLE}{_POINTERS if pointers else ""}{keys}#include "{kernel}"\n{behind}')
     return source
+
+
+def keys_in_text() -> tuple[dict[int, str], set[int]]:
+    """What the first pass of the build finds in the kernel's entry.
+
+    Returns:
+        The kind of launch that each tiling key declares, and the keys that have a branch.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("kernel_operator.h", "lib/matmul_intf.h"):  # no text of the toolkit's is looked at
+            (Path(folder) / name).parent.mkdir(exist_ok=True)
+            (Path(folder) / name).touch()
+        source = Path(folder) / "first_pass.cpp"
+        source.write_text(f'{_FIRST_PASS}#include "{KERNEL_SOURCE}"\n')
+        command = [default_compiler(), "-E", "-P", f"-I{folder}", str(source)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    declared = re.findall(r"\bdeclared_(\d+) = KERNEL_TYPE_(\w+);", text)
+    branches = re.findall(r"\(tilingKey == \((\d+)\)\)", text)
+    return {int(key): kind for key, kind in declared}, {int(key) for key in branches}
 
 
 def edited_kernel(folder: Path, pattern: str, replacement: str) -> Path:

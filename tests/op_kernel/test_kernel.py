@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 import torch
 
-from tests.cases import CASES, Case
+from tests.cases import CASES, NEUTRAL, Case
 from tests.helpers import (
     Inputs,
     assert_equals_oracle,
@@ -290,9 +290,10 @@ def test_mean_of_v_counts_for_nothing_where_nothing_is_discarded() -> None:
 @pytest.mark.parametrize(
     "case_id", ["mixed", "sdc-none", "sdc-offline-mixed-vmc", "post-f16-vmc-bsh", "two-head-blocks"]
 )
-def test_sink_of_minus_infinity_is_none(case_id: str) -> None:
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_what_is_like_no_argument_changes_no_bit(name: str, case_id: str) -> None:
     inputs = inputs_of(_BY_ID[case_id])
-    result = call(inputs.arguments | {"learnable_sink": torch.full((inputs.case.heads,), -torch.inf)})
+    result = call(inputs.arguments | {name: NEUTRAL[name](inputs.case)})
     result.run.require_clean()
     for got, wanted in zip(statistics(result), statistics_of(inputs), strict=True):
         assert torch.equal(got, wanted)

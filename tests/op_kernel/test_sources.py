@@ -11,7 +11,7 @@ import pytest
 from emulator.cann import describe_operator
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, TypeCheckError, needs_toolkit, type_check
-from tests.op_kernel.operator_build import error_in_every_key, write_source
+from tests.op_kernel.operator_build import error_in_every_key, keys_in_text, write_source
 
 _SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
 _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
@@ -107,6 +107,20 @@ def test_entry_takes_the_definition_s_tensors_in_order() -> None:
     head = code_of(KERNEL_SOURCE.read_text()).split("top_theta_incremental_attention(")[1].split(")")[0]
     expected = [item["name"] for kind in ("inputs", "outputs") for item in operator[kind]] + ["workspace", "tiling"]
     assert re.findall(r"GM_ADDR (\w+)", head) == expected
+
+
+def test_build_finds_every_tiling_key_in_the_text_of_the_entry() -> None:
+    """As a number: it would not find the name of a constant, and would build no kernel for that key."""
+    declared, branches = keys_in_text()
+    assert declared == {
+        1: "AIV_ONLY",
+        2: "MIX_AIV_1_0",
+        3: "MIX_AIC_1_2",
+        11: "AIV_ONLY",
+        12: "MIX_AIV_1_0",
+        13: "MIX_AIC_1_2",
+    }
+    assert branches == set(declared)
 
 
 def test_entry_includes_what_the_wrapper_of_a_mixed_kernel_calls() -> None:

@@ -121,7 +121,7 @@ def test_a_table_of_another_shape_is_refused() -> None:
         ({"dense_layers": tuple(range(6))}, "dense_layers: expected some layer left out, got all"),
         ({"k": 5000}, "k: expected "),
         ({"sdc": "offline", "vmc": True}, "sdc: expected 'none', 'exact' or 'exp_threshold' with a table without"),
-        ({"dense_below": 10**6}, "dense_below: expected at most"),
+        ({"dense_below": 10**8}, "dense_below: expected 0 to"),
     ],
 )
 def test_what_the_table_cannot_give_is_said(changes: dict[str, object], message: str) -> None:

@@ -13,7 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.vllm import metrics as metrics_module
+from toptheta_npu.vllm.layers import LayerRule, of_heads
 from toptheta_npu.vllm.metrics import LayerCounters, Metrics, Totals, prometheus_export
 
 
@@ -49,6 +51,24 @@ def aims_of(lengths: Tensor) -> Tensor:
 def aims_of_two(lengths: Tensor) -> Tensor:
     """The first head aims as above. Of the second, rows of up to 9 keys are dense, and others aim at 4."""
     return torch.cat([aims_of(lengths), 4 * (lengths > 9)[:, None]], dim=1)
+
+
+def test_a_rank_has_the_budget_of_its_heads_and_counts_none_of_those_that_keep_the_largest_alone() -> None:
+    budget = torch.full((6, 8), 512)
+    budget[5] = torch.tensor([1, 32, 64, 100, 128, 1, 32, 512])
+    whole = load_tiny_llama_thresholds("pre_softmax").at(head_k=budget)
+    part = of_heads(whole, slice(4, 8))
+    assert part.head_k is not None
+    assert part.head_k[5].tolist() == [128, 1, 32, 512]
+    assert torch.equal(part.theta[5], whole.theta[5][:, 4:])
+    rule = LayerRule(5, part, 1, 1.0)
+    assert rule.aims(torch.tensor([10, 33, 200, 600])).tolist() == [
+        [0, 0, 0, 0], [0, 0, 32, 0], [128, 0, 32, 0], [128, 0, 32, 512],
+    ]  # fmt: skip
+    theta = rule.options(torch.tensor([33]))["threshold"][0]
+    assert theta[[0, 3]].tolist() == [-torch.inf] * 2
+    assert theta[1] == torch.inf
+    assert theta[2].isfinite()
 
 
 def add_row(layer: LayerCounters) -> None:

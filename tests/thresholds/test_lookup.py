@@ -238,7 +238,6 @@ def test_the_remedies_of_that_error_work(share: float, longest: int) -> None:
         ({"target_kept": True}, TopThetaTypeError, "target_kept: expected a number, got True"),
         ({"k": 16, "dense_below": -1}, TopThetaValueError, "dense_below: expected 0 to 16777216, got -1"),
         ({"k": 16, "dense_below": 2.0}, TopThetaTypeError, "dense_below: expected an int, got 2.0"),
-        ({"k": 16, "dense_below": 1001}, TopThetaValueError, "at most 1000, the longest row.*pass max_length=1001"),
         ({"k": 16, "lookup": "smoothed"}, TopThetaValueError, "lookup: expected tabulated or fitted, got 'smoothed'"),
     ],
 )
@@ -271,6 +270,23 @@ def test_rows_below_a_length_are_dense(target: dict[str, Any]) -> None:
         assert (found.discarded_mass[layer][: last + 1] == 0).all()
         assert torch.equal(found.theta[layer][last + 1 :], without.theta[layer][last + 1 :])
     assert table.at(**target, dense_below=10).dense_up_to == without.dense_up_to
+
+
+@pytest.mark.parametrize("dense_below", [1000, 1001, 5000])
+def test_rows_below_a_length_beyond_the_table_are_dense(dense_below: int) -> None:
+    table = make(discarded_mass=torch.ones(len(K), LAYERS, HEADS, len(LENGTHS)))
+    without, found = table.at(64), table.at(64, dense_below=dense_below)
+    assert found.dense_up_to == (dense_below - 1,) * LAYERS
+    lengths = torch.tensor([0, 700, 999, 1000, dense_below - 1, dense_below, 9000])
+    sparse = lengths >= dense_below
+    assert sparse.sum() >= 2
+    for layer in range(LAYERS):
+        rows, mass = found.rows(layer, lengths), found.discarded_mass_rows(layer, lengths)
+        assert (rows[~sparse] == -math.inf).all()
+        assert (mass[~sparse] == 0).all()
+        assert torch.equal(rows[sparse], without.rows(layer, lengths[sparse]))
+        assert torch.equal(mass[sparse], without.discarded_mass_rows(layer, lengths[sparse]))
+        assert all(torch.equal(found.row(layer, int(n)), row) for n, row in zip(lengths, rows, strict=True))
 
 
 # --- the fitted function ------------------------------------------------------------------------------

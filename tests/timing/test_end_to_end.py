@@ -1,4 +1,4 @@
-"""Tokens per second of generate(): the slope, and what the command says."""
+"""Decode steps of generate(): what is timed, and what the command says."""
 
 from __future__ import annotations
 
@@ -13,43 +13,72 @@ from typer.testing import CliRunner
 
 pytest.importorskip("transformers")
 
-from toptheta_npu.assets import load_tiny_llama_thresholds
+from transformers import DynamicCache
+
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.cli import app
 from toptheta_npu.errors import TopThetaError, TopThetaValueError
+from toptheta_npu.models import GrowingCache
+from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.timing import end_to_end
 from toptheta_npu.timing.clocks import Timing
 
 
-class _Clock:
-    """A model whose prefill takes 5 s and each token 0.25 s, on a clock of its own."""
+def spend(clock: SimpleNamespace, target: Any, name: str, ticks: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = getattr(target, name)
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def timed(*arguments: Any, **options: Any) -> Any:
+        clock.now += ticks
+        return original(*arguments, **options)
 
-    def generate(self, tokens: torch.Tensor, max_new_tokens: int, **_: Any) -> torch.Tensor:
-        self.now += 5.0 + 0.25 * max_new_tokens
-        return tokens
-
-
-def test_the_prefill_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = _Clock()
-    monkeypatch.setattr(end_to_end, "time", SimpleNamespace(perf_counter=lambda: model.now))
-    (dense,) = end_to_end.compare(model, load_tiny_llama_thresholds("post_softmax"), [], torch.zeros(1, 4).long())
-    assert dense.seconds.median == pytest.approx(0.25)
-    assert dense.tokens_per_second == pytest.approx(4.0)
+    monkeypatch.setattr(target, name, timed)
 
 
-@pytest.mark.parametrize("given", [{"new_tokens": (5, 5)}, {"new_tokens": (0, 5)}, {"rounds": 0}])
+def prompt(model: Any, batch: int = 1) -> torch.Tensor:
+    made = torch.Generator().manual_seed(0)
+    return torch.randint(model.config.vocab_size, (batch, 100), generator=made)
+
+
+def test_a_step_takes_what_its_attention_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes in attention alone: a tick for a dense layer, and half of one for a layer of ours."""
+    (model, _), clock = load_tiny_llama(), SimpleNamespace(now=0.0)
+    spend(clock, torch.nn.functional, "scaled_dot_product_attention", 1.0, monkeypatch)
+    spend(clock, threshold_rule, "incremental_attention", 0.5, monkeypatch)
+    rates = end_to_end.compare(
+        model, load_tiny_llama_thresholds("post_softmax"), [32, 64], prompt(model, 2), new_tokens=4, rounds=3,
+        clock=lambda: clock.now,
+    )  # fmt: skip
+    layers = model.config.num_hidden_layers
+    found = {rate.name: tuple(rate.seconds) for rate in rates}
+    whole, half = (float(layers),) * 3, (layers / 2,) * 3
+    names = ("dense", "dense, GrowingCache", "θ=-inf", "k=32", "k=64")
+    assert found == dict(zip(names, (whole, whole, half, half, half), strict=True))
+    assert rates[-1].tokens_per_second == pytest.approx(2 / layers)
+
+
+def test_each_variant_goes_on_with_its_own_kind_of_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = load_tiny_llama()
+    ids, seen = prompt(model), []
+    generate = model.generate
+
+    def watched(tokens: torch.Tensor, **options: Any) -> Any:
+        cache = options["past_key_values"]
+        seen.append((type(cache), tokens.shape[1] - cache.get_seq_length(), options["max_new_tokens"]))
+        return generate(tokens, **options)
+
+    monkeypatch.setattr(model, "generate", watched)
+    end_to_end.compare(model, load_tiny_llama_thresholds("post_softmax"), [32], ids, new_tokens=3, rounds=1)
+    steps = [(DynamicCache, 1), (GrowingCache, 1), (GrowingCache, 1), (GrowingCache, 1)]
+    assert seen[0] == (DynamicCache, 99, 1)
+    assert seen[1:] == [(*step, 2) for step in steps] + [(*step, 3) for step in steps]
+
+
+@pytest.mark.parametrize("given", [{"new_tokens": 1}, {"rounds": 0}, {"tokens": torch.zeros(1, 1).long()}])
 def test_wrong_use(given: dict[str, Any]) -> None:
-    with pytest.raises(TopThetaValueError, match=r"^(new_tokens|rounds): expected"):
-        end_to_end.compare(_Clock(), load_tiny_llama_thresholds("post_softmax"), [], torch.zeros(1, 4).long(), **given)
-
-
-def test_a_slope_that_is_noise_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(100, 0, -1))
-    monkeypatch.setattr(end_to_end, "_seconds", lambda *_: float(next(ticks)))
-    with pytest.raises(TopThetaValueError, match=r"^rounds: expected a machine quiet enough .* use more rounds"):
-        end_to_end.compare(_Clock(), load_tiny_llama_thresholds("post_softmax"), [], torch.zeros(1, 4).long())
+    model, _ = load_tiny_llama()
+    options = {"tokens": prompt(model), **given}
+    with pytest.raises(TopThetaValueError, match=r"^(new_tokens|rounds|tokens): expected"):
+        end_to_end.compare(model, load_tiny_llama_thresholds("post_softmax"), [], **options)
 
 
 def test_table_and_json() -> None:
@@ -62,21 +91,15 @@ def test_table_and_json() -> None:
     assert end_to_end.as_json(rates)[0]["seconds_per_token"] == {"median": 0.2, "p10": 0.1, "p90": 0.3}
 
 
-def test_command_with_the_embedded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = end_to_end._seconds
-
-    def one_second_per_token(model: Any, tokens: torch.Tensor, count: int, context: Any) -> float:
-        assert measured(model, tokens, count, context) > 0
-        return float(count)
-
-    monkeypatch.setattr(end_to_end, "_seconds", one_second_per_token)  # a busy machine's slopes may be below 0
+def test_command_with_the_embedded_model(tmp_path: Path) -> None:
     file = tmp_path / "rates.json"
-    arguments = ["--device", "cpu", "--prompt", "96", "--k", "32", "--new-tokens", "2", "10", "--rounds", "3"]
+    arguments = ["--device", "cpu", "--prompt", "96", "--k", "32", "--new-tokens", "3", "--rounds", "2"]
     done = CliRunner().invoke(app, ["benchmark-generate", *arguments, "--json", str(file)])
     assert done.exit_code == 0, done.output
     assert "generate() on cpu, float32, 1 x 96 tokens" in done.output
     rates = json.loads(file.read_text())["rates"]
-    assert [(rate["name"], rate["seconds_per_token"]["median"]) for rate in rates] == [("dense", 1.0), ("k=32", 1.0)]
+    assert [rate["name"] for rate in rates] == ["dense", "dense, GrowingCache", "θ=-inf", "k=32"]
+    assert all(rate["seconds_per_token"]["median"] > 0 for rate in rates)
 
 
 @pytest.mark.parametrize(

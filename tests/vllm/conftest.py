@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.vllm.environment import prepare
+
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 if find_spec("vllm"):
-    # before vLLM is imported: engines live in this process, and nothing asks the network
-    os.environ.update({
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    })  # fmt: skip
+    prepare()
 
 
 @pytest.fixture(scope="session")

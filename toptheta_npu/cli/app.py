@@ -17,11 +17,11 @@ from .benchmark.generate import benchmark_generate
 from .calibrate.command import command as calibrate
 from .calibrate.measure import command as curves
 from .common.shell import Command
+from .convert.command import command as convert
 from .doctor import doctor
 from .evaluate.command import command as evaluate
 from .evaluate.demo import command as demo
 from .evaluate.plot import plot
-from .thresholds.convert import convert
 from .thresholds.inspect import inspect
 from .thresholds.merge import merge
 from .verify import verify
@@ -46,6 +46,7 @@ for registered in app.registered_commands:
 #: The extra that brings a package.
 _EXTRAS = {
     "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets", "lm_eval": "eval",
+    "gguf": "gguf", "accelerate": "gguf",
 }  # fmt: skip
 
 

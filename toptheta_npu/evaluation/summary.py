@@ -56,18 +56,15 @@ def change(measurement: Measurement, dense: Measurement) -> Change:
         >>> change(sparse, dense).value
         -50.0
     """
-    if len(measurement.scores) != len(dense.scores):
-        have, want = len(measurement.scores), len(dense.scores)
-        raise TopThetaValueError("scores", f"{want}, as dense has them", str(have), "evaluate both on the same samples")
-    differences = [ours - theirs for ours, theirs in zip(measurement.scores, dense.scores, strict=True)]
-    mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else None
+    pairs = differences(measurement, dense)
+    mean = statistics.fmean(pairs)
+    error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
     if is_loss(measurement):
         factor = math.exp(mean)
         return Change(100 * (factor - 1), None if error is None else 100 * factor * error, "%")
-    if {*measurement.scores, *dense.scores} <= {0.0, 1.0}:
-        error = _paired_proportions_error(differences)
-    if not (_are_shares(measurement) and _are_shares(dense)):
+    if are_answers(measurement) and are_answers(dense):
+        error = paired_proportions_error(pairs)
+    if not (are_shares(measurement) and are_shares(dense)):
         return Change(mean, error, measurement.metric)
     return Change(100 * mean, None if error is None else 100 * error, "points")
 
@@ -77,11 +74,30 @@ def is_loss(measurement: Measurement) -> bool:
     return measurement.metric.startswith(_NATS)
 
 
-def _are_shares(measurement: Measurement) -> bool:
+def are_shares(measurement: Measurement) -> bool:
+    """Tell whether all scores lie between 0 and 1."""
     return all(0 <= score <= 1 for score in measurement.scores)
 
 
-def _paired_proportions_error(differences: Sequence[float]) -> float:
+def are_answers(measurement: Measurement) -> bool:
+    """Tell whether all scores are 0 or 1, wrong or right."""
+    return set(measurement.scores) <= {0.0, 1.0}
+
+
+def differences(measurement: Measurement, dense: Measurement) -> list[float]:
+    """Subtract the dense scores, sample by sample.
+
+    Raises:
+        TopThetaValueError: the two have other samples.
+    """
+    if len(measurement.scores) != len(dense.scores):
+        have, want = len(measurement.scores), len(dense.scores)
+        raise TopThetaValueError("scores", f"{want}, as dense has them", str(have), "evaluate both on the same samples")
+    return [ours - theirs for ours, theirs in zip(measurement.scores, dense.scores, strict=True)]
+
+
+def paired_proportions_error(differences: Sequence[float]) -> float:
+    """Compute the standard error of a mean of differences between answers, by Agresti and Min (see `change`)."""
     gained, lost = (sum(difference == sign for difference in differences) for sign in (1, -1))
     count = len(differences) + 2
     return math.sqrt(gained + lost + 1 - (gained - lost) ** 2 / count) / count
@@ -99,7 +115,7 @@ def score(measurement: Measurement) -> str:
     mean = statistics.fmean(measurement.scores)
     if is_loss(measurement):
         return f"{math.exp(mean):.3f}"
-    return f"{100 * mean:.1f} %" if _are_shares(measurement) else f"{mean:.2f}"
+    return f"{100 * mean:.1f} %" if are_shares(measurement) else f"{mean:.2f}"
 
 
 def score_name(measurement: Measurement) -> str:

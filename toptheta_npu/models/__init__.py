@@ -15,6 +15,7 @@ except ImportError as missing:
 from ..calibration.error_state import merge_error_curves
 from ..calibration.shards import merge_shards
 from .caches.context_parallel import ContextParallelCache
+from .caches.growing import GrowingCache
 from .calibration.budget_errors import measure_budgets
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
@@ -25,6 +26,7 @@ from .calibration.error_curves import (
 )
 from .calibration.shard import calibrate_shard
 from .fingerprint.model import folder_fingerprint, model_fingerprint
+from .gguf.convert import convert_gguf
 from .sparse.drift import DriftControl
 from .sparse.run import SparseRun
 from .sparse.selection import apply_selection
@@ -36,6 +38,7 @@ __all__ = [
     "ContextParallelCache",
     "DenseDraftsWarning",
     "DriftControl",
+    "GrowingCache",
     "LayerStatistics",
     "LayerSummary",
     "NothingSparsifiedWarning",
@@ -49,6 +52,7 @@ __all__ = [
     "calibrate_error_curves_distributed",
     "calibrate_error_curves_shard",
     "calibrate_shard",
+    "convert_gguf",
     "folder_fingerprint",
     "measure_budgets",
     "merge_error_curves",

@@ -28,9 +28,9 @@ namespace at_npu::native {
 int64_t get_npu_format(const at::Tensor& tensor);
 }
 
-namespace {
+#include "adapter_arguments.h"  // which the build writes: OptionalTensor, Arguments, Plan and what passes them on
 
-using OptionalTensor = std::optional<at::Tensor>;
+namespace {
 
 constexpr char kOperator[] = "aclnnTopThetaIncrementalAttention";
 constexpr char kPlan[] = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize";
@@ -53,13 +53,6 @@ using CreateTensor = aclTensor*(const int64_t*, uint64_t, int, const int64_t*, i
                                 void*);
 using CreateIntArray = aclIntArray*(const int64_t*, uint64_t);
 using Tensor = const aclTensor*;
-using Plan = int(Tensor query, Tensor key, Tensor value, Tensor threshold, Tensor lengths, Tensor start, Tensor table,
-                 Tensor mass, Tensor mean, Tensor sink, Tensor rowLse, int64_t heads, int64_t keyValueHeads,
-                 double scale, char* layout, char* placement, char* sdc, double sdcGamma, char* path, int64_t blockSize,
-                 const aclIntArray* keyStrides, const aclIntArray* valueStrides, bool withStats, bool partial,
-                 Tensor out, Tensor lse, Tensor kept, Tensor valueRows, Tensor partOut, Tensor partMaximum,
-                 Tensor partKeptMass, Tensor partDiscardedMass, uint64_t* workspaceBytes, aclOpExecutor** executor);
-
 struct Functions {
     CreateTensor* createTensor = Find<CreateTensor>("aclCreateTensor");
     int (*destroyTensor)(const aclTensor*) = Find<int(const aclTensor*)>("aclDestroyTensor");
@@ -220,31 +213,9 @@ private:
     c10::SmallVector<at::Tensor, 8> temporaries_;
 };
 
-// The arguments of the schemas, of which each operator leaves out some.
-struct Arguments {
-    const at::Tensor& query;
-    const at::Tensor& key;
-    const at::Tensor& value;
-    const at::Tensor& threshold;
-    const OptionalTensor& lengths;
-    const OptionalTensor& start;
-    const OptionalTensor& table;
-    OptionalTensor mass;
-    OptionalTensor mean;
-    OptionalTensor sink;
-    OptionalTensor rowLse;
-    int64_t heads;
-    int64_t keyValueHeads;
-    double scale;
-    c10::string_view layout;
-    c10::string_view placement;
-    c10::string_view sdc;
-    double sdcGamma;
-    c10::string_view path;
+bool IsPaged(const Arguments& a) { return a.block_table.has_value(); }
 
-    bool Paged() const { return table.has_value(); }
-    int64_t BlockSize() const { return !Paged() ? 0 : key.dim() == 3 ? key.size(1) : key.size(2); }
-};
+int64_t BlockSize(const Arguments& a) { return !IsPaged(a) ? 0 : a.key.dim() == 3 ? a.key.size(1) : a.key.size(2); }
 
 // Outputs that were not asked for stay undefined.
 struct Outputs {
@@ -259,13 +230,13 @@ struct Outputs {
 };
 
 // Strides of sequence or block, KV head and row: a strided cache is read in place.
-std::array<int64_t, 3> CacheStrides(const Arguments& arguments, const at::Tensor& cache, const char* name)
+std::array<int64_t, 3> CacheStrides(const Arguments& a, const at::Tensor& cache, const char* name)
 {
-    CheckPlace(cache, name, arguments.query.device());
+    CheckPlace(cache, name, a.query.device());
     TORCH_CHECK_VALUE(cache.dim() == 3 || cache.dim() == 4, name, ": expected 3 or 4 dimensions, got ", cache.sizes());
     TORCH_CHECK_VALUE(cache.stride(-1) == 1, name, ": expected a last stride of 1, got ", cache.strides(), "; pass ",
                       name, ".contiguous()");
-    const bool rowsFirst = cache.dim() == 3 || (arguments.layout == "BSND" && !arguments.Paged());
+    const bool rowsFirst = cache.dim() == 3 || (a.input_layout == "BSND" && !IsPaged(a));
     for (int64_t dim = 0; dim < cache.dim() - 1; dim++) {
         TORCH_CHECK_VALUE(cache.size(dim) <= 1 || cache.stride(dim) % kStrideStep == 0, name,
                           ": expected strides that are multiples of 16 elements, got ", cache.strides(), "; pass ",
@@ -274,18 +245,18 @@ std::array<int64_t, 3> CacheStrides(const Arguments& arguments, const at::Tensor
     if (cache.dim() == 4) {
         return {cache.stride(0), cache.stride(rowsFirst ? 2 : 1), cache.stride(rowsFirst ? 1 : 2)};
     }
-    TORCH_CHECK_VALUE(arguments.keyValueHeads > 0, "num_key_value_heads: expected at least 1, got ",
-                      arguments.keyValueHeads);
-    return {cache.stride(0), cache.size(2) / arguments.keyValueHeads, cache.stride(1)};
+    TORCH_CHECK_VALUE(a.num_key_value_heads > 0, "num_key_value_heads: expected at least 1, got ",
+                      a.num_key_value_heads);
+    return {cache.stride(0), cache.size(2) / a.num_key_value_heads, cache.stride(1)};
 }
 
 // The operator's definition asks for one integer type.
-OptionalTensor StartLikeLengths(const Arguments& arguments)
+OptionalTensor StartLikeLengths(const Arguments& a)
 {
-    if (!arguments.start.has_value() || !arguments.lengths.has_value()) {
-        return arguments.start;
+    if (!a.key_start.has_value() || !a.actual_seq_lengths.has_value()) {
+        return a.key_start;
     }
-    return arguments.start->to(arguments.lengths->scalar_type());
+    return a.key_start->to(a.actual_seq_lengths->scalar_type());
 }
 
 struct Launch {
@@ -293,24 +264,30 @@ struct Launch {
     uint64_t workspaceBytes = 0;
 };
 
-Launch PlanLaunch(const Arguments& a, const Outputs& out, bool withStats, bool partial)
+// What the first phase of aclnn takes for an argument.
+struct ForPlan {
+    Resources& resources;
+    at::Device device;
+
+    Tensor Input(const OptionalTensor& tensor, const char* name) { return resources.AddInput(tensor, name, device); }
+    Tensor Cache(const at::Tensor& tensor, const char* name) { return resources.Add(tensor, name); }
+    char* Text(c10::string_view text) { return resources.Add(text); }
+};
+
+Launch PlanLaunch(Arguments a, const Outputs& out, bool withStats, bool partial)
 {
     Launch launch;
     Resources& r = *launch.resources;
-    const at::Device device = a.query.device();
+    ForPlan forPlan = {r, a.query.device()};
     const std::array<int64_t, 3> keyStrides = CacheStrides(a, a.key, "key");
     const std::array<int64_t, 3> valueStrides = CacheStrides(a, a.value, "value");
-    const auto input = [&](const OptionalTensor& tensor, const char* name) { return r.AddInput(tensor, name, device); };
-    const int status = Aclnn().plan(
-        input(a.query, "query"), r.Add(a.key, "key"), r.Add(a.value, "value"), input(a.threshold, "threshold"),
-        input(a.lengths, "actual_seq_lengths"), input(StartLikeLengths(a), "key_start"), input(a.table, "block_table"),
-        input(a.mass, "discarded_mass"), input(a.mean, "value_mean"), input(a.sink, "learnable_sink"),
-        input(a.rowLse, "lse"), a.heads, a.keyValueHeads, a.scale, r.Add(a.layout), r.Add(a.placement), r.Add(a.sdc),
-        a.sdcGamma, r.Add(a.path), a.BlockSize(), r.Add(keyStrides), r.Add(valueStrides), withStats, partial,
-        r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32),
-        r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32), r.AddOutput(out.partMaximum, kFloat32),
-        r.AddOutput(out.partKeptMass, kFloat32), r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes,
-        r.NewExecutor());
+    a.key_start = StartLikeLengths(a);
+    const int status =
+        CallPlan(Aclnn().plan, a, forPlan, BlockSize(a), r.Add(keyStrides), r.Add(valueStrides), withStats, partial,
+                 r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32),
+                 r.AddOutput(out.kept, kInt32), r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32),
+                 r.AddOutput(out.partMaximum, kFloat32), r.AddOutput(out.partKeptMass, kFloat32),
+                 r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes, r.NewExecutor());
     if (status != 0) {
         r.TakeExecutor();  // is not ours: a first phase that fails ends what it began
     }
@@ -344,53 +321,34 @@ at::Tensor NewPerHead(const at::Tensor& query, int64_t heads, at::ScalarType typ
     return at::empty({query.size(0), heads}, query.options().dtype(type));
 }
 
-at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const at::Tensor& threshold, const OptionalTensor& lengths, const OptionalTensor& start,
-                     const OptionalTensor& table, const OptionalTensor& mass, const OptionalTensor& mean,
-                     const OptionalTensor& sink, int64_t heads, int64_t keyValueHeads, double scale,
-                     c10::string_view layout, c10::string_view placement, c10::string_view sdc, double sdcGamma,
-                     c10::string_view path)
+at::Tensor Attention(const Arguments& a)
 {
     Outputs outputs;
-    outputs.out = NewOutput(query);
-    Run({query, key, value, threshold, lengths, start, table, mass, mean, sink, std::nullopt, heads, keyValueHeads,
-         scale, layout, placement, sdc, sdcGamma, path},
-        outputs, false, false);
+    outputs.out = NewOutput(a.query);
+    Run(a, outputs, false, false);
     return outputs.out;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& threshold,
-    const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table, const OptionalTensor& mass,
-    const OptionalTensor& mean, const OptionalTensor& sink, int64_t heads, int64_t keyValueHeads, double scale,
-    c10::string_view layout, c10::string_view placement, c10::string_view sdc, double sdcGamma, c10::string_view path)
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(const Arguments& a)
 {
     Outputs outputs;
-    outputs.out = NewOutput(query);
-    outputs.lse = NewPerHead(query, heads, at::kFloat);
-    outputs.kept = NewPerHead(query, heads, at::kInt);
-    outputs.valueRows = NewPerHead(query, keyValueHeads, at::kInt);
-    Run({query, key, value, threshold, lengths, start, table, mass, mean, sink, std::nullopt, heads, keyValueHeads,
-         scale, layout, placement, sdc, sdcGamma, path},
-        outputs, true, false);
+    outputs.out = NewOutput(a.query);
+    outputs.lse = NewPerHead(a.query, a.num_heads, at::kFloat);
+    outputs.kept = NewPerHead(a.query, a.num_heads, at::kInt);
+    outputs.valueRows = NewPerHead(a.query, a.num_key_value_heads, at::kInt);
+    Run(a, outputs, true, false);
     return {outputs.out, outputs.lse, outputs.kept, outputs.valueRows};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionPartial(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& threshold,
-    const OptionalTensor& lengths, const OptionalTensor& start, const OptionalTensor& table, const OptionalTensor& lse,
-    int64_t heads, int64_t keyValueHeads, double scale, c10::string_view layout, c10::string_view placement,
-    c10::string_view path)
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionPartial(const Arguments& a)
 {
     Outputs outputs;
-    outputs.partOut = at::empty(query.sizes(), query.options().dtype(at::kFloat));
-    outputs.partMaximum = NewPerHead(query, heads, at::kFloat);
-    outputs.partKeptMass = NewPerHead(query, heads, at::kFloat);
-    outputs.partDiscardedMass = NewPerHead(query, heads, at::kFloat);
-    outputs.kept = NewPerHead(query, heads, at::kInt);
-    Run({query, key, value, threshold, lengths, start, table, std::nullopt, std::nullopt, std::nullopt, lse, heads,
-         keyValueHeads, scale, layout, placement, "exact", 0.0, path},
-        outputs, false, true);
+    outputs.partOut = at::empty(a.query.sizes(), a.query.options().dtype(at::kFloat));
+    outputs.partMaximum = NewPerHead(a.query, a.num_heads, at::kFloat);
+    outputs.partKeptMass = NewPerHead(a.query, a.num_heads, at::kFloat);
+    outputs.partDiscardedMass = NewPerHead(a.query, a.num_heads, at::kFloat);
+    outputs.kept = NewPerHead(a.query, a.num_heads, at::kInt);
+    Run(a, outputs, false, true);
     return {outputs.partOut, outputs.partMaximum, outputs.partKeptMass, outputs.partDiscardedMass, outputs.kept};
 }
 
@@ -398,7 +356,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> Attention
 
 TORCH_LIBRARY_IMPL(toptheta_npu, PrivateUse1, library)
 {
-    library.impl("incremental_attention", &Attention);
-    library.impl("incremental_attention_with_stats", &AttentionWithStats);
-    library.impl("incremental_attention_partial", &AttentionPartial);
+    library.impl("incremental_attention", &incremental_attention<&Attention>);
+    library.impl("incremental_attention_with_stats", &incremental_attention_with_stats<&AttentionWithStats>);
+    library.impl("incremental_attention_partial", &incremental_attention_partial<&AttentionPartial>);
 }

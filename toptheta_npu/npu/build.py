@@ -21,6 +21,7 @@ import torch
 from .._compiler import CompilerFailure, find_compiler, run_compiler, unfinished_folder
 from ..errors import TopThetaBackendError, TopThetaError
 from ..fallback.arguments import SCHEMAS
+from .adapter_arguments import HEADER, adapter_header
 from .interface import fingerprint
 
 SOURCE = Path(__file__).with_name("adapter.cpp")
@@ -45,14 +46,18 @@ def torch_npu_folder() -> Path:
 
 
 def compile_command(source: Path, library: Path, compiler: Sequence[str]) -> list[str]:
-    """Make the command that compiles an adapter source against the installed torch and torch_npu."""
+    """Make the command that compiles an adapter source against the installed torch and torch_npu.
+
+    The header that it includes lies beside ``library``.
+    """
     root = Path(torch.__file__).parent
     # torch 2.13 asks for C++17, later versions for C++20, which all compilers that build them know
     standard = "c++20" if _release(torch.__version__) > (2, 13) else "c++17"
     abi = int(torch.compiled_with_cxx11_abi())
     return [
         *compiler, f"-std={standard}", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        "-isystem", f"{root}/include", "-isystem", f"{root}/include/torch/csrc/api/include", str(source),
+        "-isystem", f"{root}/include", "-isystem", f"{root}/include/torch/csrc/api/include", f"-I{library.parent}",
+        str(source),
         "-o", str(library), f"-L{root}/lib", f"-L{torch_npu_folder()}/lib", "-ltorch_cpu", "-lc10", "-ltorch_npu",
         # CANN's own libraries are torch_npu's to find
         "-Wl,--allow-shlib-undefined", "-ldl",
@@ -77,6 +82,7 @@ def build_adapter(folder: Path, *, source: Path = SOURCE, compiler: str | None =
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / LIBRARY
     with unfinished_folder(folder) as unfinished:
+        (unfinished / HEADER).write_text(adapter_header())
         command = compile_command(source.absolute(), unfinished / LIBRARY, found.command)
         try:
             run_compiler(command, seconds=_SECONDS, folder=unfinished)

@@ -24,7 +24,7 @@ class ThresholdsAtK:
     """Thresholds of one target on one device, a row per length.
 
     A decode step is one indexing operation without host synchronisation: ``theta[layer][n]`` with n an
-    int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first.
+    int64 device tensor [B] gives [B, Hq]; :meth:`rows` clamps first, and heeds a ``dense_below`` beyond N.
 
     Attributes:
         k: elements to keep per row, if that was asked for; else None.
@@ -37,11 +37,13 @@ class ThresholdsAtK:
         dense_up_to: the length of the longest row of every layer that is dense in all heads: its effective k, or
             ``dense_below`` less one.
         theta: per layer float32 [N+1, Hq]; -inf in the rows 0 to ``dense_up_to``, and in those of a head up to its k;
-            inf where a head keeps its largest element alone.
+            inf where a head keeps its largest element alone. With a ``dense_below`` beyond N, row N alone is that of
+            the longer rows which are not dense.
         discarded_mass: per layer float32 [N+1, Hq] relative to exp(row max), 0 where theta is infinite;
             None if the table has none.
         row_aims, head_aims: per layer int32 [N+1] and [Hq]: a row aims at the larger of its own number and its head's
             unless it is dense. Both are 0 where a head keeps its largest element alone.
+        dense_below: rows of fewer keys are dense.
     """
 
     k: int | None
@@ -55,9 +57,12 @@ class ThresholdsAtK:
     discarded_mass: tuple[Tensor, ...] | None
     row_aims: tuple[Tensor, ...]
     head_aims: tuple[Tensor, ...]
+    dense_below: int = 0
 
     def rows(self, layer: int, lengths: Tensor) -> Tensor:
-        """Look up the thresholds of rows of any length; those above N use row N. Works under torch.compile.
+        """Look up the thresholds of rows of any length; those above N use row N if they are not dense.
+
+        Works under torch.compile.
 
         Args:
             layer: index of the layer.
@@ -71,6 +76,11 @@ class ThresholdsAtK:
             TopThetaValueError: there is no such layer.
         """
         return self._rows(self.theta, layer, lengths)
+
+    def row(self, layer: int, length: int) -> Tensor:
+        """Look up the thresholds of one length that the host knows, as :meth:`rows` does: a view, float32 [Hq]."""
+        place = 0 if length < self.dense_below else min(length, self.longest)
+        return self.theta[layer][place]
 
     def discarded_mass_rows(self, layer: int, lengths: Tensor) -> Tensor:
         """Look up the offline estimate of the discarded mass, as :meth:`rows` does the thresholds.
@@ -108,4 +118,7 @@ class ThresholdsAtK:
             raise TopThetaTypeError("lengths", "an int32 or int64 tensor", shown(lengths))
         if lengths.dtype not in (torch.int32, torch.int64):
             raise TopThetaTypeError("lengths", "int32 or int64", str(lengths.dtype))
-        return source[layer][lengths.to(torch.int64).clamp(0, self.longest)]
+        places = lengths.to(torch.int64).clamp(0, self.longest)
+        if self.dense_below > self.longest:
+            places = torch.where(lengths < self.dense_below, 0, places)
+        return source[layer][places]

@@ -69,16 +69,10 @@ class Cells(NamedTuple):
         return cls(corners, torch.from_numpy(cell), _column(by_length.weight), v)
 
     @classmethod
-    def of_heads(cls, by_length: Places, by_k: Places) -> Cells:
-        """Find the cells between the two k of every head, for the lines of :func:`lines_of_heads`.
-
-        Args:
-            by_length: of N rows.
-            by_k: of Hq heads.
-        """
+    def between_two(cls, by_length: Places) -> Cells:
+        """Find the cells of rows between two k, at the lower one: for the lines of :func:`lines_of_heads`."""
         zeros = np.zeros_like(by_length.low)
-        cells = cls.of(by_length, Places(zeros, zeros + 1, np.zeros_like(by_length.weight)))
-        return cells._replace(v=by_k.weight)
+        return cls.of(by_length, Places(zeros, zeros + 1, np.zeros_like(by_length.weight)))
 
 
 def lines_of_heads(lines: Floats, by_k: Places) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from typing import Any, get_args
 
@@ -58,9 +59,11 @@ class Lookup:
         lengths = np.arange(self.longest + 1)
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
+            # the last row stands for all that are longer, of which some are not dense
+            within = dataclasses.replace(target, dense_below=min(target.dense_below, self.longest))
             rows = Rows(self._source, lengths)
             layers = [
-                self._layer(rows, layer, target.aims(table, layer, lengths), destination)
+                self._layer(rows, layer, within.aims(table, layer, lengths), destination)
                 for layer in range(table.num_layers)
             ]
         targets, dense_up_to, theta, mass, row_aims, head_aims = zip(*layers, strict=True)
@@ -71,11 +74,12 @@ class Lookup:
             placement=table.placement,
             longest=self.longest,
             layer_targets=targets,
-            dense_up_to=dense_up_to,
+            dense_up_to=tuple(max(dense, target.dense_below - 1) for dense in dense_up_to),
             theta=theta,
             discarded_mass=None if mass[0] is None else mass,
             row_aims=row_aims,
             head_aims=head_aims,
+            dense_below=target.dense_below,
         )
 
     def _layer(self, rows: Rows, layer: int, aims: LayerAims, device: torch.device) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .fit import ThresholdFit, fit_table, line_of
@@ -64,6 +65,7 @@ class Rows:
         self._source = source
         self._lengths = lengths
         self._by_length = locate(source.table.lengths.numpy(), lengths)
+        self._between_two = Cells.between_two(self._by_length)
         self._of_rows: dict[tuple[int, int], tuple[Places, Cells]] = {}
 
     def theta(self, layer: int, aims: LayerAims) -> Tensor:
@@ -78,7 +80,7 @@ class Rows:
             start = int(table.lengths[-1]) + 1
         if source.fit is not None:
             self._follow_function(rows[start:], start, layer, aims)
-        rows[:, torch.from_numpy(aims.alone)] = torch.inf
+        _fill(rows, aims.alone, torch.inf)
         return self._with_dense(rows, aims, -torch.inf)
 
     def discarded_mass(self, layer: int, aims: LayerAims, theta: Tensor) -> Tensor | None:
@@ -89,7 +91,7 @@ class Rows:
         if self._source.mass is None:
             return None
         rows = self._interpolated(self._source.mass, layer, aims, dense=0.0)
-        rows[:, torch.from_numpy(aims.alone)] = 0.0
+        _fill(rows, aims.alone, 0.0)
         if self._source.fit is not None:
             return torch.where(theta > -torch.inf, rows, 0.0)
         return self._with_dense(rows, aims, 0.0)
@@ -98,7 +100,7 @@ class Rows:
         if aims.heads is None:
             return interpolated(lines[layer], self._places_of_rows(layer, aims)[1], **options)
         by_k = self._locate_k(layer, aims.heads)
-        return interpolated(lines_of_heads(lines[layer], by_k), Cells.of_heads(self._by_length, by_k), **options)
+        return interpolated(lines_of_heads(lines[layer], by_k), self._between_two._replace(v=by_k.weight), **options)
 
     def _follow_function(self, rows: Tensor, start: int, layer: int, aims: LayerAims) -> None:
         """Write the values of the function into ``rows``, those from ``start`` on."""
@@ -114,8 +116,12 @@ class Rows:
             return
         for k in np.unique(aims.heads):
             by_k = self._locate_k(layer, np.full(len(lengths), k))
-            heads = torch.from_numpy(np.flatnonzero(aims.heads == k))
-            rows[:, heads] = fitted(source.fit, layer, lengths, by_k, shortest)[:, heads]
+            found = fitted(source.fit, layer, lengths, by_k, shortest)
+            heads = aims.heads == k
+            if heads.all():
+                rows.copy_(found)
+            else:
+                torch.where(torch.from_numpy(heads), found, rows, out=rows)
 
     def _locate_k(self, layer: int, aims: Integers) -> Places:
         return locate(self._source.table.k.numpy(), aims, self._source.table.calibrated_layer_k[layer])
@@ -138,3 +144,9 @@ class Rows:
         places = torch.from_numpy(some)
         rows[places] = rows[places].masked_fill_(torch.from_numpy(dense), value)
         return rows
+
+
+def _fill(rows: Tensor, heads: NDArray[np.bool_], value: float) -> None:
+    """Write ``value`` into all ``rows`` [N, Hq] of some heads."""
+    if heads.any():
+        rows.masked_fill_(torch.from_numpy(heads), value)

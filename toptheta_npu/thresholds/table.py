@@ -158,7 +158,7 @@ class ThresholdTable(ThresholdGrid):
 
         Args:
             target_error: the root of the mean squared error over layers: that of what attention adds to the residual
-                stream, relative to the stream.
+                stream, relative to what is then there.
             target_value_rows: in its place, the mean V rows of a step and KV head.
             sdc, vmc: the compensations at inference, with which the error curves must have been measured.
 

@@ -68,7 +68,7 @@ class Target:
         k: elements to keep, whatever the length, and at least the layer's ``layer_k``.
         target_kept: elements to keep as a share of the row's keys, rounded to the nearest number (half to even),
             and at least the smallest calibrated k and the layer's ``layer_k``.
-        dense_below: rows of fewer keys are dense.
+        dense_below: rows of fewer keys are dense, also beyond the longest row with a threshold of its own.
         head_k: elements to keep in every layer and head, in place of ``layer_k``: int64 [L, Hq] on the CPU.
     """
 
@@ -93,11 +93,6 @@ class Target:
             raise TopThetaTypeError("dense_below", "an int", shown(self.dense_below))
         if not 0 <= self.dense_below <= MAX_LENGTH:
             raise TopThetaValueError("dense_below", f"0 to {MAX_LENGTH}", shown(self.dense_below))
-        if self.dense_below > longest:
-            raise TopThetaValueError(
-                "dense_below", f"at most {longest}, the longest row with a threshold of its own",
-                str(self.dense_below), f"pass max_length={self.dense_below} or more",
-            )  # fmt: skip
 
     def _given(self) -> list[tuple[str, object]]:
         budget = None if self.head_k is None else self.head_k.tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,9 +20,12 @@ from ..errors import TopThetaValueError
 from .clocks import Timing, summarise
 
 if TYPE_CHECKING:
+    from transformers import DynamicCache
+
     from ..thresholds import ThresholdTable
 
-DENSE = "dense"
+Clock = Callable[[], float]
+DENSE, GROWING, INFINITE = "dense", "dense, GrowingCache", "θ=-inf"
 
 
 @dataclass(frozen=True)
@@ -35,25 +40,36 @@ class Rate:
         return 1 / self.seconds.median
 
 
-def compare(
-    model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: tuple[int, int] = (8, 40),
-    rounds: int = 5, console: Console | None = None,
-) -> list[Rate]:  # fmt: skip
-    """Measure dense and sparse decoding in turns.
+@dataclass(frozen=True)
+class Variant:
+    """A way of generating: the context that the model runs in, and whether its cache grows in place."""
 
-    A token's time is the slope between two numbers of new tokens, so that the prefill, which is the same in both,
-    cancels.
+    context: Callable[[], AbstractContextManager[Any]]
+    growing: bool
+
+
+def compare(
+    model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
+    clock: Clock | None = None, prompt: DynamicCache | None = None, console: Console | None = None,
+) -> list[Rate]:  # fmt: skip
+    """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
+
+    The prompt is run once. In every round each variant gets a copy of its cache and generates from there, and the time
+    from token to token counts, the first left out. The variants: dense attention with the ``DynamicCache`` of
+    transformers, the same with a `GrowingCache`, and with it by thresholds: those of each k, and -inf, which is dense
+    attention by the same operator.
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
         thresholds: calibrated for it.
         ks: the k to decode with.
         tokens: int64 [B, n], the prompt, on the model's device.
-        new_tokens: the two numbers of new tokens.
+        new_tokens: tokens that each variant generates in a round.
+        clock: tells seconds; None: ``time.perf_counter``.
+        prompt: a cache that holds all of the prompt but its last token, as `prompt_cache` makes it; None: it is made.
 
     Raises:
-        TopThetaValueError: the numbers of new tokens do not grow, or a round is so noisy that its slope is not above
-            0 in most rounds.
+        TopThetaValueError: ``new_tokens``, ``rounds`` or the prompt are too few.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -63,24 +79,36 @@ def compare(
         ...     vocab_size=50, max_position_embeddings=64)).eval()
         >>> texts = torch.randint(50, (4, 40))
         >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
-        >>> [rate.name for rate in compare(model, table, [8], texts[:1, :20], new_tokens=(2, 32), rounds=5)]
-        ['dense', 'k=8']
+        >>> [rate.name for rate in compare(model, table, [8], texts[:1, :20], new_tokens=4, rounds=2)]
+        ['dense', 'dense, GrowingCache', 'θ=-inf', 'k=8']
     """
-    short, long = new_tokens
-    if not 1 <= short < long:
-        raise TopThetaValueError("new_tokens", "two growing numbers from 1", f"{short} and {long}")
-    if rounds < 1:
-        raise TopThetaValueError("rounds", "a number from 1", str(rounds))
-    variants: dict[str, Callable[[], AbstractContextManager[Any]]] = {DENSE: nullcontext}
-    variants |= {f"k={k}": _sparsified(model, thresholds, k) for k in ks}
-    slopes: dict[str, list[float]] = {name: [] for name in variants}
-    for context in variants.values():  # warms up, and refuses what cannot be before anything is measured
-        _seconds(model, tokens, short, context)
-    for number in track(range(rounds), "Generating", console=console, transient=True, disable=console is None):
-        for name in list(variants)[:: 1 if number % 2 == 0 else -1]:
-            times = [_seconds(model, tokens, count, variants[name]) for count in (short, long)]
-            slopes[name].append((times[1] - times[0]) / (long - short))
-    return [_rate(name, values) for name, values in slopes.items()]
+    for name, value, least in (("new_tokens", new_tokens, 2), ("rounds", rounds, 1), ("tokens", tokens.shape[1], 2)):
+        if value < least:
+            raise TopThetaValueError(name, f"a number from {least}", str(value))
+    clock = clock or time.perf_counter
+    chosen = variants(model, thresholds, ks)
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    with torch.inference_mode():
+        prompt = prompt or prompt_cache(model, tokens)
+        for variant in chosen.values():  # warms up, and refuses what cannot be before anything is measured
+            step_seconds(model, tokens, prompt, variant, 2, clock)
+        for number in track(range(rounds), "Generating", console=console, transient=True, disable=console is None):
+            for name in list(chosen)[:: 1 if number % 2 == 0 else -1]:
+                seconds[name] += step_seconds(model, tokens, prompt, chosen[name], new_tokens, clock)
+    return [Rate(name, summarise(values)) for name, values in seconds.items()]
+
+
+def variants(model: Any, thresholds: ThresholdTable, ks: list[int]) -> dict[str, Variant]:
+    """List what is compared, by name."""
+    from ..thresholds import ThresholdTable
+
+    nothing = ThresholdTable(**{**vars(thresholds), "theta": torch.full_like(thresholds.theta, -torch.inf)})
+    return {
+        DENSE: Variant(nullcontext, growing=False),
+        GROWING: Variant(nullcontext, growing=True),
+        INFINITE: Variant(_sparsified(model, nothing, int(thresholds.k[0])), growing=True),
+        **{f"k={k}": Variant(_sparsified(model, thresholds, k), growing=True) for k in ks},
+    }
 
 
 def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], AbstractContextManager[Any]]:
@@ -89,22 +117,37 @@ def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], 
     return lambda: sparsify(model, thresholds, k=k)
 
 
-def _seconds(model: Any, tokens: Tensor, count: int, context: Callable[[], AbstractContextManager[Any]]) -> float:
-    with torch.inference_mode(), context():
-        started = time.perf_counter()
-        result = model.generate(tokens, max_new_tokens=count, min_new_tokens=count, do_sample=False)
-        result.cpu()  # a device has finished when its result is there
-        return time.perf_counter() - started
+def prompt_cache(model: Any, tokens: Tensor) -> DynamicCache:
+    """Run the prompt but for its last token."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    model.generate(tokens[:, :-1], max_new_tokens=1, do_sample=False, past_key_values=cache)
+    return cache
 
 
-def _rate(name: str, slopes: list[float]) -> Rate:
-    seconds = summarise(slopes)
-    if seconds.median <= 0:
-        raise TopThetaValueError(
-            "rounds", "a machine quiet enough that more tokens take longer", f"{seconds.median:.2g} s a token ({name})",
-            "use more rounds or more new tokens",
+def step_seconds(
+    model: Any, tokens: Tensor, prompt: DynamicCache, variant: Variant, count: int, clock: Clock = time.perf_counter
+) -> list[float]:
+    """Generate after a prompt whose cache holds all but its last token. Measure from each new token to the next."""
+    from ..models import GrowingCache
+
+    cache: DynamicCache = copy.deepcopy(prompt)
+    if variant.growing:
+        cache = GrowingCache.from_dynamic(cache)
+    ticks: list[float] = []
+
+    def tick(_: Tensor, scores: Tensor) -> Tensor:
+        scores[0, 0].item()  # a device has finished when its result is there
+        ticks.append(clock())
+        return scores
+
+    with variant.context():
+        model.generate(
+            tokens, past_key_values=cache, max_new_tokens=count, min_new_tokens=count, do_sample=False,
+            logits_processor=[tick],
         )  # fmt: skip
-    return Rate(name, seconds)
+    return [later - earlier for earlier, later in itertools.pairwise(ticks)]
 
 
 def as_table(rates: list[Rate], title: str) -> Table:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ..._checks import PLACEMENTS, check_choice
 from ..._files import check_writable, write_atomically
+from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaValueError
 from ..common.devices import check_device
 from .command import MOST_ROUNDS
@@ -28,14 +29,14 @@ def benchmark_generate(
     thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .theta file.")] = None,
     k: Annotated[list[int] | None, typer.Option(help="Elements to keep per row; may be given again.")] = None,
     placement: Annotated[str, typer.Option(help="Which of the embedded model's thresholds.")] = "post_softmax",
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = 2048,
+    prompt: Annotated[int, typer.Option(min=2, help="Tokens in each prompt.")] = 2048,
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float32",
-    new_tokens: Annotated[tuple[int, int], typer.Option(help="The two numbers of new tokens.")] = (8, 72),
+    new_tokens: Annotated[int, typer.Option(min=2, help="New tokens of each variant and round.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, max=MOST_ROUNDS, help="In each, every variant runs in turn.")] = 9,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
 ) -> None:
-    """Measure tokens per second of generate(), dense and sparse in turns, as a slope, so that the prefill cancels."""
+    """Measure the decode steps of generate(), dense and by thresholds in turns; the prompt is not counted."""
     from ...evaluation.corpus import token_windows
     from ...timing import end_to_end
     from ...timing.clocks import make_timer
@@ -47,14 +48,12 @@ def benchmark_generate(
     if json_file is not None:
         check_writable(json_file, "--json")
     console = Console()
-    if not 1 <= new_tokens[0] < new_tokens[1]:
-        raise TopThetaValueError("--new-tokens", "two growing numbers from 1", "{} and {}".format(*new_tokens))
     network, tokenizer, table = _load(model, thresholds, placement, DTYPES[dtype], device)
     most = getattr(network.config, "max_position_embeddings", None)
-    if most is not None and prompt + new_tokens[1] > most:
+    if most is not None and prompt + new_tokens > most:
         raise TopThetaValueError(
             "--new-tokens", f"at most {most} tokens with the prompt, for which the model is made",
-            f"{prompt} and {new_tokens[1]} new ones",
+            f"{prompt} and {new_tokens} new ones",
         )  # fmt: skip
     tokens = token_windows(tokenizer, "evaluation", prompt, batch).to(device)
     rates = end_to_end.compare(
@@ -94,6 +93,8 @@ def _load_transformers(model: str, dtype: torch.dtype, device: str) -> tuple[Any
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if is_gguf(Path(model)):
+        raise TopThetaValueError("--model", "a model that transformers can load", model, how_to_convert(Path(model)))
     try:
         network: torch.nn.Module = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
         return network.to(device).eval(), AutoTokenizer.from_pretrained(model)

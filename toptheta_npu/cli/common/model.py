@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._files import status
+from ..._gguf import gguf_in, how_to_convert, is_gguf
 from ...errors import TopThetaError, TopThetaValueError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def look_at_model(model: str, trust_remote_code: bool) -> Candidate:
     """
     from transformers import AutoConfig, AutoTokenizer
 
-    _be_quiet()
+    be_quiet()
     folder = Path(model).expanduser()
     if _is_path(model):
         _check_folder(folder)
@@ -107,17 +108,22 @@ def load_weights(candidate: Candidate, dtype: str, device: str) -> PreTrainedMod
 
 def _is_path(model: str) -> bool:
     """Tell whether a name can only be one of a folder: it is there, or the Hub has no such names."""
-    return os.path.exists(os.path.expanduser(model)) or model.startswith((".", "/", "~")) or model.count("/") > 1
+    known = os.path.exists(os.path.expanduser(model)) or model.lower().endswith(".gguf")
+    return known or model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 def _check_folder(folder: Path) -> None:
     what = "the folder of a model, or its name on the Hub"
     found = status(folder, what, "MODEL")
     if found is None or not stat.S_ISDIR(found.st_mode):
+        if found is not None and is_gguf(folder):
+            raise TopThetaValueError("MODEL", what, f"{folder}, a GGUF file", how_to_convert(folder))
         got = f"{folder}, which is not there" if found is None else f"{folder}, a file"
         raise TopThetaValueError("MODEL", what, got, "correct the path")
     if status(folder / "config.json", "a configuration", "MODEL") is None:
-        raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", _FOLDER)
+        gguf = gguf_in(folder)
+        remedy = _FOLDER if gguf is None else how_to_convert(gguf)
+        raise TopThetaValueError("MODEL", "a folder with config.json", f"{folder} without it", remedy)
     if not any(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
         got = f"{folder} without model.safetensors or pytorch_model.bin"
         raise TopThetaValueError("MODEL", "a folder with weights", got, _FOLDER)
@@ -192,7 +198,7 @@ def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).split("\n")[0].rstrip(".: ")
 
 
-def _be_quiet() -> None:
+def be_quiet() -> None:
     """Keep bars and retries of transformers out of our lines."""
     from transformers.utils import logging as transformers_logging
 

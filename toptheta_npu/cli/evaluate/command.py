@@ -32,6 +32,7 @@ def evaluate(options: Options) -> None:
     """
     from ...evaluation.results import ResultsFile
     from ...evaluation.summary import tables_of
+    from ...evaluation.verdict import verdicts
     from ...evaluation.workers import ModelWorkers
     from .tasks import unused_options
     from .work import header, measure, prepare
@@ -54,6 +55,9 @@ def evaluate(options: Options) -> None:
         found = results.results()
     for table in tables_of(found):
         printing.print_table(console, table)
+        for line in verdicts(table.title, found.of_task(table.title)):
+            console.print(escape(line), soft_wrap=True)
+        console.print()
     console.print(escape(f"{options.output}: {len(found.measurements)} points."))
     console.print(escape(f"Next: toptheta plot {shlex.quote(str(options.output))} -o figures"))
 

@@ -12,6 +12,7 @@ import typer
 
 from ..._checks import check_choice, check_int
 from ..._files import check_writable
+from ..._gguf import is_gguf
 from ...errors import TopThetaValueError
 from ..common.model import DTYPES
 from ..common.options import ModelName, TrustRemoteCode
@@ -110,7 +111,7 @@ def completed(options: Options) -> Options:
     _check_workers(options.workers)
     check_writable(options.output, "--output")
     model, tables = options.model, options.tables
-    if model is not None and os.path.isfile(model):  # a table of the embedded model
+    if model is not None and os.path.isfile(model) and not is_gguf(Path(model)):  # a table of the embedded model
         tables = [Path(model), *tables]
         model = None
     task = list(dict.fromkeys(options.task)) or list(_EMBEDDED_TASKS if model is None else _EMBEDDED_TASKS[:1])

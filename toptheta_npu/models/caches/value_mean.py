@@ -240,4 +240,6 @@ def _newest(value: Tensor, rows: Rows) -> Tensor:
 
 
 def _mean(total: Tensor, rows: Rows) -> Tensor:
+    if rows.lengths is None:
+        return total / rows.span
     return total / rows.counts[:, -1].clamp_min(1)[:, None, None]

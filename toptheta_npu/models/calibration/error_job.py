@@ -20,7 +20,7 @@ from ...thresholds import ThresholdTable
 from ..fingerprint.model import check_table
 from ..hook.architecture import num_key_value_heads, sliding_layers
 from ..hook.attach import check_model
-from ..hook.residual import residual_norms
+from ..hook.residual import residual_stream
 from .error_watch import ErrorWatch
 from .job import Meanwhile, PartJob, PartOfTexts, Progress, RowsOf, check_options, dtype_of
 from .observe import run_texts
@@ -127,8 +127,8 @@ class ErrorJob(PartJob[ErrorState]):
             return chosen[2 * (chosen + 1) ** 2 >= settings.lengths[0] ** 2]
 
         def observe(rows_of: RowsOf, done: Progress) -> None:
-            with residual_norms(self._model) as norms:
-                watch = ErrorWatch(self._table, self.state.sums, norms, path)
+            with residual_stream(self._model) as stream:
+                watch = ErrorWatch(self._table, self.state.sums, stream, path)
                 run_texts(self._model, self._texts, rows_of, watch.rule, done)
 
         self.run_rest(observe, rows, None if progress is None else lambda done: progress(before + done), meanwhile)

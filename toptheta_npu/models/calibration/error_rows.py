@@ -32,6 +32,7 @@ class ErrorRows:
 
     Attributes:
         lengths: int64 [R], keys of each row.
+        dense: float32 [Hq, R, D], the outputs of the heads with all elements.
     """
 
     def __init__(self, sequence: SequenceRows, rows: Tensor, compensated: Compensated, placement: str) -> None:
@@ -45,7 +46,7 @@ class ErrorRows:
         self._compensation = Compensation(sdc=compensated.sdc, value_mean=mean, learnable_sink=sink)
         self._placement = placement
         self._lse = self._compensation.lse(self._scores[None])[0]
-        self._dense = self._output(torch.ones_like(self._scores, dtype=torch.bool), self._maximum)
+        self.dense = self._output(torch.ones_like(self._scores, dtype=torch.bool), self._maximum)
 
     def keep(self, threshold: Tensor) -> Tensor:
         """Choose the elements above ``threshold`` [Hq, R], or else the largest: bool [Hq, R, S]."""
@@ -53,7 +54,7 @@ class ErrorRows:
 
     def error(self, keep: Tensor, threshold: Tensor) -> Tensor:
         """Compute how far the heads' outputs are off with what is kept: [Hq, R, D]."""
-        return self._output(keep, score_threshold(threshold, self._lse, self._placement)).sub_(self._dense)
+        return self._output(keep, score_threshold(threshold, self._lse, self._placement)).sub_(self.dense)
 
     def value_rows(self, keep: Tensor) -> Tensor:
         """Count the V rows that the heads of a group keep together: int64 [Hkv, R]."""

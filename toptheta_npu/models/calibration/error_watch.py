@@ -13,7 +13,7 @@ from ...calibration.error_sums import ErrorSums, HeadErrors, PathErrors
 from ...thresholds import ThresholdTable
 from ...thresholds.lookup import Lookup
 from ..hook.attention import AttentionCall
-from ..hook.residual import ResidualNorms, output_projection
+from ..hook.residual import ResidualStream, output_projection
 from .error_rows import Compensated, ErrorRows
 from .observe import ChosenRows, naming_layer
 from .rows import BlockThreads, SequenceRows
@@ -22,8 +22,8 @@ from .rows import BlockThreads, SequenceRows
 class ErrorWatch:
     """One of the two passes: of single heads, or of budgets where ``path`` [P, L, Hq] holds their levels."""
 
-    def __init__(self, table: ThresholdTable, sums: ErrorSums, norms: ResidualNorms, path: Tensor | None) -> None:
-        self.sums, self.norms, self.path = sums, norms, path
+    def __init__(self, table: ThresholdTable, sums: ErrorSums, stream: ResidualStream, path: Tensor | None) -> None:
+        self.sums, self.stream, self.path = sums, stream, path
         self.compensated = Compensated(sums.settings.sdc, sums.settings.vmc)
         self.placement: str = table.placement
         self._lookup, self._knots = Lookup(table), len(table.k)
@@ -48,14 +48,15 @@ class _ErrorRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         sequence = SequenceRows(call, self.watch.compensated.vmc)
-        norms = self.watch.norms.of(self.layer)[0]
+        before = self.watch.stream.before(self.layer)[0]
         projection = output_projection(call.module)
         look = self._heads(projection) if self.watch.path is None else self._budgets(projection)
 
         def work(rows: Tensor) -> HeadErrors | PathErrors:
             errors = ErrorRows(sequence, rows, self.watch.compensated, self.watch.placement)
             theta = self.watch.thresholds(self.layer, errors.lengths)
-            return look(errors, theta, norms[rows])
+            after = before[rows].float() + errors.dense.transpose(0, 1).flatten(1) @ projection.T
+            return look(errors, theta, after.square().sum(-1))
 
         with naming_layer(self.layer):
             for seen in self.threads.map(work, sequence.blocks(self.chosen.within(sequence)), call.query.device):

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from ..._files import checked_path, status
+from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaTypeError, TopThetaValueError
 from ...thresholds import ThresholdTable
 from ...thresholds.fingerprint import Fingerprint, differences
@@ -68,8 +69,9 @@ def folder_fingerprint(folder: str | os.PathLike[str]) -> str:
     """
     path = checked_path(folder)
     if status(path / "config.json", "the configuration of a model") is None:
-        got = "no config.json" if path.is_dir() else "no such folder"
-        raise TopThetaValueError(str(folder), "the folder of a model", got, "give what save_pretrained wrote to")
+        got = "no config.json" if path.is_dir() else "a GGUF file" if is_gguf(path) else "no such folder"
+        remedy = how_to_convert(path) if is_gguf(path) else "give what save_pretrained wrote to"
+        raise TopThetaValueError(str(folder), "the folder of a model", got, remedy)
     try:
         config = AutoConfig.from_pretrained(path, local_files_only=True).get_text_config(decoder=True)
         layers = int(config.num_hidden_layers)

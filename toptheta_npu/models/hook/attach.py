@@ -15,7 +15,7 @@ from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaVa
 from ..caches.rows import ForwardRows
 from .architecture import attention_modules, check_attention, sliding_layers, text_config
 from .attention import STATE, AttentionCall, LayerState, Rule, register
-from .borrowing import lend_class, lend_name, sparse_class
+from .borrowing import lend_name, lend_state, sparse_class
 
 _logger = logging.getLogger("toptheta_npu")
 _ENTERING = threading.Lock()
@@ -47,7 +47,7 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
             classes = {kind: sparse_class(kind) for kind in {type(module) for module in modules}}
             for state in states:
                 module = modules[state.index]
-                undo.callback(lend_class(module, classes[type(module)], state))
+                undo.callback(lend_state(module, classes[type(module)], state))
         yield rows
 
 

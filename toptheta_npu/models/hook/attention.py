@@ -216,9 +216,9 @@ def _attend(
 
 
 def _refuse_unsupported(module: nn.Module, query: Tensor, dropout: float, kwargs: Mapping[str, Any]) -> None:
-    for name, remedy in _UNSUPPORTED.items():
-        if kwargs.get(name) is not None:
-            raise TopThetaNotImplementedError(name, "none", _brief(kwargs[name]), remedy)
+    for name, value in kwargs.items():
+        if value is not None and name in _UNSUPPORTED:
+            raise TopThetaNotImplementedError(name, "none", _brief(value), _UNSUPPORTED[name])
     _check_sink(module, query, kwargs.get("s_aux"))
     if kwargs.get("is_causal") is False:
         raise TopThetaNotImplementedError("is_causal", "causal attention", "False", "sparsify decoder models only")

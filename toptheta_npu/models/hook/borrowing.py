@@ -1,6 +1,6 @@
-"""What a context changes on a model: the class of its attention modules and a name in its configuration.
+"""What a context changes on a model: its class, that of its attention modules and a name in its configuration.
 
-Neither shows in a copy or a pickle that is made meanwhile: those are of the model as it was before.
+None of it shows in a copy or a pickle that is made meanwhile: those are of the model as it was before.
 """
 
 from __future__ import annotations
@@ -28,27 +28,45 @@ def sparse_class(original: type[nn.Module]) -> type[nn.Module]:
                 state.before_forward(args, kwargs)
             return super().__call__(*args, **kwargs)
 
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            # later protocols insist on the object's own class
-            make, arguments, state, *rest = super().__reduce_ex__(min(protocol, 1))
-            arguments = tuple(original if argument is Sparsified else argument for argument in arguments)
-            return make, arguments, {name: value for name, value in state.items() if name != STATE}, *rest
-
-    Sparsified.__name__, Sparsified.__qualname__ = original.__name__, original.__qualname__
-    Sparsified.__module__, Sparsified.__doc__ = original.__module__, original.__doc__
-    return Sparsified
+    return disguised(Sparsified, original)
 
 
-def lend_class(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
-    """Make ``module`` one of the class ``sparse``. Return a function that undoes this."""
+def disguised(borrowed: type[nn.Module], original: type[nn.Module]) -> type[nn.Module]:
+    """Let a subclass pass for ``original``, by its name and in copies and pickles of its modules."""
+
+    def reduce_ex(self: nn.Module, protocol: Any) -> Any:
+        # later protocols insist on the object's own class
+        reduced: tuple[Any, ...] = original.__reduce_ex__(self, min(protocol, 1))  # type: ignore[assignment]
+        make, arguments, state, *rest = reduced
+        arguments = tuple(original if argument is borrowed else argument for argument in arguments)
+        return make, arguments, {name: value for name, value in state.items() if name != STATE}, *rest
+
+    borrowed.__reduce_ex__ = reduce_ex  # type: ignore[method-assign, assignment]
+    borrowed.__name__, borrowed.__qualname__ = original.__name__, original.__qualname__
+    borrowed.__module__, borrowed.__doc__ = original.__module__, original.__doc__
+    return borrowed
+
+
+def lend_class(module: nn.Module, borrowed: type[nn.Module]) -> Callable[[], None]:
+    """Make ``module`` one of the class ``borrowed``. Return a function that undoes this."""
     original = type(module)
 
     def undo() -> None:
         module.__class__ = original
+
+    module.__class__ = borrowed
+    return undo
+
+
+def lend_state(module: nn.Module, sparse: type[nn.Module], state: LayerState) -> Callable[[], None]:
+    """Hang ``state`` on ``module``, and make it one of the class ``sparse``. Return a function that undoes this."""
+    setattr(module, STATE, state)
+    undo_class = lend_class(module, sparse)
+
+    def undo() -> None:
+        undo_class()
         delattr(module, STATE)
 
-    setattr(module, STATE, state)
-    module.__class__ = sparse
     return undo
 
 

@@ -35,18 +35,18 @@ def output_projection(module: nn.Module) -> Tensor:
     )  # fmt: skip
 
 
-class ResidualNorms:
-    """Squared norms of the residual stream before each layer in the call at hand of this thread."""
+class ResidualStream:
+    """What every layer reads and adds to, in the call at hand of this thread."""
 
     def __init__(self) -> None:
         self._here = threading.local()
 
     def note(self, layer: int, hidden: Tensor) -> None:
-        """Remember the stream [B, Q, hidden] that layer ``layer`` reads and adds to."""
-        self._here.layer, self._here.norms = layer, hidden.detach().float().square().sum(-1)
+        """Remember the stream [B, Q, hidden] before layer ``layer``."""
+        self._here.layer, self._here.hidden = layer, hidden.detach()
 
-    def of(self, layer: int) -> Tensor:
-        """Return the squared norms of the rows, float32 [B, Q].
+    def before(self, layer: int) -> Tensor:
+        """Return the stream before the layer, [B, Q, hidden].
 
         Raises:
             TopThetaNotImplementedError: the layer was not seen to begin.
@@ -55,21 +55,21 @@ class ResidualNorms:
             raise TopThetaNotImplementedError(
                 "model", "decoder layers that are given hidden_states", "others", "use a model such as LLaMA or Qwen"
             )
-        norms: Tensor = self._here.norms
-        return norms
+        hidden: Tensor = self._here.hidden
+        return hidden
 
 
 @contextmanager
-def residual_norms(model: PreTrainedModel) -> Iterator[ResidualNorms]:
+def residual_stream(model: PreTrainedModel) -> Iterator[ResidualStream]:
     """Watch the residual stream of ``model`` within the context."""
-    norms, modules = ResidualNorms(), attention_modules(model)
+    stream, modules = ResidualStream(), attention_modules(model)
     layer_of = {id(module): index for index, module in enumerate(modules)}
 
     def watch(index: int) -> Any:
         def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             hidden = kwargs.get("hidden_states", args[0] if args else None)
             if isinstance(hidden, Tensor):
-                norms.note(index, hidden)
+                stream.note(index, hidden)
 
         return note
 
@@ -79,4 +79,4 @@ def residual_norms(model: PreTrainedModel) -> Iterator[ResidualNorms]:
                 if id(child) in layer_of:
                     hook = parent.register_forward_pre_hook(watch(layer_of[id(child)]), with_kwargs=True)
                     undo.callback(hook.remove)
-        yield norms
+        yield stream

@@ -74,6 +74,11 @@ class SparseRun(Recording):
         return self._budget
 
     @property
+    def dense_below(self) -> int:
+        """Rows of fewer keys are dense."""
+        return self._target.dense_below
+
+    @property
     def dense_tokens(self) -> int:
         """Tokens so far that were dense since they came several at a time on a filled cache. Short rows do not count.
 

@@ -30,6 +30,7 @@ from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
+from ..hook.default_cache import growing_by_default
 from .device_thresholds import DeviceThresholds
 from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .run import SparseRun
@@ -70,6 +71,7 @@ def sparsify(
 
     Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
     head and row length (paper, section "Top-Theta Attention Inference"). Rows of at most k keys are dense.
+    ``generate`` uses a `GrowingCache` where it would make a ``DynamicCache`` of its own accord.
     Calls with several new tokens are dense, or follow the same rule row by row with
     ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
     Layers with a sliding window stay dense. Several threads may use the model within one context, and a
@@ -85,7 +87,9 @@ def sparsify(
         target_value_rows: likewise, how many V rows a step may read per KV head on average.
         head_k: in place of k, a budget: the elements to keep in every layer and head, [L, Hq], as in
             ``ThresholdTable.at``. 1, the largest alone, needs ``sdc="exact"`` and ``vmc=True``.
-        dense_below: rows of fewer keys are dense.
+        dense_below: rows of fewer keys are dense, also where that exceeds the table's lengths. A decode step in which
+            all rows are that short runs PyTorch's attention, which is quicker there, unless statistics or drift control
+            want to see its rows. docs/transformers.md says how long rows have to be before thresholds save time.
         sdc: estimate of the discarded mass: "none", "exact", "exp_threshold" or "offline", which needs a
             table with ``discarded_mass``. Only "exact" with a post-softmax table.
         sdc_gamma: factor of "exp_threshold".
@@ -169,7 +173,7 @@ def sparsify(
             drift = LayerDrift(drift_control, layer, slopes)
         return ThresholdRule(layer, on_device, options, recorder, drift)
 
-    with attached(model, rule_of) as rows:
+    with attached(model, rule_of) as rows, growing_by_default(model):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
         run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget)
         try:
@@ -230,9 +234,12 @@ def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | 
         )
     if not run.sparsified():
         seen = f"the longest had {longest} keys" if longest else "there was no decode step"
+        rule, remedy = f"rows of up to {dense} keys are dense", "lower k"
+        if 0 < dense < run.dense_below:
+            rule, remedy = f"rows of fewer than dense_below={run.dense_below} keys are dense", "lower dense_below"
         warnings.warn(
-            f"no row was sparsified: {seen}, and rows of up to {dense} keys are dense. Feed longer "
-            "sequences or lower k; prefill='thresholded' covers prompts, scoring and assisted decoding",
+            f"no row was sparsified: {seen}, and {rule}. Feed longer "
+            f"sequences or {remedy}; prefill='thresholded' covers prompts, scoring and assisted decoding",
             NothingSparsifiedWarning,
             stacklevel=4,
         )

@@ -89,16 +89,19 @@ class ThresholdRule:
     def _decode(self, call: AttentionCall) -> Tensor:
         if call.cached is not None and isinstance(call.cached.layer, ContextParallelLayer):
             return self._decode_over_ranks(call, call.cached, call.cached.layer)
+        if self._is_quicker_dense(call):
+            call.forward.note_longest()
+            return call.dense()
         arguments = {
             "actual_seq_lengths": call.rows.lengths,
             "key_start": call.rows.starts,
             "scale_value": call.scaling,
             "value_mean": call.value_mean() if self._options.vmc else None,
             "learnable_sink": call.learnable_sink,
-            **self._thresholds_and_options(call, call.rows.counts[:, 0]),
+            **self._thresholds_and_options(call, self._decode_counts(call)),
         }
         theta, placement = arguments.pop("threshold"), arguments["placement"]
-        if self._recorder is None and self._drift is None:
+        if not self._keeps_books:
             return incremental_attention(call.query, call.key, call.value, theta, **arguments)
         step = None
         if self._drift is not None:
@@ -117,6 +120,23 @@ class ThresholdRule:
                 None if wanted_by is None else wanted_by.unsqueeze(2),
             )  # fmt: skip
         return out
+
+    @property
+    def _keeps_books(self) -> bool:
+        return self._recorder is not None or self._drift is not None
+
+    def _is_quicker_dense(self, call: AttentionCall) -> bool:
+        """Tell whether all rows of a step have fewer than ``dense_below`` keys, and nobody wants to know about them."""
+        limit, lengths = self._thresholds.current.dense_below, call.rows.host_lengths
+        if not limit or lengths is None or self._keeps_books or torch.compiler.is_compiling():
+            return False
+        return int(lengths.max()) < limit
+
+    def _decode_counts(self, call: AttentionCall) -> Tensor | int:
+        """Return the keys of the rows of a step, [B], or one number where the host knows that they are the same."""
+        alike = call.rows.lengths is None and not torch.compiler.is_compiling()
+        plain = not self._keeps_books and self._options.sdc != "offline"
+        return call.rows.span if alike and plain else call.rows.counts[:, 0]
 
     def _decode_over_ranks(self, call: AttentionCall, cached: CachedLayer, layer: ContextParallelLayer) -> Tensor:
         for name, unsupported in (("statistics", self._recorder), ("drift_control", self._drift)):
@@ -165,14 +185,19 @@ class ThresholdRule:
             torch.where(sparse, torch.minimum(aims, keys), keys),
         )  # fmt: skip
 
-    def _thresholds_and_options(self, call: AttentionCall, counts: Tensor) -> dict[str, Any]:
+    def _thresholds_and_options(self, call: AttentionCall, counts: Tensor | int) -> dict[str, Any]:
         """Look up thresholds [..., Hq] for rows of ``counts`` [...] keys, and the options that go with them."""
         thresholds = self._thresholds.on(call.query.device)
         offline = self._options.sdc == "offline"
         call.forward.note_longest()
+        if isinstance(counts, int):
+            theta, mass = thresholds.row(self._layer, counts), None
+        else:
+            theta = thresholds.rows(self._layer, counts)
+            mass = thresholds.discarded_mass_rows(self._layer, counts) if offline else None
         return {
-            "threshold": thresholds.rows(self._layer, counts),
-            "discarded_mass": thresholds.discarded_mass_rows(self._layer, counts) if offline else None,
+            "threshold": theta,
+            "discarded_mass": mass,
             "placement": thresholds.placement,
             "sdc": self._options.sdc,
             "sdc_gamma": self._options.sdc_gamma,

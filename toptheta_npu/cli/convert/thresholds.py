@@ -1,12 +1,10 @@
-"""``toptheta convert``: between tables and the files of the paper's authors."""
+"""Between tables of thresholds and the files of the paper's authors."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ..._checks import PLACEMENTS, check_choice
 from ..._files import file_error, status
@@ -17,65 +15,45 @@ from ..common.table_file import check_output
 
 if TYPE_CHECKING:
     from ...thresholds import ThresholdTable
+    from .options import Options
 
 #: What a source is, by its form.
 _SOURCES = {"theta": "a threshold table", "th": "a th.txt file", "csv": "a csv file"}
 #: The forms and the ends of the file names that stand for them.
 _SUFFIXES = {"sdc": ("sdc.txt",), "th": (".txt",), "csv": (".csv", ".csv.gz"), "theta": (".theta", ".safetensors")}
+#: Options that tell what th.txt and csv do not.
+_ORIGIN = ("placement", "estimator", "alpha", "quantile")
 _NO_MODEL = "a table belongs to one model: give the folder with its config.json and weights"
 
 
-def convert(
-    source: Annotated[Path, typer.Argument(help="The file to read.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
-    source_form: Annotated[
-        str | None, typer.Option("--from", help="theta, th or csv. Default: by the name: .theta, .txt, .csv.gz.")
-    ] = None,
-    output_form: Annotated[
-        str | None, typer.Option("--to", help="theta, th, sdc or csv. Default: by the name; sdc.txt for sdc.")
-    ] = None,
-    sdc: Annotated[Path | None, typer.Option(help="Add the discarded mass of this sdc.txt.")] = None,
-    k: Annotated[
-        int | None, typer.Option("--k", help="Of a csv to read; of a table of several k, the one to write.")
-    ] = None,
-    layer_k: Annotated[
-        str | None, typer.Option(help="Least k of the layers of a csv: 0:512,1:512, or one number per layer.")
-    ] = None,
-    fingerprint_of: Annotated[
-        Path | None, typer.Option(help="Folder of the model that th.txt or csv thresholds belong to.")
-    ] = None,
-    placement: Annotated[str | None, typer.Option(help="Of th.txt or csv thresholds. Default: pre_softmax.")] = None,
-    estimator: Annotated[str | None, typer.Option(help="Of th.txt or csv thresholds. Default: algorithm1.")] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="Of th.txt or csv thresholds, the standard deviations added. Default: 0.1.")
-    ] = None,
-    quantile: Annotated[float | None, typer.Option(help="Of th.txt or csv thresholds of that estimator.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file that is there.")] = False,
-) -> None:
-    """Convert thresholds: a table to th.txt, sdc.txt or csv.gz of the paper's authors, or back.
+def convert_thresholds(options: Options) -> None:
+    """Write the thresholds of one file in another form.
 
-    th.txt and csv hold one k and do not say which model they are of; csv does not say the k either.
+    Raises:
+        TopThetaArgumentError: the files or the options do not go together.
     """
     from ...thresholds.summary import in_words
 
-    read_as = _form("--from", source_form, source, tuple(_SOURCES))
-    write_as = _form("--to", output_form, output, tuple(_SUFFIXES))
+    source, output, sdc, k = options.source, options.output, options.sdc, options.k
+    if output is None:
+        raise TopThetaValueError("--output", "the file to write", "none", "add -o FILE")
+    read_as = _form("--from", options.source_form, source, tuple(_SOURCES))
+    write_as = _form("--to", options.output_form, output, tuple(_SUFFIXES))
     if status(source, _SOURCES[read_as]) is None:
         raise file_error(source, _SOURCES[read_as], "no such file", "correct the path")
-    check_output(output, force)
+    check_output(output, options.force)
     if sdc is not None and write_as in ("th", "csv"):
         raise TopThetaValueError("--sdc", "a table or a sdc.txt to write", str(output), "it has no discarded mass")
-    about = {"placement": placement, "estimator": estimator, "alpha": alpha, "quantile": quantile}
-    origin = {name: value for name, value in about.items() if value is not None}
+    origin = {name: value for name in _ORIGIN if (value := getattr(options, name)) is not None}
     console = printing.console()
     if read_as == "theta":
-        table = _load(source, layer_k=layer_k, fingerprint_of=fingerprint_of, **origin)
+        table = _load(source, layer_k=options.layer_k, fingerprint_of=options.fingerprint_of, **origin)
     else:
-        if fingerprint_of is None and write_as == "theta":
+        if options.fingerprint_of is None and write_as == "theta":
             raise TopThetaValueError("--fingerprint-of", "the folder of a model", "none", _NO_MODEL)
-        table = _read(source, read_as, k, layer_k, origin)
-        if fingerprint_of is not None:
-            table = _of_model(table, source, fingerprint_of)
+        table = _read(source, read_as, k, options.layer_k, origin)
+        if options.fingerprint_of is not None:
+            table = _of_model(table, source, options.fingerprint_of)
     if sdc is not None:
         table = _with_mass(table, source, sdc)
     written = _write(table, source, output, write_as, None if read_as == "csv" else k)

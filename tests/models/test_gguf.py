@@ -1,0 +1,284 @@
+"""GGUF files become folders of the same model with the right tokenizer, or an error that says why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from tests.full_disk import full_disk
+from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+
+gguf = pytest.importorskip("gguf")
+if not hasattr(transformers, "GgufConfig"):
+    pytest.skip("this transformers is older than the extra gguf allows", allow_module_level=True)
+
+from tests.models.tiny_gguf import (  # noqa: E402
+    CHAT_TEMPLATE,
+    CONTEXT,
+    Q8_0,
+    Vocabulary,
+    byte_level,
+    make_model,
+    sentencepiece,
+    write_gguf,
+)
+from toptheta_npu.models import convert_gguf, folder_fingerprint, model_fingerprint  # noqa: E402
+
+VOCABULARY = byte_level()
+FILES = {
+    "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+    "tokenizer_config.json",
+}  # fmt: skip
+
+
+def new_gguf(folder: Path, vocabulary: Vocabulary | None = VOCABULARY, tied: bool = True, **options: Any) -> Path:
+    size = len((vocabulary or VOCABULARY).tokens)
+    return write_gguf(folder / "model.gguf", make_model(size, tied=tied), vocabulary, **options)
+
+
+def converted_tokenizer(folder: Path, vocabulary: Vocabulary, **options: Any) -> Any:
+    convert_gguf(new_gguf(folder, vocabulary, **options), folder / "out")
+    return AutoTokenizer.from_pretrained(folder / "out")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_folder_holds_the_same_model(tmp_path: Path, tied: bool) -> None:
+    model = make_model(len(VOCABULARY.tokens), tied=tied)
+    file = write_gguf(tmp_path / "model.gguf", model, VOCABULARY)
+    header = convert_gguf(file, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert {path.name for path in tmp_path.iterdir()} == {"model.gguf", "out"}
+    assert (header.layers, header.heads, header.kv_heads, header.longest) == (2, 4, 2, CONTEXT)
+    assert header.parameters == sum(weight.numel() for weight in model.parameters())
+    assert header.stored == {"F32": 20 + (not tied)}
+
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert type(found) is type(model)
+    assert found.dtype == torch.float32
+    expected = model.state_dict()
+    assert expected.keys() == found.state_dict().keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in found.state_dict().items())
+    ids = torch.randint(0, len(VOCABULARY.tokens), (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(found(ids).logits, model(ids).logits)
+    assert folder_fingerprint(tmp_path / "out") == model_fingerprint(model)
+    for name, value in found.config.to_dict().items():
+        if name not in ("architectures", "dtype", "head_dim", "_name_or_path", "initializer_range", "unk_token_id"):
+            assert value == pytest.approx(model.config.to_dict()[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_quantised_weights_are_multiplied_out_and_rounded_to_the_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = make_model(len(VOCABULARY.tokens))
+    convert_gguf(write_gguf(tmp_path / "q.gguf", model, VOCABULARY, stored=Q8_0), tmp_path / "out", dtype=dtype)
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert found.dtype == dtype
+    for name, weight in model.named_parameters():
+        stored = weight.detach()
+        if stored.ndim == 2:
+            stored = torch.from_numpy(gguf.dequantize(gguf.quantize(stored.numpy(), Q8_0), Q8_0))
+            assert not torch.equal(stored, weight)
+        assert torch.equal(found.get_parameter(name), stored.to(dtype)), name
+
+
+def test_weights_that_a_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
+    model = make_model(len(VOCABULARY.tokens))
+    with torch.no_grad():
+        model.model.norm.weight[3] = 1e5
+    file = write_gguf(tmp_path / "model.gguf", model, VOCABULARY)
+    with pytest.raises(TopThetaValueError, match=r"dtype: .* got model.norm.weight with .* torch.float16 may be too"):
+        convert_gguf(file, tmp_path / "out", dtype=torch.float16)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    model = make_model(len(VOCABULARY.tokens))
+    with torch.no_grad():
+        model.model.norm.weight[3] = torch.nan
+    file = write_gguf(tmp_path / "model.gguf", model, VOCABULARY)
+    with pytest.raises(TopThetaValueError, match=r"model.gguf: expected finite weights, got model.norm.weight with"):
+        convert_gguf(file, tmp_path / "out")
+
+
+def test_digits_stand_alone_in_smollm(tmp_path: Path) -> None:
+    tokenizer = converted_tokenizer(tmp_path, VOCABULARY)
+    blank, one, two, blanks, the = (VOCABULARY.id(token) for token in ("Ġ", "1", "2", "ĠĠ", "Ġthe"))
+    assert tokenizer.encode(" 12") == [blank, one, two]
+    assert tokenizer.encode("  1 the") == [blanks, one, the]
+    assert tokenizer.encode("12") == [one, two]
+    assert tokenizer.decode(tokenizer.encode("  12 the Ω\n")) == "  12 the Ω\n"
+    assert tokenizer.encode("<|im_start|>the<|im_end|>")[::3] == [1, 2]
+    assert tokenizer.model_max_length == CONTEXT
+
+
+def test_other_byte_level_vocabularies_split_as_they_should(tmp_path: Path) -> None:
+    blank_one, two = VOCABULARY.id("Ġ1"), VOCABULARY.id("2")
+    (tmp_path / "gpt-2").mkdir()
+    assert converted_tokenizer(tmp_path / "gpt-2", byte_level("gpt-2")).encode(" 12") == [blank_one, two]
+    # no merges lead to "Ġxyz", which LLaMA 3 takes from its vocabulary all the same, after its first token
+    (tmp_path / "llama").mkdir()
+    llama = byte_level("llama-bpe", more=["Ġxyz"])
+    assert converted_tokenizer(tmp_path / "llama", llama).encode("a xyz") == [1, llama.id("a"), llama.id("Ġxyz")]
+
+
+def test_sentencepiece_vocabularies_put_a_blank_before_every_text(tmp_path: Path) -> None:
+    vocabulary = sentencepiece()
+    tokenizer = converted_tokenizer(tmp_path, vocabulary)
+    bos, blanks, a = 1, vocabulary.id("▁▁"), vocabulary.id("a")
+    assert tokenizer.encode("a") == [bos, vocabulary.id("▁a")]
+    assert tokenizer.encode(" a") == [bos, blanks, a]
+    assert tokenizer.encode(" ") == [bos, blanks]
+    assert tokenizer.encode("é", add_special_tokens=False) == [
+        vocabulary.id("▁"),
+        *map(vocabulary.id, ("<0xC3>", "<0xA9>")),
+    ]
+    assert tokenizer.decode(tokenizer.encode("a b", add_special_tokens=False)) == "a b"
+
+
+@pytest.mark.parametrize(("first", "last"), [(True, True), (False, True), (True, False), (False, False)])
+def test_first_and_last_tokens_are_those_that_the_file_asks_for(tmp_path: Path, first: bool, last: bool) -> None:
+    settings = {"tokenizer.ggml.add_bos_token": first, "tokenizer.ggml.add_eos_token": last}
+    tokenizer = converted_tokenizer(tmp_path, VOCABULARY, settings=settings)
+    assert tokenizer.encode("a") == [1] * first + [VOCABULARY.id("a")] + [2] * last
+
+
+def test_chats_have_their_template_and_answers_end_where_turns_end(tmp_path: Path) -> None:
+    tokenizer = converted_tokenizer(tmp_path, VOCABULARY, settings={"tokenizer.ggml.eot_token_id": 0})
+    assert tokenizer.chat_template == CHAT_TEMPLATE
+    assert (
+        tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False) == "<|im_start|>a<|im_end|>"
+    )
+    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token) == (
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|im_end|>",
+    )
+    assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == [2, 0]
+
+
+def test_other_files_beside_the_gguf_file_are_not_read(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        (tmp_path / name).write_text(
+            '{"add_prefix_space": true, "extra_special_tokens": {"x": "the"}, "vocab_size": 3}'
+        )
+    assert converted_tokenizer(tmp_path, VOCABULARY).encode(" the") == [VOCABULARY.id("Ġthe")]
+
+
+UNFIT = TopThetaNotImplementedError
+BROKEN = TopThetaValueError
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"architecture": "qwen2"}, UNFIT, "architecture 'llama', got 'qwen2'"),
+        ({"vocabulary": None}, BROKEN, "with a tokenizer, got one without tokenizer.ggml.model, tokenizer.ggml.tokens"),
+        ({"vocabulary": byte_level("tekken")}, UNFIT, "a pre-tokenizer of gpt-2, smollm, .* got 'tekken'"),
+        ({"vocabulary": byte_level(None)}, UNFIT, "a pre-tokenizer of .* got none"),
+        ({"vocabulary": Vocabulary("t5", None, VOCABULARY.tokens)}, UNFIT, "a tokenizer 'gpt2' or 'llama', got 't5'"),
+        ({"without": ["llama.attention.head_count_kv"]}, BROKEN, "got one without llama.attention.head_count_kv"),
+        ({"settings": {"llama.rope.scaling.type": "yarn"}}, UNFIT, "got llama.rope.scaling.type = yarn"),
+        ({"settings": {"llama.expert_count": 8}}, UNFIT, "got llama.expert_count = 8"),
+        ({"settings": {"llama.attention.head_count_kv": [2, 1]}}, UNFIT, r"llama.attention.head_count_kv = \[2, 1\]"),
+        ({"settings": {"llama.rope.dimension_count": 8}}, UNFIT, "got heads of 16 with 8, 16 rotary or value elements"),
+        ({"extra": {"rope_freqs.weight": np.ones(8)}}, UNFIT, "got scaled rotary frequencies"),
+        ({"extra": {"blk.0.attn_q.bias": np.ones(64)}}, UNFIT, "got blk.0.attn_q.bias"),
+        ({"without": ["blk.1.ffn_up.weight"]}, BROKEN, "got 1 of 20 missing, such as blk.1.ffn_up.weight; download"),
+        ({"without": ["output_norm.weight"], "settings": {"split.count": 2}}, BROKEN, "; join its parts: llama-gguf"),
+        ({"settings": {"llama.feed_forward_length": 32}}, BROKEN, "a GGUF file that transformers can load, got .*"),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost_or_taken_wrongly_is_refused(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    file = new_gguf(tmp_path, **options)
+    with pytest.raises(error, match=f"^{re.escape(str(file))}: expected .*{message}"):
+        convert_gguf(file, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_settings_that_are_off_do_no_harm(tmp_path: Path) -> None:
+    settings = {"llama.expert_count": 0, "llama.rope.scaling.type": "none", "llama.attention.key_length": 16}
+    convert_gguf(new_gguf(tmp_path, settings=settings), tmp_path / "out")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.01, 0.1, 0.3, 0.6, 0.999])
+def test_truncated_files_are_refused(tmp_path: Path, share: float) -> None:
+    file = new_gguf(tmp_path)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(TopThetaValueError, match=r"a whole GGUF file, got .* ends early .*; download it again"):
+        convert_gguf(file, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("none.gguf", "got no such file"), (".", "got a folder"), ("text.gguf", "got another file, or one that ends")],
+)
+def test_files_that_are_none(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "text.gguf").write_text("no GGUF file, but some text that is longer than a header")
+    with pytest.raises(TopThetaValueError, match=message):
+        convert_gguf(tmp_path / name, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error"), [(torch.float64, TopThetaValueError), ("float32", TopThetaTypeError), (None, TopThetaTypeError)]
+)
+def test_dtypes(tmp_path: Path, dtype: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^dtype: expected"):
+        convert_gguf(tmp_path / "none.gguf", tmp_path / "out", dtype=dtype)
+
+
+def test_a_folder_with_files_stays_as_it_is(tmp_path: Path) -> None:
+    file = new_gguf(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(TopThetaValueError, match="expected a new folder or an empty one, got one with files in it"):
+        convert_gguf(file, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def no_room(patch: pytest.MonkeyPatch) -> Any:
+    return full_disk(20_000)
+
+
+def no_tokenizer_written(patch: pytest.MonkeyPatch) -> Any:
+    def save_pretrained(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", save_pretrained)
+    return nullcontext()
+
+
+@pytest.mark.parametrize("fail", [no_room, no_tokenizer_written])
+def test_a_disk_without_room_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[pytest.MonkeyPatch], Any]
+) -> None:
+    file = new_gguf(tmp_path)
+    with fail(monkeypatch), pytest.raises(TopThetaValueError, match=r"out: expected a place where .* can be written"):
+        convert_gguf(file, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save_pretrained(self: Any, folder: Path, **_: object) -> None:
+        assert (Path(folder) / "model.safetensors").stat().st_size > 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", save_pretrained)
+    file = new_gguf(tmp_path)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        convert_gguf(file, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"model.gguf", "out"}
+    assert not list((tmp_path / "out").iterdir())

@@ -1,0 +1,169 @@
+"""Tiny LLaMA models in GGUF files, written as llama.cpp's own converter writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+LAYERS, HEADS, KV_HEADS, HIDDEN, INNER, CONTEXT = 2, 4, 2, 64, 96, 128
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+CHAT_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}"
+_PARTS = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
+F32, Q8_0 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.Q8_0
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a file says of its tokenizer."""
+
+    model: str
+    pre: str | None
+    tokens: Sequence[str]
+    merges: Sequence[str] | None = None
+    special: int = len(SPECIAL)
+    byte_tokens: Collection[int] = ()
+    ids: Mapping[str, int] = field(default_factory=lambda: {"bos": 1, "eos": 2, "unk": 0, "pad": 2})
+
+    def id(self, token: str) -> int:
+        return list(self.tokens).index(token)
+
+
+def byte_level(pre: str | None = "smollm", more: Sequence[str] = ()) -> Vocabulary:
+    """All bytes, some merges, also of blanks and digits, which a pre-tokenizer may keep apart."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    merges = ["Ġ 1", "1 2", "Ġ Ġ", "h e", "Ġ t", "Ġt he"]
+    merged = [merge.replace(" ", "") for merge in merges]
+    return Vocabulary("gpt2", pre, [*SPECIAL, *sorted(ByteLevel.alphabet()), *merged, *more], merges)
+
+
+def sentencepiece() -> Vocabulary:
+    """Letters with a few merges, whose order is that of the scores."""
+    first = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces = ["▁▁", "▁a", "▁b", "ab", "▁", *"ab1"]
+    ids = {"bos": 1, "eos": 2, "unk": 0}
+    return Vocabulary("llama", "default", [*first, *pieces], None, 3, range(3, 259), ids)
+
+
+def make_model(vocabulary: int, *, tied: bool = True, seed: int = 0, **options: Any) -> LlamaForCausalLM:
+    """A random model whose norms, too, are random."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, max_position_embeddings=CONTEXT, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, tie_word_embeddings=tied,
+        bos_token_id=1, eos_token_id=2, pad_token_id=2, initializer_range=0.2, **options,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5)
+    return model
+
+
+def write_gguf(
+    path: Path,
+    model: LlamaForCausalLM,
+    vocabulary: Vocabulary | None,
+    *,
+    stored: gguf.GGMLQuantizationType = F32,
+    settings: Mapping[str, Any] | None = None,
+    without: Collection[str] = (),
+    extra: Mapping[str, np.ndarray] | None = None,
+    architecture: str = "llama",
+) -> Path:
+    """Write the model.
+
+    Args:
+        settings: more keys and values.
+        without: settings and tensors that are left out.
+        extra: more tensors.
+    """
+    writer = gguf.GGUFWriter(path, architecture)
+    config = model.config
+    values = {
+        "general.name": "Tiny", "llama.context_length": CONTEXT, "llama.block_count": LAYERS,
+        "llama.embedding_length": HIDDEN, "llama.feed_forward_length": INNER, "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KV_HEADS, "llama.attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+        "llama.rope.freq_base": config.rope_parameters["rope_theta"], "llama.vocab_size": config.vocab_size,
+        "llama.rope.dimension_count": HIDDEN // HEADS, **(settings or {}),
+    }  # fmt: skip
+    for name, value in values.items():
+        if name not in without:
+            _adder(writer, value)(name, value)
+    if vocabulary is not None:
+        _add_tokenizer(writer, vocabulary)
+    for name, weight in {**_tensors(model), **(extra or {})}.items():
+        if name in without:
+            continue
+        if weight.ndim == 1 or stored == F32:
+            writer.add_tensor(name, weight.astype(np.float32))
+        else:
+            writer.add_tensor(name, gguf.quantize(weight, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _adder(writer: gguf.GGUFWriter, value: Any) -> Callable[[str, Any], None]:
+    kinds: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+    }  # fmt: skip
+    return kinds.get(type(value), writer.add_array)
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
+    kinds = [gguf.TokenType.NORMAL] * len(vocabulary.tokens)
+    kinds[: vocabulary.special] = [gguf.TokenType.CONTROL] * vocabulary.special
+    for token in vocabulary.byte_tokens:
+        kinds[token] = gguf.TokenType.BYTE
+    writer.add_tokenizer_model(vocabulary.model)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(kinds)
+    if vocabulary.pre is not None:
+        writer.add_tokenizer_pre(vocabulary.pre)
+    if vocabulary.merges is not None:
+        writer.add_token_merges(vocabulary.merges)
+    else:
+        writer.add_token_scores([-float(index) for index in range(len(vocabulary.tokens))])
+    for name, token in vocabulary.ids.items():
+        add = {"bos": writer.add_bos_token_id, "eos": writer.add_eos_token_id, "unk": writer.add_unk_token_id}
+        add.get(name, writer.add_pad_token_id)(token)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
+    """The weights by their names in the file; rows of q and k are in the order of llama.cpp's rotation."""
+    found = {name: weight.detach().float().numpy() for name, weight in model.named_parameters()}
+    tensors = {
+        "token_embd.weight": found["model.embed_tokens.weight"],
+        "output_norm.weight": found["model.norm.weight"],
+    }
+    if "lm_head.weight" in found:
+        tensors["output.weight"] = found["lm_head.weight"]
+    for layer in range(LAYERS):
+        for part, name in _PARTS.items():
+            tensors[f"blk.{layer}.{part}.weight"] = found[f"model.layers.{layer}.{name}.weight"]
+        for part, heads in (("attn_q", HEADS), ("attn_k", KV_HEADS)):
+            tensors[f"blk.{layer}.{part}.weight"] = _interleaved(tensors[f"blk.{layer}.{part}.weight"], heads)
+    return tensors
+
+
+def _interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head: the first of the first half, the first of the second half, the second of the first, ..."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, weight.shape[1])
+    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(weight.shape))

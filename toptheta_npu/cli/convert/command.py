@@ -1,0 +1,40 @@
+"""``toptheta convert``: what is done depends on what is read."""
+
+from __future__ import annotations
+
+from ..._gguf import is_gguf
+from ...errors import TopThetaValueError
+from ..common.options import command as make_command
+from .model import convert_model
+from .options import Options
+from .thresholds import convert_thresholds
+
+_OF_MODELS = ("folder", "dtype")
+
+
+def convert(options: Options) -> None:
+    """Convert a model or thresholds: model.gguf to a folder, a table to th.txt, sdc.txt or csv.gz, or back.
+
+    A GGUF file's model of the LLaMA architecture becomes a folder that every command, transformers and vLLM take:
+    toptheta convert model.gguf FOLDER. Needs the extra gguf.
+
+    Thresholds become files of the paper's authors, or a table again: toptheta convert FILE -o FILE. th.txt and csv
+    hold one k and do not say which model they are of; csv does not say the k either.
+    """
+    of_model = is_gguf(options.source)
+    for name in sorted(set(options.typed) - {"source"}):
+        if (name in _OF_MODELS) != of_model:
+            expected = f"{'thresholds' if of_model else 'a model, such as model.gguf,'} to read"
+            remedy = "a model takes FOLDER and --dtype alone" if of_model else "thresholds take -o FILE"
+            raise TopThetaValueError(_shown(name), expected, str(options.source), remedy)
+    if of_model:
+        convert_model(options)
+    else:
+        convert_thresholds(options)
+
+
+def _shown(name: str) -> str:
+    return "FOLDER" if name == "folder" else name
+
+
+command = make_command(Options, convert)

@@ -1,0 +1,71 @@
+"""A GGUF file's model into a folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..._checks import check_choice
+from ...errors import TopThetaValueError
+from ..common import printing
+from ..common.model import be_quiet
+
+if TYPE_CHECKING:
+    from ...models.gguf import Header
+    from .options import Options
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def convert_model(options: Options) -> None:
+    """Convert the model, and say what it is and how large it became.
+
+    Raises:
+        TopThetaArgumentError: of `toptheta_npu.models.convert_gguf`, or there is no folder to write to.
+    """
+    if options.folder is None:
+        remedy = f"for example: toptheta convert {options.source} {options.source.stem}"
+        raise TopThetaValueError("FOLDER", "the folder to write", "none", remedy)
+    check_choice("--dtype", options.dtype, _DTYPES)
+    # before transformers, which takes seconds: the extra may be missing
+    import gguf  # noqa: F401
+
+    from ...models.gguf import convert_gguf
+
+    be_quiet()
+    console, begin = printing.console(), time.monotonic()
+    with _bar_on_terminals():
+        header = convert_gguf(options.source, options.folder, dtype=getattr(torch, options.dtype))
+    size = sum(file.stat().st_size for file in options.folder.iterdir())
+    console.print(f"{options.source}: {_in_words(header)}.", markup=False)
+    took = time.monotonic() - begin
+    console.print(f"{options.folder} written: {options.dtype}, {size / 1e6:.0f} MB, in {took:.0f} s.", markup=False)
+    console.print(
+        f"Next: toptheta calibrate {options.folder} --text FILE... -o {Path(options.folder).resolve().name}.theta",
+        markup=False,
+    )
+
+
+@contextmanager
+def _bar_on_terminals() -> Iterator[None]:
+    """Leave transformers' bar of the tensors, which cannot be turned off, out of files and pipes."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with redirect_stderr(StringIO()):
+        yield
+
+
+def _in_words(header: Header) -> str:
+    stored = ", ".join(f"{count} {name}" for name, count in header.stored.items())
+    heads = f"{header.heads} heads on {header.kv_heads} KV heads"
+    name = f"{header.name}, " if header.name else ""
+    millions = f"{header.parameters / 1e6:.0f} million weights (tensors: {stored})"
+    return f"{name}LLaMA with {header.layers} layers, {heads}, context {header.longest}, {millions}"

@@ -1,0 +1,50 @@
+"""The options of ``toptheta convert``: some for thresholds, some for models."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; ``typed`` names what of it was typed."""
+
+    source: Annotated[Path, typer.Argument(help="The file to read: thresholds, or a model, model.gguf.")]
+    folder: Annotated[
+        Path | None, typer.Argument(help="Of a model: the folder to write, a new or empty one.", show_default=False)
+    ] = None
+    dtype: Annotated[
+        str, typer.Option(help="Of a model: float32, which keeps its weights exactly, bfloat16 or float16.")
+    ] = "float32"
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Of thresholds: the file to write.")
+    ] = None
+    source_form: Annotated[
+        str | None, typer.Option("--from", help="theta, th or csv. Default: by the name: .theta, .txt, .csv.gz.")
+    ] = None
+    output_form: Annotated[
+        str | None, typer.Option("--to", help="theta, th, sdc or csv. Default: by the name; sdc.txt for sdc.")
+    ] = None
+    sdc: Annotated[Path | None, typer.Option(help="Add the discarded mass of this sdc.txt.")] = None
+    k: Annotated[
+        int | None, typer.Option("--k", help="Of a csv to read; of a table of several k, the one to write.")
+    ] = None
+    layer_k: Annotated[
+        str | None, typer.Option(help="Least k of the layers of a csv: 0:512,1:512, or one number per layer.")
+    ] = None
+    fingerprint_of: Annotated[
+        Path | None, typer.Option(help="Folder of the model that th.txt or csv thresholds belong to.")
+    ] = None
+    placement: Annotated[str | None, typer.Option(help="Of th.txt or csv thresholds. Default: pre_softmax.")] = None
+    estimator: Annotated[str | None, typer.Option(help="Of th.txt or csv thresholds. Default: algorithm1.")] = None
+    alpha: Annotated[
+        float | None, typer.Option(help="Of th.txt or csv thresholds, the standard deviations added. Default: 0.1.")
+    ] = None
+    quantile: Annotated[float | None, typer.Option(help="Of th.txt or csv thresholds of that estimator.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace the file of thresholds that is there.")] = False
+    typed: Collection[str] = ()

@@ -1,0 +1,182 @@
+"""A transformers cache that grows in place: a token is written behind the others, and nothing else moves."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import DynamicLayer
+
+#: A buffer that is full is replaced by one with room for this share of its rows more, and for so many at least.
+_SPARE_SHARE, _LEAST_SPARE = 1 / 8, 64
+
+
+class GrowingCache(DynamicCache):
+    """A ``DynamicCache`` that writes new keys and values behind the old ones instead of copying all of them.
+
+    It is what ``generate`` uses within `sparsify` where the caller names no cache. It works without `sparsify` as well,
+    and does all that a ``DynamicCache`` does, except offloading. A layer keeps K and V in buffers with up to an eighth
+    more rows than it holds, at least 64; its ``keys`` and ``values`` [B, Hkv, n, D] are views of them. Rows that were
+    dropped by ``crop`` are overwritten by the next ones, also in a view that somebody took before. Layers with a
+    sliding window are those of a ``DynamicCache``. Under ``torch.compile`` and where gradients are recorded, layers
+    are copied as there.
+
+    Args:
+        config: of the model, whose layers may have windows; None: no layer has one.
+
+    Example:
+        >>> import torch
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> from toptheta_npu.models import GrowingCache
+        >>> model, _ = load_tiny_llama()
+        >>> prompt, options = torch.arange(300)[None], {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+        >>> cache = GrowingCache(model.config)
+        >>> torch.equal(model.generate(prompt, **options, past_key_values=cache), model.generate(prompt, **options))
+        True
+        >>> cache.layers[0].keys.shape
+        torch.Size([1, 1, 303, 32])
+    """
+
+    def __init__(self, config: PretrainedConfig | None = None) -> None:
+        super().__init__(config=config)
+        self._replace_layers()
+
+    @classmethod
+    def from_dynamic(cls, cache: DynamicCache) -> GrowingCache:
+        """Make one with the tokens and the layers of ``cache``, which must not be used any more."""
+        made = cls()
+        made.layers, made.layer_class_to_replicate = cache.layers, cache.layer_class_to_replicate
+        made._replace_layers()
+        return made
+
+    def _replace_layers(self) -> None:
+        self.layers = [_growing(layer) if type(layer) is DynamicLayer else layer for layer in self.layers]
+        if self.layer_class_to_replicate is DynamicLayer:
+            self.layer_class_to_replicate = GrowingLayer
+
+
+class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """One layer. ``keys`` and ``values`` may be replaced by any other tensors: the next update copies these."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._buffers: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the new keys and values [B, Hkv, Q, D] behind those that are there. Return all."""
+        # a graph, compiled or for gradients, needs tensors that nobody writes to
+        if torch.compiler.is_compiling() or _is_recorded(key_states, value_states):
+            return self._update_by_copying(key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        past = self.get_seq_length()
+        keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
+        if past and not (_continues(keys, key_states) and _continues(values, value_states)):
+            return self._update_by_copying(key_states, value_states, *args, **kwargs)
+        total = past + key_states.shape[2]
+        if not self._holds(keys, values, total):
+            self._buffers = _with_room(keys, key_states, past, total), _with_room(values, value_states, past, total)
+        views = []
+        for buffer, new in zip(cast(tuple[Tensor, Tensor], self._buffers), (key_states, value_states), strict=True):
+            buffer.narrow(2, past, total - past).copy_(new)
+            views.append(buffer.narrow(2, 0, total))
+        self.keys, self.values = views
+        return views[0], views[1]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Put other sequences in the places of these, [B]."""
+        if not self._select(beam_idx):
+            super().reorder_cache(beam_idx)  # type: ignore[arg-type]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each sequence."""
+        if not self._select(self._sequences().repeat_interleave(repeats)):
+            super().batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some of the sequences."""
+        if not self._select(self._sequences()[indices]):
+            super().batch_select_indices(indices)
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.keys = self.values = self._buffers = None
+        self.is_initialized = False
+
+    def offload(self) -> None:
+        """Move the tokens to the CPU, without the room behind them."""
+        self._buffers = None
+        super().offload()  # type: ignore[no-untyped-call]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy or a pickle would take along the buffers, and lose that the views are views of them
+        state = {**self.__dict__, "_buffers": None}
+        for name in ("keys", "values"):
+            if isinstance(state[name], Tensor):
+                state[name] = state[name].clone(memory_format=torch.contiguous_format)
+        return state
+
+    def _update_by_copying(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self._buffers = None
+        return super().update(*args, **kwargs)
+
+    def _holds(self, keys: Tensor, values: Tensor, rows: int) -> bool:
+        """Tell whether the buffers begin with these tensors and have room for so many rows."""
+        if self._buffers is None or rows > self._buffers[0].shape[2]:
+            return False
+        return _begins(keys, self._buffers[0]) and _begins(values, self._buffers[1])
+
+    def _sequences(self) -> Tensor:
+        batch = self._buffers[0].shape[0] if self._buffers is not None else 0
+        return torch.arange(batch)
+
+    def _select(self, sequences: Tensor) -> bool:
+        """Copy these sequences with the room behind them. Return whether the tensors are those of the buffers."""
+        rows = self.get_seq_length()
+        keys, values = self.keys, self.values
+        if keys is None or values is None or self._buffers is None or not self._holds(keys, values, rows):
+            return False
+        chosen = []
+        for buffer in self._buffers:
+            index = sequences.to(buffer.device)
+            with torch.inference_mode(False):
+                made = buffer.new_empty((len(index), *buffer.shape[1:]))
+            chosen.append(torch.index_select(buffer, 0, index, out=made))
+        self._buffers = chosen[0], chosen[1]
+        self.keys, self.values = (buffer.narrow(2, 0, rows) for buffer in self._buffers)
+        return True
+
+
+def _growing(layer: DynamicLayer) -> GrowingLayer:
+    made = GrowingLayer()
+    made.__dict__.update(layer.__dict__)
+    return made
+
+
+def _is_recorded(*states: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(each.requires_grad for each in states)
+
+
+def _continues(held: Tensor, new: Tensor) -> bool:
+    """Tell whether new rows differ from those held in their number alone."""
+    alike = held.dtype == new.dtype and held.device == new.device and not (held.requires_grad)
+    return alike and held.shape[:2] == new.shape[:2] and held.shape[3:] == new.shape[3:]
+
+
+def _begins(view: Tensor, buffer: Tensor) -> bool:
+    """Tell whether ``view`` is the first rows of ``buffer``."""
+    same_place = view.data_ptr() == buffer.data_ptr() and view.stride() == buffer.stride()
+    return same_place and view.shape[:2] == buffer.shape[:2] and view.shape[3:] == buffer.shape[3:]
+
+
+def _with_room(held: Tensor, new: Tensor, past: int, rows: int) -> Tensor:
+    """Copy the rows held, [B, Hkv, past, D], into a tensor with room for ``rows`` and some more."""
+    room = rows + max(int(rows * _SPARE_SHARE), _LEAST_SPARE)
+    # so that it can be written to outside of an inference mode that holds now, and counts what is written
+    with torch.inference_mode(False):
+        buffer = new.new_empty((*new.shape[:2], room, new.shape[3]))
+    if past:
+        buffer.narrow(2, 0, past).copy_(held)
+    return buffer
