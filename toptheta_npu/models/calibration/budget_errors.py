@@ -19,7 +19,7 @@ from ...thresholds.curves import ErrorCurves
 from ..fingerprint.model import check_table
 from ..hook.architecture import num_key_value_heads, sliding_layers
 from ..hook.attach import check_model
-from ..hook.residual import residual_norms
+from ..hook.residual import residual_stream
 from .error_job import ROW_FRACTION
 from .error_watch import ErrorWatch
 from .job import Progress, check_options
@@ -92,6 +92,6 @@ def measure_budgets(
         chosen = rows_of_sequence(count, row_fraction, seed, index)
         return chosen[2 * (chosen + 1) ** 2 >= settings.lengths[0] ** 2]
 
-    with residual_norms(model) as norms:
-        run_texts(model, texts, rows, ErrorWatch(table, sums, norms, path).rule, progress)
+    with residual_stream(model) as stream:
+        run_texts(model, texts, rows, ErrorWatch(table, sums, stream, path).rule, progress)
     return dataclasses.replace(sums.curves(), error=curves.error)
