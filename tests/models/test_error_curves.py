@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from tests.models.tiny import model_of, new_model, tokens
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback import reference
-from toptheta_npu.models import calibrate, calibrate_error_curves
+from toptheta_npu.models import calibrate, calibrate_error_curves, measure_budgets
 from toptheta_npu.models.hook.attach import attached
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.budget import aims_of, levels_at
@@ -150,6 +150,30 @@ def test_neither_the_order_of_the_texts_nor_the_number_of_threads_matters() -> N
         torch.set_num_threads(before)
 
 
+def test_budgets_of_a_table_are_measured_on_other_texts() -> None:
+    model = model_of()
+    table = calibrate_error_curves(model, table_for(model), TEXTS, row_fraction=1.0)
+    assert table.curves is not None
+    again = measure_budgets(model, table, TEXTS, row_fraction=1.0)
+    assert _same(again, table.curves)
+    assert torch.equal(again.path_value_rows, table.curves.path_value_rows)
+    others = tokens(3, 48, seed=6)
+    own = measured(model, table, others, row_fraction=1.0)
+    found = measure_budgets(model, table, others, row_fraction=1.0)
+    assert torch.equal(found.price, table.curves.price)
+    assert torch.equal(found.counts, own.counts)
+    assert not torch.equal(found.path_error, table.curves.path_error)
+    # where both choose the same they measure the same
+    aims, alike = aims_of(table), 0
+    for price, errors in zip(found.price.tolist(), found.path_error, strict=True):
+        levels = levels_at(table.curves.error[..., -1], aims, price)
+        for budget, own_price in enumerate(own.price.tolist()):
+            if torch.equal(levels, levels_at(own.error[..., -1], aims, own_price)):
+                assert torch.equal(errors, own.path_error[budget])
+                alike += 1
+    assert alike
+
+
 def test_layers_with_a_sliding_window_are_left_out() -> None:
     kinds = ["full_attention", "sliding_attention"]
     model = new_model("qwen2", use_sliding_window=True, sliding_window=8, layer_types=kinds, max_window_layers=1)
@@ -185,3 +209,7 @@ def test_bad_arguments_are_named() -> None:
         measured(model, table, TEXTS, row_fraction=0.0)
     with pytest.raises(TopThetaTypeError, match="vmc: expected True or False"):
         measured(model, table, TEXTS, vmc=1)  # type: ignore[arg-type]
+    with pytest.raises(TopThetaValueError, match="table: expected a table with error curves, got one without; measure"):
+        measure_budgets(model, table, TEXTS)
+    with pytest.raises(TopThetaValueError, match="row_fraction"):
+        measure_budgets(model, calibrate_error_curves(model, table, TEXTS, row_fraction=1.0), TEXTS, row_fraction=0.0)

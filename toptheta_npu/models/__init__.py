@@ -16,6 +16,7 @@ from ..calibration.error_state import merge_error_curves
 from ..calibration.shards import merge_shards
 from .caches.context_parallel import ContextParallelCache
 from .caches.growing import GrowingCache
+from .calibration.budget_errors import measure_budgets
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
 from .calibration.error_curves import (
@@ -53,6 +54,7 @@ __all__ = [
     "calibrate_shard",
     "convert_gguf",
     "folder_fingerprint",
+    "measure_budgets",
     "merge_error_curves",
     "merge_shards",
     "model_fingerprint",

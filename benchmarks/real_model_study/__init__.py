@@ -1,0 +1,1 @@
+"""What Top-θ does to a real model."""

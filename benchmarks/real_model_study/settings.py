@@ -1,0 +1,216 @@
+"""What the study fixes before it measures: texts, splits, thresholds, and the methods of every part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import transformers
+
+from toptheta_npu.thresholds import Placement
+
+#: Documents: the shortest that counts, in characters, and where its window begins, behind its heading.
+LEAST_CHARACTERS, FIRST_CHARACTER = 45_000, 2_000
+#: Draws the order in which the documents of a text are dealt to the splits.
+SEED = 0
+#: Documents of each split of the text that thresholds come from; no document is in two of them.
+SPLITS: Mapping[str, int] = {"thresholds": 12, "curves": 10, "check": 10, "evaluation": 36}
+#: The same of texts that no threshold comes from.
+FOREIGN_SPLITS: Mapping[str, int] = {"check": 10, "evaluation": 16}
+#: Tokens at the end of every window that are predicted by a method.
+POSITIONS = 512
+
+#: k of the thresholds; the first two layers have at least 512 under an equal k, and any of these under a budget.
+KS = (8, 16, 32, 64, 128, 256, 512, 1024)
+FIRST_LAYERS_K = 512
+#: Shares of the rows that thresholds and error curves are made of.
+THRESHOLD_ROWS, CURVE_ROWS = 1 / 4, 1 / 16
+
+#: k of all heads alike; those between the thresholds' own are interpolated, as `sparsify` does it.
+EQUAL_KS = (64, 128, 192, 256, 384, 512, 768, 1024)
+#: V rows that budgets aim at, and those at which they are compared with exact Top-k.
+BUDGETS = (200, 290, 350, 500, 750)
+COMPARED_ROWS = (350, 500, 750)
+#: Shares of the V rows of dense attention for which the study names the loss.
+SHARES: Mapping[int, tuple[float, ...]] = {4096: (0.09, 0.14), 8192: (0.075,)}
+#: Resamples of the windows behind the bounds of a ratio.
+RESAMPLES = 4_000
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method that is measured.
+
+    Attributes:
+        method: as ``toptheta evaluate --method`` takes it.
+        k: elements to keep, where it has such a number.
+        like: of a method without one, the name of the arm whose bytes it should read.
+    """
+
+    method: str
+    k: int | None = None
+    like: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in files and tables, such as "top-theta, k=64"."""
+        k = f", k={self.k}" if self.k else ""
+        return self.method + k + (f", bytes of {self.like}" if self.like else "")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Windows of one text and length under some methods, with one kind of thresholds: a file of results."""
+
+    text: str
+    length: int
+    windows: int
+    arms: tuple[Arm, ...]
+    positions: int = POSITIONS
+    placement: Placement = "pre_softmax"
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        post = "_post" if self.placement == "post_softmax" else ""
+        return f"perplexity_{self.length}_{self.text}{post}"
+
+
+def equal(ks: tuple[int, ...]) -> tuple[Arm, ...]:
+    """List Top-θ and Top-k with an equal k in all heads."""
+    return tuple(Arm(name, k) for name in ("top-theta", "top-k") for k in ks)
+
+
+def budget(rows: int, name: str = "top-theta") -> Arm:
+    """Name Top-θ with a budget, or exact Top-k with the same k for every head."""
+    return Arm(f"{name}:target_value_rows={rows}")
+
+
+DENSE = Arm("dense")
+HEADLINE = Part(
+    "prose", 4096, SPLITS["evaluation"],
+    (DENSE, *equal(EQUAL_KS), *map(budget, BUDGETS), *(budget(rows, "top-k") for rows in COMPARED_ROWS),
+     *(Arm(name, like=budget(350).name) for name in ("last-k", "pages", "blasst"))),
+)  # fmt: skip
+#: SDC and VMC in other ways, in the windows of the headline.
+COMPENSATIONS = replace(
+    HEADLINE,
+    arms=(DENSE, *(Arm(f"top-theta{options}", 128) for options in (
+        "", ":sdc=exp_threshold", ":sdc=none", ":vmc=false", ":sdc=exp_threshold,vmc=false"))),
+)  # fmt: skip
+#: What is measured at other lengths, on other texts, and with other thresholds.
+FEWER_ARMS = (DENSE, *equal((128, 256, 512)), *map(budget, (350, 500, 750)))
+LONGER, SHORTER = (replace(HEADLINE, length=length, arms=FEWER_ARMS) for length in (8192, 2048))
+FOREIGN = tuple(
+    replace(HEADLINE, text=text, windows=FOREIGN_SPLITS["evaluation"], arms=FEWER_ARMS) for text in ("python", "jargon")
+)
+POST = replace(
+    HEADLINE, placement="post_softmax",
+    arms=tuple(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions: of two kinds, each at several lengths and depths, ``seeds`` of them."""
+
+    lengths: tuple[int, ...]
+    depths: tuple[float, ...]
+    seeds: int
+    arms: tuple[Arm, ...]
+
+
+QUESTIONS = Asked(
+    (1000, 2000, 4000, 8000), (0.0, 0.25, 0.5, 0.75, 1.0), 4,
+    (DENSE, *equal((64, 128)), budget(200), budget(350)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Prompts of ``shortest`` to ``longest`` tokens, and answers of ``tokens``, by dense attention and by the arms."""
+
+    prompts: int
+    shortest: int
+    longest: int
+    tokens: int
+    arms: tuple[Arm, ...]
+
+
+ANSWERS = Answered(20, 2048, 6144, 300, (Arm("top-theta", 128), budget(350)))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is timed and counted of a calibration.
+
+    Attributes:
+        length: tokens of a window.
+        timed: windows that are timed, ``repeats`` times.
+        fractions: shares of the rows, descending.
+        needed: numbers of windows that make thresholds.
+        checked: windows that these are judged by.
+    """
+
+    length: int
+    timed: int
+    repeats: int
+    fractions: tuple[float, ...]
+    needed: tuple[int, ...]
+    checked: int
+
+
+COSTS = Costs(2048, 2, 3, (1.0, 1 / 4, 1 / 16), (1, 2, 4, 8, 12), 4)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured.
+
+    Attributes:
+        parts: in the order in which they run.
+        splits, foreign_splits: documents of each, as `SPLITS` and `FOREIGN_SPLITS`.
+        checked: windows of every text on which predictions are checked; their length is that of the first part.
+        ks: of the thresholds.
+        first_layers_k: the least k of the first two layers.
+        least_characters: of a document.
+    """
+
+    parts: tuple[Part, ...]
+    splits: Mapping[str, int] = field(default_factory=lambda: SPLITS)
+    foreign_splits: Mapping[str, int] = field(default_factory=lambda: FOREIGN_SPLITS)
+    checked: Mapping[str, int] = field(default_factory=lambda: {"prose": 10, "python": 4, "jargon": 4})
+    ks: tuple[int, ...] = KS
+    first_layers_k: int = FIRST_LAYERS_K
+    least_characters: int = LEAST_CHARACTERS
+
+    def splits_of(self, text: str) -> Mapping[str, int]:
+        """Give the splits of a text."""
+        return self.splits if text == self.parts[0].text else self.foreign_splits
+
+
+SCALES = {
+    "headline": Scale((HEADLINE,)),
+    "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST)),
+}
+#: A little of everything, on the embedded model, whose text is Python's library.
+CUT = Scale(
+    (Part("python", 512, 2, (DENSE, *equal((32, 64)), budget(100)), positions=64),),
+    splits={"thresholds": 2, "curves": 2, "check": 2, "evaluation": 2}, checked={"python": 1}, ks=(8, 32, 64, 128),
+    first_layers_k=64, least_characters=20_000,
+)  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Name the versions on which figures depend."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def thresholds_settings(scale: Scale) -> dict[str, Any]:
+    """Give what thresholds are made by."""
+    return {
+        "k": list(scale.ks), "first_layers_k": scale.first_layers_k, "estimator": "pooled",
+        "row_fraction": THRESHOLD_ROWS, "curve_row_fraction": CURVE_ROWS, "documents": dict(scale.splits),
+    }  # fmt: skip

@@ -1,0 +1,90 @@
+"""The tables of questions and answers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.real_model_study import results
+from benchmarks.real_model_study.analysis import mean_of
+from benchmarks.real_model_study.labels import label
+from benchmarks.real_model_study.settings import ANSWERS, DENSE, QUESTIONS, Arm
+from toptheta_npu._tables import Table
+from toptheta_npu.evaluation.measurement import Measurement
+from toptheta_npu.evaluation.reads import Reads
+from toptheta_npu.evaluation.summary import change
+
+RETRIEVAL, ANSWERED = "retrieval.jsonl", "answers.jsonl"
+#: The least share that dense attention must answer rightly for a cell to count.
+LEAST_SHARE = 0.5
+_NOTHING = Reads(0, 0, 0, 0, 0)
+_KINDS = {"needle": "number", "key_value": "list"}
+
+
+def retrieval(folder: Path) -> Table | None:
+    """Tabulate right answers by kind and length, and their change against dense attention where that answers."""
+    _, lines = results.read(folder / RETRIEVAL)
+    by_arm = {arm: _answered(lines, arm) for arm in QUESTIONS.arms}
+    asked = set.intersection(*(set(each) for each in by_arm.values()))
+    cells = sorted({key[:2] for key in asked}, key=lambda cell: (cell[0] != "needle", cell[1]))
+    if not cells:
+        return None
+    shares = {cell: _share(by_arm[DENSE], asked, cell) for cell in cells}
+    counted = sorted(key for key in asked if shares[key[:2]] >= LEAST_SHARE)
+    rows = [
+        [label(arm), *(f"{100 * _share(found, asked, cell):.0f} %" for cell in cells),
+         "" if arm == DENSE or not counted else str(change(_scores(found, counted), _scores(by_arm[DENSE], counted))),
+         f"{np.mean([found[key]['value_rows'] for key in asked]):.0f}"]
+        for arm, found in by_arm.items()
+    ]  # fmt: skip
+    columns = ("method", *(f"{_KINDS[kind]}, {length}" for kind, length in cells), "against dense", "V rows")
+    return Table(f"Right answers, {len(asked)} questions, {len(counted)} of them where dense answers", columns, rows)
+
+
+_Key = tuple[str, int, float, int]
+
+
+def _answered(lines: Sequence[Mapping[str, Any]], arm: Arm) -> dict[_Key, Mapping[str, Any]]:
+    return {(line["kind"], line["length"], line["depth"], line["seed"]): line
+            for line in lines if line["arm"] == arm.name}  # fmt: skip
+
+
+def _share(found: Mapping[_Key, Mapping[str, Any]], asked: set[_Key], cell: tuple[str, int]) -> float:
+    return statistics.fmean(found[key]["right"] for key in asked if key[:2] == cell)
+
+
+def _scores(found: Mapping[_Key, Mapping[str, Any]], keys: Sequence[_Key]) -> Measurement:
+    return Measurement("accuracy", True, tuple(float(found[key]["right"]) for key in keys), _NOTHING, _NOTHING)
+
+
+def answers(folder: Path) -> Table | None:
+    """Tabulate how near long answers are to those of dense attention, and k~/k along them."""
+    header, lines = results.read(folder / ANSWERED)
+    by_arm = {arm: [line for line in lines if line["arm"] == arm.name] for arm in (DENSE, *ANSWERS.arms)}
+    if not all(by_arm.values()):
+        return None
+    rows = [
+        [label(arm), _percent(found, "agreed"), _percent(found, "identical"),
+         f"{statistics.median(line['first'] for line in found):.0f}", _along(found)]
+        for arm, found in by_arm.items()
+    ]  # fmt: skip
+    columns = ("method", "same token given dense's answer", "same token, own answer", "first other", "k̃/k along it")
+    title = f"Answers of {header['tokens']} tokens to {min(map(len, by_arm.values()))} prompts"
+    return Table(title, columns, rows)
+
+
+def _percent(found: Sequence[Mapping[str, Any]], name: str) -> str:
+    return mean_of(100 * np.array([line[name] for line in found], dtype=np.float64)).text(1, unit=" %")
+
+
+def _along(found: Sequence[Mapping[str, Any]]) -> str:
+    """Give the mean of the first and of the last part."""
+    parts = [line["kept_over_target"] for line in found if line["kept_over_target"]]
+    if not parts:
+        return ""
+    first, *_, last = np.mean(parts, axis=0)
+    return f"{first:.2f} to {last:.2f}"

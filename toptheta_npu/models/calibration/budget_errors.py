@@ -1,0 +1,97 @@
+"""What the budgets of a table lose and read on texts that it has not seen: its promises, measured."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..._checks import check_int
+from ...calibration.error_state import checksum_of
+from ...calibration.error_sums import ErrorSettings, ErrorSums
+from ...calibration.row_statistics import rows_of_sequence
+from ...errors import TopThetaValueError
+from ...thresholds import ThresholdTable
+from ...thresholds.budget import aims_of, levels_at
+from ...thresholds.curves import ErrorCurves
+from ..fingerprint.model import check_table
+from ..hook.architecture import num_key_value_heads, sliding_layers
+from ..hook.attach import check_model
+from ..hook.residual import residual_stream
+from .error_job import ROW_FRACTION
+from .error_watch import ErrorWatch
+from .job import Progress, check_options
+from .observe import run_texts
+from .texts import CalibrationTexts, Sequences
+
+
+def measure_budgets(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Sequences,
+    *,
+    row_fraction: float = ROW_FRACTION,
+    seed: int = 0,
+    longest: int | None = None,
+    progress: Progress | None = None,
+) -> ErrorCurves:
+    """Measure the budgets of a table's error curves on other texts, to compare with what the table expects of them.
+
+    The model runs once over the sequences, dense. All heads of a layer are looked at together, under the budgets whose
+    prices are in the curves of ``table``, at the same row lengths and with the same compensations.
+
+    Args:
+        model, longest: as in `calibrate`.
+        table: thresholds of this model, with error curves.
+        sequences: texts that made neither.
+        row_fraction, seed, progress: as in `calibrate_error_curves`.
+
+    Returns:
+        Curves whose ``path_error``, ``path_value_rows`` and ``counts`` are those of these texts; the rest is that of
+        ``table``.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate_error_curves`; or the table
+            has no error curves.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50,
+        ...     initializer_range=0.5)).eval()
+        >>> texts = torch.randint(50, (12, 40))
+        >>> table = models.calibrate(model, texts[:4], k=[4, 8, 16], layer_k=[0, 0], top_k_at_calibration=False)
+        >>> table = models.calibrate_error_curves(model, table, texts[4:8], row_fraction=1.0)
+        >>> found = models.measure_budgets(model, table, texts[8:], row_fraction=1.0)
+        >>> found.price.equal(table.curves.price), found.mean_error().shape == table.curves.mean_error().shape
+        (True, True)
+    """
+    check_model(model)
+    check_table(model, table)
+    check_options(progress, None)
+    check_int("seed", seed, None)
+    curves = table.curves
+    if curves is None:
+        remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
+        raise TopThetaValueError("table", "a table with error curves", "one without", remedy)
+    texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
+    settings = ErrorSettings(
+        thresholds=checksum_of(table), levels=1 + len(table.k), num_layers=table.num_layers,
+        num_heads=table.num_heads, num_kv_heads=num_key_value_heads(model), lengths=curves.lengths.tolist(),
+        dense_layers=sliding_layers(model), sdc=curves.sdc, vmc=curves.vmc, row_fraction=row_fraction, seed=seed,
+    )  # fmt: skip
+    sums = ErrorSums(settings)
+    sums.prices = curves.price.numpy()
+    error, aims = curves.error[..., -1], aims_of(table)
+    path = torch.stack([levels_at(error, aims, price, curves.vmc) for price in curves.price.tolist()])
+
+    def rows(count: int, index: int) -> Tensor:
+        chosen = rows_of_sequence(count, row_fraction, seed, index)
+        return chosen[2 * (chosen + 1) ** 2 >= settings.lengths[0] ** 2]
+
+    with residual_stream(model) as stream:
+        run_texts(model, texts, rows, ErrorWatch(table, sums, stream, path).rule, progress)
+    return dataclasses.replace(sums.curves(), error=curves.error)
