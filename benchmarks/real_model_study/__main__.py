@@ -21,6 +21,7 @@ from benchmarks.real_model_study import (
     answers,
     comparisons,
     cost,
+    criteria,
     figure,
     page,
     perplexity,
@@ -35,6 +36,7 @@ from benchmarks.real_model_study.settings import (
     BUDGETS,
     COSTS,
     CUT,
+    EMBEDDED,
     HEADLINE,
     LONGER,
     QUESTIONS,
@@ -67,13 +69,14 @@ def measure(
     scale: Scale, model: PreTrainedModel, windows: texts.Windows, folder: Path, kept: Path, targets: tuple[int, ...],
     console: Console,
 ) -> None:  # fmt: skip
-    """Measure what is missing: thresholds, predictions, then perplexity part by part."""
+    """Measure what is missing, part by part: thresholds, perplexity, and of the first part predictions and criteria."""
     for part in scale.parts:
         table = thresholds.make(model, windows, scale, part, folder, console)
         perplexity.measure(part, model, windows, table, folder, kept / f"{part.name}.jsonl", console)
         if part == scale.parts[0]:
             file = kept / comparisons.prediction_file(part)
             prediction.measure(scale, model, windows, table, targets, file, console)
+            criteria.measure(scale, model, windows, table, kept / criteria.REAL, console)
 
 
 def measure_rest(
@@ -89,6 +92,14 @@ def measure_rest(
     file = RESULTS / task_tables.ANSWERED
     answers.measure(ANSWERS, model, tokenizer, documents, tables[LONGER.length], file, console)
     cost.measure(COSTS, scale, model, windows, RESULTS / cost.FILE, console)
+
+
+def measure_embedded(console: Console) -> None:
+    """Compare criteria on the embedded model."""
+    model, tokenizer = load_tiny_llama()
+    windows, folder = texts.Windows(tokenizer, None, EMBEDDED), FOLDER / "embedded"
+    table = thresholds.make(model, windows, EMBEDDED, EMBEDDED.parts[0], folder, console)
+    criteria.measure(EMBEDDED, model, windows, table, RESULTS / criteria.EMBEDDED, console)
 
 
 def cut(console: Console) -> None:
@@ -138,6 +149,7 @@ def main(
         loaded, tokenizer = load(model)
         root = packages or texts.fetch(FOLDER / "packages")
         measure(scale, loaded, texts.Windows(tokenizer, root, scale), FOLDER, RESULTS, BUDGETS, console)
+        measure_embedded(console)
         if name == "full":
             measure_rest(scale, loaded, tokenizer, root, console)
     renew_page(console)

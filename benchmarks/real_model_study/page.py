@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.real_model_study import cost, task_tables
+from benchmarks.real_model_study import cost, criteria, task_tables
 from benchmarks.real_model_study.analysis import Runs, mean_of, percent, rows_ratio
 from benchmarks.real_model_study.comparisons import (
     BUDGET_ARMS,
@@ -173,6 +173,7 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real rivals": runs and rivals(runs),
     }
     shown |= {"real retrieval": task_tables.retrieval(folder), "real answers": task_tables.answers(folder)}
+    shown |= {"real criteria": criteria.table(folder)}
     shown |= {"real cost": cost.passes_table(folder), "real windows": cost.windows_table(folder)}
     for name, part in OTHERS.items():
         other = runs_of(folder, part)

@@ -195,6 +195,11 @@ SCALES = {
     "headline": Scale((HEADLINE,)),
     "full": Scale((HEADLINE, LONGER, COMPENSATIONS, *FOREIGN, SHORTER, POST)),
 }
+#: Criteria are compared on the embedded model too.
+EMBEDDED = Scale(
+    (Part("python", 1024, 0, (), positions=256),),
+    splits={"thresholds": 4, "curves": 4}, checked={}, ks=(8, 16, 32, 64, 128, 256), first_layers_k=128,
+)  # fmt: skip
 #: A little of everything, on the embedded model, whose text is Python's library.
 CUT = Scale(
     (Part("python", 512, 2, (DENSE, *equal((32, 64)), budget(100)), positions=64),),

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from benchmarks.real_model_study import (
     answers,
     comparisons,
     cost,
+    criteria,
     figure,
     goals,
     page,
@@ -49,7 +51,7 @@ from benchmarks.real_model_study.settings import (
 )
 from benchmarks.tables import renew
 from tests.tiers import full
-from toptheta_npu.assets import load_tiny_llama
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 
 WINDOWS, KEYS = 24, 3840.0
@@ -300,6 +302,10 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.M
     for name in ("calibrate", "calibrate_error_curves"):
         monkeypatch.setattr(thresholds, name, None)
     monkeypatch.setattr(prediction, "measure_budgets", None)
+    monkeypatch.setattr(criteria, "run_texts", None)
+    criteria_lines = read(tmp_path / criteria.REAL)[1]
+    assert len(criteria_lines) == 4 * criteria.BUDGETS
+    assert all(line["value"] > 0 for line in criteria_lines)
     file.write_text(whole[: whole.rfind('{"window": 1, "arm": "last-k') + 20])
     run()
     assert file.read_text() == whole
@@ -365,6 +371,34 @@ def test_costs_are_those_of_the_defaults(tmp_path: Path) -> None:
     # 6 windows of 64 are held out, and one in four makes error curves
     assert (first.figure, first.met) == ("1.80 forward passes", True)
     assert (second.figure, second.met) == ("1.10 forward passes", False)
+
+
+def test_a_criterion_that_orders_budgets_as_their_losses_are_correlates_with_them(tmp_path: Path) -> None:
+    factors = dict(zip((*criteria.CRITERIA, "loss"), (2.0, -1.0, 0.0, 1.0), strict=True))
+    lines = [
+        {"what": what, "budget": number, "value": 30 + factor * number if factor else (7 * number) % 20}
+        for what, factor in factors.items() for number in range(criteria.BUDGETS)
+    ]  # fmt: skip
+    content = [{}, *lines]
+    (tmp_path / criteria.REAL).write_text("".join(json.dumps(line) + "\n" for line in content[:-1]))
+    assert criteria.table(tmp_path) is None
+    (tmp_path / criteria.REAL).write_text("".join(json.dumps(line) + "\n" for line in content))
+    table = criteria.table(tmp_path)
+    assert table is not None
+    assert table.columns == ("error relative to", "rank correlation, SmolLM2-135M")
+    first, second, third = (row[1] for row in table.rows)
+    assert first == "1.00 (1.00 to 1.00)"
+    assert second == "-1.00 (-1.00 to -1.00)"
+    assert abs(float(third.split()[0])) < 0.5
+
+
+def test_drawn_budgets_have_many_shapes_and_are_neither_the_least_nor_the_most() -> None:
+    table = load_tiny_llama_thresholds("pre_softmax")
+    errors = torch.linspace(1.0, 0.0, 1 + len(table.k), dtype=torch.float64)[:, None, None].expand(-1, 6, 8)
+    drawn = criteria.draw(errors, table)
+    sizes = [float(torch.tensor([1, *table.k.tolist()])[levels].double().mean()) for levels in drawn]
+    assert 8 < min(sizes) < max(sizes) < 0.9 * int(table.k[-1])
+    assert len({tuple(levels.flatten().tolist()) for levels in drawn}) == criteria.BUDGETS
 
 
 def test_a_question_is_what_follows_the_text() -> None:

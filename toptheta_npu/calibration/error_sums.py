@@ -20,6 +20,7 @@ from ..thresholds.kinds import MAX_LENGTH
 from ..thresholds.knots import Floats, Integers, bucket_of
 from .arrays import Arrays, take
 from .fixed_point import FixedPointSums
+from .row_statistics import rows_of_sequence
 
 #: Budgets that are measured with all heads together.
 PATH = 12
@@ -79,6 +80,11 @@ class ErrorSettings:
         object.__setattr__(self, "lengths", tuple(self.lengths))
         object.__setattr__(self, "dense_layers", tuple(self.dense_layers))
 
+    def rows(self, count: int, index: int) -> Tensor:
+        """Choose which rows of sequence ``index``, of ``count`` rows, are looked at: those that count for a length."""
+        chosen = rows_of_sequence(count, self.row_fraction, self.seed, index)
+        return chosen[2 * (chosen + 1) ** 2 >= self.lengths[0] ** 2]
+
 
 class ErrorSums:
     """Sum up errors: of heads in the first pass, and of budgets, chosen by these, in the second.
@@ -126,13 +132,20 @@ class ErrorSums:
         after = ErrorSums(self.settings)
         after._heads, after._counts[0], after.prices = self._heads, self._counts[0], self.prices
         if not len(self.prices):
-            prices = path_of_prices(self._error()[..., -1], aims_of(table), PATH, self.settings.vmc)
+            prices = path_of_prices(self.head_errors()[..., -1], aims_of(table), PATH, self.settings.vmc)
             after.prices = np.array(prices)
         return after
 
+    def head_errors(self) -> Tensor:
+        """Compute the mean errors of the heads, float32 [1 + K, L, Hq, lengths].
+
+        They are rounded as in a table, since prices lie where a head changes its k.
+        """
+        return _float32(self._heads.values() / np.maximum(self._counts[0], 1)[:, None])
+
     def path(self, table: ThresholdGrid) -> Tensor:
         """Give the budgets of the second pass: levels, int64 [P, L, Hq]."""
-        error, aims = self._error()[..., -1], aims_of(table)
+        error, aims = self.head_errors()[..., -1], aims_of(table)
         return torch.stack([levels_at(error, aims, price, self.settings.vmc) for price in self.prices.tolist()])
 
     def first_pass(self) -> str:
@@ -158,7 +171,7 @@ class ErrorSums:
         count = len(self.prices)
         rows = np.maximum(self._counts[1], 1)
         return ErrorCurves(
-            lengths=torch.tensor(settings.lengths), counts=torch.tensor(found), error=self._error(),
+            lengths=torch.tensor(settings.lengths), counts=torch.tensor(found), error=self.head_errors(),
             price=torch.from_numpy(self.prices), path_error=_float32(self._path.values()[:count] / rows),
             path_value_rows=_float32(self._value_rows[:count] / rows[:, None]), sdc=settings.sdc, vmc=settings.vmc,
         )  # fmt: skip
@@ -193,10 +206,6 @@ class ErrorSums:
         if rest:
             raise TopThetaValueError("state", "no other arrays", shown(sorted(rest)))
         return sums
-
-    def _error(self) -> Tensor:
-        """Compute the mean errors of the heads, rounded as in a table: prices lie where a head changes its k."""
-        return _float32(self._heads.values() / np.maximum(self._counts[0], 1)[:, None])
 
 
 def _float32(values: Floats) -> Tensor:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..._checks import check_int
-from ...calibration.error_state import checksum_of
-from ...calibration.error_sums import ErrorSettings, ErrorSums
-from ...calibration.row_statistics import rows_of_sequence
+from ...calibration.error_sums import ErrorSums
 from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
 from ...thresholds.budget import aims_of, levels_at
 from ...thresholds.curves import ErrorCurves
 from ..fingerprint.model import check_table
-from ..hook.architecture import num_key_value_heads, sliding_layers
 from ..hook.attach import check_model
 from ..hook.residual import residual_stream
-from .error_job import ROW_FRACTION
+from .error_job import ROW_FRACTION, error_settings
 from .error_watch import ErrorWatch
 from .job import Progress, check_options
 from .observe import run_texts
@@ -78,20 +74,14 @@ def measure_budgets(
         remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
         raise TopThetaValueError("table", "a table with error curves", "one without", remedy)
     texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
-    settings = ErrorSettings(
-        thresholds=checksum_of(table), levels=1 + len(table.k), num_layers=table.num_layers,
-        num_heads=table.num_heads, num_kv_heads=num_key_value_heads(model), lengths=curves.lengths.tolist(),
-        dense_layers=sliding_layers(model), sdc=curves.sdc, vmc=curves.vmc, row_fraction=row_fraction, seed=seed,
-    )  # fmt: skip
+    settings = error_settings(
+        model, table, curves.lengths.tolist(), sdc=curves.sdc, vmc=curves.vmc, row_fraction=row_fraction, seed=seed
+    )
     sums = ErrorSums(settings)
     sums.prices = curves.price.numpy()
     error, aims = curves.error[..., -1], aims_of(table)
     path = torch.stack([levels_at(error, aims, price, curves.vmc) for price in curves.price.tolist()])
 
-    def rows(count: int, index: int) -> Tensor:
-        chosen = rows_of_sequence(count, row_fraction, seed, index)
-        return chosen[2 * (chosen + 1) ** 2 >= settings.lengths[0] ** 2]
-
     with residual_stream(model) as stream:
-        run_texts(model, texts, rows, ErrorWatch(table, sums, stream, path).rule, progress)
+        run_texts(model, texts, settings.rows, ErrorWatch(table, sums, stream, path).rule, progress)
     return dataclasses.replace(sums.curves(), error=curves.error)

@@ -14,7 +14,6 @@ from ..._checks import check_choice, check_int
 from ...calibration.error_state import ErrorState, checksum_of
 from ...calibration.error_sums import ErrorSettings, ErrorSums
 from ...calibration.part import Part
-from ...calibration.row_statistics import rows_of_sequence
 from ...errors import TopThetaTypeError
 from ...thresholds import ThresholdTable
 from ..fingerprint.model import check_table
@@ -78,11 +77,9 @@ class ErrorJob(PartJob[ErrorState]):
             raise TopThetaTypeError("sequences", "texts that can be read twice", got, "pass a list of them")
         self._model, self._options, self._table = model, options, table
         texts = PartOfTexts(model, sequences, options.longest, 0, int(table.k[0]))
-        settings = ErrorSettings(
-            thresholds=checksum_of(table), levels=1 + len(table.k),
-            num_layers=table.num_layers, num_heads=table.num_heads, num_kv_heads=num_key_value_heads(model),
-            lengths=_lengths(options.lengths, texts.longest_row), dense_layers=sliding_layers(model), sdc=options.sdc,
-            vmc=options.vmc, row_fraction=options.row_fraction, seed=options.seed,
+        settings = error_settings(
+            model, table, _lengths(options.lengths, texts.longest_row), sdc=options.sdc, vmc=options.vmc,
+            row_fraction=options.row_fraction, seed=options.seed,
         )  # fmt: skip
         fresh = ErrorState(
             sums=ErrorSums(settings), fingerprint=table.fingerprint, dtype=dtype_of(model), run={},
@@ -120,18 +117,28 @@ class ErrorJob(PartJob[ErrorState]):
         return self.state
 
     def _run(self, path: Tensor | None, before: int, meanwhile: Meanwhile | None) -> None:
-        options, settings, progress = self._options, self.state.sums.settings, self._options.progress
-
-        def rows(count: int, index: int) -> Tensor:
-            chosen = rows_of_sequence(count, options.row_fraction, options.seed, index)
-            return chosen[2 * (chosen + 1) ** 2 >= settings.lengths[0] ** 2]
+        settings, progress = self.state.sums.settings, self._options.progress
 
         def observe(rows_of: RowsOf, done: Progress) -> None:
             with residual_stream(self._model) as stream:
                 watch = ErrorWatch(self._table, self.state.sums, stream, path)
                 run_texts(self._model, self._texts, rows_of, watch.rule, done)
 
-        self.run_rest(observe, rows, None if progress is None else lambda done: progress(before + done), meanwhile)
+        self.run_rest(
+            observe, settings.rows, None if progress is None else lambda done: progress(before + done), meanwhile
+        )
+
+
+def error_settings(
+    model: PreTrainedModel, table: ThresholdTable, lengths: Sequence[int], *, sdc: str, vmc: bool, row_fraction: float,
+    seed: int,
+) -> ErrorSettings:  # fmt: skip
+    """Describe a measurement of the errors of ``model`` under the thresholds of ``table``."""
+    return ErrorSettings(
+        thresholds=checksum_of(table), levels=1 + len(table.k), num_layers=table.num_layers, num_heads=table.num_heads,
+        num_kv_heads=num_key_value_heads(model), lengths=lengths, dense_layers=sliding_layers(model), sdc=sdc, vmc=vmc,
+        row_fraction=row_fraction, seed=seed,
+    )  # fmt: skip
 
 
 def _lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:

@@ -31,6 +31,10 @@ class ErrorWatch:
     def rule(self, layer: int, chosen: ChosenRows, threads: BlockThreads) -> _ErrorRule:
         return _ErrorRule(layer, chosen, threads, self)
 
+    def held_against(self, before: Tensor, added: Tensor) -> Tensor:
+        """Compute what errors are relative to: the stream behind the layer, from that before it and what it adds."""
+        return before + added
+
     def thresholds(self, layer: int, lengths: Tensor) -> Tensor:
         """Look up the thresholds of all levels: float32 [1 + K, Hq, R]; +inf for the largest element only."""
         found = [self._lookup.calibrated_rows(knot, layer, lengths.cpu().numpy()) for knot in range(self._knots)]
@@ -55,8 +59,8 @@ class _ErrorRule:
         def work(rows: Tensor) -> HeadErrors | PathErrors:
             errors = ErrorRows(sequence, rows, self.watch.compensated, self.watch.placement)
             theta = self.watch.thresholds(self.layer, errors.lengths)
-            after = before[rows].float() + errors.dense.transpose(0, 1).flatten(1) @ projection.T
-            return look(errors, theta, after.square().sum(-1))
+            added = errors.dense.transpose(0, 1).flatten(1) @ projection.T
+            return look(errors, theta, self.watch.held_against(before[rows].float(), added).square().sum(-1))
 
         with naming_layer(self.layer):
             for seen in self.threads.map(work, sequence.blocks(self.chosen.within(sequence)), call.query.device):
