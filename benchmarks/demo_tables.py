@@ -1,4 +1,4 @@
-"""The tables of docs/results.md and README.md, from the results of ``toptheta demo --full``."""
+"""The table of docs/results.md, from the results of ``toptheta demo --full``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from toptheta_npu.evaluation.summary import change, score
 
 RESULTS = Path(__file__).parents[1] / "docs/results/demo/results.jsonl"
 _TASK = "perplexity"
-#: The rows of the short table: label and k.
-_SHORT = (
-    ("dense", None), ("Top-k + SDC + VMC", 32), ("Top-θ post + VMC", 32), ("Top-θ post + VMC", 64),
-    ("Top-θ pre + SDC + VMC", 64), ("last-k", 32),
-)  # fmt: skip
 _COLUMNS = ("method", "k", "ppl", "change", "kept", "V rows", "fewer", "V rows, all layers", "k̃/k")
-_SHORT_COLUMNS = ("method", "k", "perplexity against dense", "V rows read", "fewer", "k̃/k")
 
 Measured = tuple[Point, Measurement]
 
@@ -44,19 +38,6 @@ def table(points: Sequence[Measured]) -> Table:
     return Table("", _COLUMNS, rows)
 
 
-def short_table(points: Sequence[Measured]) -> Table:
-    """Make six rows of it for a first look."""
-    found = {(_name(point), point.k): (point, measurement) for point, measurement in points}
-    long = table(points)
-    cells = {(row[0], row[1]): dict(zip(long.columns, row, strict=True)) for row in long.rows}
-    rows = []
-    for name, k in _SHORT:
-        row, reads = cells[name, "" if k is None else str(k)], found[name, k][1].reads
-        above = row["change"] or row["ppl"]
-        rows.append([name, row["k"], above, f"{reads.value_rows_mean:.0f}", row["fewer"], row["k̃/k"]])
-    return Table("", _SHORT_COLUMNS, rows)
-
-
 def _name(point: Point) -> str:
     return f"{point.label}, live" if point.table == "live" else point.label
 
@@ -79,5 +60,4 @@ def _fewer(reads: Reads) -> str:
 
 
 if __name__ == "__main__":
-    for each in (table(committed()), short_table(committed())):
-        print(each.as_markdown())
+    print(table(committed()).as_markdown())

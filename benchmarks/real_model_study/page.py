@@ -43,6 +43,7 @@ from benchmarks.real_model_study.settings import (
     SHORTER,
     SPLITS,
     THRESHOLD_ROWS,
+    Arm,
     Part,
     budget,
 )
@@ -58,6 +59,11 @@ OTHERS: Mapping[str, Part] = {
     **{part.text: part for part in FOREIGN},
     "post": POST,
 }
+#: The rows of the short table.
+_SHORT = (
+    Arm("dense"), Arm("top-theta", 128), Arm("top-theta", 512), Arm("top-k", 128), Arm("top-k", 512), budget(200),
+    budget(350), budget(750), Arm("last-k", like=budget(350).name),
+)  # fmt: skip
 
 
 def tradeoff(part: Part, runs: Runs) -> Table:
@@ -74,6 +80,20 @@ def tradeoff(part: Part, runs: Runs) -> Table:
     columns = ("method", "V rows", "of dense", "K+V", "perplexity against dense")
     title = f"{part.text}, {part.length} keys, {len(runs.dense)} windows, perplexity {math.exp(runs.dense.mean()):.2f}"
     return Table(title, columns, rows)
+
+
+def short(runs: Runs) -> Table:
+    """Make a few rows of the headline for a first look."""
+    whole = tradeoff(HEADLINE, runs)
+    wanted = [label(arm) for arm in _SHORT]
+    keep = [whole.columns.index(name) for name in ("method", "V rows", "of dense", "perplexity against dense")]
+    rows = [[row[place] for place in keep] for row in sorted(whole.rows, key=lambda row: _order(row[0], wanted))
+            if row[0] in wanted]  # fmt: skip
+    return Table("", tuple(whole.columns[place] for place in keep), rows)
+
+
+def _order(name: str, wanted: Sequence[str]) -> int:
+    return wanted.index(name) if name in wanted else len(wanted)
 
 
 def ratios(runs: Runs) -> Table:
