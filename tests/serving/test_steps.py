@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from toptheta_npu import incremental_attention, prefill_attention
 from toptheta_npu.thresholds import ThresholdsAtK
-from toptheta_npu.vllm.layers import LayerRule
-from toptheta_npu.vllm.metrics import LayerCounters
+from toptheta_npu.vllm.layers import LayerGroup, LayerRule
+from toptheta_npu.vllm.metrics import Aims, Counters
 from toptheta_npu.vllm.steps import Step, attend
 
 HEADS, KV_HEADS, DIM, PAGE, LONGEST = 4, 2, 32, 16, 64
@@ -83,19 +83,19 @@ def test_every_row_is_that_of_its_sequence_alone(
     sequences: list[tuple[int, int]], seed: int, transposed: bool, prefill: str
 ) -> None:
     engine = make_engine([count for count, _ in sequences], [past for _, past in sequences], seed, transposed)
-    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, prefill=prefill)  # type: ignore[arg-type]
+    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill=prefill)  # type: ignore[arg-type]
     out = torch.full_like(engine.query, torch.nan)
     attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
     first = 0
     for count, key, value in zip(engine.counts, engine.keys, engine.values, strict=True):
         rows = engine.query[first : first + count]
         if count == 1:
-            theta = rule.thresholds.rows(0, torch.tensor([key.shape[1]]))
+            theta = rule.group.thresholds.rows(0, torch.tensor([key.shape[1]]))
             expected = incremental_attention(rows[:, :, None], key[None], value[None], theta)[:, :, 0]
             torch.testing.assert_close(out[first : first + 1], expected)
         elif count and prefill == "thresholded":
             counts = torch.arange(key.shape[1] - count + 1, key.shape[1] + 1)
-            theta = rule.thresholds.rows(0, counts).T
+            theta = rule.group.thresholds.rows(0, counts).T
             expected = prefill_attention(rows.transpose(0, 1)[None], key[None], value[None], theta)
             torch.testing.assert_close(out[first : first + count], expected[0].transpose(0, 1))
         else:
@@ -103,23 +103,29 @@ def test_every_row_is_that_of_its_sequence_alone(
         first += count
 
 
-def test_a_step_of_decodes_alone_reads_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def on(table: ThresholdsAtK, device: str) -> ThresholdsAtK:
+    names = ("theta", "row_aims", "head_aims")
+    moved = {name: tuple(each.to(device) for each in getattr(table, name)) for name in names}
+    return dataclasses.replace(table, **moved)
+
+
+def test_a_step_of_decodes_alone_reads_nothing_on_the_host() -> None:
     engine = make_engine([1, 1, 1], [8, 30, 2], 0, False)
     assert engine.step.decode_only
     assert engine.step.sequences is None
-    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, counters=LayerCounters(HEADS, KV_HEADS))
     meta = [tensor.to("meta") for tensor in (engine.query, engine.key_cache, engine.value_cache)]
-    step = Step(engine.step.query_start_loc, engine.step.seq_lens.to("meta"), engine.step.block_table.to("meta"), True)
-    monkeypatch.setattr(LayerRule, "aims", lambda self, lengths: torch.zeros_like(lengths))
-    on_meta = {"threshold": torch.empty(3, HEADS, device="meta")}
-    monkeypatch.setattr(LayerRule, "options", lambda self, lengths: on_meta.copy())
-    monkeypatch.setattr(LayerCounters, "add", lambda *arguments: None)
+    table = on(thresholds(), "meta")
+    counters = Counters(1, HEADS, KV_HEADS, Aims(table, [0]), "meta")
+    group = LayerGroup(table, [0], counters=counters)
+    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(meta[2])
+    lengths, pages = engine.step.seq_lens.to("meta"), engine.step.block_table.to("meta")
+    step = Step.of(engine.step.query_start_loc, lengths, pages)
     attend(step, *meta, rule, torch.empty_like(meta[0]))  # a read of a value would raise
 
 
 def test_a_page_of_rows_over_all_heads_is_the_same_page() -> None:
     engine = make_engine([1, 3], [20, 18], 3, False)
-    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, prefill="thresholded")
+    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill="thresholded")
     by_rows = [cache.transpose(1, 2).flatten(2) for cache in (engine.key_cache, engine.value_cache)]
     one, other = torch.zeros_like(engine.query), torch.zeros_like(engine.query)
     attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, one)
@@ -132,4 +138,5 @@ def test_sequences_with_several_tokens_are_told_apart_from_those_with_none() -> 
     assert step.sequences is not None
     assert step.sequences.tolist() == [1]
     assert list(step.ranges()) == [(2, 1, 4)]
+    assert step.counts.tolist() == [3]
     assert step.dense_tokens.tolist() == [1, 2, 3]

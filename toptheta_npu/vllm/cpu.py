@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import vllm
 from torch import Tensor
@@ -25,7 +26,7 @@ from vllm.v1.attention.backends.cpu_attn import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
+from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine
 from .layers import LayerRule
 from .refusals import tells_why
 from .settings import is_configured, read_settings
@@ -64,10 +65,9 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
 
 @dataclass
 class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
-    """Metadata of a step for vLLM's kernel and for our operator. ``dense`` is vLLM's for the dense rows alone."""
+    """Metadata of a step for vLLM's kernel and for our operator."""
 
     step: Step | None = None
-    dense: CPUAttentionMetadata | None = None
 
 
 class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
@@ -106,11 +106,10 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         })  # fmt: skip
         step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table)
         self._engine.note(step, self._name)
-        dense = None
-        if step.several and step.decodes:
-            dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)
+        if len(step.several) and step.decodes:
+            step.dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)
         values = {each.name: getattr(whole, each.name) for each in dataclasses.fields(whole)}
-        return Metadata(**values, step=step, dense=dense)
+        return Metadata(**values, step=step)
 
 
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
@@ -121,6 +120,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         check_covered(_uncovered(self))
         self.rule: LayerRule | str | None = None
+        self._viewed: tuple[Tensor | None, tuple[Tensor, ...]] = None, ()
 
     def forward(
         self,
@@ -147,21 +147,23 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
                 "vllm", f"a step prepared by {Builder.__name__} for {layer.layer_name}", type(attn_metadata).__name__,
                 "use the version of vLLM that was tried",
             )  # fmt: skip
-        if rule.prefill == "dense" and step.several:
-            if not step.decodes:
-                return dense(attn_metadata, everything, output)
-            part = torch.empty_like(output[step.dense_tokens])
-            output[step.dense_tokens] = dense(attn_metadata.dense, step.dense_tokens, part)
+        if rule.prefill == "dense" and len(step.several):
+            if step.decodes:
+                part = torch.empty_like(output[step.dense_tokens])
+                output[step.dense_tokens] = dense(step.dense, step.dense_tokens, part)
+            else:
+                dense(attn_metadata, everything, output)
+        keys, values = self._pages(kv_cache)
+        self.rule = rule = rule.with_page_sums(values)
         shape = (-1, self.num_heads, self.head_size)
-        attend(step, query.view(shape), *_pages(kv_cache), rule, output.view(shape))
+        attend(step, query.view(shape), keys, values, rule, output.view(shape))
         return output
 
-    def do_kv_cache_update(
-        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
-    ) -> None:
-        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
-        if isinstance(self.rule, LayerRule) and self.rule.vmc:
-            self.rule = note_written(self.rule, _pages(kv_cache)[1], slot_mapping)
+    def _pages(self, kv_cache: Tensor) -> tuple[Tensor, ...]:
+        """View the cache as `_pages` does, once."""
+        if self._viewed[0] is not kv_cache:
+            self._viewed = kv_cache, _pages(kv_cache)
+        return self._viewed[1]
 
 
 def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -194,17 +196,13 @@ def _uncovered(impl: CPUAttentionBackendImpl) -> Uncovered:
 
 def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentionMetadata:
     """Cut the metadata of a step down to the sequences with several new tokens."""
-    chosen = torch.tensor(step.several)
-    ranges = list(step.ranges())
-    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(
-        0, dtype=torch.int32
-    )
+    starts = torch.from_numpy(np.concatenate([[0], step.counts.cumsum()]).astype(np.int32))
     return common.replace(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
-        seq_lens=step.seq_lens[chosen],
-        num_reqs=len(chosen),
+        seq_lens=step.seq_lens[step.several],
+        num_reqs=len(step.several),
         num_actual_tokens=len(step.dense_tokens),
-        block_table_tensor=step.block_table[chosen],
+        block_table_tensor=step.block_table[step.several],
         slot_mapping=common.slot_mapping[step.dense_tokens],
     )

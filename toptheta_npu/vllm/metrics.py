@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .._value_checks import are_seen
+from ..thresholds import ThresholdsAtK
 
 #: Below vLLM's own logger, whose handler and level it takes.
 logger = logging.getLogger("vllm.toptheta_npu")
@@ -22,6 +24,10 @@ _AT_ONCE = 64
 #: Seconds between two exports.
 _LIVE_SECONDS = 1.0
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
+
+
+#: Of a step: lengths, and of each layer what its rows kept and how many V rows they read.
+_Counted = tuple[Tensor, list[Tensor], list[Tensor]]
 
 
 def _sum(meaning: str) -> int:
@@ -67,57 +73,82 @@ class Totals:
         return Totals(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
 
 
-class LayerCounters:
-    """Sums of one layer, on its device. Nothing waits for them. A captured graph goes on counting.
+class Aims:
+    """How many elements the rows of some layers aim at.
+
+    Args:
+        thresholds: of this rank's heads.
+        layers: indices of the layers.
+    """
+
+    def __init__(self, thresholds: ThresholdsAtK, layers: Sequence[int]) -> None:
+        self._thresholds = thresholds
+        self._rows = torch.stack([thresholds.row_aims[layer] for layer in layers])
+        self._heads = torch.stack([thresholds.head_aims[layer] for layer in layers])[:, None]
+        dense = [thresholds.dense_up_to[layer] for layer in layers]
+        self._dense_up_to = torch.tensor(dense, device=self._rows.device)[:, None, None]
+
+    def __call__(self, lengths: Tensor) -> Tensor:
+        """Compute the aims of rows of ``lengths`` [S] keys, int [layers, S, Hq]; 0 for dense rows.
+
+        It is 0, too, for heads that keep their largest element alone.
+        """
+        aims = torch.maximum(self._rows[:, self._thresholds.places(lengths), None], self._heads)
+        keys = lengths[:, None]
+        return aims * ((keys > self._dense_up_to) & (keys > aims))
+
+
+class Counters:
+    """Sums of a group of layers, on its device. Nothing waits for them. A captured graph goes on counting.
 
     On a CPU every small operation costs as much as a look at a tensor, so steps are added up some at a time.
 
     Args:
-        num_heads, num_key_value_heads: of this rank.
-        device: of the layer.
+        num_layers, num_heads, num_key_value_heads: of the group, on this rank.
+        aims: gives the elements that rows of [S] keys aim at, int [num_layers, S, Hq]; 0 where they are dense.
+        device: of the layers.
     """
 
-    def __init__(self, num_heads: int, num_key_value_heads: int, device: torch.device | str = "cpu") -> None:
-        self._heads = (num_heads, num_key_value_heads)
-        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._aims: Callable[[Tensor], Tensor] | None = None
+    def __init__(
+        self, num_layers: int, num_heads: int, num_key_value_heads: int, aims: Callable[[Tensor], Tensor],
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
+        self._layers, self._heads = num_layers, (num_heads, num_key_value_heads)
+        self._aims = aims
+        # one thread appends, and any takes: a deque needs no lock for that
+        self._waiting: deque[_Counted] = deque()
         self._adding = threading.Lock()
         with torch.inference_mode(False):
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
-    def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor, aims: Callable[[Tensor], Tensor]) -> None:
-        """Add the rows of a step.
+    def add(self, lengths: Tensor, kept: list[Tensor], value_rows: list[Tensor]) -> None:
+        """Add the rows of a step, which nobody writes to any more.
 
         Args:
-            lengths: int [B], their keys; 0 for padding.
-            kept: int32 [B, Hq].
-            value_rows: int32 [B, Hkv].
-            aims: gives the elements that rows of so many keys aim at, int [B, Hq]; 0 where they are dense. The same
-                function in all calls.
+            lengths: int [S], their keys; 0 for padding.
+            kept: of each layer, int32 [S, Hq].
+            value_rows: of each layer, int32 [S, Hkv].
         """
-        self._aims = aims
-        if not are_seen(kept):
-            self._add_up(lengths, kept, value_rows)
+        if not are_seen(kept[0]):
+            self._add_up(lengths, torch.stack(kept), torch.stack(value_rows))
             return
-        # an engine may write the next lengths into the same tensor
-        with self._adding:
-            self._waiting.append((lengths.clone(), kept, value_rows))
-            if len(self._waiting) == _AT_ONCE:
+        self._waiting.append((lengths, kept, value_rows))
+        if len(self._waiting) >= _AT_ONCE:
+            with self._adding:
                 self._add_waiting()
 
     def _add_waiting(self) -> None:
-        if self._waiting:
-            self._add_up(*(torch.cat(tensors) for tensors in zip(*self._waiting, strict=True)))
-            self._waiting.clear()
+        steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if steps:
+            lengths, kept, value_rows = zip(*steps, strict=True)
+            self._add_up(torch.cat(lengths), *(_by_layer(each) for each in (kept, value_rows)))
 
     def _add_up(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
-        assert self._aims is not None
         aims = self._aims(lengths)
         heads, kv_heads = self._heads
-        keys = lengths.sum()
+        rows, keys = (lengths > 0).sum() * self._layers, lengths.sum() * self._layers
         self._sums += torch.stack([
-            (lengths > 0).sum(), keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(),
-            aims.sum(), (kept * (aims > 0)).sum(),
+            rows, keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(), aims.sum(), (kept * (aims > 0)).sum(),
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:
@@ -129,6 +160,11 @@ class LayerCounters:
     @property
     def on_cpu(self) -> bool:
         return self._sums.device.type == "cpu"
+
+
+def _by_layer(steps: Sequence[list[Tensor]]) -> Tensor:
+    """Join what each layer counted in each step, [S, H]: [layers, all S, H]."""
+    return torch.stack([torch.cat(of_layer) for of_layer in zip(*steps, strict=True)])
 
 
 class Metrics:
@@ -150,7 +186,7 @@ class Metrics:
         export: Callable[[Totals], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._layers: list[LayerCounters] = []
+        self._groups: list[Counters] = []
         self._interval = interval
         self._export = export
         self._clock = clock
@@ -160,10 +196,9 @@ class Metrics:
         self._telling = threading.RLock()
         self._timer: threading.Timer | None = None
 
-    def layer(self, num_heads: int, num_key_value_heads: int, device: torch.device | str = "cpu") -> LayerCounters:
-        """Make the counters of one more layer."""
-        counters = LayerCounters(num_heads, num_key_value_heads, device)
-        self._layers.append(counters)
+    def add_group(self, counters: Counters) -> Counters:
+        """Count what one more group of layers counts."""
+        self._groups.append(counters)
         return counters
 
     def step(self, *, decode: int, prompt: int = 0, draft: int = 0, thresholded: int = 0) -> None:
@@ -176,7 +211,7 @@ class Metrics:
             self.report()
         if self._export is None:
             return
-        if not all(layer.on_cpu for layer in self._layers):
+        if not all(group.on_cpu for group in self._groups):
             if now - self._exported_at >= _LIVE_SECONDS:
                 self.export()
         elif self._timer is None:
@@ -187,8 +222,8 @@ class Metrics:
     def totals(self) -> Totals:
         """Add up all layers."""
         sums = dict.fromkeys(_NAMES, 0)
-        for layer in self._layers:
-            for name, count in layer.totals().items():
+        for group in self._groups:
+            for name, count in group.totals().items():
                 sums[name] += count
         return Totals(**sums, **self._tokens)
 
