@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.vllm import steps
@@ -22,7 +23,7 @@ from toptheta_npu.vllm.settings import Settings
 from toptheta_npu.vllm.steps import Step, attend
 
 BATCHES, LENGTHS = (1, 4, 16, 64), (1500, 6000)
-LAYERS, HEADS, KV_HEADS, HEAD_DIM = 6, 8, 2, 32
+LAYERS, HEADS, KV_HEADS, HEAD_DIM = 6, 8, 2, 64
 
 
 class FullAttentionSpec:
@@ -37,14 +38,13 @@ class Implementation:
 
 
 class Layer:
-    """A layer of the engine and its cache."""
+    """A layer of an engine over a cache [pages, Hkv, block_size, 2D], in which the keys of a page lie by columns."""
 
-    def __init__(self, pages: int, block_size: int) -> None:
+    def __init__(self, cache: Tensor) -> None:
         self.impl = Implementation()
-        side_by_side = torch.randn(1, KV_HEADS, 2 * block_size, HEAD_DIM).repeat(pages, 1, 1, 1)
-        keys, self.values = side_by_side.chunk(2, dim=2)
-        # the keys of a page by columns
-        self.keys = keys.reshape(pages, KV_HEADS, HEAD_DIM, block_size).transpose(2, 3)
+        pages, heads, rows, width = cache.shape
+        keys, self.values = cache.view(pages, heads, 2 * rows, width // 2).chunk(2, dim=2)
+        self.keys = keys.view(pages, heads, width // 2, rows).transpose(2, 3)
 
 
 class Timed:
@@ -63,9 +63,9 @@ class Timed:
 class Decoding:
     """Sequences of one length that decode in all layers of an engine."""
 
-    def __init__(self, batch: int, length: int, block_size: int) -> None:
-        self.batch = batch
-        pages = -(-(length + 64) // block_size)
+    def __init__(self, batch: int, length: int, caches: list[Tensor]) -> None:
+        block_size = caches[0].shape[2]
+        pages = pages_of(length, block_size)
         self.table = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(0)).int().view(batch, pages)
         self.lengths = torch.full((batch,), length, dtype=torch.int32)
         # sequences are at different places of their pages
@@ -75,7 +75,7 @@ class Decoding:
         engine = EngineLayers(
             Settings(TINY_LLAMA / "thresholds_pre_softmax.theta", k=64), table.at(64), Metrics(1e9), 0
         )
-        self.layers = {f"layers.{index}.attn": Layer(batch * pages, block_size) for index in range(LAYERS)}
+        self.layers = {f"layers.{index}.attn": Layer(cache) for index, cache in enumerate(caches)}
         engine.give_rules(FullAttentionSpec(), self.layers)
         self.starts = torch.arange(batch + 1, dtype=torch.int32)
         for layer in self.layers.values():
@@ -93,6 +93,11 @@ class Decoding:
         total = time.process_time_ns() - start
         steps.incremental_attention_with_stats = operator
         return (total - timed.nanoseconds) / LAYERS / 1000
+
+
+def pages_of(length: int, block_size: int) -> int:
+    """Count the pages of a sequence and of 64 tokens more."""
+    return -(-(length + 64) // block_size)
 
 
 def main() -> None:

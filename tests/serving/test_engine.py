@@ -49,6 +49,8 @@ def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCapture
     assert [rule is DENSE for rule in rules] == [True, True, False, True, False, True]
     assert isinstance(rules[2], LayerRule)
     assert rules[2].layer == 2
+    assert rules[2].group is rules[4].group
+    assert (rules[2].group.first, rules[2].group.last) == (2, 4)
     assert caplog.messages == [
         "Top-Theta: layers 0-1, 3 have a sliding window and stay dense",
         "Top-Theta: layers 5 are dense_layers and stay dense",

@@ -123,6 +123,32 @@ def test_a_step_of_decodes_alone_reads_nothing_on_the_host() -> None:
     attend(step, *meta, rule, torch.empty_like(meta[0]))  # a read of a value would raise
 
 
+def test_layers_of_a_group_look_up_once_and_count_together() -> None:
+    """In each step, whichever they are: a graph may be captured with a step that has run before."""
+    engine, one = make_engine([1, 3, 1], [8, 10, 30], 0, False), thresholds()
+    names = ("theta", "row_aims", "head_aims")
+    more = {name: (*getattr(one, name), getattr(one, name)[0] + 1) for name in names}
+    table = dataclasses.replace(one, **more, dense_up_to=(4, 4), layer_targets=(4, 4))
+    group = LayerGroup(table, [0, 1], counters=Counters(2, HEADS, KV_HEADS, Aims(table, [0, 1])))
+    looked_up = []
+    for _ in range(2):
+        for layer in (0, 1):
+            out = torch.zeros_like(engine.query)
+            rule = LayerRule(layer, group, KV_HEADS, DIM**-0.5)
+            attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+            looked_up.append(engine.step.rows_of(LayerRule(1, group, KV_HEADS, 1.0)))
+            theta, whole = table.rows(layer, torch.tensor([31])), (engine.keys[2][None], engine.values[2][None])
+            torch.testing.assert_close(
+                out[4:5, :, None], incremental_attention(engine.query[4:, :, None], *whole, theta)
+            )
+    assert looked_up[0] is looked_up[1]
+    assert looked_up[2] is looked_up[3]
+    assert looked_up[0] is not looked_up[2]
+    assert group.counters is not None
+    totals = group.counters.totals()
+    assert (totals["rows"], totals["elements"]) == (8, 4 * (9 + 31) * HEADS)
+
+
 def test_a_page_of_rows_over_all_heads_is_the_same_page() -> None:
     engine = make_engine([1, 3], [20, 18], 3, False)
     rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill="thresholded")
