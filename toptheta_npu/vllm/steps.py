@@ -118,7 +118,7 @@ class Step:
 
         So a graph that is captured with a step holds the look-up, too.
         """
-        if self._rows is None or rule.layer == rule.group.first:
+        if rule.layer == rule.group.first or self._rows is None:
             self._rows = rule.group.look_up(self.lengths)
         return self._rows
 
