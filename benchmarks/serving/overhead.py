@@ -106,7 +106,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help="steps of each batch and length")
     parser.add_argument("--block-size", type=int, default=128, help="tokens of a page")
     arguments = parser.parse_args()
-    cases = {(batch, length): Decoding(batch, length, arguments.block_size) for batch in BATCHES for length in LENGTHS}
+    pages, rows = BATCHES[-1] * pages_of(LENGTHS[-1], arguments.block_size), arguments.block_size
+    caches = [torch.randn(1, KV_HEADS, rows, 2 * HEAD_DIM).repeat(pages, 1, 1, 1) for _ in range(LAYERS)]
+    cases = {(batch, length): Decoding(batch, length, caches) for batch in BATCHES for length in LENGTHS}
     found: dict[tuple[int, int], list[float]] = {case: [] for case in cases}
     with torch.inference_mode():
         for _ in range(arguments.rounds):

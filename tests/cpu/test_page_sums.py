@@ -62,7 +62,7 @@ def test_arguments_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatc
         toptheta_npu.use_backend("native", device="cpu"),
         pytest.raises(TopThetaBackendError, match=r"CPU kernel: expected page sums of \d+ bytes, got \d+; install"),
     ):
-        page_sums.is_used(torch.float32)
+        page_sums.find(torch.float32)
 
 
 def test_without_it_the_form_in_torch_runs_and_the_log_says_why(
@@ -75,6 +75,6 @@ def test_without_it_the_form_in_torch_runs_and_the_log_says_why(
     for key in [key for key in library._LIBRARIES if isinstance(key, tuple)]:
         del library._LIBRARIES[key]
     with toptheta_npu.use_backend("auto", device="cpu"), caplog.at_level("WARNING", "toptheta_npu"):
-        assert [page_sums.is_used(torch.float32) for _ in range(2)] == [False, False]
+        assert [page_sums.find(torch.float32) for _ in range(2)] == [None, None]
     assert len(caplog.messages) == 1
     assert "toptheta_npu makes its V sums in PyTorch: CPU kernel: expected page sums" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import struct
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,23 +23,39 @@ _FAILED: set[torch.dtype] = set()
 _logger = logging.getLogger("toptheta_npu")
 
 
-def is_used(dtype: torch.dtype) -> bool:
-    """Tell whether there is a native form for caches of a dtype where operators are native; load it if need be.
+def find(dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
+    """Find the native form for caches of a dtype where operators are native; load it if need be.
+
+    It makes the sums that a step ends, then the means of its sequences with one new token. It takes what `pack_layer`
+    and `pack_step` say, and the address of the means, float32 [sequences with one new token, Hkv, D]. It returns a
+    status for `is_done`.
 
     Raises:
         TopThetaBackendError: it cannot be had, and the backend is "native".
     """
     if not CPU_SELECTOR.runs_native(dtype) or dtype in _FAILED:
-        return False
+        return None
     try:
-        _loaded(dtype)
+        library_of = library.loaded_unit(PAGE_SUMS_SOURCE, dtype, _declare)
     except TopThetaBackendError as error:
         if CPU_SELECTOR.backend == "native":
             raise
         _FAILED.add(dtype)
         _logger.warning("toptheta_npu makes its V sums in PyTorch: %s", error)
-        return False
-    return True
+        return None
+    found: Callable[[bytes, bytes, int], int] = library_of.toptheta_page_sums
+    return found
+
+
+def is_done(status: int) -> bool:
+    """Tell whether lengths and block tables lay in the cache. Where they did not, nothing is written.
+
+    Raises:
+        MemoryError: there was no memory for intermediate results.
+    """
+    if status == _OUT_OF_MEMORY:
+        raise MemoryError("the native CPU backend found no memory for its intermediate results")
+    return status == _DONE
 
 
 def pack_layer(value_cache: Tensor, sums: Tensor, rows: int) -> bytes:
@@ -68,27 +85,6 @@ def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | N
     batch, width = block_table.shape
     threads = thread_count(), library.RUN_IN_PARALLEL
     return _STEP.pack(batch, width, width, block_table.data_ptr(), *lengths, *starts, *threads)
-
-
-def step(dtype: torch.dtype, layer: bytes, written: bytes, mean: Tensor) -> bool:
-    """Make the sums that a step ends, then the means of its sequences with one new token.
-
-    Args:
-        dtype: of the cache, for which `is_used` is true.
-        layer, written: of `pack_layer` and `pack_step`.
-        mean: float32 [sequences with one new token, Hkv, D], contiguous, written.
-
-    Returns:
-        Whether lengths and block tables lie in the cache. Where they do not, nothing is written.
-    """
-    status: int = _loaded(dtype).toptheta_page_sums(layer, written, mean.data_ptr())
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError("the native CPU backend found no memory for its intermediate results")
-    return status == _DONE
-
-
-def _loaded(dtype: torch.dtype) -> ctypes.CDLL:
-    return library.loaded_unit(PAGE_SUMS_SOURCE, dtype, _declare)
 
 
 def _declare(found: ctypes.CDLL) -> None:

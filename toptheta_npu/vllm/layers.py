@@ -80,10 +80,10 @@ class LayerGroup:
     def look_up(self, lengths: Tensor) -> DecodedRows:
         """Look up the thresholds of all layers of the model for the rows of a step, of ``lengths`` [S] keys."""
         places = self.thresholds.places(lengths)
-        mass = None if self._mass is None else self._mass.index_select(1, places)
+        mass = (None,) * len(self._theta) if self._mass is None else self._mass.index_select(1, places).unbind()
         if self.counters is not None and are_seen(lengths):
             lengths = lengths.clone()  # an engine may write the next lengths into the same tensor before they count
-        return DecodedRows(lengths, self._theta.index_select(1, places), mass)
+        return DecodedRows(lengths, self._theta.index_select(1, places).unbind(), mass)
 
 
 @dataclass(eq=False)
@@ -92,14 +92,14 @@ class DecodedRows:
 
     Attributes:
         lengths: int [S], their keys.
-        theta: float32 [L, S, Hq], of all layers of the model.
-        discarded_mass: the same, or None.
+        theta: float32 [S, Hq] of each layer of the model.
+        discarded_mass: the same, or None for each.
         kept, value_rows: what each layer has counted so far, int32 [S, Hq] and [S, Hkv].
     """
 
     lengths: Tensor
-    theta: Tensor
-    discarded_mass: Tensor | None
+    theta: Sequence[Tensor]
+    discarded_mass: Sequence[Tensor | None]
     kept: list[Tensor] = field(default_factory=list)
     value_rows: list[Tensor] = field(default_factory=list)
 

@@ -17,6 +17,7 @@ What is guaranteed:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -73,8 +74,8 @@ class PageSums:
             raise TopThetaNotImplementedError("block_size", "2 rows or more", "1", "choose larger pages")
         self._pieces = block_size // self._rows
         self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
-        self._packed_for: object = None
         self._packed = b""
+        self._packed_for: tuple[Tensor, int] | None = None  # and where it was
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
             # one more than pieces, for what is of none
@@ -98,14 +99,16 @@ class PageSums:
             new: the rows that the step has written.
 
         Returns:
-            float32 [S, Hkv, D], in the order of the sequences; 0 for one of length 0.
+            float32 [S, Hkv, D], in the order of the sequences; 0 for one of length 0. The next layer's may be written
+            into the same tensor.
 
         Raises:
             TopThetaTypeError, TopThetaValueError: on a CPU also for lengths and pages outside the cache.
         """
         seen = are_seen(new.seq_lens)
-        if seen and value_cache.dtype in DTYPES and native.is_used(value_cache.dtype):
-            return self._native_means(value_cache, new)
+        run = new.native_form(value_cache.dtype) if seen else None
+        if run is not None:
+            return self._native_means(run, value_cache, new)
         self._check(value_cache)
         if seen:
             _check_values(value_cache, new)
@@ -127,13 +130,15 @@ class PageSums:
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), seq_lens.cpu().long().cumsum(0)])
         self.means(value_cache, NewRows(block_table, seq_lens, starts))
 
-    def _native_means(self, value_cache: Tensor, new: NewRows) -> Tensor:
-        cache = value_cache.data_ptr(), value_cache.dtype, value_cache.shape, value_cache.stride()
-        if cache != self._packed_for:
+    def _native_means(self, run: Callable[[bytes, bytes, int], int], value_cache: Tensor, new: NewRows) -> Tensor:
+        # operations of torch take most of the time here, so there are none that another layer or step has done
+        packed_for = self._packed_for
+        if packed_for is None or packed_for[0] is not value_cache or packed_for[1] != value_cache.data_ptr():
             self._check(value_cache)
-            self._packed, self._packed_for = native.pack_layer(value_cache, self._sums, self._rows), cache
-        mean = self._sums.new_empty((new.num_decoding, *self._sums.shape[1:]))
-        if not native.step(value_cache.dtype, self._packed, new.packed, mean):
+            self._packed = native.pack_layer(value_cache, self._sums, self._rows)
+            self._packed_for = value_cache, value_cache.data_ptr()
+        mean, address = new.buffer(self._sums)
+        if not native.is_done(run(self._packed, new.packed, address)):
             _check_values(value_cache, new)
             raise AssertionError("the native page sums refused values that pass the checks in Python")
         return mean
@@ -235,6 +240,8 @@ class NewRows:
         self.num_decoding = batch
         self.decoding_table, self.decoding_lengths = block_table, seq_lens
         self._ended: dict[tuple[int, int], Ended | None] = {}
+        self._forms: dict[torch.dtype, Callable[[bytes, bytes, int], int] | None] = {}
+        self._buffers: dict[torch.Size, tuple[Tensor, int]] = {}
         if query_start_loc is not None:
             _check_integers("query_start_loc", query_start_loc, 1)
             if len(query_start_loc) != batch + 1:
@@ -243,6 +250,20 @@ class NewRows:
             self.num_decoding = len(decoding)
             chosen = torch.from_numpy(decoding).to(block_table.device)
             self.decoding_table, self.decoding_lengths = block_table[chosen], seq_lens[chosen]
+
+    def native_form(self, dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
+        """Find the native form for caches of a dtype, once for all layers; None: there is none."""
+        if dtype not in self._forms:
+            self._forms[dtype] = native.find(dtype) if dtype in DTYPES else None
+        return self._forms[dtype]
+
+    def buffer(self, sums: Tensor) -> tuple[Tensor, int]:
+        """Get memory for the means of a layer, and its address: the same for all layers with as many heads."""
+        shape = sums.shape[1:]
+        if shape not in self._buffers:
+            mean = sums.new_empty((self.num_decoding, *shape))
+            self._buffers[shape] = mean, mean.data_ptr()
+        return self._buffers[shape]
 
     @cached_property
     def packed(self) -> bytes:

@@ -62,7 +62,7 @@ class Step:
             block_table: int32 [B, blocks], the pages of every sequence; on the device.
         """
         starts = query_start_loc.numpy()
-        counts = np.diff(starts)
+        counts = starts[1:] - starts[:-1]
         if (counts == 1).all():
             return cls(NewRows(block_table, seq_lens), query_start_loc)
         single, several = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
@@ -154,8 +154,10 @@ def _decode(
     step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, mean: Tensor | None, out: Tensor
 ) -> None:
     looked_up, group, lengths = step.rows_of(rule), rule.group, step.lengths
-    mass = looked_up.discarded_mass
-    rows = query[: len(lengths)] if step.tokens is None else query[step.tokens]
+    if step.tokens is not None:
+        query = query[step.tokens]
+    elif len(query) > step.new.num_decoding:  # padding
+        query, out = query[: step.new.num_decoding], out[: step.new.num_decoding]
     arguments: dict[str, Any] = {
         "actual_seq_lengths": lengths,
         "block_table": step.new.decoding_table,
@@ -165,10 +167,10 @@ def _decode(
         "placement": group.thresholds.placement,
         "sdc": rule.sdc,
         "sdc_gamma": rule.sdc_gamma,
-        "discarded_mass": None if mass is None else mass[rule.layer],
+        "discarded_mass": looked_up.discarded_mass[rule.layer],
         "value_mean": mean,
     }
-    operands = rows.unsqueeze(2), key_cache, value_cache, looked_up.theta[rule.layer]
+    operands = query.unsqueeze(2), key_cache, value_cache, looked_up.theta[rule.layer]
     if group.counters is None:
         result = incremental_attention(*operands, **arguments)
     else:
@@ -177,10 +179,11 @@ def _decode(
         looked_up.value_rows.append(value_rows)
         if rule.layer == group.last:
             group.counters.add(looked_up.lengths, looked_up.kept, looked_up.value_rows)
+    result = result.squeeze(2)
     if step.tokens is None:
-        out[: len(lengths)] = result.squeeze(2)
+        out.copy_(result)
     else:
-        out[step.tokens] = result.squeeze(2)
+        out[step.tokens] = result
 
 
 def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule) -> Tensor:

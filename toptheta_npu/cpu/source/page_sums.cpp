@@ -8,6 +8,7 @@
 
 #include "arguments.h"
 #include "elements.h"
+#include "rows.h"
 #include "work.h"
 
 namespace toptheta {
@@ -89,7 +90,11 @@ public:
                 }
             }
             float* to = mean + head * layer_.head_dim;
-            for (const Mean& each : means_) {
+            for (size_t number = 0; number < means_.size(); ++number) {
+                if (number + 1 < means_.size()) {
+                    call_in(means_[number + 1], head);
+                }
+                const Mean& each = means_[number];
                 sum_up(each.sequence, each.full, each.length % layer_.rows, head, total.data());
                 const float count = static_cast<float>(std::max<int64_t>(each.length, 1));
                 std::transform(total.begin(), total.end(), to, [count](float sum) { return sum / count; });
@@ -133,15 +138,32 @@ private:
         return layer_.sums + (place * layer_.heads + head) * layer_.head_dim;
     }
 
+    const Stored* first_row(int64_t sequence, int64_t piece, int64_t head) const
+    {
+        return static_cast<const Stored*>(layer_.value.data) + head * layer_.value.head_stride +
+               block_of(sequence, piece) * layer_.value.sequence_stride +
+               piece % pieces_ * layer_.rows * layer_.value.row_stride;
+    }
+
+    // Asks for what a mean reads: it lies at another place for each sequence, where no processor looks ahead.
+    void call_in(const Mean& next, int64_t head) const
+    {
+        if (next.full > 0) {
+            prefetch<kNearCache>(sums_of(next.sequence, next.full - 1, head), layer_.head_dim);
+        }
+        const int64_t rows = next.length % layer_.rows;
+        const Stored* row = rows > 0 ? first_row(next.sequence, next.full, head) : nullptr;
+        for (int64_t done = 0; done < rows; ++done, row += layer_.value.row_stride) {
+            prefetch<kNearCache>(row, layer_.head_dim);
+        }
+    }
+
     // total = the sum of all rows before the piece + the sum of its first `rows` rows
     void sum_up(int64_t sequence, int64_t piece, int64_t rows, int64_t head, float* total) const
     {
         std::fill(total, total + layer_.head_dim, 0.0F);
         if (rows > 0) {
-            const Stored* first = static_cast<const Stored*>(layer_.value.data) + head * layer_.value.head_stride +
-                                  block_of(sequence, piece) * layer_.value.sequence_stride +
-                                  piece % pieces_ * layer_.rows * layer_.value.row_stride;
-            add_rows(first, rows, total);
+            add_rows(first_row(sequence, piece, head), rows, total);
         }
         if (piece > 0) {
             const float* before = sums_of(sequence, piece - 1, head);
