@@ -162,7 +162,8 @@ class PageSums:
     def _places(self, table: Tensor, piece: Tensor) -> Tensor:
         """Find the sums of a piece [B] of each sequence. What is past its end may be any of them."""
         page = table.gather(1, (piece // self._pieces)[:, None]).squeeze(1).long().clamp(0, self._shape[0] - 1)
-        return page * self._pieces + piece % self._pieces
+        places: Tensor = page * self._pieces + piece % self._pieces
+        return places
 
     def _sum_of(self, value_cache: Tensor, places: Tensor, rows: Tensor) -> Tensor:
         """Add up the first ``rows`` [n] rows of some pieces: float32 [n, Hkv, D]."""
@@ -314,7 +315,8 @@ class NewRows:
         rows, pages, rest = torch.from_numpy(np.stack([sequence, piece // pieces, piece % pieces])).to(
             self.block_table.device
         )
-        return self.block_table[rows, pages].long() * pieces + rest
+        places: Tensor = self.block_table[rows, pages].long() * pieces + rest
+        return places
 
 
 class Ended(NamedTuple):
