@@ -162,8 +162,7 @@ class PageSums:
     def _places(self, table: Tensor, piece: Tensor) -> Tensor:
         """Find the sums of a piece [B] of each sequence. What is past its end may be any of them."""
         page = table.gather(1, (piece // self._pieces)[:, None]).squeeze(1).long().clamp(0, self._shape[0] - 1)
-        places: Tensor = page * self._pieces + piece % self._pieces
-        return places
+        return page * self._pieces + piece % self._pieces
 
     def _sum_of(self, value_cache: Tensor, places: Tensor, rows: Tensor) -> Tensor:
         """Add up the first ``rows`` [n] rows of some pieces: float32 [n, Hkv, D]."""
@@ -196,7 +195,8 @@ class PageSums:
         if self._pieces == 1:
             return value_cache.index_select(0, places)
         pieces = value_cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
-        return pieces[places // self._pieces, places % self._pieces]
+        content: Tensor = pieces[places // self._pieces, places % self._pieces]
+        return content
 
     def _check(self, value_cache: Tensor) -> None:
         if tuple(value_cache.shape) != self._shape:
