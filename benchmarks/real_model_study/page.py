@@ -153,6 +153,20 @@ def predicted(found: Sequence[Predicted]) -> Table:
     return Table("Predicted and measured", columns, rows)
 
 
+def predicted_by_length(found: Sequence[Predicted]) -> Table:
+    """Tabulate predicted over measured errors by length: the least and the most of all budgets."""
+    lengths = sorted({each.length for each in found})
+    rows = []
+    for text in dict.fromkeys(each.text for each in found):
+        cells = []
+        for length in lengths:
+            ratios_at = [each.ratio.value for each in found if (each.text, each.length) == (text, length)]
+            cells.append(f"{min(ratios_at):.2f} to {max(ratios_at):.2f}")
+        rows.append([text, *cells])
+    columns = ("text", *(f"rows of about {length} keys" for length in lengths))
+    return Table("Predicted over measured error, all budgets", columns, rows)
+
+
 def settings_table() -> Table:
     """Tabulate what was fixed before anything was measured."""
     shares = ", ".join(f"{100 * share:g} % of the rows for {what}" for share, what in (
@@ -186,6 +200,7 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
         "real settings": settings_table(),
         "real figure": Paragraphs([f"![perplexity against V rows](results/real_model/{FIGURE})"] if runs else []),
         "real prediction": predicted(predictions(folder / prediction_file(HEADLINE))),
+        "real lengths": predicted_by_length(predictions(folder / prediction_file(HEADLINE), longest=False)),
     }
     shown: dict[str, Table | None] = {
         "real tradeoff": runs and tradeoff(HEADLINE, runs),

@@ -91,11 +91,12 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 def write_predictions(folder: Path, measured: float) -> None:
     """A file in which a table predicts an error of 0.02, and windows show ``measured`` times that."""
-    square, rows = 0.02**2, [[float(each)] for each in BUDGETS]
-    header = {"targets": list(BUDGETS), "predicted": {"error": [[square]] * len(BUDGETS), "value_rows": rows}}
+    square, rows = 0.02**2, [[each / 2, float(each)] for each in BUDGETS]
+    predicted = {"error": [[square, square]] * len(BUDGETS), "value_rows": rows}
+    header = {"targets": list(BUDGETS), "lengths": [2048, 4096], "predicted": predicted}
     lines = [
-        {"text": text, "document": str(number), "error": [[square * (measured * factor) ** 2]] * len(BUDGETS),
-         "value_rows": rows}
+        {"text": text, "document": str(number), "value_rows": rows,
+         "error": [[square * (measured * each) ** 2 for each in (4.0, factor)]] * len(BUDGETS)}
         for text, factor in (("prose", 1.0), ("python", 2.0)) for number in range(3)
     ]  # fmt: skip
     content = "".join(json.dumps(line) + "\n" for line in [header, *lines])
@@ -192,6 +193,7 @@ def test_the_page_says_what_came_out(tmp_path: Path) -> None:
     assert "* At 350 V rows a budget is better than exact Top-k with one k: -" in said
     assert "| Top-θ, budget of 350 V rows | 350 | 9.1 % | 55 % | +0.6" in said
     assert "| prose | 350 | 350 / 350 | 0.0200 / 0.0200 | 1.00 (1.00 to 1.00) |" in said
+    assert "| python | 0.25 to 0.25 | 0.50 to 0.50 |" in said
     figure.draw(HEADLINE, runs_of(made_up_lines()), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
