@@ -114,19 +114,26 @@ def says(runs: Runs | None, found: Sequence[Goal]) -> Paragraphs:
     if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
         return Paragraphs(["The study has not been run to its end yet."])
     missed = [goal for goal in found if goal.met is False]
-    ratio = rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
     small, large = (loss_of(runs, Arm("top-theta", k)) for k in (128, 512))
     lines = [
         f"**Of the goals below, {len(missed) or 'none'} {'is' if len(missed) < 2 else 'are'} missed.**",
         f"One k for all heads is not free: at {HEADLINE.length} keys k = 128 changes perplexity by {small}, k = 512 by "
         f"{large}.",
-        f"A budget needs {ratio.value:.2f} times fewer V rows for the same loss (95 % bounds {ratio.low:.2f} to "
-        f"{ratio.high:.2f}).",
+        budgets_say(runs),
         *(_comparison(runs, rows) for rows in COMPARED_ROWS),
         *(f"With {100 * share:g} % of dense attention's V rows a budget changes perplexity by "
           f"{change_text(at_share(runs, share))}." for share in SHARES[HEADLINE.length]),
     ]  # fmt: skip
     return Paragraphs([f"* {line}" for line in lines])
+
+
+def budgets_say(runs: Runs) -> str:
+    """Say how many V rows budgets save."""
+    ratio = rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
+    return (
+        f"A budget needs {ratio.value:.2f} times fewer V rows than one k for the same loss (95 % bounds "
+        f"{ratio.low:.2f} to {ratio.high:.2f})."
+    )
 
 
 def _comparison(runs: Runs, rows: int) -> str:

@@ -22,7 +22,7 @@ from benchmarks.real_model_study.comparisons import (
     predictions,
     runs_of,
 )
-from benchmarks.real_model_study.goals import Paragraphs, goal_table, goals, says
+from benchmarks.real_model_study.goals import Paragraphs, budgets_say, goal_table, goals, says
 from benchmarks.real_model_study.labels import label
 from benchmarks.real_model_study.settings import (
     BUDGETS,
@@ -90,6 +90,11 @@ def short(runs: Runs) -> Table:
     rows = [[row[place] for place in keep] for row in sorted(whole.rows, key=lambda row: _order(row[0], wanted))
             if row[0] in wanted]  # fmt: skip
     return Table("", tuple(whole.columns[place] for place in keep), rows)
+
+
+def readme(runs: Runs) -> dict[str, Table | Paragraphs]:
+    """Make what README.md shows, by its place."""
+    return {"real short": short(runs), "real budgets": Paragraphs([budgets_say(runs)])}
 
 
 def _order(name: str, wanted: Sequence[str]) -> int:
