@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.real_model_study import (
+    analysis,
     answers,
     comparisons,
     cost,
@@ -181,7 +182,8 @@ def test_goals_are_met_or_missed(tmp_path: Path, strength: float, measured: floa
     assert found["perplexity, budget of 7.5 % of the V rows, 8192 keys"].figure == comparisons.MISSING
 
 
-def test_the_page_says_what_came_out(tmp_path: Path) -> None:
+def test_the_page_says_what_came_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "RESAMPLES", 500)
     write(tmp_path, made_up_lines())
     write_predictions(tmp_path, 1.0)
     copy = tmp_path / "page.md"
@@ -198,6 +200,7 @@ def test_the_page_says_what_came_out(tmp_path: Path) -> None:
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+@full
 def test_the_page_shows_what_is_kept() -> None:
     runs = comparisons.runs_of(RESULTS, HEADLINE)
     assert runs is not None
@@ -388,7 +391,10 @@ def test_costs_are_those_of_the_defaults(tmp_path: Path) -> None:
     assert (second.figure, second.met) == ("1.10 forward passes", False)
 
 
-def test_a_criterion_that_orders_budgets_as_their_losses_are_correlates_with_them(tmp_path: Path) -> None:
+def test_a_criterion_that_orders_budgets_as_their_losses_are_correlates_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "RESAMPLES", 100)
     factors = dict(zip((*criteria.CRITERIA, "loss"), (2.0, -1.0, 0.0, 1.0), strict=True))
     lines = [
         {"what": what, "budget": number, "value": 30 + factor * number if factor else (7 * number) % 20}
