@@ -114,9 +114,11 @@ def says(runs: Runs | None, found: Sequence[Goal]) -> Paragraphs:
     if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
         return Paragraphs(["The study has not been run to its end yet."])
     missed = [goal for goal in found if goal.met is False]
+    open_goals = sum(goal.met is None and goal.goal != "" for goal in found)
     small, large = (loss_of(runs, Arm("top-theta", k)) for k in (128, 512))
     lines = [
         f"**Of the goals below, {len(missed) or 'none'} {'is' if len(missed) < 2 else 'are'} missed.**",
+        *([f"Not measured yet: {open_goals} of them."] if open_goals else []),
         f"One k for all heads is not free: at {HEADLINE.length} keys k = 128 changes perplexity by {small}, k = 512 by "
         f"{large}.",
         budgets_say(runs),
