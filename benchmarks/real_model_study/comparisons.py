@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.real_model_study import results
-from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent
-from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, Arm, Part, budget, equal
+from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent, rows_ratio
+from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, Part, budget, equal
 
 MISSING = "not measured yet"
 
@@ -45,8 +45,14 @@ def at_share(runs: Runs, share: float) -> Bounded | None:
     return percent(mean_of(curve.at(share * runs.keys))) if curve.reaches(share * runs.keys) else None
 
 
-def loss_of(runs: Runs, arm: Arm) -> str:
-    return percent(mean_of(runs.losses[arm.name])).text(sign=True, unit=" %")
+def loss_of(runs: Runs, arm: str) -> str:
+    """Write the change of perplexity under the arm of this name."""
+    return change_text(percent(mean_of(runs.losses[arm])))
+
+
+def saving(runs: Runs) -> Bounded:
+    """Tell how many times the V rows of budgets one k needs at equal loss."""
+    return rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
 
 
 def change_text(found: Bounded | None) -> str:
