@@ -99,21 +99,37 @@ def value_row_share(model: Any, table: ThresholdTable, tokens: Tensor, prompt: D
     return needed / sum(int(layer.keys.sum()) * layer.value_rows.shape[1] for layer in layers)
 
 
+def stored() -> dict[str, Any]:
+    """Read the committed figures."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text())
+    return found
+
+
+def over_dense(result: Mapping[str, Any]) -> float:
+    """Compute how many times as fast a step by thresholds is as one of the model as it is."""
+    seconds = _seconds(result)
+    return seconds[DENSE] / seconds[f"k={K}"]
+
+
+def _seconds(result: Mapping[str, Any]) -> dict[str, float]:
+    return {rate["name"]: rate["seconds_per_token"]["median"] for rate in result["rates"]}
+
+
 def tables(figures: Mapping[str, Any] | None = None) -> dict[str, Table]:
     """Make the tables of docs/performance.md, by their places there, from the committed figures."""
-    figures = json.loads(RESULTS.read_text()) if figures is None else figures
+    figures = stored() if figures is None else figures
     rows = [_row(result) for result in figures["results"]]
     columns = ("dtype", "batch", "keys", "top-θ", "cache alone", "θ=-inf", "over θ=-inf", "bound", "share", "V rows")
     return {"generate": Table("Steps of generate() over those of dense generate()", columns, rows)}
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
-    seconds = {rate["name"]: rate["seconds_per_token"]["median"] for rate in result["rates"]}
-    over_dense = [seconds[DENSE] / seconds[name] for name in (f"k={K}", GROWING, INFINITE)]
+    seconds = _seconds(result)
+    gains = [seconds[DENSE] / seconds[name] for name in (f"k={K}", GROWING, INFINITE)]
     gain = seconds[INFINITE] / seconds[f"k={K}"]
     weights, keys, share = result["weight_bytes"], result["key_bytes"], result["value_row_share"]
     bound = (weights + 2 * keys) / (weights + keys + share * keys)
-    figures = [f"{ratio:.2f}" for ratio in (*over_dense, gain, bound)]
+    figures = [f"{ratio:.2f}" for ratio in (*gains, gain, bound)]
     return [result["dtype"], str(result["batch"]), str(result["keys"]), *figures, f"{gain / bound:.0%}", f"{share:.3f}"]
 
 

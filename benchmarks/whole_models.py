@@ -3,7 +3,7 @@
     python -m benchmarks.whole_models
 
 It measures nothing and renews the table from docs/results: a decode step of a model of 1.2 billion weights,
-`generate()` of the embedded model, and the embedded model in vLLM, all on a CPU.
+`generate()` of SmolLM2 and of the embedded model, and the embedded model in vLLM, all on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from statistics import median
 
-from benchmarks import cpu_tables, decode_step_1b
+from benchmarks import cpu_tables, decode_step_1b, generation_of_a_model
 from benchmarks.tables import Table, renew
 from toptheta_npu.timing.measure import ShapeResult
 
@@ -32,6 +32,7 @@ def whole_model_table() -> Table:
          _times(seconds[decode_step_1b.SDPA] / sparse)],
         ["the same", "Top-θ at θ = -inf", _times(kernel.gain("sparse", "cold", "own dense")),
          _times(seconds[decode_step_1b.DENSE] / sparse)],
+        *_of_smollm2(),
         *_of_the_embedded_model(),
     ]  # fmt: skip
     return Table("Whole models", ("model", "over", "its attention kernel", "all of it"), rows)
@@ -45,6 +46,18 @@ def _kernel_of(step: dict[str, dict[str, int]]) -> ShapeResult:
         if (shape.batch, shape.n, shape.k) == (settings["batch"], settings["keys"], settings["k"]):
             return result
     raise LookupError(f"docs/results/cpu/small_pages.json: no layer of the model that has {settings}")
+
+
+def _of_smollm2() -> list[list[str]]:
+    """List what generate() gains in float32, in which PyTorch's attention is at its best on a CPU."""
+    rows = []
+    for batch, keys in ((1, 1500), (1, 6000), (4, 6000)):
+        [found] = [each for each in generation_of_a_model.stored()["results"]
+                   if (each["dtype"], each["batch"], each["keys"]) == ("float32", batch, keys)]  # fmt: skip
+        prompts = "a prompt" if batch == 1 else f"{batch} prompts"
+        what = f"`generate()`, SmolLM2-135M, {prompts} of {keys} tokens, k = {generation_of_a_model.K}"
+        rows.append([what, "the model as it is", "", _times(generation_of_a_model.over_dense(found))])
+    return rows
 
 
 def _of_the_embedded_model() -> list[list[str]]:

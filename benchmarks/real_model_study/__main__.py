@@ -121,7 +121,7 @@ def renew_page(console: Console) -> None:
     runs = comparisons.runs_of(RESULTS, HEADLINE)
     if runs is not None:
         figure.draw(HEADLINE, runs, RESULTS / page.FIGURE)
-        renew(README, {"real short": page.short(runs)})
+        renew(README, page.readme(runs))
     found = page.all_tables(RESULTS)
     renew(PAGE, found)
     for each in found.values():

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from benchmarks.real_model_study.perplexity import own_method
 from benchmarks.real_model_study.results import Lines, read
 from benchmarks.real_model_study.settings import DENSE, FIRST_CHARACTER, Answered, Arm, environment
-from benchmarks.real_model_study.texts import Document
+from benchmarks.real_model_study.texts import CHARACTERS_PER_TOKEN, Document
 from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.prefix import Prefix, run_prefix
@@ -24,8 +24,8 @@ from toptheta_npu.models.fingerprint.model import model_fingerprint
 from toptheta_npu.models.sparse.statistics import LayerStatistics
 from toptheta_npu.thresholds import ThresholdTable
 
-#: Characters of text that make more than one token each, and tokens that the chat around a text has at most.
-_CHARACTERS_PER_TOKEN, _CHAT_TOKENS = 8, 80
+#: Tokens that the chat around a text has at most.
+_CHAT_TOKENS = 80
 _QUESTION = "Summarise this text in a few paragraphs."
 #: Parts of an answer in which k~/k is told apart.
 PARTS = 6
@@ -72,7 +72,7 @@ def measure(
 
 def prompt_of(tokenizer: PreTrainedTokenizerBase, document: Document, length: int) -> Tensor:
     """Write a chat that asks for a summary, of about ``length`` tokens: int64 [T]."""
-    text = document.text[FIRST_CHARACTER : FIRST_CHARACTER + _CHARACTERS_PER_TOKEN * length]
+    text = document.text[FIRST_CHARACTER : FIRST_CHARACTER + CHARACTERS_PER_TOKEN * length]
     tokens = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"][: length - _CHAT_TOKENS]
     chat = [{"role": "user", "content": f"{tokenizer.decode(tokens)}\n\n{_QUESTION}"}]
     whole = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.real_model_study import results
-from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent
-from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, Arm, Part, budget, equal
+from benchmarks.real_model_study.analysis import Bounded, Runs, bootstrap, mean_of, percent, rows_ratio
+from benchmarks.real_model_study.settings import BUDGETS, COMPARED_ROWS, EQUAL_KS, Part, budget, equal
 
 MISSING = "not measured yet"
 
@@ -43,8 +45,14 @@ def at_share(runs: Runs, share: float) -> Bounded | None:
     return percent(mean_of(curve.at(share * runs.keys))) if curve.reaches(share * runs.keys) else None
 
 
-def loss_of(runs: Runs, arm: Arm) -> str:
-    return percent(mean_of(runs.losses[arm.name])).text(sign=True, unit=" %")
+def loss_of(runs: Runs, arm: str) -> str:
+    """Write the change of perplexity under the arm of this name."""
+    return change_text(percent(mean_of(runs.losses[arm])))
+
+
+def saving(runs: Runs) -> Bounded:
+    """Tell how many times the V rows of budgets one k needs at equal loss."""
+    return rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
 
 
 def change_text(found: Bounded | None) -> str:
@@ -58,31 +66,42 @@ def prediction_file(part: Part) -> str:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A budget on one text at the longest rows: what the table predicts, and what the windows show."""
+    """A budget on one text at rows of one length: what the table predicts, and what the windows show."""
 
     text: str
     target: int
+    length: int
     rows: tuple[float, float]
     error: tuple[float, float]
     ratio: Bounded
 
 
-def predictions(file: Path) -> list[Predicted]:
-    """Compare predicted with measured errors and V rows, by text and budget."""
+def predictions(file: Path, *, longest: bool = True) -> list[Predicted]:
+    """Compare predicted with measured errors and V rows, by text and budget, at the longest rows or at every length."""
     header, lines = results.read(file)
-    found = []
-    for text in dict.fromkeys(line["text"] for line in lines):
-        own = [line for line in lines if line["text"] == text]
-        for place, target in enumerate(header["targets"]):
-            squares = np.array([line["error"][place][-1] for line in own])
-            wanted = header["predicted"]["error"][place][-1]
-            rows = float(np.mean([line["value_rows"][place][-1] for line in own]))
+    lengths = header.get("lengths", [])
+    places = range(len(lengths))[-1 if longest else 0 :]
+    return [
+        _predicted(header, [line for line in lines if line["text"] == text], budget_number, place)
+        for text in dict.fromkeys(line["text"] for line in lines)
+        for place in places for budget_number in range(len(header["targets"]))
+    ]  # fmt: skip
 
-            def ratio(windows: np.ndarray, squares: np.ndarray = squares, wanted: float = wanted) -> float:
-                return math.sqrt(wanted / float(squares[windows].mean()))
 
-            found.append(Predicted(
-                text, target, (header["predicted"]["value_rows"][place][-1], rows),
-                (math.sqrt(wanted), math.sqrt(float(squares.mean()))), bootstrap(ratio, len(squares)),
-            ))  # fmt: skip
-    return found
+def _predicted(
+    header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], budget_number: int, place: int
+) -> Predicted:
+    squares, rows = (
+        np.array([line[name][budget_number][place] for line in lines], dtype=np.float64)
+        for name in ("error", "value_rows")
+    )
+    expected, expected_rows = (header["predicted"][name][budget_number][place] for name in ("error", "value_rows"))
+
+    def ratio(windows: NDArray[np.int64]) -> float:
+        return math.sqrt(expected / float(squares[windows].mean()))
+
+    return Predicted(
+        lines[0]["text"], header["targets"][budget_number], header["lengths"][place],
+        (expected_rows, float(rows.mean())), (math.sqrt(expected), math.sqrt(float(squares.mean()))),
+        bootstrap(ratio, len(squares)),
+    )  # fmt: skip

@@ -36,7 +36,7 @@ from toptheta_npu.models.calibration.texts import CalibrationTexts
 from toptheta_npu.models.fingerprint.model import model_fingerprint
 from toptheta_npu.models.hook.residual import residual_stream
 from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.thresholds.budget import aims_of, levels_at, path_of_prices
+from toptheta_npu.thresholds.budget import aims_of, head_k_of, levels_at, path_of_prices
 
 #: Budgets that are drawn, and the deviation of the logarithm by which the error of a head, and of a layer, is off.
 BUDGETS, DEVIATION = 20, 1.5
@@ -157,8 +157,7 @@ def _loss(
     model: PreTrainedModel, table: ThresholdTable, levels: Tensor, prefixes: list[tuple[Prefix, Tensor, Tensor]]
 ) -> float:
     """Measure the mean divergence from the dense model."""
-    aims = aims_of(table)[..., None].expand(-1, -1, table.num_heads)
-    head_k = aims.gather(0, levels[None])[0]
+    head_k = head_k_of(aims_of(table), levels)
     found = []
     with torch.inference_mode(), sparsify(model, table, head_k=head_k, prefill="thresholded"):
         for prefix, tokens, dense in prefixes:

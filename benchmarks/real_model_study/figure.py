@@ -35,7 +35,7 @@ def draw(part: Part, runs: Runs, file: Path) -> None:
     octaves(axes.xaxis)
     finish(axes, "V rows per row and KV head, all layers", "perplexity against dense, %, with 95 % bounds")
     legend_below(figure, axes)
-    headline(figure, f"{part.text}, {part.length} keys, {len(runs.dense)} windows of distinct documents")
+    headline(figure, f"SmolLM2-135M, {part.text}, {part.length} keys: measured in {len(runs.dense)} documents")
     figure.savefig(file, dpi=120)
     pyplot.close(figure)
 

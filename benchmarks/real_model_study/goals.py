@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.real_model_study.analysis import Runs, rows_ratio
+from benchmarks.real_model_study.analysis import Runs
 from benchmarks.real_model_study.comparisons import (
     COMPARED_ARMS,
-    EQUAL_THETA,
     EQUAL_TOP_K,
     MISSING,
     Predicted,
@@ -20,6 +19,7 @@ from benchmarks.real_model_study.comparisons import (
     prediction_file,
     predictions,
     runs_of,
+    saving,
 )
 from benchmarks.real_model_study.settings import COMPARED_ROWS, HEADLINE, LONGER, SHARES, Arm
 from toptheta_npu._tables import Table
@@ -67,7 +67,7 @@ def _goals_of_rows(runs: Runs | None) -> list[Goal]:
     name = f"V rows of one k over those of budgets ({', '.join(map(str, COMPARED_ROWS))}) at equal loss"
     if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
         return [Goal(name, MISSING, goal)]
-    ratio = rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
+    ratio = saving(runs)
     found = [against(runs, EQUAL_TOP_K, rows) for rows in COMPARED_ROWS]
     rivals_of = [
         Goal(f"budget against exact Top-k with one k, both at {rows} V rows", change_text(each), "< 0",
@@ -114,19 +114,28 @@ def says(runs: Runs | None, found: Sequence[Goal]) -> Paragraphs:
     if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
         return Paragraphs(["The study has not been run to its end yet."])
     missed = [goal for goal in found if goal.met is False]
-    ratio = rows_ratio(runs.curve(EQUAL_THETA), runs.curve(COMPARED_ARMS))
-    small, large = (loss_of(runs, Arm("top-theta", k)) for k in (128, 512))
+    open_goals = sum(goal.met is None and goal.goal != "" for goal in found)
+    small, large = (loss_of(runs, Arm("top-theta", k).name) for k in (128, 512))
     lines = [
         f"**Of the goals below, {len(missed) or 'none'} {'is' if len(missed) < 2 else 'are'} missed.**",
+        *([f"Not measured yet: {open_goals} of them."] if open_goals else []),
         f"One k for all heads is not free: at {HEADLINE.length} keys k = 128 changes perplexity by {small}, k = 512 by "
         f"{large}.",
-        f"A budget needs {ratio.value:.2f} times fewer V rows for the same loss (95 % bounds {ratio.low:.2f} to "
-        f"{ratio.high:.2f}).",
+        budgets_say(runs),
         *(_comparison(runs, rows) for rows in COMPARED_ROWS),
         *(f"With {100 * share:g} % of dense attention's V rows a budget changes perplexity by "
           f"{change_text(at_share(runs, share))}." for share in SHARES[HEADLINE.length]),
     ]  # fmt: skip
     return Paragraphs([f"* {line}" for line in lines])
+
+
+def budgets_say(runs: Runs) -> str:
+    """Say how many V rows budgets save."""
+    ratio = saving(runs)
+    return (
+        f"A budget needs {ratio.value:.2f} times fewer V rows than one k for the same loss (95 % bounds "
+        f"{ratio.low:.2f} to {ratio.high:.2f})."
+    )
 
 
 def _comparison(runs: Runs, rows: int) -> str:

@@ -18,11 +18,12 @@ from benchmarks.real_model_study.comparisons import (
     Predicted,
     against,
     change_text,
+    loss_of,
     prediction_file,
     predictions,
     runs_of,
 )
-from benchmarks.real_model_study.goals import Paragraphs, goal_table, goals, says
+from benchmarks.real_model_study.goals import Paragraphs, budgets_say, goal_table, goals, says
 from benchmarks.real_model_study.labels import label
 from benchmarks.real_model_study.settings import (
     BUDGETS,
@@ -74,7 +75,7 @@ def tradeoff(part: Part, runs: Runs) -> Table:
             continue
         lines, value_rows = runs.lines[arm.name], float(runs.value_rows[arm.name].mean())
         key_rows = float(np.mean([line["key_rows"] for line in lines]))
-        loss = "" if arm.method == "dense" else percent(mean_of(runs.losses[arm.name])).text(sign=True, unit=" %")
+        loss = "" if arm.method == "dense" else loss_of(runs, arm.name)
         both = 100 * (key_rows + value_rows) / (2 * runs.keys)
         rows.append([label(arm), f"{value_rows:.0f}", f"{100 * value_rows / runs.keys:.1f} %", f"{both:.0f} %", loss])
     columns = ("method", "V rows", "of dense", "K+V", "perplexity against dense")
@@ -85,15 +86,15 @@ def tradeoff(part: Part, runs: Runs) -> Table:
 def short(runs: Runs) -> Table:
     """Make a few rows of the headline for a first look."""
     whole = tradeoff(HEADLINE, runs)
-    wanted = [label(arm) for arm in _SHORT]
-    keep = [whole.columns.index(name) for name in ("method", "V rows", "of dense", "perplexity against dense")]
-    rows = [[row[place] for place in keep] for row in sorted(whole.rows, key=lambda row: _order(row[0], wanted))
-            if row[0] in wanted]  # fmt: skip
-    return Table("", tuple(whole.columns[place] for place in keep), rows)
+    by_name = {row[0]: dict(zip(whole.columns, row, strict=True)) for row in whole.rows}
+    columns = ("method", "V rows", "of dense", "perplexity against dense")
+    found = [by_name[name] for name in map(label, _SHORT) if name in by_name]
+    return Table("", columns, [[row[column] for column in columns] for row in found])
 
 
-def _order(name: str, wanted: Sequence[str]) -> int:
-    return wanted.index(name) if name in wanted else len(wanted)
+def readme(runs: Runs) -> dict[str, Table | Paragraphs]:
+    """Make what README.md shows, by its place."""
+    return {"real short": short(runs), "real budgets": Paragraphs([budgets_say(runs)])}
 
 
 def ratios(runs: Runs) -> Table:
@@ -103,9 +104,8 @@ def ratios(runs: Runs) -> Table:
     for rows_aimed, arm in zip(BUDGETS, BUDGET_ARMS, strict=True):
         if arm in runs.losses:
             one = runs.curve([arm])
-            loss = percent(mean_of(runs.losses[arm])).text(sign=True, unit=" %")
             cells = [rows_ratio(other, one).text() for other in (plain, top_k)]
-            rows.append([str(rows_aimed), f"{runs.value_rows[arm].mean():.0f}", loss, *cells])
+            rows.append([str(rows_aimed), f"{runs.value_rows[arm].mean():.0f}", loss_of(runs, arm), *cells])
     columns = (
         "budget",
         "V rows",
@@ -153,6 +153,20 @@ def predicted(found: Sequence[Predicted]) -> Table:
     return Table("Predicted and measured", columns, rows)
 
 
+def predicted_by_length(found: Sequence[Predicted]) -> Table:
+    """Tabulate predicted over measured errors by length: the least and the most of all budgets."""
+    lengths = sorted({each.length for each in found})
+    rows = []
+    for text in dict.fromkeys(each.text for each in found):
+        cells = []
+        for length in lengths:
+            ratios_at = [each.ratio.value for each in found if (each.text, each.length) == (text, length)]
+            cells.append(f"{min(ratios_at):.2f} to {max(ratios_at):.2f}")
+        rows.append([text, *cells])
+    columns = ("text", *(f"rows of about {length} keys" for length in lengths))
+    return Table("Predicted over measured error, all budgets", columns, rows)
+
+
 def settings_table() -> Table:
     """Tabulate what was fixed before anything was measured."""
     shares = ", ".join(f"{100 * share:g} % of the rows for {what}" for share, what in (
@@ -180,12 +194,15 @@ def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
     """Make everything that the page shows, by its place."""
     runs, asked = runs_of(folder, HEADLINE), [*goals(folder), *cost.goals(folder, MISSING)]
     empty = Table("", (MISSING,), [])
+    checked = predictions(folder / prediction_file(HEADLINE), longest=False)
+    longest = [each for each in checked if each.length == HEADLINE.length]
     found: dict[str, Table | Paragraphs] = {
         "real says": says(runs, asked),
         "real goals": goal_table(asked),
         "real settings": settings_table(),
         "real figure": Paragraphs([f"![perplexity against V rows](results/real_model/{FIGURE})"] if runs else []),
-        "real prediction": predicted(predictions(folder / prediction_file(HEADLINE))),
+        "real prediction": predicted(longest),
+        "real lengths": predicted_by_length(checked),
     }
     shown: dict[str, Table | None] = {
         "real tradeoff": runs and tradeoff(HEADLINE, runs),

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.real_model_study.texts import Document
+from benchmarks.real_model_study.texts import CHARACTERS_PER_TOKEN, Document
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.tasks.retrieval_prompts import CHOICES, Kind, RetrievalPrompt, draw_facts
 
-#: Characters of prose that make more than one token each.
-_CHARACTERS_PER_TOKEN = 8
 #: Numbers in a list.
 _LISTED = 12
 
@@ -86,7 +84,7 @@ def _chat(
 
 def _words(generator: random.Random, length: int, documents: Sequence[Document]) -> list[str]:
     text = generator.choice(documents).text
-    size = min(_CHARACTERS_PER_TOKEN * length, len(text))
+    size = min(CHARACTERS_PER_TOKEN * length, len(text))
     start = generator.randrange(len(text) - size + 1)
     return text[start : start + size].split(" ")
 

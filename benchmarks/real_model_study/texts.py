@@ -28,7 +28,7 @@ from toptheta_npu.evaluation.corpus import read_split
 PACKAGES = ("anarchism", "jargon-text")
 PROSE, JARGON = "usr/share/doc/anarchism/html", "usr/share/doc/jargon-text/jargon.txt.gz"
 #: Characters of text that make more than one token each, so that a window never runs short of them.
-_CHARACTERS_PER_TOKEN = 8
+CHARACTERS_PER_TOKEN = 8
 
 
 class Document(NamedTuple):
@@ -183,7 +183,7 @@ class Windows:
         raise TopThetaValueError("split", f"one of {', '.join(sizes)}", split)
 
     def _window(self, document: Document, length: int) -> Tensor:
-        end = FIRST_CHARACTER + _CHARACTERS_PER_TOKEN * length
+        end = FIRST_CHARACTER + CHARACTERS_PER_TOKEN * length
         tokens = self._tokenizer(document.text[FIRST_CHARACTER:end], verbose=False)["input_ids"][:length]
         if len(tokens) < length:
             raise TopThetaValueError(document.name, f"{length} tokens", str(len(tokens)), "measure shorter windows")

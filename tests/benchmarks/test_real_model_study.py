@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.real_model_study import (
+    analysis,
     answers,
     comparisons,
     cost,
@@ -91,11 +92,12 @@ def write(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 def write_predictions(folder: Path, measured: float) -> None:
     """A file in which a table predicts an error of 0.02, and windows show ``measured`` times that."""
-    square, rows = 0.02**2, [[float(each)] for each in BUDGETS]
-    header = {"targets": list(BUDGETS), "predicted": {"error": [[square]] * len(BUDGETS), "value_rows": rows}}
+    square, rows = 0.02**2, [[each / 2, float(each)] for each in BUDGETS]
+    predicted = {"error": [[square, square]] * len(BUDGETS), "value_rows": rows}
+    header = {"targets": list(BUDGETS), "lengths": [2048, 4096], "predicted": predicted}
     lines = [
-        {"text": text, "document": str(number), "error": [[square * (measured * factor) ** 2]] * len(BUDGETS),
-         "value_rows": rows}
+        {"text": text, "document": str(number), "value_rows": rows,
+         "error": [[square * (measured * each) ** 2 for each in (4.0, factor)]] * len(BUDGETS)}
         for text, factor in (("prose", 1.0), ("python", 2.0)) for number in range(3)
     ]  # fmt: skip
     content = "".join(json.dumps(line) + "\n" for line in [header, *lines])
@@ -180,7 +182,8 @@ def test_goals_are_met_or_missed(tmp_path: Path, strength: float, measured: floa
     assert found["perplexity, budget of 7.5 % of the V rows, 8192 keys"].figure == comparisons.MISSING
 
 
-def test_the_page_says_what_came_out(tmp_path: Path) -> None:
+def test_the_page_says_what_came_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "RESAMPLES", 500)
     write(tmp_path, made_up_lines())
     write_predictions(tmp_path, 1.0)
     copy = tmp_path / "page.md"
@@ -192,17 +195,19 @@ def test_the_page_says_what_came_out(tmp_path: Path) -> None:
     assert "* At 350 V rows a budget is better than exact Top-k with one k: -" in said
     assert "| Top-θ, budget of 350 V rows | 350 | 9.1 % | 55 % | +0.6" in said
     assert "| prose | 350 | 350 / 350 | 0.0200 / 0.0200 | 1.00 (1.00 to 1.00) |" in said
+    assert "| python | 0.25 to 0.25 | 0.50 to 0.50 |" in said
     figure.draw(HEADLINE, runs_of(made_up_lines()), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+@full
 def test_the_page_shows_what_is_kept() -> None:
-    said = PAGE.read_text()
-    for name, table in page.all_tables(RESULTS).items():
-        assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in said
     runs = comparisons.runs_of(RESULTS, HEADLINE)
     assert runs is not None
-    assert f"<!-- table real short -->\n{page.short(runs).as_markdown()}<!-- end -->" in README.read_text()
+    for file, tables in ((PAGE, page.all_tables(RESULTS)), (README, page.readme(runs))):
+        said = file.read_text()
+        for name, table in tables.items():
+            assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in said
 
 
 def test_the_short_table_is_a_part_of_the_long_one(tmp_path: Path) -> None:
@@ -386,7 +391,10 @@ def test_costs_are_those_of_the_defaults(tmp_path: Path) -> None:
     assert (second.figure, second.met) == ("1.10 forward passes", False)
 
 
-def test_a_criterion_that_orders_budgets_as_their_losses_are_correlates_with_them(tmp_path: Path) -> None:
+def test_a_criterion_that_orders_budgets_as_their_losses_are_correlates_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "RESAMPLES", 100)
     factors = dict(zip((*criteria.CRITERIA, "loss"), (2.0, -1.0, 0.0, 1.0), strict=True))
     lines = [
         {"what": what, "budget": number, "value": 30 + factor * number if factor else (7 * number) % 20}

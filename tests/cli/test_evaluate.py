@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import unittest
+import warnings
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.full_disk import full_disk
 from tests.tiers import only
+from toptheta_npu._warnings import SdcWithoutVmcWarning
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.evaluation.results import Results, read_results
 
@@ -303,6 +305,15 @@ def test_another_model_needs_text(model: Path, folder: Path, capsys: pytest.Capt
 def test_rows_beyond_calibrated_ones_are_told(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(model, *QUICK, "--length", "160", "--method", "top-theta", "--extrapolate") == 0
     assert "note: rows of up to 159 keys used the thresholds of length 128" in words(capsys.readouterr().out)
+
+
+def test_a_method_that_warns_does_so_once(model: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(record=True) as beside:
+        warnings.simplefilter("always")
+        assert main(model, *QUICK, "--method", "top-theta:vmc=false", "--restart") == 0
+    assert SdcWithoutVmcWarning not in {each.category for each in beside}
+    said = capfd.readouterr()
+    assert words(said.out + said.err).count("sdc='exact' without vmc shrinks the output") == 1
 
 
 def test_a_full_disk_keeps_finished_points(

@@ -15,6 +15,8 @@ import pytest
 from tests.real_model.places import FOLDER, TABLE, TEXTS, VARIABLE
 from tests.vllm.environment import prepare
 
+# it needs llama-cpp-python, which none of the environments has
+collect_ignore = ["record_llama_cpp.py"]
 collect_ignore_glob = [] if find_spec("vllm") else ["test_vllm.py"]
 if not (FOLDER / "config.json").exists():
     if os.environ.get(VARIABLE) == "1":

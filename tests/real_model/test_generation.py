@@ -49,7 +49,11 @@ def test_thresholds_of_minus_infinity_change_no_token(
     model: Any, thresholds: ThresholdTable, prompt: list[int]
 ) -> None:
     everything = dataclasses.replace(
-        thresholds, theta=torch.full_like(thresholds.theta, -torch.inf), layer_k=[0] * 30, bracket=None
+        thresholds,
+        theta=torch.full_like(thresholds.theta, -torch.inf),
+        layer_k=[0] * 30,
+        calibrated_layer_k=(),
+        bracket=None,
     )
     ids = torch.tensor([prompt])
     dense, leads = generate(model, ids)

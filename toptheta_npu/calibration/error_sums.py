@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .._checks import check_choice, check_int
 from ..errors import TopThetaValueError, shown
-from ..thresholds.budget import aims_of, levels_at, path_of_prices
+from ..thresholds.budget import aims_of, levels_along, path_of_prices
 from ..thresholds.curves import ErrorCurves
 from ..thresholds.grid import ThresholdGrid
 from ..thresholds.kinds import MAX_LENGTH
@@ -145,8 +145,7 @@ class ErrorSums:
 
     def path(self, table: ThresholdGrid) -> Tensor:
         """Give the budgets of the second pass: levels, int64 [P, L, Hq]."""
-        error, aims = self.head_errors()[..., -1], aims_of(table)
-        return torch.stack([levels_at(error, aims, price, self.settings.vmc) for price in self.prices.tolist()])
+        return levels_along(self.head_errors()[..., -1], aims_of(table), self.prices.tolist(), self.settings.vmc)
 
     def first_pass(self) -> str:
         """Compute the checksum of what the second pass has from the first."""

@@ -6,7 +6,7 @@ other (Lagrange multipliers). So one number, the price, stands for a budget of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -75,8 +75,7 @@ def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) 
     measured = error.flatten(2).any(dim=0).any(dim=-1)
 
     def mean_k(price: float) -> float:
-        chosen = aims[..., None].expand_as(error).gather(0, levels_at(error, aims, price, alone)[None])[0]
-        return float(chosen[measured].double().mean())
+        return float(head_k_of(aims, levels_at(error, aims, price, alone))[measured].double().mean())
 
     most, fewest = mean_k(0.0), mean_k(_HIGHEST)
     steps = np.geomspace(max(fewest, min(4.0, (fewest + most) / 2)), most, count).tolist()
@@ -88,8 +87,29 @@ def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) 
 def head_k_at(table: ThresholdGrid, curves: ErrorCurves, price: float) -> Tensor:
     """Choose the k of every head at a price, by its errors at the longest row length: int64 [L, Hq]."""
     aims = aims_of(table)
-    levels = levels_at(curves.error[..., -1], aims, price, alone=curves.vmc)
-    return aims[..., None].expand(-1, -1, table.num_heads).gather(0, levels[None])[0]
+    return head_k_of(aims, levels_at(curves.error[..., -1], aims, price, alone=curves.vmc))
+
+
+def head_k_of(aims: Tensor, levels: Tensor) -> Tensor:
+    """Give the k of every head from ``aims`` [1 + K, L] at its level: int64 [L, Hq]."""
+    return aims[..., None].expand(-1, -1, levels.shape[-1]).gather(0, levels[None])[0]
+
+
+def levels_along(error: Tensor, aims: Tensor, prices: Iterable[float], alone: bool = True) -> Tensor:
+    """Choose the levels at every one of P prices, as `levels_at` does: int64 [P, L, Hq]."""
+    return torch.stack([levels_at(error, aims, price, alone) for price in prices])
+
+
+def needed_curves(table: ThresholdGrid, argument: str, purpose: str = "") -> ErrorCurves:
+    """Give the error curves of a table.
+
+    Raises:
+        TopThetaValueError: it has none.
+    """
+    if table.curves is None:
+        remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
+        raise TopThetaValueError(argument, f"a table with error curves{purpose}", "one without", remedy)
+    return table.curves
 
 
 def choose(
@@ -97,10 +117,7 @@ def choose(
 ) -> Budget:
     """Choose the budget that is expected to meet a target at the longest row length; see ``ThresholdTable.budget``."""
     name, target = _target(target_error, target_value_rows)
-    curves = table.curves
-    if curves is None:
-        remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
-        raise TopThetaValueError("thresholds", f"a table with error curves for {name}", "one without", remedy)
+    curves = needed_curves(table, "thresholds", f" for {name}")
     for option, wanted, measured in (("sdc", sdc, curves.sdc), ("vmc", vmc, curves.vmc)):
         if wanted != measured:
             expected = f"{measured!r}, with which the error curves of the table were measured"

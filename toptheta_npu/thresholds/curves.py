@@ -27,7 +27,7 @@ class ErrorCurves:
     """Squared errors of a model's attention output under the thresholds of a table, checked at construction.
 
     An error is that of what a layer adds to the residual stream: the output after compensation, through the output
-    projection, against the dense one. It is relative to the residual stream that the dense output was added to, so
+    projection, against the dense one. It is relative to the residual stream behind the layer, of the dense model, so
     that errors of different layers can be added. The price of an element is what a budget may lose in squared error to
     keep one less: the path holds budgets from a high price to a low one, each measured with all heads of a layer
     together.

@@ -139,12 +139,12 @@ def measure(console: Console, bars: Bars, prepared: Prepared, workers: ModelWork
         advance(sum(list(done.values())))  # any thread may add another meanwhile
 
     makers = {name: task.make for name, task in prepared.tasks.items()}
-    sweep = Sweep(prepared.plan, makers, workers, lambda: prepared.texts.spare, results, step)
-    missing = sweep.missing()
-    if known := prepared.points - len(missing):
-        console.print(escape(f"{known} points are in {results.path}; {len(missing)} to go."))
-    advance = bars.add("evaluating", sum(prepared.tasks[point.task].samples for point in missing))
     with _warnings_as_notes(console):
+        sweep = Sweep(prepared.plan, makers, workers, lambda: prepared.texts.spare, results, step)
+        missing = sweep.missing()
+        if known := prepared.points - len(missing):
+            console.print(escape(f"{known} points are in {results.path}; {len(missing)} to go."))
+        advance = bars.add("evaluating", sum(prepared.tasks[point.task].samples for point in missing))
         for point, measurement in sweep.run():
             console.print(escape(_line(point, measurement)))
 

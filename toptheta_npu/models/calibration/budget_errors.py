@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from transformers import PreTrainedModel
 
 from ..._checks import check_int
 from ...calibration.error_sums import ErrorSums
-from ...errors import TopThetaValueError
 from ...thresholds import ThresholdTable
-from ...thresholds.budget import aims_of, levels_at
+from ...thresholds.budget import aims_of, levels_along, needed_curves
 from ...thresholds.curves import ErrorCurves
 from ..fingerprint.model import check_table
 from ..hook.attach import check_model
@@ -69,19 +67,14 @@ def measure_budgets(
     check_table(model, table)
     check_options(progress, None)
     check_int("seed", seed, None)
-    curves = table.curves
-    if curves is None:
-        remedy = "measure them with calibrate_error_curves, or toptheta calibrate --error-curves"
-        raise TopThetaValueError("table", "a table with error curves", "one without", remedy)
+    curves = needed_curves(table, "table")
     texts = CalibrationTexts(model, sequences, longest, 0, int(table.k[0]))
     settings = error_settings(
         model, table, curves.lengths.tolist(), sdc=curves.sdc, vmc=curves.vmc, row_fraction=row_fraction, seed=seed
     )
     sums = ErrorSums(settings)
     sums.prices = curves.price.numpy()
-    error, aims = curves.error[..., -1], aims_of(table)
-    path = torch.stack([levels_at(error, aims, price, curves.vmc) for price in curves.price.tolist()])
-
+    path = levels_along(curves.error[..., -1], aims_of(table), curves.price.tolist(), curves.vmc)
     with residual_stream(model) as stream:
         run_texts(model, texts, settings.rows, ErrorWatch(table, sums, stream, path).rule, progress)
     return dataclasses.replace(sums.curves(), error=curves.error)

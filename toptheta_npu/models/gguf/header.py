@@ -28,7 +28,7 @@ _NOT_SET = (0, False, "", "none")
 _OF_LAYER = (
     "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down",
 )  # fmt: skip
-_NO_WAY = "use the model's own checkpoint in place of the GGUF file"
+NO_WAY = "use the model's own checkpoint in place of the GGUF file"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _opened(file: Path) -> GGUFReader:
         got = f"another file, or one that ends early or is damaged ({reason})"
         raise file_error(file, "a whole GGUF file", got, "download it again") from error
     if reader.byte_order != "I":
-        raise TopThetaNotImplementedError(str(file), "a little-endian GGUF file", "a big-endian one", _NO_WAY)
+        raise TopThetaNotImplementedError(str(file), "a little-endian GGUF file", "a big-endian one", NO_WAY)
     return reader
 
 
@@ -127,19 +127,19 @@ def _check_architecture(file: Path, values: dict[str, Any]) -> None:
     architecture = values.get("general.architecture")
     if architecture != "llama":
         got = "none" if architecture is None else repr(architecture)
-        raise TopThetaNotImplementedError(str(file), "a model of the architecture 'llama'", got, _NO_WAY)
+        raise TopThetaNotImplementedError(str(file), "a model of the architecture 'llama'", got, NO_WAY)
 
 
 def _check_settings(file: Path, values: dict[str, Any]) -> None:
     missing = [f"llama.{name}" for name in _NEEDED if f"llama.{name}" not in values]
     if missing:
-        raise file_error(file, "all settings of a LLaMA model", f"one without {', '.join(missing)}", _NO_WAY)
+        raise file_error(file, "all settings of a LLaMA model", f"one without {', '.join(missing)}", NO_WAY)
     own = {name.removeprefix("llama."): value for name, value in values.items() if name.startswith("llama.")}
     lists = [name for name in _TAKEN if isinstance(own.get(name), list)]
     left_out = [name for name, value in own.items() if name not in _TAKEN and value not in _NOT_SET]
     for name in (*lists, *left_out):
         expected = "a LLaMA model without settings that transformers does not take from a GGUF file"
-        raise TopThetaNotImplementedError(str(file), expected, f"llama.{name} = {own[name]}", _NO_WAY)
+        raise TopThetaNotImplementedError(str(file), expected, f"llama.{name} = {own[name]}", NO_WAY)
     heads = own["attention.head_count"]
     head_dim = own.get("attention.key_length", own["embedding_length"] // heads)
     # transformers takes rope.dimension_count as the size of a head
@@ -149,7 +149,7 @@ def _check_settings(file: Path, values: dict[str, Any]) -> None:
     }
     if sizes != {head_dim}:
         got = f"heads of {head_dim} with {', '.join(map(str, sorted(sizes)))} rotary or value elements"
-        raise TopThetaNotImplementedError(str(file), "heads that are rotated as a whole", got, _NO_WAY)
+        raise TopThetaNotImplementedError(str(file), "heads that are rotated as a whole", got, NO_WAY)
 
 
 def _check_tensors(file: Path, names: list[str], values: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ def _check_tensors(file: Path, names: list[str], values: dict[str, Any]) -> None
     if beyond := sorted(set(names) - needed - {"output.weight"}):
         what = "scaled rotary frequencies (rope_freqs.weight)" if "rope_freqs.weight" in beyond else beyond[0]
         expected = "a LLaMA model without tensors that transformers does not take from a GGUF file"
-        raise TopThetaNotImplementedError(str(file), expected, what, _NO_WAY)
+        raise TopThetaNotImplementedError(str(file), expected, what, NO_WAY)
     if missing := sorted(needed - set(names)):
         parts = values.get("split.count", 0)
         remedy = "join its parts: llama-gguf-split --merge" if parts > 1 else "download it again"

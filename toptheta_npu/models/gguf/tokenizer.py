@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import TopThetaNotImplementedError
+from .header import NO_WAY
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,12 +31,11 @@ def check_tokenizer(header: Header) -> None:
         TopThetaNotImplementedError: it is of another kind than those that were compared with llama.cpp.
     """
     kind, pre = _kind(header)
-    remedy = "use the model's own checkpoint in place of the GGUF file"
     if kind not in ("gpt2", "llama"):
-        raise TopThetaNotImplementedError(str(header.file), "a tokenizer 'gpt2' or 'llama'", repr(kind), remedy)
+        raise TopThetaNotImplementedError(str(header.file), "a tokenizer 'gpt2' or 'llama'", repr(kind), NO_WAY)
     if kind == "gpt2" and pre not in _KNOWN:
         expected = f"a pre-tokenizer of {', '.join(_KNOWN)}"
-        raise TopThetaNotImplementedError(str(header.file), expected, repr(pre) if pre else "none", remedy)
+        raise TopThetaNotImplementedError(str(header.file), expected, repr(pre) if pre else "none", NO_WAY)
 
 
 def load_tokenizer(header: Header, folder: Path, name: str) -> PreTrainedTokenizerBase:

@@ -35,7 +35,11 @@ def _with_growing_cache(original: type[PreTrainedModel]) -> Any:
             chosen = model_kwargs.get(_CACHE) is not None or generation_config.cache_implementation is not None
             result = super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
             made = model_kwargs.get(_CACHE)
-            if not chosen and type(made) is DynamicCache:
+            if chosen or generation_config.use_cache is False or not self._supports_default_dynamic_cache():
+                return result
+            if made is None:  # transformers 5.0 leaves it to the model
+                model_kwargs[_CACHE] = GrowingCache(self.config.get_text_config(decoder=True))
+            elif type(made) is DynamicCache:
                 model_kwargs[_CACHE] = GrowingCache.from_dynamic(made)
             return result
 
