@@ -38,10 +38,11 @@ class Answer:
 
 
 def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """Make an engine in this process. ``settings`` are those of the plug-in."""
+    """Make an engine in this process. ``settings`` are those of the plug-in; by themselves, short rows follow, too."""
     from vllm import LLM
 
-    config = {} if settings is None else {"toptheta": {"table": str(TABLE), "log_interval": 5.0, **settings}}
+    common = {"table": str(TABLE), "log_interval": 5.0, "dense_below": 0}
+    config = {} if settings is None else {"toptheta": {**common, **settings}}
     defaults = {
         "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
         "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,

@@ -12,8 +12,10 @@ from typing import Any
 from benchmarks.serving.engines import LONGEST, K, make_engine, prompts, totals
 from toptheta_npu.vllm.metrics import Totals
 
-#: In the order in which they take turns; the settings of the plug-in.
-ENGINES: dict[str, dict[str, Any] | None] = {"dense": None, "sparse": {"k": K}, "without_vmc": {"k": K, "vmc": False}}
+#: In the order in which they take turns; the settings of the plug-in, among them the default for short rows.
+ENGINES: dict[str, dict[str, Any] | None] = {
+    "dense": None, "sparse": {"k": K, "dense_below": None}, "without_vmc": {"k": K, "dense_below": None, "vmc": False},
+}  # fmt: skip
 #: Sequences that decode side by side, and keys of each in the middle of what is timed.
 DECODING = ((4, 1900), (16, 1900), (8, 3800))
 DECODED = 48

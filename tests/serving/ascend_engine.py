@@ -90,7 +90,7 @@ class Served:
         **settings: Any,
     ) -> None:  # fmt: skip
         self.device, self.dtype, self.block_size = device, dtype, block_size
-        given = {"table": str(table), "k": K, "check_weights": False, "metrics": False} | settings
+        given = {"table": str(table), "k": K, "check_weights": False, "metrics": False, "dense_below": 0} | settings
         self.config = Config(given, device, **(config or {}))
         self.vmc = settings.get("vmc", True)
         shape = (blocks, block_size, KV_HEADS, HEAD_DIM)

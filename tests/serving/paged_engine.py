@@ -108,16 +108,17 @@ class PagedEngine:
         self.cache[page] = torch.nan
         return page
 
-    def run(self, counts: dict[Sequence, int]) -> None:
-        """Runs a step of sequences whose new rows are in the cache, and checks its means."""
+    def run(self, counts: dict[Sequence, int], wanted: bool = True) -> None:
+        """Runs a step of sequences whose new rows are in the cache, and checks its means if they are wanted."""
         for sequence, count in counts.items():
             sequence.computed += count
         table, lengths = self.batch(list(counts))
         starts = torch.tensor([0, *counts.values()]).cumsum(0).int()
-        new = NewRows(table, lengths, None if set(counts.values()) <= {1} else starts)
+        plain = wanted and set(counts.values()) <= {1}
+        new = NewRows(table, lengths, None if plain else starts, means=wanted)
         with running(self.form):
             means = self.sums.means(self.cache, new)
-        expected = [self.expected(sequence) for sequence, count in counts.items() if count == 1]
+        expected = [self.expected(sequence) for sequence, count in counts.items() if wanted and count == 1]
         assert torch.equal(means, torch.stack(expected) if expected else means.new_zeros(0, HEADS, HEAD_DIM))
 
     def step(self, *counts: tuple[Sequence, int]) -> None:

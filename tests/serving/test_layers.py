@@ -46,8 +46,8 @@ def test_names_with_no_index_or_two_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_ranks_have_all_heads_together(ranks: int) -> None:
-    settings = Settings(TABLE, k=64, check_weights=False)
-    whole = load_tiny_llama_thresholds("pre_softmax").at(64)
+    settings = Settings(TABLE, k=64, check_weights=False, dense_below=100)
+    whole = load_tiny_llama_thresholds("pre_softmax").at(64, dense_below=100)
     parts = [load_thresholds(settings, geometry(rank, ranks)) for rank in range(ranks)]
     for layer, theta in enumerate(whole.theta):
         assert torch.cat([part.theta[layer] for part in parts], 1).equal(theta)
@@ -132,7 +132,7 @@ def test_what_the_table_cannot_give_is_said(changes: dict[str, object], message:
 
 
 def test_dense_rows_aim_at_nothing() -> None:
-    at_k = load_thresholds(Settings(TABLE, k=64), geometry())
+    at_k = load_thresholds(Settings(TABLE, k=64, dense_below=0), geometry())
     aims = Aims(at_k, [5])(torch.tensor([10, 64, 65, 500]))
     assert aims.tolist() == [[[each] * 8 for each in (0, 0, 64, 64)]]
 

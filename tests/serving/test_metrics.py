@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 from dataclasses import fields
@@ -113,7 +114,28 @@ def test_lines_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptu
         metrics.report()
         metrics.report()
     assert [message.partition(" decoded")[0] for message in caplog.messages] == ["Top-Theta: 2", "Top-Theta: 1"]
-    assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0)
+    assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [(100, None), (400, None), (90, "0.45, outside of 0.5 to 2: .* less is read"), (420, "2.10, .* more is read")],
+)
+def test_a_warning_comes_when_rows_keep_far_from_what_they_aim_at(
+    kept: int, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics(10)
+    counters = metrics.add_group(Counters(1, 1, 1, lambda lengths: torch.full((1, len(lengths), 1), 200)))
+    with caplog.at_level(logging.WARNING, "vllm.toptheta_npu"):
+        for tokens in (99, 100):  # of the fewer, little is known
+            counters.add(torch.tensor([500]), [torch.tensor([[kept]])], [torch.tensor([[2]])])
+            metrics.step(decode=tokens)
+            metrics.report()
+    if told is None:
+        assert not caplog.messages
+    else:
+        [message] = caplog.messages
+        assert re.search(f"k~/k is {told}", message)
 
 
 def test_an_idle_engine_has_exported_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:

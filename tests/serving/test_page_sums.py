@@ -42,9 +42,12 @@ class AnyOrder(RuleBasedStateMachine):
         self.engine.start(tokens)
 
     @precondition(lambda self: self.engine.sequences)
-    @rule(data=st.data(), newcomer=st.none() | TOKENS)
-    def step(self, data: st.DataObject, newcomer: list[int] | None) -> None:
-        """Some get a chunk of their prompt, others a token and drafts; who comes meanwhile may share their pages."""
+    @rule(data=st.data(), newcomer=st.none() | TOKENS, wanted=st.booleans())
+    def step(self, data: st.DataObject, newcomer: list[int] | None, wanted: bool) -> None:
+        """Some get a chunk of their prompt, others a token and drafts; who comes meanwhile may share their pages.
+
+        Where all rows are too short for thresholds, no mean is wanted.
+        """
         counts: dict[Sequence, int] = {}
         drafted: dict[Sequence, list[int]] = {}
         for sequence in [*self.engine.sequences, None]:
@@ -62,7 +65,7 @@ class AnyOrder(RuleBasedStateMachine):
         order = data.draw(st.permutations(list(counts)))
         for sequence in order:
             sequence.tokens += drafted[sequence]
-        self.engine.run({sequence: counts[sequence] for sequence in order})
+        self.engine.run({sequence: counts[sequence] for sequence in order}, wanted)
         for sequence in order:  # drafts are rejected, from the first wrong one on
             if drafted[sequence]:
                 kept = len(sequence.tokens) - data.draw(st.integers(0, len(drafted[sequence])))

@@ -14,6 +14,7 @@ from toptheta_npu import incremental_attention, prefill_attention
 from toptheta_npu.thresholds import ThresholdsAtK
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
 from toptheta_npu.vllm.metrics import Aims, Counters
+from toptheta_npu.vllm.page_sums import NewRows
 from toptheta_npu.vllm.steps import Step, attend
 
 HEADS, KV_HEADS, DIM, PAGE, LONGEST = 4, 2, 32, 16, 64
@@ -166,3 +167,30 @@ def test_sequences_with_several_tokens_are_told_apart_from_those_with_none() -> 
     assert list(step.ranges()) == [(2, 1, 4)]
     assert step.counts.tolist() == [3]
     assert step.dense_tokens.tolist() == [1, 2, 3]
+
+
+@given(SEQUENCES, st.integers(0, 10**6), st.integers(1, 50))
+def test_nothing_is_sparse_in_a_step_of_short_rows(sequences: list[tuple[int, int]], seed: int, below: int) -> None:
+    counts, pasts = [count for count, _ in sequences], [past for _, past in sequences]
+    engine = make_engine(counts, pasts, seed, False)
+    given_step = engine.step.query_start_loc, engine.step.seq_lens, engine.step.block_table
+    step, plain = Step.of(*given_step, dense_below=below), engine.step
+    if any(count == 1 and past + 1 >= below for count, past in sequences):
+        assert step.lengths.tolist() == plain.lengths.tolist()
+        assert step.several.tolist() == plain.several.tolist()
+        return
+    assert not step.decodes
+    assert not step.decode_only
+    assert step.several.tolist() == [index for index, count in enumerate(counts) if count]
+    assert step.dense_tokens.tolist() == list(range(sum(counts)))
+    # V sums are made nevertheless: a later step begins with them
+    group, lengths = LayerGroup(thresholds(), [0]), engine.step.seq_lens
+    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(engine.value_cache)
+    assert rule.page_sums is not None
+    rule.page_sums.rebuild(engine.value_cache, engine.step.block_table, torch.tensor(pasts))
+    out = torch.full_like(engine.query, torch.nan)
+    attend(step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    assert out.isnan().all()
+    means = rule.page_sums.means(engine.value_cache, NewRows(engine.step.block_table, lengths))
+    for mean, value in zip(means, engine.values, strict=True):
+        torch.testing.assert_close(mean, value.mean(1))

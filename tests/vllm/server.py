@@ -122,5 +122,5 @@ def metric(server: Server, name: str) -> float:
 
 
 def settings(**values: Any) -> dict[str, str]:
-    """Environment variables with the plug-in's settings."""
-    return {f"TOPTHETA_VLLM_{name.upper()}": str(value) for name, value in values.items()}
+    """Environment variables with the plug-in's settings; short rows follow thresholds, too."""
+    return {f"TOPTHETA_VLLM_{name.upper()}": str(value) for name, value in {"dense_below": 0, **values}.items()}

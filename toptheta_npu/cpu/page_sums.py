@@ -17,7 +17,7 @@ from .build import PAGE_SUMS_SOURCE
 from .threads import thread_count
 
 #: The fields of struct PageSumsOfLayer and of struct WrittenRows in source/page_sums.cpp.
-_LAYER, _STEP = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * "Pq" + "qP")
+_LAYER, _STEP = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * "Pq" + "2qP")
 _DONE, _BAD_VALUES, _OUT_OF_MEMORY = range(3)
 _FAILED: set[torch.dtype] = set()
 _logger = logging.getLogger("toptheta_npu")
@@ -71,7 +71,7 @@ def pack_layer(value_cache: Tensor, sums: Tensor, rows: int) -> bytes:
     return _LAYER.pack(blocks, block_size, rows, heads, head_dim, *place, sums.data_ptr())
 
 
-def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None) -> bytes:
+def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None, *, means: bool = True) -> bytes:
     """Pack what is the same in all layers of a step. The tensors have to stay where they are.
 
     Args:
@@ -79,12 +79,13 @@ def pack_step(block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | N
         seq_lens: int32 or int64 [B], contiguous.
         query_start_loc: int32 or int64 [B+1], contiguous, the first new token of every sequence, and their number;
             None: each has one.
+        means: of sequences with one new token.
     """
     starts = (0, 0) if query_start_loc is None else (query_start_loc.data_ptr(), query_start_loc.dtype == torch.int64)
     lengths = seq_lens.data_ptr(), seq_lens.dtype == torch.int64
     batch, width = block_table.shape
     threads = thread_count(), library.RUN_IN_PARALLEL
-    return _STEP.pack(batch, width, width, block_table.data_ptr(), *lengths, *starts, *threads)
+    return _STEP.pack(batch, width, width, block_table.data_ptr(), *lengths, *starts, means, *threads)
 
 
 def _declare(found: ctypes.CDLL) -> None:

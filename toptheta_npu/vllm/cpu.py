@@ -104,7 +104,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
             "mm_req_doc_ranges": common_attn_metadata.mm_req_doc_ranges is not None,
             "causal": None if common_attn_metadata.causal is True else "another mask",
         })  # fmt: skip
-        step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table)
+        step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table, self._engine.dense_below)
         self._engine.note(step, self._name)
         if len(step.several) and step.decodes:
             step.dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)

@@ -13,13 +13,15 @@ from .._warnings import SDC_WITHOUT_VMC
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK
 from .layers import Geometry, LayerGroup, LayerRule, layer_index, load_thresholds, model_folder
-from .metrics import Aims, Counters, Metrics, logger, prometheus_export
+from .logs import logger
+from .metrics import Aims, Counters, Metrics, prometheus_export
 from .settings import Settings
 from .steps import Step
 
 #: In place of a rule: the layer is dense.
 DENSE = "dense"
-_WINDOW = "have a sliding window"
+#: Why layers are dense.
+_WINDOW, _CHOSEN = "a sliding window", "dense_layers"
 #: What an engine or a layer asks for that is not covered, by its name; empty values do not count.
 Uncovered = Mapping[str, object]
 
@@ -131,21 +133,27 @@ class EngineLayers:
                 "layers", "one that sees all tokens", "a sliding window in each of them", "leave Top-Theta out"
             )
 
+    @property
+    def dense_below(self) -> int:
+        """Keys that some row of a step has, unless the platform's own kernel is to run all of them; 0: it never is."""
+        return self._thresholds.dense_below if self._settings.prefill == "dense" else 0
+
     def note(self, step: Step, group: str) -> None:
         """Count the tokens of a step once. Every group of layers sees the step under a name of its own."""
         self._counting = self._counting or group
         if self.metrics is None or group != self._counting:
             return
-        several = step.counts
-        draft = int(several[several <= 1 + self._drafts].sum()) if self._drafts else 0
-        prompt = int(several.sum()) - draft
+        counts = step.counts
+        short = int((counts == 1).sum())
+        draft = int(counts[counts <= 1 + self._drafts].sum()) - short if self._drafts else 0
+        prompt = int(counts.sum()) - draft - short
         thresholded = prompt + draft if self._settings.prefill == "thresholded" else 0
-        self.metrics.step(decode=len(step.lengths), prompt=prompt, draft=draft, thresholded=thresholded)
+        self.metrics.step(decode=len(step.lengths), prompt=prompt, draft=draft, thresholded=thresholded, short=short)
 
     def _why_dense(self, index: int, impl: Any) -> str | None:
         if has_window(impl.sliding_window):
             return _WINDOW
-        return "are dense_layers" if index in self._settings.dense_layers else None
+        return _CHOSEN if index in self._settings.dense_layers else None
 
     def _give_sparse_rules(self, impls: Mapping[int, Any]) -> None:
         """Give the layers that follow thresholds, by their indices in order, their rules."""
@@ -167,16 +175,21 @@ class EngineLayers:
             )  # fmt: skip
 
     def _log(self, sparse: list[int], dense: Mapping[str, list[int]]) -> None:
-        settings = self._settings
-        for reason, layers in dense.items():
-            logger.info("Top-Theta: layers %s %s and stay dense", _listed(layers), reason)
-        if sparse:
-            [(name, value)] = settings.aim.items()
-            aim = f"{name}={value}"
-            logger.info(
-                "Top-Theta: layers %s decode by the thresholds of %s, %s, sdc=%s, vmc=%s, prefill=%s",
-                _listed(sparse), settings.table, aim, settings.sdc, settings.vmc, settings.prefill,
-            )  # fmt: skip
+        settings, below = self._settings, self._thresholds.dense_below
+        stay = [f"layers {_listed(layers)} ({reason})" for reason, layers in dense.items()]
+        if not sparse:
+            logger.info("Top-Theta: dense: %s", ", ".join(stay))
+            return
+        if below:
+            why = "shorter ones are not faster by thresholds here" if settings.dense_below is None else "dense_below"
+            stay.append(f"rows of fewer than {below} keys ({why})")
+        if settings.prefill == "dense":
+            stay.append("prompts and drafts (prefill=dense)")
+        [(name, value)] = settings.aim.items()
+        logger.info(
+            "Top-Theta: layers %s decode by the thresholds of %s, %s=%s, sdc=%s, vmc=%s; dense: %s",
+            _listed(sparse), settings.table, name, value, settings.sdc, settings.vmc, ", ".join(stay) or "nothing",
+        )  # fmt: skip
 
     def _warn(self, longest: int) -> None:
         """Log what the settings make worse than it needs to be; ``longest`` is the most keys of a sequence."""

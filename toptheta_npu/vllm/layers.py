@@ -185,7 +185,7 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     check_table(table, settings, geometry)
     at_k = table.at(
         settings.k, target_kept=settings.target_kept, head_k=_budget_of(table, settings),
-        dense_below=settings.dense_below, device=device, max_length=settings.max_length,
+        dense_below=settings.dense_below_on(torch.device(device).type), device=device, max_length=settings.max_length,
         extrapolation=settings.extrapolation, lookup=settings.lookup,
     )  # fmt: skip
     mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]

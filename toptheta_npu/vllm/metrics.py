@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -15,14 +14,14 @@ from torch import Tensor
 
 from .._value_checks import are_seen
 from ..thresholds import ThresholdsAtK
-
-#: Below vLLM's own logger, whose handler and level it takes.
-logger = logging.getLogger("vllm.toptheta_npu")
+from .logs import logger
 
 #: Steps that are added up together where that is cheaper.
 _AT_ONCE = 64
 #: Seconds between two exports.
 _LIVE_SECONDS = 1.0
+#: k~/k outside of which thresholds do not fit the text, and decoded tokens from which on that is said.
+_FITTING, _LEAST_TOKENS = (0.5, 2.0), 100
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
 
 
@@ -50,6 +49,7 @@ class Totals:
     prompt_tokens: int = _sum("Tokens of prompts.")
     draft_tokens: int = _sum("Tokens of steps in which drafts were verified.")
     thresholded_tokens: int = _sum("Tokens of prompts and drafts that followed the thresholds; the others were dense.")
+    short_tokens: int = _sum("Tokens that decoded densely, in steps without a row of dense_below keys.")
 
     @property
     def kept_over_k(self) -> float | None:
@@ -67,6 +67,7 @@ class Totals:
             f"{self.decode_tokens} decoded tokens kept {share(self.kept, self.elements)} of their elements and read "
             f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}; "
             f"{self.prompt_tokens} tokens of prompts and {self.draft_tokens} with drafts{how if several else ''}"
+            + (f"; {self.short_tokens} decoded densely in steps of short rows" if self.short_tokens else "")
         )
 
     def __sub__(self, other: Totals) -> Totals:
@@ -192,7 +193,7 @@ class Metrics:
         self._clock = clock
         self._logged_at = self._exported_at = clock()
         self._logged = self._exported = Totals()
-        self._tokens = {"decode_tokens": 0, "prompt_tokens": 0, "draft_tokens": 0, "thresholded_tokens": 0}
+        self._tokens = dict.fromkeys((each.name for each in fields(Totals) if each.name.endswith("_tokens")), 0)
         self._telling = threading.RLock()
         self._timer: threading.Timer | None = None
 
@@ -201,11 +202,14 @@ class Metrics:
         self._groups.append(counters)
         return counters
 
-    def step(self, *, decode: int, prompt: int = 0, draft: int = 0, thresholded: int = 0) -> None:
-        """Note the tokens of a step; log and export what earlier ones kept when it is time."""
-        added = {"decode_tokens": decode, "prompt_tokens": prompt, "draft_tokens": draft}
-        for name, count in {**added, "thresholded_tokens": thresholded}.items():
-            self._tokens[name] += count
+    def step(self, **tokens: int) -> None:
+        """Note the tokens of a step; log and export what earlier ones kept when it is time.
+
+        Args:
+            tokens: decode, prompt, draft, thresholded and short ones, as in `Totals`.
+        """
+        for name, count in tokens.items():
+            self._tokens[f"{name}_tokens"] += count
         now = self._clock()
         if now - self._logged_at >= self._interval:
             self.report()
@@ -233,7 +237,7 @@ class Metrics:
             self._logged_at = self._clock()
             totals = self.export()
             if totals != self._logged:
-                logger.info("Top-Theta: %s", totals - self._logged)
+                _log(totals - self._logged)
             self._logged = totals
 
     def export(self) -> Totals:
@@ -250,6 +254,16 @@ class Metrics:
     def _export_later(self) -> None:
         self._timer = None
         self.export()
+
+
+def _log(added: Totals) -> None:
+    logger.info("Top-Theta: %s", added)
+    over, (low, high) = added.kept_over_k, _FITTING
+    if over is not None and not low <= over <= high and added.decode_tokens >= _LEAST_TOKENS:
+        logger.warning(
+            "Top-Theta: k~/k is %.2f, outside of %g to %g: the text is unlike that of the calibration, so %s is read "
+            "than asked for; calibrate on text like it", over, low, high, "less" if over < low else "more",
+        )  # fmt: skip
 
 
 def prometheus_export() -> Callable[[Totals], None] | None:

@@ -106,6 +106,8 @@ class PageSums:
             TopThetaTypeError, TopThetaValueError: on a CPU also for lengths and pages outside the cache.
         """
         seen = are_seen(new.seq_lens)
+        if seen and new.leaves_sums(self._rows):
+            return self._sums.new_zeros((0, *self._sums.shape[1:]))
         run = new.native_form(value_cache.dtype) if seen else None
         if run is not None:
             return self._native_means(run, value_cache, new)
@@ -223,15 +225,18 @@ class NewRows:
         seq_lens: int32 or int64 [B], the rows of every sequence, the new ones included.
         query_start_loc: int32 or int64 [B+1] on the CPU, the first new token of every sequence, and their number; None:
             each has one new token.
+        means: of sequences with one new token; False: nobody wants them.
 
     Attributes:
-        num_decoding: S, the sequences with one new token.
+        num_decoding: S, the sequences with one new token; 0 without ``means``.
 
     Raises:
         TopThetaTypeError, TopThetaValueError: for dtypes and shapes.
     """
 
-    def __init__(self, block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None = None) -> None:
+    def __init__(
+        self, block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None = None, *, means: bool = True
+    ) -> None:
         _check_integers("block_table", block_table, 2)
         _check_integers("seq_lens", seq_lens, 1)
         batch = len(block_table)
@@ -240,6 +245,8 @@ class NewRows:
         self.block_table, self.seq_lens, self.query_start_loc = block_table, seq_lens, query_start_loc
         self.num_decoding = batch
         self.decoding_table, self.decoding_lengths = block_table, seq_lens
+        self._means = means
+        self._leaves: dict[int, bool] = {}
         self._ended: dict[tuple[int, int], Ended | None] = {}
         self._forms: dict[torch.dtype, Callable[[bytes, bytes, int], int] | None] = {}
         self._buffers: dict[torch.Size, tuple[Tensor, int]] = {}
@@ -247,10 +254,12 @@ class NewRows:
             _check_integers("query_start_loc", query_start_loc, 1)
             if len(query_start_loc) != batch + 1:
                 raise TopThetaValueError("query_start_loc", f"{batch + 1} numbers", str(len(query_start_loc)))
-            decoding = np.flatnonzero(np.diff(query_start_loc.numpy()) == 1)
+            decoding = np.flatnonzero(np.diff(query_start_loc.numpy()) == 1)[: None if means else 0]
             self.num_decoding = len(decoding)
             chosen = torch.from_numpy(decoding).to(block_table.device)
             self.decoding_table, self.decoding_lengths = block_table[chosen], seq_lens[chosen]
+        elif not means:
+            raise TopThetaValueError("query_start_loc", "where sequences begin, without means", "None")
 
     def native_form(self, dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
         """Find the native form for caches of a dtype, once for all layers; None: there is none."""
@@ -272,7 +281,16 @@ class NewRows:
         starts = self.query_start_loc
         starts = None if starts is None else starts.contiguous()
         self._kept = self.block_table.int().contiguous(), self.seq_lens.contiguous(), starts  # alive
-        return native.pack_step(*self._kept)
+        return native.pack_step(*self._kept, means=self._means)
+
+    def leaves_sums(self, rows: int) -> bool:
+        """Tell whether no piece of ``rows`` rows ends and no mean is wanted. This reads lengths on the host."""
+        if self._means:
+            return False
+        if rows not in self._leaves:
+            lengths, new = self.seq_lens.numpy(), np.diff(self.query_start_loc.numpy())
+            self._leaves[rows] = bool((lengths // rows <= np.maximum(lengths - new, 0) // rows).all())
+        return self._leaves[rows]
 
     def ended(self, rows: int, pieces: int) -> Ended | None:
         """Find the pieces of pages that the step has ended; None if there are none. This reads lengths on the host.

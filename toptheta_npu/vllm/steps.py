@@ -3,7 +3,7 @@
 An engine hands over the new tokens of all sequences in one tensor [T, Hq, D], one sequence after the other, and a
 paged cache that holds their keys and values already. A sequence with one new token is a row of a decode step, and
 sparse. One with several (a prompt, a chunk of one, or drafted tokens to be verified) is the engine's own affair,
-unless the settings have such rows thresholded, too.
+unless the settings have such rows thresholded, too. So are all rows of a step if none is long enough to be sparse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Step:
         sequences: int64 [S], the sequences with one new token; None: all of them, in order, so that nothing here has to
             be read by the host.
         tokens: int64 [S], these tokens; None: token i is that of sequence i.
-        several: int64 [P], on the CPU, the sequences with several new tokens.
+        several: int64 [P], on the CPU, the sequences with several new tokens; all of them where none is sparse.
         dense_tokens: int64, the tokens of these sequences.
         dense: the engine's own metadata of these sequences, if it needs any.
 
@@ -53,26 +53,31 @@ class Step:
     _rows: DecodedRows | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor) -> Step:
+    def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, dense_below: int = 0) -> Step:
         """Make the step of these tokens.
 
         Args:
             query_start_loc: int32 or int64 [B+1], on the CPU. Sequences without new tokens are left out.
             seq_lens: int32 [B], the keys of every sequence, its new tokens included; on the device.
             block_table: int32 [B, blocks], the pages of every sequence; on the device.
+            dense_below: if not 0, lengths are read on the host, and a step decodes nothing by thresholds unless some
+                sequence with one new token has as many keys.
         """
         starts = query_start_loc.numpy()
         counts = starts[1:] - starts[:-1]
-        if (counts == 1).all():
+        one = counts == 1
+        sparse = not dense_below or bool((seq_lens.numpy()[one] >= dense_below).any())
+        if sparse and one.all():
             return cls(NewRows(block_table, seq_lens), query_start_loc)
-        single, several = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
+        single = np.flatnonzero(one & sparse)
+        several = np.flatnonzero(counts > sparse)
         many = counts[several]
         dense = np.arange(many.sum()) + np.repeat(starts[several] - (many.cumsum() - many), many)
         chosen, tokens, dense_tokens = (
             torch.from_numpy(numbers.astype(np.int64)).to(seq_lens.device)
             for numbers in (single, starts[single], dense)
         )
-        new = NewRows(block_table, seq_lens, query_start_loc)
+        new = NewRows(block_table, seq_lens, query_start_loc, means=sparse)
         return cls(new, query_start_loc, chosen, tokens, torch.from_numpy(several), dense_tokens)
 
     @property
@@ -102,13 +107,13 @@ class Step:
 
     @property
     def counts(self) -> np.ndarray:
-        """The new tokens of each sequence with several, int [P]."""
+        """The new tokens of each sequence in ``several``, int [P]."""
         starts, several = self.query_start_loc.numpy(), self.several.numpy()
         counts: np.ndarray = starts[several + 1] - starts[several]
         return counts
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Yield of every sequence with several new tokens its index, its first token and the token after its last."""
+        """Yield of every sequence in ``several`` its index, its first token and the token after its last."""
         starts = self.query_start_loc.tolist()
         for index in self.several.tolist():
             yield index, starts[index], starts[index + 1]

@@ -32,6 +32,7 @@ struct WrittenRows {
     const int32_t* block_table;  // [B, blocks_per_sequence]
     Integers lengths;            // with the new tokens
     Integers starts;             // [B+1], of the sequences' new tokens; or null: each has one
+    int64_t means;               // 1: of the sequences with one new token; 0: none
     int64_t threads;
     RunInParallel run_in_parallel;
 
@@ -58,7 +59,7 @@ public:
                 return false;
             }
             const int64_t first = std::max<int64_t>(length - count, 0) / layer_.rows, end = length / layer_.rows;
-            const bool decodes = count == 1;
+            const bool decodes = count == 1 && written_.means != 0;
             if (end > first) {
                 ended_.push_back({b, first, end});
                 elements_ += (end - first) * layer_.rows;
@@ -219,7 +220,8 @@ private:
 
 #define TOPTHETA_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Makes the sums of the pieces of pages that a step has filled, and the means [sequences with one new token, Hkv, D].
+// Makes the sums of the pieces of pages that a step has filled, and the means [sequences with one new token, Hkv, D],
+// if they are wanted.
 // Lengths and block tables are checked first; where one is wrong nothing is written.
 TOPTHETA_EXPORT int32_t toptheta_page_sums(const toptheta::PageSumsOfLayer* layer, const toptheta::WrittenRows* written,
                                            float* mean)
