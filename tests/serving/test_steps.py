@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toptheta_npu import incremental_attention, prefill_attention
+from toptheta_npu import TopThetaValueError, incremental_attention, prefill_attention
 from toptheta_npu.thresholds import ThresholdsAtK
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
 from toptheta_npu.vllm.metrics import Aims, Counters
@@ -85,8 +86,10 @@ def test_every_row_is_that_of_its_sequence_alone(
 ) -> None:
     engine = make_engine([count for count, _ in sequences], [past for _, past in sequences], seed, transposed)
     rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill=prefill)  # type: ignore[arg-type]
-    out = torch.full_like(engine.query, torch.nan)
-    attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    for _ in range(2):  # by the operator, and by the call that repeats it
+        out = torch.full_like(engine.query, torch.nan)
+        attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    assert (0 in rule.group.repeated) == (1 in engine.counts)
     first = 0
     for count, key, value in zip(engine.counts, engine.keys, engine.values, strict=True):
         rows = engine.query[first : first + count]
@@ -102,6 +105,21 @@ def test_every_row_is_that_of_its_sequence_alone(
         else:
             assert out[first : first + count].isnan().all()
         first += count
+
+
+def test_repeated_steps_write_into_any_output_and_refuse_what_the_operator_refuses() -> None:
+    engine = make_engine([1, 1, 1], [8, 30, 2], 0, True)
+    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5)
+    caches, expected = (engine.key_cache, engine.value_cache), torch.empty_like(engine.query)
+    attend(engine.step, engine.query, *caches, rule, expected)
+    padded = torch.cat([engine.query, torch.zeros(2, HEADS, DIM)])
+    for out in (torch.zeros(5, HEADS, DIM), torch.zeros(5, HEADS, 2 * DIM)[..., ::2]):
+        attend(engine.step, padded, *caches, rule, out)
+        assert torch.equal(out[:3], expected)
+        assert not out[3:].any()
+    beyond = Step.of(engine.step.query_start_loc, engine.step.seq_lens + 1000, engine.step.block_table)
+    with pytest.raises(TopThetaValueError, match=r"^actual_seq_lengths\[0\]: expected 0 to "):
+        attend(beyond, engine.query, *caches, rule, expected)
 
 
 def on(table: ThresholdsAtK, device: str) -> ThresholdsAtK:

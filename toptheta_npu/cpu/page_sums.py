@@ -18,7 +18,6 @@ from .threads import thread_count
 
 #: The fields of struct PageSumsOfLayer and of struct WrittenRows in source/page_sums.cpp.
 _LAYER, _STEP = struct.Struct("@5qP4qP"), struct.Struct("@3qP" + 2 * "Pq" + "2qP")
-_DONE, _BAD_VALUES, _OUT_OF_MEMORY = range(3)
 _FAILED: set[torch.dtype] = set()
 _logger = logging.getLogger("toptheta_npu")
 
@@ -28,7 +27,7 @@ def find(dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
 
     It makes the sums that a step ends, then the means of its sequences with one new token. It takes what `pack_layer`
     and `pack_step` say, and the address of the means, float32 [sequences with one new token, Hkv, D]. It returns a
-    status for `is_done`.
+    status for `operators.is_done`.
 
     Raises:
         TopThetaBackendError: it cannot be had, and the backend is "native".
@@ -45,17 +44,6 @@ def find(dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
         return None
     found: Callable[[bytes, bytes, int], int] = library_of.toptheta_page_sums
     return found
-
-
-def is_done(status: int) -> bool:
-    """Tell whether lengths and block tables lay in the cache. Where they did not, nothing is written.
-
-    Raises:
-        MemoryError: there was no memory for intermediate results.
-    """
-    if status == _OUT_OF_MEMORY:
-        raise MemoryError("the native CPU backend found no memory for its intermediate results")
-    return status == _DONE
 
 
 def pack_layer(value_cache: Tensor, sums: Tensor, rows: int) -> bytes:

@@ -28,11 +28,9 @@ from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
 from .refusals import tells_why
 from .settings import Settings, read_settings
-from .steps import Step, attend
+from .steps import STEP, Step, attend
 from .versions import check_version
 
-#: The attribute of a step's metadata that holds ours.
-_STEP = "toptheta_step"
 #: The dtypes of a cache that is not quantised, as vLLM names them.
 _CACHE_DTYPES = ("auto", "float16", "half", "bfloat16")
 
@@ -120,7 +118,7 @@ class Impl:
             TopThetaBackendError: `Builder` has not prepared the step or the layer.
         """
         theirs: Any = super()
-        rule, step = self.rule, getattr(attn_metadata, _STEP, None)
+        rule, step = self.rule, getattr(attn_metadata, STEP, None)
         if rule is DENSE:
             return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
         if not isinstance(rule, LayerRule) or not isinstance(step, Step):
@@ -172,7 +170,7 @@ class Builder:
             self._make_sums()
             step = _step(common_attn_metadata)
             self._engine.note(step, self._group)
-            setattr(metadata, _STEP, step)
+            setattr(metadata, STEP, step)
         return metadata
 
     def _make_sums(self) -> None:

@@ -7,8 +7,6 @@ AMX (bfloat16 on CPUs that have it), it is told to use its layout for vectors in
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,6 @@ from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
-    CPUAttentionMetadata,
     CPUAttentionMetadataBuilder,
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
@@ -30,7 +27,7 @@ from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine
 from .layers import LayerRule
 from .refusals import tells_why
 from .settings import is_configured, read_settings
-from .steps import Step, attend
+from .steps import STEP, Step, attend
 from .versions import TRIED_ON_CPU, check_version
 
 #: How vLLM's kernel lays out the pages that the operator reads.
@@ -61,13 +58,6 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
     @staticmethod
     def get_builder_cls() -> Any:
         return Builder
-
-
-@dataclass
-class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
-    """Metadata of a step for vLLM's kernel and for our operator."""
-
-    step: Step | None = None
 
 
 class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
@@ -108,8 +98,8 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self._engine.note(step, self._name)
         if len(step.several) and step.decodes:
             step.dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)
-        values = {each.name: getattr(whole, each.name) for each in dataclasses.fields(whole)}
-        return Metadata(**values, step=step)
+        setattr(whole, STEP, step)
+        return whole
 
 
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
@@ -141,7 +131,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
         everything = slice(None)
         if attn_metadata is None or self.rule is DENSE:  # None: vLLM warms up
             return dense(attn_metadata, everything, output)
-        rule, step = self.rule, getattr(attn_metadata, "step", None)
+        rule, step = self.rule, getattr(attn_metadata, STEP, None)
         if not isinstance(rule, LayerRule) or step is None:
             raise TopThetaBackendError(
                 "vllm", f"a step prepared by {Builder.__name__} for {layer.layer_name}", type(attn_metadata).__name__,

@@ -135,7 +135,7 @@ class EngineLayers:
 
     @property
     def dense_below(self) -> int:
-        """Keys that some row of a step has, unless the platform's own kernel is to run all of them; 0: it never is."""
+        """Keys that a row of a step has, unless the platform's own kernel is to run all rows; 0: it never is."""
         return self._thresholds.dense_below if self._settings.prefill == "dense" else 0
 
     def note(self, step: Step, group: str) -> None:
@@ -143,12 +143,17 @@ class EngineLayers:
         self._counting = self._counting or group
         if self.metrics is None or group != self._counting:
             return
+        if step.decode_only:
+            self.metrics.step(decode=step.new.num_decoding)
+            return
         counts = step.counts
         short = int((counts == 1).sum())
         draft = int(counts[counts <= 1 + self._drafts].sum()) - short if self._drafts else 0
         prompt = int(counts.sum()) - draft - short
         thresholded = prompt + draft if self._settings.prefill == "thresholded" else 0
-        self.metrics.step(decode=len(step.lengths), prompt=prompt, draft=draft, thresholded=thresholded, short=short)
+        self.metrics.step(
+            decode=step.new.num_decoding, prompt=prompt, draft=draft, thresholded=thresholded, short=short
+        )
 
     def _why_dense(self, index: int, impl: Any) -> str | None:
         if has_window(impl.sliding_window):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._checks import PrefillMode, Sdc, check_modes
 from .._value_checks import are_seen
+from ..cpu.repeated import RepeatedDecode, RepeatedRows
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences
@@ -64,6 +65,9 @@ class LayerGroup:
         layers: their indices in the whole model, in the order in which they run.
         offline: they use the table's estimate of the discarded mass.
         counters: what their rows keep; None: nobody wants to know.
+
+    Attributes:
+        repeated: by layer, the decode calls that were made on a CPU, for other rows.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class LayerGroup:
         self.thresholds = thresholds
         self.first, self.last = layers[0], layers[-1]
         self.counters = counters
+        self.repeated: dict[int, RepeatedDecode] = {}
         mass = thresholds.discarded_mass if offline else None
         self._theta = _in_one(thresholds.theta)
         self._mass = None if mass is None else _in_one(mass)
@@ -102,6 +107,18 @@ class DecodedRows:
     discarded_mass: Sequence[Tensor | None]
     kept: list[Tensor] = field(default_factory=list)
     value_rows: list[Tensor] = field(default_factory=list)
+    _repeated: tuple[RepeatedRows, Sequence[Tensor], Sequence[Tensor]] | None = field(default=None, init=False)
+
+    def repeated(self, block_table: Tensor, rule: LayerRule) -> tuple[RepeatedRows, Tensor, Tensor]:
+        """Get what repeated calls say alike of the rows, and where that of a layer writes what it kept and read."""
+        if self._repeated is None:
+            theta, layers = self.theta[0], len(self.theta)
+            rows = RepeatedRows(self.lengths.contiguous(), block_table.int().contiguous(), torch.empty_like(theta))
+            kept = theta.new_empty((layers, *theta.shape), dtype=torch.int32)
+            value_rows = theta.new_empty((layers, len(theta), rule.num_key_value_heads), dtype=torch.int32)
+            self._repeated = rows, kept.unbind(), value_rows.unbind()
+        rows, every_kept, every_value_rows = self._repeated
+        return rows, every_kept[rule.layer], every_value_rows[rule.layer]
 
 
 @dataclass(frozen=True, eq=False)

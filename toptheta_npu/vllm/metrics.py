@@ -188,6 +188,7 @@ class Metrics:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._groups: list[Counters] = []
+        self._on_cpu = True
         self._interval = interval
         self._export = export
         self._clock = clock
@@ -200,6 +201,7 @@ class Metrics:
     def add_group(self, counters: Counters) -> Counters:
         """Count what one more group of layers counts."""
         self._groups.append(counters)
+        self._on_cpu = self._on_cpu and counters.on_cpu
         return counters
 
     def step(self, **tokens: int) -> None:
@@ -215,7 +217,7 @@ class Metrics:
             self.report()
         if self._export is None:
             return
-        if not all(group.on_cpu for group in self._groups):
+        if not self._on_cpu:
             if now - self._exported_at >= _LIVE_SECONDS:
                 self.export()
         elif self._timer is None:

@@ -28,6 +28,7 @@ from torch import Tensor
 from .._checks import DTYPES
 from .._value_checks import are_seen, check_cache_values
 from ..cpu import page_sums as native
+from ..cpu.operators import is_done
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 
 #: Rows of a piece on a CPU, where a step is done sooner if it reads few rows after the last sum.
@@ -74,6 +75,7 @@ class PageSums:
             raise TopThetaNotImplementedError("block_size", "2 rows or more", "1", "choose larger pages")
         self._pieces = block_size // self._rows
         self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
+        self._mean_shape = num_key_value_heads, head_dim
         self._packed = b""
         self._packed_for: tuple[Tensor, int] | None = None  # and where it was
         # so that they can be written to outside of an inference mode that holds now
@@ -139,8 +141,8 @@ class PageSums:
             self._check(value_cache)
             self._packed = native.pack_layer(value_cache, self._sums, self._rows)
             self._packed_for = value_cache, value_cache.data_ptr()
-        mean, address = new.buffer(self._sums)
-        if not native.is_done(run(self._packed, new.packed, address)):
+        mean, address = new.buffer(self._mean_shape, self._sums)
+        if not is_done(run(self._packed, new.packed, address)):
             _check_values(value_cache, new)
             raise AssertionError("the native page sums refused values that pass the checks in Python")
         return mean
@@ -249,7 +251,7 @@ class NewRows:
         self._leaves: dict[int, bool] = {}
         self._ended: dict[tuple[int, int], Ended | None] = {}
         self._forms: dict[torch.dtype, Callable[[bytes, bytes, int], int] | None] = {}
-        self._buffers: dict[torch.Size, tuple[Tensor, int]] = {}
+        self._buffers: dict[tuple[int, int], tuple[Tensor, int]] = {}
         if query_start_loc is not None:
             _check_integers("query_start_loc", query_start_loc, 1)
             if len(query_start_loc) != batch + 1:
@@ -267,11 +269,10 @@ class NewRows:
             self._forms[dtype] = native.find(dtype) if dtype in DTYPES else None
         return self._forms[dtype]
 
-    def buffer(self, sums: Tensor) -> tuple[Tensor, int]:
+    def buffer(self, shape: tuple[int, int], like: Tensor) -> tuple[Tensor, int]:
         """Get memory for the means of a layer, and its address: the same for all layers with as many heads."""
-        shape = sums.shape[1:]
         if shape not in self._buffers:
-            mean = sums.new_empty((self.num_decoding, *shape))
+            mean = like.new_empty((self.num_decoding, *shape))
             self._buffers[shape] = mean, mean.data_ptr()
         return self._buffers[shape]
 
@@ -285,7 +286,7 @@ class NewRows:
 
     def leaves_sums(self, rows: int) -> bool:
         """Tell whether no piece of ``rows`` rows ends and no mean is wanted. This reads lengths on the host."""
-        if self._means:
+        if self.query_start_loc is None or self._means:
             return False
         if rows not in self._leaves:
             lengths, new = self.seq_lens.numpy(), np.diff(self.query_start_loc.numpy())

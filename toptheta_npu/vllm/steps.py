@@ -16,9 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..operator import incremental_attention, incremental_attention_with_stats, prefill_attention
+from ..cpu.repeated import RepeatedDecode
+from ..fallback.arguments import Arguments
+from ..operator import incremental_attention_with_stats, prefill_attention
 from .layers import DecodedRows, LayerRule
 from .page_sums import NewRows
+
+#: The attribute of an engine's metadata of a step that holds ours.
+STEP = "toptheta_step"
 
 
 @dataclass(eq=False)
@@ -158,37 +163,54 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
 def _decode(
     step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, mean: Tensor | None, out: Tensor
 ) -> None:
-    looked_up, group, lengths = step.rows_of(rule), rule.group, step.lengths
+    looked_up, counters = step.rows_of(rule), rule.group.counters
     if step.tokens is not None:
         query = query[step.tokens]
     elif len(query) > step.new.num_decoding:  # padding
         query, out = query[: step.new.num_decoding], out[: step.new.num_decoding]
-    arguments: dict[str, Any] = {
-        "actual_seq_lengths": lengths,
-        "block_table": step.new.decoding_table,
-        "block_size": key_cache.shape[2 if key_cache.dim() == 4 else 1],
-        "num_key_value_heads": rule.num_key_value_heads,
-        "scale_value": rule.scale,
-        "placement": group.thresholds.placement,
-        "sdc": rule.sdc,
-        "sdc_gamma": rule.sdc_gamma,
-        "discarded_mass": looked_up.discarded_mass[rule.layer],
-        "value_mean": mean,
-    }
-    operands = query.unsqueeze(2), key_cache, value_cache, looked_up.theta[rule.layer]
-    if group.counters is None:
-        result = incremental_attention(*operands, **arguments)
-    else:
-        result, _, kept, value_rows = incremental_attention_with_stats(*operands, **arguments)
+    caches = key_cache, value_cache
+    repeated, to = rule.group.repeated.get(rule.layer), None
+    if repeated is not None and repeated.fits(query, *caches):
+        direct = step.tokens is None and out.dtype == query.dtype and out.is_contiguous()
+        to = out if direct else torch.empty_like(query, memory_format=torch.contiguous_format)
+        repeated_rows, kept, value_rows = looked_up.repeated(step.new.decoding_table, rule)
+        theta, mass = looked_up.theta[rule.layer], looked_up.discarded_mass[rule.layer]
+        if not repeated(query, repeated_rows, theta, mass, mean, to, kept, value_rows):
+            to = None  # the operator says what is wrong
+    if to is None:
+        to, kept, value_rows = _by_operator(step, query, *caches, rule, looked_up, mean)
+    if counters is not None:
         looked_up.kept.append(kept)
         looked_up.value_rows.append(value_rows)
-        if rule.layer == group.last:
-            group.counters.add(looked_up.lengths, looked_up.kept, looked_up.value_rows)
-    result = result.squeeze(2)
-    if step.tokens is None:
-        out.copy_(result)
-    else:
-        out[step.tokens] = result
+        if rule.layer == rule.group.last:
+            counters.add(looked_up.lengths, looked_up.kept, looked_up.value_rows)
+    if step.tokens is not None:
+        out[step.tokens] = to
+    elif to is not out:
+        out.copy_(to)
+
+
+def _by_operator(
+    step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, looked_up: DecodedRows,
+    mean: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run the operator, and keep its call if later steps can repeat it: [S, Hq, D], kept [S, Hq], V rows [S, Hkv]."""
+    group, pages = rule.group, step.new.decoding_table
+    rows = key_cache.shape[2 if key_cache.dim() == 4 else 1]
+    call = Arguments(
+        query.shape[1], rule.num_key_value_heads, rule.scale, query.unsqueeze(2), key_cache, value_cache,
+        looked_up.theta[rule.layer], step.lengths, None, pages, looked_up.discarded_mass[rule.layer], mean,
+        placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows,
+    )  # fmt: skip
+    result, _, kept, value_rows = incremental_attention_with_stats(
+        call.query, key_cache, value_cache, call.threshold, actual_seq_lengths=call.actual_seq_lengths,
+        block_table=pages, block_size=rows, num_key_value_heads=rule.num_key_value_heads, scale_value=rule.scale,
+        placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=call.discarded_mass,
+        value_mean=mean,
+    )  # fmt: skip
+    if RepeatedDecode.is_possible(call):
+        group.repeated[rule.layer] = RepeatedDecode(call)
+    return result.squeeze(2), kept, value_rows
 
 
 def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule) -> Tensor:
