@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.serving import ascend_parts
 from tests.serving.ascend_engine import OurBuilder, OurImpl
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.vllm import ascend
-from toptheta_npu.vllm.ascend_signatures import DISTRIBUTION, parameters_of, record
+from toptheta_npu.vllm.ascend_signatures import DISTRIBUTION, differences, parameters_of, record, versions
 from toptheta_npu.vllm.versions import check_version
 
 ATTENTION = ascend_parts.MODULE
@@ -68,16 +69,16 @@ def test_ours_come_first() -> None:
     assert OurBuilder.build is ascend.Builder.build
 
 
-@pytest.mark.parametrize("found", [*record()["versions"], "0.23.0+cann9"])
+@pytest.mark.parametrize("found", [*versions(), "0.23.0+cann9"])
 def test_versions_whose_sources_were_read_are_accepted(found: str) -> None:
-    check_version(DISTRIBUTION, record()["versions"], found)
+    check_version(DISTRIBUTION, versions(), found)
 
 
-@pytest.mark.parametrize("found", ["0.22.1rc1", "0.23.0rc1", "0.26.0", "0.25.2.dev3+g182b75e", ""])
+@pytest.mark.parametrize("found", ["0.22.1rc1", "0.23.0rc1", "0.26.0", "0.30.0", "0.25.2.dev3+g182b75e", ""])
 def test_other_versions_are_refused(found: str) -> None:
     with pytest.raises(TopThetaNotImplementedError, match=r"vllm-ascend: expected version 0\.23\.0 or"):
-        check_version(DISTRIBUTION, record()["versions"], found)
-    check_version(DISTRIBUTION, record()["versions"], found, untried=True)
+        check_version(DISTRIBUTION, versions(), found)
+    check_version(DISTRIBUTION, versions(), found, untried=True)
 
 
 @pytest.fixture
@@ -160,3 +161,37 @@ def test_the_platform_chooses_the_recorded_backend(source: Path) -> None:
     chosen = function_of(class_of(source, "vllm_ascend.platform", "NPUPlatform"), "get_attn_backend_cls")
     constants = {node.value for node in ast.walk(chosen) if isinstance(node, ast.Constant)}
     assert record()["backend"] in constants
+
+
+def test_the_versions_are_in_one_record_each_and_the_last_knows_all_layouts() -> None:
+    assert len(versions()) == sum(len(each["versions"]) for each in differences())
+    known = [each["cache"]["layouts"] for each in differences()]
+    assert all(older.items() <= known[-1].items() for older in known)
+
+
+def test_recorded_layouts_are_those_of_the_sources(source: Path) -> None:
+    """The names for which the cache has heads first, where they come from, and where values lie."""
+    cache = _difference(source)["cache"]
+    shapes = function_of(class_of(source, ATTENTION, "AscendAttentionBackend"), "get_kv_cache_shape")
+    constants = {node.value for node in ast.walk(shapes) if isinstance(node, ast.Constant)}
+    names = {each for each in constants if isinstance(each, str)}
+    heads_first = {name for name, layout in cache["layouts"].items() if layout == "SPLIT_HND"}
+    assert names - {""} == heads_first
+    returns = [node for node in ast.walk(shapes) if isinstance(node, ast.Return) and node.value]
+    returned = [ast.unparse(node.value) for node in sorted(returns, key=lambda node: node.lineno)]  # type: ignore[arg-type]
+    rows_first = "(2, num_blocks, block_size, num_kv_heads, head_size)"
+    assert returned == [*["(2, num_blocks, num_kv_heads, block_size, head_size)"] * bool(heads_first), rows_first]
+    constructor = ast.unparse(function_of(class_of(source, ATTENTION, "AscendAttentionBackendImpl"), "__init__"))
+    if cache["attribute"]:
+        assert f"self.{cache['attribute']} = envs_vllm.{cache['variable']}" in constructor
+    assert ("kv_cache_layout" in constructor) == bool(cache["attribute"])
+    runner = (source / "vllm_ascend/worker/model_runner_v1.py").read_text()
+    assert ("[non-contiguous-kv-cache]" in runner) == cache["side_by_side"]
+
+
+def _difference(source: Path) -> dict[str, Any]:
+    """The record of the checkout's version; the last one where it does not say or is not known."""
+    file = source / "vllm_ascend" / "_version.py"
+    found = re.search(r"version = '([^']+)'", file.read_text()) if file.exists() else None
+    of = [each for each in differences() if found and found[1] in each["versions"]]
+    return (of or differences())[-1]
