@@ -138,7 +138,7 @@ def test_a_layout_without_a_known_name_is_refused_when_the_layer_is_made(monkeyp
     monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "LHBNC")
     with pytest.raises(
         TopThetaNotImplementedError,
-        match="^VLLM_KV_CACHE_LAYOUT: expected one of NHD, LBNHC, HND, LBHNC, got LHBNC; set VLLM_KV_CACHE_LAYOUT=NHD",
+        match=r"^VLLM_KV_CACHE_LAYOUT: expected one of NHD, LBNHC, HND, LBHNC, got LHBNC; set VLLM_KV_CACHE_LAYOUT=NHD",
     ):
         make_impl()
 

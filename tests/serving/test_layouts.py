@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Layout, Any, str]] = {
         "each [blocks, block_size, Hkv, D] with Hkv 2 and D 64, got [3, 2, 128, 64]; install a version of the engine",
     ),
     "rows first where heads first was said": (
-        Layout.SPLIT_HND, (half(3, 128, 2, 64),) * 2, "each [blocks, Hkv, block_size, D] with Hkv 2 and D 64, got [3, 128",
+        Layout.SPLIT_HND, (half(3, 128, 2, 64),) * 2, "each [blocks, Hkv, block_size, D] with Hkv 2 and D 64, got [3,",
     ),
     "heads in one row": (Layout.SPLIT, (half(3, 128, 128),) * 2, "with Hkv 2 and D 64, got [3, 128, 128]; install"),
     "the 310P's tiles": (Layout.SPLIT, (half(3, 8, 128, 16),) * 2, "with Hkv 2 and D 64, got [3, 8, 128, 16]; install"),
@@ -110,13 +110,13 @@ REFUSED: dict[str, tuple[Layout, Any, str]] = {
         Layout.SPLIT, (half(3, 128, 2, 64), half(3, 128, 2, 32)), "with Hkv 2 and D 64, got [3, 128, 2, 32]; install",
     ),
     "values of other pages": (
-        Layout.SPLIT, (half(3, 128, 2, 64), half(3, 64, 2, 64)), "got [3, 128, 2, 64] and [3, 64, 2, 64]; install",
+        Layout.SPLIT, (half(3, 128, 2, 64), half(3, 64, 2, 64)), "and [3, 64, 2, 64] of torch.float16",
     ),
     "values of another dtype": (
-        Layout.SPLIT, (half(3, 128, 2, 64), half(3, 128, 2, 64).float()), "[3, 128, 2, 64] and [3, 128, 2, 64]; install",
+        Layout.SPLIT, (half(3, 128, 2, 64), half(3, 128, 2, 64).float()), "and [3, 128, 2, 64] of torch.float32",
     ),
     "single rows where packed was said": (
-        Layout.PACKED, half(3, 2, 128, 64), "K|V in one row, [blocks, Hkv, block_size, 2D] with Hkv 2 and D 64, got [3, 2",
+        Layout.PACKED, half(3, 2, 128, 64), "K|V in one row, [blocks, Hkv, block_size, 2D] with Hkv 2 and D 64, got",
     ),
     "rows of a page apart": (
         Layout.COLUMN_KEYS, half(3, 32, 2, 128).transpose(1, 2),

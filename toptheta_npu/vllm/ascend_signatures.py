@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
-from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .layouts import Layout
+from .versions import load_record
 
 #: The package on PyPI.
 DISTRIBUTION = "vllm-ascend"
@@ -20,16 +18,14 @@ DISTRIBUTION = "vllm-ascend"
 _COMMON, *_DIFFERENCES = "vllm_ascend.json", "vllm_ascend_0.23.json", "vllm_ascend_0.28.json", "vllm_ascend_0.30.json"
 
 
-@cache
 def record() -> dict[str, Any]:
-    """Load what holds in all versions: by module and class the parameters, fields, attributes, reads and calls in use."""
-    return _load(_COMMON)
+    """Load what holds in all versions: by module and class, parameters, fields, attributes, reads and calls in use."""
+    return load_record(_COMMON)
 
 
-@cache
 def differences() -> list[dict[str, Any]]:
-    """Load what differs between versions: the versions with their commits, and how they lay out a cache; oldest first."""
-    return [_load(name) for name in _DIFFERENCES]
+    """Load what differs: versions with their commits, and how they lay out a cache; the oldest come first."""
+    return [load_record(name) for name in _DIFFERENCES]
 
 
 def versions() -> dict[str, str]:
@@ -86,9 +82,3 @@ def parameters_of(owner: object, function: str) -> list[str] | None:
     if isinstance(found, (classmethod, staticmethod)):
         found = found.__func__
     return list(inspect.signature(found).parameters) if inspect.isfunction(found) else None
-
-
-def _load(name: str) -> dict[str, Any]:
-    text = files(__package__).joinpath("signatures", name).read_text(encoding="utf-8")
-    content: dict[str, Any] = json.loads(text)
-    return content

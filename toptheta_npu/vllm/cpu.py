@@ -1,8 +1,8 @@
 """The shim for vLLM on a CPU: its own backend, whose decode rows go to our operator.
 
 vLLM's kernel goes on to write the cache and to run prompts. It keeps the keys of a page by columns and the values by
-rows, which the operator reads as they lie, by strides. Where it would pack both for AMX (bfloat16 on CPUs that have it),
-it is told to use its layout for vectors instead.
+rows, which the operator reads as they lie. Where it would pack both for AMX (bfloat16 on CPUs that have it), it is told
+to use its layout for vectors instead.
 """
 
 from __future__ import annotations

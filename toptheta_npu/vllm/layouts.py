@@ -56,8 +56,7 @@ def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim
         head_dim: D.
 
     Raises:
-        TopThetaNotImplementedError: it is quantised, or lies otherwise, NZ included; or on an NPU, the kernel cannot step
-            through it.
+        TopThetaNotImplementedError: it is quantised or lies otherwise, as NZ does, or the NPU kernel cannot read it.
 
     Example:
         >>> import torch
@@ -75,7 +74,8 @@ def view_pages(kv_cache: Any, layout: Layout, num_key_value_heads: int, head_dim
     if layout.is_split:
         keys, values = parts
         if keys.shape != values.shape or keys.dtype != values.dtype:
-            raise _other(layout, f"{_text(keys)} and {_text(values)}", num_key_value_heads, head_dim)
+            both = " and ".join(f"{_text(part)} of {part.dtype}" for part in parts)
+            raise _other(layout, both, num_key_value_heads, head_dim)
         pages = Pages(keys, values) if heads_at == 1 else Pages(keys.transpose(1, 2), values.transpose(1, 2))
     elif layout is Layout.PACKED:
         pages = Pages(*parts[0].split(head_dim, dim=3))
