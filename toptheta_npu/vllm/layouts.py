@@ -99,6 +99,9 @@ def check_kernel_reads(pages: Pages) -> None:
         if cache.shape[2] % KERNEL_STEP or cache.shape[2] > KERNEL_PAGE_ROWS:
             expected = f"pages of a multiple of {KERNEL_STEP} rows up to {KERNEL_PAGE_ROWS}"
             raise _unread(name, expected, str(cache.shape[2]), "set block_size=128")
+        if cache.shape[3] % KERNEL_STEP:
+            expected = f"rows of a multiple of {KERNEL_STEP} elements"
+            raise _unread(name, expected, str(cache.shape[3]), "leave Top-Theta out")
         if last != 1 or any(
             size > 1 and stride % KERNEL_STEP for size, stride in zip(cache.shape, outer, strict=False)
         ):
