@@ -2,12 +2,12 @@
 
 Its platform chooses its backend, whatever others register. So the functions by which that backend hands out its classes
 are replaced: `Impl` and `Builder` stand before its own, and engines without settings get those. It goes on to write the
-cache and to run prompts; the pages, [blocks, block_size, Hkv, D] of keys and of values, are read as they lie.
+cache and to run prompts; the pages are read as they lie, in the layout that it says it has.
 
 The lengths in its metadata lie on the host. Ours are those of the model runner on the device, in the buffer that every
 step fills anew, as are the block tables and the slots. So a captured decode step replays with other sequences.
 
-Written against the sources of the versions in signatures/vllm_ascend.json, and not run in vllm-ascend. Importing this
+Written against the sources of the versions in signatures/vllm_ascend*.json, and not run in vllm-ascend. Importing this
 module needs neither vLLM nor vllm-ascend.
 """
 
@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, record
+from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record, versions
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
+from .layouts import Layout, Pages, view_pages
 from .refusals import tells_why
 from .settings import Settings, read_settings
 from .steps import STEP, Step, attend
@@ -51,7 +52,7 @@ def install() -> None:
         settings = _settings_of(config)
         if settings is not None:
             _check_backend(path)
-            check_version(DISTRIBUTION, record()["versions"], version(DISTRIBUTION), untried=settings.untried_versions)
+            check_version(DISTRIBUTION, versions(), version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
             check_engine(config, settings)
             _replace_classes()
@@ -64,9 +65,8 @@ class Impl:
     """One layer: stands before ``AscendAttentionBackendImpl``, and runs decode rows by the rule of `Builder`."""
 
     num_heads: int
+    num_kv_heads: int
     head_size: int
-    key_cache: Tensor
-    value_cache: Tensor
 
     @tells_why
     def __init__(
@@ -101,6 +101,19 @@ class Impl:
             if getattr(self, name, False):
                 raise TopThetaNotImplementedError(name, "it off with Top-Theta", "on", "leave one of the two out")
         self.rule: LayerRule | str | None = None
+        self.layout: Layout = layout_of(self)
+        self._pages: tuple[Any, Pages] | None = None  # and of which cache
+
+    def _bind(self, kv_cache: Any) -> None:
+        """View the cache of the layer and give the layer its V sums, once for each cache.
+
+        Raises:
+            TopThetaNotImplementedError: as `view_pages`.
+        """
+        if isinstance(self.rule, LayerRule) and (self._pages is None or self._pages[0] is not kv_cache):
+            pages = view_pages(kv_cache, self.layout, self.num_kv_heads, self.head_size)
+            rule = dataclasses.replace(self.rule, page_sums=None)
+            self._pages, self.rule = (kv_cache, pages), rule.with_page_sums(pages.values)
 
     def forward_impl(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any, output: Tensor
@@ -123,10 +136,10 @@ class Impl:
             return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
         if not isinstance(rule, LayerRule) or not isinstance(step, Step):
             raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
-        if rule.vmc and rule.page_sums is None:
-            raise _unprepared(f"V sums made by {Builder.__name__}", "none")
+        if self._pages is None:
+            raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
         shape = (-1, self.num_heads, self.head_size)
-        keys, values = (pages.transpose(1, 2) for pages in (self.key_cache, self.value_cache))
+        keys, values = self._pages[1]
         dense = len(step.several) > 0 and rule.prefill == "dense"
         if (dense and not step.decodes) or not len(step.seq_lens):
             attend(step, query.view(shape), keys, values, rule, output.view(shape))
@@ -167,17 +180,17 @@ class Builder:
         theirs: Any = super()
         metadata = theirs.build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is not None:
-            self._make_sums()
+            self._bind()
             step = _step(common_attn_metadata)
             self._engine.note(step, self._group)
             setattr(metadata, STEP, step)
         return metadata
 
-    def _make_sums(self) -> None:
-        """Give layers their V sums once the caches are there, before any step is captured."""
+    @tells_why
+    def _bind(self) -> None:
+        """Show layers their caches once these are there, before any step is captured."""
         for layer in self._layers.values():
-            if isinstance(layer.impl.rule, LayerRule):
-                layer.impl.rule = layer.impl.rule.with_page_sums(layer.kv_cache[1].transpose(1, 2))
+            layer.impl._bind(layer.kv_cache)
 
 
 def _current_config() -> Any:

@@ -1,8 +1,8 @@
 """The shim for vLLM on a CPU: its own backend, whose decode rows go to our operator.
 
-vLLM's kernel goes on to write the cache and to run prompts. It keeps the keys of a page by columns, [head_dim,
-block_size], and the values by rows, which the operator reads as they lie, by strides. Where it would pack both for
-AMX (bfloat16 on CPUs that have it), it is told to use its layout for vectors instead.
+vLLM's kernel goes on to write the cache and to run prompts. It keeps the keys of a page by columns and the values by
+rows, which the operator reads as they lie. Where it would pack both for AMX (bfloat16 on CPUs that have it), it is told
+to use its layout for vectors instead.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine
 from .layers import LayerRule
+from .layouts import Layout, Pages, view_pages
 from .refusals import tells_why
 from .settings import is_configured, read_settings
 from .steps import STEP, Step, attend
 from .versions import TRIED_ON_CPU, check_version
 
-#: How vLLM's kernel lays out the pages that the operator reads.
+#: The names by which vLLM's kernel keeps keys by columns and values by rows, `Layout.COLUMN_KEYS`.
 _READABLE = ("vec", "vec16")
 
 
@@ -74,8 +75,18 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
             return
         self._engine = EngineLayers.of(settings, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
-        self._engine.give_rules(kv_cache_spec, {name: layers[name] for name in layer_names})
+        self._layers = {name: layers[name] for name in layer_names}
+        self._engine.give_rules(kv_cache_spec, self._layers)
         self._name = layer_names[0]
+        self._are_bound = False
+
+    @tells_why
+    def _bind(self) -> None:
+        """Show layers their caches, which are there before the first step."""
+        for layer in self._layers.values():
+            if isinstance(layer.impl.rule, LayerRule):
+                layer.impl.pages_of(layer.kv_cache)
+        self._are_bound = True
 
     @tells_why
     def _set_isa_to_layers(self, layer_names: list[str]) -> None:
@@ -89,6 +100,8 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         whole = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is None:
             return whole
+        if not self._are_bound:
+            self._bind()
         check_covered({
             "rswa_prefix_lens": common_attn_metadata.rswa_prefix_lens is not None,
             "mm_req_doc_ranges": common_attn_metadata.mm_req_doc_ranges is not None,
@@ -110,7 +123,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         check_covered(_uncovered(self))
         self.rule: LayerRule | str | None = None
-        self._viewed: tuple[Tensor | None, tuple[Tensor, ...]] = None, ()
+        self._viewed: tuple[Tensor, Pages] | None = None  # and of which cache
 
     def forward(
         self,
@@ -143,24 +156,21 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
                 output[step.dense_tokens] = dense(step.dense, step.dense_tokens, part)
             else:
                 dense(attn_metadata, everything, output)
-        keys, values = self._pages(kv_cache)
+        keys, values = self.pages_of(kv_cache)
         self.rule = rule = rule.with_page_sums(values)
         shape = (-1, self.num_heads, self.head_size)
         attend(step, query.view(shape), keys, values, rule, output.view(shape))
         return output
 
-    def _pages(self, kv_cache: Tensor) -> tuple[Tensor, ...]:
-        """View the cache as `_pages` does, once."""
-        if self._viewed[0] is not kv_cache:
-            self._viewed = kv_cache, _pages(kv_cache)
+    def pages_of(self, kv_cache: Tensor) -> Pages:
+        """View the cache as pages, once.
+
+        Raises:
+            TopThetaNotImplementedError: as `view_pages`.
+        """
+        if self._viewed is None or self._viewed[0] is not kv_cache:
+            self._viewed = kv_cache, view_pages(kv_cache, Layout.COLUMN_KEYS, self.num_kv_heads, self.head_size)
         return self._viewed[1]
-
-
-def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-    """View vLLM's cache [blocks, Hkv, block_size, 2D] as keys and values [blocks, Hkv, block_size, D], by strides."""
-    blocks, heads, rows, width = kv_cache.shape
-    keys, values = kv_cache.view(blocks, heads, 2 * rows, width // 2).chunk(2, dim=2)
-    return keys.view(blocks, heads, width // 2, rows).transpose(2, 3), values
 
 
 def _readable(isa: str) -> str:
