@@ -24,7 +24,7 @@ PREFIX = "TOPTHETA_VLLM_"
 SECTION = "toptheta"
 #: Keys of a row from which on thresholds are as fast as vLLM's own kernel, by platform, as `benchmarks.serving` finds
 #: it. Nothing was measured on others.
-BREAK_EVEN = {"cpu": 512}
+BREAK_EVEN = {"cpu": 1024}
 #: Settings that say what rows aim at; one of them is given.
 _AIMS = ("k", "target_kept", "target_error", "target_value_rows")
 
