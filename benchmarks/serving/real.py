@@ -63,9 +63,10 @@ class Setting:
         _, tokens = windows.of("prose", "evaluation", length, count)
         return [row.tolist() for row in tokens]
 
-    def plug_in(self) -> dict[str, Any]:
-        """Give the settings of the plug-in; the others are as they are by default."""
-        return {"table": str(self.table), "target_value_rows": self.target_value_rows}
+    @property
+    def aim(self) -> dict[str, Any]:
+        """What rows aim at, of the plug-in and of `sparsify`; other settings are as they are by default."""
+        return {"target_value_rows": self.target_value_rows}
 
     def engines(self, dtype: str) -> dict[str, Any]:
         """Make the engines that take turns."""
@@ -76,14 +77,15 @@ class Setting:
             "block_size": BLOCK_SIZE, "enable_prefix_caching": True, "kv_cache_memory_bytes": _MOST_BYTES,
             "num_gpu_blocks_override": self.clients * -(-(longest + spare) // BLOCK_SIZE),
         }  # fmt: skip
-        return {name: make_engine(each, **options) for name, each in ((DENSE, None), (SPARSE, self.plug_in()))}
+        sparse = {"table": str(self.table), **self.aim}
+        return {name: make_engine(each, **options) for name, each in ((DENSE, None), (SPARSE, sparse))}
 
 
 def compare_real(setting: Setting, rounds: int) -> Iterator[dict[str, Any]]:
     """Yield what was found so far after every round: seconds per token, what was read; at last, wrong tokens."""
     found: dict[str, Any] = {
-        "model": setting.model.name, "target_value_rows": setting.target_value_rows, "clients": setting.clients,
-        "new_tokens": setting.new_tokens, "decoding": [],
+        "model": setting.model.name, **setting.aim, "clients": setting.clients, "new_tokens": setting.new_tokens,
+        "decoding": [],
     }  # fmt: skip
     alive = []  # the clean-up of an engine would end what the others need
     for dtype in setting.dtypes:
@@ -155,8 +157,7 @@ def _compare_answers(engine: Any, setting: Setting) -> dict[str, Any]:
     table = ThresholdTable.load(setting.table)
     asked = setting.prompts(min(setting.lengths), min(COMPARED, setting.clients))
     ours = answers(engine, asked, COMPARED_TOKENS)
-    budget = {"target_value_rows": setting.target_value_rows}
-    reference = [generated_by(model, table, ids, COMPARED_TOKENS, **budget) for ids in asked]
+    reference = [generated_by(model, table, ids, COMPARED_TOKENS, **setting.aim) for ids in asked]
     pairs = list(zip(ours, reference, strict=True))
     apart = [each for pair in pairs for each in differences(*pair)]
     wrong = [each for pair in pairs for each in wrong_tokens(*pair, tolerance=TOLERANCE)]
