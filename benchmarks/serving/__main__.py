@@ -16,6 +16,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -78,6 +80,7 @@ def main(
     out: Annotated[Path, typer.Option(help="The JSON file; parts that do not run stay in it.")] = RESULTS,
 ) -> None:
     """Writes what was found to a JSON file, part by part; ends with 1 if a token is wrong or the soak met errors."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without ending a server that was started
     stored = json.loads(out.read_text()) if out.exists() else {}
     found: dict[str, Any] = {"model": "the embedded LLaMA, float32", "k": K}
     found |= {part.value: stored[part.value] for part in Part if part.value in stored}

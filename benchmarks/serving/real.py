@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.real_model_study.settings import SCALES
 from benchmarks.real_model_study.texts import Windows
 from benchmarks.serving.engines import answers, differences, generated_by, layers_of, make_engine, totals, wrong_tokens
@@ -19,8 +21,6 @@ from toptheta_npu.thresholds import ThresholdTable
 DENSE, SPARSE = "dense", "sparse"
 #: vLLM's own choice on a CPU.
 BLOCK_SIZE = 128
-#: Of the cache of an engine; fewer pages are asked for.
-_MOST_BYTES = 1 << 34
 #: Prompts whose answers are compared with those of `generate`, and their tokens.
 COMPARED, COMPARED_TOKENS = 3, 32
 #: Logarithms of probabilities may differ by as much: vLLM computes the prompt in another order than transformers does.
@@ -70,15 +70,25 @@ class Setting:
 
     def engines(self, dtype: str) -> dict[str, Any]:
         """Make the engines that take turns."""
-        # an answer writes pages of its own: with as many to spare, none of a prompt is ever taken for them
-        longest, spare = max(self.lengths) + self.new_tokens, 2 * self.new_tokens + 4 * BLOCK_SIZE
         options = {
-            "model": str(self.model), "dtype": dtype, "max_model_len": longest, "max_num_seqs": self.clients,
-            "block_size": BLOCK_SIZE, "enable_prefix_caching": True, "kv_cache_memory_bytes": _MOST_BYTES,
-            "num_gpu_blocks_override": self.clients * -(-(longest + spare) // BLOCK_SIZE),
+            "model": str(self.model), "dtype": dtype, "max_model_len": max(self.lengths) + self.new_tokens,
+            "max_num_seqs": self.clients, "block_size": BLOCK_SIZE, "enable_prefix_caching": True,
+            "kv_cache_memory_bytes": self._cache_bytes(getattr(torch, dtype)),
         }  # fmt: skip
         sparse = {"table": str(self.table), **self.aim}
         return {name: make_engine(each, **options) for name, each in ((DENSE, None), (SPARSE, sparse))}
+
+    def _cache_bytes(self, dtype: torch.dtype) -> int:
+        """Compute what the sequences need, and some pages more.
+
+        An answer writes pages of its own. With as many to spare as the last answer had, none of a prompt is taken.
+        """
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(self.model)
+        width = config.num_key_value_heads * (config.head_dim or config.hidden_size // config.num_attention_heads)
+        pages = self.clients * -(-(max(self.lengths) + 3 * self.new_tokens + 4 * BLOCK_SIZE) // BLOCK_SIZE)
+        return int(pages * BLOCK_SIZE * config.num_hidden_layers * 2 * width * dtype.itemsize)
 
 
 def compare_real(setting: Setting, rounds: int) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks.serving.engines import TABLE, prompts
 from benchmarks.serving.real import COMPARED_TOKENS, Setting, compare_real, token_seconds
 from benchmarks.serving.tables import as_tables
@@ -52,8 +50,3 @@ def test_a_prompt_that_is_not_in_the_cache_is_noticed() -> None:
     assert (len(gaps), computed) == (CLIENTS * 3, LENGTH)
     gaps, computed = token_seconds(engine, asked, 4, "second")
     assert (len(gaps), computed) == (CLIENTS * 3, LENGTH % 128)
-
-
-@pytest.fixture(autouse=True)
-def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.serving.real._MOST_BYTES", 1 << 28)
