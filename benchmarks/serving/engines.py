@@ -117,10 +117,9 @@ def generated_by(model: Any, table: ThresholdTable, prompt: Sequence[int], new_t
     options = copy.deepcopy(model.generation_config)
     # the end of a text ends no answer, as in `greedy`
     options.update(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, eos_token_id=None)
+    options.update(output_logits=True, return_dict_in_generate=True)
     with sparsify(model, table, **settings) if settings else nullcontext():
-        out = model.generate(
-            torch.tensor([list(prompt)]), generation_config=options, output_logits=True, return_dict_in_generate=True
-        )
+        out = model.generate(torch.tensor([list(prompt)]), generation_config=options)
     return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
 
