@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.engines import TABLE, prompts
-from benchmarks.serving.real import COMPARED_TOKENS, Setting, compare_real, token_seconds
+from benchmarks.serving.real import COMPARED_TOKENS, SPARSE, Setting, compare_real, token_seconds
 from benchmarks.serving.tables import as_tables
 from toptheta_npu.assets import TINY_LLAMA
 
@@ -44,7 +44,7 @@ def test_rounds_take_turns_and_no_token_is_wrong() -> None:
 
 
 def test_a_prompt_that_is_not_in_the_cache_is_noticed() -> None:
-    engine = SETTING.engines("float32")["sparse"]
+    engine = SETTING.engine(SPARSE, "float32")
     asked = SETTING.prompts(LENGTH, CLIENTS)
     gaps, computed = token_seconds(engine, asked, 4, "first")
     assert (len(gaps), computed) == (CLIENTS * 3, LENGTH)
