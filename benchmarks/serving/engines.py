@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,18 +110,18 @@ def reference_model() -> tuple[Any, ThresholdTable]:
 
 def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
     """Generate an answer by `sparsify` and transformers' generate(). Without settings, call generate() alone."""
-    model, table = reference_model()
-    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
-    ids = torch.tensor([list(prompt)])
+    return generated_by(*reference_model(), prompt, new_tokens, **settings)
 
-    def run() -> Answer:
-        out = model.generate(ids, output_logits=True, return_dict_in_generate=True, **options)
-        return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
-    if not settings:
-        return run()
-    with sparsify(model, table, **settings):
-        return run()
+def generated_by(model: Any, table: ThresholdTable, prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
+    """Generate an answer as `generated` does, by another model and its thresholds."""
+    options = copy.deepcopy(model.generation_config)
+    # the end of a text ends no answer, as in `greedy`
+    options.update(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, eos_token_id=None)
+    options.update(output_logits=True, return_dict_in_generate=True)
+    with sparsify(model, table, **settings) if settings else nullcontext():
+        out = model.generate(torch.tensor([list(prompt)]), generation_config=options)
+    return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
 
 def replayed(

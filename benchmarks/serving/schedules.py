@@ -65,6 +65,13 @@ class Request:
         return sum(second < first for first, second in pairwise(firsts))
 
 
+def undisturbed(prompt: list[int], answer: Answer) -> Request:
+    """Record an answer whose prompt came in one piece, and its tokens one by one."""
+    end = len(prompt)
+    steps = [(end + index, end + index + 1) for index in range(len(answer.tokens) - 1)]
+    return Request(prompt, answer, [(0, end), *steps])
+
+
 def draw_schedule(seed: int) -> list[Arrival]:
     """Draw five to ten requests. Together they need far more than the cache of `SMALL_CACHE` holds."""
     draw = random.Random(seed)
