@@ -63,14 +63,19 @@ def _memory(found: Mapping[str, Any]) -> Table:
 
 
 def _schedules(found: Mapping[str, Any]) -> Table:
-    rows = [
-        ["drawn schedules", f"{found['count']}"],
-        ["requests, tokens, preemptions in them", f"{found['requests']}, {found['tokens']}, {found['preemptions']}"],
-        ["**wrong tokens**", f"**{found['wrong_tokens']}**"],
-        ["elements kept, V rows read, all layers", _shares(found)],
-        ["k̃/k", f"{found['kept_over_k']:.2f}"],
-    ]
-    return Table("Drawn schedules", ("", "figure"), rows)
+    engines = found["engines"]
+    figures: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "drawn schedules": lambda each: f"{each['count']}",
+        "requests, tokens, preemptions in them": lambda each: (
+            f"{each['requests']}, {each['tokens']}, {each['preemptions']}"
+        ),
+        "tokens by thresholds; in vLLM's own kernel": lambda each: f"{each['decode_tokens']}; {each['short_tokens']}",
+        "**wrong tokens**": lambda each: f"**{each['wrong_tokens']}**",
+        "elements kept, V rows read, all layers": _shares,
+        "k̃/k": lambda each: f"{each['kept_over_k']:.2f}",
+    }
+    rows = [[name, *map(figure, engines)] for name, figure in figures.items()]
+    return Table("Drawn schedules", ("", *(each["name"] for each in engines)), rows)
 
 
 def _break_even(found: Mapping[str, Any]) -> Table:
