@@ -23,7 +23,7 @@ class Embedded(Setting):
 
     @property
     def aim(self) -> dict[str, Any]:
-        return {"k": 64}
+        return {"k": 64, "dense_below": 0}
 
 
 SETTING = Embedded(
