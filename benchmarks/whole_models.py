@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean
 
 from benchmarks import cpu_tables, decode_step_1b, generation_of_a_model
 from benchmarks.tables import Table, renew
@@ -73,7 +73,7 @@ def _of_the_embedded_model() -> list[list[str]]:
         (f"{longest['batch']} sequences of {longest['keys']} keys", longest),
         (f"{load['load']['at_once']} requests at a time", load["load"]),
     ):
-        gain = median(found["over_dense"]["sparse"])
+        gain = geometric_mean(found["over_dense"]["sparse"])
         rows.append([f"vLLM, embedded model, {what}, k = 64", "vLLM as it is", "", _times(gain)])
     return rows
 

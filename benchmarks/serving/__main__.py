@@ -1,10 +1,15 @@
 """vLLM by thresholds: whether its tokens are right, what is kept, how fast it answers, and the memory that it takes.
 
     build/vllm/bin/python -m benchmarks.serving [equality] [load] [memory] [schedules] [--schedules 200] [--rounds 5]
+    build/vllm/bin/python -m benchmarks.serving break-even [--rounds 15]
+    build/vllm/bin/python -m benchmarks.serving soak [--requests 2000] [--minutes 30]
+    build/vllm/bin/python -m benchmarks.serving real [--rounds 15] [--model FOLDER] [--table FILE] [--texts FOLDER] ...
 
-It needs the environment of ``make test-vllm``. Without names all parts run. It writes docs/results/serving.json, where
-parts that did not run stay as they are, and the tables of docs/serving.md. On two cores the schedules take six minutes
-and the others together as long; speeds are ratios of interleaved rounds in one process.
+It needs the environment of ``make test-vllm``. Without names those of the first line run. It writes
+docs/results/serving.json, where parts that did not run stay as they are, and the tables of docs/serving.md. On two
+cores the schedules take six minutes and the others of that line together as long; speeds are ratios of interleaved
+rounds in one process. ``real`` needs the model of ``make real-model`` and the thresholds of
+``benchmarks.real_model_study``.
 """
 
 from __future__ import annotations
@@ -12,7 +17,9 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,17 +31,23 @@ import torch
 import typer
 import vllm
 
+from benchmarks.real_model_study import texts as study_texts
+from benchmarks.serving.break_even import find_break_even
 from benchmarks.serving.engines import K
 from benchmarks.serving.equality import compare_answers
 from benchmarks.serving.load import compare_speed
 from benchmarks.serving.memory import measure_page_sums
+from benchmarks.serving.real import Setting, compare_real
 from benchmarks.serving.schedules import run_schedules
+from benchmarks.serving.soak import failures, soak
 from benchmarks.serving.tables import as_tables
 from benchmarks.tables import renew
 from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 RESULTS = PAGE.parent / "results" / "serving.json"
+BUILD = PAGE.parents[1] / "build"
+MODEL, STUDY = BUILD / "real-model" / "smollm2", BUILD / "real_model"
 
 
 class Part(str, Enum):
@@ -44,36 +57,70 @@ class Part(str, Enum):
     load = "load"
     memory = "memory"
     schedules = "schedules"
+    soak = "soak"
+    real = "real"
+    break_even = "break-even"
+
+
+#: What runs where nothing is named.
+UNNAMED = (Part.equality, Part.load, Part.memory, Part.schedules)
 
 
 def main(
-    parts: Annotated[list[Part] | None, typer.Argument(help="What runs; all, if nothing is named.")] = None,
+    parts: Annotated[list[Part] | None, typer.Argument(help="What runs; without names, all but soak and real.")] = None,
     schedules: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of the timing.")] = 5,
+    requests: Annotated[int, typer.Option(min=2, help="Of the soak.")] = 2000,
+    minutes: Annotated[float, typer.Option(min=0.1, help="That the soak asks at most.")] = 30.0,
+    model: Annotated[Path, typer.Option(help="Folder of the real model.")] = MODEL,
+    table: Annotated[Path, typer.Option(help="Its thresholds, with error curves.")] = STUDY / "pre_softmax_4096.theta",
+    texts: Annotated[Path | None, typer.Option(help="Folder of the study's packages; else a download.")] = None,
+    value_rows: Annotated[float, typer.Option(help="The budget of the real model: V rows per row and head.")] = 350.0,
+    length: Annotated[list[int] | None, typer.Option(help="Tokens of its prompts; may be given again.")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Sequences that it answers side by side.")] = 8,
+    new_tokens: Annotated[int, typer.Option(min=2, help="Of its answers.")] = 128,
+    dtype: Annotated[list[str] | None, typer.Option(help="Of its weights and cache; may be given again.")] = None,
     out: Annotated[Path, typer.Option(help="The JSON file; parts that do not run stay in it.")] = RESULTS,
 ) -> None:
-    """Writes what was found to a JSON file, part by part; ends with 1 if a token is wrong."""
+    """Writes what was found to a JSON file, part by part; ends with 1 if a token is wrong or the soak met errors."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # not without ending a server that was started
     stored = json.loads(out.read_text()) if out.exists() else {}
     found: dict[str, Any] = {"model": "the embedded LLaMA, float32", "k": K}
     found |= {part.value: stored[part.value] for part in Part if part.value in stored}
-    run: dict[Part, Iterator[dict[str, Any]]] = {
-        Part.equality: compare_answers(),
-        Part.load: compare_speed(rounds),
-        Part.memory: measure_page_sums(),
-        Part.schedules: run_schedules(schedules),
+
+    def real() -> Iterator[dict[str, Any]]:
+        packages = texts or study_texts.fetch(STUDY / "packages")
+        lengths, dtypes = tuple(length or (3000, 6000)), tuple(dtype or ("float32",))
+        setting = Setting(model, table, packages, value_rows, lengths, clients, new_tokens, dtypes)
+        return compare_real(setting, rounds)
+
+    run: dict[Part, Callable[[], Iterator[dict[str, Any]]]] = {
+        Part.equality: compare_answers,
+        Part.load: lambda: compare_speed(rounds),
+        Part.memory: measure_page_sums,
+        Part.schedules: lambda: run_schedules(schedules),
+        Part.soak: lambda: soak(requests, minutes),
+        Part.real: real,
+        Part.break_even: lambda: find_break_even(rounds),
     }
-    for part in parts or list(Part):
-        for result in run[part]:
+    for part in parts or UNNAMED:
+        for result in run[part]():
             found[part.value] = result | {"on": machine()}
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(one_row_a_line(found) + "\n")
         typer.echo(json.dumps({part.value: found[part.value]}, indent=1, ensure_ascii=False))
     if out == RESULTS:
         renew(PAGE, as_tables(found))
-    answers = [found[name] for name in ("schedules",) if name in found]
-    answers += found["equality"]["answers"] if "equality" in found else []
-    if any(each["wrong_tokens"] for each in answers):
+    if failed(found):
         raise typer.Exit(1)
+
+
+def failed(found: Mapping[str, Any]) -> bool:
+    """Tell whether a token is wrong anywhere, or the soak met errors."""
+    answers = list(found["schedules"]["engines"]) if "schedules" in found else []
+    answers += found["equality"]["answers"] if "equality" in found else []
+    answers += [found["real"]["answers"]] if "answers" in found.get("real", ()) else []
+    return any(each["wrong_tokens"] for each in answers) or ("soak" in found and failures(found["soak"]) > 0)
 
 
 def machine() -> dict[str, Any]:

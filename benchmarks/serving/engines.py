@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,10 +40,11 @@ class Answer:
 
 
 def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
-    """Make an engine in this process. ``settings`` are those of the plug-in."""
+    """Make an engine in this process. ``settings`` are those of the plug-in; by themselves, short rows follow, too."""
     from vllm import LLM
 
-    config = {} if settings is None else {"toptheta": {"table": str(TABLE), "log_interval": 5.0, **settings}}
+    common = {"table": str(TABLE), "log_interval": 5.0, "dense_below": 0}
+    config = {} if settings is None else {"toptheta": {**common, **settings}}
     defaults = {
         "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
         "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,
@@ -107,18 +110,18 @@ def reference_model() -> tuple[Any, ThresholdTable]:
 
 def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
     """Generate an answer by `sparsify` and transformers' generate(). Without settings, call generate() alone."""
-    model, table = reference_model()
-    options = {"max_new_tokens": new_tokens, "min_new_tokens": new_tokens, "do_sample": False, "pad_token_id": 0}
-    ids = torch.tensor([list(prompt)])
+    return generated_by(*reference_model(), prompt, new_tokens, **settings)
 
-    def run() -> Answer:
-        out = model.generate(ids, output_logits=True, return_dict_in_generate=True, **options)
-        return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
-    if not settings:
-        return run()
-    with sparsify(model, table, **settings):
-        return run()
+def generated_by(model: Any, table: ThresholdTable, prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
+    """Generate an answer as `generated` does, by another model and its thresholds."""
+    options = copy.deepcopy(model.generation_config)
+    # the end of a text ends no answer, as in `greedy`
+    options.update(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, eos_token_id=None)
+    options.update(output_logits=True, return_dict_in_generate=True)
+    with sparsify(model, table, **settings) if settings else nullcontext():
+        out = model.generate(torch.tensor([list(prompt)]), generation_config=options)
+    return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
 
 def replayed(

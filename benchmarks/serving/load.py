@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.serving.engines import LONGEST, K, make_engine, prompts, totals
 from toptheta_npu.vllm.metrics import Totals
 
-#: In the order in which they take turns; the settings of the plug-in.
-ENGINES: dict[str, dict[str, Any] | None] = {"dense": None, "sparse": {"k": K}, "without_vmc": {"k": K, "vmc": False}}
+#: In the order in which they take turns; the settings of the plug-in, among them the default for short rows.
+ENGINES: dict[str, dict[str, Any] | None] = {"dense": None, "sparse": {"k": K, "dense_below": None}}
 #: Sequences that decode side by side, and keys of each in the middle of what is timed.
 DECODING = ((4, 1900), (16, 1900), (8, 3800))
 DECODED = 48
@@ -64,7 +64,7 @@ def _under_load(engines: dict[str, Any], rounds: int) -> dict[str, Any]:
             {name: [count / s for count, s in zip(tokens, each, strict=True)] for name, each in seconds.items()}
         ),
         "over_dense": _over_dense({name: [1 / s for s in each] for name, each in seconds.items()}),
-        "kept": {name: _shares(totals(engines[name]) - totals_then) for name, totals_then in before.items()},
+        "kept": {name: shares(totals(engines[name]) - totals_then) for name, totals_then in before.items()},
     }  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _decoding(engines: dict[str, Any], batch: int, keys: int, rounds: int) -> di
     return {
         "batch": batch, "keys": keys, "new_tokens": DECODED, "tokens_per_second": _medians(rates),
         "over_dense": _over_dense(rates),
-        "kept": {name: _shares(totals(engines[name]) - totals_then) for name, totals_then in before.items()},
+        "kept": {name: shares(totals(engines[name]) - totals_then) for name, totals_then in before.items()},
     }  # fmt: skip
 
 
@@ -135,7 +135,8 @@ def _over_dense(rates: dict[str, list[float]]) -> dict[str, list[float]]:
     }
 
 
-def _shares(added: Totals) -> dict[str, float]:
+def shares(added: Totals) -> dict[str, float]:
+    """Compute what rows kept of their elements, and read of the V rows."""
     return {
         "kept_share": added.kept / added.elements,
         "value_row_share": added.value_rows / added.available_value_rows,

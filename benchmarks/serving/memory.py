@@ -27,6 +27,6 @@ def measure_page_sums() -> Iterator[dict[str, Any]]:
             found.append({
                 "dtype": dtype, "block_size": block_size, "pages": pages, "layers": len(layers), "kv_heads": heads,
                 "head_dim": width // 2, "cache_bytes": cache, "sum_bytes": sums,
-                "formula_bytes": len(layers) * (pages + 1) * (4 * heads * width // 2 + 128),
+                "formula_bytes": len(layers) * (pages * block_size // 32 + 1) * 4 * heads * width // 2,
             })  # fmt: skip
         yield {"engines": found}

@@ -29,6 +29,9 @@ ROUNDING = 1e-5
 #: Options of an engine whose cache is so small that requests are preempted, and whose prompts come in chunks.
 SMALL_CACHE = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 256, "max_model_len": 704}
 
+#: Settings by name. Mixed: short rows are dense, in vLLM's own kernel, or in ours beside longer ones.
+ENGINES: dict[str, dict[str, Any]] = {"plain": {"k": K}, "mixed": {"k": K, "dense_below": 200}}
+
 
 @dataclass(frozen=True)
 class Arrival:
@@ -65,6 +68,13 @@ class Request:
         return sum(second < first for first, second in pairwise(firsts))
 
 
+def undisturbed(prompt: list[int], answer: Answer) -> Request:
+    """Record an answer whose prompt came in one piece, and its tokens one by one."""
+    end = len(prompt)
+    steps = [(end + index, end + index + 1) for index in range(len(answer.tokens) - 1)]
+    return Request(prompt, answer, [(0, end), *steps])
+
+
 def draw_schedule(seed: int) -> list[Arrival]:
     """Draw five to ten requests. Together they need far more than the cache of `SMALL_CACHE` holds."""
     draw = random.Random(seed)
@@ -97,24 +107,37 @@ def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
 
 
 def run_schedules(count: int) -> Iterator[dict[str, Any]]:
-    """Count wrong tokens and what is kept over schedules of the seeds 0 to ``count`` - 1, in a cache that preempts.
+    """Run schedules of the seeds 0 to ``count`` - 1 by the settings of `ENGINES`, in a cache that preempts.
 
-    Yield after every ten of them, and after the last.
+    Yield what was found so far after every ten of them, and after the last.
     """
-    engine = make_engine({"k": K}, **SMALL_CACHE)
+    found: dict[str, Any] = {"engines": []}
+    for name, settings in ENGINES.items():
+        found["engines"].append({})
+        for result in _counted(count, settings):
+            found["engines"][-1] = {"name": name, **settings, **result}
+            yield found
+
+
+def _counted(count: int, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Count wrong tokens, and what is kept."""
+    engine = make_engine(settings, **SMALL_CACHE)
     wrong: list[str] = []
     different: list[str] = []
     tokens = preemptions = requests = 0
     for seed in range(count):
         for index, request in enumerate(run_schedule(engine, draw_schedule(seed))):
             assert request.answer is not None
-            for found, added in zip((wrong, different), wrong_in(request, k=K), strict=True):
+            for found, added in zip((wrong, different), wrong_in(request, **settings), strict=True):
                 found += [f"schedule {seed}, request {index}: {each}" for each in added]
             tokens += len(request.answer.tokens)
             preemptions += request.preemptions
             requests += 1
         if seed % 10 == 9 or seed + 1 == count:
-            print(f"{seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong", flush=True)
+            print(
+                f"{settings}: {seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong",
+                flush=True,
+            )
             kept = totals(engine)
             yield {
                 "count": seed + 1, "requests": requests, "tokens": tokens, "preemptions": preemptions,
@@ -122,7 +145,7 @@ def run_schedules(count: int) -> Iterator[dict[str, Any]]:
                 "different_log_probabilities": different, "kept_share": kept.kept / kept.elements,
                 "value_row_share": kept.value_rows / kept.available_value_rows,
                 "kept_over_k": kept.sparse_kept / kept.sparse_aims, "decode_tokens": kept.decode_tokens,
-                "prompt_tokens": kept.prompt_tokens,
+                "prompt_tokens": kept.prompt_tokens, "short_tokens": kept.short_tokens,
             }  # fmt: skip
 
 

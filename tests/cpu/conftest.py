@@ -40,10 +40,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A unit that answers 42, and a header."""
+    """A unit that answers 42, and two headers."""
     place = tmp_path / "source"
     place.mkdir()
-    (place / "answer.h").write_text("enum Element { Float32 = 32, Float16 = 16, BFloat16 = 17 };\n")
+    (place / "answer.h").write_text('#include "inner.h"\nenum Element { Float32 = 32, Float16 = 16, BFloat16 = 17 };\n')
+    (place / "inner.h").touch()
     unit = place / "unit.cpp"
     unit.write_text(
         '#include "answer.h"\n'

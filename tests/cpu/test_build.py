@@ -79,8 +79,8 @@ def _change_header(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source.with_name("answer.h").write_text("enum Element { Float32, Float16, BFloat16 };\n")
 
 
-def _add_header(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source.with_name("other.h").touch()
+def _change_included_header(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.with_name("inner.h").write_text("// changed\n")
 
 
 def _change_flags(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +108,8 @@ def _change_words_of_the_compiler(source: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "change",
     [
-        _change_header, _add_header, _change_flags, _change_version, _change_compiler, _change_what_the_compiler_says,
-        _change_words_of_the_compiler,
+        _change_header, _change_included_header, _change_flags, _change_version, _change_compiler,
+        _change_what_the_compiler_says, _change_words_of_the_compiler,
     ],
 )  # fmt: skip
 def test_another_input_is_another_library(
@@ -121,6 +121,12 @@ def test_another_input_is_another_library(
     change(source, monkeypatch)
     assert build.library("float32", level, source=source) != first
     assert runs() == 2
+
+
+def test_a_file_that_is_not_included_belongs_to_another_unit(source: Path, level: str, folder: Path) -> None:
+    first = build.library("float32", level, source=source)
+    source.with_name("other.cpp").write_text("broken")
+    assert build.library("float32", level, source=source) == first
 
 
 def test_what_is_compiled_is_what_was_read(source: Path, level: str, folder: Path, script: Script) -> None:

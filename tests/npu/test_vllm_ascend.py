@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.serving.ascend_engine import Served, save_table
+from toptheta_npu import TopThetaNotImplementedError
 
 PAGE = 128
 
@@ -30,3 +31,29 @@ def test_steps_run_through_the_kernel(tmp_path: Path, vmc: bool) -> None:
         for out, expected in served.step(counts, padded_tokens=2 if counts == [1, 30] else 0):
             assert_right(out, expected)
     assert [layer.impl.dense_tokens for layer in served.layers.values()] == [[166, 30, 5]] * 2
+
+
+@pytest.mark.parametrize(("name", "side_by_side"), [("HND", False), ("NHD", True), ("HND", True)])
+def test_every_layout_is_read_as_it_lies(
+    tmp_path: Path, name: str, side_by_side: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", name)
+    served = serve(tmp_path, side_by_side=side_by_side)
+    for counts in ([126, 40], [1, 1], [1, 1]):
+        for out, expected in served.step(counts):
+            assert_right(out, expected)
+
+
+def test_a_private_format_is_refused_before_a_layer_runs(tmp_path: Path) -> None:
+    torch_npu = pytest.importorskip("torch_npu")
+    served = serve(tmp_path)
+    layer = next(iter(served.layers.values()))
+    shape, dtype = layer.kv_cache[0].shape, layer.kv_cache[0].dtype
+    private = torch_npu.empty_with_format(shape, dtype=dtype, device="npu", acl_format=29)
+    if torch_npu.get_npu_format(private) != 29:
+        pytest.skip("this device has no private formats")
+    layer.kv_cache = (private, private)
+    with pytest.raises(
+        TopThetaNotImplementedError, match=r"^kv_cache: expected a base format .* format 29 \(29 is NZ\)"
+    ):
+        served.prepare([1])

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.serving.engines import Answer, answers, best_of, make_engine, totals, wrong_tokens
+from benchmarks.serving.engines import Answer, answers, generated_by, make_engine, totals, wrong_tokens
 from tests.real_model.chats import as_ids, long_question
 from tests.real_model.places import FOLDER, TABLE
-from toptheta_npu.models import sparsify
 from toptheta_npu.thresholds import ThresholdTable
 
 NEW_TOKENS = 16
@@ -78,14 +77,4 @@ def test_thresholds_answer_as_sparsify_does_and_make_sense(
     assert 0.5 < counted.sparse_kept / counted.sparse_aims < 2
     assert counted.value_rows < 0.8 * counted.available_value_rows
     assert "Paris" in tokenizer.decode(found[0].tokens)
-    check(found, [generated(model, thresholds, ids) for ids in asked])
-
-
-def generated(model: Any, thresholds: ThresholdTable, prompt: list[int]) -> Answer:
-    """The answer by `sparsify` and transformers' generate(), which goes on after its end as vLLM's does."""
-    with sparsify(model, thresholds, k=64):
-        made = model.generate(
-            torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=0, pad_token_id=0,
-            output_logits=True, return_dict_in_generate=True,
-        )  # fmt: skip
-    return Answer(made.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in made.logits])
+    check(found, [generated_by(model, thresholds, ids, NEW_TOKENS, k=64) for ids in asked])

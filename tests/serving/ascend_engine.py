@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,19 +82,25 @@ def make_impl(impl: type = OurImpl, **changes: Any) -> Any:
 
 
 class Served:
-    """Two layers, their caches, and buffers that every step fills anew, as the model runner does."""
+    """Two layers, their caches, and buffers that every step fills anew, as the model runner does.
+
+    ``side_by_side``: the values of a page lie behind its keys.
+    """
 
     def __init__(
         self, table: Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32, block_size: int = 16,
-        batch: int = 4, blocks: int = 64,
+        batch: int = 4, blocks: int = 64, side_by_side: bool = False,
         impl: dict[str, Any] | None = None, windows: Collection[int] = (), config: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:  # fmt: skip
         self.device, self.dtype, self.block_size = device, dtype, block_size
-        given = {"table": str(table), "k": K, "check_weights": False, "metrics": False} | settings
+        given = {"table": str(table), "k": K, "check_weights": False, "metrics": False, "dense_below": 0} | settings
         self.config = Config(given, device, **(config or {}))
         self.vmc = settings.get("vmc", True)
-        shape = (blocks, block_size, KV_HEADS, HEAD_DIM)
+        heads_first = os.environ.get("VLLM_KV_CACHE_LAYOUT") in ("HND", "LBHNC")
+        page = (KV_HEADS, block_size) if heads_first else (block_size, KV_HEADS)
+        shape = (blocks, 2, *page, HEAD_DIM) if side_by_side else (2, blocks, *page, HEAD_DIM)
+        self._kinds_at = int(side_by_side)
         self.layers = {}
         for index in range(LAYERS):
             given_impl = {**(impl or {}), **({"sliding_window": 128} if index in windows else {})}
@@ -109,7 +116,7 @@ class Served:
         self._random = torch.Generator().manual_seed(0)
 
     def _layer(self, shape: tuple[int, ...], impl: dict[str, Any]) -> SimpleNamespace:
-        caches = tuple(torch.full(shape, torch.nan, dtype=self.dtype, device=self.device) for _ in range(2))
+        caches = torch.full(shape, torch.nan, dtype=self.dtype, device=self.device).unbind(self._kinds_at)
         return SimpleNamespace(impl=make_impl(**impl), kv_cache=caches)
 
     def draw(self, tokens: int, heads: int) -> Tensor:

@@ -1,11 +1,13 @@
 """The parts of vllm-ascend that the shim stands before, as small as the record of its sources allows.
 
-They keep what the shim relies on: parameters, fields, attributes, a cache [blocks, block_size, Hkv, D] that is written
-before `forward_impl`, and metadata of tokens and lengths on the host. Their attention is dense, row by row, in float64.
+They keep what the shim relies on: parameters, fields, attributes, a cache that is written before `forward_impl`, in the
+layout of VLLM_KV_CACHE_LAYOUT, and metadata of tokens and lengths on the host. Their attention is dense, row by row, in
+float64.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, make_dataclass
 from types import ModuleType, SimpleNamespace
@@ -33,6 +35,7 @@ class AscendAttentionBackendImpl:
         self.sliding_window = sliding_window
         self.key_cache: Any = None
         self.value_cache: Any = None
+        self.kv_cache_layout = os.environ.get("VLLM_KV_CACHE_LAYOUT")
         self.enable_c8_quant = kwargs.get("enable_c8_quant", False)
         self.dense_tokens: list[int] = []
 
@@ -48,8 +51,14 @@ class AscendAttentionBackendImpl:
     def reshape_and_cache(self, key, value, kv_cache, slot_mapping) -> None:
         self.key_cache, self.value_cache = kv_cache
         keep = (slot_mapping >= 0).nonzero().squeeze(1)
-        for rows, cache in ((key, self.key_cache), (value, self.value_cache)):
-            cache.view(-1, *cache.shape[2:])[slot_mapping[keep].long()] = rows[: len(slot_mapping)][keep]
+        slots = slot_mapping[keep].long()
+        for rows, cache in zip((key, value), self._by_rows(), strict=True):
+            cache[slots // cache.shape[1], slots % cache.shape[1]] = rows[: len(slot_mapping)][keep]
+
+    def _by_rows(self) -> list[Tensor]:
+        """The caches as [blocks, block_size, Hkv, D]."""
+        heads_first = self.kv_cache_layout in ("HND", "LBHNC")
+        return [cache.transpose(1, 2) if heads_first else cache for cache in (self.key_cache, self.value_cache)]
 
     def forward_impl(self, query, key, value, kv_cache, attn_metadata, output) -> Tensor:
         ends = attn_metadata.actual_seq_lengths_q
@@ -58,7 +67,7 @@ class AscendAttentionBackendImpl:
             length, table = attn_metadata.seq_lens_list[index], attn_metadata.block_tables[index]
             for token in range(start, end):
                 rows = length - (end - 1 - token)
-                keys, values = (rows_of(cache, table, rows) for cache in (self.key_cache, self.value_cache))
+                keys, values = (rows_of(cache, table, rows) for cache in self._by_rows())
                 output[token] = dense_row(query[token], keys, values, self.scale).to(output)
         return output
 

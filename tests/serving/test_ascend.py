@@ -27,7 +27,6 @@ from tests.serving.ascend_engine import (
 from tests.serving.ascend_parts import AscendAttentionBackendImpl, AscendC8AttentionBackendImpl, FullAttentionSpec
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.vllm import ascend
-from toptheta_npu.vllm.page_sums import PageSums
 
 PROMPTS = [40, 21, 1, 90]
 
@@ -110,6 +109,71 @@ def test_layers_that_stay_dense_run_in_the_dense_attention(table: Path) -> None:
     assert dense_tokens(window) == [[40, 1], [40]]
 
 
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+@pytest.mark.parametrize("side_by_side", [False, True])
+@pytest.mark.parametrize("name", [None, "NHD", "LBNHC", "HND", "LBHNC"])
+def test_every_layout_is_read_as_it_lies(
+    table: Path, name: str | None, side_by_side: bool, prefill: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name:
+        monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", name)
+    served = Served(table, side_by_side=side_by_side, prefill=prefill)
+    served.step([40, 21])
+    for counts in ([1, 1], [1, 1, 1]):
+        assert_right(served.step(counts))
+
+
+@pytest.mark.parametrize("block_size", [KV_HEADS, 16])
+def test_the_engine_says_whether_heads_come_first(
+    table: Path, block_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a page has as many rows as heads, shapes are the same."""
+    monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "HND")
+    served = Served(table, block_size=block_size)
+    served.step([9])
+    assert_right(served.step([1]))
+
+
+def test_a_layout_without_a_known_name_is_refused_when_the_layer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", "LHBNC")
+    with pytest.raises(
+        TopThetaNotImplementedError,
+        match=r"^VLLM_KV_CACHE_LAYOUT: expected one of NHD, LBNHC, HND, LBHNC, got LHBNC; set VLLM_KV_CACHE_LAYOUT=NHD",
+    ):
+        make_impl()
+
+
+NOT_READ = {
+    "NZ": (lambda k, v: tuple(torch.zeros(64, KV_HEADS, 1, 16, 32) for _ in range(2)), "got NZ, the tiles"),
+    "int8, which is NZ": (lambda k, v: (k.to(torch.int8), v.to(torch.int8)), "got torch.int8, as quantised and NZ"),
+    "with scales": (lambda k, v: (k, v, k, v), "expected two tensors, of K and of V"),
+    "packed": (lambda k, v: torch.cat([k, v], 3), "expected two tensors, of K and of V"),
+    "heads first": (lambda k, v: (k.transpose(1, 2), v.transpose(1, 2)), r"with Hkv 2 and D 32, got \[64, 2, 16, 32\]"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_READ)
+def test_caches_that_are_not_read_are_refused_before_a_layer_runs(case: str, table: Path) -> None:
+    """When the first step is prepared: vllm-ascend's warm-up does."""
+    change, message = NOT_READ[case]
+    served = Served(table)
+    layer = list(served.layers.values())[-1]
+    layer.kv_cache = change(*layer.kv_cache)
+    with pytest.raises(TopThetaNotImplementedError, match=f"^kv_cache: .*{message}"):
+        served.prepare([1])
+
+
+def test_another_cache_gets_sums_of_its_own(table: Path) -> None:
+    """An engine may try its graphs on a small cache, and then make the real one."""
+    served = Served(table)
+    layer = next(iter(served.layers.values()))
+    served.prepare([1])
+    first = layer.impl.rule.page_sums
+    layer.kv_cache = tuple(torch.zeros(128, *each.shape[1:]) for each in layer.kv_cache)
+    served.prepare([1])
+    assert layer.impl.rule.page_sums.nbytes > 1.9 * first.nbytes
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_means_are_those_of_the_sequences(table: Path, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not seen:  # as on a device
@@ -119,38 +183,19 @@ def test_means_are_those_of_the_sequences(table: Path, seen: bool, monkeypatch: 
     for counts in ([1, 1], [1, 30], [1, 1, 50], *[[1, 1, 1]] * 18):
         assert_right(served.step(counts))
     sums = [layer.impl.rule.page_sums for layer in served.layers.values()]
-    assert [each.foreign_pages() for each in sums] == [0, 0]
     assert sums[0] is not sums[1]
 
 
-def test_pages_written_past_the_backend_are_logged_and_made_anew(
-    table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
-    monkeypatch.setattr(ascend, "_STEPS_BETWEEN_LOOKS", 3)
+def test_prompts_that_share_pages_with_a_prompt_of_their_step_have_their_sums(table: Path) -> None:
+    """In either order of the batch, as vLLM's prefix cache may hand them out."""
     served = Served(table, vmc=True)
-    served.step([40])
-    for layer in served.layers.values():
-        layer.impl.rule.page_sums._bits.zero_()
-    served.step([1])
-    assert not caplog.records
-    assert_right(served.step([1]))
-    assert "were written past the attention backend; means left them out 2 times in the last 3 steps" in caplog.text
-    assert len(caplog.records) == 2
-    for _ in range(3):
-        assert_right(served.step([1]))
-    assert len(caplog.records) == 2
-
-
-def test_rows_written_outside_of_a_step_are_summed_up(table: Path) -> None:
-    served = Served(table, vmc=True)
-    metadata = served.prepare([16])
-    layer = next(iter(served.layers.values()))
-    key, value = served.draw(16, 2), served.draw(16, 2)
-    layer.impl.do_kv_cache_update(layer, key, value, layer.kv_cache, metadata.slot_mapping)
-    sums = layer.impl.rule.page_sums
-    assert isinstance(sums, PageSums)
-    assert sums.mean(layer.kv_cache[1].transpose(1, 2), served.table[:1], served.lengths[:1]).allclose(value.mean(0))
+    served.step([40, 40])
+    twin, first = served.pages[1], served.pages[0]
+    for index in range(2):  # the same rows up to the end of the second page, and the second one goes on from there
+        served.rows[1][index] = tuple(rows[:32] for rows in served.rows[0][index])  # type: ignore[assignment]
+    served.pages[1] = first[:2] + twin[2:]
+    assert_right(served.step([1, 20]))
+    assert_right(served.step([1, 1]))
 
 
 @pytest.mark.filterwarnings("ignore")

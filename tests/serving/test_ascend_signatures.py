@@ -8,8 +8,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,26 @@ import pytest
 
 from tests.serving import ascend_parts
 from tests.serving.ascend_engine import OurBuilder, OurImpl
+from tests.serving.sources import (
+    assert_attributes,
+    assert_fields,
+    assert_parameters,
+    checkout,
+    class_of,
+    function_of,
+    functions,
+    version_of,
+)
 from toptheta_npu import TopThetaNotImplementedError
 from toptheta_npu.vllm import ascend
-from toptheta_npu.vllm.ascend_signatures import DISTRIBUTION, parameters_of, record
+from toptheta_npu.vllm.ascend_signatures import DISTRIBUTION, differences, parameters_of, record, versions
 from toptheta_npu.vllm.versions import check_version
 
 ATTENTION = ascend_parts.MODULE
 OURS = {"AscendAttentionBackendImpl": ascend.Impl, "AscendAttentionMetadataBuilder": ascend.Builder}
 
 
-def functions(kind: str) -> Iterator[tuple[str, str, str, Any]]:
-    """Module, class, function and what is recorded of it."""
-    for module, classes in record()[kind].items():
-        for name, entries in classes.items():
-            for function, entry in entries.items():
-                yield module, name, function, entry
-
-
-PARAMETERS = [pytest.param(*entry, id=f"{entry[1]}.{entry[2]}") for entry in functions("parameters")]
+PARAMETERS = [pytest.param(*entry, id=f"{entry[1]}.{entry[2]}") for entry in functions(record(), "parameters")]
 
 
 @pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
@@ -68,72 +68,37 @@ def test_ours_come_first() -> None:
     assert OurBuilder.build is ascend.Builder.build
 
 
-@pytest.mark.parametrize("found", [*record()["versions"], "0.23.0+cann9"])
+@pytest.mark.parametrize("found", [*versions(), "0.23.0+cann9"])
 def test_versions_whose_sources_were_read_are_accepted(found: str) -> None:
-    check_version(DISTRIBUTION, record()["versions"], found)
+    check_version(DISTRIBUTION, versions(), found)
 
 
-@pytest.mark.parametrize("found", ["0.22.1rc1", "0.23.0rc1", "0.26.0", "0.25.2.dev3+g182b75e", ""])
+@pytest.mark.parametrize("found", ["0.22.1rc1", "0.23.0rc1", "0.26.0", "0.30.0", "0.25.2.dev3+g182b75e", ""])
 def test_other_versions_are_refused(found: str) -> None:
     with pytest.raises(TopThetaNotImplementedError, match=r"vllm-ascend: expected version 0\.23\.0 or"):
-        check_version(DISTRIBUTION, record()["versions"], found)
-    check_version(DISTRIBUTION, record()["versions"], found, untried=True)
+        check_version(DISTRIBUTION, versions(), found)
+    check_version(DISTRIBUTION, versions(), found, untried=True)
 
 
 @pytest.fixture
 def source() -> Path:
-    folder = os.environ.get("TOPTHETA_VLLM_ASCEND_SOURCE")
-    if not folder:
-        pytest.skip("no checkout of vllm-ascend: set TOPTHETA_VLLM_ASCEND_SOURCE to its folder")
-    return Path(folder)
-
-
-def class_of(source: Path, module: str, name: str) -> ast.ClassDef:
-    tree = ast.parse((source / f"{module.replace('.', '/')}.py").read_text())
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-
-
-def function_of(owner: ast.ClassDef, name: str) -> ast.FunctionDef:
-    return next(node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return checkout("TOPTHETA_VLLM_ASCEND_SOURCE")
 
 
 @pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
 def test_recorded_parameters_are_those_of_the_sources(
     source: Path, module: str, name: str, function: str, wanted: list[str]
 ) -> None:
-    arguments = function_of(class_of(source, module, name), function).args
-    last = [arguments.kwarg] if arguments.kwarg else []
-    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *last]
-    assert [each.arg for each in found] == wanted
-    assert arguments.vararg is None
+    assert_parameters(source, module, name, function, wanted)
 
 
-def test_recorded_fields_are_in_the_sources(source: Path) -> None:
-    for module, classes in record()["fields"].items():
-        for name, wanted in classes.items():
-            owner = class_of(source, module, name)
-            decorators = [ast.unparse(each) for each in owner.decorator_list]
-            assert decorators == ["dataclass"]
-            found = {each.target.id for each in owner.body if isinstance(each, ast.AnnAssign)}  # type: ignore[union-attr]
-            assert set(wanted) <= found
-
-
-def test_recorded_attributes_are_set_in_the_sources(source: Path) -> None:
-    for module, classes in record()["attributes"].items():
-        for name, wanted in classes.items():
-            constructor = function_of(class_of(source, module, name), "__init__")
-            targets = [
-                target
-                for node in ast.walk(constructor)
-                if isinstance(node, (ast.Assign, ast.AnnAssign))
-                for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            ]
-            found = {ast.unparse(target).removeprefix("self.") for target in targets}
-            assert set(wanted) <= found
+def test_recorded_fields_and_attributes_are_in_the_sources(source: Path) -> None:
+    assert_fields(source, record())
+    assert_attributes(source, record())
 
 
 def test_what_is_read_of_a_step_is_read_in_the_sources_too(source: Path) -> None:
-    for module, name, function, arguments in functions("reads"):
+    for module, name, function, arguments in functions(record(), "reads"):
         body = function_of(class_of(source, module, name), function)
         for argument, wanted in arguments.items():
             found = {
@@ -145,7 +110,7 @@ def test_what_is_read_of_a_step_is_read_in_the_sources_too(source: Path) -> None
 
 
 def test_the_cache_is_written_before_attention_runs(source: Path) -> None:
-    for module, name, function, wanted in functions("calls_in_order"):
+    for module, name, function, wanted in functions(record(), "calls_in_order"):
         body = function_of(class_of(source, module, name), function)
         calls = [
             (node.lineno, node.func.attr)
@@ -160,3 +125,36 @@ def test_the_platform_chooses_the_recorded_backend(source: Path) -> None:
     chosen = function_of(class_of(source, "vllm_ascend.platform", "NPUPlatform"), "get_attn_backend_cls")
     constants = {node.value for node in ast.walk(chosen) if isinstance(node, ast.Constant)}
     assert record()["backend"] in constants
+
+
+def test_the_versions_are_in_one_record_each_and_the_last_knows_all_layouts() -> None:
+    assert len(versions()) == sum(len(each["versions"]) for each in differences())
+    known = [each["cache"]["layouts"] for each in differences()]
+    assert all(older.items() <= known[-1].items() for older in known)
+
+
+def test_recorded_layouts_are_those_of_the_sources(source: Path) -> None:
+    """The names for which the cache has heads first, where they come from, and where values lie."""
+    cache = _difference(source)["cache"]
+    shapes = function_of(class_of(source, ATTENTION, "AscendAttentionBackend"), "get_kv_cache_shape")
+    constants = {node.value for node in ast.walk(shapes) if isinstance(node, ast.Constant)}
+    names = {each for each in constants if isinstance(each, str)}
+    heads_first = {name for name, layout in cache["layouts"].items() if layout == "SPLIT_HND"}
+    assert names - {""} == heads_first
+    returns = [node for node in ast.walk(shapes) if isinstance(node, ast.Return) and node.value]
+    returned = [ast.unparse(node.value) for node in sorted(returns, key=lambda node: node.lineno)]  # type: ignore[arg-type]
+    rows_first = "(2, num_blocks, block_size, num_kv_heads, head_size)"
+    assert returned == [*["(2, num_blocks, num_kv_heads, block_size, head_size)"] * bool(heads_first), rows_first]
+    constructor = ast.unparse(function_of(class_of(source, ATTENTION, "AscendAttentionBackendImpl"), "__init__"))
+    if cache["attribute"]:
+        assert f"self.{cache['attribute']} = envs_vllm.{cache['variable']}" in constructor
+    assert ("kv_cache_layout" in constructor) == bool(cache["attribute"])
+    runner = (source / "vllm_ascend/worker/model_runner_v1.py").read_text()
+    assert ("[non-contiguous-kv-cache]" in runner) == cache["side_by_side"]
+
+
+def _difference(source: Path) -> dict[str, Any]:
+    """The record of the checkout's version; the last one where it does not say or is not known."""
+    found = version_of(source, "vllm_ascend")
+    of = [each for each in differences() if found in each["versions"]]
+    return (of or differences())[-1]

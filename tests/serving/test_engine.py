@@ -31,9 +31,9 @@ class MambaSpec:
     pass
 
 
-def engine(metrics: Metrics | None = None, drafts: int = 0, **settings: Any) -> EngineLayers:
-    table = load_tiny_llama_thresholds("pre_softmax")
-    return EngineLayers(Settings(TABLE, k=64, **settings), table.at(64), metrics, drafts)
+def engine(metrics: Metrics | None = None, drafts: int = 0, **options: Any) -> EngineLayers:
+    table, settings = load_tiny_llama_thresholds("pre_softmax"), Settings(TABLE, k=64, **options)
+    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts)
 
 
 def layer(sliding_window: object = None) -> Any:
@@ -49,10 +49,11 @@ def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCapture
     assert [rule is DENSE for rule in rules] == [True, True, False, True, False, True]
     assert isinstance(rules[2], LayerRule)
     assert rules[2].layer == 2
+    assert rules[2].group is rules[4].group
+    assert (rules[2].group.first, rules[2].group.last) == (2, 4)
     assert caplog.messages == [
-        "Top-Theta: layers 0-1, 3 have a sliding window and stay dense",
-        "Top-Theta: layers 5 are dense_layers and stay dense",
-        f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=True, prefill=dense",
+        f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=True; dense: layers 0-1, 3 "
+        "(a sliding window), layers 5 (dense_layers), prompts and drafts (prefill=dense)"
     ]
 
 
@@ -126,6 +127,38 @@ def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:
     totals = metrics.totals()
     assert (totals.decode_tokens, totals.prompt_tokens, totals.draft_tokens) == (4, 10, 6)
     assert totals.thresholded_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "below", "dense"),
+    [
+        ({"dense_below": 300}, 300, "rows of fewer than 300 keys (dense_below), prompts and drafts (prefill=dense)"),
+        ({"prefill": "thresholded"}, 0, "nothing"),
+        ({"dense_below": 300, "prefill": "thresholded"}, 0, "rows of fewer than 300 keys (dense_below)"),
+    ],
+)
+def test_one_line_says_what_is_sparse_and_what_is_not(
+    options: dict[str, Any], below: int, dense: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = engine(**options)
+    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
+        told.give_rules(FullAttentionSpec(), {f"model.layers.{index}.attn": layer() for index in range(6)})
+    [line] = caplog.messages
+    assert line.startswith(f"Top-Theta: layers 0-5 decode by the thresholds of {TABLE}, k=64, ")
+    assert line.endswith(f"; dense: {dense}")
+    assert told.dense_below == below
+
+
+def test_tokens_of_steps_of_short_rows_are_counted_by_themselves() -> None:
+    metrics = Metrics(1000)
+    counting = engine(metrics, drafts=2, dense_below=10)
+    pages = torch.zeros(3, 1, dtype=torch.int32)
+    for lengths in ([5, 9, 9], [5, 9, 10]):
+        step = Step.of(torch.tensor([0, 1, 4, 5]), torch.tensor(lengths), pages, counting.dense_below)
+        counting.note(step, "group")
+    totals = metrics.totals()
+    assert (totals.short_tokens, totals.decode_tokens, totals.draft_tokens, totals.prompt_tokens) == (2, 2, 6, 0)
+    assert "; 2 decoded densely in steps of short rows" in str(totals)
 
 
 def test_importing_the_plug_in_does_not_import_vllm() -> None:

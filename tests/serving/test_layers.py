@@ -13,7 +13,8 @@ import torch
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.thresholds.curves import ErrorCurves
-from toptheta_npu.vllm.layers import Geometry, LayerRule, layer_index, load_thresholds, model_folder
+from toptheta_npu.vllm.layers import Geometry, LayerGroup, layer_index, load_thresholds, model_folder
+from toptheta_npu.vllm.metrics import Aims
 from toptheta_npu.vllm.settings import Settings
 
 TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
@@ -45,8 +46,8 @@ def test_names_with_no_index_or_two_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_ranks_have_all_heads_together(ranks: int) -> None:
-    settings = Settings(TABLE, k=64, check_weights=False)
-    whole = load_tiny_llama_thresholds("pre_softmax").at(64)
+    settings = Settings(TABLE, k=64, check_weights=False, dense_below=100)
+    whole = load_tiny_llama_thresholds("pre_softmax").at(64, dense_below=100)
     parts = [load_thresholds(settings, geometry(rank, ranks)) for rank in range(ranks)]
     for layer, theta in enumerate(whole.theta):
         assert torch.cat([part.theta[layer] for part in parts], 1).equal(theta)
@@ -131,9 +132,18 @@ def test_what_the_table_cannot_give_is_said(changes: dict[str, object], message:
 
 
 def test_dense_rows_aim_at_nothing() -> None:
-    at_k = load_thresholds(Settings(TABLE, k=64), geometry())
-    rule = LayerRule(5, at_k, 2, 1.0)
-    assert rule.aims(torch.tensor([10, 64, 65, 500])).tolist() == [[each] * 8 for each in (0, 0, 64, 64)]
+    at_k = load_thresholds(Settings(TABLE, k=64, dense_below=0), geometry())
+    aims = Aims(at_k, [5])(torch.tensor([10, 64, 65, 500]))
+    assert aims.tolist() == [[[each] * 8 for each in (0, 0, 64, 64)]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_looks_up_all_layers_without_a_copy_of_the_table(ranks: int) -> None:
+    at_k = load_thresholds(Settings(TABLE, k=64), geometry(ranks - 1, ranks))
+    group, lengths = LayerGroup(at_k, [2, 3]), torch.tensor([0, 65, 500, 10**6])
+    assert group._theta.data_ptr() == at_k.theta[0].data_ptr()
+    for layer, theta in enumerate(group.look_up(lengths).theta):
+        assert torch.equal(theta, at_k.rows(layer, lengths))
 
 
 def test_a_folder_is_its_own_place_and_an_unknown_name_has_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 from dataclasses import fields
@@ -15,27 +16,40 @@ from torch import Tensor
 
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.vllm import metrics as metrics_module
-from toptheta_npu.vllm.layers import LayerRule, of_heads
-from toptheta_npu.vllm.metrics import LayerCounters, Metrics, Totals, prometheus_export
+from toptheta_npu.vllm.layers import LayerGroup, LayerRule, of_heads
+from toptheta_npu.vllm.metrics import Aims, Counters, Metrics, Totals, prometheus_export
 
 
 def test_counts_of_a_layer_are_sums_over_its_rows() -> None:
-    counters = LayerCounters(2, 1)
+    counters = Counters(1, 2, 1, aims_of_two)
     lengths = torch.tensor([10, 4, 0], dtype=torch.int32)
     kept = torch.tensor([[3, 5], [4, 4], [0, 0]], dtype=torch.int32)
-    counters.add(lengths, kept, torch.tensor([[6], [4], [0]], dtype=torch.int32), aims_of_two)
+    counters.add(lengths, [kept], [torch.tensor([[6], [4], [0]], dtype=torch.int32)])
     assert counters.totals() == {
         "rows": 2, "elements": 28, "kept": 16, "available_value_rows": 14, "value_rows": 10,
         "sparse_aims": 7, "sparse_kept": 8,
     }  # fmt: skip
 
 
+def test_layers_of_a_group_are_counted_together() -> None:
+    counters = Counters(2, 1, 1, lambda lengths: torch.cat([aims_of(lengths), 2 * aims_of(lengths)]))
+    for _ in range(2):
+        kept = [torch.tensor([[3], [2]]), torch.tensor([[6], [2]])]
+        counters.add(torch.tensor([10, 4]), kept, [torch.tensor([[4], [2]]), torch.tensor([[7], [2]])])
+    assert counters.totals() == {
+        "rows": 8, "elements": 56, "kept": 26, "available_value_rows": 56, "value_rows": 30,
+        "sparse_aims": 18, "sparse_kept": 18,
+    }  # fmt: skip
+
+
 def test_steps_that_wait_are_counted_as_they_were_whatever_their_number() -> None:
     """An engine writes the lengths of the next step into the same tensor."""
-    counters, lengths = LayerCounters(1, 1), torch.tensor([0, 0])
+    counters, lengths = Counters(1, 1, 1, aims_of), torch.tensor([0, 0])
+    group = LayerGroup(load_tiny_llama_thresholds("pre_softmax").at(64), [0], counters=counters)
     for step in range(1, 150):
         lengths[:] = torch.tensor([step, 3])
-        counters.add(lengths, torch.tensor([[1], [3]]), torch.tensor([[1], [3]]), aims_of)
+        looked_up = group.look_up(lengths)
+        counters.add(looked_up.lengths, [torch.tensor([[1], [3]])], [torch.tensor([[1], [3]])])
         if step in (1, 64, 100, 149):
             totals = counters.totals()
             assert totals["elements"] == step * (step + 1) // 2 + 3 * step
@@ -45,12 +59,12 @@ def test_steps_that_wait_are_counted_as_they_were_whatever_their_number() -> Non
 
 def aims_of(lengths: Tensor) -> Tensor:
     """Rows of up to 4 keys are dense, others aim at 3."""
-    return 3 * (lengths > 4)[:, None]
+    return 3 * (lengths > 4)[None, :, None]
 
 
 def aims_of_two(lengths: Tensor) -> Tensor:
     """The first head aims as above. Of the second, rows of up to 9 keys are dense, and others aim at 4."""
-    return torch.cat([aims_of(lengths), 4 * (lengths > 9)[:, None]], dim=1)
+    return torch.cat([aims_of(lengths), 4 * (lengths > 9)[None, :, None]], dim=2)
 
 
 def test_a_rank_has_the_budget_of_its_heads_and_counts_none_of_those_that_keep_the_largest_alone() -> None:
@@ -61,26 +75,32 @@ def test_a_rank_has_the_budget_of_its_heads_and_counts_none_of_those_that_keep_t
     assert part.head_k is not None
     assert part.head_k[5].tolist() == [128, 1, 32, 512]
     assert torch.equal(part.theta[5], whole.theta[5][:, 4:])
-    rule = LayerRule(5, part, 1, 1.0)
-    assert rule.aims(torch.tensor([10, 33, 200, 600])).tolist() == [
-        [0, 0, 0, 0], [0, 0, 32, 0], [128, 0, 32, 0], [128, 0, 32, 512],
-    ]  # fmt: skip
+    lengths = torch.tensor([10, 33, 200, 600])
+    aims = Aims(part, [4, 5])(lengths)
+    assert aims[1].tolist() == [[0, 0, 0, 0], [0, 0, 32, 0], [128, 0, 32, 0], [128, 0, 32, 512]]
+    assert aims[0].tolist() == [[0] * 4, [0] * 4, [0] * 4, [512] * 4]
+    rule = LayerRule(5, LayerGroup(part, [5]), 1, 1.0)
+    assert torch.equal(rule.group.look_up(lengths).theta[5], part.rows(5, lengths))
     theta = rule.options(torch.tensor([33]))["threshold"][0]
     assert theta[[0, 3]].tolist() == [-torch.inf] * 2
     assert theta[1] == torch.inf
     assert theta[2].isfinite()
 
 
-def add_row(layer: LayerCounters) -> None:
+def make_counters(device: str = "cpu") -> Counters:
+    """Of one layer with one head, whose rows aim at 2."""
+    return Counters(1, 1, 1, lambda lengths: torch.full((1, len(lengths), 1), 2), device)
+
+
+def add_row(counters: Counters) -> None:
     """A row of 8 keys that keeps 2 and aims at 2."""
-    aims = torch.tensor([[2]])
-    layer.add(torch.tensor([8]), torch.tensor([[2]]), torch.tensor([[2]]), lambda lengths: aims.expand(len(lengths), 1))
+    counters.add(torch.tensor([8]), [torch.tensor([[2]])], [torch.tensor([[2]])])
 
 
 def test_lines_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     metrics = Metrics(10, clock=lambda: now[0])
-    layer = metrics.layer(1, 1)
+    layer = metrics.add_group(make_counters())
     with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
         for _ in range(3):
             now[0] += 6
@@ -94,7 +114,28 @@ def test_lines_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptu
         metrics.report()
         metrics.report()
     assert [message.partition(" decoded")[0] for message in caplog.messages] == ["Top-Theta: 2", "Top-Theta: 1"]
-    assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0)
+    assert metrics.totals() == Totals(3, 24, 6, 24, 6, 6, 6, 3, 12, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [(100, None), (400, None), (90, "0.45, outside of 0.5 to 2: .* less is read"), (420, "2.10, .* more is read")],
+)
+def test_a_warning_comes_when_rows_keep_far_from_what_they_aim_at(
+    kept: int, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics(10)
+    counters = metrics.add_group(Counters(1, 1, 1, lambda lengths: torch.full((1, len(lengths), 1), 200)))
+    with caplog.at_level(logging.WARNING, "vllm.toptheta_npu"):
+        for tokens in (99, 100):  # of the fewer, little is known
+            counters.add(torch.tensor([500]), [torch.tensor([[kept]])], [torch.tensor([[2]])])
+            metrics.step(decode=tokens)
+            metrics.report()
+    if told is None:
+        assert not caplog.messages
+    else:
+        [message] = caplog.messages
+        assert re.search(f"k~/k is {told}", message)
 
 
 def test_an_idle_engine_has_exported_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +143,7 @@ def test_an_idle_engine_has_exported_its_last_step(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics_module, "_LIVE_SECONDS", 0.01)
     exported: Queue[Totals] = Queue()
     metrics = Metrics(1000, exported.put)
-    layer = metrics.layer(1, 1)
+    layer = metrics.add_group(make_counters())
     for steps in (1, 2):
         with torch.inference_mode():
             for _ in range(steps):
@@ -119,7 +160,7 @@ def test_no_step_is_lost_while_another_thread_exports(monkeypatch: pytest.Monkey
     monkeypatch.setattr(metrics_module, "_LIVE_SECONDS", 0.0)
     exported: list[Totals] = []
     metrics = Metrics(1000, exported.append)
-    layer = metrics.layer(1, 1)
+    layer = metrics.add_group(make_counters())
     for _ in range(2000):
         metrics.step(decode=1)
         add_row(layer)
@@ -136,7 +177,7 @@ def test_a_device_is_waited_for_by_the_thread_of_the_steps_alone() -> None:
         threads.add(threading.current_thread())
 
     metrics = Metrics(1000, export, lambda: now[0])
-    metrics.layer(1, 1, "meta")
+    metrics.add_group(make_counters("meta"))
     metrics.totals = lambda: Totals(**metrics._tokens)  # type: ignore[method-assign]
     for seconds in (0.4, 0.8, 1.2, 1.6, 2.4):
         now[0] = seconds

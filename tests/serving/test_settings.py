@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -12,14 +13,33 @@ import pytest
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import sparsify
 from toptheta_npu.thresholds.targets import DEFAULT_K
-from toptheta_npu.vllm.settings import Settings, is_configured, read_settings
+from toptheta_npu.vllm.settings import BREAK_EVEN, Settings, is_configured, read_settings
 
 
 def test_nothing_is_asked_for_without_settings() -> None:
     assert read_settings(None, {}) is None
     assert read_settings({"other": 1}, {"TOPTHETA_BACKEND": "auto", "TOPTHETA_VLLM_K": ""}) is None
     assert not is_configured({}, {"TOPTHETA_CACHE": "/tmp"})
-    assert is_configured({}, {"TOPTHETA_VLLM_K": "64"})
+    assert is_configured({}, {"TOPTHETA_VLLM_TABLE": "a.theta"})
+    assert is_configured({"toptheta": {"k": 64}}, {})
+
+
+def test_variables_without_a_table_change_nothing_and_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    environment = {"TOPTHETA_VLLM_K": "64", "TOPTHETA_VLLM_TABEL": "a.theta"}
+    with caplog.at_level(logging.WARNING, "vllm.toptheta_npu"):
+        assert not is_configured({}, environment)
+        assert [read_settings({}, environment) for _ in range(2)] == [None, None]
+    assert caplog.messages == [
+        "Top-Theta: TOPTHETA_VLLM_K, TOPTHETA_VLLM_TABEL without TOPTHETA_VLLM_TABLE: vLLM stays as it is; name a "
+        "table of thresholds, or unset them"
+    ]
+
+
+def test_short_rows_are_dense_where_thresholds_would_not_be_faster() -> None:
+    measured = Settings(Path("a"))
+    assert (measured.dense_below_on("cpu"), measured.dense_below_on("npu")) == (BREAK_EVEN["cpu"], 0)
+    chosen = Settings(Path("a"), dense_below=7)
+    assert (chosen.dense_below_on("cpu"), chosen.dense_below_on("npu")) == (7, 7)
 
 
 def test_environment_variables_have_the_types_of_the_settings() -> None:
@@ -51,6 +71,8 @@ def test_defaults_are_those_of_sparsify() -> None:
     signature = inspect.signature(sparsify).parameters
     shared = [each for each in fields(Settings) if each.name in signature]
     assert {"k", "vmc", "sdc", "sdc_gamma", "prefill", "dense_below"} <= {each.name for each in shared}
+    # a server is to be fast; `sparsify` is also what losses are measured with, on short rows, too
+    shared.remove(next(each for each in shared if each.name == "dense_below"))
     assert {each.name: each.default for each in shared} == {each.name: signature[each.name].default for each in shared}
 
 
@@ -91,11 +113,11 @@ def test_k_is_that_of_sparsify_unless_something_else_is_asked_for() -> None:
         ("a.theta", {}, TopThetaTypeError,
          "additional_config['toptheta']: expected a mapping of settings, got 'a.theta'; "
          'such as {"toptheta": {"table": "model.theta"}}'),
-        (None, {"TOPTHETA_VLLM_TABEL": "a"}, TopThetaValueError,
+        ({"table": "a"}, {"TOPTHETA_VLLM_TABEL": "a"}, TopThetaValueError,
          "TOPTHETA_VLLM_TABEL: expected the name of a setting, got another; did you mean table?"),
-        (None, {"TOPTHETA_VLLM_K": "many"}, TopThetaTypeError,
+        (None, {"TOPTHETA_VLLM_TABLE": "a", "TOPTHETA_VLLM_K": "many"}, TopThetaTypeError,
          "TOPTHETA_VLLM_K: expected a whole number, got 'many'"),
-        (None, {"TOPTHETA_VLLM_DENSE_LAYERS": "0;1"}, TopThetaTypeError,
+        (None, {"TOPTHETA_VLLM_TABLE": "a", "TOPTHETA_VLLM_DENSE_LAYERS": "0;1"}, TopThetaTypeError,
          "TOPTHETA_VLLM_DENSE_LAYERS: expected a whole number, or a list of whole numbers, got ['0;1']"),
     ],
 )  # fmt: skip

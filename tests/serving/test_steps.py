@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from toptheta_npu import incremental_attention, prefill_attention
+from toptheta_npu import TopThetaValueError, incremental_attention, prefill_attention
 from toptheta_npu.thresholds import ThresholdsAtK
-from toptheta_npu.vllm.layers import LayerRule
-from toptheta_npu.vllm.metrics import LayerCounters
+from toptheta_npu.vllm.layers import LayerGroup, LayerRule
+from toptheta_npu.vllm.metrics import Aims, Counters
+from toptheta_npu.vllm.page_sums import NewRows
 from toptheta_npu.vllm.steps import Step, attend
 
 HEADS, KV_HEADS, DIM, PAGE, LONGEST = 4, 2, 32, 16, 64
@@ -83,19 +85,21 @@ def test_every_row_is_that_of_its_sequence_alone(
     sequences: list[tuple[int, int]], seed: int, transposed: bool, prefill: str
 ) -> None:
     engine = make_engine([count for count, _ in sequences], [past for _, past in sequences], seed, transposed)
-    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, prefill=prefill)  # type: ignore[arg-type]
-    out = torch.full_like(engine.query, torch.nan)
-    attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill=prefill)  # type: ignore[arg-type]
+    for _ in range(2):  # by the operator, and by the call that repeats it
+        out = torch.full_like(engine.query, torch.nan)
+        attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    assert (0 in rule.group.repeated) == (1 in engine.counts)
     first = 0
     for count, key, value in zip(engine.counts, engine.keys, engine.values, strict=True):
         rows = engine.query[first : first + count]
         if count == 1:
-            theta = rule.thresholds.rows(0, torch.tensor([key.shape[1]]))
+            theta = rule.group.thresholds.rows(0, torch.tensor([key.shape[1]]))
             expected = incremental_attention(rows[:, :, None], key[None], value[None], theta)[:, :, 0]
             torch.testing.assert_close(out[first : first + 1], expected)
         elif count and prefill == "thresholded":
             counts = torch.arange(key.shape[1] - count + 1, key.shape[1] + 1)
-            theta = rule.thresholds.rows(0, counts).T
+            theta = rule.group.thresholds.rows(0, counts).T
             expected = prefill_attention(rows.transpose(0, 1)[None], key[None], value[None], theta)
             torch.testing.assert_close(out[first : first + count], expected[0].transpose(0, 1))
         else:
@@ -103,23 +107,70 @@ def test_every_row_is_that_of_its_sequence_alone(
         first += count
 
 
-def test_a_step_of_decodes_alone_reads_nothing_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_steps_write_into_any_output_and_refuse_what_the_operator_refuses() -> None:
+    engine = make_engine([1, 1, 1], [8, 30, 2], 0, True)
+    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5)
+    caches, expected = (engine.key_cache, engine.value_cache), torch.empty_like(engine.query)
+    attend(engine.step, engine.query, *caches, rule, expected)
+    padded = torch.cat([engine.query, torch.zeros(2, HEADS, DIM)])
+    for out in (torch.zeros(5, HEADS, DIM), torch.zeros(5, HEADS, 2 * DIM)[..., ::2]):
+        attend(engine.step, padded, *caches, rule, out)
+        assert torch.equal(out[:3], expected)
+        assert not out[3:].any()
+    beyond = Step.of(engine.step.query_start_loc, engine.step.seq_lens + 1000, engine.step.block_table)
+    with pytest.raises(TopThetaValueError, match=r"^actual_seq_lengths\[0\]: expected 0 to "):
+        attend(beyond, engine.query, *caches, rule, expected)
+
+
+def on(table: ThresholdsAtK, device: str) -> ThresholdsAtK:
+    names = ("theta", "row_aims", "head_aims")
+    moved = {name: tuple(each.to(device) for each in getattr(table, name)) for name in names}
+    return dataclasses.replace(table, **moved)
+
+
+def test_a_step_of_decodes_alone_reads_nothing_on_the_host() -> None:
     engine = make_engine([1, 1, 1], [8, 30, 2], 0, False)
     assert engine.step.decode_only
     assert engine.step.sequences is None
-    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, counters=LayerCounters(HEADS, KV_HEADS))
     meta = [tensor.to("meta") for tensor in (engine.query, engine.key_cache, engine.value_cache)]
-    step = Step(engine.step.query_start_loc, engine.step.seq_lens.to("meta"), engine.step.block_table.to("meta"), True)
-    monkeypatch.setattr(LayerRule, "aims", lambda self, lengths: torch.zeros_like(lengths))
-    on_meta = {"threshold": torch.empty(3, HEADS, device="meta")}
-    monkeypatch.setattr(LayerRule, "options", lambda self, lengths: on_meta.copy())
-    monkeypatch.setattr(LayerCounters, "add", lambda *arguments: None)
+    table = on(thresholds(), "meta")
+    counters = Counters(1, HEADS, KV_HEADS, Aims(table, [0]), "meta")
+    group = LayerGroup(table, [0], counters=counters)
+    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(meta[2])
+    lengths, pages = engine.step.seq_lens.to("meta"), engine.step.block_table.to("meta")
+    step = Step.of(engine.step.query_start_loc, lengths, pages)
     attend(step, *meta, rule, torch.empty_like(meta[0]))  # a read of a value would raise
+
+
+def test_layers_of_a_group_look_up_once_and_count_together() -> None:
+    """In each step, whichever they are: a graph may be captured with a step that has run before."""
+    engine, one = make_engine([1, 3, 1], [8, 10, 30], 0, False), thresholds()
+    names = ("theta", "row_aims", "head_aims")
+    more = {name: (*getattr(one, name), getattr(one, name)[0] + 1) for name in names}
+    table = dataclasses.replace(one, **more, dense_up_to=(4, 4), layer_targets=(4, 4))
+    group = LayerGroup(table, [0, 1], counters=Counters(2, HEADS, KV_HEADS, Aims(table, [0, 1])))
+    looked_up = []
+    for _ in range(2):
+        for layer in (0, 1):
+            out = torch.zeros_like(engine.query)
+            rule = LayerRule(layer, group, KV_HEADS, DIM**-0.5)
+            attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+            looked_up.append(engine.step.rows_of(LayerRule(1, group, KV_HEADS, 1.0)))
+            theta, whole = table.rows(layer, torch.tensor([31])), (engine.keys[2][None], engine.values[2][None])
+            torch.testing.assert_close(
+                out[4:5, :, None], incremental_attention(engine.query[4:, :, None], *whole, theta)
+            )
+    assert looked_up[0] is looked_up[1]
+    assert looked_up[2] is looked_up[3]
+    assert looked_up[0] is not looked_up[2]
+    assert group.counters is not None
+    totals = group.counters.totals()
+    assert (totals["rows"], totals["elements"]) == (8, 4 * (9 + 31) * HEADS)
 
 
 def test_a_page_of_rows_over_all_heads_is_the_same_page() -> None:
     engine = make_engine([1, 3], [20, 18], 3, False)
-    rule = LayerRule(0, thresholds(), KV_HEADS, DIM**-0.5, prefill="thresholded")
+    rule = LayerRule(0, LayerGroup(thresholds(), [0]), KV_HEADS, DIM**-0.5, prefill="thresholded")
     by_rows = [cache.transpose(1, 2).flatten(2) for cache in (engine.key_cache, engine.value_cache)]
     one, other = torch.zeros_like(engine.query), torch.zeros_like(engine.query)
     attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, one)
@@ -132,4 +183,32 @@ def test_sequences_with_several_tokens_are_told_apart_from_those_with_none() -> 
     assert step.sequences is not None
     assert step.sequences.tolist() == [1]
     assert list(step.ranges()) == [(2, 1, 4)]
+    assert step.counts.tolist() == [3]
     assert step.dense_tokens.tolist() == [1, 2, 3]
+
+
+@given(SEQUENCES, st.integers(0, 10**6), st.integers(1, 50))
+def test_nothing_is_sparse_in_a_step_of_short_rows(sequences: list[tuple[int, int]], seed: int, below: int) -> None:
+    counts, pasts = [count for count, _ in sequences], [past for _, past in sequences]
+    engine = make_engine(counts, pasts, seed, False)
+    given_step = engine.step.query_start_loc, engine.step.seq_lens, engine.step.block_table
+    step, plain = Step.of(*given_step, dense_below=below), engine.step
+    if any(count == 1 and past + 1 >= below for count, past in sequences):
+        assert step.lengths.tolist() == plain.lengths.tolist()
+        assert step.several.tolist() == plain.several.tolist()
+        return
+    assert not step.decodes
+    assert not step.decode_only
+    assert step.several.tolist() == [index for index, count in enumerate(counts) if count]
+    assert step.dense_tokens.tolist() == list(range(sum(counts)))
+    # V sums are made nevertheless: a later step begins with them
+    group, lengths = LayerGroup(thresholds(), [0]), engine.step.seq_lens
+    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(engine.value_cache)
+    assert rule.page_sums is not None
+    rule.page_sums.rebuild(engine.value_cache, engine.step.block_table, torch.tensor(pasts))
+    out = torch.full_like(engine.query, torch.nan)
+    attend(step, engine.query, engine.key_cache, engine.value_cache, rule, out)
+    assert out.isnan().all()
+    means = rule.page_sums.means(engine.value_cache, NewRows(engine.step.block_table, lengths))
+    for mean, value in zip(means, engine.values, strict=True):
+        torch.testing.assert_close(mean, value.mean(1))

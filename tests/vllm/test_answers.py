@@ -96,6 +96,19 @@ def test_a_prefix_from_the_cache_changes_nothing(sparse: Any, chunked_and_cached
     assert (totals(chunked_and_cached) - before).prompt_tokens < 400  # the rest came from the cache
 
 
+def test_short_rows_are_dense_whatever_they_decode_beside() -> None:
+    """Alone, vLLM's own kernel runs them; beside a longer row, our operator does."""
+    engine = make_engine({"k": 64, "dense_below": 400}, enable_prefix_caching=True)
+    asked = prompts(700, 390, 300, seed=12)
+    expected = [generated(ids, 32, k=64, dense_below=400) for ids in asked]
+    check(answers(engine, asked), expected)
+    assert totals(engine).short_tokens == 0
+    check(answers(engine, asked[1:]), expected[1:])
+    added = totals(engine)
+    assert 0 < added.short_tokens < 2 * 31  # one of the two grows beyond 400
+    check(answers(engine, asked), expected)  # the V sums of all pages are there
+
+
 def test_prompts_by_thresholds_equal_those_of_sparsify() -> None:
     engine = make_engine({"k": 64, "prefill": "thresholded"})
     asked = prompts(700, 60, 900, seed=10)

@@ -59,8 +59,8 @@ def test_the_environment_configures_it() -> None:
     done = start({"TOPTHETA_VLLM_TABLE": str(TABLE), "TOPTHETA_VLLM_K": "64", "TOPTHETA_VLLM_DENSE_LAYERS": "0"})
     assert "STARTED ['Impl']" in done.stdout, done.stderr[-3000:]
     log = done.stdout + done.stderr
-    assert "Top-Theta: layers 0 are dense_layers and stay dense" in log
     assert "Top-Theta: layers 1-5 decode by the thresholds of" in log
+    assert "; dense: layers 0 (dense_layers), rows of fewer than" in log
 
 
 def test_pipeline_stages_with_which_vllm_itself_fails_stop_the_start() -> None:
@@ -70,9 +70,15 @@ def test_pipeline_stages_with_which_vllm_itself_fails_stop_the_start() -> None:
 
 
 def test_a_wrong_variable_stops_the_start() -> None:
-    done = start({"TOPTHETA_VLLM_TABEL": str(TABLE)})
+    done = start({"TOPTHETA_VLLM_TABLE": str(TABLE), "TOPTHETA_VLLM_KK": "64"})
     assert done.returncode != 0
-    assert "TOPTHETA_VLLM_TABEL: expected the name of a setting, got another; did you mean table?" in told_last(done)
+    assert "TOPTHETA_VLLM_KK: expected the name of a setting, got another; did you mean k?" in told_last(done)
+
+
+def test_variables_without_a_table_leave_vllm_as_it_is() -> None:
+    done = start({"TOPTHETA_VLLM_TABEL": str(TABLE)})
+    assert "STARTED ['CPUAttentionBackendImpl']" in done.stdout, done.stderr[-3000:]
+    assert "TOPTHETA_VLLM_TABEL without TOPTHETA_VLLM_TABLE: vLLM stays as it is" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

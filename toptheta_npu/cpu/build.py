@@ -23,12 +23,15 @@ from . import cache, instruction_sets
 from .cache import cache_folder
 
 SOURCE = Path(__file__).with_name("source") / "incremental_attention.cpp"
+#: The V sums of a serving engine.
+PAGE_SUMS_SOURCE = SOURCE.with_name("page_sums.cpp")
 #: The kernel's names of the dtypes that it is built for.
 ELEMENTS = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16"}
 # nobody reads errno or the exception flags of floating point, which would keep loops from becoming vector code
 _MATHS = ("-fno-math-errno", "-fno-trapping-math")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", *_MATHS, "-Wall", "-Wextra")
 _BUILD_SECONDS = 120
+_INCLUDE = re.compile(rb'^#include "([^"]+)"', re.MULTILINE)
 _UNKNOWN_LEVEL = re.compile(
     r"unrecognized command[- ]line option|unrecognized argument|unknown argument|unsupported argument|"
     r"invalid feature modifier|no such instruction"
@@ -84,7 +87,7 @@ def best_library(dtype_name: str, *, source: Path = SOURCE) -> Library:
 
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
-        source: the C++ unit; the files beside it belong to it.
+        source: the C++ unit; the files beside it that it includes belong to it.
 
     Raises:
         TopThetaBackendError: there is none; the message says why and what to type.
@@ -111,7 +114,7 @@ def library(dtype_name: str, level: str, *, source: Path = SOURCE) -> Path:
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
         level: a level that this machine runs.
-        source: the C++ unit; the files beside it belong to it.
+        source: the C++ unit; the files beside it that it includes belong to it.
 
     Returns:
         The path of a whole library that only this user, or root, can have written.
@@ -137,7 +140,7 @@ def kept_library(dtype_name: str, compiler: Compiler | None, *, source: Path = S
     Args:
         dtype_name: "float32", "float16" or "bfloat16".
         compiler: the one that would build; None if there is none, so that every compiler's library serves.
-        source: the C++ unit; the files beside it belong to it.
+        source: the C++ unit; the files beside it that it includes belong to it.
 
     Raises:
         TopThetaBackendError: this machine runs no level, or the cache may not be used.
@@ -155,11 +158,22 @@ def kept_library(dtype_name: str, compiler: Compiler | None, *, source: Path = S
 def _read_unit(dtype_name: str, level: str, source: Path) -> _Unit:
     found = instruction_sets.check_level(level)
     try:
-        files = [file for file in source.parent.iterdir() if file.suffix in (".h", ".cpp")]
-        return _Unit(dtype_name, found, source.name, {file.name: file.read_bytes() for file in files})
+        return _Unit(dtype_name, found, source.name, _included(source))
     except OSError as error:
         got = f"{error.strerror} at {error.filename}"
         raise TopThetaBackendError("CPU kernel", "its sources", got, "install toptheta_npu again") from error
+
+
+def _included(source: Path) -> dict[str, bytes]:
+    """Read a unit and, by name, the files beside it that it includes."""
+    files: dict[str, bytes] = {}
+    waiting = [source.name]
+    while waiting:
+        name = waiting.pop()
+        if name not in files:
+            files[name] = source.with_name(name).read_bytes()
+            waiting += [found.decode() for found in _INCLUDE.findall(files[name])]
+    return files
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -220,6 +234,7 @@ def main() -> None:
     try:
         for dtype_name in ELEMENTS:
             print(f"{dtype_name}: {best_library(dtype_name).path}")
+            best_library(dtype_name, source=PAGE_SUMS_SOURCE)
     except TopThetaError as error:
         sys.exit(f"build: {error}")
 

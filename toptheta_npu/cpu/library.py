@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ _VIEW = "P4q"
 _FLOATS = len(Arguments._fields[FLOAT_TENSORS]) * "P"
 #: The fields of struct Arguments in source/arguments.h.
 ARGUMENTS = struct.Struct("@" + "5q" + 3 * _VIEW + "Pq" + 2 * "Pq" + "P3q" + _FLOATS + "2d" + "4q" + "7P" + "qP")
-_LIBRARIES: dict[torch.dtype, ctypes.CDLL] = {}
+# by dtype, and those of other units by their sources and dtype
+_LIBRARIES: dict[torch.dtype | tuple[Path, torch.dtype], ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()
 
 
@@ -56,6 +58,31 @@ def loaded(dtype: torch.dtype) -> ctypes.CDLL:
     return _library(dtype)
 
 
+def loaded_unit(source: Path, dtype: torch.dtype, declare: Callable[[ctypes.CDLL], None]) -> ctypes.CDLL:
+    """Load another unit than the operators for tensors of this dtype. ``declare`` sees it the first time.
+
+    Raises:
+        As `function`.
+    """
+    found = _LIBRARIES.get((source, dtype))
+    if found is None:
+        found = _open(best_library(DTYPES[dtype], source=source))
+        declare(found)
+        _LIBRARIES[source, dtype] = found
+    return found
+
+
+def check_size(name: str, expected: int, found: int) -> None:
+    """Check that a library takes the arguments that are packed for it.
+
+    Raises:
+        TopThetaBackendError: it does not.
+    """
+    if found != expected:
+        remedy = "install toptheta_npu again"
+        raise TopThetaBackendError("CPU kernel", f"{name} of {expected} bytes", str(found), remedy)
+
+
 def _library(dtype: torch.dtype) -> ctypes.CDLL:
     found = _LIBRARIES.get(dtype)
     if found is None:
@@ -63,18 +90,20 @@ def _library(dtype: torch.dtype) -> ctypes.CDLL:
     return found
 
 
-def _load(built: Library) -> ctypes.CDLL:
+def _open(built: Library) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(built.path))
+        return ctypes.CDLL(str(built.path))
     except OSError as error:
         # a damaged file is built again before it comes here, so it is the place
         remedy = f"set {cache.VARIABLE} to a folder from which programs may be run"
         raise TopThetaBackendError("CPU kernel", "a library that can be loaded", str(error), remedy) from error
+
+
+def _load(built: Library) -> ctypes.CDLL:
+    library = _open(built)
     size = library.toptheta_size_of_arguments
     size.restype = ctypes.c_int64
-    if size() != ARGUMENTS.size:
-        remedy = "install toptheta_npu again"
-        raise TopThetaBackendError("CPU kernel", f"arguments of {ARGUMENTS.size} bytes", f"{size()}", remedy)
+    check_size("arguments", ARGUMENTS.size, size())
     step, read = library.toptheta_incremental_attention, library.toptheta_read
     step.argtypes, step.restype = [ctypes.c_char_p], ctypes.c_int32
     read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from .threads import thread_count
 _PLACEMENTS = {"pre_softmax": 0, "post_softmax": 1}
 _SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
 _PATHS = {"auto": 0, "gather": 1, "dense": 2}
-_OUTPUT, _WITH_STATISTICS, _PARTIAL = range(3)
+_OUTPUT, WITH_STATISTICS, _PARTIAL = range(3)
 _DONE, _BAD_VALUES, _OUT_OF_MEMORY = range(3)
 
 
@@ -44,7 +45,7 @@ def incremental_attention_with_stats(arguments: Arguments) -> tuple[Tensor, Tens
     kept = threshold.new_empty((batch, heads), dtype=torch.int32)
     value_rows = threshold.new_empty((batch, arguments.num_key_value_heads), dtype=torch.int32)
     outputs = (out.data_ptr(), lse.data_ptr(), kept.data_ptr(), value_rows.data_ptr(), 0, 0, 0)
-    _call(arguments, _WITH_STATISTICS, outputs)
+    _call(arguments, WITH_STATISTICS, outputs)
     return out, lse, kept, value_rows
 
 
@@ -84,25 +85,52 @@ def _call(a: Arguments, result: int, outputs: tuple[int, ...]) -> None:
         else:
             copies.append(tensor.contiguous())
             addresses.append(copies[-1].data_ptr())
-    status = function(query.dtype)(
-        ARGUMENTS.pack(
-            query_shape[0], heads, kv_heads, head_dim, capacity,
-            query.data_ptr(), *_strides(query, layout, head_dim, False),
-            key.data_ptr(), *_strides(key, layout, head_dim, paged),
-            value.data_ptr(), *_strides(value, layout, head_dim, paged),
-            threshold.data_ptr(), heads if threshold.dim() == 2 else 0,
-            _address(lengths), lengths is not None and lengths.dtype == torch.int64,
-            _address(starts), starts is not None and starts.dtype == torch.int64,
-            _address(block_table), blocks_per_sequence, rows, key_shape[0],
-            *addresses, scale, a.sdc_gamma,
-            result, _PLACEMENTS[a.placement], _SDC[a.sdc], _PATHS[a.path], *outputs, thread_count(), RUN_IN_PARALLEL,
-        )
+    caches = (
+        key.data_ptr(), *_strides(key, layout, head_dim, paged), value.data_ptr(),
+        *_strides(value, layout, head_dim, paged),
     )  # fmt: skip
-    if status == _BAD_VALUES:
+    integers = (
+        _address(lengths), lengths is not None and lengths.dtype == torch.int64,
+        _address(starts), starts is not None and starts.dtype == torch.int64,
+        _address(block_table), blocks_per_sequence, rows, key_shape[0],
+    )  # fmt: skip
+    packed = pack(
+        (query_shape[0], heads, kv_heads, head_dim, capacity),
+        (query.data_ptr(), *_strides(query, layout, head_dim, False)), caches,
+        (threshold.data_ptr(), heads if threshold.dim() == 2 else 0), integers, addresses,
+        (scale, a.sdc_gamma), choices(result, a), outputs,
+    )  # fmt: skip
+    if not is_done(function(query.dtype)(packed)):
         check_step_values(a)
         raise AssertionError("the native kernel refused values that pass the checks in Python")
+
+
+def pack(
+    sizes: Sequence[int], query: Sequence[int], caches: Sequence[int], threshold: Sequence[int],
+    integers: Sequence[int], floats: Sequence[int], numbers: Sequence[float], choices: Sequence[int],
+    outputs: Sequence[int],
+) -> bytes:  # fmt: skip
+    """Pack the fields of struct Arguments in source/arguments.h, in its order."""
+    return ARGUMENTS.pack(
+        *sizes, *query, *caches, *threshold, *integers, *floats, *numbers, *choices, *outputs,
+        thread_count(), RUN_IN_PARALLEL,
+    )  # fmt: skip
+
+
+def choices(result: int, a: Arguments) -> tuple[int, int, int, int]:
+    """Number what is to be written, and how rows select and compensate."""
+    return result, _PLACEMENTS[a.placement], _SDC[a.sdc], _PATHS[a.path]
+
+
+def is_done(status: int) -> bool:
+    """Tell whether a call found values that it can work with; where it did not, nothing is written.
+
+    Raises:
+        MemoryError: there was no memory for intermediate results.
+    """
     if status == _OUT_OF_MEMORY:
         raise MemoryError("the native CPU backend found no memory for its intermediate results")
+    return status == _DONE
 
 
 def _like(query: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -111,9 +111,15 @@ class ThresholdsAtK:
         """Whether some head keeps its largest element alone."""
         return self.head_k is not None and bool((self.head_k == LARGEST_ONLY).any())
 
-    def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
-        if not 0 <= layer < len(source):
-            raise TopThetaValueError("layer", f"0 to {len(source) - 1}", str(layer))
+    def places(self, lengths: Tensor) -> Tensor:
+        """Find the rows of ``theta`` and its like that hold for rows of any length, as :meth:`rows` does.
+
+        Returns:
+            int64 [...].
+
+        Raises:
+            TopThetaTypeError: ``lengths`` are not integers.
+        """
         if not isinstance(lengths, Tensor):
             raise TopThetaTypeError("lengths", "an int32 or int64 tensor", shown(lengths))
         if lengths.dtype not in (torch.int32, torch.int64):
@@ -121,4 +127,9 @@ class ThresholdsAtK:
         places = lengths.to(torch.int64).clamp(0, self.longest)
         if self.dense_below > self.longest:
             places = torch.where(lengths < self.dense_below, 0, places)
-        return source[layer][places]
+        return places
+
+    def _rows(self, source: tuple[Tensor, ...], layer: int, lengths: Tensor) -> Tensor:
+        if not 0 <= layer < len(source):
+            raise TopThetaValueError("layer", f"0 to {len(source) - 1}", str(layer))
+        return source[layer][self.places(lengths)]

@@ -2,12 +2,12 @@
 
 Its platform chooses its backend, whatever others register. So the functions by which that backend hands out its classes
 are replaced: `Impl` and `Builder` stand before its own, and engines without settings get those. It goes on to write the
-cache and to run prompts; the pages, [blocks, block_size, Hkv, D] of keys and of values, are read as they lie.
+cache and to run prompts; the pages are read as they lie, in the layout that it says it has.
 
 The lengths in its metadata lie on the host. Ours are those of the model runner on the device, in the buffer that every
 step fills anew, as are the block tables and the slots. So a captured decode step replays with other sequences.
 
-Written against the sources of the versions in signatures/vllm_ascend.json, and not run in vllm-ascend. Importing this
+Written against the sources of the versions in signatures/vllm_ascend*.json, and not run in vllm-ascend. Importing this
 module needs neither vLLM nor vllm-ascend.
 """
 
@@ -23,22 +23,17 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, record
+from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record, versions
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
-from .metrics import logger
-from .page_sums import PageSums
+from .layouts import Layout, Pages, view_pages
 from .refusals import tells_why
 from .settings import Settings, read_settings
-from .steps import Step, attend
+from .steps import STEP, Step, attend
 from .versions import check_version
 
-#: The attribute of a step's metadata that holds ours.
-_STEP = "toptheta_step"
 #: The dtypes of a cache that is not quantised, as vLLM names them.
 _CACHE_DTYPES = ("auto", "float16", "half", "bfloat16")
-#: Steps between two looks at pages written past the backend, each of which waits for the device.
-_STEPS_BETWEEN_LOOKS = 1000
 
 
 def install() -> None:
@@ -57,7 +52,7 @@ def install() -> None:
         settings = _settings_of(config)
         if settings is not None:
             _check_backend(path)
-            check_version(DISTRIBUTION, record()["versions"], version(DISTRIBUTION), untried=settings.untried_versions)
+            check_version(DISTRIBUTION, versions(), version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
             check_engine(config, settings)
             _replace_classes()
@@ -70,9 +65,8 @@ class Impl:
     """One layer: stands before ``AscendAttentionBackendImpl``, and runs decode rows by the rule of `Builder`."""
 
     num_heads: int
+    num_kv_heads: int
     head_size: int
-    key_cache: Tensor
-    value_cache: Tensor
 
     @tells_why
     def __init__(
@@ -107,6 +101,19 @@ class Impl:
             if getattr(self, name, False):
                 raise TopThetaNotImplementedError(name, "it off with Top-Theta", "on", "leave one of the two out")
         self.rule: LayerRule | str | None = None
+        self.layout: Layout = layout_of(self)
+        self._pages: tuple[Any, Pages] | None = None  # and of which cache
+
+    def _bind(self, kv_cache: Any) -> None:
+        """View the cache of the layer and give the layer its V sums, once for each cache.
+
+        Raises:
+            TopThetaNotImplementedError: as `view_pages`.
+        """
+        if isinstance(self.rule, LayerRule) and (self._pages is None or self._pages[0] is not kv_cache):
+            pages = view_pages(kv_cache, self.layout, self.num_kv_heads, self.head_size)
+            rule = dataclasses.replace(self.rule, page_sums=None)
+            self._pages, self.rule = (kv_cache, pages), rule.with_page_sums(pages.values)
 
     def forward_impl(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any, output: Tensor
@@ -124,40 +131,29 @@ class Impl:
             TopThetaBackendError: `Builder` has not prepared the step or the layer.
         """
         theirs: Any = super()
-        rule, step = self.rule, getattr(attn_metadata, _STEP, None)
+        rule, step = self.rule, getattr(attn_metadata, STEP, None)
         if rule is DENSE:
             return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
         if not isinstance(rule, LayerRule) or not isinstance(step, Step):
             raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
-        self._sum_up(rule, attn_metadata.slot_mapping, len(step.seq_lens))
-        dense = bool(step.several) and rule.prefill == "dense"
+        if self._pages is None:
+            raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
+        shape = (-1, self.num_heads, self.head_size)
+        keys, values = self._pages[1]
+        dense = len(step.several) > 0 and rule.prefill == "dense"
         if (dense and not step.decodes) or not len(step.seq_lens):
+            attend(step, query.view(shape), keys, values, rule, output.view(shape))
             return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
         if dense:
             tokens = step.dense_tokens
             parts = (None if rows is None else rows[tokens] for rows in (query, key, value))
             out = torch.empty_like(output[tokens])
-            output[tokens] = theirs.forward_impl(*parts, kv_cache, _of_sequences(attn_metadata, step), out)
-        shape = (-1, self.num_heads, self.head_size)
-        keys, values = (pages.transpose(1, 2) for pages in (self.key_cache, self.value_cache))
+            if step.dense is None:
+                step.dense = _of_sequences(attn_metadata, step)
+            output[tokens] = theirs.forward_impl(*parts, kv_cache, step.dense, out)
         attend(step, query.view(shape), keys, values, rule, output.view(shape))
         output[attn_metadata.num_actual_tokens :] = 0  # padding, with which vLLM goes on to compute
         return output
-
-    def do_kv_cache_update(self, layer: Any, key: Tensor, value: Tensor, kv_cache: Any, slot_mapping: Tensor) -> None:
-        """Write keys and values outside of a step of attention."""
-        theirs: Any = super()
-        theirs.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
-        if isinstance(self.rule, LayerRule):
-            self._sum_up(self.rule, slot_mapping, len(slot_mapping))
-
-    def _sum_up(self, rule: LayerRule, slots: Tensor, sequences: int) -> None:
-        if rule.vmc:
-            if rule.page_sums is None:
-                raise _unprepared(f"V sums made by {Builder.__name__}", "none")
-            values = self.value_cache.transpose(1, 2)
-            # the new tokens of a sequence may begin and end within a page
-            rule.page_sums.update(values, slots, len(slots) // values.shape[2] + 2 * sequences)
 
 
 class Builder:
@@ -178,45 +174,23 @@ class Builder:
         self._engine.give_rules(kv_cache_spec, self._layers)
         _check_graphs(vllm_config, self._layers)
         self._group = layer_names[0]
-        self._sums: dict[str, PageSums] = {}
-        self._left_out: dict[str, int] = {}
-        self._steps = 0
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
         """Build vllm-ascend's metadata of a step, and attach ours."""
         theirs: Any = super()
         metadata = theirs.build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is not None:
-            self._keep_sums()
+            self._bind()
             step = _step(common_attn_metadata)
             self._engine.note(step, self._group)
-            setattr(metadata, _STEP, step)
+            setattr(metadata, STEP, step)
         return metadata
 
-    def _keep_sums(self) -> None:
-        """Make V sums once the caches are there, before any step is captured, and look after them."""
-        for name, layer in self._layers.items():
-            rule = layer.impl.rule
-            if isinstance(rule, LayerRule) and rule.vmc and rule.page_sums is None:
-                values = layer.kv_cache[1]
-                blocks, _, heads, head_dim = values.shape
-                self._sums[name] = PageSums(blocks, heads, head_dim, values.device)
-                layer.impl.rule = dataclasses.replace(rule, page_sums=self._sums[name])
-        self._steps += 1
-        if self._steps % _STEPS_BETWEEN_LOOKS == 0:
-            for name, sums in self._sums.items():
-                self._look_at(name, sums)
-
-    def _look_at(self, name: str, sums: PageSums) -> None:
-        left_out = sums.foreign_pages()
-        if left_out > self._left_out.get(name, 0):
-            logger.warning(
-                "Top-Theta: pages of %s were written past the attention backend; means left them out %d times in the "
-                "last %d steps, and all its V sums are made anew now",
-                name, left_out - self._left_out.get(name, 0), _STEPS_BETWEEN_LOOKS,
-            )  # fmt: skip
-            self._left_out[name] = left_out
-            sums.rebuild(self._layers[name].kv_cache[1].transpose(1, 2))
+    @tells_why
+    def _bind(self) -> None:
+        """Show layers their caches once these are there, before any step is captured."""
+        for layer in self._layers.values():
+            layer.impl._bind(layer.kv_cache)
 
 
 def _current_config() -> Any:
@@ -316,9 +290,9 @@ def _step(common: Any) -> Step:
 
 def _of_sequences(metadata: Any, step: Step) -> Any:
     """Cut the metadata down to the sequences with several new tokens."""
-    counts = [end - start for _, start, end in step.ranges()]
-    starts = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    chosen = list(step.several)
+    counts = torch.from_numpy(step.counts)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int32), counts.cumsum(0).int()])
+    chosen = step.several
     return dataclasses.replace(
         metadata,
         num_actual_tokens=len(step.dense_tokens),
@@ -327,11 +301,11 @@ def _of_sequences(metadata: Any, step: Step) -> Any:
         num_decodes=0,
         seq_lens=metadata.seq_lens[chosen],
         seq_lens_cpu=metadata.seq_lens_cpu[chosen],
-        seq_lens_list=[metadata.seq_lens_list[index] for index in chosen],
+        seq_lens_list=metadata.seq_lens_cpu[chosen].tolist(),
         actual_seq_lengths_q=starts[1:].tolist(),
         query_start_loc=starts.to(metadata.query_start_loc.device),
-        max_query_len=max(counts),
-        block_tables=metadata.block_tables[chosen],
+        max_query_len=int(counts.max()),
+        block_tables=metadata.block_tables[chosen.to(metadata.block_tables.device)],
         slot_mapping=metadata.slot_mapping[step.dense_tokens],
     )
 

@@ -1,16 +1,15 @@
 """The shim for vLLM on a CPU: its own backend, whose decode rows go to our operator.
 
-vLLM's kernel goes on to write the cache and to run prompts. It keeps the keys of a page by columns, [head_dim,
-block_size], and the values by rows, which the operator reads as they lie, by strides. Where it would pack both for
-AMX (bfloat16 on CPUs that have it), it is told to use its layout for vectors instead.
+vLLM's kernel goes on to write the cache and to run prompts. It keeps the keys of a page by columns and the values by
+rows, which the operator reads as they lie. Where it would pack both for AMX (bfloat16 on CPUs that have it), it is told
+to use its layout for vectors instead.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import vllm
 from torch import Tensor
@@ -19,20 +18,20 @@ from vllm.v1.attention.backend import AttentionType, CommonAttentionMetadata
 from vllm.v1.attention.backends.cpu_attn import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
-    CPUAttentionMetadata,
     CPUAttentionMetadataBuilder,
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine, note_written
+from .engine import DENSE, EngineLayers, Uncovered, check_covered, check_engine
 from .layers import LayerRule
+from .layouts import Layout, Pages, view_pages
 from .refusals import tells_why
 from .settings import is_configured, read_settings
-from .steps import Step, attend
+from .steps import STEP, Step, attend
 from .versions import TRIED_ON_CPU, check_version
 
-#: How vLLM's kernel lays out the pages that the operator reads.
+#: The names by which vLLM's kernel keeps keys by columns and values by rows, `Layout.COLUMN_KEYS`.
 _READABLE = ("vec", "vec16")
 
 
@@ -62,14 +61,6 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
         return Builder
 
 
-@dataclass
-class Metadata(CPUAttentionMetadata):  # type: ignore[misc]
-    """Metadata of a step for vLLM's kernel and for our operator. ``dense`` is vLLM's for the dense rows alone."""
-
-    step: Step | None = None
-    dense: CPUAttentionMetadata | None = None
-
-
 class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
     """Gives every layer of its group a rule, once the weights are there, and then splits every step."""
 
@@ -84,8 +75,18 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
             return
         self._engine = EngineLayers.of(settings, vllm_config, device)
         layers = vllm_config.compilation_config.static_forward_context
-        self._engine.give_rules(kv_cache_spec, {name: layers[name] for name in layer_names})
+        self._layers = {name: layers[name] for name in layer_names}
+        self._engine.give_rules(kv_cache_spec, self._layers)
         self._name = layer_names[0]
+        self._are_bound = False
+
+    @tells_why
+    def _bind(self) -> None:
+        """Show layers their caches, which are there before the first step."""
+        for layer in self._layers.values():
+            if isinstance(layer.impl.rule, LayerRule):
+                layer.impl.pages_of(layer.kv_cache)
+        self._are_bound = True
 
     @tells_why
     def _set_isa_to_layers(self, layer_names: list[str]) -> None:
@@ -99,18 +100,19 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         whole = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is None:
             return whole
+        if not self._are_bound:
+            self._bind()
         check_covered({
             "rswa_prefix_lens": common_attn_metadata.rswa_prefix_lens is not None,
             "mm_req_doc_ranges": common_attn_metadata.mm_req_doc_ranges is not None,
             "causal": None if common_attn_metadata.causal is True else "another mask",
         })  # fmt: skip
-        step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table)
+        step = Step.of(whole.query_start_loc, whole.seq_lens, whole.block_table, self._engine.dense_below)
         self._engine.note(step, self._name)
-        dense = None
-        if step.several and step.decodes:
-            dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)
-        values = {each.name: getattr(whole, each.name) for each in dataclasses.fields(whole)}
-        return Metadata(**values, step=step, dense=dense)
+        if len(step.several) and step.decodes:
+            step.dense = super().build(0, _of_sequences(common_attn_metadata, step), fast_build)
+        setattr(whole, STEP, step)
+        return whole
 
 
 class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
@@ -121,6 +123,7 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         check_covered(_uncovered(self))
         self.rule: LayerRule | str | None = None
+        self._viewed: tuple[Tensor, Pages] | None = None  # and of which cache
 
     def forward(
         self,
@@ -141,34 +144,33 @@ class Impl(CPUAttentionBackendImpl):  # type: ignore[misc]
         everything = slice(None)
         if attn_metadata is None or self.rule is DENSE:  # None: vLLM warms up
             return dense(attn_metadata, everything, output)
-        rule, step = self.rule, getattr(attn_metadata, "step", None)
+        rule, step = self.rule, getattr(attn_metadata, STEP, None)
         if not isinstance(rule, LayerRule) or step is None:
             raise TopThetaBackendError(
                 "vllm", f"a step prepared by {Builder.__name__} for {layer.layer_name}", type(attn_metadata).__name__,
                 "use the version of vLLM that was tried",
             )  # fmt: skip
-        if rule.prefill == "dense" and step.several:
-            if not step.decodes:
-                return dense(attn_metadata, everything, output)
-            part = torch.empty_like(output[step.dense_tokens])
-            output[step.dense_tokens] = dense(attn_metadata.dense, step.dense_tokens, part)
+        if rule.prefill == "dense" and len(step.several):
+            if step.decodes:
+                part = torch.empty_like(output[step.dense_tokens])
+                output[step.dense_tokens] = dense(step.dense, step.dense_tokens, part)
+            else:
+                dense(attn_metadata, everything, output)
+        keys, values = self.pages_of(kv_cache)
+        self.rule = rule = rule.with_page_sums(values)
         shape = (-1, self.num_heads, self.head_size)
-        attend(step, query.view(shape), *_pages(kv_cache), rule, output.view(shape))
+        attend(step, query.view(shape), keys, values, rule, output.view(shape))
         return output
 
-    def do_kv_cache_update(
-        self, layer: Any, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor
-    ) -> None:
-        super().do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
-        if isinstance(self.rule, LayerRule) and self.rule.vmc:
-            self.rule = note_written(self.rule, _pages(kv_cache)[1], slot_mapping)
+    def pages_of(self, kv_cache: Tensor) -> Pages:
+        """View the cache as pages, once.
 
-
-def _pages(kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-    """View vLLM's cache [blocks, Hkv, block_size, 2D] as keys and values [blocks, Hkv, block_size, D], by strides."""
-    blocks, heads, rows, width = kv_cache.shape
-    keys, values = kv_cache.view(blocks, heads, 2 * rows, width // 2).chunk(2, dim=2)
-    return keys.view(blocks, heads, width // 2, rows).transpose(2, 3), values
+        Raises:
+            TopThetaNotImplementedError: as `view_pages`.
+        """
+        if self._viewed is None or self._viewed[0] is not kv_cache:
+            self._viewed = kv_cache, view_pages(kv_cache, Layout.COLUMN_KEYS, self.num_kv_heads, self.head_size)
+        return self._viewed[1]
 
 
 def _readable(isa: str) -> str:
@@ -194,17 +196,13 @@ def _uncovered(impl: CPUAttentionBackendImpl) -> Uncovered:
 
 def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentionMetadata:
     """Cut the metadata of a step down to the sequences with several new tokens."""
-    chosen = torch.tensor(step.several)
-    ranges = list(step.ranges())
-    starts = torch.tensor([0, *(end - start for _, start, end in ranges)], dtype=torch.int32).cumsum(
-        0, dtype=torch.int32
-    )
+    starts = torch.from_numpy(np.concatenate([[0], step.counts.cumsum()]).astype(np.int32))
     return common.replace(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
-        seq_lens=step.seq_lens[chosen],
-        num_reqs=len(chosen),
+        seq_lens=step.seq_lens[step.several],
+        num_reqs=len(step.several),
         num_actual_tokens=len(step.dense_tokens),
-        block_table_tensor=step.block_table[chosen],
+        block_table_tensor=step.block_table[step.several],
         slot_mapping=common.slot_mapping[step.dense_tokens],
     )

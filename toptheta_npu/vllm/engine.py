@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .._warnings import SDC_WITHOUT_VMC
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK
-from .layers import Geometry, LayerRule, layer_index, load_thresholds, model_folder
-from .metrics import Metrics, logger, prometheus_export
-from .page_sums import PageSums
+from .layers import Geometry, LayerGroup, LayerRule, layer_index, load_thresholds, model_folder
+from .logs import logger
+from .metrics import Aims, Counters, Metrics, prometheus_export
 from .settings import Settings
 from .steps import Step
 
 #: In place of a rule: the layer is dense.
 DENSE = "dense"
-_WINDOW = "have a sliding window"
+#: Why layers are dense.
+_WINDOW, _CHOSEN = "a sliding window", "dense_layers"
 #: What an engine or a layer asks for that is not covered, by its name; empty values do not count.
 Uncovered = Mapping[str, object]
 
@@ -111,7 +110,7 @@ class EngineLayers:
         """
         kind = type(spec).__name__
         check_covered({"kv_cache_spec": None if kind in _SPECS else kind})
-        sparse: list[int] = []
+        sparse: dict[int, Any] = {}
         dense: dict[str, list[int]] = {}
         for name, layer in layers.items():
             if not hasattr(layer.impl, "rule"):
@@ -121,56 +120,81 @@ class EngineLayers:
                 )  # fmt: skip
             index = layer_index(name)
             reason = self._why_dense(index, layer.impl)
-            layer.impl.rule = DENSE if reason else self._rule(index, layer.impl)
-            (dense.setdefault(reason, []) if reason else sparse).append(index)
-        self._log(sparse, dense)
+            if reason:
+                layer.impl.rule = DENSE
+                dense.setdefault(reason, []).append(index)
+            else:
+                sparse[index] = layer.impl
+        self._give_sparse_rules(dict(sorted(sparse.items())))
+        self._log(list(sparse), dense)
         self._with_window.update(dense.get(_WINDOW, []))
         if len(self._with_window) == len(self._thresholds.theta):
             raise TopThetaNotImplementedError(
                 "layers", "one that sees all tokens", "a sliding window in each of them", "leave Top-Theta out"
             )
 
+    @property
+    def dense_below(self) -> int:
+        """Keys that a row of a step has, unless the platform's own kernel is to run all rows; 0: it never is."""
+        return self._thresholds.dense_below if self._settings.prefill == "dense" else 0
+
     def note(self, step: Step, group: str) -> None:
         """Count the tokens of a step once. Every group of layers sees the step under a name of its own."""
         self._counting = self._counting or group
         if self.metrics is None or group != self._counting:
             return
-        decode = len(step.seq_lens) if step.sequences is None else len(step.sequences)
-        several = [end - start for _, start, end in step.ranges()]
-        draft = sum(count for count in several if count <= 1 + self._drafts) if self._drafts else 0
-        prompt = sum(several) - draft
+        if step.decode_only:
+            self.metrics.step(decode=step.new.num_decoding)
+            return
+        counts = step.counts
+        short = int((counts == 1).sum())
+        draft = int(counts[counts <= 1 + self._drafts].sum()) - short if self._drafts else 0
+        prompt = int(counts.sum()) - draft - short
         thresholded = prompt + draft if self._settings.prefill == "thresholded" else 0
-        self.metrics.step(decode=decode, prompt=prompt, draft=draft, thresholded=thresholded)
+        self.metrics.step(
+            decode=step.new.num_decoding, prompt=prompt, draft=draft, thresholded=thresholded, short=short
+        )
 
     def _why_dense(self, index: int, impl: Any) -> str | None:
         if has_window(impl.sliding_window):
             return _WINDOW
-        return "are dense_layers" if index in self._settings.dense_layers else None
+        return _CHOSEN if index in self._settings.dense_layers else None
 
-    def _rule(self, index: int, impl: Any) -> LayerRule:
-        settings = self._settings
-        if index >= len(self._thresholds.theta):
-            raise TopThetaValueError("model", f"layers 0 to {len(self._thresholds.theta) - 1}", str(index))
-        counters = None
+    def _give_sparse_rules(self, impls: Mapping[int, Any]) -> None:
+        """Give the layers that follow thresholds, by their indices in order, their rules."""
+        if not impls:
+            return
+        settings, thresholds, layers = self._settings, self._thresholds, list(impls)
+        if layers[-1] >= len(thresholds.theta):
+            raise TopThetaValueError("model", f"layers 0 to {len(thresholds.theta) - 1}", str(layers[-1]))
+        impl, counters = impls[layers[0]], None
         if self.metrics is not None:
-            device = self._thresholds.theta[index].device
-            counters = self.metrics.layer(impl.num_heads, impl.num_kv_heads, device)
-        return LayerRule(
-            index, self._thresholds, impl.num_kv_heads, float(impl.scale), settings.sdc, settings.sdc_gamma,
-            settings.prefill, settings.vmc, counters=counters,
-        )  # fmt: skip
+            aims, device = Aims(thresholds, layers), thresholds.theta[0].device
+            counters = Counters(len(layers), impl.num_heads, impl.num_kv_heads, aims, device)
+            self.metrics.add_group(counters)
+        group = LayerGroup(thresholds, layers, offline=settings.sdc == "offline", counters=counters)
+        for index, impl in impls.items():
+            impl.rule = LayerRule(
+                index, group, impl.num_kv_heads, float(impl.scale), settings.sdc, settings.sdc_gamma,
+                settings.prefill, settings.vmc,
+            )  # fmt: skip
 
     def _log(self, sparse: list[int], dense: Mapping[str, list[int]]) -> None:
-        settings = self._settings
-        for reason, layers in dense.items():
-            logger.info("Top-Theta: layers %s %s and stay dense", _listed(layers), reason)
-        if sparse:
-            [(name, value)] = settings.aim.items()
-            aim = f"{name}={value}"
-            logger.info(
-                "Top-Theta: layers %s decode by the thresholds of %s, %s, sdc=%s, vmc=%s, prefill=%s",
-                _listed(sparse), settings.table, aim, settings.sdc, settings.vmc, settings.prefill,
-            )  # fmt: skip
+        settings, below = self._settings, self._thresholds.dense_below
+        stay = [f"layers {_listed(layers)} ({reason})" for reason, layers in dense.items()]
+        if not sparse:
+            logger.info("Top-Theta: dense: %s", ", ".join(stay))
+            return
+        if below:
+            why = "shorter ones are not faster by thresholds here" if settings.dense_below is None else "dense_below"
+            stay.append(f"rows of fewer than {below} keys ({why})")
+        if settings.prefill == "dense":
+            stay.append("prompts and drafts (prefill=dense)")
+        [(name, value)] = settings.aim.items()
+        logger.info(
+            "Top-Theta: layers %s decode by the thresholds of %s, %s=%s, sdc=%s, vmc=%s; dense: %s",
+            _listed(sparse), settings.table, name, value, settings.sdc, settings.vmc, ", ".join(stay) or "nothing",
+        )  # fmt: skip
 
     def _warn(self, longest: int) -> None:
         """Log what the settings make worse than it needs to be; ``longest`` is the most keys of a sequence."""
@@ -192,22 +216,6 @@ def engine_of(config: Any) -> EngineLayers | None:
     """Find this process's engine of vLLM's configuration, to read its counts; None if there is none."""
     known = _ENGINES.get(id(config))
     return known[1] if known is not None and known[0]() is config else None
-
-
-def note_written(rule: LayerRule, value_cache: Tensor, slots: Tensor) -> LayerRule:
-    """Note the V rows that a step has written. Return the rule that knows of them.
-
-    Args:
-        rule: of the layer, with ``vmc``; the first step that is written gives it sums for the pages of its cache.
-        value_cache: [blocks, Hkv, block_size, D].
-        slots: int [tokens], where the rows are.
-    """
-    if rule.page_sums is None:
-        blocks, heads, _, head_dim = value_cache.shape
-        rule = dataclasses.replace(rule, page_sums=PageSums(blocks, heads, head_dim, value_cache.device))
-    assert rule.page_sums is not None
-    rule.page_sums.update(value_cache, slots)
-    return rule
 
 
 def geometry_of(config: Any) -> Geometry:

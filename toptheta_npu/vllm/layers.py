@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 from .._checks import PrefillMode, Sdc, check_modes
+from .._value_checks import are_seen
+from ..cpu.repeated import RepeatedDecode, RepeatedRows
 from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences
-from .metrics import LayerCounters
+from .metrics import Counters
 from .page_sums import PageSums
 from .settings import Settings
 
@@ -54,23 +57,86 @@ class Geometry:
         return slice(first, first + self.rank_heads)
 
 
+class LayerGroup:
+    """Layers that see the same steps, one after the other. What they need of a step is looked up once for all.
+
+    Args:
+        thresholds: of this rank's heads, on its device.
+        layers: their indices in the whole model, in the order in which they run.
+        offline: they use the table's estimate of the discarded mass.
+        counters: what their rows keep; None: nobody wants to know.
+
+    Attributes:
+        repeated: by layer, the decode calls that were made on a CPU, for other rows.
+    """
+
+    def __init__(
+        self, thresholds: ThresholdsAtK, layers: Sequence[int], *, offline: bool = False,
+        counters: Counters | None = None,
+    ) -> None:  # fmt: skip
+        self.thresholds = thresholds
+        self.first, self.last = layers[0], layers[-1]
+        self.counters = counters
+        self.repeated: dict[int, RepeatedDecode] = {}
+        mass = thresholds.discarded_mass if offline else None
+        self._theta = _in_one(thresholds.theta)
+        self._mass = None if mass is None else _in_one(mass)
+
+    def look_up(self, lengths: Tensor) -> DecodedRows:
+        """Look up the thresholds of all layers of the model for the rows of a step, of ``lengths`` [S] keys."""
+        places = self.thresholds.places(lengths)
+        mass = (None,) * len(self._theta) if self._mass is None else self._mass.index_select(1, places).unbind()
+        if self.counters is not None and are_seen(lengths):
+            lengths = lengths.clone()  # an engine may write the next lengths into the same tensor before they count
+        return DecodedRows(lengths, self._theta.index_select(1, places).unbind(), mass)
+
+
+@dataclass(eq=False)
+class DecodedRows:
+    """What the layers of a group know of the rows that decode in a step.
+
+    Attributes:
+        lengths: int [S], their keys.
+        theta: float32 [S, Hq] of each layer of the model.
+        discarded_mass: the same, or None for each.
+        kept, value_rows: what each layer has counted so far, int32 [S, Hq] and [S, Hkv].
+    """
+
+    lengths: Tensor
+    theta: Sequence[Tensor]
+    discarded_mass: Sequence[Tensor | None]
+    kept: list[Tensor] = field(default_factory=list)
+    value_rows: list[Tensor] = field(default_factory=list)
+    _repeated: tuple[RepeatedRows, Sequence[Tensor], Sequence[Tensor]] | None = field(default=None, init=False)
+
+    def repeated(self, block_table: Tensor, rule: LayerRule) -> tuple[RepeatedRows, Tensor, Tensor]:
+        """Get what repeated calls say alike of the rows, and where that of a layer writes what it kept and read."""
+        if self._repeated is None:
+            theta, layers = self.theta[0], len(self.theta)
+            rows = RepeatedRows(self.lengths.contiguous(), block_table.int().contiguous(), torch.empty_like(theta))
+            kept = theta.new_empty((layers, *theta.shape), dtype=torch.int32)
+            value_rows = theta.new_empty((layers, len(theta), rule.num_key_value_heads), dtype=torch.int32)
+            self._repeated = rows, kept.unbind(), value_rows.unbind()
+        rows, every_kept, every_value_rows = self._repeated
+        return rows, every_kept[rule.layer], every_value_rows[rule.layer]
+
+
 @dataclass(frozen=True, eq=False)
 class LayerRule:
     """How the rows of one layer are computed.
 
     Attributes:
         layer: its index in the whole model.
-        thresholds: of this rank's heads, on its device.
+        group: the layers with the same steps.
         num_key_value_heads: of this rank.
         scale: factor of q·k.
         sdc, sdc_gamma, prefill: as in the settings.
         vmc: give the discarded mass back as the mean V row.
         page_sums: the V sums of its cache, once there is one; only with ``vmc``.
-        counters: what its rows kept; None: nobody wants to know.
     """
 
     layer: int
-    thresholds: ThresholdsAtK
+    group: LayerGroup
     num_key_value_heads: int
     scale: float
     sdc: Sdc = "exact"
@@ -78,26 +144,33 @@ class LayerRule:
     prefill: PrefillMode = "dense"
     vmc: bool = False
     page_sums: PageSums | None = None
-    counters: LayerCounters | None = None
 
     def options(self, lengths: Tensor) -> dict[str, Any]:
         """Return the thresholds [..., Hq] for rows of ``lengths`` [...] keys, with the options that go with them."""
-        offline = self.sdc == "offline"
+        offline, thresholds = self.sdc == "offline", self.group.thresholds
         return {
-            "threshold": self.thresholds.rows(self.layer, lengths),
-            "discarded_mass": self.thresholds.discarded_mass_rows(self.layer, lengths) if offline else None,
-            "placement": self.thresholds.placement,
+            "threshold": thresholds.rows(self.layer, lengths),
+            "discarded_mass": thresholds.discarded_mass_rows(self.layer, lengths) if offline else None,
+            "placement": thresholds.placement,
             "sdc": self.sdc,
             "sdc_gamma": self.sdc_gamma,
         }
 
-    def aims(self, lengths: Tensor) -> Tensor:
-        """Compute how many elements rows of ``lengths`` [B] keys aim at, [B, Hq]; 0 for dense rows.
+    def with_page_sums(self, value_cache: Tensor) -> LayerRule:
+        """Return the rule with V sums for its cache, [blocks, Hkv, block_size, D]; itself if it has or needs none."""
+        if not self.vmc or self.page_sums is not None:
+            return self
+        blocks, heads, block_size, head_dim = value_cache.shape
+        return dataclasses.replace(self, page_sums=PageSums(blocks, block_size, heads, head_dim, value_cache.device))
 
-        It is 0, too, for heads that keep their largest element alone.
-        """
-        aims, keys = self.thresholds.aim_rows(self.layer, lengths), lengths[:, None]
-        return aims * ((keys > self.thresholds.dense_up_to[self.layer]) & (keys > aims))
+
+def _in_one(tables: Sequence[Tensor]) -> Tensor:
+    """Join the layers' tables: [L, ...]. Those that lie one after the other, as `of_heads` makes them, are viewed."""
+    first, size = tables[0], tables[0].numel()
+    places = [table.data_ptr() - first.data_ptr() for table in tables]
+    if places == [index * size * first.element_size() for index in range(len(tables))] and first.is_contiguous():
+        return first.as_strided((len(tables), *first.shape), (size, *first.stride()))
+    return torch.stack(list(tables))
 
 
 def layer_index(name: str) -> int:
@@ -129,7 +202,7 @@ def load_thresholds(settings: Settings, geometry: Geometry, device: torch.device
     check_table(table, settings, geometry)
     at_k = table.at(
         settings.k, target_kept=settings.target_kept, head_k=_budget_of(table, settings),
-        dense_below=settings.dense_below, device=device, max_length=settings.max_length,
+        dense_below=settings.dense_below_on(torch.device(device).type), device=device, max_length=settings.max_length,
         extrapolation=settings.extrapolation, lookup=settings.lookup,
     )  # fmt: skip
     mass = None if at_k.discarded_mass is None else at_k.discarded_mass[0]
@@ -153,8 +226,9 @@ def _budget_of(table: ThresholdTable, settings: Settings) -> Tensor | None:
 
 def of_heads(at_k: ThresholdsAtK, heads: slice) -> ThresholdsAtK:
     """Select the thresholds of some of the query heads, in every layer."""
-    theta = tuple(rows[:, heads].contiguous() for rows in at_k.theta)
-    mass = at_k.discarded_mass and tuple(rows[:, heads].contiguous() for rows in at_k.discarded_mass)
+    # in one tensor each, from which a step looks up all layers at once
+    theta = torch.stack([rows[:, heads] for rows in at_k.theta]).unbind()
+    mass = at_k.discarded_mass and torch.stack([rows[:, heads] for rows in at_k.discarded_mass]).unbind()
     head_aims = tuple(aims[heads].contiguous() for aims in at_k.head_aims)
     head_k = None if at_k.head_k is None else at_k.head_k[:, heads].contiguous()
     return dataclasses.replace(at_k, theta=theta, discarded_mass=mass, head_aims=head_aims, head_k=head_k)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,15 +13,20 @@ import torch
 from torch import Tensor
 
 from .._value_checks import are_seen
-
-#: Below vLLM's own logger, whose handler and level it takes.
-logger = logging.getLogger("vllm.toptheta_npu")
+from ..thresholds import ThresholdsAtK
+from .logs import logger
 
 #: Steps that are added up together where that is cheaper.
 _AT_ONCE = 64
 #: Seconds between two exports.
 _LIVE_SECONDS = 1.0
+#: k~/k outside of which thresholds do not fit the text, and decoded tokens from which on that is said.
+_FITTING, _LEAST_TOKENS = (0.5, 2.0), 100
 _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "sparse_aims", "sparse_kept")
+
+
+#: Of a step: lengths, and of each layer what its rows kept and how many V rows they read.
+_Counted = tuple[Tensor, list[Tensor], list[Tensor]]
 
 
 def _sum(meaning: str) -> int:
@@ -44,6 +49,7 @@ class Totals:
     prompt_tokens: int = _sum("Tokens of prompts.")
     draft_tokens: int = _sum("Tokens of steps in which drafts were verified.")
     thresholded_tokens: int = _sum("Tokens of prompts and drafts that followed the thresholds; the others were dense.")
+    short_tokens: int = _sum("Tokens that decoded densely, in steps without a row of dense_below keys.")
 
     @property
     def kept_over_k(self) -> float | None:
@@ -61,63 +67,89 @@ class Totals:
             f"{self.decode_tokens} decoded tokens kept {share(self.kept, self.elements)} of their elements and read "
             f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}; "
             f"{self.prompt_tokens} tokens of prompts and {self.draft_tokens} with drafts{how if several else ''}"
+            + (f"; {self.short_tokens} decoded densely in steps of short rows" if self.short_tokens else "")
         )
 
     def __sub__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
 
 
-class LayerCounters:
-    """Sums of one layer, on its device. Nothing waits for them. A captured graph goes on counting.
+class Aims:
+    """How many elements the rows of some layers aim at.
+
+    Args:
+        thresholds: of this rank's heads.
+        layers: indices of the layers.
+    """
+
+    def __init__(self, thresholds: ThresholdsAtK, layers: Sequence[int]) -> None:
+        self._thresholds = thresholds
+        self._rows = torch.stack([thresholds.row_aims[layer] for layer in layers])
+        self._heads = torch.stack([thresholds.head_aims[layer] for layer in layers])[:, None]
+        dense = [thresholds.dense_up_to[layer] for layer in layers]
+        self._dense_up_to = torch.tensor(dense, device=self._rows.device)[:, None, None]
+
+    def __call__(self, lengths: Tensor) -> Tensor:
+        """Compute the aims of rows of ``lengths`` [S] keys, int [layers, S, Hq]; 0 for dense rows.
+
+        It is 0, too, for heads that keep their largest element alone.
+        """
+        aims = torch.maximum(self._rows[:, self._thresholds.places(lengths), None], self._heads)
+        keys = lengths[:, None]
+        return aims * ((keys > self._dense_up_to) & (keys > aims))
+
+
+class Counters:
+    """Sums of a group of layers, on its device. Nothing waits for them. A captured graph goes on counting.
 
     On a CPU every small operation costs as much as a look at a tensor, so steps are added up some at a time.
 
     Args:
-        num_heads, num_key_value_heads: of this rank.
-        device: of the layer.
+        num_layers, num_heads, num_key_value_heads: of the group, on this rank.
+        aims: gives the elements that rows of [S] keys aim at, int [num_layers, S, Hq]; 0 where they are dense.
+        device: of the layers.
     """
 
-    def __init__(self, num_heads: int, num_key_value_heads: int, device: torch.device | str = "cpu") -> None:
-        self._heads = (num_heads, num_key_value_heads)
-        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._aims: Callable[[Tensor], Tensor] | None = None
+    def __init__(
+        self, num_layers: int, num_heads: int, num_key_value_heads: int, aims: Callable[[Tensor], Tensor],
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
+        self._layers, self._heads = num_layers, (num_heads, num_key_value_heads)
+        self._aims = aims
+        # one thread appends, and any takes: a deque needs no lock for that
+        self._waiting: deque[_Counted] = deque()
         self._adding = threading.Lock()
         with torch.inference_mode(False):
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
-    def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor, aims: Callable[[Tensor], Tensor]) -> None:
-        """Add the rows of a step.
+    def add(self, lengths: Tensor, kept: list[Tensor], value_rows: list[Tensor]) -> None:
+        """Add the rows of a step, which nobody writes to any more.
 
         Args:
-            lengths: int [B], their keys; 0 for padding.
-            kept: int32 [B, Hq].
-            value_rows: int32 [B, Hkv].
-            aims: gives the elements that rows of so many keys aim at, int [B, Hq]; 0 where they are dense. The same
-                function in all calls.
+            lengths: int [S], their keys; 0 for padding.
+            kept: of each layer, int32 [S, Hq].
+            value_rows: of each layer, int32 [S, Hkv].
         """
-        self._aims = aims
-        if not are_seen(kept):
-            self._add_up(lengths, kept, value_rows)
+        if not are_seen(kept[0]):
+            self._add_up(lengths, torch.stack(kept), torch.stack(value_rows))
             return
-        # an engine may write the next lengths into the same tensor
-        with self._adding:
-            self._waiting.append((lengths.clone(), kept, value_rows))
-            if len(self._waiting) == _AT_ONCE:
+        self._waiting.append((lengths, kept, value_rows))
+        if len(self._waiting) >= _AT_ONCE:
+            with self._adding:
                 self._add_waiting()
 
     def _add_waiting(self) -> None:
-        if self._waiting:
-            self._add_up(*(torch.cat(tensors) for tensors in zip(*self._waiting, strict=True)))
-            self._waiting.clear()
+        steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if steps:
+            lengths, kept, value_rows = zip(*steps, strict=True)
+            self._add_up(torch.cat(lengths), *(_by_layer(each) for each in (kept, value_rows)))
 
     def _add_up(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
-        assert self._aims is not None
         aims = self._aims(lengths)
         heads, kv_heads = self._heads
-        keys = lengths.sum()
+        rows, keys = (lengths > 0).sum() * self._layers, lengths.sum() * self._layers
         self._sums += torch.stack([
-            (lengths > 0).sum(), keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(),
-            aims.sum(), (kept * (aims > 0)).sum(),
+            rows, keys * heads, kept.sum(), keys * kv_heads, value_rows.sum(), aims.sum(), (kept * (aims > 0)).sum(),
         ])  # fmt: skip
 
     def totals(self) -> dict[str, int]:
@@ -129,6 +161,11 @@ class LayerCounters:
     @property
     def on_cpu(self) -> bool:
         return self._sums.device.type == "cpu"
+
+
+def _by_layer(steps: Sequence[list[Tensor]]) -> Tensor:
+    """Join what each layer counted in each step, [S, H]: [layers, all S, H]."""
+    return torch.stack([torch.cat(of_layer) for of_layer in zip(*steps, strict=True)])
 
 
 class Metrics:
@@ -150,33 +187,37 @@ class Metrics:
         export: Callable[[Totals], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._layers: list[LayerCounters] = []
+        self._groups: list[Counters] = []
+        self._on_cpu = True
         self._interval = interval
         self._export = export
         self._clock = clock
         self._logged_at = self._exported_at = clock()
         self._logged = self._exported = Totals()
-        self._tokens = {"decode_tokens": 0, "prompt_tokens": 0, "draft_tokens": 0, "thresholded_tokens": 0}
+        self._tokens = dict.fromkeys((each.name for each in fields(Totals) if each.name.endswith("_tokens")), 0)
         self._telling = threading.RLock()
         self._timer: threading.Timer | None = None
 
-    def layer(self, num_heads: int, num_key_value_heads: int, device: torch.device | str = "cpu") -> LayerCounters:
-        """Make the counters of one more layer."""
-        counters = LayerCounters(num_heads, num_key_value_heads, device)
-        self._layers.append(counters)
+    def add_group(self, counters: Counters) -> Counters:
+        """Count what one more group of layers counts."""
+        self._groups.append(counters)
+        self._on_cpu = self._on_cpu and counters.on_cpu
         return counters
 
-    def step(self, *, decode: int, prompt: int = 0, draft: int = 0, thresholded: int = 0) -> None:
-        """Note the tokens of a step; log and export what earlier ones kept when it is time."""
-        added = {"decode_tokens": decode, "prompt_tokens": prompt, "draft_tokens": draft}
-        for name, count in {**added, "thresholded_tokens": thresholded}.items():
-            self._tokens[name] += count
+    def step(self, **tokens: int) -> None:
+        """Note the tokens of a step; log and export what earlier ones kept when it is time.
+
+        Args:
+            tokens: decode, prompt, draft, thresholded and short ones, as in `Totals`.
+        """
+        for name, count in tokens.items():
+            self._tokens[f"{name}_tokens"] += count
         now = self._clock()
         if now - self._logged_at >= self._interval:
             self.report()
         if self._export is None:
             return
-        if not all(layer.on_cpu for layer in self._layers):
+        if not self._on_cpu:
             if now - self._exported_at >= _LIVE_SECONDS:
                 self.export()
         elif self._timer is None:
@@ -187,8 +228,8 @@ class Metrics:
     def totals(self) -> Totals:
         """Add up all layers."""
         sums = dict.fromkeys(_NAMES, 0)
-        for layer in self._layers:
-            for name, count in layer.totals().items():
+        for group in self._groups:
+            for name, count in group.totals().items():
                 sums[name] += count
         return Totals(**sums, **self._tokens)
 
@@ -198,7 +239,7 @@ class Metrics:
             self._logged_at = self._clock()
             totals = self.export()
             if totals != self._logged:
-                logger.info("Top-Theta: %s", totals - self._logged)
+                _log(totals - self._logged)
             self._logged = totals
 
     def export(self) -> Totals:
@@ -215,6 +256,16 @@ class Metrics:
     def _export_later(self) -> None:
         self._timer = None
         self.export()
+
+
+def _log(added: Totals) -> None:
+    logger.info("Top-Theta: %s", added)
+    over, (low, high) = added.kept_over_k, _FITTING
+    if over is not None and not low <= over <= high and added.decode_tokens >= _LEAST_TOKENS:
+        logger.warning(
+            "Top-Theta: k~/k is %.2f, outside of %g to %g: the text is unlike that of the calibration, so %s is read "
+            "than asked for; calibrate on text like it", over, low, high, "less" if over < low else "more",
+        )  # fmt: skip
 
 
 def prometheus_export() -> Callable[[Totals], None] | None:

@@ -1,338 +1,362 @@
-"""V sums of the pages of a paged cache, which V-mean compensation needs in every decode step.
+"""V sums beside a paged cache, which V-mean compensation needs in every decode step.
 
-The mean of a sequence is a sum over its pages. Full pages count by the sums kept here. The last, partly filled page is
-summed from the cache. So sequences that share pages share their sums. A sequence that comes back finds the sums of the
-pages that are still its own.
+Kept is the cumulative sum of a sequence's V rows: at the end of each piece of a page, the sum of all its rows up to
+there. So the mean of a sequence is one of these sums, and the rows after it, over its length.
 
 What is guaranteed:
 
-- `PageSums.update` computes the sum of a page when a step writes the page's last row. It reads the whole page and never
-  adds to an old sum. So nothing more is needed for pages that are reused, or for tokens that are written again after a
-  rejected draft. A page that a sequence fills has its last row written last, or together with the others.
-- A sum counts only for a full page, all of whose rows belong to the sequence. Rows past the end of a sequence never
-  count, whatever they hold, NaN included.
-- Beside each sum lie the bits of two pieces of its page, from the middle and the end, as they were when the sum was
-  made. `PageSums.mean` compares them with the cache. So it notices a page that was written or copied past `update`,
-  unless both pieces hold the same bits as before. On a CPU it computes such a sum anew at once, so the mean is right.
-  On a device, where nobody can look, it leaves the page out of the mean. `PageSums.foreign_pages` counts both.
+- `PageSums.means` makes the sum of a piece when a step writes its last row: the sum before it, and the rows of the
+  piece, all read again. It never adds to an old sum of the same piece. So nothing more is needed for pages that are
+  reused, or for tokens that are written again after a rejected draft.
+- Sequences may share full pages if they share all pages before them, as with vLLM's prefix hash. The sums are then
+  those of either. This holds within a step, too, in which one computes the pages that the other one goes on from.
+- Rows past the end of a sequence never count, whatever they hold, NaN included.
+- A sum stands for the rows that were there when it was made. Who writes pages otherwise than in a step, or moves them,
+  has to call `PageSums.rebuild` for the sequences that have them.
 """
 
 from __future__ import annotations
 
-import logging
-import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._checks import DTYPES
-from .._value_checks import are_seen
-from ..errors import TopThetaTypeError, TopThetaValueError
+from .._value_checks import are_seen, check_cache_values
+from ..cpu import page_sums as native
+from ..cpu.operators import is_done
+from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 
-_LOG = logging.getLogger("toptheta_npu")
-#: Elements in each of the two pieces of a page that are compared.
-_PIECE = 16
-#: The bits of a page that no sum was made of: a NaN that no conversion makes.
-_NEVER = -1
+#: Rows of a piece on a CPU, where a step is done sooner if it reads few rows after the last sum.
+_ROWS_ON_CPU = 32
 #: Bytes that are gathered at once.
 _MOST_GATHERED = 64 * 2**20
 
 
 class PageSums:
-    """V sums of the pages of one layer's cache.
+    """Cumulative V sums of one layer's cache.
 
-    Memory: for each page 4 bytes per KV head and channel, and 128 bytes. That is 1 / block_size of a half-precision
-    cache of K and V, and a little more.
+    Memory: 4 bytes per KV head and channel for each piece of a page. A piece is a page; on a CPU it is 32 rows of a
+    page that has a multiple of them. That is 1 / rows of a half-precision cache of K and V.
 
     Args:
-        num_blocks: pages of the cache.
+        num_blocks, block_size: pages of the cache, and rows of each.
         num_key_value_heads, head_dim: of the cache.
         device: of the cache.
+        rows: of a piece, a divisor of ``block_size``; None as above.
+
+    Raises:
+        TopThetaNotImplementedError: pieces of one row on a device.
 
     Example:
         >>> import torch
         >>> cache = torch.randn(3, 2, 4, 16)  # [blocks, Hkv, block_size, D]
-        >>> sums = PageSums(3, 2, 16, "cpu")
-        >>> sums.update(cache, torch.tensor([8, 9, 10, 11, 0, 1]))  # page 2 and half of page 0
-        >>> mean = sums.mean(cache, torch.tensor([[2, 0]], dtype=torch.int32), torch.tensor([6]))
+        >>> sums = PageSums(3, 4, 2, 16, "cpu")
+        >>> table = torch.tensor([[2, 0]], dtype=torch.int32)
+        >>> prompt = NewRows(table, torch.tensor([5]), torch.tensor([0, 5]))  # page 2 and a row of page 0
+        >>> sums.means(cache, prompt).shape
+        torch.Size([0, 2, 16])
+        >>> mean = sums.means(cache, NewRows(table, torch.tensor([6])))  # and one more
         >>> torch.allclose(mean[0], torch.cat([cache[2], cache[0, :, :2]], 1).mean(1), atol=1e-6)
         True
     """
 
-    def __init__(self, num_blocks: int, num_key_value_heads: int, head_dim: int, device: torch.device | str) -> None:
-        self._piece = math.gcd(_PIECE, head_dim)
+    def __init__(
+        self, num_blocks: int, block_size: int, num_key_value_heads: int, head_dim: int, device: torch.device | str,
+        rows: int | None = None,
+    ) -> None:  # fmt: skip
+        on_cpu = torch.device(device).type == "cpu"
+        self._rows = rows or (_ROWS_ON_CPU if on_cpu and block_size % _ROWS_ON_CPU == 0 else block_size)
+        if self._rows == 1 and not on_cpu:
+            raise TopThetaNotImplementedError("block_size", "2 rows or more", "1", "choose larger pages")
+        self._pieces = block_size // self._rows
+        self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
+        self._mean_shape = num_key_value_heads, head_dim
+        self._packed = b""
+        self._packed_for: tuple[Tensor, int] | None = None  # and where it was
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
-            # one row more than pages, for what is of no page
-            self._sums = torch.zeros(num_blocks + 1, num_key_value_heads, head_dim, device=device)
-            self._bits = torch.full((num_blocks + 1, 2, self._piece), _NEVER, dtype=torch.int32, device=device)
-            self._foreign = torch.zeros((), dtype=torch.int64, device=device)
+            # one more than pieces, for what is of none
+            self._sums = torch.zeros(num_blocks * self._pieces + 1, num_key_value_heads, head_dim, device=device)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the sums and of the pieces of pages beside them."""
-        return self._sums.nbytes + self._bits.nbytes
+        """Bytes of the sums."""
+        return self._sums.nbytes
 
-    def foreign_pages(self) -> int:
-        """Count the full pages written past `update`, once for each mean that met them. This waits for the device."""
-        return int(self._foreign)
+    def means(self, value_cache: Tensor, new: NewRows) -> Tensor:
+        """Make the sums that a step ends, and compute the mean V rows of its sequences with one new token.
 
-    def update(self, value_cache: Tensor, slots: Tensor, most_pages: int | None = None) -> None:
-        """Compute anew, from the cache, the sums of the pages that a step has written to their ends.
+        Sums are float32. So for a sequence of n rows a mean is at most (rows + n / rows + 2) · 2⁻²⁴ times the mean of
+        |v| off, with the rows of a piece. On a CPU it is one native call where the operators are native. A step in
+        which each sequence has one new token reads nothing on the host elsewhere, and its shapes are constant.
 
         Args:
             value_cache: float16, bfloat16 or float32 [blocks, Hkv, block_size, D], with the step's rows in it. Strides
                 are free but for head_dim, whose elements lie side by side.
-            slots: int32 or int64 [tokens], page · block_size + row of every token of the step; -1 is no token.
-            most_pages: pages that the tokens can lie in, at most, those of each sequence counted for itself: its n
-                tokens in a row lie in at most n // block_size + 2. None means one page per token. A device reads as
-                many, whatever the slots say; a CPU looks at the slots. Pages beyond it are left out of means.
-
-        Raises:
-            TopThetaTypeError, TopThetaValueError: on a CPU also for slots outside the cache.
-        """
-        self._check(value_cache)
-        _check_integers("slots", slots, 1)
-        num_blocks, block_size = value_cache.shape[0], value_cache.shape[2]
-        if are_seen(slots):
-            pages = _ended_pages(slots, num_blocks, block_size)
-            if not len(pages):
-                return
-        else:
-            inside = (slots >= 0) & (slots < num_blocks * block_size)
-            pages = torch.where(inside, slots.long() // block_size, num_blocks)
-            pages = _runs(pages, num_blocks, len(slots) if most_pages is None else most_pages)
-        self._sum_up(value_cache, pages)
-
-    def rebuild(self, value_cache: Tensor) -> None:
-        """Compute the sums of all pages anew, after pages were written past `update`. This reads the whole cache.
-
-        Args:
-            value_cache: as for `update`.
-
-        Raises:
-            TopThetaTypeError, TopThetaValueError.
-        """
-        self._check(value_cache)
-        page_bytes = 4 * value_cache[0].numel()
-        for pages in torch.arange(len(value_cache), device=value_cache.device).split(_at_once(page_bytes)):
-            self._sum_up(value_cache, pages)
-
-    def mean(
-        self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor, places: SeenPlaces | None = None
-    ) -> Tensor:
-        """Compute the mean of the V rows of every sequence, as ``value_mean`` of `incremental_attention` takes it.
-
-        Sums are float32, so it is at most (block_size + pages + 2) · 2⁻²⁴ times the mean of |v| off.
-
-        Args:
-            value_cache: as for `update`.
-            block_table: int32 or int64 [B, max_blocks]; entries past a sequence's last page are never read.
-            seq_lens: int32 or int64 [B]; a length of 0 gives a mean of 0.
-            places: made of these two, for the caches of several layers; on a CPU alone.
+            new: the rows that the step has written.
 
         Returns:
-            float32 [B, Hkv, D].
+            float32 [S, Hkv, D], in the order of the sequences; 0 for one of length 0. The next layer's may be written
+            into the same tensor.
 
         Raises:
-            TopThetaTypeError, TopThetaValueError.
+            TopThetaTypeError, TopThetaValueError: on a CPU also for lengths and pages outside the cache.
         """
+        seen = are_seen(new.seq_lens)
+        if seen and new.leaves_sums(self._rows):
+            return self._sums.new_zeros((0, *self._sums.shape[1:]))
+        run = new.native_form(value_cache.dtype) if seen else None
+        if run is not None:
+            return self._native_means(run, value_cache, new)
         self._check(value_cache)
-        _check_integers("block_table", block_table, 2)
-        _check_integers("seq_lens", seq_lens, 1)
-        batch, width = block_table.shape
-        if seq_lens.shape[0] != batch:
-            raise TopThetaValueError("seq_lens", f"{batch} lengths, one per row of block_table", str(len(seq_lens)))
-        block_size = value_cache.shape[2]
-        if are_seen(seq_lens):
-            return self._mean_of_seen(value_cache, places or SeenPlaces(block_table, seq_lens, block_size))
-        lengths = seq_lens.long().clamp(0, width * block_size)
-        full_pages = lengths // block_size
-        total, counted = self._sum_of_full_pages(value_cache, block_table, full_pages)
-        rest = lengths - full_pages * block_size
-        if batch and width:
-            total = total + _sum_of_last_pages(value_cache, block_table, full_pages, rest)
-        return total / (counted * block_size + rest).clamp_min(1)[:, None, None]
+        if seen:
+            _check_values(value_cache, new)
+        if new.query_start_loc is not None or self._rows == 1:
+            self._make(value_cache, new.ended(self._rows, self._pieces))
+        return self._means_of_decoding(value_cache, new.decoding_table, new.decoding_lengths)
 
-    def _sum_of_full_pages(self, value_cache: Tensor, table: Tensor, full_pages: Tensor) -> tuple[Tensor, Tensor]:
-        """Add up the pages that count, float32 [B, Hkv, D], and count them, int64 [B]."""
-        batch, width = table.shape
-        total = self._sums.new_zeros((batch, *self._sums.shape[1:]))
-        counted = torch.zeros_like(full_pages)
-        columns = _at_once(total.nbytes)
-        for first in range(0, width, columns):
-            pages = table[:, first : min(first + columns, width)].long()
-            column = torch.arange(first, first + pages.shape[1], device=table.device)
-            full = column < full_pages[:, None]
-            pages = torch.where(full, pages, 0).clamp(0, value_cache.shape[0] - 1)
-            counts = self._own_pages(value_cache, pages, full)
-            sums = self._sums.index_select(0, pages.flatten()).unflatten(0, pages.shape)
-            total = total + torch.where(counts[..., None, None], sums, 0.0).sum(1)
-            counted = counted + counts.sum(1)
-        return total, counted
+    def rebuild(self, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor) -> None:
+        """Make the sums of some sequences anew, after their pages were written or moved otherwise than in a step.
 
-    def _mean_of_seen(self, value_cache: Tensor, places: SeenPlaces) -> Tensor:
-        """Compute the mean on a CPU. Gather and add up the rows and sums that count in one operation each."""
-        self._renew_foreign(value_cache, places.pages.clamp(0, value_cache.shape[0] - 1))
-        total = _bag_sums(self._sums.flatten(1), places.pages, places.page_starts).unflatten(1, self._sums.shape[1:])
-        mean: Tensor = (total + places.sums_of_rest(value_cache)) / places.counts
+        Args:
+            value_cache: as for `means`.
+            block_table: int32 or int64 [B, max_blocks].
+            seq_lens: int32 or int64 [B], the rows of each that are in the cache.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: as `means`.
+        """
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), seq_lens.cpu().long().cumsum(0)])
+        self.means(value_cache, NewRows(block_table, seq_lens, starts))
+
+    def _native_means(self, run: Callable[[bytes, bytes, int], int], value_cache: Tensor, new: NewRows) -> Tensor:
+        # operations of torch take most of the time here, so there are none that another layer or step has done
+        packed_for = self._packed_for
+        if packed_for is None or packed_for[0] is not value_cache or packed_for[1] != value_cache.data_ptr():
+            self._check(value_cache)
+            self._packed = native.pack_layer(value_cache, self._sums, self._rows)
+            self._packed_for = value_cache, value_cache.data_ptr()
+        mean, address = new.buffer(self._mean_shape, self._sums)
+        if not is_done(run(self._packed, new.packed, address)):
+            _check_values(value_cache, new)
+            raise AssertionError("the native page sums refused values that pass the checks in Python")
         return mean
 
-    def _renew_foreign(self, value_cache: Tensor, pages: Tensor) -> None:
-        """Compute anew the sums of those among ``pages`` [n] that hold something else than they did."""
-        if not torch.equal(self._bits.index_select(0, pages), self._bits_of(value_cache, pages)):
-            foreign = pages[~self._are_same(value_cache, pages)]
-            _LOG.warning(
-                "V-mean compensation: %d full pages of the cache were written past the attention backend; their V sums "
-                "were made anew", len(foreign),
-            )  # fmt: skip
-            self._foreign += len(foreign)
-            self._sum_up(value_cache, torch.unique(foreign))
+    def _means_of_decoding(self, value_cache: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+        """Compute means, and keep the sums of the pieces that the lengths end with: float32 [B, Hkv, D]."""
+        batch, width = table.shape
+        if not batch or not width:
+            return self._sums.new_zeros((batch, *self._sums.shape[1:]))
+        lengths = lengths.long().clamp(0, width * value_cache.shape[2])
+        # that of the last row
+        piece = (lengths - 1).clamp_min(0) // self._rows
+        rows = lengths - piece * self._rows
+        places = self._places(table, piece)
+        before = self._sums.index_select(0, self._places(table, (piece - 1).clamp_min(0)))
+        total = torch.where((piece > 0)[:, None, None], before, 0.0) + self._sum_of(value_cache, places, rows)
+        none = len(self._sums) - 1
+        self._sums[torch.where(rows == self._rows, places, none)] = total
+        return total / lengths.clamp_min(1)[:, None, None]
 
-    def _are_same(self, value_cache: Tensor, pages: Tensor) -> Tensor:
-        """Tell which of ``pages`` [n] still hold what their sums were made of: bool [n]."""
-        return (self._bits.index_select(0, pages) == self._bits_of(value_cache, pages)).flatten(1).all(1)
+    def _places(self, table: Tensor, piece: Tensor) -> Tensor:
+        """Find the sums of a piece [B] of each sequence. What is past its end may be any of them."""
+        page = table.gather(1, (piece // self._pieces)[:, None]).squeeze(1).long().clamp(0, self._shape[0] - 1)
+        return page * self._pieces + piece % self._pieces
 
-    def _own_pages(self, value_cache: Tensor, pages: Tensor, full: Tensor) -> Tensor:
-        """Tell which of the ``full`` among ``pages`` [B, n] still hold what their sums were made of: bool [B, n]."""
-        same = self._are_same(value_cache, pages.flatten()).view_as(pages)
-        self._foreign += (full & ~same).sum()
-        return full & same
+    def _sum_of(self, value_cache: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        """Add up the first ``rows`` [n] rows of some pieces: float32 [n, Hkv, D]."""
+        valid = torch.arange(self._rows, device=places.device) < rows[:, None]
+        return torch.where(valid[:, None, :, None], self._content(value_cache, places).float(), 0.0).sum(2)
 
-    def _sum_up(self, value_cache: Tensor, pages: Tensor) -> None:
-        """Compute the sums of ``pages`` [n] anew. A number past the last page is of no page."""
-        readable = pages.clamp_max(value_cache.shape[0] - 1)
-        self._sums[pages] = _content(value_cache, readable).float().sum(2)
-        self._bits[pages] = self._bits_of(value_cache, readable)
+    def _make(self, value_cache: Tensor, ended: Ended | None) -> None:
+        """Make the sums of all pieces that a step has ended."""
+        if ended is None:
+            return
+        at_once = max(1, _MOST_GATHERED // max(1, 4 * self._rows * self._sums[0].numel()))
+        parts = ended.places.split(at_once)
+        own = torch.cat([self._content(value_cache, part).float().sum(2) for part in parts])
+        runs = own.new_zeros((*ended.shape, *own.shape[1:]))
+        runs[ended.sequence, ended.order] = own
+        runs = runs.cumsum(1)[ended.sequence, ended.order]
+        for pieces in ended.turns:
+            of = ended.sequence[pieces]
+            before = torch.where(ended.goes_on[of][:, None, None], self._sums[ended.before[of]], 0.0)
+            self._sums[ended.places[pieces]] = before + runs[pieces]
 
-    def _bits_of(self, value_cache: Tensor, pages: Tensor) -> Tensor:
-        """Read the two pieces of every page in ``pages`` [n] that tell whether it has changed: int32 [n, 2, piece]."""
-        blocks, heads, block_size, head_dim = value_cache.shape
-        page, head, row, _ = (stride // self._piece for stride in value_cache.stride())
-        # the last row tells most: in all layers but the first it depends on all tokens before it
-        pieces = (max(block_size // 2 - 1, 0) * row, (heads - 1) * head + (block_size - 1) * row)
-        count = (blocks - 1) * page + pieces[1] + head_dim // self._piece
-        # a flat view, since some devices copy all of a strided tensor before they gather from it
-        flat = value_cache.as_strided((count, self._piece), (self._piece, 1))
-        index = torch.stack([pages * page + piece for piece in pieces], 1)
-        bits: Tensor = flat.index_select(0, index.flatten()).float().view(torch.int32).unflatten(0, index.shape)
-        return bits
+    def _content(self, value_cache: Tensor, places: Tensor) -> Tensor:
+        """Gather the rows of pieces [n]: [n, Hkv, rows, D]."""
+        blocks, heads, _, head_dim = value_cache.shape
+        # some devices copy all of a strided tensor before they gather from it
+        by_rows = value_cache.transpose(1, 2)
+        if by_rows.is_contiguous():
+            pieces = by_rows.view(blocks * self._pieces, self._rows, heads, head_dim)
+            return pieces.index_select(0, places).transpose(1, 2)
+        if self._pieces == 1:
+            return value_cache.index_select(0, places)
+        pieces = value_cache.unflatten(2, (self._pieces, self._rows)).transpose(1, 2)
+        content: Tensor = pieces[places // self._pieces, places % self._pieces]
+        return content
 
     def _check(self, value_cache: Tensor) -> None:
-        blocks, heads, head_dim = self._sums.shape[0] - 1, *self._sums.shape[1:]
-        shape = value_cache.shape
-        if len(shape) != 4 or (shape[0], shape[1], shape[3]) != (blocks, heads, head_dim) or shape[2] < 1:
+        if tuple(value_cache.shape) != self._shape:
             raise TopThetaValueError(
-                "value_cache", f"[{blocks}, {heads}, block_size, {head_dim}]", str(list(shape)),
+                "value_cache", str(list(self._shape)), str(list(value_cache.shape)),
                 "make PageSums anew for another cache",
             )  # fmt: skip
         if value_cache.dtype not in DTYPES:
             raise TopThetaTypeError(
                 "value_cache", "float16, bfloat16 or float32", str(value_cache.dtype), "quantised caches have no V sums"
             )
-        *others, channel = value_cache.stride()
-        if channel != 1 or any(stride % self._piece for stride in others):
+        if value_cache.stride(3) != 1:
             raise TopThetaValueError(
-                "value_cache", f"rows of {head_dim} elements side by side, at multiples of {self._piece} elements",
-                f"strides {value_cache.stride()}",
-            )  # fmt: skip
+                "value_cache", f"rows of {self._shape[3]} elements side by side", f"strides {value_cache.stride()}"
+            )
 
 
-class SeenPlaces:
-    """Places of the rows of every sequence, for `PageSums.mean` on a CPU. They are the same in all layers.
+class NewRows:
+    """The rows that a step has written into the caches of all layers.
 
     Args:
-        block_table: int32 or int64 [B, max_blocks].
-        seq_lens: int32 or int64 [B].
-        block_size: rows of a page.
+        block_table: int32 or int64 [B, max_blocks], the pages of every sequence; entries past its last page are never
+            followed.
+        seq_lens: int32 or int64 [B], the rows of every sequence, the new ones included.
+        query_start_loc: int32 or int64 [B+1] on the CPU, the first new token of every sequence, and their number; None:
+            each has one new token.
+        means: of sequences with one new token; False: nobody wants them.
+
+    Attributes:
+        num_decoding: S, the sequences with one new token; 0 without ``means``.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: for dtypes and shapes.
     """
 
-    def __init__(self, block_table: Tensor, seq_lens: Tensor, block_size: int) -> None:
-        table = block_table.numpy()
-        self._lengths = np.clip(seq_lens.numpy().astype(np.int64), 0, table.shape[1] * block_size)
-        full = self._lengths // block_size
-        self._rest = self._lengths - full * block_size
-        width = int(full.max(initial=0))
-        self.pages = torch.from_numpy(table[:, :width][np.arange(width) < full[:, None]].astype(np.int64))
-        self.page_starts = torch.from_numpy(full.cumsum() - full)
-        self.counts = torch.from_numpy(np.maximum(self._lengths, 1).astype(np.float32))[:, None, None]
-        last = np.minimum(full, max(table.shape[1] - 1, 0))[:, None]
-        self._last = np.take_along_axis(table, last, 1)[:, 0] if table.shape[1] else np.zeros_like(full)
-        self._bags: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    def __init__(
+        self, block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None = None, *, means: bool = True
+    ) -> None:
+        _check_integers("block_table", block_table, 2)
+        _check_integers("seq_lens", seq_lens, 1)
+        batch = len(block_table)
+        if len(seq_lens) != batch:
+            raise TopThetaValueError("seq_lens", f"{batch} lengths, one per row of block_table", str(len(seq_lens)))
+        self.block_table, self.seq_lens, self.query_start_loc = block_table, seq_lens, query_start_loc
+        self.num_decoding = batch
+        self.decoding_table, self.decoding_lengths = block_table, seq_lens
+        self._means = means
+        self._leaves: dict[int, bool] = {}
+        self._ended: dict[tuple[int, int], Ended | None] = {}
+        self._forms: dict[torch.dtype, Callable[[bytes, bytes, int], int] | None] = {}
+        self._buffers: dict[tuple[int, int], tuple[Tensor, int]] = {}
+        if query_start_loc is not None:
+            _check_integers("query_start_loc", query_start_loc, 1)
+            if len(query_start_loc) != batch + 1:
+                raise TopThetaValueError("query_start_loc", f"{batch + 1} numbers", str(len(query_start_loc)))
+            decoding = np.flatnonzero(np.diff(query_start_loc.numpy()) == 1)[: None if means else 0]
+            self.num_decoding = len(decoding)
+            chosen = torch.from_numpy(decoding).to(block_table.device)
+            self.decoding_table, self.decoding_lengths = block_table[chosen], seq_lens[chosen]
+        elif not means:
+            raise TopThetaValueError("query_start_loc", "where sequences begin, without means", "None")
 
-    def sums_of_rest(self, value_cache: Tensor) -> Tensor:
-        """Add up the rows of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
-        blocks, heads, _, head_dim = value_cache.shape
-        *strides, _ = value_cache.stride()
-        if value_cache.dtype != torch.float32 or any(stride % head_dim for stride in strides):
-            return self._sums_one_by_one(value_cache)
-        page, head, row = (stride // head_dim for stride in strides)
-        count = (blocks - 1) * page + (heads - 1) * head + (value_cache.shape[2] - 1) * row + 1
-        rows = value_cache.as_strided((count, head_dim), (head_dim, 1))
-        key = (blocks, heads, page, head, row)
-        if key not in self._bags:
-            self._bags[key] = self._bags_of(*key)
-        return _bag_sums(rows, *self._bags[key]).view(heads, -1, head_dim).transpose(0, 1)
+    def native_form(self, dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
+        """Find the native form for caches of a dtype, once for all layers; None: there is none."""
+        if dtype not in self._forms:
+            self._forms[dtype] = native.find(dtype) if dtype in DTYPES else None
+        return self._forms[dtype]
 
-    def _bags_of(self, blocks: int, heads: int, page: int, head: int, row: int) -> tuple[Tensor, Tensor]:
-        """List the row numbers of every bag, and where each bag starts. A bag is one KV head of one sequence."""
-        starts = self._rest.cumsum() - self._rest
-        total = int(self._rest.sum())
-        first = np.clip(self._last.astype(np.int64), 0, blocks - 1) * page - starts * row
-        one_head = np.repeat(first, self._rest) + np.arange(total) * row
-        bags = np.arange(heads)[:, None] * total + starts
-        rows = np.arange(heads)[:, None] * head + one_head
-        return torch.from_numpy(rows.reshape(-1)), torch.from_numpy(bags.reshape(-1))
+    def buffer(self, shape: tuple[int, int], like: Tensor) -> tuple[Tensor, int]:
+        """Get memory for the means of a layer, and its address: the same for all layers with as many heads."""
+        if shape not in self._buffers:
+            mean = like.new_empty((self.num_decoding, *shape))
+            self._buffers[shape] = mean, mean.data_ptr()
+        return self._buffers[shape]
 
-    def _sums_one_by_one(self, value_cache: Tensor) -> Tensor:
-        blocks, heads, _, head_dim = value_cache.shape
-        if not len(self._rest):
-            return value_cache.new_zeros((0, heads, head_dim), dtype=torch.float32)
-        pages = np.clip(self._last, 0, blocks - 1).tolist()
-        parts = zip(pages, self._rest.tolist(), strict=True)
-        return torch.stack([value_cache[page, :, :rows].sum(1, dtype=torch.float32) for page, rows in parts])
+    @cached_property
+    def packed(self) -> bytes:
+        """The same for the native form, which reads these tensors when it runs."""
+        starts = self.query_start_loc
+        starts = None if starts is None else starts.contiguous()
+        self._kept = self.block_table.int().contiguous(), self.seq_lens.contiguous(), starts  # alive
+        return native.pack_step(*self._kept, means=self._means)
+
+    def leaves_sums(self, rows: int) -> bool:
+        """Tell whether no piece of ``rows`` rows ends and no mean is wanted. This reads lengths on the host."""
+        if self.query_start_loc is None or self._means:
+            return False
+        if rows not in self._leaves:
+            lengths, new = self.seq_lens.numpy(), np.diff(self.query_start_loc.numpy())
+            self._leaves[rows] = bool((lengths // rows <= np.maximum(lengths - new, 0) // rows).all())
+        return self._leaves[rows]
+
+    def ended(self, rows: int, pieces: int) -> Ended | None:
+        """Find the pieces of pages that the step has ended; None if there are none. This reads lengths on the host.
+
+        Args:
+            rows: of a piece.
+            pieces: of a page.
+        """
+        if (rows, pieces) not in self._ended:
+            self._ended[rows, pieces] = self._find_ended(rows, pieces)
+        return self._ended[rows, pieces]
+
+    def _find_ended(self, rows: int, pieces: int) -> Ended | None:
+        lengths = self.seq_lens.cpu().numpy().astype(np.int64)
+        new = 1 if self.query_start_loc is None else np.diff(self.query_start_loc.numpy())
+        first, end = np.maximum(lengths - new, 0) // rows, lengths // rows
+        chosen = np.flatnonzero(end > first)
+        if not len(chosen):
+            return None
+        first, counts = first[chosen], (end - first)[chosen]
+        sequence = np.repeat(np.arange(len(chosen)), counts)
+        order = np.arange(len(sequence)) - np.repeat(counts.cumsum() - counts, counts)
+        places = self._places(chosen[sequence], first[sequence] + order, pieces)
+        before = self._places(chosen, np.maximum(first - 1, 0), pieces)
+        # a sequence that goes on where another one ends in this step has its turn after it
+        late = (first > 0) & np.isin(before.cpu().numpy(), places.cpu().numpy())
+        turns = [~late, *(late & (first == each) for each in np.unique(first[late]))]
+        device = places.device
+
+        def put(numbers: np.ndarray) -> Tensor:
+            return torch.from_numpy(numbers).to(device)
+
+        return Ended(
+            places, put(sequence), put(order), (len(chosen), int(counts.max())), before, put(first > 0),
+            [put(np.flatnonzero(turn[sequence])) for turn in turns],
+        )  # fmt: skip
+
+    def _places(self, sequence: np.ndarray, piece: np.ndarray, pieces: int) -> Tensor:
+        """Find the sums of pieces [n], each of a sequence [n]."""
+        rows, pages, rest = torch.from_numpy(np.stack([sequence, piece // pieces, piece % pieces])).to(
+            self.block_table.device
+        )
+        places: Tensor = self.block_table[rows, pages].long() * pieces + rest
+        return places
 
 
-def _bag_sums(rows: Tensor, numbers: Tensor, starts: Tensor) -> Tensor:
-    """Add up each bag of ``rows`` [N, D]: [B, D]. The ``numbers`` of the bags' rows begin at ``starts`` [B]."""
-    return torch.nn.functional.embedding_bag(numbers, rows, starts, mode="sum")
+class Ended(NamedTuple):
+    """The n pieces of pages that m sequences have ended in a step.
 
-
-def _at_once(each: int) -> int:
-    """Compute how many pieces of ``each`` bytes are gathered at once."""
-    return max(1, _MOST_GATHERED // max(1, each))
-
-
-def _runs(pages: Tensor, none: int, most: int) -> Tensor:
-    """Find the first ``most`` of the runs of equal numbers in ``pages`` [n], without those of ``none``: [min(n, most)].
-
-    What is left over is ``none``. All shapes are those of the arguments, so a captured graph may replay it.
+    Attributes:
+        places: int64 [n], of their sums.
+        sequence, order: int64 [n], which of the m it is, and which of its pieces.
+        shape: m, and the most pieces of one.
+        before: int64 [m], the place of the sum before the first piece, where there is one.
+        goes_on: bool [m], whether there is one.
+        turns: the pieces that can be made at once, int64 each, and those that need their sums next.
     """
-    if most >= len(pages):
-        return pages
-    starts = torch.ones_like(pages, dtype=torch.bool)
-    starts[1:] = pages[1:] != pages[:-1]
-    starts &= pages != none
-    place = torch.where(starts, starts.cumsum(0) - 1, most).clamp_max(most)
-    return torch.full_like(pages[: most + 1], none).scatter(0, place, pages)[:most]
 
-
-def _sum_of_last_pages(value_cache: Tensor, table: Tensor, full_pages: Tensor, rest: Tensor) -> Tensor:
-    """Add up the first ``rest`` rows [B] of every sequence's last, partly filled page: float32 [B, Hkv, D]."""
-    last = table.long().gather(1, full_pages.clamp_max(table.shape[1] - 1)[:, None]).squeeze(1)
-    pages = torch.where(rest > 0, last, 0).clamp(0, value_cache.shape[0] - 1)
-    valid = torch.arange(value_cache.shape[2], device=table.device) < rest[:, None]
-    return torch.where(valid[:, None, :, None], _content(value_cache, pages).float(), 0.0).sum(2)
-
-
-def _content(value_cache: Tensor, pages: Tensor) -> Tensor:
-    """Gather the rows of ``pages`` [n]: [n, Hkv, block_size, D]."""
-    # some devices copy all of a strided tensor before they gather from it
-    by_rows = value_cache.transpose(1, 2)
-    if by_rows.is_contiguous():
-        return by_rows.index_select(0, pages).transpose(1, 2)
-    return value_cache.index_select(0, pages)
+    places: Tensor
+    sequence: Tensor
+    order: Tensor
+    shape: tuple[int, int]
+    before: Tensor
+    goes_on: Tensor
+    turns: list[Tensor]
 
 
 def _check_integers(name: str, tensor: Tensor, dims: int) -> None:
@@ -342,15 +366,7 @@ def _check_integers(name: str, tensor: Tensor, dims: int) -> None:
         raise TopThetaValueError(name, f"{dims} dimension{'s' * (dims > 1)}", str(list(tensor.shape)))
 
 
-def _ended_pages(slots: Tensor, num_blocks: int, block_size: int) -> Tensor:
-    """Find the pages whose last rows are among ``slots``. Refuse slots outside the cache: a CPU sees them for free."""
-    numbers = slots.numpy()  # whose operations take a quarter of the time
-    if not len(numbers):
-        return slots
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < -1 or high >= num_blocks * block_size:
-        raise TopThetaValueError(
-            "slots", f"-1 to {num_blocks * block_size - 1} (the cache's capacity)", str(low if low < -1 else high)
-        )
-    ended = numbers[(numbers % block_size == block_size - 1) & (numbers >= 0)]
-    return torch.from_numpy(np.unique(ended // block_size)).long()
+def _check_values(value_cache: Tensor, new: NewRows) -> None:
+    """Check that lengths and pages lie inside the cache."""
+    capacity = new.block_table.shape[1] * value_cache.shape[2]
+    check_cache_values(value_cache, new.seq_lens, None, new.block_table, capacity)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -16,11 +16,15 @@ from .._configuration import fields_of, fitted
 from ..errors import TopThetaTypeError, TopThetaValueError, nearest, shown
 from ..thresholds import Extrapolation, LookupForm
 from ..thresholds.targets import DEFAULT_K
+from .logs import logger
 
 #: What the environment variables begin with; the rest is the name of the setting in capitals.
 PREFIX = "TOPTHETA_VLLM_"
 #: The key of the plug-in in vLLM's ``--additional-config``.
 SECTION = "toptheta"
+#: Keys of a row from which on thresholds are as fast as vLLM's own kernel, by platform, as `benchmarks.serving` finds
+#: it. Nothing was measured on others.
+BREAK_EVEN = {"cpu": 1024}
 #: Settings that say what rows aim at; one of them is given.
 _AIMS = ("k", "target_kept", "target_error", "target_value_rows")
 
@@ -35,7 +39,8 @@ class Settings:
         target_kept: in place of k, the share of its keys that a row aims at.
         target_error, target_value_rows: in place of k, targets of a budget for every head, as in
             `toptheta_npu.sparsify`; the table needs error curves.
-        dense_below: rows of fewer keys are dense.
+        dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
+            the engine's platform, see `BREAK_EVEN`. On a CPU, vLLM's own kernel runs a step of such rows alone.
         sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
         vmc: give the discarded mass back as the mean V row, kept as a sum per page of the cache; as in
             `toptheta_npu.sparsify`, ``sdc="none"`` goes without.
@@ -54,7 +59,7 @@ class Settings:
     target_kept: float | None = None
     target_error: float | None = None
     target_value_rows: float | None = None
-    dense_below: int = 0
+    dense_below: int | None = None
     sdc: Sdc = "exact"
     sdc_gamma: float = 0.05
     vmc: bool = True
@@ -84,6 +89,10 @@ class Settings:
         if self.sdc != "offline":
             check_modes("pre_softmax", self.sdc, self.sdc_gamma, None, "vmc" if self.vmc else None)
 
+    def dense_below_on(self, platform: str) -> int:
+        """Return ``dense_below`` on a platform, as torch names its devices."""
+        return BREAK_EVEN.get(platform, 0) if self.dense_below is None else self.dense_below
+
     @property
     def aim(self) -> dict[str, float]:
         """What rows aim at, by the name of the setting."""
@@ -92,18 +101,21 @@ class Settings:
 
 def is_configured(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> bool:
     """Tell whether the user asks for Top-Theta at all. This says nothing of whether the settings are right."""
-    return bool(_given(additional_config, environment))
+    return _is_asked_for(_given(additional_config, environment), additional_config)
 
 
 def read_settings(additional_config: object = None, environment: Mapping[str, str] = os.environ) -> Settings | None:
     """Read the settings of an engine; None where the user asks for nothing.
+
+    Variables alone without a table are no request: they may be left over from another server. The log warns of them.
 
     Args:
         additional_config: vLLM's ``--additional-config``, whose mapping ``"toptheta"`` wins over the environment.
         environment: variables such as ``TOPTHETA_VLLM_TABLE``.
 
     Raises:
-        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, or the table is missing.
+        TopThetaTypeError, TopThetaValueError: a name is not a setting, a value does not fit, or ``"toptheta"`` has
+            settings and there is no table.
 
     Example:
         >>> settings = read_settings({"toptheta": {"table": "model.theta", "k": 64}}, {"TOPTHETA_VLLM_VMC": "false"})
@@ -113,7 +125,8 @@ def read_settings(additional_config: object = None, environment: Mapping[str, st
         True
     """
     given = _given(additional_config, environment)
-    if not given:
+    if not _is_asked_for(given, additional_config):
+        _warn_of(sorted(where for where, _ in given.values()))
         return None
     values = {name: value for name, (where, raw) in given.items() if (value := _fitted(where, name, raw)) is not None}
     if "table" not in values:
@@ -124,13 +137,35 @@ def read_settings(additional_config: object = None, environment: Mapping[str, st
     return Settings(**values)
 
 
+def _is_asked_for(given: Mapping[str, Any], additional_config: object) -> bool:
+    return "table" in given or _section(additional_config) is not None
+
+
+def _warn_of(variables: Sequence[str]) -> None:
+    """Log once in a process that variables without a table change nothing."""
+    names = ", ".join(variables)
+    if names and names not in _WARNED:
+        _WARNED.add(names)
+        logger.warning(
+            "Top-Theta: %s without %sTABLE: vLLM stays as it is; name a table of thresholds, or unset them",
+            names, PREFIX,
+        )  # fmt: skip
+
+
+_WARNED: set[str] = set()
+
+
+def _section(additional_config: object) -> object:
+    return additional_config.get(SECTION) if isinstance(additional_config, Mapping) else None
+
+
 def _given(additional_config: object, environment: Mapping[str, str]) -> dict[str, tuple[str, object]]:
     """Collect the given settings by name: where each was given, and its value."""
     given: dict[str, tuple[str, object]] = {}
     for variable, text in environment.items():
         if variable.startswith(PREFIX) and text != "":
             given[variable.removeprefix(PREFIX).lower()] = variable, _parsed(variable, text)
-    section = additional_config.get(SECTION) if isinstance(additional_config, Mapping) else None
+    section = _section(additional_config)
     if section is None:
         return given
     where = f"additional_config[{SECTION!r}]"

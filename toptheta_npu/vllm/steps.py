@@ -3,96 +3,142 @@
 An engine hands over the new tokens of all sequences in one tensor [T, Hq, D], one sequence after the other, and a
 paged cache that holds their keys and values already. A sequence with one new token is a row of a decode step, and
 sparse. One with several (a prompt, a chunk of one, or drafted tokens to be verified) is the engine's own affair,
-unless the settings have such rows thresholded, too.
+unless the settings have such rows thresholded, too. So are all rows of a step if none is long enough to be sparse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .._value_checks import are_seen
-from ..operator import incremental_attention, incremental_attention_with_stats, prefill_attention
-from .layers import LayerRule
-from .page_sums import SeenPlaces
+from ..cpu.repeated import RepeatedDecode
+from ..fallback.arguments import Arguments
+from ..operator import incremental_attention_with_stats, prefill_attention
+from .layers import DecodedRows, LayerRule
+from .page_sums import NewRows
+
+#: The attribute of an engine's metadata of a step that holds ours.
+STEP = "toptheta_step"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Step:
     """Where the rows of one step lie.
 
     Attributes:
-        query_start_loc: int32 [B+1], the first new token of every sequence, and their number. On the CPU unless
-            ``decode_only``.
-        seq_lens: int32 [B], the keys of every sequence, its new tokens included; on the device.
-        block_table: int32 [B, blocks], the pages of every sequence; on the device.
-        decode_only: every sequence has one new token, so that nothing here has to be read by the host.
-        sequences: int64 [S], the sequences with one new token; None: all of them, in order.
+        new: the rows in the cache that it has written, with the lengths and pages of all sequences.
+        query_start_loc: int32 [B+1], the first new token of every sequence, and their number. On the CPU.
+        sequences: int64 [S], the sequences with one new token; None: all of them, in order, so that nothing here has to
+            be read by the host.
         tokens: int64 [S], these tokens; None: token i is that of sequence i.
-        several: the sequences with several new tokens.
+        several: int64 [P], on the CPU, the sequences with several new tokens; all of them where none is sparse.
         dense_tokens: int64, the tokens of these sequences.
+        dense: the engine's own metadata of these sequences, if it needs any.
 
     Example:
         >>> step = Step.of(torch.tensor([0, 1, 4, 5]), torch.tensor([9, 3, 20]), torch.zeros(3, 2, dtype=torch.int32))
-        >>> step.sequences.tolist(), step.tokens.tolist(), step.several, step.dense_tokens.tolist()
-        ([0, 2], [0, 4], (1,), [1, 2, 3])
+        >>> step.sequences.tolist(), step.tokens.tolist(), step.several.tolist(), step.dense_tokens.tolist()
+        ([0, 2], [0, 4], [1], [1, 2, 3])
+        >>> step.lengths.tolist(), step.counts.tolist()
+        ([9, 20], [3])
     """
 
+    new: NewRows
     query_start_loc: Tensor
-    seq_lens: Tensor
-    block_table: Tensor
-    decode_only: bool = False
     sequences: Tensor | None = None
     tokens: Tensor | None = None
-    several: tuple[int, ...] = ()
+    several: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     dense_tokens: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    _places: dict[int, SeenPlaces] = field(default_factory=dict, repr=False)
+    dense: Any = None
+    _rows: DecodedRows | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor) -> Step:
-        """Make the step of these tokens: ``query_start_loc`` on the CPU. Sequences without new tokens are left out."""
-        starts = query_start_loc.tolist()
-        counts = [end - start for start, end in pairwise(starts)]
-        if all(count == 1 for count in counts):
-            return cls(query_start_loc, seq_lens, block_table, decode_only=True)
-        single = [index for index, count in enumerate(counts) if count == 1]
-        several = tuple(index for index, count in enumerate(counts) if count > 1)
-        dense = [token for index in several for token in range(starts[index], starts[index + 1])]
-        device = seq_lens.device
-        return cls(
-            query_start_loc, seq_lens, block_table, False, torch.tensor(single, dtype=torch.int64, device=device),
-            torch.tensor([starts[index] for index in single], dtype=torch.int64, device=device), several,
-            torch.tensor(dense, dtype=torch.int64, device=device),
-        )  # fmt: skip
+    def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, dense_below: int = 0) -> Step:
+        """Make the step of these tokens.
+
+        Args:
+            query_start_loc: int32 or int64 [B+1], on the CPU. Sequences without new tokens are left out.
+            seq_lens: int32 [B], the keys of every sequence, its new tokens included; on the device.
+            block_table: int32 [B, blocks], the pages of every sequence; on the device.
+            dense_below: if not 0, lengths are read on the host, and a step decodes nothing by thresholds unless some
+                sequence with one new token has as many keys.
+        """
+        starts = query_start_loc.numpy()
+        counts = starts[1:] - starts[:-1]
+        one = counts == 1
+        sparse = not dense_below or bool((seq_lens.numpy()[one] >= dense_below).any())
+        if sparse and one.all():
+            return cls(NewRows(block_table, seq_lens), query_start_loc)
+        single = np.flatnonzero(one & sparse)
+        several = np.flatnonzero(counts > sparse)
+        many = counts[several]
+        dense = np.arange(many.sum()) + np.repeat(starts[several] - (many.cumsum() - many), many)
+        chosen, tokens, dense_tokens = (
+            torch.from_numpy(numbers.astype(np.int64)).to(seq_lens.device)
+            for numbers in (single, starts[single], dense)
+        )
+        new = NewRows(block_table, seq_lens, query_start_loc, means=sparse)
+        return cls(new, query_start_loc, chosen, tokens, torch.from_numpy(several), dense_tokens)
+
+    @property
+    def decode_only(self) -> bool:
+        """Whether every sequence has one new token."""
+        return self.sequences is None
+
+    @property
+    def seq_lens(self) -> Tensor:
+        """The keys of every sequence, int32 [B]."""
+        return self.new.seq_lens
+
+    @property
+    def block_table(self) -> Tensor:
+        """The pages of every sequence, int32 [B, blocks]."""
+        return self.new.block_table
+
+    @property
+    def lengths(self) -> Tensor:
+        """The keys of the sequences that decode, int32 [S]."""
+        return self.new.decoding_lengths
 
     @property
     def decodes(self) -> bool:
         """Whether any sequence has one new token."""
-        return self.decode_only or (self.sequences is not None and len(self.sequences) > 0)
+        return self.new.num_decoding > 0
 
-    def places(self, table: Tensor, lengths: Tensor, block_size: int) -> SeenPlaces:
-        """Find where the decoded sequences lie, on a CPU alone. The first layer of a step that asks computes it."""
-        if block_size not in self._places:
-            self._places[block_size] = SeenPlaces(table, lengths, block_size)
-        return self._places[block_size]
+    @property
+    def counts(self) -> np.ndarray:
+        """The new tokens of each sequence in ``several``, int [P]."""
+        starts, several = self.query_start_loc.numpy(), self.several.numpy()
+        counts: np.ndarray = starts[several + 1] - starts[several]
+        return counts
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Yield of every sequence with several new tokens its index, its first token and the token after its last."""
-        starts = self.query_start_loc.tolist() if self.several else []
-        for index in self.several:
+        """Yield of every sequence in ``several`` its index, its first token and the token after its last."""
+        starts = self.query_start_loc.tolist()
+        for index in self.several.tolist():
             yield index, starts[index], starts[index + 1]
+
+    def rows_of(self, rule: LayerRule) -> DecodedRows:
+        """Get what all layers of a group look up once: the first of them does, whenever it runs.
+
+        So a graph that is captured with a step holds the look-up, too.
+        """
+        if rule.layer == rule.group.first or self._rows is None:
+            self._rows = rule.group.look_up(self.lengths)
+        return self._rows
 
 
 def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, out: Tensor) -> None:
     """Write the rows of a step that follow the thresholds into ``out``. The others keep what they hold.
 
-    These are the rows of sequences with one new token, and all with ``rule.prefill`` "thresholded". A step with
-    ``decode_only`` reads nothing on the host, so that a graph can capture it.
+    These are the rows of sequences with one new token, and all with ``rule.prefill`` "thresholded". A step in which
+    each has one reads nothing on the host, so that a graph can capture it. With ``rule.vmc``, every step has to come
+    here: the V sums of all rows that it has written are made.
 
     Args:
         step: where the rows lie.
@@ -102,44 +148,69 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
         rule: of the layer.
         out: [T, Hq, D].
     """
+    mean = None
+    if rule.vmc:
+        assert rule.page_sums is not None
+        mean = rule.page_sums.means(_by_heads(value_cache, rule), step.new)
     if step.decodes:
-        _decode(step, query, key_cache, value_cache, rule, out)
+        _decode(step, query, key_cache, value_cache, rule, mean, out)
     if rule.prefill == "thresholded":
         for index, start, end in step.ranges():
             rows = _prompt(step, index, query[start:end], key_cache, value_cache, rule)
             out[start:end] = rows
 
 
-def _decode(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, out: Tensor) -> None:
-    lengths, table, rows = step.seq_lens, step.block_table, query
-    if step.sequences is not None:
-        lengths, table, rows = lengths[step.sequences], table[step.sequences], query[step.tokens]
-    rows = rows[: len(lengths)].unsqueeze(2)
-    mean = None
-    if rule.vmc:
-        assert rule.page_sums is not None
-        values = _by_heads(value_cache, rule)
-        places = step.places(table, lengths, values.shape[2]) if are_seen(lengths) else None
-        mean = rule.page_sums.mean(values, table, lengths, places)
-    arguments: dict[str, Any] = {
-        "actual_seq_lengths": lengths,
-        "block_table": table,
-        "block_size": key_cache.shape[2 if key_cache.dim() == 4 else 1],
-        "num_key_value_heads": rule.num_key_value_heads,
-        "scale_value": rule.scale,
-        "value_mean": mean,
-        **rule.options(lengths),
-    }
-    theta = arguments.pop("threshold")
-    if rule.counters is None:
-        result = incremental_attention(rows, key_cache, value_cache, theta, **arguments)
-    else:
-        result, _, kept, value_rows = incremental_attention_with_stats(rows, key_cache, value_cache, theta, **arguments)
-        rule.counters.add(lengths, kept, value_rows, rule.aims)
-    if step.tokens is None:
-        out[: len(lengths)] = result.squeeze(2)
-    else:
-        out[step.tokens] = result.squeeze(2)
+def _decode(
+    step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, mean: Tensor | None, out: Tensor
+) -> None:
+    looked_up, counters = step.rows_of(rule), rule.group.counters
+    if step.tokens is not None:
+        query = query[step.tokens]
+    elif len(query) > step.new.num_decoding:  # padding
+        query, out = query[: step.new.num_decoding], out[: step.new.num_decoding]
+    caches = key_cache, value_cache
+    repeated, to = rule.group.repeated.get(rule.layer), None
+    if repeated is not None and repeated.fits(query, *caches):
+        direct = step.tokens is None and out.dtype == query.dtype and out.is_contiguous()
+        to = out if direct else torch.empty_like(query, memory_format=torch.contiguous_format)
+        repeated_rows, kept, value_rows = looked_up.repeated(step.new.decoding_table, rule)
+        theta, mass = looked_up.theta[rule.layer], looked_up.discarded_mass[rule.layer]
+        if not repeated(query, repeated_rows, theta, mass, mean, to, kept, value_rows):
+            to = None  # the operator says what is wrong
+    if to is None:
+        to, kept, value_rows = _by_operator(step, query, *caches, rule, looked_up, mean)
+    if counters is not None:
+        looked_up.kept.append(kept)
+        looked_up.value_rows.append(value_rows)
+        if rule.layer == rule.group.last:
+            counters.add(looked_up.lengths, looked_up.kept, looked_up.value_rows)
+    if step.tokens is not None:
+        out[step.tokens] = to
+    elif to is not out:
+        out.copy_(to)
+
+
+def _by_operator(
+    step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, looked_up: DecodedRows,
+    mean: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run the operator, and keep its call if later steps can repeat it: [S, Hq, D], kept [S, Hq], V rows [S, Hkv]."""
+    group, pages = rule.group, step.new.decoding_table
+    rows = key_cache.shape[2 if key_cache.dim() == 4 else 1]
+    call = Arguments(
+        query.shape[1], rule.num_key_value_heads, rule.scale, query.unsqueeze(2), key_cache, value_cache,
+        looked_up.theta[rule.layer], step.lengths, None, pages, looked_up.discarded_mass[rule.layer], mean,
+        placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows,
+    )  # fmt: skip
+    result, _, kept, value_rows = incremental_attention_with_stats(
+        call.query, key_cache, value_cache, call.threshold, actual_seq_lengths=call.actual_seq_lengths,
+        block_table=pages, block_size=rows, num_key_value_heads=rule.num_key_value_heads, scale_value=rule.scale,
+        placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=call.discarded_mass,
+        value_mean=mean,
+    )  # fmt: skip
+    if RepeatedDecode.is_possible(call):
+        group.repeated[rule.layer] = RepeatedDecode(call)
+    return result.squeeze(2), kept, value_rows
 
 
 def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule) -> Tensor:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from ..errors import TopThetaNotImplementedError
 
@@ -10,7 +14,20 @@ from ..errors import TopThetaNotImplementedError
 TRIED_ON_CPU = ("0.32.0",)
 
 
-def check_version(engine: str, known: Sequence[str], found: str, *, untried: bool = False) -> None:
+@cache
+def load_record(name: str) -> dict[str, Any]:
+    """Load what was read in an engine's sources from a file in signatures/."""
+    text = files(__package__).joinpath("signatures", name).read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def cpu_record() -> dict[str, Any]:
+    """Load what the shim for CPUs relies on in vLLM, and the versions whose sources have it."""
+    return load_record("vllm_cpu.json")
+
+
+def check_version(engine: str, known: Collection[str], found: str, *, untried: bool = False) -> None:
     """Refuse a version of ``engine`` that is not known, unless the user says that it may run.
 
     Args:

@@ -1,4 +1,4 @@
-"""vLLM's HTTP server on a free port of this machine, and requests to it."""
+"""vLLM's HTTP server on a free port of this machine, requests to it, and the memory of its processes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ class Server:
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self.process = process
         self.log = log
-        self._url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self._url + path, timeout=60) as answer:
+        """Get the text of a page."""
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
             return str(answer.read().decode())
 
     def complete(self, prompt: Sequence[int], new_tokens: int, timeout: float = 300) -> Answer:
-        """The answer to a prompt of tokens, greedily."""
+        """Answer a prompt of tokens greedily."""
         body = {
             "model": "tiny", "prompt": list(prompt), "max_tokens": new_tokens, "temperature": 0, "ignore_eos": True,
             "logprobs": 5, "return_tokens_as_token_ids": True,
         }  # fmt: skip
         request = urllib.request.Request(
-            f"{self._url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=timeout) as answer:
             entries = json.load(answer)["choices"][0]["logprobs"]
@@ -50,12 +51,22 @@ class Server:
         return Answer(tokens, best)
 
     def worker(self) -> int:
-        """The process in which the model runs."""
+        """Find the process in which the model runs."""
         found = [
             child for child in _descendants(self.process.pid) if "Worker" in Path(f"/proc/{child}/cmdline").read_text()
         ]
         assert found
         return found[0]
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Measure the memory that each process of the server has in use, by the name that it gives itself."""
+        found: dict[str, int] = {}
+        for process in (self.process.pid, *_descendants(self.process.pid)):
+            lines = Path(f"/proc/{process}/status").read_text().splitlines()
+            status = dict(line.split(":", 1) for line in lines)
+            name = status["Name"].strip()
+            found[name] = found.get(name, 0) + 1024 * int(status["VmRSS"].split()[0])
+        return found
 
 
 def _descendants(process: int) -> Iterator[int]:
@@ -71,7 +82,7 @@ def _number(token: str) -> int:
 
 @contextmanager
 def serve(folder: Path, environment: dict[str, str], *options: str) -> Iterator[Server]:
-    """A server on the embedded model, until the end of the context."""
+    """Serve the embedded model until the end of the context. What ``options`` say wins over what is given here."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -116,11 +127,11 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def metric(server: Server, name: str) -> float:
-    """A counter on the server's page of metrics, over all processes."""
+    """Read a counter of the server's page of metrics, over all processes."""
     lines = [line for line in server.get("/metrics").splitlines() if line.startswith(name)]
     return sum(float(line.split()[-1]) for line in lines)
 
 
 def settings(**values: Any) -> dict[str, str]:
-    """Environment variables with the plug-in's settings."""
-    return {f"TOPTHETA_VLLM_{name.upper()}": str(value) for name, value in values.items()}
+    """Write the plug-in's settings as environment variables; short rows follow thresholds, too."""
+    return {f"TOPTHETA_VLLM_{name.upper()}": str(value) for name, value in {"dense_below": 0, **values}.items()}

@@ -1,0 +1,177 @@
+"""Time per token of a real model's answers after long prompts, dense and by thresholds, in rounds that take turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.real_model_study.settings import SCALES
+from benchmarks.real_model_study.texts import Windows
+from benchmarks.serving.engines import answers, differences, generated_by, layers_of, make_engine, totals, wrong_tokens
+from benchmarks.serving.load import likeliest, shares
+from toptheta_npu.thresholds import ThresholdTable
+
+DENSE, SPARSE = "dense", "sparse"
+#: vLLM's own choice on a CPU.
+BLOCK_SIZE = 128
+#: Prompts whose answers are compared with those of `generate`, and their tokens.
+COMPARED, COMPARED_TOKENS = 3, 32
+#: Logarithms of probabilities may differ by as much: vLLM computes the prompt in another order than transformers does.
+TOLERANCE = 2e-3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured.
+
+    Attributes:
+        model, table: a folder of transformers, and the thresholds of that model, with error curves.
+        packages: where the texts of the real model's study are unpacked.
+        target_value_rows: of the budget.
+        lengths: tokens of the prompts; one after the other.
+        clients: sequences that are answered side by side, each after a prompt of its own.
+        dtypes: of weights and cache; one after the other.
+    """
+
+    model: Path
+    table: Path
+    packages: Path
+    target_value_rows: float = 350.0
+    lengths: tuple[int, ...] = (3000, 6000)
+    clients: int = 8
+    new_tokens: int = 128
+    dtypes: tuple[str, ...] = ("float32",)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the model."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.model)
+
+    def prompts(self, length: int, count: int) -> list[list[int]]:
+        """Cut prompts from documents that neither thresholds nor error curves have seen, one from each."""
+        windows = Windows(self.tokenizer, self.packages, SCALES["headline"])
+        _, tokens = windows.of("prose", "evaluation", length, count)
+        return [row.tolist() for row in tokens]
+
+    @property
+    def aim(self) -> dict[str, Any]:
+        """What rows aim at, of the plug-in and of `sparsify`; other settings are as they are by default."""
+        return {"target_value_rows": self.target_value_rows}
+
+    def engine(self, name: str, dtype: str) -> Any:
+        """Make one of the engines that take turns."""
+        options = {
+            "model": str(self.model), "dtype": dtype, "max_model_len": max(self.lengths) + self.new_tokens,
+            "max_num_seqs": self.clients, "block_size": BLOCK_SIZE, "enable_prefix_caching": True,
+            "kv_cache_memory_bytes": self._cache_bytes(getattr(torch, dtype)),
+        }  # fmt: skip
+        return make_engine(
+            {"table": str(self.table), "dense_below": None, **self.aim} if name == SPARSE else None, **options
+        )
+
+    def _cache_bytes(self, dtype: torch.dtype) -> int:
+        """Compute what the sequences need, and some pages more.
+
+        An answer writes pages of its own. With as many to spare as the last answer had, none of a prompt is taken.
+        """
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(self.model)
+        width = config.num_key_value_heads * (config.head_dim or config.hidden_size // config.num_attention_heads)
+        pages = self.clients * -(-(max(self.lengths) + 3 * self.new_tokens + 4 * BLOCK_SIZE) // BLOCK_SIZE)
+        return int(pages * BLOCK_SIZE * config.num_hidden_layers * 2 * width * dtype.itemsize)
+
+
+def compare_real(setting: Setting, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield what was found so far after every round: seconds per token, what was read; at last, wrong tokens."""
+    found: dict[str, Any] = {
+        "model": setting.model.name, **setting.aim, "clients": setting.clients, "new_tokens": setting.new_tokens,
+        "decoding": [],
+    }  # fmt: skip
+    alive = []  # the clean-up of an engine would end what the others need
+    for dtype in setting.dtypes:
+        engines = {name: setting.engine(name, dtype) for name in (DENSE, SPARSE)}
+        alive.append(engines)
+        for length in setting.lengths:
+            found["decoding"].append({})
+            for row in _decoding(engines, setting.prompts(length, setting.clients), setting.new_tokens, rounds):
+                found["decoding"][-1] = {"dtype": dtype, "prompt": length, **row}
+                yield found
+        if dtype == "float32":
+            found["answers"] = _compare_answers(engines[SPARSE], setting)
+            yield found
+
+
+def _decoding(
+    engines: dict[str, Any], prompts: list[list[int]], new_tokens: int, rounds: int
+) -> Iterator[dict[str, Any]]:
+    for engine in engines.values():
+        token_seconds(engine, prompts, 8, "warm")  # and the prompts are in the cache
+    before, heads = totals(engines[SPARSE]), layers_of(engines[SPARSE])[0].impl.num_kv_heads
+    gaps: dict[str, list[list[float]]] = {name: [] for name in engines}
+    for round_ in range(rounds):
+        names = list(engines) if round_ % 2 == 0 else list(reversed(engines))
+        for name in names:
+            found, computed = token_seconds(engines[name], prompts, new_tokens, f"round {round_}")
+            if computed > BLOCK_SIZE:  # the last page is always computed
+                raise RuntimeError(f"{name}: expected prompts from the cache, but {computed} tokens were computed")
+            gaps[name].append(found)
+        added = totals(engines[SPARSE]) - before
+        yield {
+            "rounds": round_ + 1,
+            "seconds": {name: _quantiles([gap for each in rounds_ for gap in each]) for name, rounds_ in gaps.items()},
+            "by_round": {name: [_quantiles(each) for each in rounds_] for name, rounds_ in gaps.items()},
+            "kept": shares(added) | {"value_rows": added.value_rows / added.rows / heads},
+        }  # fmt: skip
+
+
+def token_seconds(engine: Any, prompts: list[list[int]], new_tokens: int, name: str) -> tuple[list[float], int]:
+    """Answer all prompts side by side.
+
+    Returns:
+        (seconds between one token of a sequence and its next, of all sequences; the most tokens of a prompt that
+        were computed, and not taken from the cache).
+    """
+    llm, last, gaps, computed = engine.llm_engine, {}, [], 0
+    for index, ids in enumerate(prompts):
+        llm.add_request(f"{name}:{len(ids)}:{index}", {"prompt_token_ids": ids}, likeliest(new_tokens))
+    while llm.has_unfinished_requests():
+        outputs, now = llm.step(), time.perf_counter()  # in this order
+        for output in outputs:
+            if output.request_id in last:
+                gaps.append(now - last[output.request_id])
+            last[output.request_id] = now
+            computed = max(computed, len(output.prompt_token_ids) - output.num_cached_tokens)
+    return gaps, computed
+
+
+def _quantiles(gaps: Sequence[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(gaps, n=20, method="inclusive")
+    return {"p50": cuts[9], "p95": cuts[18]}
+
+
+def _compare_answers(engine: Any, setting: Setting) -> dict[str, Any]:
+    """Compare answers to the shortest prompts with those of transformers' generate() within `sparsify`."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(setting.model).eval()
+    table = ThresholdTable.load(setting.table)
+    asked = setting.prompts(min(setting.lengths), min(COMPARED, setting.clients))
+    ours = answers(engine, asked, COMPARED_TOKENS)
+    reference = [generated_by(model, table, ids, COMPARED_TOKENS, **setting.aim) for ids in asked]
+    pairs = list(zip(ours, reference, strict=True))
+    apart = [each for pair in pairs for each in differences(*pair)]
+    wrong = [each for pair in pairs for each in wrong_tokens(*pair, tolerance=TOLERANCE)]
+    return {
+        "requests": len(pairs), "prompt": len(asked[0]), "tokens": len(apart), "wrong_tokens": len(wrong),
+        "wrong": wrong, "largest_difference": max(apart),
+    }  # fmt: skip

@@ -1,0 +1,82 @@
+"""The native page sums against their form in PyTorch, whatever the instruction set, the channels and the strides."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import torch
+
+import toptheta_npu
+from tests.tiers import only
+from toptheta_npu.cpu import library, page_sums
+from toptheta_npu.errors import TopThetaBackendError
+from toptheta_npu.vllm.page_sums import NewRows, PageSums
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+BLOCKS, BLOCK_SIZE, HEADS = 9, 8, 3
+TABLE = torch.tensor([[2, 3, 1, -1], [4, 5, 6, 7], [4, 5, 8, -9], [-1, -1, -1, -1]], dtype=torch.int32)
+LENGTHS = torch.tensor([20, 32, 18, 0])
+
+
+def both(cache: torch.Tensor, rows: int, steps: list[NewRows]) -> list[list[torch.Tensor]]:
+    """The means of every step, and the sums after it, by either form."""
+    found = []
+    for backend in ("native", "fallback"):
+        sums = PageSums(BLOCKS, BLOCK_SIZE, HEADS, cache.shape[3], "cpu", rows)
+        with toptheta_npu.use_backend(backend, device="cpu"):  # type: ignore[arg-type]
+            means = [sums.means(cache, step) for step in steps]
+        # the last one, of no piece, is not the native form's
+        found.append([*means, sums._sums[:-1].clone()])
+    return found
+
+
+@pytest.mark.usefixtures("each_level")
+@pytest.mark.parametrize("dtype", only({torch.bfloat16}, DTYPES))
+def test_both_forms_say_the_same(dtype: torch.dtype) -> None:
+    """A prompt step in which the third sequence goes on from pages of the second, then one token for each."""
+    counts = LENGTHS - (LENGTHS > 0).long()
+    counts[2] -= 16
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    prompt, token = NewRows(TABLE, LENGTHS - (LENGTHS > 0).long(), starts), NewRows(TABLE, LENGTHS)
+    for head_dim in (1, 7, 16, 31, 32, 64, 80, 128):
+        whole = torch.randint(-8, 9, (BLOCKS, BLOCK_SIZE, HEADS, head_dim)).to(dtype)
+        for cache in (whole.transpose(1, 2), whole.transpose(1, 2).contiguous()):
+            for rows in (2, 4, 8):
+                native, plain = both(cache, rows, [prompt, token])
+                assert all(map(torch.equal, native, plain))
+                assert native[1].abs().sum() > 0
+
+
+def test_rows_past_the_end_are_not_added() -> None:
+    cache = torch.randn(BLOCKS, HEADS, BLOCK_SIZE, 24)
+    cache[1, :, 4:], cache[8, :, 2:] = torch.nan, torch.inf
+    native, plain = both(cache, BLOCK_SIZE, [NewRows(TABLE, LENGTHS)])
+    assert native[0].isfinite().all()
+    torch.testing.assert_close(native[0], plain[0])
+
+
+def test_arguments_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_LIBRARIES", {})
+    monkeypatch.setattr(page_sums, "_FAILED", set())
+    monkeypatch.setattr(page_sums, "_STEP", struct.Struct("@q"))
+    with (
+        toptheta_npu.use_backend("native", device="cpu"),
+        pytest.raises(TopThetaBackendError, match=r"CPU kernel: expected page sums of \d+ bytes, got \d+; install"),
+    ):
+        page_sums.find(torch.float32)
+
+
+def test_without_it_the_form_in_torch_runs_and_the_log_says_why(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "_LIBRARIES", dict(library._LIBRARIES))
+    library.loaded(torch.float32)
+    monkeypatch.setattr(page_sums, "_FAILED", set())
+    monkeypatch.setattr(page_sums, "_STEP", struct.Struct("@q"))
+    for key in [key for key in library._LIBRARIES if isinstance(key, tuple)]:
+        del library._LIBRARIES[key]
+    with toptheta_npu.use_backend("auto", device="cpu"), caplog.at_level("WARNING", "toptheta_npu"):
+        assert [page_sums.find(torch.float32) for _ in range(2)] == [None, None]
+    assert len(caplog.messages) == 1
+    assert "toptheta_npu makes its V sums in PyTorch: CPU kernel: expected page sums" in caplog.text
