@@ -223,3 +223,10 @@ def test_nothing_is_written_of_an_idle_engine(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
         Metrics(1).report()
     assert not caplog.messages
+
+
+def test_what_did_not_happen_is_said_plainly() -> None:
+    assert str(Totals(prompt_tokens=37, short_tokens=7)) == (
+        "no token decoded by thresholds; 37 tokens of prompts and 0 with drafts, all dense; "
+        "7 decoded densely in steps of short rows"
+    )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._value_checks import are_seen
 from ..fallback.arguments import Arguments
 from .backend import CPU_SELECTOR
 from .library import function
@@ -53,7 +54,7 @@ class RepeatedDecode:
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
-        plain = type(arguments.query) is Tensor and arguments.query.is_cpu and arguments.key.dim() == 4
+        plain = are_seen(arguments.query) and arguments.key.dim() == 4
         rest = arguments.key_start, arguments.learnable_sink, arguments.lse
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
         return plain and paged and rest == (None,) * 3 and CPU_SELECTOR.runs_native(arguments.query.dtype)
@@ -61,7 +62,7 @@ class RepeatedDecode:
     def fits(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
         """Tell whether a call is this one but for its rows: query [B, Hq, D], and the very same caches."""
         dtype, shape = self._like
-        same = key is self._caches[0] and value is self._caches[1]
+        same = key is self._caches[0] and value is self._caches[1] and not torch.compiler.is_compiling()
         return same and query.dtype == dtype and query.shape[1:] == shape and CPU_SELECTOR.runs_native(dtype)
 
     def __call__(

@@ -63,12 +63,15 @@ class Totals:
         over = "none" if self.kept_over_k is None else f"{self.kept_over_k:.2f}"
         several = self.prompt_tokens + self.draft_tokens
         how = f", {self.thresholded_tokens} of them by thresholds" if self.thresholded_tokens else ", all dense"
-        return (
+        told = [
             f"{self.decode_tokens} decoded tokens kept {share(self.kept, self.elements)} of their elements and read "
-            f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}; "
-            f"{self.prompt_tokens} tokens of prompts and {self.draft_tokens} with drafts{how if several else ''}"
-            + (f"; {self.short_tokens} decoded densely in steps of short rows" if self.short_tokens else "")
-        )
+            f"{share(self.value_rows, self.available_value_rows)} of the V rows, k~/k {over}"
+            if self.decode_tokens else "no token decoded by thresholds",
+            f"{self.prompt_tokens} tokens of prompts and {self.draft_tokens} with drafts{how if several else ''}",
+        ]  # fmt: skip
+        if self.short_tokens:
+            told.append(f"{self.short_tokens} decoded densely in steps of short rows")
+        return "; ".join(told)
 
     def __sub__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
