@@ -69,9 +69,10 @@ class Setting:
 
     def engine(self, name: str, dtype: str) -> Any:
         """Make one of the engines that take turns."""
+        longest = max(self.lengths) + max(self.new_tokens, COMPARED_TOKENS)
         options = {
-            "model": str(self.model), "dtype": dtype, "max_model_len": max(self.lengths) + self.new_tokens,
-            "max_num_seqs": self.clients, "block_size": BLOCK_SIZE, "enable_prefix_caching": True,
+            "model": str(self.model), "dtype": dtype, "max_model_len": longest, "max_num_seqs": self.clients,
+            "block_size": BLOCK_SIZE, "enable_prefix_caching": True,
             "kv_cache_memory_bytes": self._cache_bytes(getattr(torch, dtype)),
         }  # fmt: skip
         return make_engine(
@@ -163,7 +164,7 @@ def _compare_answers(engine: Any, setting: Setting) -> dict[str, Any]:
     """Compare answers to the shortest prompts with those of transformers' generate() within `sparsify`."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(setting.model).eval()
+    model = AutoModelForCausalLM.from_pretrained(setting.model, dtype="float32").eval()
     table = ThresholdTable.load(setting.table)
     asked = setting.prompts(min(setting.lengths), min(COMPARED, setting.clients))
     ours = answers(engine, asked, COMPARED_TOKENS)
