@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import random
@@ -115,12 +114,13 @@ def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer
 
 def generated_by(model: Any, table: ThresholdTable, prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
     """Generate an answer as `generated` does, by another model and its thresholds."""
-    options = copy.deepcopy(model.generation_config)
-    # the end of a text ends no answer, as in `greedy`
-    options.update(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, eos_token_id=None)
-    options.update(output_logits=True, return_dict_in_generate=True)
+    # the end of a text ends no answer, as in `greedy`: in its place stands a token that there is not
+    ends = {"eos_token_id": model.config.vocab_size, "pad_token_id": 0}
     with sparsify(model, table, **settings) if settings else nullcontext():
-        out = model.generate(torch.tensor([list(prompt)]), generation_config=options)
+        out = model.generate(
+            torch.tensor([list(prompt)]), max_new_tokens=new_tokens, do_sample=False, **ends,
+            output_logits=True, return_dict_in_generate=True,
+        )  # fmt: skip
     return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
 
