@@ -67,7 +67,7 @@ UNNAMED = (Part.equality, Part.load, Part.memory, Part.schedules)
 
 
 def main(
-    parts: Annotated[list[Part] | None, typer.Argument(help="What runs; without names, all but soak and real.")] = None,
+    parts: Annotated[list[Part] | None, typer.Argument(help="Without names, those that need little time.")] = None,
     schedules: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 200,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of the timing.")] = 5,
     requests: Annotated[int, typer.Option(min=2, help="Of the soak.")] = 2000,

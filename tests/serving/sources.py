@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+#: The variables that name the folders of checkouts.
+ASCEND_SOURCE, CPU_SOURCE = "TOPTHETA_SOURCE_OF_VLLM_ASCEND", "TOPTHETA_SOURCE_OF_VLLM"
 #: Of a record: what is known of functions, fields or attributes, by module and class.
 Record = dict[str, Any]
 

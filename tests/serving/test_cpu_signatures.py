@@ -1,6 +1,6 @@
 """The record of vLLM's sources for CPUs against the shim, and against the sources where a checkout is at hand.
 
-``TOPTHETA_VLLM_SOURCE`` names the folder of a checkout. In vLLM itself, tests/vllm compares what is installed.
+``TOPTHETA_SOURCE_OF_VLLM`` names the folder of a checkout. In vLLM itself, tests/vllm compares what is installed.
 """
 
 from __future__ import annotations
@@ -10,43 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.sources import (
-    assert_attributes,
-    assert_fields,
-    assert_parameters,
-    checkout,
-    class_of,
-    function_of,
-    functions,
-    version_of,
-)
+from tests.serving.sources import CPU_SOURCE, checkout, class_of, function_of, version_of
 from toptheta_npu.vllm.layouts import Layout
 from toptheta_npu.vllm.versions import TRIED_ON_CPU, cpu_record
 
 MODULE = "vllm.v1.attention.backends.cpu_attn"
-PARAMETERS = [pytest.param(*entry, id=f"{entry[1]}.{entry[2]}") for entry in functions(cpu_record(), "parameters")]
 
 
 @pytest.fixture
 def source() -> Path:
-    return checkout("TOPTHETA_VLLM_SOURCE")
+    return checkout(CPU_SOURCE)
 
 
 def test_the_sources_of_what_was_tried_were_read() -> None:
     assert set(TRIED_ON_CPU) <= set(cpu_record()["versions"])
     assert {Layout[name] for name in cpu_record()["cache"]["layouts"].values()} == {Layout.COLUMN_KEYS}
-
-
-@pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
-def test_recorded_parameters_are_those_of_the_sources(
-    source: Path, module: str, name: str, function: str, wanted: list[str]
-) -> None:
-    assert_parameters(source, module, name, function, wanted)
-
-
-def test_recorded_fields_and_attributes_are_in_the_sources(source: Path) -> None:
-    assert_fields(source, cpu_record())
-    assert_attributes(source, cpu_record())
 
 
 def test_the_cache_lies_as_recorded(source: Path) -> None:

@@ -290,9 +290,7 @@ def _step(common: Any) -> Step:
 
 def _of_sequences(metadata: Any, step: Step) -> Any:
     """Cut the metadata down to the sequences with several new tokens."""
-    counts = torch.from_numpy(step.counts)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int32), counts.cumsum(0).int()])
-    chosen = step.several
+    starts, chosen = step.dense_starts, step.several
     return dataclasses.replace(
         metadata,
         num_actual_tokens=len(step.dense_tokens),
@@ -304,7 +302,7 @@ def _of_sequences(metadata: Any, step: Step) -> Any:
         seq_lens_list=metadata.seq_lens_cpu[chosen].tolist(),
         actual_seq_lengths_q=starts[1:].tolist(),
         query_start_loc=starts.to(metadata.query_start_loc.device),
-        max_query_len=int(counts.max()),
+        max_query_len=int(step.counts.max()),
         block_tables=metadata.block_tables[chosen.to(metadata.block_tables.device)],
         slot_mapping=metadata.slot_mapping[step.dense_tokens],
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 import vllm
 from torch import Tensor
@@ -196,7 +195,7 @@ def _uncovered(impl: CPUAttentionBackendImpl) -> Uncovered:
 
 def _of_sequences(common: CommonAttentionMetadata, step: Step) -> CommonAttentionMetadata:
     """Cut the metadata of a step down to the sequences with several new tokens."""
-    starts = torch.from_numpy(np.concatenate([[0], step.counts.cumsum()]).astype(np.int32))
+    starts = step.dense_starts
     return common.replace(
         query_start_loc=starts,
         query_start_loc_cpu=starts,

@@ -42,7 +42,7 @@ class Settings:
         dense_below: rows of fewer keys are dense; None: as many as thresholds need to be as fast as dense attention on
             the engine's platform, see `BREAK_EVEN`. On a CPU, vLLM's own kernel runs a step of such rows alone.
         sdc, sdc_gamma: the estimate of the discarded mass, as in `toptheta_npu.sparsify`.
-        vmc: give the discarded mass back as the mean V row, kept as a sum per page of the cache; as in
+        vmc: give the discarded mass back as the mean V row, by cumulative sums beside the cache; as in
             `toptheta_npu.sparsify`, ``sdc="none"`` goes without.
         prefill: ``"dense"``: prompts run in vLLM's own kernel; ``"thresholded"``: by the rule of a decode step.
         dense_layers: layers that stay dense whatever the table says.
