@@ -206,7 +206,9 @@ def test_a_traced_decode_step_serves_other_sequences(table: Path, vmc: bool) -> 
     torch._dynamo.reset()
     served = Served(table, vmc=vmc)
     served.step([40, 15])
+    served.step([1, 1])
     layer = next(iter(served.layers.values()))
+    assert layer.impl.rule.group.repeated  # a call that a traced step must not repeat
     query, out = torch.zeros(4, HEADS, HEAD_DIM), torch.zeros(4, HEADS, HEAD_DIM)
     common = ascend_parts.common_metadata([1] * 4, served.lengths, served.table, served.slots[:4])
     metadata = served.builder.build(0, common)
