@@ -23,8 +23,10 @@ OPERATORS = {
 _WHOLE_ROW = ("incremental_attention", "incremental_attention_with_stats")
 _PART_OF_ROW = ("incremental_attention_partial",)
 _ELEMENTS = (torch.float16, torch.bfloat16, torch.float32)
+_CACHED = (*_ELEMENTS, torch.int8)
 _INTEGERS = (torch.int32, torch.int64)
 _FLOAT32 = (torch.float32,)
+_SCALES = "mode 0: [Hkv, D] or what broadcasts to it; 3: [B, Hkv, S]; 5: [blocks, Hkv, block_size]"
 
 
 class Values(NamedTuple):
@@ -45,6 +47,7 @@ class About(NamedTuple):
         dtypes: of a tensor.
         operators: that have it in their schema, on all devices.
         values: of a tensor that a CPU looks at.
+        kernel: whether the NPU kernel takes it. What it does not take, its callers refuse.
     """
 
     meaning: str
@@ -52,6 +55,7 @@ class About(NamedTuple):
     dtypes: tuple[torch.dtype, ...] = ()
     operators: tuple[str, ...] = tuple(OPERATORS)
     values: Values | None = None
+    kernel: bool = True
 
 
 class Arguments(NamedTuple):
@@ -68,9 +72,12 @@ class Arguments(NamedTuple):
     ]
     key: Annotated[
         Tensor,
-        About("the K cache", "as query with S and Hkv; paged [blocks, Hkv, block_size, D] or 3-D", _ELEMENTS),
-    ]
-    value: Annotated[Tensor, About("the V cache", "as key", _ELEMENTS)]
+        About(
+            "the K cache; as query, or int8", "as query with S and Hkv; paged [blocks, Hkv, block_size, D] or 3-D",
+            _CACHED,
+        ),
+    ]  # fmt: skip
+    value: Annotated[Tensor, About("the V cache; as query, or int8 where key is", "as key", _CACHED)]
     threshold: Annotated[
         Tensor, About("θ: of a scaled score, or post-softmax of a probability", "[Hq] or [B, Hq]", _FLOAT32)
     ]
@@ -78,6 +85,13 @@ class Arguments(NamedTuple):
     key_start: Annotated[Tensor | None, About("first valid key, after left padding", "[B]", _INTEGERS)] = None
     block_table: Annotated[
         Tensor | None, About("blocks of each sequence in a paged cache", "[B, max_blocks]", (torch.int32,))
+    ] = None
+    key_antiquant_scale: Annotated[
+        Tensor | None,
+        About("scales of an int8 key: a K row is its numbers times them", _SCALES, _ELEMENTS, kernel=False),
+    ] = None
+    value_antiquant_scale: Annotated[
+        Tensor | None, About("scales of an int8 value", "as key_antiquant_scale", _ELEMENTS, kernel=False)
     ] = None
     discarded_mass: Annotated[
         Tensor | None,
@@ -98,6 +112,14 @@ class Arguments(NamedTuple):
     ] = None  # fmt: skip
     lse: Annotated[Tensor | None, About("LSE of the whole row, post-softmax", "[B, Hq]", _FLOAT32, _PART_OF_ROW)] = None
     input_layout: Annotated[str, About('"BNSD", "BSND" or "BSH"')] = "BNSD"
+    key_antiquant_mode: Annotated[
+        int,
+        About(
+            "what `key_antiquant_scale` has one number for: 0 channel, 3 token and head, 5 the same paged",
+            kernel=False,
+        ),
+    ] = 0
+    value_antiquant_mode: Annotated[int, About("the same for `value_antiquant_scale`", kernel=False)] = 0
     placement: Annotated[str, About('θ tests the score ("pre_softmax") or the probability ("post_softmax")')] = (
         "pre_softmax"
     )
@@ -156,8 +178,13 @@ _OPTIONAL = [argument.name for argument in TABLE.values() if argument.type == Te
 TENSORS = _places(["query", "key", "value", "threshold", *_OPTIONAL])
 #: Those that are numbers of rows or heads.
 FLOAT_TENSORS = _places([name for name in _OPTIONAL if TABLE[name].about.dtypes == _FLOAT32])
+#: What int8 caches come with.
+ANTIQUANT_SCALES = _places(["key_antiquant_scale", "value_antiquant_scale"])
+ANTIQUANT_MODES = _places(["key_antiquant_mode", "value_antiquant_mode"])
 #: Choices, which all have a default.
-CHOICES = _places(["input_layout", "placement", "sdc", "sdc_gamma", "path"])
+CHOICES = _places([
+    "input_layout", "key_antiquant_mode", "value_antiquant_mode", "placement", "sdc", "sdc_gamma", "path",
+])  # fmt: skip
 
 
 _SPELT = {

@@ -83,7 +83,7 @@ def incremental_attention_partial(arguments: Arguments) -> tuple[Tensor, Tensor,
 def _select_rows(a: Arguments) -> _Rows:
     """Compute the scores of every row and select the elements it keeps."""
     heads = query_heads(a.query, a.input_layout, a.num_heads)
-    cache = KeyValueCache.from_layout(a.key, a.value, a.block_table, a.input_layout, a.num_key_value_heads)
+    cache = KeyValueCache.of(a)
     starts, lengths = valid_range(heads, cache.capacity, a.key_start, a.actual_seq_lengths)
     bounds = list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
     scores = attention_scores(heads.float() * a.scale_value, cache, bounds)
@@ -106,7 +106,7 @@ def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
 
     gathered = union & ~dense[..., None]
     sequence, head, position = gathered.nonzero(as_tuple=True)
-    values = cache.gather_values(sequence, head, position).float()  # [V rows, D]
+    values = cache.value.gather(sequence, head, position)  # [V rows, D]
     weights_of_row = weights[sequence, head, :, position]  # [V rows, g]
     counts = count_true(gathered).flatten().tolist()
     pairs = zip(weights_of_row.split(counts), values.split(counts), strict=True)
@@ -114,5 +114,5 @@ def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
 
     for b, h in dense.nonzero().tolist():
         start, end = rows.bounds[b]
-        out[b, h] = weights[b, h, :, start:end] @ cache.value_rows(b, h, start, end).float()
+        out[b, h] = weights[b, h, :, start:end] @ cache.value.of_head(b, h, start, end)
     return out.flatten(1, 2)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .antiquant import dequantise, scale_rows
+from .arguments import Arguments
 
 
 def query_heads(query: Tensor, input_layout: str, num_heads: int) -> Tensor:
@@ -81,57 +85,77 @@ def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Te
 
 
 @dataclass(frozen=True)
-class KeyValueCache:
-    """K and V of a batch seen as [B, Hkv, capacity, D], whatever the storage.
+class CachedRows:
+    """The K or the V rows of a batch seen as [B, Hkv, capacity, D], whatever the storage; float32 when taken out.
 
-    ``key`` and ``value`` are strided views [B, Hkv, S, D], or [blocks, Hkv, block_size, D] with a
-    ``block_table`` [B, max_blocks] whose entries at or past a sequence's last block are never used.
+    ``rows`` is a strided view [B, Hkv, S, D], or [blocks, Hkv, block_size, D] with a ``block_table`` [B, max_blocks]
+    whose entries at or past a sequence's last block are never used. ``scale`` lies beside the rows of an int8 cache
+    (`antiquant.scale_rows`).
     """
 
-    key: Tensor
-    value: Tensor
+    rows: Tensor
+    scale: Tensor | None = None
     block_table: Tensor | None = None
 
+    def dequantised(self) -> Tensor:
+        """Take all rows, int8 ones for what they stand for; others as they lie."""
+        return self.rows if self.scale is None else dequantise(self.rows, self.scale)
+
+    def of_head(self, sequence: int, head: int, start: int, end: int) -> Tensor:
+        """Take rows start to end-1 of one sequence and KV head, [end - start, D]."""
+        rows = self._range(self.rows, sequence, head, start, end)
+        if self.scale is None:
+            return rows.float()
+        one_for_all = self.scale.shape[2] == 1 and self.scale.shape[0] == 1
+        scale = self.scale[0, head] if one_for_all else self._range(self.scale, sequence, head, start, end)
+        return dequantise(rows, scale)
+
+    def gather(self, sequence: Tensor, head: Tensor, position: Tensor) -> Tensor:
+        """Copy these rows and no others, [rows, D], for three indices [rows]."""
+        if self.block_table is not None:
+            block_size = self.rows.shape[2]
+            sequence, position = self.block_table[sequence, position // block_size], position % block_size
+        rows = self.rows[sequence, head, position]
+        if self.scale is None:
+            return rows.float()
+        return dequantise(rows, self.scale.expand(*self.rows.shape[:3], -1)[sequence, head, position])
+
+    def _range(self, cache: Tensor, sequence: int, head: int, start: int, end: int) -> Tensor:
+        if self.block_table is None:
+            return cache[sequence, head, start:end]
+        blocks = self.block_table[sequence, : -(-end // cache.shape[2])]
+        return cache[blocks, head].flatten(0, 1)[start:end]
+
+
+class KeyValueCache(NamedTuple):
+    """K and V of a batch."""
+
+    key: CachedRows
+    value: CachedRows
+
     @classmethod
-    def from_layout(
-        cls, key: Tensor, value: Tensor, block_table: Tensor | None, input_layout: str, num_key_value_heads: int
-    ) -> KeyValueCache:
+    def of(cls, a: Arguments) -> KeyValueCache:
         """View a cache of any layout; block numbers are clamped to it, as lengths are."""
-        keys, values = (
-            head_view(cache, input_layout, num_key_value_heads, paged=block_table is not None) for cache in (key, value)
-        )
-        return cls(keys, values, None if block_table is None else block_table.long().clamp(0, len(key) - 1))
+        table = None if a.block_table is None else a.block_table.long().clamp(0, len(a.key) - 1)
+        sizes = a.num_key_value_heads, a.head_dim
+        views = []
+        for cache, scale, mode in (
+            (a.key, a.key_antiquant_scale, a.key_antiquant_mode),
+            (a.value, a.value_antiquant_scale, a.value_antiquant_mode),
+        ):
+            rows = head_view(cache, a.input_layout, a.num_key_value_heads, paged=table is not None)
+            views.append(CachedRows(rows, None if scale is None else scale_rows(scale, mode, *sizes), table))
+        return cls(*views)
 
     @property
     def num_key_value_heads(self) -> int:
-        return self.key.shape[1]
+        return self.key.rows.shape[1]
 
     @property
     def head_dim(self) -> int:
-        return self.key.shape[3]
+        return self.key.rows.shape[3]
 
     @property
     def capacity(self) -> int:
-        return self.key.shape[2] * (1 if self.block_table is None else self.block_table.shape[1])
-
-    def key_rows(self, sequence: int, start: int, end: int) -> Tensor:
-        """Take K rows start to end-1 of one sequence, [Hkv, end - start, D]; a copy only of pages."""
-        return self._rows(self.key, sequence, start, end)
-
-    def value_rows(self, sequence: int, head: int, start: int, end: int) -> Tensor:
-        """Take V rows start to end-1 of one sequence and KV head, [end - start, D]; a copy only of pages."""
-        return self._rows(self.value[:, head : head + 1], sequence, start, end)[0]
-
-    def gather_values(self, sequence: Tensor, head: Tensor, position: Tensor) -> Tensor:
-        """Copy these V rows and no others, [rows, D], for three indices [rows]."""
-        if self.block_table is None:
-            return self.value[sequence, head, position]
-        block_size = self.value.shape[2]
-        block = self.block_table[sequence, position // block_size]
-        return self.value[block, head, position % block_size]
-
-    def _rows(self, cache: Tensor, sequence: int, start: int, end: int) -> Tensor:
-        if self.block_table is None:
-            return cache[sequence, :, start:end]
-        blocks = self.block_table[sequence, : -(-end // cache.shape[2])]
-        return cache[blocks].transpose(0, 1).flatten(1, 2)[:, start:end]
+        table = self.key.block_table
+        return self.key.rows.shape[2] * (1 if table is None else table.shape[1])

@@ -35,6 +35,10 @@ class ReferenceResult(NamedTuple):
     discarded_mass: Tensor
 
 
+def _scaled(rows: Tensor, scale: Tensor | None, like: Tensor) -> Tensor:
+    return rows if scale is None else rows.to(like) * scale.to(like)
+
+
 def valid_keys(capacity: int, lengths: Tensor, starts: Tensor) -> Tensor:
     """Mark the valid keys, [B, 1, S]: key j of sequence b is valid when start_b <= j < start_b + n_b."""
     position = torch.arange(capacity, device=lengths.device)
@@ -100,9 +104,12 @@ def incremental_attention(
     value_mean: Tensor | None = None,
     learnable_sink: Tensor | None = None,
     row_lse: Tensor | None = None,
+    key_scale: Tensor | None = None,
+    value_scale: Tensor | None = None,
 ) -> ReferenceResult:
     """Run one decode step of Top-Theta attention (paper section Top-Theta Attention Inference).
 
+    ``key_scale`` and ``value_scale`` are those of int8 caches, broadcast to K and V: a row is its numbers times them.
     ``learnable_sink`` [Hq] is one more logit of every row, without a V row.
     ``row_lse`` [B, Hq] replaces the LSE in the post-softmax test where the keys are a part of a longer row.
     """
@@ -112,6 +119,7 @@ def incremental_attention(
     scale = 1 / math.sqrt(head_dim) if scale_value is None else scale_value
     valid = valid_keys(capacity, lengths, starts)
 
+    key, value = _scaled(key, key_scale, query), _scaled(value, value_scale, query)
     # rows outside the valid range may hold anything, NaN too
     outside = ~valid[..., None]
     scores = attention_scores(query, key.masked_fill(outside, 0), scale).masked_fill(~valid, NEG_INF)

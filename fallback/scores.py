@@ -15,6 +15,6 @@ def attention_scores(query: Tensor, cache: KeyValueCache, bounds: list[tuple[int
     scores = grouped.new_full((*grouped.shape[:3], span), -torch.inf)
     for sequence, (start, end) in enumerate(bounds):
         # only one KV head of K is in float32 at a time, so that memory stays bounded
-        heads = zip(grouped[sequence], cache.key_rows(sequence, start, end), strict=True)
-        scores[sequence, :, :, start:end] = torch.stack([rows @ keys.float().T for rows, keys in heads])
+        for head, rows in enumerate(grouped[sequence]):
+            scores[sequence, head, :, start:end] = rows @ cache.key.of_head(sequence, head, start, end).T
     return scores.flatten(1, 2)

@@ -45,6 +45,9 @@ class Case:
         sink: a learnable sink per query head, by turns as large as the rest of the row, smaller, so large that it takes
             all of the weight, and -inf, which is none.
         scores: "plain" about N(0, 1); "steep" about N(0, 60^2); "offset" N(0, 1) + 900.
+        int8: which of K and V are, "" (none), "key" or "both".
+        scales: of int8, "channel", "token" (and head) or "tensor".
+        scales_as: their dtype.
     """
 
     id: str
@@ -68,6 +71,9 @@ class Case:
     shared_theta: bool = False
     scores: str = "plain"
     scale: float | None = None
+    int8: str = ""
+    scales: str = "channel"
+    scales_as: str = "float32"
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -206,6 +212,37 @@ CASES = (
     Case("sink-post-bf16-paged", dtype=_B, paged="4d", block_size=16, lengths=(150, 20), vmc=True, sink=True, **_POST),
     Case("sink-offset-f16-post", dtype=_H, scores="offset", lengths=(129,), sink=True, **_POST),
     Case("sink-steep-bf16", dtype=_B, scores="steep", lengths=(300,), sink=True),
+    # int8 caches
+    Case("int8-f32-channel", int8="both", lengths=(200, 77)),
+    Case("int8-f32-token-bsnd", int8="both", scales="token", layout="BSND", lengths=(200, 77)),
+    Case("int8-f16-tensor-bsh", dtype=_H, int8="both", scales="tensor", layout="BSH", lengths=(129, 0, 1025)),
+    Case("int8-bf16-token-d128", dtype=_B, int8="both", scales="token", head_dim=128, lengths=(1000, 300), vmc=True),
+    Case("int8-bf16-channel-d128-g1", dtype=_B, int8="both", kv_heads=4, head_dim=128, lengths=(1025,), vmc=True),
+    Case("int8-key-f16-channel", dtype=_H, int8="key", lengths=(300, 20), vmc=True),
+    Case("int8-key-bf16-token-g7", dtype=_B, int8="key", scales="token", heads=14, lengths=(300,)),
+    Case("int8-key-f32-tensor", int8="key", scales="tensor", lengths=(129,)),
+    Case("int8-f16-token-scales", dtype=_H, int8="both", scales="token", scales_as=_H, lengths=(257,)),
+    Case("int8-bf16-token-scales", dtype=_B, int8="both", scales="token", scales_as=_B, lengths=(257,)),
+    Case("int8-f16-channel-scales", dtype=_H, int8="both", scales_as=_H, lengths=(257,), theta="mixed"),
+    Case("int8-full", dtype=_B, int8="both", scales="token", lengths=(1024,), lengths_as="none", head_dim=128),
+    Case("int8-n1", int8="both", scales="token", lengths=(1, 0)),
+    Case("int8-n4097-dense", dtype=_B, int8="both", theta="dense", head_dim=128, lengths=(4097,)),
+    Case("int8-mixed-g8", dtype=_H, int8="both", scales="token", theta="mixed", heads=16, lengths=(1000, 20)),
+    Case("int8-g12-two-head-blocks", int8="both", heads=12, kv_heads=1, lengths=(300,)),
+    Case("int8-d16", dtype=_H, int8="both", scales="token", head_dim=16),
+    Case("int8-d40-any", dtype=_B, int8="both", head_dim=40, layout="BSH", lengths=(150, 33)),
+    Case("int8-d80", dtype=_H, int8="both", scales="token", head_dim=80),
+    Case("int8-d512-two-head-blocks", dtype=_B, int8="both", heads=8, kv_heads=1, head_dim=512, lengths=(129,)),
+    Case("int8-start", dtype=_H, int8="both", scales="token", layout="BSND", lengths=(17, 129, 0), starts=(128, 3, 20)),
+    Case("int8-paged-4d", dtype=_B, int8="both", scales="token", paged="4d", block_size=16, lengths=(200, 33, 0)),
+    Case("int8-paged-3d-channel", dtype=_H, int8="both", paged="3d", block_size=128, lengths=(300, 1), vmc=True),
+    Case("int8-paged-key-token", int8="key", scales="token", paged="4d", block_size=16, lengths=(150,)),
+    Case("int8-post-token", dtype=_H, int8="both", scales="token", lengths=(300, 0), vmc=True, **_POST),
+    Case("int8-post-channel-paged", dtype=_B, int8="both", paged="4d", block_size=16, lengths=(150, 20), **_POST),
+    Case("int8-steep", dtype=_B, int8="both", scales="token", scores="steep", lengths=(300,)),
+    Case("int8-offset-vmc", dtype=_H, int8="both", scores="offset", lengths=(129,), vmc=True),
+    Case("int8-sink-offline", dtype=_B, int8="both", scales="token", sdc="offline", sink=True, lengths=(300, 20)),
+    Case("int8-exp-threshold", dtype=_H, int8="both", sdc="exp_threshold", theta="mixed", lengths=(300,), scale=-0.25),
     # extreme scores, scale
     Case("steep-f32", scores="steep", lengths=(300,)),
     Case("steep-f16-exp-threshold", dtype=_H, scores="steep", lengths=(300,), sdc="exp_threshold", theta="mixed"),
@@ -235,6 +272,10 @@ def valid_arguments(base: str, device: str = "cpu") -> dict[str, Any]:
         table = torch.tensor([[0, 1, -1], [4, 2, -1]], dtype=torch.int32, device=device)
         pool = {"key": normal(6, 2, 4, 16), "value": normal(6, 2, 4, 16)}
         return decode | pool | {"actual_seq_lengths": lengths, "block_table": table, "block_size": 4}
+    if base.startswith("int8"):
+        scales = {f"{name}_antiquant_scale": normal(2, 16) for name in ("key", "value")}
+        whole = valid_arguments("paged" if base == "int8-paged" else "decode", device)
+        return whole | {name: whole[name].to(torch.int8) for name in ("key", "value")} | scales
     if base == "partial":
         return decode | {"placement": "post_softmax", "lse": normal(2, 4)}
     if base == "prefill":
@@ -249,6 +290,8 @@ ENTRY_POINTS = {
     "decode": ("incremental_attention", "incremental_attention_with_stats"),
     "bsh": ("incremental_attention", "incremental_attention_with_stats"),
     "paged": ("incremental_attention", "incremental_attention_with_stats"),
+    "int8": ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial"),
+    "int8-paged": ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial"),
     "partial": ("incremental_attention_partial",),
     "prefill": ("prefill_attention",),
     "merge": ("merge_partials",),
@@ -270,13 +313,17 @@ class ErrorCase:
 
 _V, _T, _N = TopThetaValueError, TopThetaTypeError, TopThetaNotImplementedError
 _MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
-_QUANT = "quantised caches are not supported; pass float16 or bfloat16 tensors"
+_QUANT = "queries and outputs are not quantised; pass float16 or bfloat16 tensors"
+_BY_CACHE = "give the scales of int8 caches as key_antiquant_scale and value_antiquant_scale"
+_SYMMETRIC = "int8 caches are symmetric; quantise without offsets"
 _NO_IFA = {
     "padding_mask": _MASK, "atten_mask": _MASK, "pse_shift": "positional biases are not supported",
     "kv_padding_size": "use key_start, the index of the first valid key",
     "inner_precise": "leave it out; scores and sums are always float32",
-    "antiquant_scale": _QUANT, "antiquant_offset": _QUANT, "dequant_scale1": _QUANT, "quant_scale1": _QUANT,
-    "dequant_scale2": _QUANT, "quant_scale2": _QUANT, "quant_offset2": _QUANT,
+    "antiquant_scale": _BY_CACHE, "antiquant_mode": _BY_CACHE, "dequant_scale_key": _BY_CACHE,
+    "dequant_scale_value": _BY_CACHE, "antiquant_offset": _SYMMETRIC, "key_antiquant_offset": _SYMMETRIC,
+    "value_antiquant_offset": _SYMMETRIC, "dequant_scale1": _QUANT, "quant_scale1": _QUANT, "dequant_scale2": _QUANT,
+    "quant_scale2": _QUANT, "quant_offset2": _QUANT,
 }  # fmt: skip
 _GRAD = (
     "{0}: expected a tensor that does not require grad (the operator is for inference), got requires_grad=True; "
@@ -314,6 +361,25 @@ def _mass(value: float, shape: tuple[int, ...]) -> Callable[[_Arguments], _Argum
     return lambda arguments: {"sdc": "offline", "discarded_mass": torch.full(shape, value)}
 
 
+def _scale(name: str, wrong: float) -> Callable[[_Arguments], _Arguments]:
+    """One of the scales per channel is wrong."""
+    return lambda a: {f"{name}_antiquant_scale": a[f"{name}_antiquant_scale"].index_fill(1, _index(a), wrong)}
+
+
+def _token_scale(name: str, wrong: float) -> Callable[[_Arguments], _Arguments]:
+    """One of the scales per token and head is wrong, that of the first key."""
+
+    def change(arguments: _Arguments) -> _Arguments:
+        scale = torch.ones(2, 2, 8, device=_device(arguments)).index_fill(2, _index(arguments), wrong)
+        return {f"{name}_antiquant_scale": scale, f"{name}_antiquant_mode": 3}
+
+    return change
+
+
+def _index(arguments: _Arguments) -> Tensor:
+    return torch.zeros(1, dtype=torch.int64, device=_device(arguments))
+
+
 def _grad(name: str) -> ErrorCase:
     def change(arguments: _Arguments) -> _Arguments:
         return {name: arguments[name].clone().requires_grad_()}
@@ -348,7 +414,7 @@ ERROR_CASES = (
               "query: expected dtype float16 or bfloat16 or float32, got float64; "
               "convert it with query.to(torch.float16)"),
     ErrorCase("key-dtype", "decode", lambda a: {"key": a["key"].half()}, _T,
-              "key: expected dtype float32, got float16; convert it with key.to(torch.float32)"),
+              "key: expected dtype float32 or int8, got float16; convert it with key.to(torch.float32)"),
     ErrorCase("value-dtype", "decode", lambda a: {"value": a["value"].bfloat16()}, _T,
               "value: expected dtype float32, got bfloat16; convert it with value.to(torch.float32)"),
     ErrorCase("threshold-dtype", "decode", lambda a: {"threshold": a["threshold"].half()}, _T,
@@ -372,7 +438,7 @@ ERROR_CASES = (
     ErrorCase("block-size-bool", "paged", _set(block_size=True), _T, "block_size: expected an int, got bool"),
     ErrorCase("block-size-text-no-table", "decode", _set(block_size="16"), _T, "block_size: expected an int, got str"),
     ErrorCase("key-complex", "decode", _set(key=torch.ones(2, 2, 8, 16, dtype=torch.complex64)), _T,
-              "key: expected dtype float32, got complex64; convert it with key.to(torch.float32)"),
+              "key: expected dtype float32 or int8, got complex64; convert it with key.to(torch.float32)"),
     ErrorCase("threshold-bool", "decode", _set(threshold=torch.ones(4, dtype=torch.bool)), _T,
               "threshold: expected dtype float32, got bool; convert it with threshold.to(torch.float32)"),
     ErrorCase("layout-list", "decode", _set(input_layout=["BNSD"]), _V,
@@ -387,6 +453,49 @@ ERROR_CASES = (
               "tensor; pad it, and give the valid keys by actual_seq_lengths"),
     ErrorCase("merge-mean-sparse", "merge", lambda a: {"value_mean": torch.ones(2, 4, 16).to_sparse()}, _N,
               "value_mean: expected a dense tensor, got layout sparse_coo; pass value_mean.to_dense()"),
+    # int8 caches
+    ErrorCase("int8-without-key-scale", "int8", _set(key_antiquant_scale=None), _V,
+              "key_antiquant_scale: expected the scales of an int8 cache, got None"),
+    ErrorCase("int8-without-value-scale", "int8", _set(value_antiquant_scale=None), _V,
+              "value_antiquant_scale: expected the scales of an int8 cache, got None"),
+    ErrorCase("int8-scale-without-int8", "decode", lambda a: {"key_antiquant_scale": a["key"][0, :, 0]}, _V,
+              "key_antiquant_scale: expected None, since key is float32, got a tensor"),
+    ErrorCase("int8-mode-without-int8", "decode", _set(value_antiquant_mode=3), _V,
+              "value_antiquant_mode: expected 0, since value is float32, got 3"),
+    ErrorCase("int8-value-alone", "int8", lambda a: {"key": a["key"].float(), "key_antiquant_scale": None}, _N,
+              "value: expected float32, as key is, got int8; quantise K alone, or both"),
+    ErrorCase("int8-value-dtype", "int8", lambda a: {"value": a["value"].half()}, _T,
+              "value: expected dtype float32 or int8, got float16; convert it with value.to(torch.float32)"),
+    *(ErrorCase(f"int8-mode-{mode}", "int8", _set(key_antiquant_mode=mode), _N,
+                "key_antiquant_mode: expected 0 (per channel), 3 (per token and head), 5 (the same paged), got "
+                f"{mode}; quantise the cache in one of these ways") for mode in (1, 2, 4, -1)),
+    ErrorCase("int8-mode-type", "int8", _set(value_antiquant_mode="3"), _T,
+              "value_antiquant_mode: expected an int, got '3'"),
+    ErrorCase("int8-paged-mode", "int8", _set(key_antiquant_mode=5), _V,
+              "key_antiquant_mode: expected 3 or 0, since the cache is not paged, got 5"),
+    ErrorCase("int8-unpaged-mode", "int8-paged", _set(key_antiquant_mode=3), _V,
+              "key_antiquant_mode: expected 5 or 0, since the cache is paged, got 3"),
+    ErrorCase("int8-channel-shape", "int8", lambda a: {"key_antiquant_scale": a["key_antiquant_scale"].T}, _V,
+              "key_antiquant_scale: expected shape [2, 16] [Hkv, D], or what broadcasts to it, got [16, 2]; "
+              "of mode 0 there is one number per channel"),
+    ErrorCase("int8-channel-offset-shape", "int8", _set(value_antiquant_scale=torch.ones(2, 2, 16)), _V,
+              "value_antiquant_scale: expected shape [2, 16] [Hkv, D], or what broadcasts to it, got [2, 2, 16]; "
+              "of mode 0 there is one number per channel"),
+    ErrorCase("int8-token-shape", "int8", _set(key_antiquant_mode=3), _V,
+              "key_antiquant_scale: expected shape [2, 2, 8] [B, Hkv, S], got [2, 16]"),
+    ErrorCase("int8-paged-shape", "int8-paged", _set(value_antiquant_mode=5), _V,
+              "value_antiquant_scale: expected shape [6, 2, 4] [blocks, Hkv, block_size], got [2, 16]"),
+    ErrorCase("int8-scale-dtype", "int8", lambda a: {"key_antiquant_scale": a["key_antiquant_scale"].double()}, _T,
+              "key_antiquant_scale: expected dtype float16 or bfloat16 or float32, got float64; "
+              "convert it with key_antiquant_scale.to(torch.float16)"),
+    *(ErrorCase(f"int8-scale-{wrong}", "int8", _scale("key", wrong), _V,
+                f"key_antiquant_scale: expected finite numbers >= 0, got {wrong:g}; quantise the cache again", True)
+      for wrong in (-1.0, math.nan, INF)),
+    *(ErrorCase(f"int8-token-scale-{wrong}", "int8", _token_scale("value", wrong), _V,
+                f"value_antiquant_scale: expected finite numbers >= 0, got {wrong:g}; quantise the cache again", True)
+      for wrong in (-1.0, math.nan, INF)),
+    ErrorCase("prefill-int8-without-scale", "prefill", lambda a: {"key": a["key"].to(torch.int8)}, _V,
+              "key_antiquant_scale: expected the scales of an int8 cache, got None"),
     # devices
     ErrorCase("prefill-meta", "prefill", lambda a: {"query": a["query"].to("meta")}, _N,
               "query: expected a tensor on cpu or cuda or npu, got meta; move it with query.cpu()"),

@@ -6,9 +6,9 @@ import functools
 import importlib.util
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,18 +18,32 @@ from emulator.acl.environment import in_emulator
 from tests.cases import Case
 from toptheta_npu import merge_partials
 from toptheta_npu.fallback import reference
+from toptheta_npu.fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED, quantise
 from toptheta_npu.fallback.compensation import Compensation
 
 #: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
 #: row's largest |score|, and where a row keeps only its largest element, that one leads by as much. float32
 #: scores are 100 times more exact than this, so every implementation has to select the very same set.
 MARGIN = (1e-3, 1e-5)
+#: What stands where int8 rows are not valid.
+_INT8_FILLER = -128
 INF = float("inf")
+
+
+class Stored(NamedTuple):
+    """An int8 K or V: its numbers [B, Hkv, S, D], and scales as the argument of a cache without pages takes them."""
+
+    rows: Tensor
+    scale: Tensor
+    mode: int
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The case without layout or paging, on the CPU: q [B, Hq, D]; K, V [B, Hkv, S, D] in the case's dtype."""
+    """The case without layout or paging, on the CPU: q [B, Hq, D]; K, V [B, Hkv, S, D] in the case's dtype.
+
+    K and V of an int8 cache are what is ``stored`` of them, multiplied out in float64.
+    """
 
     query: Tensor
     key: Tensor
@@ -40,6 +54,7 @@ class Rows:
     discarded_mass: Tensor | None
     value_mean: Tensor | None
     learnable_sink: Tensor | None  # [Hq] float32
+    stored: dict[str, Stored] = field(default_factory=dict)  # "key" and "value" of an int8 cache
 
 
 @dataclass(frozen=True)
@@ -67,14 +82,21 @@ def make_inputs(case: Case, device: str = "cpu", seed: int = 0, poison: Collecti
             break
     else:
         raise AssertionError(f"no inputs with a gap for {case.id}")
-    key, value = rows.key.clone(), rows.value.clone()
-    if "values" in poison:
+    key, value = (rows.stored[name].rows.clone() if name in rows.stored else getattr(rows, name).to(case.torch_dtype)
+                  for name in ("key", "value"))  # fmt: skip
+    if "values" in poison and value.is_floating_point():
         dropped = ~expected.keep.unflatten(1, (case.kv_heads, -1)).any(2)  # [B, Hkv, S]
         value[dropped] = torch.tensor([torch.nan, INF, -INF]).to(value)[torch.arange(int(dropped.sum())) % 3][:, None]
     outside = ~reference.valid_keys(key.shape[2], rows.lengths, rows.starts)[:, 0, None, :, None]
     filler = torch.nan if "outside" in poison else 30.0
-    key, value = key.masked_fill(outside, filler), value.masked_fill(outside, filler)
-    return Inputs(case, _arguments(case, rows, key, value, filler, generator, device), rows, expected)
+    key, value = (_filled(cache, outside, filler) for cache in (key, value))
+    scales = {name: _filled(stored.scale, outside[..., 0], filler) if stored.mode else stored.scale
+              for name, stored in rows.stored.items()}  # fmt: skip
+    return Inputs(case, _arguments(case, rows, key, value, scales, filler, generator, device), rows, expected)
+
+
+def _filled(cache: Tensor, outside: Tensor, filler: float) -> Tensor:
+    return cache.masked_fill(outside, filler if cache.is_floating_point() else _INT8_FILLER)
 
 
 def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
@@ -95,6 +117,10 @@ def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
         query /= abs(case.scale) * dim**0.5
     dtype = case.torch_dtype
     query, key, value = query.to(dtype), key.to(dtype), normal(batch, case.kv_heads, capacity, dim).to(dtype)
+    stored = {name: _stored(case, cache) for name, cache in (("key", key), ("value", value))
+              if case.int8 == "both" or case.int8 == name}  # fmt: skip
+    key, value = (multiplied_out(stored[name]) if name in stored else cache
+                  for name, cache in (("key", key), ("value", value)))  # fmt: skip
     valid = reference.valid_keys(capacity, lengths, starts)
     scores = _scores(case, query, key).masked_fill(~valid, -INF)
     mass = value_mean = sink = None
@@ -105,7 +131,31 @@ def _draw_rows(case: Case, generator: torch.Generator) -> Rows:
         value_mean = (kept.sum(2) / lengths.clamp_min(1)[:, None, None]).float()
     if case.sink:
         sink = _sink(scores, normal(case.heads))
-    return Rows(query, key, value, _threshold(case, scores, sink), lengths, starts, mass, value_mean, sink)
+    return Rows(query, key, value, _threshold(case, scores, sink), lengths, starts, mass, value_mean, sink, stored)
+
+
+def _stored(case: Case, rows: Tensor) -> Stored:
+    """An int8 cache of these rows, which has a row of zeros with a scale of 0, and -128 among its numbers."""
+    largest = rows.double().abs()
+    scale = {
+        "channel": lambda: largest.amax((0, 2)), "tensor": lambda: largest.amax()[None],
+        "token": lambda: largest.amax(-1),
+    }[case.scales]() / 127  # fmt: skip
+    scale = scale.to(getattr(torch, case.scales_as))
+    by_row = case.scales == "token"
+    if by_row:
+        scale[:, :, 1::7] = 0.0
+    beside = scale[..., None] if by_row else scale[None, :, None] if scale.dim() == 2 else scale
+    numbers = quantise(rows, beside)
+    numbers[..., -1] = torch.where(numbers[..., -1] < -100, -128, numbers[..., -1])
+    return Stored(numbers, scale, PER_TOKEN_AND_HEAD if by_row else PER_CHANNEL)
+
+
+def multiplied_out(stored: Stored) -> Tensor:
+    """What int8 rows stand for, float64."""
+    scale = stored.scale.double()
+    beside = scale[..., None] if stored.mode else scale[None, :, None] if scale.dim() == 2 else scale
+    return stored.rows.double() * beside
 
 
 def _sink(scores: Tensor, spread: Tensor) -> Tensor:
@@ -199,11 +249,15 @@ def from_layout(out: Tensor, layout: str, heads: int) -> Tensor:
 
 
 def _arguments(
-    case: Case, rows: Rows, key: Tensor, value: Tensor, filler: float, generator: torch.Generator, device: str
-) -> dict[str, Any]:
+    case: Case, rows: Rows, key: Tensor, value: Tensor, scales: dict[str, Tensor], filler: float,
+    generator: torch.Generator, device: str,
+) -> dict[str, Any]:  # fmt: skip
     arguments: dict[str, Any] = {"query": in_layout(rows.query.unsqueeze(2), case.layout)}
+    for name, scale in scales.items():
+        arguments |= {f"{name}_antiquant_scale": scale, f"{name}_antiquant_mode": rows.stored[name].mode}
     if case.paged:
-        arguments |= page(key, value, rows.lengths, case.block_size, case.paged, case.blocks, filler, generator)
+        by_row = {name: scale for name, scale in scales.items() if rows.stored[name].mode}
+        arguments |= page(key, value, rows.lengths, case.block_size, case.paged, case.blocks, filler, generator, by_row)
     else:
         arguments |= {"key": in_layout(key, case.layout), "value": in_layout(value, case.layout)}
     arguments["threshold"] = rows.threshold[0].clone() if case.shared_theta else rows.threshold
@@ -228,27 +282,35 @@ def _arguments(
 
 def page(
     key: Tensor, value: Tensor, lengths: Tensor, block_size: int, form: str, order: str, filler: float,
-    generator: torch.Generator,
+    generator: torch.Generator, scales: dict[str, Tensor] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """K and V [B, Hkv, S, D] cut into a pool of blocks; table entries past the end are -1 and huge."""
-    batch, kv_heads, _, head_dim = key.shape
+    """K and V [B, Hkv, S, D] cut into a pool of blocks; table entries past the end are -1 and huge.
+
+    ``scales`` [B, Hkv, S] of "key" and "value" are cut likewise.
+    """
+    batch, kv_heads, *_ = key.shape
+    caches = [key, value, *(scale[..., None] for scale in (scales or {}).values())]
     used = [-(-n // block_size) for n in lengths.tolist()]
     count = sum(used) + 3
     ids = torch.randperm(count, generator=generator)
     if order == "descending":
         ids = torch.arange(count - 1, -1, -1)
     table = torch.tensor([-1, 2**31 - 1], dtype=torch.int32).repeat(batch, max(used) + 2)[:, : max(used) + 3].clone()
-    pools = [torch.full((count, kv_heads, block_size, head_dim), filler, dtype=key.dtype) for _ in range(2)]
+    pools = [_filled(cache.new_zeros((count, kv_heads, block_size, cache.shape[-1])), torch.tensor(True), filler)
+             for cache in caches]  # fmt: skip
     free = iter(ids.tolist())
     for sequence in range(batch):
         for index in range(used[sequence]):
             block = table[sequence, index] = next(free)
-            for pool, cache in zip(pools, (key, value), strict=True):
+            for pool, cache in zip(pools, caches, strict=True):
                 rows = cache[sequence, :, index * block_size : (index + 1) * block_size]
                 pool[block, :, : rows.shape[1]] = rows
+    by_row: dict[str, Any] = {}
+    for name, pool in zip(scales or {}, pools[2:], strict=True):
+        by_row |= {f"{name}_antiquant_scale": pool[..., 0], f"{name}_antiquant_mode": PER_TOKEN_AND_HEAD_PAGED}
     if form == "3d":
         pools = [pool.transpose(1, 2).flatten(2).contiguous() for pool in pools]
-    return {"key": pools[0], "value": pools[1], "block_table": table, "block_size": block_size}
+    return {"key": pools[0], "value": pools[1], "block_table": table, "block_size": block_size} | by_row
 
 
 def yardstick(inputs: Inputs, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:

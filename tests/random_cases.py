@@ -57,6 +57,7 @@ def random_cases(draw: st.DrawFn, *, for_kernel: bool, at_borders: bool = False)
         scores=draw(st.sampled_from(["plain", "plain", "plain", "steep", "offset"])),
         scale=draw(st.sampled_from([None, None, 0.25, 1.0, -0.5])),
         sink=draw(st.booleans()),
+        **({} if for_kernel else draw(_int8())),
         **draw(_keys(lengths, paged=bool(paged))),
         **compensation,
     )
@@ -93,6 +94,18 @@ def _keys(draw: st.DrawFn, lengths: list[int], *, paged: bool) -> dict[str, Any]
         return {"lengths": tuple(lengths), "lengths_as": lengths_as}
     starts = draw(st.lists(st.integers(0, 200), min_size=len(lengths), max_size=len(lengths)))
     return {"lengths": tuple(lengths), "lengths_as": lengths_as, "starts": tuple(starts)}
+
+
+@st.composite
+def _int8(draw: st.DrawFn) -> dict[str, Any]:
+    """Which of K and V are int8, in half of the cases."""
+    if draw(st.booleans()):
+        return {}
+    return {
+        "int8": draw(st.sampled_from(["both", "both", "key"])),
+        "scales": draw(st.sampled_from(["token", "channel", "channel", "tensor"])),
+        "scales_as": draw(st.sampled_from(["float32", "float32", "float16", "bfloat16"])),
+    }
 
 
 @st.composite

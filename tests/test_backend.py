@@ -227,6 +227,9 @@ _LIMITS = {
                    "an NPU, got 8; use a cache with block_size=128, for example"),
     "large-block": ({"block_size": 528}, TopThetaNotImplementedError, "block_size: expected a multiple of 16 up to 512 "
                     "on an NPU, got 528; use a cache with block_size=128, for example"),
+    "int8": ({"key": torch.ones(2, 2, 8, 16, dtype=torch.int8)}, TopThetaNotImplementedError,
+             "key: expected float16, like query, on an NPU, got int8; int8 caches run on a CPU and on CUDA, or by "
+             "use_backend('fallback', device='npu')"),
     "last-stride": ({"key": torch.ones(2, 2, 16, 8).half().mT}, TopThetaValueError,
                     "key: expected a last stride of 1, got [256, 128, 1, 8]; pass key.contiguous()"),
     "stride": ({"value": torch.ones(2, 2, 8, 40).half()[..., :16]}, TopThetaValueError,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from .errors import TopThetaValueError
+from .fallback.antiquant import PER_CHANNEL
 from .fallback.arguments import TABLE, Arguments
+from .fallback.layout import valid_range
 
 
 def are_seen(tensor: Tensor) -> bool:
@@ -74,6 +76,33 @@ def check_cache_values(
                 )
 
 
+def check_scale_values(a: Arguments) -> None:
+    """Check that the scales of int8 caches are finite and not negative: of all channels or valid rows."""
+    for name, cache, scale, mode in (
+        ("key_antiquant_scale", a.key, a.key_antiquant_scale, a.key_antiquant_mode),
+        ("value_antiquant_scale", a.value, a.value_antiquant_scale, a.value_antiquant_mode),
+    ):
+        if scale is None:
+            continue
+        for scales in [scale] if mode == PER_CHANNEL else _scales_of_valid_rows(a, scale, cache):
+            low, high = (limit.item() for limit in scales.aminmax()) if scales.numel() else (0.0, 0.0)
+            if not 0 <= low <= high < math.inf:
+                wrong = low if not low >= 0 else high
+                raise TopThetaValueError(name, "finite numbers >= 0", f"{wrong:g}", "quantise the cache again")
+
+
+def _scales_of_valid_rows(a: Arguments, scale: Tensor, cache: Tensor) -> Iterator[Tensor]:
+    """Yield for each sequence the scales per token and head [Hkv, n] of its valid rows."""
+    capacity = cache_capacity(cache, a.input_layout, a.block_table)
+    starts, lengths = valid_range(a.query, capacity, a.key_start, a.actual_seq_lengths)
+    for sequence, (start, n) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        if a.block_table is None:
+            yield scale[sequence, :, start : start + n]
+        else:
+            blocks = a.block_table[sequence, : -(-n // scale.shape[2])].long()
+            yield scale[blocks].transpose(0, 1).flatten(1)[:, :n]
+
+
 def check_step_values(a: Arguments) -> None:
     """Check all values of a decode step, for an implementation that did not look at them itself or refused them."""
     check_threshold_values("threshold", a.threshold, a.placement)
@@ -81,3 +110,4 @@ def check_step_values(a: Arguments) -> None:
     if a.actual_seq_lengths is not None or a.key_start is not None:
         capacity = cache_capacity(a.key, a.input_layout, a.block_table)
         check_cache_values(a.key, a.actual_seq_lengths, a.key_start, a.block_table, capacity)
+    check_scale_values(a)

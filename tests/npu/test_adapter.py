@@ -34,11 +34,13 @@ from toptheta_npu import (
 from toptheta_npu.npu import loading
 
 _BY_ID = {case.id: case for case in CASES}
-_OUTSIDE = [case for case in CASES if case.dtype == "float32" or case.head_dim % 16 or case.block_size % 16]
+_OUTSIDE = [
+    case for case in CASES if case.dtype == "float32" or case.head_dim % 16 or case.block_size % 16 or case.int8
+]
 _INSIDE = [
     replace(case, dtype="float16") if case.dtype == "float32" else case
     for case in CASES
-    if not (case.head_dim % 16 or case.block_size % 16)
+    if not (case.head_dim % 16 or case.block_size % 16 or case.int8)
 ]
 
 
@@ -74,7 +76,8 @@ def test_the_kernel_ran_and_not_the_fallback() -> None:
 def test_outside_the_limits_of_the_kernel(case: Case) -> None:
     arguments = make_inputs(case, "npu").arguments
     error: type[Exception] = TopThetaTypeError if case.dtype == "float32" else TopThetaNotImplementedError
-    with pytest.raises(error, match=r"^(query|block_size): expected (dtype float16|head_dim a multiple|a multiple)"):
+    wanted = r"^(query|block_size|key): expected (dtype float16|head_dim a multiple|a multiple|b?float16, like query)"
+    with pytest.raises(error, match=wanted):
         incremental_attention(**arguments)
 
 

@@ -21,7 +21,7 @@ _PART = ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "k
 
 def for_kernel(case: Case) -> Case | None:
     """The case as the kernel can run it: float32 becomes float16; None where a shape is outside its limits."""
-    if case.head_dim % 16 or (case.paged and case.block_size % 16):
+    if case.head_dim % 16 or (case.paged and case.block_size % 16) or case.int8:
         return None
     return replace(case, dtype="float16") if case.dtype == "float32" else case
 

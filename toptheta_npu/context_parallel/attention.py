@@ -33,6 +33,10 @@ def context_parallel_attention(
     num_key_value_heads: int | None = None,
     input_layout: str = "BNSD",
     scale_value: float | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
     placement: str = "pre_softmax",
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
@@ -55,6 +59,8 @@ def context_parallel_attention(
         key, value: this rank's share of the cache, contiguous or paged; S may be 0. All ranks have the same dtype, and
             each the sizes that it likes.
         actual_seq_lengths, key_start, block_table, block_size: where the valid keys lie in this rank's share.
+        key_antiquant_scale, value_antiquant_scale, key_antiquant_mode, value_antiquant_mode: of this rank's share of
+            an int8 cache. Ranks may have other scales; what they store is what they dequantise.
         num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma: as in
             `incremental_attention`.
         value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on.
@@ -87,8 +93,8 @@ def context_parallel_attention(
     """
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, discarded_mass, None, learnable_sink, None, input_layout, placement, sdc, sdc_gamma, "auto",
-        block_size,
+        block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, None, learnable_sink, None,
+        input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, "auto", block_size,
     ))  # fmt: skip
     return _attend(given, value_sum, interleave, group)[0]
 
@@ -107,6 +113,10 @@ def context_parallel_attention_with_stats(
     num_key_value_heads: int | None = None,
     input_layout: str = "BNSD",
     scale_value: float | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
     placement: str = "pre_softmax",
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
@@ -133,8 +143,8 @@ def context_parallel_attention_with_stats(
     """
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, discarded_mass, None, learnable_sink, None, input_layout, placement, sdc, sdc_gamma, "auto",
-        block_size,
+        block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, None, learnable_sink, None,
+        input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, "auto", block_size,
     ))  # fmt: skip
     out, parts = _attend(given, value_sum, interleave, group)
     return out, add_sink(parts.lse(), learnable_sink), parts.all_kept()

@@ -11,11 +11,16 @@ from torch import Tensor
 from .._value_checks import are_seen, cache_capacity
 from ..errors import TopThetaValueError
 from ..fallback import Arguments, Partial
+from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
+from ..fallback.arguments import ANTIQUANT_SCALES
 from ..fallback.layout import valid_range
 from ..operator import incremental_attention_partial, incremental_attention_with_stats
 
 _PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
-_WHERE = (*_PER_SEQUENCE, "block_size", "num_heads", "num_key_value_heads", "input_layout", "scale_value")
+_OF_CACHE = ("key_antiquant_scale", "value_antiquant_scale", "key_antiquant_mode", "value_antiquant_mode")
+_WHERE = (
+    *_PER_SEQUENCE, "block_size", "num_heads", "num_key_value_heads", "input_layout", "scale_value", *_OF_CACHE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,15 @@ class Share:
     def largest(self, sequence: int, value: Tensor) -> Tensor:
         """Find the row of ``value`` of the largest element in one sequence of the batch, in the layout of the query.
 
-        Where nothing passes, that is what the operator for parts puts out.
+        Where nothing passes, that is what the operator for parts puts out. ``value`` is not int8.
         """
         a, one = self.arguments, slice(sequence, sequence + 1)
         never = torch.full((a.num_heads,), torch.inf)
-        cut = {name: of_batch[one] for name in _PER_SEQUENCE if (of_batch := getattr(a, name)) is not None}
+        by_sequence: tuple[str, ...] = _PER_SEQUENCE
+        if a.key_antiquant_mode == PER_TOKEN_AND_HEAD:
+            by_sequence += ("key_antiquant_scale",)
+        cut: dict[str, Any] = {name: given[one] for name in by_sequence if (given := getattr(a, name)) is not None}
+        cut |= {"value_antiquant_scale": None, "value_antiquant_mode": PER_CHANNEL}
         key = a.key[one] if a.block_table is None else a.key
         return incremental_attention_partial(a.query[one], key, value, never, **{**_where(a), **cut}).out
 
@@ -108,4 +117,9 @@ def with_room(given: Arguments) -> Arguments:
         raise TopThetaValueError("actual_seq_lengths", "0, since the cache has no room", str(lengths.tolist()))
     key, value = (cache.new_zeros((*cache.shape[:axis], 1, *cache.shape[axis + 1 :])) for cache in caches)
     none = torch.zeros(len(key), dtype=torch.int64, device=key.device)
-    return given._replace(key=key, value=value, actual_seq_lengths=none)
+    scales: dict[str, Any] = {
+        name: scale.new_zeros((*scale.shape[:2], 1))
+        for name in Arguments._fields[ANTIQUANT_SCALES]
+        if isinstance(scale := getattr(given, name), Tensor) and scale.dim() == 3 and scale.shape[2] == 0
+    }
+    return given._replace(key=key, value=value, actual_seq_lengths=none, **scales)

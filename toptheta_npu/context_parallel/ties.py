@@ -56,7 +56,8 @@ def _largest_keys(share: Share, wanted: Tensor) -> Tensor:
 def _indices(share: Share, sequence: int) -> Tensor:
     """Make rows that hold their own index in the cache of one sequence, to stand in place of V."""
     a, table = share.arguments, share.arguments.block_table
-    values = torch.zeros_like(a.value[sequence : sequence + 1] if table is None else a.value)
+    # in the query's dtype: int8 would not hold the digits
+    values = torch.zeros_like(a.value[sequence : sequence + 1] if table is None else a.value, dtype=a.query.dtype)
     # [1 or blocks, Hkv, rows, D]
     rows = head_view(values, a.input_layout, a.num_key_value_heads, paged=table is not None)
     size = rows.shape[2]

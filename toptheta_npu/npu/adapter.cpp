@@ -274,8 +274,20 @@ struct ForPlan {
     char* Text(c10::string_view text) { return resources.Add(text); }
 };
 
+void CheckUnquantised(const Arguments& a)
+{
+    const std::array<std::pair<const char*, const at::Tensor&>, 2> caches = {{{"key", a.key}, {"value", a.value}}};
+    for (const auto& [name, cache] : caches) {
+        TORCH_CHECK_NOT_IMPLEMENTED(cache.scalar_type() == a.query.scalar_type(), name, ": expected ",
+                                    a.query.scalar_type(), ", like query, got ", cache.scalar_type());
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(!a.key_antiquant_scale.has_value() && !a.value_antiquant_scale.has_value(),
+                                "key_antiquant_scale, value_antiquant_scale: expected None on an NPU, got a tensor");
+}
+
 Launch PlanLaunch(Arguments a, const Outputs& out, bool withStats, bool partial)
 {
+    CheckUnquantised(a);
     Launch launch;
     Resources& r = *launch.resources;
     ForPlan forPlan = {r, a.query.device()};

@@ -59,7 +59,7 @@ def adapter_header() -> str:
     return _TEXT.format(
         plan=_lines(f"{kind} {name}" for kind, name in PARAMETERS),
         fields="".join(f"    {_FIELDS[argument.type]} {argument.name};\n" for argument in passed),
-        given=_lines(map(_given, passed)),
+        given=_lines(_given(argument) for argument in passed if argument.about.kernel),
         takers="\n".join(_taker(operator, passed) for operator in OPERATORS),
     )
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..errors import TopThetaBackendError
+from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from ..fallback.arguments import TABLE
 from .interface import ATTRIBUTES, INPUTS, OUTPUTS
 
 OPERATOR = "TopThetaIncrementalAttention"
@@ -75,6 +76,7 @@ def _converter(torchair: Any, operator: str, schema: Any) -> Any:
 
     def convert(*positional: Any, meta_outputs: Any = None, **keywords: Any) -> Any:
         arguments = {**defaults, **dict(zip(names, positional, strict=False)), **keywords}
+        _refuse_what_the_kernel_has_not(arguments)
         values = node_attributes(operator, arguments, list(arguments["key"].symsize))
         results = torchair.ge.custom_op(
             OPERATOR,
@@ -87,3 +89,12 @@ def _converter(torchair: Any, operator: str, schema: Any) -> Any:
         return chosen[0] if len(chosen) == 1 else chosen
 
     return convert
+
+
+def _refuse_what_the_kernel_has_not(arguments: Mapping[str, Any]) -> None:
+    for argument in TABLE.values():
+        given = arguments.get(argument.name, argument.default)
+        if not argument.about.kernel and given is not argument.default and given != argument.default:
+            raise TopThetaNotImplementedError(
+                argument.name, "the argument left out in a GE graph", "a value", "int8 caches are for CPUs and CUDA"
+            )

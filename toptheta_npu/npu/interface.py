@@ -20,13 +20,17 @@ PLAN = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
 INPUTS = {
     {"lse": "row_lse"}.get(argument.name, argument.name): argument.name
     for argument in TABLE.values()
-    if argument.type in (Tensor, Tensor | None)
+    if argument.type in (Tensor, Tensor | None) and argument.about.kernel
 }
 _KINDS = {int: "Int", float: "Float", str: "Str"}
 #: Attributes of the definition and the kind of each, in the order of the definition. The last ones are of the kernel
 #: alone: where rows of a cache lie, and which of the outputs are wanted.
 ATTRIBUTES = {
-    **{argument.name: _KINDS[argument.type] for argument in TABLE.values() if argument.type in _KINDS},
+    **{
+        argument.name: _KINDS[argument.type]
+        for argument in TABLE.values()
+        if argument.type in _KINDS and argument.about.kernel
+    },
     "key_strides": "ListInt", "value_strides": "ListInt", "with_stats": "Bool", "partial": "Bool",
 }  # fmt: skip
 OUTPUTS = (

@@ -26,7 +26,8 @@ from .._checks import (
     shape_text,
 )
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
+from ..fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, FLOAT_TENSORS, TABLE, TENSORS, Arguments
+from .cache_checks import check_antiquant, check_cache, check_paging
 
 QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
@@ -41,8 +42,11 @@ _FLOAT_TENSORS = [
     (name, _SHAPES[TABLE[name].about.shape], TABLE[name].about.dtypes, f" {TABLE[name].about.shape}")
     for name in Arguments._fields[FLOAT_TENSORS]
 ]
+_NO_MODE = Arguments._field_defaults["key_antiquant_mode"]
 _NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
-_NO_QUANTISATION = "quantised caches are not supported; pass float16 or bfloat16 tensors"
+_NO_QUANTISATION = "queries and outputs are not quantised; pass float16 or bfloat16 tensors"
+_BY_CACHE = "give the scales of int8 caches as key_antiquant_scale and value_antiquant_scale"
+_SYMMETRIC = "int8 caches are symmetric; quantise without offsets"
 #: Arguments of torch_npu.npu_incre_flash_attention that have no meaning here, and the way round.
 UNSUPPORTED = {
     "padding_mask": _NO_MASK,
@@ -50,12 +54,10 @@ UNSUPPORTED = {
     "pse_shift": "positional biases are not supported",
     "kv_padding_size": "use key_start, the index of the first valid key",
     "inner_precise": "leave it out; scores and sums are always float32",
+    **dict.fromkeys(("antiquant_scale", "antiquant_mode", "dequant_scale_key", "dequant_scale_value"), _BY_CACHE),
+    **dict.fromkeys(("antiquant_offset", "key_antiquant_offset", "value_antiquant_offset"), _SYMMETRIC),
     **dict.fromkeys(
-        (
-            "antiquant_scale", "antiquant_offset", "dequant_scale1", "quant_scale1", "dequant_scale2",
-            "quant_scale2", "quant_offset2",
-        ),
-        _NO_QUANTISATION,
+        ("dequant_scale1", "quant_scale1", "dequant_scale2", "quant_scale2", "quant_offset2"), _NO_QUANTISATION
     ),
 }  # fmt: skip
 
@@ -131,61 +133,6 @@ def _resolve_kv_heads(key: Tensor, heads: int, head_dim: int, given: int | None,
             "check the KV cache's layout",
         )  # fmt: skip
     return found
-
-
-def check_cache(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    kv_heads: int,
-    head_dim: int,
-    input_layout: str,
-    block_size: int,
-    paged: bool,
-) -> None:
-    """Check the shapes of K and V against the query and each other."""
-    shape = key.shape
-    dims = len(shape)
-    rows_at = 1 if dims == 3 or (input_layout == "BSND" and not paged) else 2
-    batch = shape[0] if paged else query.shape[0]
-    rows = block_size if paged else shape[rows_at]
-    if dims == 3:
-        want: tuple[int, ...] = (batch, rows, kv_heads * head_dim)
-        names = " [blocks, block_size, Hkv*D]" if paged else " [B, S, Hkv*D]"
-    elif rows_at == 2:
-        want = (batch, kv_heads, rows, head_dim)
-        names = " [blocks, Hkv, block_size, D]" if paged else " [B, Hkv, S, D]"
-    else:
-        want, names = (batch, rows, kv_heads, head_dim), " [B, S, Hkv, D]"
-    dtypes = (query.dtype,)
-    check_tensor("key", key, query, want, dtypes, names)
-    check_tensor("value", value, query, shape, dtypes, ", like key")
-    if rows < 1 or batch < 1:
-        raise TopThetaValueError("key", "room for at least one key", shape_text(key))
-
-
-def check_paging(
-    query: Tensor, block_table: Tensor | None, block_size: int, lengths: Tensor | None, key_start: Tensor | None
-) -> None:
-    """Check the arguments that paging needs and excludes."""
-    if type(block_size) is not int:
-        raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
-    if block_table is None:
-        if block_size:
-            wanted = f"a table, since block_size={shown(block_size)} says paged"
-            raise TopThetaValueError("block_table", wanted, "None")
-        return
-    check_tensor("block_table", block_table, query, (query.shape[0], None), (torch.int32,), " [B, max_blocks]")
-    if block_table.shape[1] < 1:
-        raise TopThetaValueError("block_table", "at least one block per sequence", shape_text(block_table))
-    if lengths is None:
-        raise TopThetaValueError("actual_seq_lengths", "the length of every sequence, since the cache is paged", "None")
-    if key_start is not None:
-        raise TopThetaNotImplementedError(
-            "key_start", "None with a paged cache", "a tensor", "start each sequence at its first block"
-        )
-    if not 1 <= block_size < 2**31:
-        raise TopThetaValueError("block_size", "the rows per block of the paged cache", shown(block_size))
 
 
 def check_whole_row(a: Arguments) -> None:
@@ -268,6 +215,10 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
     if paged or type(block_size) is not int or block_size:
         check_paging(query, block_table, block_size, lengths, starts)
     check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
+    (key_scale, value_scale), (key_mode, value_mode) = given[ANTIQUANT_SCALES], given[ANTIQUANT_MODES]
+    scaled = key_scale is not None or value_scale is not None
+    if scaled or key.dtype is torch.int8 or key_mode is not _NO_MODE or value_mode is not _NO_MODE:
+        check_antiquant(given, query, kv_heads, head_dim)
     check_threshold(threshold, query, batch, heads)
     if lengths is not None or starts is not None:
         check_lengths(query, batch, lengths, starts)
@@ -285,8 +236,15 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
 
 
 def check_kernel_limits(a: Arguments) -> None:
-    """Refuse what only the fallback takes, not the NPU kernel: float32, other sizes, caches it cannot step through."""
+    """Refuse what only the fallback takes, not the NPU kernel: float32, int8, other sizes, caches with other steps."""
     check_tensor("query", a.query, a.query, None, KERNEL_DTYPES)
+    for name, cache in (("key", a.key), ("value", a.value)):
+        if cache.dtype is not a.query.dtype:
+            raise TopThetaNotImplementedError(
+                name, f"{a.query.dtype}, like query, on an NPU".removeprefix("torch."),
+                str(cache.dtype).removeprefix("torch."),
+                "int8 caches run on a CPU and on CUDA, or by use_backend('fallback', device='npu')",
+            )  # fmt: skip
     if a.head_dim % KERNEL_STEP:
         raise TopThetaNotImplementedError(
             "query", f"head_dim a multiple of {KERNEL_STEP} on an NPU", str(a.head_dim),

@@ -43,6 +43,10 @@ def incremental_attention(
     num_key_value_heads: int | None = None,
     input_layout: str = "BNSD",
     scale_value: float | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
     placement: str = "pre_softmax",
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
@@ -64,7 +68,7 @@ def incremental_attention(
         query: one token, float16, bfloat16 or float32: BNSD [B, Hq, 1, D], BSND [B, 1, Hq, D] or BSH
             [B, 1, Hq*D]; head_dim D from 16 to 512.
         key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
-            [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D].
+            [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D]. Or int8: K alone, or both.
         threshold: float32 [Hq] or [B, Hq], in units of the scaled score (after RoPE and scale); with
             ``placement="post_softmax"`` a probability, at most 1 (or +inf, which keeps the largest element alone).
         actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
@@ -75,13 +79,18 @@ def incremental_attention(
         num_heads, num_key_value_heads: inferred from BNSD and BSND; BSH needs num_heads.
         input_layout: "BNSD", "BSND" or "BSH".
         scale_value: factor of q·k; None means 1 / sqrt(D).
+        key_antiquant_scale, value_antiquant_scale: of int8 caches, whose rows are their numbers times these; float32,
+            float16 or bfloat16, finite and not negative.
+        key_antiquant_mode, value_antiquant_mode: 0, scales per channel [Hkv, D] or what broadcasts to it; 3, per token
+            and head [B, Hkv, S]; 5, the same of a paged cache [blocks, Hkv, block_size].
         placement: "pre_softmax" compares a_i, "post_softmax" the probability softmax(a)_i.
         sdc: estimate of the discarded mass in the softmax denominator: "none", "exact",
             "exp_threshold" (``sdc_gamma`` (n - kept) exp(threshold)) or "offline" (``discarded_mass``).
             It is 0 where nothing is discarded. "exact" only with post_softmax.
         sdc_gamma: factor of sdc="exp_threshold".
         discarded_mass: float32 [B, Hq], relative to exp(row maximum), for sdc="offline".
-        value_mean: float32 [B, Hkv, D], the mean of all valid V rows; switches V-mean compensation on.
+        value_mean: float32 [B, Hkv, D], the mean of all valid V rows (of int8 ones what they stand for); switches
+            V-mean compensation on.
         learnable_sink: float32 [Hq], one more logit of each row's softmax, without a V row: its weight is lost. The
             returned LSE includes it, and so does the probability of "post_softmax". -inf is no sink.
 
@@ -104,8 +113,8 @@ def incremental_attention(
         torch.ops.toptheta_npu.incremental_attention.default,
         Arguments._make((
             num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, discarded_mass, value_mean, learnable_sink, None, input_layout, placement, sdc, sdc_gamma,
-            _path, block_size,
+            block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, value_mean, learnable_sink, None,
+            input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, _path, block_size,
         )),
         unsupported,
     )  # fmt: skip
@@ -125,6 +134,10 @@ def incremental_attention_with_stats(
     num_key_value_heads: int | None = None,
     input_layout: str = "BNSD",
     scale_value: float | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
     placement: str = "pre_softmax",
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
@@ -153,8 +166,8 @@ def incremental_attention_with_stats(
         torch.ops.toptheta_npu.incremental_attention_with_stats.default,
         Arguments._make((
             num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, discarded_mass, value_mean, learnable_sink, None, input_layout, placement, sdc, sdc_gamma,
-            _path, block_size,
+            block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, value_mean, learnable_sink, None,
+            input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, _path, block_size,
         )),
         unsupported,
     )  # fmt: skip
@@ -174,6 +187,10 @@ def incremental_attention_partial(
     num_key_value_heads: int | None = None,
     input_layout: str = "BNSD",
     scale_value: float | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
     placement: str = "pre_softmax",
     lse: Tensor | None = None,
     _path: str = "auto",
@@ -205,14 +222,16 @@ def incremental_attention_partial(
         refuse_unknown("incremental_attention_partial", unsupported)
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, None, None, None, lse, input_layout, placement, "exact", 0.0, _path, block_size,
+        block_table, key_antiquant_scale, value_antiquant_scale, None, None, None, lse, input_layout,
+        key_antiquant_mode, value_antiquant_mode, placement, "exact", 0.0, _path, block_size,
     ))  # fmt: skip
     tensors, heads, kv_heads, scale = resolve_arguments(given)
     check_part(given)
     _check_npu(given)
     return Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         *tensors[_OF_A_PART], lse, num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale,
-        input_layout=input_layout, placement=placement, path=_path,
+        input_layout=input_layout, key_antiquant_mode=key_antiquant_mode, value_antiquant_mode=value_antiquant_mode,
+        placement=placement, path=_path,
     ))  # fmt: skip
 
 
@@ -223,7 +242,7 @@ def _decode(operator: Callable[..., Any], given: Arguments, unsupported: dict[st
     tensors, heads, kv_heads, scale = resolve_arguments(given)
     chosen: Any = given[CHOICES]
     choices: dict[str, object] = {}
-    _, placement, sdc, gamma, _ = chosen
+    placement, sdc, gamma = given.placement, given.sdc, given.sdc_gamma
     simple = type(placement) is str and type(sdc) is str and type(gamma) is float  # others compare as they like
     if not simple or chosen != _DEFAULT_CHOICES or given.discarded_mass is not None:
         check_whole_row(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from .._checks import (
@@ -17,9 +18,17 @@ from .._checks import (
     check_tensor,
     shape_text,
 )
-from .._value_checks import are_seen, check_cache_values, check_float_values, check_threshold_values
+from .._value_checks import (
+    are_seen,
+    check_cache_values,
+    check_float_values,
+    check_scale_values,
+    check_threshold_values,
+)
 from ..errors import TopThetaTypeError, TopThetaValueError
-from ..fallback import prefill
+from ..fallback import Arguments, prefill
+from ..fallback.layout import KeyValueCache
+from .cache_checks import check_antiquant, check_cache
 from .checks import as_device_tensor, check_lengths
 
 
@@ -32,6 +41,10 @@ def prefill_attention(
     actual_seq_lengths: Tensor | Sequence[int] | None = None,
     key_start: Tensor | Sequence[int] | None = None,
     scale_value: float | None = None,
+    key_antiquant_scale: Tensor | None = None,
+    value_antiquant_scale: Tensor | None = None,
+    key_antiquant_mode: int = 0,
+    value_antiquant_mode: int = 0,
     placement: str = "pre_softmax",
     sdc: str = "exact",
     sdc_gamma: float = 0.05,
@@ -46,11 +59,12 @@ def prefill_attention(
 
     Args:
         query: [B, Hq, Q, D], float16, bfloat16 or float32.
-        key, value: [B, Hkv, S, D] with S >= Q; the last Q keys are the query's own tokens.
+        key, value: [B, Hkv, S, D] with S >= Q, typed like query or int8; the last Q keys are the query's own tokens.
         threshold_per_row: float32 [Hq, Q] or [B, Hq, Q].
         actual_seq_lengths: int [B], valid keys per sequence (right padding); key_start: int [B], index of
             the first one (left padding). A padding row gives 0.
-        scale_value, placement, sdc, sdc_gamma: as in `incremental_attention`.
+        scale_value, key_antiquant_scale, value_antiquant_scale, key_antiquant_mode, value_antiquant_mode, placement,
+            sdc, sdc_gamma: as in `incremental_attention`.
         discarded_mass: float32 [B, Hq, Q], for sdc="offline".
         learnable_sink: float32 [Hq], as in `incremental_attention`, the same for every row.
         vmc: compensate with the mean of the V rows visible to each row.
@@ -75,12 +89,19 @@ def prefill_attention(
     lengths = as_device_tensor("actual_seq_lengths", actual_seq_lengths, query)
     starts = as_device_tensor("key_start", key_start, query)
     batch, heads, rows, head_dim = query.shape
-    check_tensor("key", key, query, (batch, None, None, head_dim), (query.dtype,), " [B, Hkv, S, D]")
-    check_tensor("value", value, query, key.shape, (query.dtype,), ", like key")
-    if key.shape[1] < 1 or heads % key.shape[1]:
-        raise TopThetaValueError("key", f"a number of KV heads that divides the {heads} query heads", str(key.shape[1]))
+    check_tensor("key", key, query, (batch, None, None, head_dim), (query.dtype, torch.int8), " [B, Hkv, S, D]")
+    kv_heads = key.shape[1]
+    if kv_heads < 1 or heads % kv_heads:
+        raise TopThetaValueError("key", f"a number of KV heads that divides the {heads} query heads", str(kv_heads))
     if key.shape[2] < rows:
         raise TopThetaValueError("key", f"at least the query's {rows} keys", str(key.shape[2]))
+    cache = Arguments(
+        heads, kv_heads, 1.0, query, key, value, threshold_per_row,
+        key_antiquant_scale=key_antiquant_scale, value_antiquant_scale=value_antiquant_scale,
+        key_antiquant_mode=key_antiquant_mode, value_antiquant_mode=value_antiquant_mode,
+    )  # fmt: skip
+    check_cache(query, key, value, kv_heads, head_dim, "BNSD", 0, paged=False)
+    check_antiquant(cache, query, kv_heads, head_dim)
     want = (
         (heads, rows)
         if isinstance(threshold_per_row, Tensor) and threshold_per_row.dim() == 2
@@ -101,8 +122,10 @@ def prefill_attention(
         check_threshold_values("threshold_per_row", threshold_per_row, placement)
         check_float_values({"discarded_mass": discarded_mass, "learnable_sink": learnable_sink})
         check_cache_values(key, lengths, starts, None, key.shape[2])
+        check_scale_values(cache._replace(actual_seq_lengths=lengths, key_start=starts))
+    keys, values = (rows.dequantised() for rows in KeyValueCache.of(cache))
     return prefill.prefill_attention(
-        query, key, value, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,
+        query, keys, values, threshold_per_row, actual_seq_lengths=lengths, key_start=starts,
         scale_value=None if scale_value is None else float(scale_value), placement=placement, sdc=sdc,
         sdc_gamma=float(sdc_gamma),
         discarded_mass=discarded_mass, learnable_sink=learnable_sink, vmc=vmc,

@@ -1,0 +1,49 @@
+"""int8 caches: what their numbers mean, for whichever tensor of scales they come with.
+
+Names and numbers of the modes are those of ``torch_npu.npu_fused_infer_attention_score``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PER_CHANNEL, PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED = 0, 3, 5
+
+
+def dequantise(rows: Tensor, scale: Tensor | None) -> Tensor:
+    """Multiply K or V rows [..., D] by their scales [..., 1 or D], in float32; rows without scales stay as they are."""
+    return rows.float() if scale is None else rows.float() * scale.float()
+
+
+def scale_rows(scale: Tensor, mode: int, num_key_value_heads: int, head_dim: int) -> Tensor:
+    """View the scales of a cache beside its rows [B or blocks, Hkv, S or block_size, D]; 1 where one serves all.
+
+    Args:
+        scale: of mode 0 what broadcasts to [Hkv, D], or [Hkv, 1, D] or [Hkv * D]; else [B or blocks, Hkv, S or
+            block_size].
+    """
+    if mode == PER_CHANNEL:
+        return per_channel(scale, num_key_value_heads, head_dim)[None, :, None]
+    return scale[..., None]
+
+
+def per_channel(scale: Tensor, num_key_value_heads: int, head_dim: int) -> Tensor:
+    """View scales of mode 0 as [Hkv, D]."""
+    shape = num_key_value_heads, head_dim
+    if scale.dim() == 3:
+        scale = scale[:, 0]
+    elif scale.dim() == 1 and len(scale) == num_key_value_heads * head_dim:
+        scale = scale.view(shape)
+    return scale.expand(shape)
+
+
+def quantise(rows: Tensor, scale: Tensor) -> Tensor:
+    """Round K or V rows [..., D] to int8 with given scales [..., 1 or D]; a scale of 0 gives 0."""
+    scale = scale.float()
+    return (rows.float() / scale.where(scale != 0, torch.inf)).round_().clamp_(-127, 127).to(torch.int8)
+
+
+def token_scale(rows: Tensor) -> Tensor:
+    """Compute the scales per token and head of rows [..., D]: their largest magnitude is 127, float32 [...]."""
+    return rows.abs().amax(-1).float() / 127
