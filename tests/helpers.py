@@ -82,7 +82,7 @@ def make_inputs(case: Case, device: str = "cpu", seed: int = 0, poison: Collecti
             break
     else:
         raise AssertionError(f"no inputs with a gap for {case.id}")
-    key, value = (rows.stored[name].rows.clone() if name in rows.stored else getattr(rows, name).to(case.torch_dtype)
+    key, value = ((rows.stored[name].rows if name in rows.stored else getattr(rows, name)).clone()
                   for name in ("key", "value"))  # fmt: skip
     if "values" in poison and value.is_floating_point():
         dropped = ~expected.keep.unflatten(1, (case.kv_heads, -1)).any(2)  # [B, Hkv, S]
