@@ -16,6 +16,7 @@ from ..calibration.error_state import merge_error_curves
 from ..calibration.shards import merge_shards
 from .caches.context_parallel import ContextParallelCache
 from .caches.growing import GrowingCache
+from .caches.int8 import Int8Cache
 from .calibration.budget_errors import measure_budgets
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
@@ -39,6 +40,7 @@ __all__ = [
     "DenseDraftsWarning",
     "DriftControl",
     "GrowingCache",
+    "Int8Cache",
     "LayerStatistics",
     "LayerSummary",
     "NothingSparsifiedWarning",

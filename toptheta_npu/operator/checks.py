@@ -26,7 +26,7 @@ from .._checks import (
     shape_text,
 )
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from ..fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, FLOAT_TENSORS, TABLE, TENSORS, Arguments
+from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
 
 QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
@@ -215,9 +215,9 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
     if paged or type(block_size) is not int or block_size:
         check_paging(query, block_table, block_size, lengths, starts)
     check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
-    (key_scale, value_scale), (key_mode, value_mode) = given[ANTIQUANT_SCALES], given[ANTIQUANT_MODES]
-    scaled = key_scale is not None or value_scale is not None
-    if scaled or key.dtype is torch.int8 or key_mode is not _NO_MODE or value_mode is not _NO_MODE:
+    scaled = given.key_antiquant_scale is not None or given.value_antiquant_scale is not None
+    plain = given.key_antiquant_mode is _NO_MODE and given.value_antiquant_mode is _NO_MODE
+    if scaled or not plain or key.dtype is torch.int8:
         check_antiquant(given, query, kv_heads, head_dim)
     check_threshold(threshold, query, batch, heads)
     if lengths is not None or starts is not None:

@@ -17,7 +17,9 @@ from transformers.cache_utils import Cache, EncoderDecoderCache, StaticLayer
 
 from ..._value_checks import are_seen
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError
+from ...fallback.antiquant import dequantise
 from .context_parallel import ContextParallelLayer
+from .int8 import Int8Layer
 from .rows import Rows
 
 STATE = "_toptheta_value_mean"
@@ -120,6 +122,21 @@ class CachedLayer:
             "pass DynamicCache() or StaticCache(...), and no cache_implementation but 'static'",
         )  # fmt: skip
 
+    def ask_for_numbers(self) -> None:
+        """Ask an int8 layer to hand out its numbers for the token that comes next."""
+        if self._index < len(self._cache.layers) and isinstance(self.layer, Int8Layer):
+            self.layer.asked_for_numbers = True
+
+    @property
+    def antiquant(self) -> dict[str, Any]:
+        """Scales and modes of an int8 layer, as the operators take them."""
+        return self.layer.scales  # type: ignore[no-any-return]
+
+    def dequantised(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Multiply the numbers [B, Hkv, S, D] of an int8 layer out: float32."""
+        beside = self.layer.scales_beside
+        return dequantise(key, beside[0]), dequantise(value, beside[1])
+
     def known(self, name: str) -> Any:
         """Return the state of that name if it is about the rows that were there before the call, else None."""
         return self._known.get(name)
@@ -153,22 +170,23 @@ class CachedLayer:
     def value_sum(self, value: Tensor, rows: Rows) -> Tensor:
         """Sum those rows. Add only the newest row to the sum of the last step where nothing else changed."""
         count = rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
+        scale = self.layer.scales_beside[1] if value.dtype is torch.int8 else None
         known: RunningMean | None = self.known(STATE)
         if known is None:
-            total = sum_values(value, rows)
+            total = sum_values(value, rows, scale)
         elif isinstance(self.layer, StaticLayer):
             # its tensor stays the same one even after a reset, and only the device knows the count
             follows = (known.count.to(count.device) + 1 == count).to(value.device)
-            total = known.total + _newest(value, rows)
+            total = known.total + _newest(value, rows, scale)
             # a device would have to wait to know whether all sequences follow; reading all of V is quicker there
             if not are_seen(follows) or not follows.all():
-                total = torch.where(follows[:, None, None], total, sum_values(value, rows))
+                total = torch.where(follows[:, None, None], total, sum_values(value, rows, scale))
         elif torch.equal(known.count + 1, count):
-            total = known.total + _newest(value, rows)
+            total = known.total + _newest(value, rows, scale)
         elif known.is_about(self.layer.values, self.owner) and torch.equal(known.count, count):
             total = known.total  # the new row lies on another rank
         else:
-            total = sum_values(value, rows)
+            total = sum_values(value, rows, scale)
         self.keep(STATE, RunningMean(total, count, self.layer.values, self.owner))
         return total
 
@@ -207,10 +225,12 @@ def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
     return _mean(sum_values(value, rows), rows)
 
 
-def sum_values(value: Tensor, rows: Rows) -> Tensor:
-    """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]."""
-    if value.shape[2] > _BLOCK_ROWS and are_seen(value):
-        return _sum_in_blocks(value, rows)
+def sum_values(value: Tensor, rows: Rows, scale: Tensor | None = None) -> Tensor:
+    """Sum the valid rows of ``value`` [B, Hkv, S, D]: float32 [B, Hkv, D]. ``scale`` lies beside int8 rows."""
+    if (value.shape[2] > _BLOCK_ROWS or scale is not None) and are_seen(value):
+        return _sum_in_blocks(value, rows, scale)
+    if scale is not None:
+        value = dequantise(value, scale)
     if rows.lengths is None:
         return value[:, :, : rows.span].sum(2, dtype=torch.float32)
     column = torch.arange(value.shape[2], device=value.device)
@@ -219,24 +239,35 @@ def sum_values(value: Tensor, rows: Rows) -> Tensor:
     return torch.where(valid[:, None, :, None], value, 0.0).sum(2, dtype=torch.float32)
 
 
-def _sum_in_blocks(value: Tensor, rows: Rows) -> Tensor:
+def _sum_in_blocks(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
     """Do the same on a CPU, where sums of half-precision numbers and of masked copies take several times as long."""
     batch, heads, _, head_dim = value.shape
     starts = [0] * batch if rows.starts is None else rows.starts.tolist()
     lengths = [rows.span] * batch if rows.lengths is None else rows.lengths.tolist()
     total = torch.zeros((batch, heads, head_dim))
+    if scale is not None:
+        scale = scale.expand(*value.shape[:3], -1)
     for sequence, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        for block in value[sequence, :, start : start + length].split(_BLOCK_ROWS, dim=1):
-            total[sequence] += block.float().sum(1)
+        for first in range(start, start + length, _BLOCK_ROWS):
+            block = slice(first, min(first + _BLOCK_ROWS, start + length))
+            beside = None if scale is None else scale[sequence, :, block]
+            total[sequence] += dequantise(value[sequence, :, block], beside).sum(1)
     return total
 
 
-def _newest(value: Tensor, rows: Rows) -> Tensor:
+def _newest(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
+    row = _newest_row(value, rows)
+    if scale is None:
+        return row.float()
+    return dequantise(row, _newest_row(scale.expand(*value.shape[:3], -1), rows))
+
+
+def _newest_row(cache: Tensor, rows: Rows) -> Tensor:
     if rows.lengths is None:
-        return value[:, :, rows.span - 1].float()
+        return cache[:, :, rows.span - 1]
     last = rows.lengths - 1 if rows.starts is None else rows.starts + rows.lengths - 1
-    index = last.clamp_min(0)[:, None, None, None].expand(-1, value.shape[1], 1, value.shape[3])
-    return value.gather(2, index).squeeze(2).float()
+    index = last.clamp_min(0)[:, None, None, None].expand(-1, cache.shape[1], 1, cache.shape[3])
+    return cache.gather(2, index).squeeze(2)
 
 
 def _mean(total: Tensor, rows: Rows) -> Tensor:

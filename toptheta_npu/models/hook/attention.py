@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ...errors import TopThetaNotImplementedError, TopThetaValueError
+from ...operator import incremental_attention
 from ..caches.rows import ForwardRows, Rows
 from ..caches.value_mean import CachedLayer, cache_among, look_at_cache, value_mean_without_cache
 
@@ -61,7 +62,14 @@ class AttentionCall:
     cached: CachedLayer | None
 
     def dense(self) -> Tensor:
-        """Run the original implementation: [B, Hq, Q, D]."""
+        """Run the original implementation: [B, Hq, Q, D]. A step over an int8 cache is one that keeps everything."""
+        if self.antiquant:
+            everything = torch.full((self.query.shape[1],), -torch.inf, device=self.query.device)
+            return incremental_attention(
+                self.query, self.key, self.value, everything, actual_seq_lengths=self.rows.lengths,
+                key_start=self.rows.starts, scale_value=self.scaling, learnable_sink=self.learnable_sink,
+                **self.antiquant,
+            )  # fmt: skip
         out = dense_attention(
             self.module, self.query, self.key, self.value, self.mask, scaling=self.scaling, **self.options
         )
@@ -73,6 +81,19 @@ class AttentionCall:
         sink: Tensor | None = self.options.get("s_aux")
         return None if sink is None else sink.detach().float()
 
+    @property
+    def antiquant(self) -> dict[str, Any]:
+        """Scales and modes of an int8 cache, as the operators take them; nothing where key and value are not int8."""
+        if self.cached is None or self.key.dtype is not torch.int8:
+            return {}
+        return self.cached.antiquant
+
+    def dequantised(self) -> tuple[Tensor, Tensor]:
+        """Take key and value [B, Hkv, S, D], int8 ones for what they stand for."""
+        if self.cached is None or self.key.dtype is not torch.int8:
+            return self.key, self.value
+        return self.cached.dequantised(self.key, self.value)
+
     def value_mean(self) -> Tensor:
         """Compute the mean of the valid V rows in a decode step: float32 [B, Hkv, D]."""
         if self.cached is None:
@@ -82,9 +103,10 @@ class AttentionCall:
     @property
     def prompt(self) -> dict[str, Any]:
         """Key, value and the arguments that say where the rows lie, as prefill functions take them."""
+        key, value = self.dequantised()
         return {
-            "key": self.key[:, :, : self.rows.span],
-            "value": self.value[:, :, : self.rows.span],
+            "key": key[:, :, : self.rows.span],
+            "value": value[:, :, : self.rows.span],
             "actual_seq_lengths": self.rows.lengths,
             "key_start": self.rows.starts,
             "scale_value": self.scaling,
@@ -118,7 +140,10 @@ class LayerState:
 
     def before_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look up the cache layer in the module's call. The attention function itself is not given the cache."""
-        self._calls.seen = (look_at_cache(cache_among(args, kwargs), self.index, self.rows),)
+        cached = look_at_cache(cache_among(args, kwargs), self.index, self.rows)
+        if cached is not None:
+            cached.ask_for_numbers()
+        self._calls.seen = (cached,)
 
     def take_cached(self) -> CachedLayer | None:
         """Take the cache layer of this thread's call.

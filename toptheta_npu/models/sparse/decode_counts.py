@@ -23,7 +23,7 @@ def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor
     passed = incremental_attention_partial(
         call.query, call.key, call.value, threshold,
         actual_seq_lengths=call.rows.lengths, key_start=call.rows.starts, scale_value=call.scaling,
-        placement=placement, lse=lse if placement == "post_softmax" else None,
+        placement=placement, lse=lse if placement == "post_softmax" else None, **call.antiquant,
     ).kept  # fmt: skip
     return (kept == 1) & (passed == 0)
 
@@ -51,5 +51,6 @@ def _kept_elements(call: AttentionCall, threshold: Tensor, placement: str) -> Te
     starts = torch.zeros_like(counts) if call.rows.starts is None else call.rows.starts
     visible = valid_keys(call.key.shape[2], counts, starts)
     scale = call.query.shape[3] ** -0.5 if call.scaling is None else call.scaling
-    scores = attention_scores(call.query[:, :, 0].float(), call.key.float(), scale).masked_fill(~visible, -torch.inf)
+    key = call.dequantised()[0].float()
+    scores = attention_scores(call.query[:, :, 0].float(), key, scale).masked_fill(~visible, -torch.inf)
     return select(scores, score_threshold(threshold, log_sum_exp(scores, call.learnable_sink), placement))

@@ -98,6 +98,7 @@ class ThresholdRule:
             "scale_value": call.scaling,
             "value_mean": call.value_mean() if self._options.vmc else None,
             "learnable_sink": call.learnable_sink,
+            **call.antiquant,
             **self._thresholds_and_options(call, self._decode_counts(call)),
         }
         theta, placement = arguments.pop("threshold"), arguments["placement"]

@@ -1,0 +1,200 @@
+"""A transformers cache in int8, whose rows `sparsify` reads as they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PretrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
+
+from ..._checks import check_int
+from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from ...fallback.antiquant import (
+    PER_CHANNEL,
+    PER_TOKEN_AND_HEAD,
+    dequantise,
+    quantise,
+    scale_rows,
+    token_scale,
+)
+from ...thresholds import ThresholdTable
+from .growing import GrowingLayer
+
+_SCALE_BYTES = 4
+
+
+class Int8Cache(Cache):
+    """A cache for ``generate`` that keeps keys and values in int8, in about half the memory of 16 bits.
+
+    Within `sparsify` a decode step hands these numbers and their scales to the operator, and nothing is multiplied out.
+    Prompts, several tokens at once and models without `sparsify` see what the numbers stand for, the tokens of the call
+    included: so it does not matter in how many pieces a prompt comes. That multiplies the whole layer out in each call.
+    Beam search, ``crop``, assisted decoding and batches work.
+
+    Args:
+        config: of the model. Its layers attend to all tokens.
+        table: thresholds with scales per channel, which ``toptheta calibrate --kv-cache int8`` stores: larger numbers
+            are cut to the largest that was seen there. None: each row of a KV head has its own scale, as 4 bytes
+            behind its numbers.
+        max_cache_len: tokens for which there is room from the start, as in a ``StaticCache``; None: it grows without
+            copies, as a `GrowingCache`.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError: the table has no scales, or those of another model; ``max_cache_len`` is
+            no number of tokens.
+        TopThetaNotImplementedError: a layer has a sliding window or keeps something else than keys and values.
+
+    Example:
+        >>> import torch
+        >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+        >>> from toptheta_npu.models import Int8Cache, sparsify
+        >>> (model, _), table = load_tiny_llama(), load_tiny_llama_thresholds("pre_softmax")
+        >>> prompt, options = torch.arange(600)[None], {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+        >>> cache = Int8Cache(model.config)
+        >>> with sparsify(model, table, k=64):
+        ...     in_16_bits, in_int8 = (model.generate(prompt, **options, past_key_values=c) for c in (None, cache))
+        >>> torch.equal(in_16_bits, in_int8), cache.layers[0].keys.dtype
+        (True, torch.int8)
+    """
+
+    def __init__(
+        self, config: PretrainedConfig, *, table: ThresholdTable | None = None, max_cache_len: int | None = None
+    ) -> None:
+        if max_cache_len is not None:
+            check_int("max_cache_len", max_cache_len, 1)
+        layers = DynamicCache(config=config).layers
+        scales = _scales(table, layers)
+        super().__init__(layers=[_layer(*pair, max_cache_len) for pair in scales])
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How rows [..., D] lie in int8: numbers, and behind them, where each row has its own scale, the bytes of that.
+
+    Attributes:
+        scale: float32 [Hkv, D], of the channels; None: each row has its own.
+    """
+
+    scale: Tensor | None
+
+    @property
+    def mode(self) -> int:
+        """The number of this kind of scales among the operator's modes."""
+        return PER_TOKEN_AND_HEAD if self.scale is None else PER_CHANNEL
+
+    def pack(self, states: Tensor) -> Tensor:
+        """Round rows [B, Hkv, n, D] to int8 [B, Hkv, n, D and more]."""
+        if self.scale is not None:
+            return quantise(states, self.scale.to(states.device)[:, None])
+        scale = token_scale(states)[..., None]
+        numbers = quantise(states, scale)
+        filler = numbers.new_zeros((*numbers.shape[:-1], -numbers.shape[-1] % _SCALE_BYTES))
+        return torch.cat([numbers, filler, scale.contiguous().view(torch.int8)], -1)
+
+    def scales(self, packed: Tensor) -> Tensor:
+        """View the scales of packed rows as the operator takes them: [B, Hkv, n], or those of the channels."""
+        if self.scale is not None:
+            return self.scale.to(packed.device)
+        return packed[..., -_SCALE_BYTES:].view(torch.float32)[..., 0]
+
+    def beside(self, packed: Tensor, head_dim: int) -> Tensor:
+        """View them beside the rows."""
+        return scale_rows(self.scales(packed), self.mode, packed.shape[1], head_dim)
+
+
+class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """What layers of an `Int8Cache` have in common. ``keys`` and ``values`` are packed: [B, Hkv, n, D and more], int8.
+
+    Attributes:
+        head_dim: D, of keys and of values.
+        asked_for_numbers: whether the next token gets numbers and scales; else what they stand for.
+    """
+
+    def __init__(self, keys: Packing, values: Packing, *args: Any) -> None:
+        super().__init__(*args)  # type: ignore[no-untyped-call]
+        self._packing = keys, values
+        self.asked_for_numbers = False
+        self.head_dim = 0, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make the tensors for states like these, packed or not."""
+        if key_states.dtype is not torch.int8:  # generate may ask for it ahead of time
+            key_states, value_states = self._packed(key_states, value_states)
+        super().lazy_initialization(key_states, value_states)  # type: ignore[safe-super]
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Pack new keys and values [B, Hkv, Q, D] and keep them. Return all, as ``asked_for_numbers`` says."""
+        asked, self.asked_for_numbers = self.asked_for_numbers, False
+        packed = super().update(*self._packed(key_states, value_states), *args, **kwargs)  # type: ignore[safe-super]
+        if asked and key_states.shape[2] == 1:
+            return self._numbers(packed)
+        keys, values = (dequantise(numbers, scale).to(key_states.dtype)
+                        for numbers, scale in zip(self._numbers(packed), self.scales_beside, strict=True))  # fmt: skip
+        return keys, values
+
+    @property
+    def scales(self) -> dict[str, Any]:
+        """What the operator needs to know of the numbers, as its arguments."""
+        held = cast(Tensor, self.keys), cast(Tensor, self.values)
+        (key, value), (key_packing, value_packing) = held, self._packing
+        return {
+            "key_antiquant_scale": key_packing.scales(key), "key_antiquant_mode": key_packing.mode,
+            "value_antiquant_scale": value_packing.scales(value), "value_antiquant_mode": value_packing.mode,
+        }  # fmt: skip
+
+    @property
+    def scales_beside(self) -> tuple[Tensor, Tensor]:
+        """View the scales of keys and of values beside their rows [B, Hkv, n, D]; 1 where one serves all."""
+        held = cast(Tensor, self.keys), cast(Tensor, self.values)
+        keys, values = (packing.beside(rows, size)
+                        for packing, rows, size in zip(self._packing, held, self.head_dim, strict=True))  # fmt: skip
+        return keys, values
+
+    def _packed(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        self.head_dim = key_states.shape[-1], value_states.shape[-1]
+        keys, values = self._packing
+        return keys.pack(key_states), values.pack(value_states)
+
+    def _numbers(self, packed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        key, value = packed
+        return key[..., : self.head_dim[0]], value[..., : self.head_dim[1]]
+
+
+class GrowingInt8Layer(Int8Layer, GrowingLayer):  # type: ignore[no-untyped-call]
+    """One layer that grows in place."""
+
+
+class StaticInt8Layer(Int8Layer, StaticLayer):  # type: ignore[no-untyped-call]
+    """One layer with room for all tokens from the start."""
+
+
+def _layer(keys: Packing, values: Packing, max_cache_len: int | None) -> Int8Layer:
+    if max_cache_len is None:
+        return GrowingInt8Layer(keys, values)
+    return StaticInt8Layer(keys, values, max_cache_len)
+
+
+def _scales(table: ThresholdTable | None, layers: Sequence[object]) -> list[tuple[Packing, Packing]]:
+    """Find how the keys and the values of each layer are packed."""
+    for index, layer in enumerate(layers):
+        if type(layer) is not DynamicLayer:
+            raise TopThetaNotImplementedError(
+                "config", "a model whose layers all attend to every token",
+                f"a {type(layer).__name__} as layer {index}", "pass DynamicCache()",
+            )  # fmt: skip
+    if table is None:
+        return [(Packing(None), Packing(None))] * len(layers)
+    if not isinstance(table, ThresholdTable):
+        raise TopThetaTypeError("table", "a ThresholdTable or None", type(table).__name__)
+    if table.key_cache_scale is None or table.value_cache_scale is None:
+        remedy = "calibrate with --kv-cache int8, or leave the table out: each row gets a scale of its own"
+        raise TopThetaValueError("table", "scales of an int8 cache", "none", remedy)
+    if len(table.key_cache_scale) != len(layers):
+        expected = f"scales of {len(layers)} layers, as the model has"
+        raise TopThetaValueError("table", expected, str(len(table.key_cache_scale)), "give the table of this model")
+    pairs = zip(table.key_cache_scale, table.value_cache_scale, strict=True)
+    return [(Packing(keys), Packing(values)) for keys, values in pairs]
