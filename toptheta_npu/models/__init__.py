@@ -18,6 +18,7 @@ from .caches.context_parallel import ContextParallelCache
 from .caches.growing import GrowingCache
 from .caches.int8 import Int8Cache
 from .calibration.budget_errors import measure_budgets
+from .calibration.cache_scales import calibrate_cache_scales
 from .calibration.calibrate import calibrate, calibrate_discarded_mass
 from .calibration.distributed import calibrate_distributed
 from .calibration.error_curves import (
@@ -48,6 +49,7 @@ __all__ = [
     "SparseRun",
     "apply_selection",
     "calibrate",
+    "calibrate_cache_scales",
     "calibrate_discarded_mass",
     "calibrate_distributed",
     "calibrate_error_curves",

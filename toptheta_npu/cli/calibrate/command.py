@@ -88,6 +88,10 @@ def calibrate(options: asked.Options) -> None:
                 # as many writings as of the thresholds, whose windows are four times as many
                 every = max(1, options.checkpoint_every // 4)
                 table = ranks.measure(network, table, material.curves, curves_file(state), every, more)
+            if options.kv_cache == asked.INT8:
+                own_texts = list(material.sequences())[ranks.rank :: ranks.count]
+                progress = bars.count("finding scales for int8", len(own_texts), "windows")
+                table = ranks.find_scales(network, table, own_texts, progress)
             keep(table, options.output, ranks, state)
     if part is not None:
         lines = shard_conclusion(options, part)

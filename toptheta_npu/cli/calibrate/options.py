@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DEFAULT_K = (64, 128, 256)
 #: With error curves, from which budgets choose: from few to many, each twice the one before.
 CURVE_K = (16, 32, 64, 128, 256, 512, 1024)
+INT8 = "int8"
+KV_CACHES = ("auto", INT8)
 #: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
 MOST_LENGTH = 4096
 ALL = "all"
@@ -103,6 +105,9 @@ class Options:
         int | None,
         typer.Option(help="Windows that measure them, and make no thresholds. Default: a quarter, at least 4."),
     ] = None
+    kv_cache: Annotated[
+        str, typer.Option(help="auto, or int8: store scales per channel for such a cache, from one more pass.")
+    ] = "auto"
     seed: Annotated[int, typer.Option(help="Of the choice of rows.")] = 0
     dtype: DtypeName = None
     device: DeviceName = None
@@ -158,8 +163,11 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     """
     from ...models.hook.architecture import num_heads, num_layers, sliding_layers
 
-    for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS)):
-        check_choice(f"--{name}", getattr(options, name), choices)
+    for name, choices in (("placement", PLACEMENTS), ("estimator", ESTIMATORS), ("kv_cache", KV_CACHES)):
+        check_choice(f"--{name.replace('_', '-')}", getattr(options, name), choices)
+    if options.kv_cache == INT8 and options.shards is not None:
+        remedy = "leave one of them out, and add the scales in Python by calibrate_cache_scales when all is merged"
+        raise TopThetaValueError("--kv-cache", "auto with --shards", INT8, remedy)
     check_int("--decode-tokens", options.decode_tokens, 0)
     check_int("--checkpoint-every", options.checkpoint_every, 1)
     _check_curves(options)

@@ -146,6 +146,20 @@ class Ranks:
         function = calibrate_error_curves if self.count == 1 else calibrate_error_curves_distributed
         return function(model, table, windows, checkpoint=state, checkpoint_every=every, **options)
 
+    def find_scales(
+        self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
+    ) -> ThresholdTable:
+        """Extend ``table`` by scales of an int8 cache, the same in all ranks. ``windows`` are those of this rank."""
+        from ...models.calibration.cache_scales import calibrate_cache_scales, with_scales
+
+        table = calibrate_cache_scales(model, table, windows, progress=progress)
+        if self.count == 1:
+            return table
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, (table.key_cache_scale, table.value_cache_scale))
+        keys, values = (torch.stack(scales).amax(0) for scales in zip(*found, strict=True))
+        return with_scales(table, keys, values)
+
     def after_the_first(self, saved: bool) -> None:
         """Wait for the first rank, which says whether the table is saved.
 

@@ -121,7 +121,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
         ("discarded mass", mass),
         *_error_curves(found["error_curves"]),
-        *([("cache scales", "yes, for keys and values in 8 bits")] if head["has_cache_scales"] else []),
+        *([("int8 cache", "scales per channel, for keys and values")] if head["has_cache_scales"] else []),
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
         ("fingerprint", fingerprint),
     ]

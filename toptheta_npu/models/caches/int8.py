@@ -25,6 +25,7 @@ from ...thresholds import ThresholdTable
 from .growing import GrowingLayer
 
 _SCALE_BYTES = 4
+_THIS_MODEL = "give the table of this model"
 
 
 class Int8Cache(Cache):
@@ -89,6 +90,9 @@ class Packing:
     def pack(self, states: Tensor) -> Tensor:
         """Round rows [B, Hkv, n, D] to int8 [B, Hkv, n, D and more]."""
         if self.scale is not None:
+            if states.shape[1::2] != self.scale.shape:
+                expected = f"scales of {list(states.shape[1::2])} channels, as the model has"
+                raise TopThetaValueError("table", expected, str(list(self.scale.shape)), _THIS_MODEL)
             return quantise(states, self.scale.to(states.device)[:, None])
         scale = token_scale(states)[..., None]
         numbers = quantise(states, scale)
@@ -195,6 +199,6 @@ def _scales(table: ThresholdTable | None, layers: Sequence[object]) -> list[tupl
         raise TopThetaValueError("table", "scales of an int8 cache", "none", remedy)
     if len(table.key_cache_scale) != len(layers):
         expected = f"scales of {len(layers)} layers, as the model has"
-        raise TopThetaValueError("table", expected, str(len(table.key_cache_scale)), "give the table of this model")
+        raise TopThetaValueError("table", expected, str(len(table.key_cache_scale)), _THIS_MODEL)
     pairs = zip(table.key_cache_scale, table.value_cache_scale, strict=True)
     return [(Packing(keys), Packing(values)) for keys, values in pairs]

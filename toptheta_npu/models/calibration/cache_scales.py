@@ -1,0 +1,101 @@
+"""Scales of an int8 cache: the largest magnitude that each channel of a key and of a value has over sample texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ...errors import TopThetaNotImplementedError
+from ...thresholds import ThresholdTable
+from ..fingerprint.model import check_table
+from ..hook.architecture import num_layers, sliding_layers
+from ..hook.attach import check_model
+from ..hook.attention import AttentionCall
+from .job import Progress, check_options
+from .observe import run_texts
+from .texts import CalibrationTexts, Sequences
+
+_LARGEST = 127
+
+
+def calibrate_cache_scales(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Sequences,
+    *,
+    longest: int | None = None,
+    progress: Progress | None = None,
+) -> ThresholdTable:
+    """Extend a copy of ``table`` by scales per channel for an `Int8Cache`: the largest magnitudes over 127.
+
+    The model runs once over the sequences, dense. Thresholds stay as they are: those of 16 bits serve int8 as well.
+
+    Args:
+        model, sequences, longest, progress: as in `calibrate`.
+        table: thresholds of this model.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: as `calibrate`; the table belongs to another
+            model; or layers have sliding windows or keys and values of different sizes, which no `Int8Cache` has.
+
+    Example:
+        >>> import torch, toptheta_npu.models as models
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> model = LlamaForCausalLM(LlamaConfig(
+        ...     hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)).eval()
+        >>> texts = torch.randint(50, (4, 40))
+        >>> table = models.calibrate(model, texts, k=8, layer_k=[0, 0])
+        >>> models.calibrate_cache_scales(model, table, texts).key_cache_scale.shape  # layers, KV heads, head_dim
+        torch.Size([2, 2, 16])
+    """
+    check_model(model)
+    check_table(model, table)
+    check_options(progress, None)
+    if sliding := sliding_layers(model):
+        raise TopThetaNotImplementedError(
+            "model", "layers that attend to all tokens, for an int8 cache", f"a sliding window in layer {sliding[0]}",
+            "leave the scales out",
+        )  # fmt: skip
+    texts = CalibrationTexts(model, sequences, longest, 0, 0)
+    peaks = [_Peaks() for _ in range(num_layers(model))]
+    run_texts(model, texts, _no_rows, lambda layer, *_: _PeakRule(peaks[layer]), progress)
+    keys, values = (torch.stack([getattr(peak, name) for peak in peaks]) for name in ("key", "value"))
+    return with_scales(table, keys / _LARGEST, values / _LARGEST)
+
+
+def with_scales(table: ThresholdTable, keys: Tensor, values: Tensor) -> ThresholdTable:
+    """Copy ``table`` with these scales [L, Hkv, D]; a channel that was always 0 gets 1, of which nothing depends."""
+    if keys.shape != values.shape:
+        raise TopThetaNotImplementedError(
+            "model", "keys and values of one size, for an int8 cache", f"{keys.shape[-1]} and {values.shape[-1]}"
+        )
+    keys, values = (scale.where(scale > 0, 1.0) for scale in (keys, values))
+    return dataclasses.replace(table, key_cache_scale=keys, value_cache_scale=values)
+
+
+class _Peaks:
+    """The largest magnitudes so far in one layer, float32 [Hkv, D]."""
+
+    key = value = torch.zeros(())
+
+
+@dataclass(frozen=True)
+class _PeakRule:
+    """Notes the largest magnitudes, and attends densely."""
+
+    peaks: _Peaks
+
+    def attend(self, call: AttentionCall) -> Tensor:
+        for name, rows in (("key", call.prompt["key"]), ("value", call.prompt["value"])):
+            largest = rows.abs().amax((0, 2)).float().cpu()
+            setattr(self.peaks, name, torch.maximum(getattr(self.peaks, name), largest))
+        return call.dense()
+
+
+def _no_rows(count: int, index: int) -> Tensor:
+    """Choose no rows: no scores are looked at."""
+    return torch.zeros(0, dtype=torch.int64)
