@@ -82,20 +82,25 @@ def make_inputs(case: Case, device: str = "cpu", seed: int = 0, poison: Collecti
             break
     else:
         raise AssertionError(f"no inputs with a gap for {case.id}")
-    key, value = ((rows.stored[name].rows if name in rows.stored else getattr(rows, name)).clone()
-                  for name in ("key", "value"))  # fmt: skip
+    key, value = (stored_rows(rows, name).clone() for name in ("key", "value"))
     if "values" in poison and value.is_floating_point():
         dropped = ~expected.keep.unflatten(1, (case.kv_heads, -1)).any(2)  # [B, Hkv, S]
         value[dropped] = torch.tensor([torch.nan, INF, -INF]).to(value)[torch.arange(int(dropped.sum())) % 3][:, None]
     outside = ~reference.valid_keys(key.shape[2], rows.lengths, rows.starts)[:, 0, None, :, None]
     filler = torch.nan if "outside" in poison else 30.0
-    key, value = (_filled(cache, outside, filler) for cache in (key, value))
-    scales = {name: _filled(stored.scale, outside[..., 0], filler) if stored.mode else stored.scale
+    key, value = (filled(cache, outside, filler) for cache in (key, value))
+    scales = {name: filled(stored.scale, outside[..., 0], filler) if stored.mode else stored.scale
               for name, stored in rows.stored.items()}  # fmt: skip
     return Inputs(case, _arguments(case, rows, key, value, scales, filler, generator, device), rows, expected)
 
 
-def _filled(cache: Tensor, outside: Tensor, filler: float) -> Tensor:
+def stored_rows(rows: Rows, name: str) -> Tensor:
+    """K or V [B, Hkv, S, D] as a cache holds it."""
+    return rows.stored[name].rows if name in rows.stored else getattr(rows, name)  # type: ignore[no-any-return]
+
+
+def filled(cache: Tensor, outside: Tensor, filler: float) -> Tensor:
+    """The cache with ``filler`` where it is not valid; int8 has no NaN."""
     return cache.masked_fill(outside, filler if cache.is_floating_point() else _INT8_FILLER)
 
 
@@ -296,7 +301,7 @@ def page(
     if order == "descending":
         ids = torch.arange(count - 1, -1, -1)
     table = torch.tensor([-1, 2**31 - 1], dtype=torch.int32).repeat(batch, max(used) + 2)[:, : max(used) + 3].clone()
-    pools = [_filled(cache.new_zeros((count, kv_heads, block_size, cache.shape[-1])), torch.tensor(True), filler)
+    pools = [filled(cache.new_zeros((count, kv_heads, block_size, cache.shape[-1])), torch.tensor(True), filler)
              for cache in caches]  # fmt: skip
     free = iter(ids.tolist())
     for sequence in range(batch):

@@ -23,6 +23,7 @@ import pytest
 import torch
 import transformers
 import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
@@ -36,7 +37,7 @@ from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.cli.calibrate import command
 from toptheta_npu.cli.calibrate import report as calibration_report
 from toptheta_npu.cli.calibrate.report import Kept
-from toptheta_npu.models import model_fingerprint
+from toptheta_npu.models import calibrate_cache_scales, model_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
 
 #: Python sources with enough tokens for some windows.
@@ -608,9 +609,30 @@ def test_shards_merge_to_the_table_of_one_process(
     assert Path("model.theta").read_bytes() == Path("whole.theta").read_bytes()
 
 
+def test_scales_of_an_int8_cache_are_those_of_the_windows_calibrated_on(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(model), "--text", "book.txt", *QUICK]
+    assert main(*arguments, "-o", "plain.theta") == 0
+    assert main(*arguments, "-o", "int8.theta", "--kv-cache", "int8") == 0
+    plain, scaled = (ThresholdTable.load(f"{name}.theta") for name in ("plain", "int8"))
+    assert plain.key_cache_scale is None
+    assert torch.equal(scaled.theta, plain.theta)
+    network = AutoModelForCausalLM.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    text = tokenizer(Path("book.txt").read_text(), add_special_tokens=False, return_tensors="pt").input_ids
+    of_all_text = calibrate_cache_scales(network, plain, [text[:, at : at + 96] for at in range(0, text.shape[1], 96)])
+    for name in ("key_cache_scale", "value_cache_scale"):
+        share = getattr(scaled, name) / getattr(of_all_text, name)
+        assert 0.3 < share.min() <= share.max() <= 1.01  # a few windows have smaller peaks than all of the text
+    capsys.readouterr()
+    assert main(*arguments, "-o", "other.theta", "--kv-cache", "int8", "--shards", "0/2") == 2
+    assert "--kv-cache: expected auto with --shards, got int8; leave one of them out" in words(capsys.readouterr().err)
+
+
 @full
 def test_torchrun_gives_the_table_of_one_process(model: Path, folder: Path) -> None:
-    arguments = [str(model), "--text", "book.txt", *QUICK]
+    arguments = [str(model), "--text", "book.txt", *QUICK, "--kv-cache", "int8"]
     assert main(*arguments, "-o", "whole.theta") == 0
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     done = subprocess.run(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.cases import INF, MERGED, Case
-from tests.helpers import Inputs, in_layout, make_inputs, page, whole_row_tensors
+from tests.helpers import Inputs, filled, in_layout, make_inputs, page, stored_rows, whole_row_tensors
 from toptheta_npu.context_parallel import Sharding
 
 #: Where the ranks' runs of keys end, as shares of the cache; "interleaved" ones go round in so many keys per block.
@@ -57,6 +57,9 @@ def _scenes() -> dict[str, Scene]:
             {"lengths": (40, 90), "starts": (60, 5), **post},
             {"lengths": (128,), "lengths_as": "none", "vmc": True}, {"theta": "nothing"}, {"theta": "inf", "vmc": True},
             {"theta": "dense"}, {"theta": "quantile", "shared_theta": True, "lengths": (90, 90)}, {"lengths": (0, 0)},
+            *({"int8": int8, "scales": scales, "vmc": True}
+              for int8, scales in (("both", "token"), ("both", "channel"), ("key", "token"))),
+            {"int8": "both", "scales": "token", **paged}, {"int8": "both", "scales": "token", "theta": "inf", **post},
             *MERGED, {**paged, "vmc": True}, {**paged, **post},
             {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
         )
@@ -79,16 +82,24 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
     case, rows = inputs.case, inputs.rows
     mine = positions(scene.spread, rows.key.shape[2], rank, world_size)
     first, last = ((mine < edge[:, None]).sum(1) for edge in (rows.starts, rows.starts + rows.lengths))
-    key, value = (cache[:, :, mine] for cache in (rows.key, rows.value))
+    key, value = (stored_rows(rows, name)[:, :, mine] for name in ("key", "value"))
     column = torch.arange(len(mine))
     valid = ((column >= first[:, None]) & (column < last[:, None]))[:, None, :, None]
-    key, value = (cache.masked_fill(~valid, torch.nan) for cache in (key, value))
+    total = rows.value[:, :, mine].float().masked_fill(~valid, 0.0).sum(2)
+    key, value = (filled(cache, ~valid, torch.nan) for cache in (key, value))
+    scales = {name: filled(stored.scale[:, :, mine], ~valid[..., 0], torch.nan) if stored.mode else stored.scale
+              for name, stored in rows.stored.items()}  # fmt: skip
     of_rows = set(whole_row_tensors(inputs)) - {"value_mean"}  # that one is of all ranks
     taken = ("query", "threshold", "input_layout", "placement", "sdc", *of_rows, *_HEADS)
     arguments = {name: inputs.arguments[name] for name in taken if name in inputs.arguments}
+    for name, scale in scales.items():
+        arguments |= {f"{name}_antiquant_scale": scale, f"{name}_antiquant_mode": rows.stored[name].mode}
     if case.paged:
-        generator = torch.Generator().manual_seed(rank)
-        arguments |= page(key, value, last, case.block_size, case.paged, case.blocks, torch.nan, generator)
+        generator, by_row = (
+            torch.Generator().manual_seed(rank),
+            {n: s for n, s in scales.items() if rows.stored[n].mode},
+        )
+        arguments |= page(key, value, last, case.block_size, case.paged, case.blocks, torch.nan, generator, by_row)
     else:
         arguments |= {"key": in_layout(key, case.layout), "value": in_layout(value, case.layout)}
     if case.lengths_as != "none":
@@ -96,7 +107,7 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
     if case.starts:
         arguments["key_start"] = first
     if case.vmc:
-        arguments["value_sum"] = value.float().masked_fill(~valid, 0.0).sum(2)
+        arguments["value_sum"] = total
     return arguments | {"interleave": scene.interleave}
 
 
