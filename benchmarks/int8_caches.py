@@ -63,7 +63,7 @@ class Setting:
     scale: Scale
 
 
-REAL = Setting("int8_caches_smollm2.jsonl", "SmolLM2-135M", "prose", 4096, 36, 512, 128, SCALES["full"])
+REAL = Setting("int8_caches_smollm2.jsonl", "SmolLM2-135M", "prose", 2048, 36, 512, 128, SCALES["full"])
 TINY = Setting(
     "int8_caches_embedded.jsonl", "embedded model", "python", 1024, 36, 256, 64,
     replace(EMBEDDED, splits={"thresholds": 4, "evaluation": 36}),
