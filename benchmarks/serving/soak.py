@@ -51,8 +51,8 @@ class Phase:
 PHASES = (
     Phase("one token a step"), Phase("drafts by n-grams", drafts=True), Phase("vLLM alone", sparse=False),
 )  # fmt: skip
-#: oneDNN keeps a kernel for every number of tokens that it has seen, up to 1024 of them. By these alone vLLM grows by a tenth
-#: over the soak, which would hide whatever else grows.
+#: oneDNN keeps a kernel for every number of tokens that it has seen, up to 1024 of them. By these alone vLLM grows by a
+#: tenth over the soak, which would hide whatever else grows.
 _FEW_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16"}
 
 
