@@ -18,7 +18,8 @@ constexpr uint32_t kPairCores = 2;            // vector cores for each cube core
 constexpr uint32_t kRoundBytes = 64 * 1024;   // K rows of a round
 constexpr uint32_t kMostRoundRows = 256;
 constexpr uint32_t kRingRounds = 4;           // that the cube core may be ahead
-constexpr uint32_t kMostFoldedHeads = 5;
+constexpr uint32_t kFoldedHeadDim = 128;
+constexpr uint32_t kMostFoldedHeads = 4;
 constexpr int64_t kMostRowStride = 65535;     // elements between two rows, as the copy to L1 can skip them
 
 // K rows of one round of a vector core.
@@ -43,8 +44,7 @@ TOPTHETA_DEVICE constexpr uint32_t NextRoundRows(uint32_t left, uint32_t roundRo
 // the vector core puts them in order, which takes it longer the more heads it has.
 TOPTHETA_DEVICE constexpr bool FoldsKeys(uint32_t headDim, uint32_t headBlock, int64_t rowStride)
 {
-    return rowStride == headDim && RoundRowsFor(headDim) == kFoldedRows && headDim > kFoldedRows / 4 &&
-           headBlock <= kMostFoldedHeads;
+    return rowStride == headDim && headDim == kFoldedHeadDim && headBlock <= kMostFoldedHeads;
 }
 
 // Whether that goes for the next round of a segment that has `left` more rows: not for the last two, after which
