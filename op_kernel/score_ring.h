@@ -56,20 +56,23 @@ public:
         return rows;
     }
 
-    // Whether the scores of the chunk that begins next come in the order of pairs.
+    // Whether scores of the chunk that begins next come in the order of pairs.
     TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft()); }
 
-    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on: V has read what lay there.
+    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on: V has read what lay
+    // there.
     TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
     {
-        folded_ = NextIsFolded();
-        if (folded_) {
-            MakeOffsets();
-        }
         scoreRow_ = scoreRow;
-        pitch_ = folded_ ? ub_->Layout().chunkRows : ub_->Layout().scoreRows;
         chunkRows_ = 0;
         chunkRounds_ = NextRounds();
+        foldedRows_ = 0;
+        pitch_ = ub_->Layout().scoreRows;
+        if (NextIsFolded()) {
+            MakeOffsets();
+            foldedRows_ = Least(chunkRounds_, RowsLeft() / kFoldedRows - 1) * kFoldedRows;
+            pitch_ = ub_->Layout().chunkRows;
+        }
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
     }
@@ -94,17 +97,14 @@ public:
     // Waits for the copies of the chunk; returns its rows. Scores in the order of pairs move to `scoreRow`.
     TOPTHETA_DEVICE inline uint32_t TakeChunk(uint32_t scoreRow)
     {
-        if (folded_) {
+        if (foldedRows_ > 0) {
             ClearScores(*ub_, scoreRow, chunkRows_);
             PipeBarrier<PIPE_V>();
         }
         WaitFlag<HardEvent::MTE2_V>(kValueEvent);
-        for (uint32_t done = 0; folded_ && done < chunkRows_; done += kFoldedRows) {
-            for (uint32_t head = 0; head < ub_->Heads(); head++) {
-                AscendC::Gather(ub_->Scores(head, scoreRow + done, kFoldedRows),
-                                Arrived(scoreRow_ + head * pitch_ + done, kFoldedRows),
-                                ub_->RowOffsets().template ReinterpretCast<uint32_t>(), 0, kFoldedRows);
-            }
+        for (uint32_t head = 0; foldedRows_ > 0 && head < ub_->Heads(); head++) {
+            MoveScores(ub_->Scores(head, scoreRow, AlignUp(chunkRows_, kBlockFloats)),
+                       Arrived(scoreRow_ + head * pitch_, chunkRows_));
         }
         return chunkRows_;
     }
@@ -121,8 +121,7 @@ public:
 private:
     TOPTHETA_DEVICE inline uint32_t NextRounds() const
     {
-        // a chunk has one order
-        const uint32_t left = NextIsFolded() ? RowsLeft() / roundRows_ - 1 : CeilDiv(RowsLeft(), roundRows_);
+        const uint32_t left = CeilDiv(RowsLeft(), roundRows_);
         return Least(longChunks_ ? ub_->Layout().chunkRows / roundRows_ : 1, left);
     }
 
@@ -143,6 +142,17 @@ private:
         AscendC::Adds(offsets, offsets, static_cast<int32_t>(kFoldedRows / 2 * bytes) - bytes / 2, odd,
                       static_cast<uint8_t>(kFoldedRows / kLanes), AscendC::UnaryRepeatParams(1, 1, 8, 8));
         PipeBarrier<PIPE_V>();
+    }
+
+    // Scores of a head, round by round. The last round of the chunk may be one that came in its own order.
+    TOPTHETA_DEVICE inline void MoveScores(const LocalTensor<float>& to, const LocalTensor<float>& from)
+    {
+        for (uint32_t row = 0; row < foldedRows_; row += kFoldedRows) {
+            AscendC::Gather(to[row], from[row], ub_->RowOffsets().template ReinterpretCast<uint32_t>(), 0, kFoldedRows);
+        }
+        if (foldedRows_ < chunkRows_) {
+            AscendC::Muls(to[foldedRows_], from[foldedRows_], 1.0f, static_cast<int32_t>(chunkRows_ - foldedRows_));
+        }
     }
 
     // Scores as they arrive, from a row of the place on.
@@ -180,7 +190,7 @@ private:
     uint32_t row_ = 0;    // of the segment, to be asked for next
     uint32_t end_ = 0;
     bool hasOffsets_ = false;
-    bool folded_ = false;       // the chunk
+    uint32_t foldedRows_ = 0;   // of the chunk, whose scores come in the order of pairs
     uint32_t scoreRow_ = 0;     // at which it arrives
     uint32_t pitch_ = 0;        // rows from the scores of a head to those of the next
     uint32_t chunkRows_ = 0;    // asked for so far
