@@ -59,8 +59,7 @@ public:
     // Whether scores of the chunk that begins next come in the order of pairs.
     TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft()); }
 
-    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on: V has read what lay
-    // there.
+    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on. V has read what lay there.
     TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
     {
         scoreRow_ = scoreRow;
@@ -141,7 +140,6 @@ private:
         uint64_t odd[2] = {0xaaaaaaaaaaaaaaaa, 0};
         AscendC::Adds(offsets, offsets, static_cast<int32_t>(kFoldedRows / 2 * bytes) - bytes / 2, odd,
                       static_cast<uint8_t>(kFoldedRows / kLanes), AscendC::UnaryRepeatParams(1, 1, 8, 8));
-        PipeBarrier<PIPE_V>();
     }
 
     // Scores of a head, round by round. The last round of the chunk may be one that came in its own order.
