@@ -59,7 +59,8 @@ public:
     // Whether scores of the chunk that begins next come in the order of pairs.
     TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft()); }
 
-    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on. V has read what lay there.
+    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on: V has read what lay
+    // there.
     TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
     {
         scoreRow_ = scoreRow;
