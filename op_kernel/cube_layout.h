@@ -47,7 +47,9 @@ TOPTHETA_DEVICE constexpr bool FoldsKeys(uint32_t headDim, uint32_t headBlock, i
     return rowStride == headDim && headDim == kFoldedHeadDim && headBlock <= kMostFoldedHeads;
 }
 
-// Whether that goes for the next round of a segment that has `left` more rows: not for the last two, after which
+static_assert(RoundRowsFor(kFoldedHeadDim) == kFoldedRows, "rows in pairs fill a round");
+
+// Whether that goes for the next round of a segment that has `left` more rows: not for the last ones, behind which
 // nothing hides the work of the vector core.
 TOPTHETA_DEVICE constexpr bool FoldsRound(uint32_t left) { return left >= 2 * kFoldedRows; }
 
