@@ -18,8 +18,6 @@ constexpr uint32_t kPairCores = 2;            // vector cores for each cube core
 constexpr uint32_t kRoundBytes = 64 * 1024;   // K rows of a round
 constexpr uint32_t kMostRoundRows = 256;
 constexpr uint32_t kRingRounds = 4;           // that the cube core may be ahead
-constexpr uint32_t kFoldedHeadDim = 128;
-constexpr uint32_t kMostFoldedHeads = 4;
 constexpr int64_t kMostRowStride = 65535;     // elements between two rows, as the copy to L1 can skip them
 
 // K rows of one round of a vector core.
@@ -39,18 +37,10 @@ TOPTHETA_DEVICE constexpr uint32_t NextRoundRows(uint32_t left, uint32_t roundRo
     return AlignUp((left + 1) / 2, kFractal);
 }
 
-// Whether two K rows that follow one another are copied to L1 as one, where no others lie between them: the copy engine
-// takes rows of 256 bytes below its rate. The scores of a round are those of its even rows, then of its odd ones, and
-// the vector core puts them in order, which takes it longer the more heads it has.
-TOPTHETA_DEVICE constexpr bool FoldsKeys(uint32_t headDim, uint32_t headBlock, int64_t rowStride)
-{
-    return rowStride == headDim && headDim == kFoldedHeadDim && headBlock <= kMostFoldedHeads;
-}
-
 static_assert(RoundRowsFor(kFoldedHeadDim) == kFoldedRows, "rows in pairs fill a round");
 
-// Whether that goes for the next round of a segment that has `left` more rows: not for the last ones, behind which
-// nothing hides the work of the vector core.
+// Whether K rows are copied in pairs (FoldsKeys) in the next round of a segment that has `left` more rows: not for the
+// last ones, behind which nothing hides the work of the vector core.
 TOPTHETA_DEVICE constexpr bool FoldsRound(uint32_t left) { return left >= 2 * kFoldedRows; }
 
 // float32 scores of one round

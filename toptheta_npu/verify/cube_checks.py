@@ -27,7 +27,7 @@ def cube_fractals(device: str) -> None:
     And K rows that are copied in pairs, in segments that are long enough for that: a KV head for every vector core.
     """
     check(make_call(4, 1, 48, 64), device)
-    check(make_call(96, 48, 600, 128, torch.bfloat16), device)
+    check(make_call(96, 48, 600, 128, dtype=torch.bfloat16), device)
 
 
 def ragged_fixpipe(device: str) -> None:
