@@ -94,7 +94,7 @@ public:
         while (ring_.RowsLeft() > 0) {
             const uint32_t row = ring_.Row();
             const uint32_t scoreRow = store.BeginChunk(row);
-            ring_.BeginChunk(ring_.NextIsFolded() ? ub_->SecondScores() : scoreRow);
+            BeginChunk(scoreRow, ring_.NextIsFolded() ? ub_->SecondScores() : scoreRow);
             AskRounds();
             const Chunk chunk = TakeChunk(row, scoreRow);
             selection_.UpdateMaximum(chunk);
@@ -147,12 +147,18 @@ private:
     TOPTHETA_DEVICE inline uint32_t BeginNext(uint32_t scoreRow)
     {
         const uint32_t arrival = ub_->SecondScores() - scoreRow;
-        const bool folded = ring_.NextIsFolded();
-        if (!folded) {
-            ClearScores(*ub_, arrival, ring_.NextRows());
+        const uint32_t next = ring_.NextIsFolded() ? scoreRow : arrival;
+        BeginChunk(next, arrival);
+        return next;
+    }
+
+    // Begins a chunk whose scores will lie from `scoreRow` on.
+    TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow, uint32_t arrival)
+    {
+        if (scoreRow == arrival) {
+            ClearScores(*ub_, scoreRow, ring_.NextRows());
         }
         ring_.BeginChunk(arrival);
-        return folded ? scoreRow : arrival;
     }
 
     TOPTHETA_DEVICE inline void AskRounds()
