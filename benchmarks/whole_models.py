@@ -3,7 +3,7 @@
     python -m benchmarks.whole_models
 
 It measures nothing and renews the table from docs/results: a decode step of a model of 1.2 billion weights,
-`generate()` of SmolLM2 and of the embedded model, and the embedded model in vLLM, all on a CPU.
+`generate()` of SmolLM2 and of the embedded model, and both in vLLM, all on a CPU.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def whole_model_table() -> Table:
          _times(seconds[decode_step_1b.DENSE] / sparse)],
         *_of_smollm2(),
         *_of_the_embedded_model(),
+        *_of_smollm2_behind_vllm(),
     ]  # fmt: skip
     return Table("Whole models", ("model", "over", "its attention kernel", "all of it"), rows)
 
@@ -75,6 +76,19 @@ def _of_the_embedded_model() -> list[list[str]]:
     ):
         gain = geometric_mean(found["over_dense"]["sparse"])
         rows.append([f"vLLM, embedded model, {what}, k = 64", "vLLM as it is", "", _times(gain)])
+    return rows
+
+
+def _of_smollm2_behind_vllm() -> list[list[str]]:
+    real = json.loads((_RESULTS / "serving.json").read_text())["real"]
+    rows = []
+    for found in real["decoding"]:
+        by_round = found["by_round"]
+        gain = geometric_mean(dense["p50"] / sparse["p50"]
+                              for dense, sparse in zip(by_round["dense"], by_round["sparse"], strict=True))  # fmt: skip
+        what = f"vLLM, SmolLM2-135M, {real['clients']} clients after {found['prompt']} tokens, {found['dtype']}"
+        budget = f"a budget of {real['target_value_rows']:.0f} V rows"
+        rows.append([f"{what}, {budget}", "vLLM as it is", "", _times(gain)])
     return rows
 
 

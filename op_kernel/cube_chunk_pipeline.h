@@ -41,19 +41,17 @@ public:
     template <typename Next>
     TOPTHETA_DEVICE inline void StreamAndSelect(Next& next)
     {
-        uint32_t scoreRow = 0;
         uint32_t row = ring_.Row();
         isShort_ = ring_.RowsLeft() <= 2 * ring_.RoundRows();
         ring_.SetLongChunks(WantsLongChunks());
-        BeginChunk(scoreRow);
+        uint32_t scoreRow = BeginNext(ub_->SecondScores());
         AskRounds();
         for (bool more = true; more;) {
             const Chunk chunk = TakeChunk(row, scoreRow);
             more = ring_.RowsLeft() > 0;
             row = ring_.Row();
             if (more) {
-                scoreRow = ub_->SecondScores() - scoreRow;
-                BeginChunk(scoreRow);
+                scoreRow = BeginNext(scoreRow);
             }
             AskForAllValues();
             selection_.MakeList(chunk);
@@ -96,7 +94,7 @@ public:
         while (ring_.RowsLeft() > 0) {
             const uint32_t row = ring_.Row();
             const uint32_t scoreRow = store.BeginChunk(row);
-            BeginChunk(scoreRow);
+            BeginChunk(scoreRow, ring_.NextIsFolded() ? ub_->SecondScores() : scoreRow);
             AskRounds();
             const Chunk chunk = TakeChunk(row, scoreRow);
             selection_.UpdateMaximum(chunk);
@@ -144,10 +142,23 @@ private:
         return rounds;
     }
 
-    TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
+    // Begins the next chunk, whose scores arrive where those of the chunk before at `scoreRow` are not; returns where
+    // they will lie. If they have to be put in order, they take the place of that chunk.
+    TOPTHETA_DEVICE inline uint32_t BeginNext(uint32_t scoreRow)
     {
-        ClearScores(*ub_, scoreRow, ring_.NextRows());
-        ring_.BeginChunk(scoreRow);
+        const uint32_t arrival = ub_->SecondScores() - scoreRow;
+        const uint32_t next = ring_.NextIsFolded() ? scoreRow : arrival;
+        BeginChunk(next, arrival);
+        return next;
+    }
+
+    // Begins a chunk whose scores will lie from `scoreRow` on.
+    TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow, uint32_t arrival)
+    {
+        if (scoreRow == arrival) {
+            ClearScores(*ub_, scoreRow, ring_.NextRows());
+        }
+        ring_.BeginChunk(arrival);
     }
 
     TOPTHETA_DEVICE inline void AskRounds()
@@ -212,7 +223,7 @@ private:
 
     TOPTHETA_DEVICE inline Chunk TakeChunk(uint32_t row, uint32_t scoreRow)
     {
-        const Chunk chunk = {row, ring_.TakeChunk(), scoreRow};
+        const Chunk chunk = {row, ring_.TakeChunk(scoreRow), scoreRow};
         selection_.ScaleScores(chunk);
         return chunk;
     }

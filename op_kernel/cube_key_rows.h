@@ -51,21 +51,23 @@ public:
         addresses_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
     }
 
-    // Columns in blocks of 16, one behind the other, each with all rows; a paged cache takes one command per page.
-    TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, uint32_t row, uint32_t rows)
+    // Columns in blocks of 16, one behind the other, each with all rows; a paged cache takes one command per page. With
+    // a `fold` of 2, two rows are copied as one (a page has an even number), and the columns of the odd rows come
+    // behind those of the even ones.
+    TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, uint32_t row, uint32_t rows, uint32_t fold)
     {
         AscendC::Nd2NzParams copy;
         copy.ndNum = 1;
-        copy.dValue = static_cast<uint16_t>(headDim_);
+        copy.dValue = static_cast<uint16_t>(fold * headDim_);
         copy.srcNdMatrixStride = 0;
-        copy.srcDValue = static_cast<uint16_t>(addresses_.RowStride());  // tiling has checked its range
-        copy.dstNzC0Stride = static_cast<uint16_t>(AlignUp(rows, kFractal));
+        copy.srcDValue = static_cast<uint16_t>(fold * addresses_.RowStride());  // tiling has checked its range
+        copy.dstNzC0Stride = static_cast<uint16_t>(AlignUp(rows / fold, kFractal));
         copy.dstNzNStride = 1;
         copy.dstNzMatrixStride = 0;
         for (uint32_t done = 0; done < rows;) {
             const uint32_t count = addresses_.RunLength(row + done, rows - done);
-            copy.nValue = static_cast<uint16_t>(count);
-            AscendC::DataCopy(to[done * kFractal], cache_[addresses_.OffsetOf(row + done)], copy);
+            copy.nValue = static_cast<uint16_t>(count / fold);
+            AscendC::DataCopy(to[done / fold * kFractal], cache_[addresses_.OffsetOf(row + done)], copy);
             done += count;
         }
     }

@@ -37,6 +37,12 @@ TOPTHETA_DEVICE constexpr uint32_t NextRoundRows(uint32_t left, uint32_t roundRo
     return AlignUp((left + 1) / 2, kFractal);
 }
 
+static_assert(RoundRowsFor(kFoldedHeadDim) == kFoldedRows, "rows in pairs fill a round");
+
+// Whether K rows are copied in pairs (FoldsKeys) in the next round of a segment that has `left` more rows: not for the
+// last ones, behind which nothing hides the work of the vector core.
+TOPTHETA_DEVICE constexpr bool FoldsRound(uint32_t left) { return left >= 2 * kFoldedRows; }
+
 // float32 scores of one round
 TOPTHETA_DEVICE constexpr uint32_t RoundScores(uint32_t headDim, uint32_t headBlock)
 {

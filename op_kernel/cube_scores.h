@@ -25,6 +25,7 @@ public:
         Segment segment;
         uint32_t row = 0;
         uint32_t rows = 0;         // 0: this core has no more
+        uint32_t left = 0;         // of its segment, these included
         uint32_t segmentNumber = 0;
         bool first = false;        // of its segment
     };
@@ -43,7 +44,8 @@ public:
         round.segment = segment_;
         round.segmentNumber = number_;
         round.row = row_;
-        round.rows = NextRoundRows(segment_.rowEnd - row_, roundRows_);
+        round.left = segment_.rowEnd - row_;
+        round.rows = NextRoundRows(round.left, roundRows_);
         row_ += round.rows;
     }
 
@@ -64,6 +66,7 @@ public:
         tiling_ = tiling;
         headDim_ = tiling->headDim;
         roundRows_ = RoundRowsFor(headDim_);
+        folds_ = FoldsKeys(headDim_, tiling->headBlock, tiling->key.row);
         pair_ = static_cast<uint32_t>(AscendC::GetBlockIdx()) * kPairCores;
         LengthTensors integers;
         integers.Init(*tiling, tensors.lengths, tensors.starts);
@@ -169,8 +172,11 @@ private:
             keyRows_[core].Begin(segment, lengths_.Start(segment.batch));
             LoadQuery(segment, PlaceOf(core, round.segmentNumber));
         }
-        for (uint32_t done = 0; done < round.rows; done += HalfRows()) {
-            keyRows_[core].Load(KeyTile(place, done), round.row + done, Least(HalfRows(), round.rows - done));
+        // a round in pairs has its even rows in the first half and its odd ones in the second
+        const uint32_t tileRows = folds_ && FoldsRound(round.left) ? roundRows_ : HalfRows();
+        for (uint32_t done = 0; done < round.rows; done += tileRows) {
+            const uint32_t rows = Least(tileRows, round.rows - done);
+            keyRows_[core].Load(KeyTile(place, done, tileRows), round.row + done, rows, tileRows / HalfRows());
         }
         SetFlag<HardEvent::MTE2_MTE1>(place);
     }
@@ -225,7 +231,7 @@ private:
             // had at least one, so that all of the segment before that have
             MoveFractals(Left(query), LoadedQuery(query), headDim_ / kFractal);
         }
-        MoveFractals(right, KeyTile(place, done), fractals);
+        MoveFractals(right, KeyTile(place, done, HalfRows()), fractals);
         if (done + rows == round.rows) {
             SetFlag<HardEvent::MTE1_MTE2>(place);
         }
@@ -265,9 +271,9 @@ private:
 
     TOPTHETA_DEVICE inline uint32_t HalfRows() const { return roundRows_ / kHalves; }
     // `row` is a multiple of HalfRows
-    TOPTHETA_DEVICE inline LocalTensor<T> KeyTile(uint32_t place, uint32_t row)
+    TOPTHETA_DEVICE inline LocalTensor<T> KeyTile(uint32_t place, uint32_t row, uint32_t rows)
     {
-        return keys_.template GetWithOffset<T>(HalfRows() * headDim_, place * kRoundBytes + row * headDim_ * sizeof(T));
+        return keys_.template GetWithOffset<T>(rows * headDim_, place * kRoundBytes + row * headDim_ * sizeof(T));
     }
     TOPTHETA_DEVICE inline LocalTensor<T> LoadedQuery(uint32_t place)
     {
@@ -295,6 +301,7 @@ private:
     Round rounds_[kPlaces];
     uint32_t headDim_ = 0;
     uint32_t roundRows_ = 0;
+    bool folds_ = false;
     uint32_t pair_ = 0;   // the first of the two vector cores
     int32_t half_ = 0;    // of L0B, to be filled next
 };

@@ -120,6 +120,7 @@ public:
     {
         return At<uint16_t>(layout_.rowNumbers, layout_.chunkRows);
     }
+    TOPTHETA_DEVICE inline LocalTensor<int32_t> RowOffsets() { return At<int32_t>(layout_.rowOffsets, kFoldedRows); }
     TOPTHETA_DEVICE inline LocalTensor<uint16_t> RowList() { return At<uint16_t>(layout_.rowList, layout_.chunkRows); }
     // `count` masks, one behind the other
     TOPTHETA_DEVICE inline LocalTensor<uint8_t> Mask(uint32_t index, uint32_t count = 1)

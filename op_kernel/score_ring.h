@@ -3,10 +3,13 @@
 // The cube core works in rounds: it leaves the products of up to RoundRowsFor(D) K rows in the rings of both its
 // vector cores and sets a flag for the two. Its wait for free places needs a flag of both, so each of them takes part
 // in every round, also when it has no rows in it.
+//
+// Where the cube core copied K rows in pairs, the scores of a round arrive in another order (FoldsKeys). They come to
+// another place first, from which the vector unit gathers them.
 #pragma once
 
+#include "chunk.h"
 #include "cube_layout.h"
-#include "kernel_common.h"
 
 namespace toptheta {
 
@@ -21,6 +24,7 @@ public:
     {
         ub_ = ub;
         roundRows_ = RoundRowsFor(tiling->headDim);
+        folds_ = FoldsKeys(tiling->headDim, tiling->headBlock, tiling->key.row);
         roundScores_ = RoundScores(tiling->headDim, tiling->headBlock);
         scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->ringOffset +
                                                                 core * RingBytes(tiling->headDim, tiling->headBlock)));
@@ -52,12 +56,23 @@ public:
         return rows;
     }
 
-    // Begins a chunk of whole rounds, as many as fit, whose scores lie from `scoreRow` on: V has read what lay there.
+    // Whether scores of the chunk that begins next come in the order of pairs.
+    TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft()); }
+
+    // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on: V has read what lay
+    // there.
     TOPTHETA_DEVICE inline void BeginChunk(uint32_t scoreRow)
     {
         scoreRow_ = scoreRow;
         chunkRows_ = 0;
         chunkRounds_ = NextRounds();
+        foldedRows_ = 0;
+        pitch_ = ub_->Layout().scoreRows;
+        if (NextIsFolded()) {
+            MakeOffsets();
+            foldedRows_ = Least(chunkRounds_, RowsLeft() / kFoldedRows - 1) * kFoldedRows;
+            pitch_ = ub_->Layout().chunkRows;
+        }
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
     }
@@ -79,10 +94,18 @@ public:
         }
     }
 
-    // Waits for the copies of the chunk; returns its rows.
-    TOPTHETA_DEVICE inline uint32_t TakeChunk()
+    // Waits for the copies of the chunk; returns its rows. Scores in the order of pairs move to `scoreRow`.
+    TOPTHETA_DEVICE inline uint32_t TakeChunk(uint32_t scoreRow)
     {
+        if (foldedRows_ > 0) {
+            ClearScores(*ub_, scoreRow, chunkRows_);
+            PipeBarrier<PIPE_V>();
+        }
         WaitFlag<HardEvent::MTE2_V>(kValueEvent);
+        for (uint32_t head = 0; foldedRows_ > 0 && head < ub_->Heads(); head++) {
+            MoveScores(ub_->Scores(head, scoreRow, AlignUp(chunkRows_, kBlockFloats)),
+                       Arrived(scoreRow_ + head * pitch_, chunkRows_));
+        }
         return chunkRows_;
     }
 
@@ -102,16 +125,50 @@ private:
         return Least(longChunks_ ? ub_->Layout().chunkRows / roundRows_ : 1, left);
     }
 
+    // Where the score of each row of a round lies, in bytes: the first time that one is wanted.
+    TOPTHETA_DEVICE inline void MakeOffsets()
+    {
+        if (hasOffsets_) {
+            return;
+        }
+        hasOffsets_ = true;
+        const LocalTensor<int32_t> offsets = ub_->RowOffsets();
+        constexpr int32_t bytes = sizeof(float);
+        AscendC::CreateVecIndex(offsets, 0, kFoldedRows);
+        PipeBarrier<PIPE_V>();
+        AscendC::Muls(offsets, offsets, bytes / 2, static_cast<int32_t>(kFoldedRows));
+        PipeBarrier<PIPE_V>();
+        uint64_t odd[2] = {0xaaaaaaaaaaaaaaaa, 0};
+        AscendC::Adds(offsets, offsets, static_cast<int32_t>(kFoldedRows / 2 * bytes) - bytes / 2, odd,
+                      static_cast<uint8_t>(kFoldedRows / kLanes), AscendC::UnaryRepeatParams(1, 1, 8, 8));
+    }
+
+    // Scores of a head, round by round. The last round of the chunk may be one that came in its own order.
+    TOPTHETA_DEVICE inline void MoveScores(const LocalTensor<float>& to, const LocalTensor<float>& from)
+    {
+        for (uint32_t row = 0; row < foldedRows_; row += kFoldedRows) {
+            AscendC::Gather(to[row], from[row], ub_->RowOffsets().template ReinterpretCast<uint32_t>(), 0, kFoldedRows);
+        }
+        if (foldedRows_ < chunkRows_) {
+            AscendC::Muls(to[foldedRows_], from[foldedRows_], 1.0f, static_cast<int32_t>(chunkRows_ - foldedRows_));
+        }
+    }
+
+    // Scores as they arrive, from a row of the place on.
+    TOPTHETA_DEVICE inline LocalTensor<float> Arrived(uint32_t row, uint32_t count)
+    {
+        return ub_->At<float>(ub_->Layout().scores + row * sizeof(float), count);
+    }
+
     TOPTHETA_DEVICE inline void CopyRound(uint32_t scoreRow, uint32_t rows)
     {
         const uint32_t bytes = rows * sizeof(float);
-        const uint32_t pitch = ub_->Layout().scoreRows * sizeof(float);
+        const uint32_t pitch = pitch_ * sizeof(float);
         const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(ub_->Heads()), bytes,
                                               (roundRows_ - rows) * sizeof(float),
                                               (pitch - AlignUp(bytes, kBlockBytes)) / kBlockBytes, 0);
-        const uint32_t span = (ub_->Heads() - 1) * ub_->Layout().scoreRows + AlignUp(rows, kBlockFloats);
-        LocalTensor<float> to = ub_->At<float>(ub_->Layout().scores + scoreRow * sizeof(float), span);
-        AscendC::DataCopyPad(to, scores_[round_ % kRingRounds * roundScores_], copy,
+        const uint32_t span = (ub_->Heads() - 1) * pitch_ + AlignUp(rows, kBlockFloats);
+        AscendC::DataCopyPad(Arrived(scoreRow, span), scores_[round_ % kRingRounds * roundScores_], copy,
                              AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
     }
 
@@ -125,12 +182,16 @@ private:
     GlobalTensor<float> scores_;
     uint32_t roundRows_ = 0;
     uint32_t roundScores_ = 0;
+    bool folds_ = false;
     bool longChunks_ = true;
     uint32_t rounds_ = 0;
     uint32_t round_ = 0;
     uint32_t row_ = 0;    // of the segment, to be asked for next
     uint32_t end_ = 0;
-    uint32_t scoreRow_ = 0;     // of the chunk
+    bool hasOffsets_ = false;
+    uint32_t foldedRows_ = 0;   // of the chunk, whose scores come in the order of pairs
+    uint32_t scoreRow_ = 0;     // at which it arrives
+    uint32_t pitch_ = 0;        // rows from the scores of a head to those of the next
     uint32_t chunkRows_ = 0;    // asked for so far
     uint32_t chunkRounds_ = 0;  // still to be asked for
 };

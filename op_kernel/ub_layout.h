@@ -8,6 +8,7 @@
 // | scores      | headBlock * scoreRows * 4  | scaled scores of the chunk; of the whole segment in post-softmax  |
 // | weights     | headBlock * chunkRows * 4  | exp(score - maximum) of the rows on the list; output on its way   |
 // | rowNumbers  | chunkRows * 2              | 0, 1, 2, ...                                                      |
+// | rowOffsets  | 1 KiB where FoldsKeys      | where the scores of row 0, 1, 2, ... lie if K rows came in pairs  |
 // | rowList     | chunkRows * 2              | row numbers that any head of the block keeps                      |
 // | masks       | MaskSlots * chunk/8         | bits: kept by each head, by any head, work                        |
 // | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it; the scores of every other   |
@@ -54,6 +55,9 @@ constexpr uint32_t kTableSlices = 4;        // of each ring
 constexpr uint32_t kMinValueBytes = 16 * 1024;
 constexpr uint32_t kMinValueRows = 40;
 constexpr uint32_t kMaxValueBytes = 32 * 1024;
+constexpr uint32_t kFoldedRows = 256;        // of a round whose K rows a cube core copies in pairs
+constexpr uint32_t kFoldedHeadDim = 128;
+constexpr uint32_t kMostFoldedHeads = 4;
 
 struct UbLayout {
     uint32_t chunkRows;   // keys of one threshold test
@@ -67,6 +71,7 @@ struct UbLayout {
     uint32_t scores;
     uint32_t weights;
     uint32_t rowNumbers;
+    uint32_t rowOffsets;
     uint32_t rowList;
     uint32_t masks;
     uint32_t valueRows;
@@ -109,6 +114,14 @@ TOPTHETA_DEVICE constexpr uint32_t MaskBytes(uint32_t chunkRows) { return AlignU
 TOPTHETA_DEVICE constexpr uint32_t JoinedMasks(uint32_t heads) { return heads > 3 ? heads / 2 : 1; }
 TOPTHETA_DEVICE constexpr uint32_t MaskSlots(uint32_t headBlock) { return headBlock + JoinedMasks(headBlock) + 1; }
 
+// Whether two K rows that follow one another are copied to L1 as one, where no others lie between them: the copy engine
+// takes rows of 256 bytes below its rate. The scores of a round are those of its even rows, then of its odd ones, and
+// the vector core puts them in order, which takes it longer the more heads it has.
+TOPTHETA_DEVICE constexpr bool FoldsKeys(uint32_t headDim, uint32_t headBlock, int64_t rowStride)
+{
+    return rowStride == headDim && headDim == kFoldedHeadDim && headBlock <= kMostFoldedHeads;
+}
+
 // What the sizes of the buffers follow from.
 struct UbShape {
     uint32_t headDim;
@@ -133,7 +146,9 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
     at.castPiece = at.partials + kPartialBytes;
     at.weights = at.castPiece + (shape.bfloat16 ? kPartialBytes : 0);
     at.rowNumbers = at.weights + shape.headBlock * at.chunkRows * 4;
-    at.rowList = at.rowNumbers + at.chunkRows * 2;
+    at.rowOffsets = at.rowNumbers + at.chunkRows * 2;
+    const bool folds = shape.cube && FoldsKeys(shape.headDim, shape.headBlock, shape.headDim);
+    at.rowList = at.rowOffsets + (folds ? kFoldedRows * 4 : 0);
     at.masks = at.rowList + at.chunkRows * 2;
     at.spread = at.masks + MaskSlots(shape.headBlock) * MaskBytes(at.chunkRows);
     at.query = at.spread + 64 * kBlockBytes + 256;

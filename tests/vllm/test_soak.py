@@ -8,7 +8,7 @@ REQUESTS = 60
 
 
 def test_clients_that_leave_and_prompts_that_are_too_long_hurt_nobody() -> None:
-    (found,) = soak(REQUESTS, minutes=10, phases=PHASES[1:])
+    (found,) = soak(REQUESTS, minutes=10, phases=PHASES[1:2])
     (phase,) = found["phases"]
     assert phase["first_errors"] == []
     assert phase["wrong"] == []

@@ -22,8 +22,12 @@ def cube_flags(device: str) -> None:
 
 
 def cube_fractals(device: str) -> None:
-    """Check K of three fractals of keys and four of columns: any other order multiplies other numbers."""
+    """Check K of three fractals of keys and four of columns: any other order multiplies other numbers.
+
+    And K rows that are copied in pairs, in segments that are long enough for that: a KV head for every vector core.
+    """
     check(make_call(4, 1, 48, 64), device)
+    check(make_call(96, 48, 600, 128, dtype=torch.bfloat16), device)
 
 
 def ragged_fixpipe(device: str) -> None:

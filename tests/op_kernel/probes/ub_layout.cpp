@@ -9,7 +9,7 @@ struct Buffer {
     uint32_t bytes;
 };
 
-constexpr uint32_t kBufferCount = 20;
+constexpr uint32_t kBufferCount = 21;
 
 uint32_t BufferCount() { return kBufferCount; }
 
@@ -34,6 +34,7 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
         {"scores", at.scores, headBlock * at.scoreRows * 4},
         {"weights", at.weights, headBlock * at.chunkRows * 4},
         {"rowNumbers", at.rowNumbers, at.chunkRows * 2},
+        {"rowOffsets", at.rowOffsets, cube != 0 && FoldsKeys(headDim, headBlock, headDim) ? kFoldedRows * 4 : 0},
         {"rowList", at.rowList, at.chunkRows * 2},
         {"masks", at.masks, MaskSlots(headBlock) * maskBytes},
         {"valueRows", at.valueRows, at.valueListRows * headDim * 2},
