@@ -31,7 +31,7 @@ def claim(monkeypatch: pytest.MonkeyPatch, folder: Path, machine: str, *cores: s
 @pytest.mark.parametrize(
     ("machine", "flags", "expected"),
     [
-        ("x86_64", f"{_AVX512} avx512_bf16", ("avx512_bf16", "avx512", "avx2")),
+        ("x86_64", f"{_AVX512} avx512_bf16 avx512_vnni", ("avx512_bf16", "avx512", "avx2")),
         ("x86_64", _AVX512, ("avx512", "avx2")),
         ("x86_64", f"{_AVX2} avx512f", ("avx2",)),  # such as Knights Landing
         ("x86_64", "fpu sse4_2 avx f16c", ()),

@@ -97,7 +97,7 @@ def _call(a: Arguments, result: int, outputs: tuple[int, ...]) -> None:
         _address(starts), starts is not None and starts.dtype == torch.int64,
         _address(block_table), blocks_per_sequence, rows, key_shape[0],
     )  # fmt: skip
-    scales, scale_copies = (_NO_SCALES * 2, None) if key.dtype is not torch.int8 else _scales(a, kv_heads, head_dim)
+    scales = _scales(a, kv_heads, head_dim, copies) if key.dtype is torch.int8 else _NO_SCALES * 2
     packed = pack(
         (query_shape[0], heads, kv_heads, head_dim, capacity),
         (query.data_ptr(), *_strides(query, layout, head_dim, False)), caches,
@@ -137,21 +137,20 @@ def is_done(status: int) -> bool:
     return status == _DONE
 
 
-def _scales(a: Arguments, kv_heads: int, head_dim: int) -> tuple[tuple[int, ...], list[Tensor]]:
-    """Describe the scales of int8 K and V. Return also the tensors that have to stay alive."""
+def _scales(a: Arguments, kv_heads: int, head_dim: int, copies: list[Tensor]) -> tuple[int, ...]:
+    """Describe the scales of int8 K and V. Put into ``copies`` what has to stay alive until the call is over."""
     fields: list[int] = []
-    kept = []
     for scale, mode in (
         (a.key_antiquant_scale, a.key_antiquant_mode), (a.value_antiquant_scale, a.value_antiquant_mode),
     ):  # fmt: skip
         if scale is None:
             fields += _NO_SCALES
         elif mode == PER_CHANNEL:
-            kept.append(per_channel(scale, kv_heads, head_dim).float().contiguous())
-            fields += (kept[-1].data_ptr(), 0, head_dim, 0, 1, 0)
+            copies.append(per_channel(scale, kv_heads, head_dim).float().contiguous())
+            fields += (copies[-1].data_ptr(), 0, head_dim, 0, 1, 0)
         else:
             fields += (scale.data_ptr(), *scale.stride(), 0, _SCALE_TYPES[scale.dtype])
-    return tuple(fields), kept
+    return tuple(fields)
 
 
 def _like(query: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -16,9 +16,9 @@ struct TensorView {
 
 enum ScaleType : int64_t { kFloat32Scales = 0, kFloat16Scales = 1, kBFloat16Scales = 2 };
 
-// What the numbers of an int8 cache are multiplied with; no data: the cache is of the query's type. Per channel they are
-// contiguous float32 [Hkv, D] with an element stride of 1; per token and head, numbers as in the rows of a cache with
-// an element stride of 0.
+// What the numbers of an int8 cache are multiplied with; no data: the cache is of the query's type. Per channel they
+// are contiguous float32 [Hkv, D] with an element stride of 1; per token and head, numbers as in the rows of a cache
+// with an element stride of 0.
 struct Scales {
     TensorView view;
     int64_t type;

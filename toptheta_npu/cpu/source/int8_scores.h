@@ -1,5 +1,5 @@
-// Scores of int8 keys: the query becomes whole numbers too, so that sums of products are exact and every instruction set
-// gives the same bits.
+// Scores of int8 keys: the query becomes whole numbers too, so that sums of products are exact and every instruction
+// set gives the same bits.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@ constexpr float kLargestWord = 32767.0F;
 constexpr float kPerPart = 32768.0F;  // units of a part in those of the part above it
 constexpr float kSmallestLargest = 1e-30F;
 
-// The query heads of a block as words of 16 bits times a unit of the head. Where `Parts` is 2, a second word has 15 bits
-// more of each number: as many as float32 asks for.
+// The query heads of a block as words of 16 bits times a unit of the head. Where `Parts` is 2, a second word has 15
+// bits more of each number: as many as float32 asks for.
 template <int Parts>
 class WholeQuery {
 public:

@@ -44,11 +44,20 @@ inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
 
 template <int kOrder>
-inline Floats quarters_of(Floats a, Floats b) { return _mm512_shuffle_f32x4(a, b, kOrder); }
+inline Floats quarters_of(Floats a, Floats b)
+{
+    return _mm512_shuffle_f32x4(a, b, kOrder);
+}
 template <int kOrder>
-inline Totals quarters_of(Totals a, Totals b) { return _mm512_shuffle_i32x4(a, b, kOrder); }
+inline Totals quarters_of(Totals a, Totals b)
+{
+    return _mm512_shuffle_i32x4(a, b, kOrder);
+}
 template <int kOrder>
-inline Floats lanes_of(Floats a, Floats b) { return _mm512_shuffle_ps(a, b, kOrder); }
+inline Floats lanes_of(Floats a, Floats b)
+{
+    return _mm512_shuffle_ps(a, b, kOrder);
+}
 template <int kOrder>
 inline Totals lanes_of(Totals a, Totals b)
 {
