@@ -18,7 +18,13 @@ from emulator.acl.environment import in_emulator
 from tests.cases import Case
 from toptheta_npu import merge_partials
 from toptheta_npu.fallback import reference
-from toptheta_npu.fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED, quantise
+from toptheta_npu.fallback.antiquant import (
+    PER_CHANNEL,
+    PER_TOKEN_AND_HEAD,
+    PER_TOKEN_AND_HEAD_PAGED,
+    per_channel,
+    quantise,
+)
 from toptheta_npu.fallback.compensation import Compensation
 
 #: No score of a case lies nearer to its threshold than MARGIN[0] standard deviations plus MARGIN[1] of the
@@ -319,14 +325,18 @@ def page(
 
 
 def yardstick(inputs: Inputs, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """(out, lse): the same maths as dense masked PyTorch in the input dtype, on the oracle's index set."""
+    """(out, lse): the same maths as dense masked PyTorch in the input dtype, on the oracle's index set.
+
+    A 16-bit query of an int8 K may be rounded to whole numbers: see `whole_query`.
+    """
     case, rows, keep = inputs.case, inputs.rows, inputs.expected.keep
     dtype = dtype or case.torch_dtype
     group = case.heads // case.kv_heads
     key, value = (t.to(dtype).repeat_interleave(group, dim=1) for t in (rows.key, rows.value))
+    query = whole_query(inputs) if case.torch_dtype.itemsize == 2 and "key" in rows.stored else rows.query
     scale = case.head_dim**-0.5 if case.scale is None else case.scale
     valid = reference.valid_keys(key.shape[2], rows.lengths, rows.starts)
-    scores = (torch.einsum("bhd,bhsd->bhs", rows.query.to(dtype), key) * scale).masked_fill(~valid, -INF)
+    scores = (torch.einsum("bhd,bhsd->bhs", query.to(dtype), key) * scale).masked_fill(~valid, -INF)
     maximum = scores.amax(-1, keepdim=True).clamp_min(torch.finfo(dtype).min)
     weights = (scores - maximum).exp()
     kept_mass = (weights * keep).sum(-1)
@@ -347,6 +357,24 @@ def yardstick(inputs: Inputs, dtype: torch.dtype | None = None) -> tuple[Tensor,
     if rows.value_mean is not None:
         out += estimate[..., None] / denominator * rows.value_mean.to(dtype).repeat_interleave(group, dim=1)
     return out, torch.logaddexp(scores.logsumexp(-1), sink.to(dtype))
+
+
+def whole_query(inputs: Inputs) -> Tensor:
+    """The query, float64, as whole numbers of 16 bits with one unit per head, after the scales of K's channels."""
+    stored, query = inputs.rows.stored["key"], inputs.rows.query.double()
+    if stored.mode:
+        largest = query.abs().amax(-1, keepdim=True)
+        unit = torch.exp2(torch.frexp(largest).exponent - 15.0)
+        return (query / unit).round() * unit
+    case = inputs.case
+    scale = (
+        per_channel(stored.scale, case.kv_heads, case.head_dim)
+        .double()
+        .repeat_interleave(case.heads // case.kv_heads, 0)
+    )
+    scaled = query * scale
+    unit = scaled.abs().amax(-1, keepdim=True) / 32767
+    return (scaled / unit).round().nan_to_num() * unit / scale.where(scale != 0, INF)
 
 
 def assert_within_yardstick(out: Tensor, yard: Tensor, expected: Tensor, largest_score: float = 0.0) -> None:

@@ -22,7 +22,7 @@ _RESOLVED = {"num_heads": None, "num_key_value_heads": None, "scale_value": None
 _HEADER = Path(cpu.__file__).with_name("source") / "arguments.h"
 #: Fields of struct Arguments that have another name than the argument.
 _NAMES = {"lse": "row_lse"}
-_STRUCTS = {"TensorView": "Pqqqq", "Integers": "Pq"}
+_STRUCTS = {"TensorView": "Pqqqq", "Integers": "Pq", "Scales": "Pqqqqq"}
 
 
 def _public_name(argument: Argument) -> str:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from tests.cpu.columns import with_columns
 from tests.cpu.driver import DONE, CaseFile, Result, build_driver, run_driver
 from tests.cpu.native import operator_arguments, partial_arguments, same_bits
 from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
+from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
+from toptheta_npu.fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, Arguments
 
 _OPERATORS = ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial")
 #: What the inputs of a path are poisoned with: only gathering never reads V rows that nobody keeps.
@@ -34,7 +37,7 @@ class DriverCase:
         case: Case, paths: tuple[str, ...], poison: tuple[str, ...], threads: tuple[int, ...], *, columns: bool = False
     ) -> DriverCase:
         inputs = make_inputs(case, poison=poison)
-        whole = operator_arguments(inputs)
+        whole = with_packed_scales(operator_arguments(inputs))
         whole = with_columns(whole) if columns else whole
         part = partial_arguments(inputs, whole)
         file = CaseFile({name: given for name, given in (whole | part).items() if isinstance(given, Tensor)})
@@ -57,6 +60,17 @@ class DriverCase:
                 assert all(same_bits(one, other) for one, other in zip(by_threads[0], others, strict=True))
             assert_equals_oracle(self.inputs, statistics)
             assert_parts_merge(self.inputs, [part], [self.inputs.rows.lengths])
+
+
+def with_packed_scales(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of an operator, their scales per channel as it hands them over."""
+    given = Arguments(**arguments)
+    packed = {
+        name: per_channel(getattr(given, name), given.num_key_value_heads, given.head_dim).float().contiguous()
+        for name, mode in zip(Arguments._fields[ANTIQUANT_SCALES], given[ANTIQUANT_MODES], strict=True)
+        if getattr(given, name) is not None and mode == PER_CHANNEL
+    }
+    return arguments | packed
 
 
 @functools.lru_cache(maxsize=1)

@@ -31,7 +31,7 @@ def claim(monkeypatch: pytest.MonkeyPatch, folder: Path, machine: str, *cores: s
 @pytest.mark.parametrize(
     ("machine", "flags", "expected"),
     [
-        ("x86_64", f"{_AVX512} avx512_bf16", ("avx512_bf16", "avx512", "avx2")),
+        ("x86_64", f"{_AVX512} avx512_bf16 avx512_vnni", ("avx512_bf16", "avx512", "avx2")),
         ("x86_64", _AVX512, ("avx512", "avx2")),
         ("x86_64", f"{_AVX2} avx512f", ("avx2",)),  # such as Knights Landing
         ("x86_64", "fpu sse4_2 avx f16c", ()),
@@ -105,7 +105,14 @@ def test_compilers_know_the_flags(name: str, compiler: str) -> None:
 
 def test_the_flags_switch_on_what_the_level_needs() -> None:
     """For what runs without a check, no more is switched on than /proc/cpuinfo is asked for."""
-    macros = {"avx512_bf16": "AVX512BF16", "fma": "FMA", "f16c": "F16C", "bmi1": "BMI", "bmi2": "BMI2"}
+    macros = {
+        "avx512_bf16": "AVX512BF16",
+        "avx512_vnni": "AVX512VNNI",
+        "fma": "FMA",
+        "f16c": "F16C",
+        "bmi1": "BMI",
+        "bmi2": "BMI2",
+    }
     names = [name for name, level in LEVELS.items() if level.machine == platform.machine() == "x86_64"]
     if not names or shutil.which("g++") is None:
         pytest.skip("needs g++ on x86-64")

@@ -41,8 +41,8 @@ def drawn_call(key: Tensor, value: Tensor, batch: int, seed: int, vmc: bool, opt
     return Arguments(
         HEADS, KV_HEADS, 0.3, wide[:, 1 : HEADS + 1, None], key, value, theta.sigmoid() / 9 if post else theta,
         lengths.to(torch.int32 if seed % 2 else torch.int64), None, table.int(),
-        torch.rand(batch, HEADS, generator=draw) if options.get("sdc") == "offline" else None,
-        torch.randn(batch, KV_HEADS, HEAD_DIM, generator=draw) if vmc else None,
+        discarded_mass=torch.rand(batch, HEADS, generator=draw) if options.get("sdc") == "offline" else None,
+        value_mean=torch.randn(batch, KV_HEADS, HEAD_DIM, generator=draw) if vmc else None,
         block_size=BLOCK_SIZE, **options,
     )  # fmt: skip
 

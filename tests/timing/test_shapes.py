@@ -30,7 +30,7 @@ def test_defaults_of_a_text() -> None:
     assert parse_shape("heads=8,n=5").k == 1
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, *CPU_SHAPES], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, *CPU_SHAPES, replace(SHAPES[0], cache="int8")], ids=str)
 def test_text_gives_the_shape_back(shape: Shape) -> None:
     assert parse_shape(str(shape)) == shape
 

@@ -56,8 +56,6 @@ class CpuSelector(Selector):
 
         def run(arguments: Arguments) -> Any:
             dtype = arguments.query.dtype
-            if arguments.key.dtype is torch.int8:
-                return self.fallbacks[name](arguments)
             # as `implementation`, without the cost of a call
             return (self._decided.get((name, dtype)) or self._decide(name, dtype))(arguments)
 

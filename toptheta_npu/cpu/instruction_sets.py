@@ -44,7 +44,9 @@ _NEON = ("asimd fphp asimdhp crc32 atomics asimdrdm", "-march=armv8.2-a+fp16")
 LEVELS = {
     level.name: level
     for level in (
-        _level("avx512_bf16", "x86_64", f"avx512_bf16 {_AVX512[0]}", f"{_AVX512[1]} -mavx512bf16"),
+        _level(
+            "avx512_bf16", "x86_64", f"avx512_bf16 avx512_vnni {_AVX512[0]}", f"{_AVX512[1]} -mavx512bf16 -mavx512vnni"
+        ),
         _level("avx512", "x86_64", *_AVX512),
         _level("avx2", "x86_64", *_AVX2),
         _level("neon_bf16", "aarch64", f"bf16 {_NEON[0]}", f"{_NEON[1]}+bf16"),

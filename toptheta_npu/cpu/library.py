@@ -17,9 +17,12 @@ from .build import Library, best_library
 
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _VIEW = "P4q"
+_SCALES = _VIEW + "q"
 _FLOATS = len(Arguments._fields[FLOAT_TENSORS]) * "P"
 #: The fields of struct Arguments in source/arguments.h.
-ARGUMENTS = struct.Struct("@" + "5q" + 3 * _VIEW + "Pq" + 2 * "Pq" + "P3q" + _FLOATS + "2d" + "4q" + "7P" + "qP")
+ARGUMENTS = struct.Struct(
+    "@" + "5q" + 3 * _VIEW + "Pq" + 2 * "Pq" + "P3q" + 2 * _SCALES + _FLOATS + "2d" + "4q" + "7P" + "qP"
+)
 # by dtype, and those of other units by their sources and dtype
 _LIBRARIES: dict[torch.dtype | tuple[Path, torch.dtype], ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._value_checks import check_step_values
+from ..fallback.antiquant import PER_CHANNEL, per_channel
 from ..fallback.arguments import FLOAT_TENSORS, Arguments
 from .library import ARGUMENTS, RUN_IN_PARALLEL, function
 from .threads import thread_count
@@ -16,6 +17,8 @@ from .threads import thread_count
 _PLACEMENTS = {"pre_softmax": 0, "post_softmax": 1}
 _SDC = {"none": 0, "exact": 1, "exp_threshold": 2, "offline": 3}
 _PATHS = {"auto": 0, "gather": 1, "dense": 2}
+_SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_NO_SCALES = (0, 0, 0, 0, 0, 0)
 _OUTPUT, WITH_STATISTICS, _PARTIAL = range(3)
 _DONE, _BAD_VALUES, _OUT_OF_MEMORY = range(3)
 
@@ -94,11 +97,12 @@ def _call(a: Arguments, result: int, outputs: tuple[int, ...]) -> None:
         _address(starts), starts is not None and starts.dtype == torch.int64,
         _address(block_table), blocks_per_sequence, rows, key_shape[0],
     )  # fmt: skip
+    scales = _scales(a, kv_heads, head_dim, copies) if key.dtype is torch.int8 else _NO_SCALES * 2
     packed = pack(
         (query_shape[0], heads, kv_heads, head_dim, capacity),
         (query.data_ptr(), *_strides(query, layout, head_dim, False)), caches,
         (threshold.data_ptr(), heads if threshold.dim() == 2 else 0), integers, addresses,
-        (scale, a.sdc_gamma), choices(result, a), outputs,
+        (scale, a.sdc_gamma), choices(result, a), outputs, scales,
     )  # fmt: skip
     if not is_done(function(query.dtype)(packed)):
         check_step_values(a)
@@ -108,11 +112,11 @@ def _call(a: Arguments, result: int, outputs: tuple[int, ...]) -> None:
 def pack(
     sizes: Sequence[int], query: Sequence[int], caches: Sequence[int], threshold: Sequence[int],
     integers: Sequence[int], floats: Sequence[int], numbers: Sequence[float], choices: Sequence[int],
-    outputs: Sequence[int],
+    outputs: Sequence[int], scales: Sequence[int] = _NO_SCALES * 2,
 ) -> bytes:  # fmt: skip
     """Pack the fields of struct Arguments in source/arguments.h, in its order."""
     return ARGUMENTS.pack(
-        *sizes, *query, *caches, *threshold, *integers, *floats, *numbers, *choices, *outputs,
+        *sizes, *query, *caches, *threshold, *integers, *scales, *floats, *numbers, *choices, *outputs,
         thread_count(), RUN_IN_PARALLEL,
     )  # fmt: skip
 
@@ -131,6 +135,22 @@ def is_done(status: int) -> bool:
     if status == _OUT_OF_MEMORY:
         raise MemoryError("the native CPU backend found no memory for its intermediate results")
     return status == _DONE
+
+
+def _scales(a: Arguments, kv_heads: int, head_dim: int, copies: list[Tensor]) -> tuple[int, ...]:
+    """Describe the scales of int8 K and V. Put into ``copies`` what has to stay alive until the call is over."""
+    fields: list[int] = []
+    for scale, mode in (
+        (a.key_antiquant_scale, a.key_antiquant_mode), (a.value_antiquant_scale, a.value_antiquant_mode),
+    ):  # fmt: skip
+        if scale is None:
+            fields += _NO_SCALES
+        elif mode == PER_CHANNEL:
+            copies.append(per_channel(scale, kv_heads, head_dim).float().contiguous())
+            fields += (copies[-1].data_ptr(), 0, head_dim, 0, 1, 0)
+        else:
+            fields += (scale.data_ptr(), *scale.stride(), 0, _SCALE_TYPES[scale.dtype])
+    return tuple(fields)
 
 
 def _like(query: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -54,7 +54,8 @@ class RepeatedDecode:
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
-        plain = are_seen(arguments.query) and arguments.key.dim() == 4
+        same = arguments.key.dtype == arguments.query.dtype  # no int8
+        plain = are_seen(arguments.query) and arguments.key.dim() == 4 and same
         rest = arguments.key_start, arguments.learnable_sink, arguments.lse
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
         return plain and paged and rest == (None,) * 3 and CPU_SELECTOR.runs_native(arguments.query.dtype)

@@ -17,15 +17,17 @@ import toptheta_npu
 from .. import fallback
 from ..cpu.backend import CPU_SELECTOR
 from .clocks import is_emulated
-from .inputs import Inputs
+from .inputs import INT8_SCALE, Inputs
 from .shapes import Shape
 
-Role = Literal["dense", "own dense", "sparse", "compensated", "top-k", "fallback", "floor"]
+Role = Literal[
+    "dense", "own dense", "sparse", "compensated", "own dense int8", "sparse int8", "top-k", "fallback", "floor"
+]  # fmt: skip
 Call = Callable[[int], Any]
 #: The answer that a contender of each role must give.
 ANSWERS: dict[str, str] = {
     "dense": "dense", "own dense": "dense", "sparse": "kept", "compensated": "compensated", "top-k": "kept",
-    "fallback": "kept",
+    "own dense int8": "dense", "sparse int8": "kept", "fallback": "kept",
 }  # fmt: skip
 #: The floor of an NPU, where no sum over K is known to run at the rate of the memory.
 COPY = "copy K (torch.neg)"
@@ -65,8 +67,8 @@ class Contender:
         return (_SELECTION_ROUNDING if self.role == "top-k" else _ROUNDING)[shape.dtype]
 
 
-def list_contenders(device: str) -> list[Contender]:
-    """List the rows of a device in the order of the table.
+def list_contenders(device: str, *, int8: bool = False) -> list[Contender]:
+    """List the rows of a device in the order of the table, on a CPU with those of int8 caches if asked for.
 
     Example:
         >>> [contender.name for contender in list_contenders("cpu")][:3]
@@ -76,7 +78,8 @@ def list_contenders(device: str) -> list[Contender]:
     fallback_row = Contender("PyTorch fallback", "fallback", _fallback)
     if device == "cpu":
         stream = Contender("stream", "floor", _stream, _no_native)
-        return [stream, *_sdpa(), *_own("native at θ=-inf", "native top-θ", _no_native), top_k, fallback_row]
+        own = _own("native at θ=-inf", "native top-θ", _no_native) + (_own_int8() if int8 else [])
+        return [stream, *_sdpa(), *own, top_k, fallback_row]
     own = _own("top-θ at -inf", "top-θ")
     if device == "npu":
         vendor = [
@@ -94,6 +97,16 @@ def _own(dense: str, sparse: str, reason: Callable[[Shape], str | None] = _alway
         Contender(dense, "own dense", lambda inputs: _operator(inputs, dense=True), reason),
         Contender(sparse, "sparse", _operator, reason),
         Contender(f"{sparse} + SDC + VMC", "compensated", lambda inputs: _operator(inputs, compensated=True), reason),
+    ]
+
+
+def _own_int8() -> list[Contender]:
+    """List the rows of the native kernel over int8 caches."""
+    return [
+        Contender(
+            "int8 at θ=-inf", "own dense int8", lambda inputs: _operator(inputs, dense=True, int8=True), _no_native
+        ),
+        Contender("int8 top-θ", "sparse int8", lambda inputs: _operator(inputs, int8=True), _no_native),
     ]
 
 
@@ -198,14 +211,18 @@ def _vendor_arguments(inputs: Inputs) -> dict[str, Any]:
     return arguments
 
 
-def _operator(inputs: Inputs, dense: bool = False, compensated: bool = False) -> Call:
+def _operator(inputs: Inputs, dense: bool = False, compensated: bool = False, int8: bool = False) -> Call:
     threshold = torch.full_like(inputs.threshold, -torch.inf) if dense else inputs.threshold
     options: dict[str, Any] = {
         "actual_seq_lengths": inputs.lengths, "block_table": inputs.block_table,
         "block_size": inputs.shape.block_size, "sdc": "exact" if compensated else "none",
         "value_mean": inputs.value_mean if compensated else None,
     }  # fmt: skip
-    return lambda copy: toptheta_npu.incremental_attention(inputs.query, *inputs.layers[copy], threshold, **options)
+    layers = inputs.int8_layers if int8 else inputs.layers
+    if int8:
+        scale = threshold.new_full((inputs.shape.num_key_value_heads, inputs.shape.head_dim), INT8_SCALE)
+        options |= {"key_antiquant_scale": scale, "value_antiquant_scale": scale}
+    return lambda copy: toptheta_npu.incremental_attention(inputs.query, *layers[copy], threshold, **options)
 
 
 def _fallback(inputs: Inputs) -> Call:

@@ -14,6 +14,9 @@ from ..errors import TopThetaValueError
 from ..fallback.layout import count_value_rows
 from .shapes import Shape
 
+#: A power of two, so that what int8 rows stand for is the same in every dtype: answers and thresholds are, too.
+INT8_SCALE = 2.0**-5
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -23,6 +26,7 @@ class Inputs:
         query: [B, Hq, 1, D].
         layers: (K, V) pairs at different addresses, equal in content; [B, Hkv, n, D] or
             [blocks, Hkv, block_size, D]. Cold calls rotate through them, hot calls use the first.
+        int8_layers: the same numbers in int8, each of which stands for itself times `INT8_SCALE`; empty without int8.
         threshold: float32 [B, Hq], between the k-th and the next score of each head.
         value_mean: float32 [B, Hkv, D].
         block_table, lengths: int32 [B, blocks] shuffled and int64 [B] if paged, else None.
@@ -34,6 +38,7 @@ class Inputs:
     shape: Shape
     query: Tensor
     layers: list[tuple[Tensor, Tensor]]
+    int8_layers: list[tuple[Tensor, Tensor]]
     threshold: Tensor
     value_mean: Tensor
     block_table: Tensor | None
@@ -82,7 +87,7 @@ def count_copies(shape: Shape, cache_bytes: int, cold: bool) -> int:
         >>> count_copies(Shape(1, 48, 48, n=2048, k=128), 192 << 20, cold=True)
         8
     """
-    return max(2, -(-2 * cache_bytes // shape.layer_bytes)) if cold else 1
+    return max(2, -(-2 * cache_bytes // (shape.int8_layer_bytes or shape.layer_bytes))) if cold else 1
 
 
 def bytes_needed(shape: Shape, copies: int) -> int:
@@ -91,7 +96,12 @@ def bytes_needed(shape: Shape, copies: int) -> int:
     sequence_in_float32 = 4 * shape.num_key_value_heads * shape.n * shape.head_dim
     gathered = 4 * shape.batch * shape.num_heads * shape.k * shape.head_dim
     # one more layer: the contiguous cache that a paged one is made from, or a copy of K
-    return (copies + 1) * shape.layer_bytes + 4 * scores + 2 * sequence_in_float32 + 2 * gathered
+    return (
+        (copies + 1) * (shape.layer_bytes + shape.int8_layer_bytes)
+        + 4 * scores
+        + 2 * sequence_in_float32
+        + 2 * gathered
+    )
 
 
 def check_memory(shape: Shape, copies: int, free: float) -> None:
@@ -122,10 +132,14 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs
     def normal(*size: int) -> Tensor:
         return torch.randn(size, generator=generator, device=device, dtype=torch.float32).to(shape.torch_dtype)
 
+    def rows(*size: int) -> Tensor:
+        drawn = normal(*size)
+        return _as_int8(drawn).to(drawn.dtype) * INT8_SCALE if shape.cache else drawn
+
     query = normal(shape.batch, shape.num_heads, 1, shape.head_dim)
     cache_size = (shape.num_key_value_heads, shape.n, shape.head_dim)
     # one sequence at a time: float32 draws of a whole batch would need twice the cache's memory
-    key, value = (torch.stack([normal(*cache_size) for _ in range(shape.batch)]) for _ in range(2))
+    key, value = (torch.stack([rows(*cache_size) for _ in range(shape.batch)]) for _ in range(2))
     answers = _Answers.empty(shape, device)
     for sequence in range(shape.batch):
         for head in range(shape.num_key_value_heads):
@@ -136,11 +150,16 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs
         lengths = torch.full((shape.batch,), shape.n, dtype=torch.int64, device=device)
         key, value = (_paged(cache, block_table, shape) for cache in (key, value))
     layers = [(key, value), *((key.clone(), value.clone()) for _ in range(copies - 1))]
+    int8_layers = [(_as_int8(key), _as_int8(value)) for key, value in layers] if shape.cache else []
     outputs = {"dense": answers.dense, "kept": answers.sparse, "compensated": answers.compensated}
     return Inputs(
-        shape, query, layers, answers.threshold, answers.value_mean, block_table, lengths, outputs, answers.kept,
-        answers.value_rows,
+        shape, query, layers, int8_layers, answers.threshold, answers.value_mean, block_table, lengths, outputs,
+        answers.kept, answers.value_rows,
     )  # fmt: skip
+
+
+def _as_int8(rows: Tensor) -> Tensor:
+    return (rows / INT8_SCALE).round_().clamp_(-127, 127).to(torch.int8)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from .templates import core_counts, vendor_template
 CACHES = ("cold", "hot")
 #: Everything that reads all of K and V.
 DENSE: tuple[Role, ...] = ("dense", "own dense")
+#: Everything that reads an int8 cache.
+INT8: tuple[Role, ...] = ("own dense int8", "sparse int8")
 
 
 class TopThetaWrongResultError(TopThetaError, ArithmeticError):
@@ -107,7 +109,8 @@ class ShapeResult:
         if row.role == "floor":
             return self.shape.layer_bytes // (1 if row.name == COPY else 2)
         key_bytes = self.traffic.key_bytes
-        return key_bytes + (key_bytes if row.role in DENSE else self.traffic.value_bytes)
+        moved = key_bytes + (key_bytes if row.role in (*DENSE, "own dense int8") else self.traffic.value_bytes)
+        return moved // (self.shape.torch_dtype.itemsize if row.role in INT8 else 1)
 
     def roofline_share(self, row: Row | None, cache: str) -> float | None:
         """Compute the rate at which a row moves the bytes it must, over that of the floor."""
@@ -172,7 +175,7 @@ def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: 
     pages = page_mode(tensor for layer in inputs.layers for tensor in layer) if device == "cpu" else None
     result = ShapeResult(shape, None, kept, copies, inputs.traffic, template, pages)
     calls: dict[str, Call] = {}
-    for contender in list_contenders(device):
+    for contender in list_contenders(device, int8=bool(shape.cache)):
         row = Row(contender.name, contender.role, contender.reason(shape))
         result.rows.append(row)
         if row.missing is None:

@@ -15,6 +15,10 @@ from .measure import Row, ShapeResult
 from .shapes import Shape, parse_shape
 
 _COMPARED: tuple[Role, ...] = ("own dense", "sparse", "compensated", "top-k", "fallback")
+#: What Top-θ over an int8 cache is compared with, all of it native: what the column says, and the role.
+_INT8_OVER: dict[str, Role] = {
+    "θ=-inf": "own dense", "top-θ": "sparse", "θ=-inf in int8": "own dense int8",
+}  # fmt: skip
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 _RATIOS = ("own gain", "bound", "share", "V rows")
 _ON_DEVICES = ("shape", "cache", "best dense", "θ=-inf", "top-θ", "+SDC+VMC", "top-k", *_RATIOS, "k̃/k")
@@ -57,6 +61,32 @@ def summary(results: Sequence[ShapeResult], device: str) -> Table:
     return Table(title, columns, rows, CAPTION + _CAPTIONS[device], keys=2)
 
 
+def int8_summary(results: Sequence[ShapeResult]) -> Table | None:
+    """Tabulate Top-θ over int8 caches against the native kernel's other rows; None where no shape has such a cache."""
+    columns = ("shape", "cache", *(part for name in _INT8_OVER for part in (f"over {name}", "bytes")), "rate")
+    rows = [
+        [short_name(result.shape), cache, *_int8_cells(result, cache)]
+        for result in results
+        if result.shape.cache
+        for cache in _caches(result)
+    ]
+    caption = (
+        "Times as fast as the native kernel over caches of the query's dtype at θ=-inf and with Top-θ, and over int8 "
+        "at θ=-inf.\nbytes: how many times as many bytes that row must read, the most that int8 top-θ can gain. rate: "
+        "as above."
+    )
+    return Table("Top-θ over int8 caches", columns, rows, caption, keys=2) if rows else None
+
+
+def _int8_cells(result: ShapeResult, cache: str) -> Iterator[str]:
+    row = result.fastest(cache, "sparse int8")
+    for role in _INT8_OVER.values():
+        other = result.fastest(cache, role)
+        yield _ratio(result.gain("sparse int8", cache, role))
+        yield _ratio(result.bytes_moved(other) / result.bytes_moved(row) if other and row else None)
+    yield _percent(result.roofline_share(row, cache))
+
+
 def _caches(result: ShapeResult) -> list[str]:
     return list(dict.fromkeys(cache for row in result.rows for cache in row.calls))
 
@@ -77,6 +107,7 @@ def short_name(shape: Shape) -> str:
     parts += [f"head_dim {shape.head_dim}"] if shape.head_dim != 128 else []
     parts += [f"batch {shape.batch}"] if shape.batch > 1 else []
     parts += ["paged"] if shape.block_size else []
+    parts += [shape.cache] if shape.cache else []
     return ", ".join(parts)
 
 

@@ -18,7 +18,9 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 DEVICES = ("cpu", "cuda", "npu")
 EXAMPLE = "batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128"
 _LARGEST = 2**31 - 1
-_KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size")
+_KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size", "cache")
+#: What a cache may be beside one of the query's dtype.
+_CACHES = ("", "int8")
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Shape:
     """One decode step: ``batch`` sequences of ``n`` keys each, ``k`` kept per query head.
 
     ``block_size`` is that of a paged cache, 0 means a contiguous one [batch, num_key_value_heads, n, head_dim].
+    ``cache`` "int8" compares also int8 caches with scales per channel, beside those of ``dtype``.
 
     Raises:
         TopThetaValueError: naming the value that cannot be, such as k > n.
@@ -46,6 +49,7 @@ class Shape:
     head_dim: int = 128
     dtype: str = "float16"
     block_size: int = 0
+    cache: str = ""
 
     def __post_init__(self) -> None:
         for name in ("batch", "num_heads", "num_key_value_heads", "n", "k"):
@@ -63,11 +67,13 @@ class Shape:
             raise TopThetaValueError("dtype", f"one of {', '.join(DTYPES)}", _brief(self.dtype))
         if not 0 <= self.block_size <= _LARGEST:
             raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", _brief(self.block_size))
+        if self.cache not in _CACHES:
+            raise TopThetaValueError("cache", "int8, or nothing for a cache of dtype", _brief(self.cache))
 
     def __str__(self) -> str:
         return (
             f"batch={self.batch},heads={self.heads},n={self.n},k={self.k},head_dim={self.head_dim},"
-            f"dtype={self.dtype},block_size={self.block_size}"
+            f"dtype={self.dtype},block_size={self.block_size}" + (f",cache={self.cache}" if self.cache else "")
         )
 
     @property
@@ -104,11 +110,17 @@ class Shape:
         rows = self.blocks * self.block_size or self.n
         return 2 * self.batch * self.num_key_value_heads * rows * self.row_bytes
 
+    @property
+    def int8_layer_bytes(self) -> int:
+        """Bytes of a layer's int8 K and V; 0 without."""
+        return self.layer_bytes // self.torch_dtype.itemsize if self.cache else 0
+
 
 def parse_shape(text: str) -> Shape:
     """Parse a shape from text such as ``heads=32/8,n=8192``.
 
-    heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16 and block_size 0 (contiguous) if not.
+    heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16, block_size 0 (contiguous) and the cache
+    of dtype if not.
 
     Raises:
         TopThetaValueError: naming the key that is unknown, missing, given twice or has an unusable value.
@@ -131,12 +143,12 @@ def parse_shape(text: str) -> Shape:
         if name not in given:
             raise TopThetaValueError("--shape", f"a value for {name}", _brief(text), f"such as {EXAMPLE}")
     heads, _, kv_heads = given.pop("heads").partition("/")
-    dtype = given.pop("dtype", "float16")
+    words = {"dtype": given.pop("dtype", "float16"), "cache": given.pop("cache", "")}
     numbers = {name: _whole(name, value) for name, value in given.items()}
     numbers.setdefault("k", max(1, numbers["n"] // 16))
     return Shape(
         batch=numbers.pop("batch", 1), num_heads=_whole("heads", heads),
-        num_key_value_heads=_whole("heads", kv_heads or heads), dtype=dtype, **numbers,
+        num_key_value_heads=_whole("heads", kv_heads or heads), **words, **numbers,
     )  # fmt: skip
 
 
@@ -325,11 +337,15 @@ SWEEPS: Mapping[str, Callable[[str], tuple[Shape, ...]]] = {"lengths": lengths_s
 
 
 def check_for_device(shape: Shape, device: str) -> None:
-    """Refuse what the NPU kernel does not take, before anything is allocated.
+    """Refuse what a device does not take, before anything is allocated.
 
     Raises:
         TopThetaValueError: naming the argument.
     """
+    if shape.cache and device != "cpu":
+        raise TopThetaValueError(
+            "cache", f"the cache of dtype on {device}", shape.cache, "compare int8 caches on a CPU"
+        )
     if device != "npu":
         return
     if shape.dtype == "float32":

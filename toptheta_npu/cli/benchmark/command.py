@@ -31,7 +31,8 @@ MOST_ROUNDS = 100_000
 def benchmark(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or npu; in a clone also host-model.")] = None,
     shape: Annotated[
-        list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
+        list[str] | None,
+        typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size, cache=int8."),
     ] = None,
     config: Annotated[str | None, typer.Option(help="Shapes of a transformers config: file, folder or name.")] = None,
     n: Annotated[list[int] | None, typer.Option("--n", help="Keys, with --config.  [default: 8192]")] = None,
@@ -177,6 +178,8 @@ def finish(
 
     if not is_emulated(device):
         printing.print_table(console, report.summary(results, device))
+        if (int8 := report.int8_summary(results)) is not None:
+            printing.print_table(console, int8)
     if device == "npu":
         console.print(f"{NOTE}.")
     if json_file is not None:

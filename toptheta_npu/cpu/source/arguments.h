@@ -14,6 +14,22 @@ struct TensorView {
     int64_t element_stride;
 };
 
+enum ScaleType : int64_t { kFloat32Scales = 0, kFloat16Scales = 1, kBFloat16Scales = 2 };
+
+// What the numbers of an int8 cache are multiplied with; no data: the cache is of the query's type. Per channel they
+// are contiguous float32 [Hkv, D] with an element stride of 1; per token and head, numbers as in the rows of a cache
+// with an element stride of 0.
+struct Scales {
+    TensorView view;
+    int64_t type;
+
+    bool are_there() const { return view.data != nullptr; }
+    bool are_by_channel() const { return are_there() && view.element_stride != 0; }
+    bool are_by_row() const { return are_there() && view.element_stride == 0; }
+    // of a KV head, per channel
+    const float* of_head(int64_t head) const { return static_cast<const float*>(view.data) + head * view.head_stride; }
+};
+
 // int32 or int64 [B]; data is null where nothing was given.
 struct Integers {
     const void* data;
@@ -50,6 +66,8 @@ struct Arguments {
     int64_t blocks_per_sequence;
     int64_t block_size;
     int64_t blocks;
+    Scales key_scale;
+    Scales value_scale;
     const float* discarded_mass;  // [B, Hq], or null
     const float* value_mean;      // [B, Hkv, D], or null
     const float* learnable_sink;  // [Hq], or null

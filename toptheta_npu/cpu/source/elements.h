@@ -2,7 +2,7 @@
 //
 // A step of bfloat16 comes as two vectors, the elements at even places and those at odd ones, since that takes one
 // instruction each. Sums do not care for the order, so the query and the accumulators are held in the same order.
-// `load_in_order` gives kLanes neighbouring elements as they lie.
+// `load_in_order` gives kLanes neighbouring elements as they lie. int8 is the type of a cache alone.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +16,7 @@ namespace toptheta {
 struct Float32 {
     using Stored = float;
     static constexpr int kVectors = 1;  // per step
+    static constexpr int kTurns = 1;    // vectors that neighbouring elements take turns in
     static constexpr int kStep = kLanes;
     static void load(const Stored* from, Floats* to) { to[0] = toptheta::load(from); }
     static Floats load_in_order(const Stored* from) { return toptheta::load(from); }
@@ -25,6 +26,7 @@ struct Float32 {
 struct Float16 {
     using Stored = uint16_t;
     static constexpr int kVectors = 1;
+    static constexpr int kTurns = 1;
     static constexpr int kStep = kLanes;
     static void load(const Stored* from, Floats* to) { to[0] = load_float16(from); }
     static Floats load_in_order(const Stored* from) { return load_float16(from); }
@@ -44,6 +46,7 @@ struct Float16 {
 struct BFloat16 {
     using Stored = uint16_t;
     static constexpr int kVectors = 2;
+    static constexpr int kTurns = 2;
     static constexpr int kStep = 2 * kLanes;
     static void load(const Stored* from, Floats* to) { load_bfloat16(from, to[0], to[1]); }
     static Floats load_in_order(const Stored* from) { return load_bfloat16(from); }
@@ -60,13 +63,26 @@ private:
     }
 };
 
+struct Int8 {
+    using Stored = int8_t;
+    static constexpr int kVectors = 2;
+    static constexpr int kTurns = 1;
+    static constexpr int kStep = 2 * kLanes;
+    static void load(const Stored* from, Floats* to)
+    {
+        to[0] = load_int8(from);
+        to[1] = load_int8(from + kLanes);
+    }
+};
+
 // Numbers in the order of `load` as they follow each other in memory.
 template <class Element>
 inline void in_memory_order(const float* loaded, int count, float* to)
 {
     for (int i = 0; i < count; ++i) {
         const int step = i / Element::kStep, place = i % Element::kStep;
-        to[i] = loaded[step * Element::kStep + place % Element::kVectors * kLanes + place / Element::kVectors];
+        const int turn = Element::kTurns == 1 ? place : place % Element::kTurns * kLanes + place / Element::kTurns;
+        to[i] = loaded[step * Element::kStep + turn];
     }
 }
 

@@ -12,18 +12,18 @@
 #define TOPTHETA_EXPORT extern "C" __attribute__((visibility("default")))
 
 // A decode step. The values in lengths, starts, thresholds, masses and block tables are checked first; where one is
-// wrong nothing is written.
+// wrong nothing is written. Scales of int8 rows are checked as they are read, so there outputs may be written.
 TOPTHETA_EXPORT int32_t toptheta_incremental_attention(const toptheta::Arguments* arguments)
 {
     if (!toptheta::are_values_good(*arguments)) {
         return toptheta::kBadValues;
     }
     try {
-        toptheta::Step<toptheta::TOPTHETA_ELEMENT>(*arguments).run();
+        const bool is_good = toptheta::Step<toptheta::TOPTHETA_ELEMENT>(*arguments).run();
+        return is_good ? toptheta::kDone : toptheta::kBadValues;
     } catch (const std::bad_alloc&) {
         return toptheta::kOutOfMemory;
     }
-    return toptheta::kDone;
 }
 
 // Reads memory on the same threads and from the same queue as a decode step; gives the largest float in it.

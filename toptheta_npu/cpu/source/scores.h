@@ -7,6 +7,7 @@
 
 #include "elements.h"
 #include "rows.h"
+#include "selection.h"
 
 namespace toptheta {
 
@@ -24,6 +25,10 @@ template <class Element>
 class PackedQuery {
 public:
     using Stored = typename Element::Stored;
+    using Cached = Element;  // what it is multiplied with
+    using Lanes = Floats;
+    static constexpr int kTotals = Element::kVectors;  // per row, added up last
+    static Lanes no_lanes() { return zero(); }
 
     PackedQuery(const Arguments& a, int64_t sequence, int64_t first_head, int heads)
         : heads_(heads), steps_(static_cast<int>((a.head_dim + Element::kStep - 1) / Element::kStep))
@@ -63,7 +68,7 @@ private:
 };
 
 // Adds the products of one K row with `Heads` heads to `totals`.
-template <class Element, int Heads, int Steps>
+template <int Heads, int Steps, class Element>
 inline void multiply_row(const typename Element::Stored* row, const PackedQuery<Element>& query, int first_head,
                          Floats (&totals)[Heads][Element::kVectors])
 {
@@ -91,58 +96,60 @@ inline void multiply_row(const typename Element::Stored* row, const PackedQuery<
 
 // q·k of kLanes rows and `Heads` heads. One row at a time, so that few streams of loads are open and the processor's
 // own prefetcher keeps up. `Steps` is 0 where it is not known when this is compiled.
-template <class Element, int Heads, int Steps>
-void multiply_tile(const typename Element::Stored* rows, int64_t stride, const PackedQuery<Element>& query,
-                   int first_head, Floats* products)
+template <int Heads, int Steps, class Query>
+void multiply_tile(const typename Query::Cached::Stored* rows, int64_t stride, const Query& query, int first_head,
+                   Floats* products)
 {
-    const int length = (Steps != 0 ? Steps : query.steps()) * Element::kStep;
+    using Lanes = typename Query::Lanes;
+    constexpr int kTotals = Query::kTotals;
+    const int length = (Steps != 0 ? Steps : query.steps()) * Query::Cached::kStep;
     const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*rows));
-    Floats sums[Heads][kLanes];
+    Lanes sums[Heads][kLanes];
     for (int r = 0; r < kLanes; ++r) {
         if (first_head == 0) {
             prefetch<kFarCache>(rows + (r + kBytesToFarCache / row_bytes) * stride, length);
             prefetch<kNearCache>(rows + (r + kBytesToNearCache / row_bytes) * stride, length);
         }
-        Floats totals[Heads][Element::kVectors];
+        Lanes totals[Heads][kTotals];
         for (auto& parts : totals) {
-            std::fill_n(parts, Element::kVectors, zero());
+            std::fill_n(parts, kTotals, Query::no_lanes());
         }
-        multiply_row<Element, Heads, Steps>(rows + r * stride, query, first_head, totals);
+        multiply_row<Heads, Steps>(rows + r * stride, query, first_head, totals);
         for (int head = 0; head < Heads; ++head) {
-            sums[head][r] =
-                Element::kVectors == 1 ? totals[head][0] : add(totals[head][0], totals[head][1 % Element::kVectors]);
+            sums[head][r] = kTotals == 1 ? totals[head][0] : add(totals[head][0], totals[head][1 % kTotals]);
         }
     }
     for (int head = 0; head < Heads; ++head) {
-        products[head] = sum_of_each(sums[head]);
+        products[head] = to_floats(sum_of_each(sums[head]));
     }
 }
 
 // The same for all heads of the block, four, two and one at a time.
-template <class Element, int Steps>
-void multiply_tile_by_all(const typename Element::Stored* rows, int64_t stride, const PackedQuery<Element>& query,
+template <int Steps, class Query>
+void multiply_tile_by_all(const typename Query::Cached::Stored* rows, int64_t stride, const Query& query,
                           Floats* products)
 {
     int head = 0;
     for (; query.heads() - head >= 4; head += 4) {
-        multiply_tile<Element, 4, Steps>(rows, stride, query, head, products + head);
+        multiply_tile<4, Steps>(rows, stride, query, head, products + head);
     }
     if (query.heads() - head >= 2) {
-        multiply_tile<Element, 2, Steps>(rows, stride, query, head, products + head);
+        multiply_tile<2, Steps>(rows, stride, query, head, products + head);
         head += 2;
     }
     if (query.heads() - head >= 1) {
-        multiply_tile<Element, 1, Steps>(rows, stride, query, head, products + head);
+        multiply_tile<1, Steps>(rows, stride, query, head, products + head);
     }
 }
 
 // q·k of keys first to first + count - 1, at most kLanes; the lanes past them hold 0.
-template <class Element>
+template <class Query>
 class TileProducts {
 public:
-    using Stored = typename Element::Stored;
+    using Cached = typename Query::Cached;
+    using Stored = typename Cached::Stored;
 
-    TileProducts(const Rows<Element>& keys, const PackedQuery<Element>& query) : keys_(keys), query_(query) {}
+    TileProducts(const Rows<Cached>& keys, const Query& query) : keys_(keys), query_(query) {}
 
     void compute(int64_t first, int count, Floats* products)
     {
@@ -150,7 +157,7 @@ public:
             multiply(keys_[first], keys_.row_stride(), products);
             return;
         }
-        const int length = query_.steps() * Element::kStep;
+        const int length = query_.steps() * Cached::kStep;
         std::memset(copied_, 0, sizeof(Stored) * static_cast<size_t>(length * kLanes));
         for (int r = 0; r < count; ++r) {
             keys_.copy(first + r, copied_ + r * length);
@@ -162,18 +169,65 @@ private:
     void multiply(const Stored* rows, int64_t stride, Floats* products) const
     {
         // the usual sizes of a head have loops of their own
-        if (query_.steps() == 128 / Element::kStep) {
-            multiply_tile_by_all<Element, 128 / Element::kStep>(rows, stride, query_, products);
-        } else if (query_.steps() == 64 / Element::kStep) {
-            multiply_tile_by_all<Element, 64 / Element::kStep>(rows, stride, query_, products);
+        if (query_.steps() == 128 / Cached::kStep) {
+            multiply_tile_by_all<128 / Cached::kStep>(rows, stride, query_, products);
+        } else if (query_.steps() == 64 / Cached::kStep) {
+            multiply_tile_by_all<64 / Cached::kStep>(rows, stride, query_, products);
         } else {
-            multiply_tile_by_all<Element, 0>(rows, stride, query_, products);
+            multiply_tile_by_all<0>(rows, stride, query_, products);
         }
     }
 
-    const Rows<Element>& keys_;
-    const PackedQuery<Element>& query_;
-    alignas(64) Stored copied_[kLanes * (kMostHeadDim + Element::kStep)];
+    const Rows<Cached>& keys_;
+    const Query& query_;
+    alignas(64) Stored copied_[kLanes * (kMostHeadDim + Cached::kStep)];
 };
+
+// The scores of tiles of a cache in the query's type.
+template <class Element>
+class TileScores {
+public:
+    TileScores(const Rows<Element>& keys, const PackedQuery<Element>& query, float scale)
+        : tile_(keys, query), heads_(query.heads()), scale_(broadcast(scale))
+    {}
+
+    // Of keys first to first + count - 1, at most kLanes, for each head; the lanes past them hold anything.
+    void compute(int64_t first, int count, Floats* scores)
+    {
+        tile_.compute(first, count, scores);
+        for (int head = 0; head < heads_; ++head) {
+            scores[head] = multiply(scores[head], scale_);
+        }
+    }
+
+private:
+    TileProducts<PackedQuery<Element>> tile_;
+    int heads_;
+    Floats scale_;
+};
+
+// Writes the scores of keys first to first + count - 1, [heads][stride], padded with -inf to whole vectors, and their
+// maxima.
+template <class Tiles>
+void write_scores(Tiles& tiles, int heads, int64_t first, int count, float* scores, int64_t stride, float* maxima)
+{
+    Floats largest_lanes[kMostHeads], of_tile[2 * kMostHeads];
+    std::fill_n(largest_lanes, heads, broadcast(-kInfinity));
+    for (int done = 0; done < count; done += kLanes) {
+        const int some = std::min(kLanes, count - done);
+        tiles.compute(first + done, some, of_tile);
+        for (int head = 0; head < heads; ++head) {
+            Floats score = of_tile[head];
+            if (some < kLanes) {
+                score = select(first_lanes(some), score, broadcast(-kInfinity));
+            }
+            store(scores + head * stride + done, score);
+            largest_lanes[head] = larger(score, largest_lanes[head]);
+        }
+    }
+    for (int head = 0; head < heads; ++head) {
+        maxima[head] = largest(largest_lanes[head]);
+    }
+}
 
 }  // namespace toptheta

@@ -6,12 +6,15 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "columns.h"
+#include "int8_scores.h"
 #include "plan.h"
 #include "row_result.h"
 #include "rows.h"
+#include "scales.h"
 #include "scores.h"
 #include "selection.h"
 #include "values.h"
@@ -53,14 +56,15 @@ template <class Element>
 class Step {
 public:
     using Stored = typename Element::Stored;
+    static constexpr int kDimStep = Element::kStep > Int8::kStep ? Element::kStep : Int8::kStep;
 
     explicit Step(const Arguments& arguments)
         : a_(arguments),
-          plan_(arguments, sizeof(Stored)),
+          plan_(arguments, arguments.key_scale.are_there() ? sizeof(Int8::Stored) : sizeof(Stored)),
           group_(static_cast<int>(a_.heads / a_.key_value_heads)),
           block_heads_(a_.head_dim <= 256 ? kMostHeads : kMostHeads / 2),
           blocks_((group_ + block_heads_ - 1) / block_heads_),
-          padded_dim_((a_.head_dim + Element::kStep - 1) / Element::kStep * Element::kStep),
+          padded_dim_((a_.head_dim + kDimStep - 1) / kDimStep * kDimStep),
           parts_(new HeadPart[static_cast<size_t>(plan_.items() * group_)]),
           sums_(new float[static_cast<size_t>(plan_.items() * group_ * padded_dim_)]),
           value_rows_(new int32_t[static_cast<size_t>(plan_.items() * blocks_)]),
@@ -73,7 +77,8 @@ public:
         }
     }
 
-    void run()
+    // False: a scale that was read is negative or not finite, so what is written means nothing.
+    bool run()
     {
         for (int64_t b = 0; b < a_.batch; ++b) {
             if (plan_.sequence(b).length == 0) {
@@ -89,6 +94,7 @@ public:
             find_thresholds();
         }
         run_all([this](int64_t number) { attend_item(plan_.item(number)); });
+        return !has_bad_scale_.load(std::memory_order_relaxed);
     }
 
 private:
@@ -201,8 +207,15 @@ private:
     void compute_scores(const Item& item, int block, float* scores, int64_t stride, float* maxima)
     {
         const int count = count_keys_of(item), heads = heads_of_block(block);
+        const int64_t first_head = item.key_value_head * group_ + block * block_heads_;
+        if (a_.key_scale.are_there()) {
+            Int8Scores<Element> tiles(a_, item.sequence, item.key_value_head, first_head, heads);
+            write_scores(tiles, heads, first_key(item), count, scores, stride, maxima);
+            note_scales(!tiles.has_bad_scale());
+            return;
+        }
         const Rows<Element> keys(a_, a_.key, item.sequence, item.key_value_head);
-        const PackedQuery<Element> query(a_, item.sequence, item.key_value_head * group_ + block * block_heads_, heads);
+        const PackedQuery<Element> query(a_, item.sequence, first_head, heads);
         if (keys.lie_by_columns()) {
             ColumnScores<Element>(keys, query, static_cast<int>(a_.head_dim), static_cast<float>(a_.scale))
                 .compute(first_key(item), count, scores, stride);
@@ -211,24 +224,14 @@ private:
             }
             return;
         }
-        TileProducts<Element> tile(keys, query);
-        const Floats scale = broadcast(static_cast<float>(a_.scale));
-        Floats largest_lanes[kMostHeads], products[kMostHeads];
-        std::fill_n(largest_lanes, heads, broadcast(-kInfinity));
-        for (int first = 0; first < count; first += kLanes) {
-            const int some = std::min(kLanes, count - first);
-            tile.compute(first_key(item) + first, some, products);
-            for (int head = 0; head < heads; ++head) {
-                Floats score = multiply(products[head], scale);
-                if (some < kLanes) {
-                    score = select(first_lanes(some), score, broadcast(-kInfinity));
-                }
-                store(scores + head * stride + first, score);
-                largest_lanes[head] = larger(score, largest_lanes[head]);
-            }
-        }
-        for (int head = 0; head < heads; ++head) {
-            maxima[head] = largest(largest_lanes[head]);
+        TileScores<Element> tiles(keys, query, static_cast<float>(a_.scale));
+        write_scores(tiles, heads, first_key(item), count, scores, stride, maxima);
+    }
+
+    void note_scales(bool are_good)
+    {
+        if (!are_good) {
+            has_bad_scale_.store(true, std::memory_order_relaxed);
         }
     }
 
@@ -256,9 +259,23 @@ private:
         const bool sweeps =
             a_.path == kDense || (a_.path == kAuto && in_union > kDenseAbove * count) || in_union == count;
         const int listed = sweeps ? count : list_keys(scratch.unions, words, scratch.keys);
-        const Rows<Element> rows(a_, a_.value, item.sequence, item.key_value_head);
-        WeightedValues<Element>(rows, a_.head_dim, first_key(item))
-            .add(sweeps ? scratch.all_keys : scratch.keys, listed, {scores, stride}, heads, sums, padded_dim_);
+        const int32_t* keys = sweeps ? scratch.all_keys : scratch.keys;
+        if (!a_.value_scale.are_there()) {
+            add_values<Element>(item, keys, listed, {scores, stride}, heads, sums);
+            return;
+        }
+        if (a_.value_scale.are_by_row()) {
+            const RowScales scales(a_, a_.value_scale, item.sequence, item.key_value_head);
+            note_scales(scale_weights(scales, first_key(item), keys, listed, sweeps, heads, scores, stride));
+        }
+        add_values<Int8>(item, keys, listed, {scores, stride}, heads, sums);
+    }
+
+    template <class Value>
+    void add_values(const Item& item, const int32_t* keys, int count, const Weights& weights, int heads, float* sums)
+    {
+        const Rows<Value> rows(a_, a_.value, item.sequence, item.key_value_head);
+        WeightedValues<Value>(rows, a_.head_dim, first_key(item)).add(keys, count, weights, heads, sums, padded_dim_);
     }
 
     void write_rows(int64_t b, int64_t h)
@@ -298,16 +315,17 @@ private:
     void write_row(int64_t b, int64_t head, RowMasses masses, int64_t largest_key)
     {
         const int64_t row = b * a_.heads + head, length = plan_.sequence(b).length;
-        alignas(64) float loaded[kMostHeadDim + Element::kStep] = {};
-        float out[kMostHeadDim + Element::kStep];
+        alignas(64) float loaded[kMostHeadDim + kDimStep] = {};
+        float out[kMostHeadDim + kDimStep];
         const double lse = log_sum(masses, head);
         const bool stands_in = masses.kept == 0;
         if (stands_in && !masses.has_nan()) {
-            load_value(b, head / group_, largest_key, loaded);
+            a_.value_scale.are_there() ? load_value<Int8>(b, head / group_, largest_key, loaded)
+                                       : load_value<Element>(b, head / group_, largest_key, loaded);
         } else {
             sum_granules(b, head, masses, loaded);
         }
-        in_memory_order<Element>(loaded, static_cast<int>(a_.head_dim), out);
+        to_values(head / group_, loaded, out);
         if (a_.result == kPartial) {
             write_partial(row, masses, out);
             return;
@@ -331,15 +349,38 @@ private:
         }
     }
 
+    // From the order of loads to that of memory, and per channel to what the numbers of an int8 V stand for.
+    void to_values(int64_t h, const float* loaded, float* out) const
+    {
+        const int head_dim = static_cast<int>(a_.head_dim);
+        if (!a_.value_scale.are_there()) {
+            in_memory_order<Element>(loaded, head_dim, out);
+            return;
+        }
+        in_memory_order<Int8>(loaded, head_dim, out);
+        if (a_.value_scale.are_by_channel()) {
+            const float* scales = a_.value_scale.of_head(h);
+            std::transform(out, out + head_dim, scales, out, std::multiplies<float>());
+        }
+    }
+
+    template <class Value>
     void load_value(int64_t b, int64_t h, int64_t key, float* loaded)
     {
-        alignas(64) Stored copied[kMostHeadDim + Element::kStep] = {};
-        Rows<Element>(a_, a_.value, b, h).copy(key, copied);
-        for (int64_t first = 0; first < padded_dim_; first += Element::kStep) {
-            Floats parts[Element::kVectors];
-            Element::load(copied + first, parts);
-            for (int part = 0; part < Element::kVectors; ++part) {
-                store(loaded + first + part * kLanes, parts[part]);
+        alignas(64) typename Value::Stored copied[kMostHeadDim + Value::kStep] = {};
+        Rows<Value>(a_, a_.value, b, h).copy(key, copied);
+        Floats scale = broadcast(1.0F);
+        if (a_.value_scale.are_by_row()) {
+            float lanes[kLanes];
+            store(lanes, RowScales(a_, a_.value_scale, b, h).of_neighbours(key, 1));
+            scale = broadcast(lanes[0]);
+            note_scales(bits(are_bad_scales(scale)) == 0);
+        }
+        for (int64_t first = 0; first < a_.head_dim; first += Value::kStep) {
+            Floats parts[Value::kVectors];
+            Value::load(copied + first, parts);
+            for (int part = 0; part < Value::kVectors; ++part) {
+                store(loaded + first + part * kLanes, multiply(parts[part], scale));
             }
         }
     }
@@ -415,6 +456,7 @@ private:
     std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq] in score units, post-softmax only
   // per sequence and KV head: granules that are not done
     std::unique_ptr<std::atomic<int64_t>[]> unfinished_;
+    std::atomic<bool> has_bad_scale_{false};
 };
 
 }  // namespace toptheta

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "arguments.h"
+#include "scales.h"
 #include "selection.h"
 
 namespace toptheta {
@@ -41,6 +42,21 @@ inline bool are_sinks_good(const Arguments& a)
     return true;
 }
 
+// Those per channel; others are checked as they are read.
+inline bool are_channel_scales_good(const Arguments& a, const Scales& scales)
+{
+    Mask bad = is_nan(zero());
+    const int64_t count = scales.are_by_channel() ? a.key_value_heads * a.head_dim : 0;
+    int64_t done = 0;
+    for (; done + kLanes <= count; done += kLanes) {
+        bad = either(bad, are_bad_scales(load(scales.of_head(0) + done)));
+    }
+    for (; done < count; ++done) {
+        bad = either(bad, are_bad_scales(broadcast(scales.of_head(0)[done])));
+    }
+    return bits(bad) == 0;
+}
+
 // Lengths, starts and block numbers lie inside the cache.
 inline bool are_rows_in_cache(const Arguments& a)
 {
@@ -65,7 +81,8 @@ inline bool are_rows_in_cache(const Arguments& a)
 
 inline bool are_values_good(const Arguments& a)
 {
-    return are_thresholds_good(a) && are_masses_good(a) && are_sinks_good(a) && are_rows_in_cache(a);
+    return are_thresholds_good(a) && are_masses_good(a) && are_sinks_good(a) && are_rows_in_cache(a) &&
+           are_channel_scales_good(a, a.key_scale) && are_channel_scales_good(a, a.value_scale);
 }
 
 }  // namespace toptheta

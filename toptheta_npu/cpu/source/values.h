@@ -6,6 +6,7 @@
 
 #include "elements.h"
 #include "rows.h"
+#include "scales.h"
 #include "scores.h"
 
 namespace toptheta {
@@ -19,6 +20,34 @@ struct Weights {
 
     float of(int head, int32_t key) const { return values[head * head_stride + key]; }
 };
+
+// Multiplies the weights of the listed keys, `first` + keys[i], with the scales of their rows; gives false where one of
+// the scales is negative or not finite. `is_whole` says that the list is that of all keys from 0 on.
+inline bool scale_weights(const RowScales& scales, int64_t first, const int32_t* keys, int count, bool is_whole,
+                          int heads, float* weights, int64_t head_stride)
+{
+    Mask bad = is_nan(zero());
+    for (int done = 0; done < count; done += kLanes) {
+        const int some = count - done < kLanes ? count - done : kLanes;
+        const Floats lanes =
+            is_whole ? scales.of_neighbours(first + done, some) : scales.of_listed(first, keys + done, some);
+        bad = either(bad, are_bad_scales(lanes));
+        float each[kLanes];
+        store(each, lanes);
+        for (int head = 0; head < heads; ++head) {
+            float* of_head = weights + head * head_stride;
+            if (is_whole) {
+                // the weights past the last key are zeros
+                store(of_head + done, multiply(load(of_head + done), lanes));
+                continue;
+            }
+            for (int i = 0; i < some; ++i) {
+                of_head[keys[done + i]] *= each[i];
+            }
+        }
+    }
+    return bits(bad) == 0;
+}
 
 // Adds `Count` rows, weighted for each head, to the heads' sums. A block of registers holds `Steps` steps of the rows.
 template <class Element, int Count, int Steps>

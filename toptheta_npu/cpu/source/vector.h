@@ -14,7 +14,13 @@
 //   load_float16, store_float16    kLanes halves
 //   load_bfloat16(p, even, odd)    2 kLanes elements, those at even places apart from those at odd ones
 //   load_bfloat16(p)               kLanes of them in order
-// and, where kHasBfloat16Products, BfloatPairs, load_pairs and add_products.
+// and, where kHasBfloat16Products, BfloatPairs, load_pairs and add_products,
+// and for products of whole numbers, which are exact,
+//   Words, Totals      2 kLanes numbers of 16 bits, and kLanes of 32
+//   load_int8          kLanes bytes as floats
+//   widen_int8, load_words, no_totals
+//   add_products(t, a, b)          adds the products of neighbours to the lanes of t, some order of lanes for each set
+//   sum_of_each, to_floats         of Totals
 #pragma once
 
 #if defined(__AVX512F__)

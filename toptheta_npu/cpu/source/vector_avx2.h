@@ -16,6 +16,8 @@ constexpr int kColumnHeads = 2;
 constexpr bool kHasBfloat16Products = false;
 
 using Floats = __m256;
+using Words = __m256i;   // 2 kLanes of 16 bits
+using Totals = __m256i;  // kLanes of 32 bits
 using Mask = __m256;
 
 inline Floats load(const float* from) { return _mm256_loadu_ps(from); }
@@ -66,6 +68,31 @@ inline Floats sum_of_each(const Floats* a)
     const Floats high = _mm256_hadd_ps(_mm256_hadd_ps(a[4], a[5]), _mm256_hadd_ps(a[6], a[7]));
     return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
 }
+
+inline Floats load_int8(const int8_t* from)
+{
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+inline Words widen_int8(const int8_t* from)
+{
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline Words load_words(const int16_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline Totals add(Totals a, Totals b) { return _mm256_add_epi32(a, b); }
+inline Totals no_totals() { return _mm256_setzero_si256(); }
+inline Totals add_products(Totals totals, Words a, Words b)
+{
+    return _mm256_add_epi32(totals, _mm256_madd_epi16(a, b));
+}
+inline Totals sum_of_each(const Totals* a)
+{
+    const Totals low = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
+    const Totals high = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4], a[5]), _mm256_hadd_epi32(a[6], a[7]));
+    return add(_mm256_permute2x128_si256(low, high, 0x20), _mm256_permute2x128_si256(low, high, 0x31));
+}
+inline Floats to_floats(Totals a) { return _mm256_cvtepi32_ps(a); }
+inline Floats to_floats(Floats a) { return a; }
 
 inline Floats load_float16(const uint16_t* from)
 {

@@ -15,6 +15,8 @@ constexpr int kValueVectors = 4;
 constexpr int kColumnHeads = 8;
 
 using Floats = __m512;
+using Words = __m512i;   // 2 kLanes of 16 bits
+using Totals = __m512i;  // kLanes of 32 bits
 using Mask = __mmask16;
 
 inline Floats load(const float* from) { return _mm512_loadu_ps(from); }
@@ -41,23 +43,73 @@ inline Floats times_power_of_two(Floats a, Floats n) { return _mm512_scalef_ps(a
 inline float sum(Floats a) { return _mm512_reduce_add_ps(a); }
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
 
-// each step halves the number of vectors: it adds halves, quarters, pairs and neighbours of lanes that belong together
-inline Floats sum_of_each(const Floats* a)
+template <int kOrder>
+inline Floats quarters_of(Floats a, Floats b)
 {
-    Floats halves[8], quarters[4];
+    return _mm512_shuffle_f32x4(a, b, kOrder);
+}
+template <int kOrder>
+inline Totals quarters_of(Totals a, Totals b)
+{
+    return _mm512_shuffle_i32x4(a, b, kOrder);
+}
+template <int kOrder>
+inline Floats lanes_of(Floats a, Floats b)
+{
+    return _mm512_shuffle_ps(a, b, kOrder);
+}
+template <int kOrder>
+inline Totals lanes_of(Totals a, Totals b)
+{
+    return _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), kOrder));
+}
+inline Floats low_lanes(Floats a, Floats b) { return _mm512_unpacklo_ps(a, b); }
+inline Totals low_lanes(Totals a, Totals b) { return _mm512_unpacklo_epi32(a, b); }
+inline Floats high_lanes(Floats a, Floats b) { return _mm512_unpackhi_ps(a, b); }
+inline Totals high_lanes(Totals a, Totals b) { return _mm512_unpackhi_epi32(a, b); }
+inline Totals add(Totals a, Totals b) { return _mm512_add_epi32(a, b); }
+
+// each step halves the number of vectors: it adds halves, quarters, pairs and neighbours of lanes that belong together
+template <class Vector>
+inline Vector sums_of_lanes(const Vector* a)
+{
+    Vector halves[8], quarters[4];
     for (int i = 0; i < 8; ++i) {
-        halves[i] = add(_mm512_shuffle_f32x4(a[i], a[i + 8], 0x44), _mm512_shuffle_f32x4(a[i], a[i + 8], 0xEE));
+        halves[i] = add(quarters_of<0x44>(a[i], a[i + 8]), quarters_of<0xEE>(a[i], a[i + 8]));
     }
     for (int i = 0; i < 4; ++i) {
-        quarters[i] = add(_mm512_shuffle_f32x4(halves[i], halves[i + 4], 0x88),
-                          _mm512_shuffle_f32x4(halves[i], halves[i + 4], 0xDD));
+        quarters[i] = add(quarters_of<0x88>(halves[i], halves[i + 4]), quarters_of<0xDD>(halves[i], halves[i + 4]));
     }
-    const Floats low = add(_mm512_unpacklo_ps(quarters[0], quarters[1]), _mm512_unpackhi_ps(quarters[0], quarters[1]));
-    const Floats high = add(_mm512_unpacklo_ps(quarters[2], quarters[3]), _mm512_unpackhi_ps(quarters[2], quarters[3]));
-    const Floats sums = add(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xEE));
+    const Vector low = add(low_lanes(quarters[0], quarters[1]), high_lanes(quarters[0], quarters[1]));
+    const Vector high = add(low_lanes(quarters[2], quarters[3]), high_lanes(quarters[2], quarters[3]));
+    const Vector sums = add(lanes_of<0x44>(low, high), lanes_of<0xEE>(low, high));
     // the quarters of the register hold the sums 0-3, 8-11, 4-7, 12-15
-    return _mm512_shuffle_f32x4(sums, sums, _MM_SHUFFLE(3, 1, 2, 0));
+    return quarters_of<_MM_SHUFFLE(3, 1, 2, 0)>(sums, sums);
 }
+inline Floats sum_of_each(const Floats* a) { return sums_of_lanes(a); }
+inline Totals sum_of_each(const Totals* a) { return sums_of_lanes(a); }
+
+inline Floats load_int8(const int8_t* from)
+{
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+inline Words widen_int8(const int8_t* from)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline Words load_words(const int16_t* from) { return _mm512_loadu_si512(from); }
+inline Totals no_totals() { return _mm512_setzero_si512(); }
+inline Totals add_products(Totals totals, Words a, Words b)
+{
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(totals, a, b);
+#else
+    return _mm512_add_epi32(totals, _mm512_madd_epi16(a, b));
+#endif
+}
+inline Floats to_floats(Totals a) { return _mm512_cvtepi32_ps(a); }
+inline Floats to_floats(Floats a) { return a; }
 
 inline Floats load_float16(const uint16_t* from)
 {

@@ -4,6 +4,7 @@
 #include <arm_neon.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace toptheta {
 
@@ -14,6 +15,8 @@ constexpr int kValueVectors = 4;
 constexpr int kColumnHeads = 2;
 
 using Floats = float32x4_t;
+using Words = int16x8_t;   // 2 kLanes of 16 bits
+using Totals = int32x4_t;  // kLanes of 32 bits
 using Mask = uint32x4_t;
 
 inline Floats load(const float* from) { return vld1q_f32(from); }
@@ -53,6 +56,25 @@ inline float sum(Floats a) { return vaddvq_f32(a); }
 inline float largest(Floats a) { return vmaxvq_f32(a); }
 
 inline Floats sum_of_each(const Floats* a) { return vpaddq_f32(vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3])); }
+
+inline Floats load_int8(const int8_t* from)
+{
+    int32_t bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    const int16x8_t words = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(bytes)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(words)));
+}
+inline Words widen_int8(const int8_t* from) { return vmovl_s8(vld1_s8(from)); }
+inline Words load_words(const int16_t* from) { return vld1q_s16(from); }
+inline Totals no_totals() { return vdupq_n_s32(0); }
+inline Totals add_products(Totals totals, Words a, Words b)
+{
+    return vmlal_high_s16(vmlal_s16(totals, vget_low_s16(a), vget_low_s16(b)), a, b);
+}
+inline Totals sum_of_each(const Totals* a) { return vpaddq_s32(vpaddq_s32(a[0], a[1]), vpaddq_s32(a[2], a[3])); }
+inline Totals add(Totals a, Totals b) { return vaddq_s32(a, b); }
+inline Floats to_floats(Totals a) { return vcvtq_f32_s32(a); }
+inline Floats to_floats(Floats a) { return a; }
 
 inline Floats load_float16(const uint16_t* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
 inline void store_float16(uint16_t* to, Floats values) { vst1_u16(to, vreinterpret_u16_f16(vcvt_f16_f32(values))); }
