@@ -89,7 +89,7 @@ def test_every_row_is_that_of_its_sequence_alone(
     for _ in range(2):  # by the operator, and by the call that repeats it
         out = torch.full_like(engine.query, torch.nan)
         attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
-    assert (0 in rule.group.repeated) == (1 in engine.counts)
+    assert (rule in rule.group.repeated) == (1 in engine.counts)
     first = 0
     for count, key, value in zip(engine.counts, engine.keys, engine.values, strict=True):
         rows = engine.query[first : first + count]
