@@ -153,6 +153,14 @@ def test_other_caches_queries_and_backends_do_not_fit() -> None:
             query, rows = changed.query.squeeze(2), rows_of(call, a)
             assert rows is not None
             assert not call(query, changed.key, changed.value, rows, torch.empty_like(query))
+        query, rows = a.query.squeeze(2), rows_of(call, a)
+        assert rows is not None
+        for out in (
+            query.new_empty(3, HEADS, HEAD_DIM),
+            query.half(),
+            query.new_empty(2, HEADS, 2 * HEAD_DIM)[..., ::2],
+        ):
+            assert not call(query, key, value, rows, out)
     with toptheta_npu.use_backend("fallback", device="cpu"):
         assert rows_of(call, a) is None
         assert not RepeatedDecode.is_possible(a)

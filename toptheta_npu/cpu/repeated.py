@@ -113,8 +113,8 @@ class RepeatedDecode:
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: RepeatedRows, out: Tensor) -> bool:
         """Make the V sums that the step ends, and run its rows.
 
-        False: caches are not the very same as those of the first call, the query is not like its query, or a value is
-        not what is taken. Then ``out`` is as it was.
+        False: caches are not the very same as those of the first call, the query is not like its query, the output is
+        not like this one, or a value is not what is taken. Then ``out`` is as it was.
 
         Args:
             query: [S, Hq, D], with any strides.
@@ -122,8 +122,10 @@ class RepeatedDecode:
             rows: of the step.
             out: as the query, contiguous, written.
         """
-        # this runs when all caches are full of K and V: every function that it calls has to come from memory
-        same = key is self._key and value is self._value and query.dtype is self._dtype and query.shape == rows.shape
-        return same and is_done(
-            self._entry(self._packed, rows.packed, query.data_ptr(), *query.stride(), out.data_ptr())
-        )
+        dtype, shape = self._dtype, rows.shape
+        if key is not self._key or value is not self._value or query.dtype is not dtype or query.shape != shape:
+            return False
+        if out.dtype is not dtype or out.shape != shape or not out.is_contiguous():
+            return False
+        status = self._entry(self._packed, rows.packed, query.data_ptr(), *query.stride(), out.data_ptr())
+        return not status or is_done(status)

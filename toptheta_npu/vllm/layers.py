@@ -102,14 +102,15 @@ class DecodedRows:
         group: of the layers.
         lengths: int [S], their keys.
         places: int64 [S], of their thresholds in the tables.
+        repeated: what calls that repeat say alike of the rows; None: none of them has run.
     """
 
     group: LayerGroup
     lengths: Tensor
     places: Tensor
+    repeated: RepeatedRows | None = field(default=None, init=False)
     _looked_up: tuple[Tensor, Tensor | None] | None = field(default=None, init=False)
     _counts: list[tuple[Tensor, Tensor]] = field(default_factory=list, init=False)
-    _repeated: RepeatedRows | None = field(default=None, init=False)
 
     @property
     def theta(self) -> Tensor:
@@ -121,28 +122,26 @@ class DecodedRows:
         """The same of the table's estimate of the discarded mass; None: it is not used."""
         return self._all_layers[1]
 
-    def repeated(self, call: RepeatedDecode, new: NewRows) -> RepeatedRows | None:
-        """Get what calls that repeat say alike of the rows; None: they cannot run now."""
-        if self._repeated is None:
-            self._repeated = call.rows(
-                new.packed, self.lengths.contiguous(), new.decoding_table, self.places.contiguous(),
-                len(self.group.numbers),
-            )  # fmt: skip
-            for number, counts in enumerate(self._counts if self._repeated else ()):
-                self._put(self._repeated, number, *counts)
-        return self._repeated
+    def repeat(self, call: RepeatedDecode, new: NewRows) -> RepeatedRows | None:
+        """Make what calls that repeat say alike of the rows; None: they cannot run now."""
+        self.repeated = call.rows(
+            new.packed, self.lengths.contiguous(), new.decoding_table, self.places.contiguous(), len(self.group.numbers)
+        )
+        for number, counts in enumerate(self._counts if self.repeated else ()):
+            self._put(self.repeated, number, *counts)
+        return self.repeated
 
     def count(self, layer: int, kept: Tensor, value_rows: Tensor) -> None:
         """Note what a layer has counted, int32 [S, Hq] and [S, Hkv], that no repeated call has written."""
-        if self._repeated is None:
+        if self.repeated is None:
             self._counts.append((kept, value_rows))
         else:
-            self._put(self._repeated, self.group.numbers[layer], kept, value_rows)
+            self._put(self.repeated, self.group.numbers[layer], kept, value_rows)
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Get what all layers have counted: [layers, S, Hq] and [layers, S, Hkv]."""
-        if self._repeated is not None:
-            return self._repeated.kept, self._repeated.value_rows
+        if self.repeated is not None:
+            return self.repeated.kept, self.repeated.value_rows
         kept, value_rows = zip(*self._counts, strict=True)
         return torch.stack(kept), torch.stack(value_rows)
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ..cpu.repeated import RepeatedDecode
 from ..fallback.arguments import Arguments
@@ -166,10 +167,23 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
         rule: of the layer.
         out: [T, Hq, D].
     """
-    if step.decodes:
-        _decode(step, query, key_cache, value_cache, rule, out)
-    else:
+    # The kernel of the layer before has filled the processor's caches, so each function that runs here, up to the next
+    # call of the kernel, has to come from memory: plain steps go through as few as possible.
+    if not step.new.num_decoding:
         _means(step, value_cache, rule)
+    else:
+        looked_up, group = step.rows_of(rule), rule.group
+        call = None if is_compiling() else group.repeated.get(rule)
+        rows = None if call is None else looked_up.repeated or looked_up.repeat(call, step.new)
+        if (
+            call is None
+            or rows is None
+            or step.tokens is not None
+            or not call(query, key_cache, value_cache, rows, out)
+        ):
+            _decode_apart(step, looked_up, query, key_cache, value_cache, rule, out)
+        if rule.layer == group.last and group.counters is not None:
+            group.counters.add(looked_up.lengths, *looked_up.counts())
     if rule.prefill == "thresholded":
         for index, start, end in step.ranges():
             rows = _prompt(step, index, query[start:end], key_cache, value_cache, rule)
@@ -184,42 +198,30 @@ def _means(step: Step, value_cache: Tensor, rule: LayerRule) -> Tensor | None:
     return rule.page_sums.means(_by_heads(value_cache, rule), step.new)
 
 
-def _decode(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, out: Tensor) -> None:
-    looked_up, counters = step.rows_of(rule), rule.group.counters
+def _decode_apart(
+    step: Step, looked_up: DecodedRows, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """Decode rows that are not all of the query, or go to another place than ``out``, or by the operator."""
     if step.tokens is not None:
         query = query[step.tokens]
     elif len(query) > step.new.num_decoding:  # padding
         query, out = query[: step.new.num_decoding], out[: step.new.num_decoding]
+    call, rows = rule.group.repeated.get(rule), looked_up.repeated
     to = None
-    if not torch.compiler.is_compiling():
-        to = _repeat(step, looked_up, query, key_cache, value_cache, rule, out)
+    if call is not None and rows is not None and not is_compiling():
+        direct = step.tokens is None and out.dtype is query.dtype and out.is_contiguous()
+        to = out if direct else torch.empty_like(query, memory_format=torch.contiguous_format)
+        if not call(query, key_cache, value_cache, rows, to):
+            to = None  # where values are wrong, the operator says what it is
     if to is None:
         to, kept, value_rows = _by_operator(step, query, key_cache, value_cache, rule, looked_up)
-        if counters is not None:
+        if rule.group.counters is not None:
             looked_up.count(rule.layer, kept, value_rows)
-    if counters is not None and rule.layer == rule.group.last:
-        counters.add(looked_up.lengths, *looked_up.counts())
     if step.tokens is not None:
         out[step.tokens] = to
     elif to is not out:
         out.copy_(to)
-
-
-def _repeat(
-    step: Step, looked_up: DecodedRows, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule,
-    out: Tensor,
-) -> Tensor | None:  # fmt: skip
-    """Run the call that the rule repeats, which makes V sums and means, too: [S, Hq, D].
-
-    None: there is none for such rows. Where values are wrong, the operator is to say what it is.
-    """
-    call = rule.group.repeated.get(rule)
-    rows = None if call is None else looked_up.repeated(call, step.new)
-    if call is None or rows is None:
-        return None
-    if step.tokens is not None or out.dtype is not query.dtype or not out.is_contiguous():
-        out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    return out if call(query, key_cache, value_cache, rows, out) else None
 
 
 def _by_operator(
