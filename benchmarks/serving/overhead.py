@@ -10,8 +10,8 @@ vLLM's kernel for CPUs lays them out. Batches and lengths take turns. Two things
 
 The kernel fills the processor's caches with K and V. So whatever runs and is read after it comes from memory, the
 interpreter, too. Two figures say how much that is: `floor` is the time above the kernel of calls whose arguments are
-packed already, one foreign call for each layer, and `reads` is the time to read as many bytes as the means of V rows
-need, if they lay one after the other.
+packed already, one foreign call for each layer, and `reads` is the time in which one thread reads as many bytes as the
+means of V rows need, if they lay one after the other.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from benchmarks.serving.tables import as_tables
 from toptheta_npu import incremental_attention_with_stats
 from toptheta_npu._compiler import find_compiler, run_compiler
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
@@ -42,6 +43,8 @@ from toptheta_npu.vllm.steps import Step, attend
 
 BATCHES, LENGTHS = (1, 4, 16, 64), (1500, 6000)
 LAYERS, HEADS, KV_HEADS, HEAD_DIM = 6, 8, 2, 64
+#: Of each batch and length, in this order.
+FIGURES = ("above_kernel", "above_operator", "floor", "reads")
 
 
 class FullAttentionSpec:
@@ -76,6 +79,9 @@ class KernelClock:
             run_compiler(command, seconds=60)
             self._library = ctypes.CDLL(str(built))
         self.kernel = self._library.timed_kernel
+        self.nanoseconds_to_read = self._library.nanoseconds_to_read
+        self.nanoseconds_to_read.argtypes = [ctypes.c_void_p, ctypes.c_longlong]
+        self.nanoseconds_to_read.restype = ctypes.c_longlong
         self.kernel.argtypes, self.kernel.restype = [ctypes.c_char_p], ctypes.c_int32
         self._nanoseconds = ctypes.c_longlong.in_dll(self._library, "nanoseconds")
 
@@ -136,7 +142,7 @@ class Decoding:
             rule.page_sums.means(layer.values, step.new)
             for rule, layer in zip(self._rules, self.layers.values(), strict=True)
         ]
-        self._kernel = clock.kernel
+        self._clock = clock
         with clock.watching() as self._packed:
             self.step()  # which keeps the calls that later steps repeat
             self._packed.clear()
@@ -162,15 +168,13 @@ class Decoding:
     def packed_calls(self) -> None:
         """Call the kernel for each layer with arguments that are packed already."""
         for packed in self._packed:
-            self._kernel(packed)
+            self._clock.kernel(packed)
 
     def reads(self) -> float:
         """Return the time to read what the means of a layer need: a sum of each sequence, and the rows after it."""
         content = torch.ones(int((1 + self.lengths % _ROWS_ON_CPU).sum()) * KV_HEADS * HEAD_DIM)
         self.packed_calls()  # which leave nothing of it in the processor's caches
-        start = time.perf_counter_ns()
-        library.read(content)
-        return (time.perf_counter_ns() - start) / 1000
+        return self._clock.nanoseconds_to_read(content.data_ptr(), content.nbytes) / 1000
 
 
 def pages_of(length: int, block_size: int) -> int:
@@ -178,30 +182,40 @@ def pages_of(length: int, block_size: int) -> int:
     return -(-(length + 64) // block_size)
 
 
-def main() -> None:
-    """Run the command line of this module."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.overhead", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200, help="steps of each batch and length")
-    parser.add_argument("--block-size", type=int, default=128, help="tokens of a page")
-    arguments = parser.parse_args()
-    pages, rows = BATCHES[-1] * pages_of(LENGTHS[-1], arguments.block_size), arguments.block_size
-    caches = [torch.randn(1, KV_HEADS, rows, 2 * HEAD_DIM).repeat(pages, 1, 1, 1) for _ in range(LAYERS)]
+def measure(rounds: int, block_size: int = 128) -> Iterator[dict[str, Any]]:
+    """Measure steps of each batch and length, in turns; yield quartiles in microseconds."""
+    pages = BATCHES[-1] * pages_of(LENGTHS[-1], block_size)
+    caches = [torch.randn(1, KV_HEADS, block_size, 2 * HEAD_DIM).repeat(pages, 1, 1, 1) for _ in range(LAYERS)]
     clock = KernelClock()
     cases = {(batch, length): Decoding(batch, length, caches, clock) for batch in BATCHES for length in LENGTHS}
-    found: dict[tuple[int, int], list[tuple[float, ...]]] = {case: [] for case in cases}
+    times: dict[tuple[int, int], list[tuple[float, ...]]] = {case: [] for case in cases}
     with torch.inference_mode(), clock.watching():
-        for _ in range(arguments.rounds):
+        for _ in range(rounds):
             for case, decoding in cases.items():
+                decoding.step()  # a step follows one like it
                 plugin, operator, floor = map(
                     clock.above_kernel, (decoding.step, decoding.operators, decoding.packed_calls)
                 )
-                found[case].append((plugin, plugin - operator, floor, decoding.reads()))
-    print("microseconds per layer and step; median, lower and upper quartile")
-    print(f"{'':21}  {'above the kernel':22} {'above the operator':22} {'floor':22} reads")
-    for (batch, length), times in found.items():
-        columns = [statistics.quantiles(column, n=4) for column in zip(*times, strict=True)]
-        cells = [f"{middle:.1f} ({low:.1f} to {high:.1f})" for low, middle, high in columns]
-        print(f"batch {batch:2}, {length} keys:  " + " ".join(f"{cell:22}" for cell in cells))
+                times[case].append((plugin, plugin - operator, floor, decoding.reads()))
+    steps = [
+        {"batch": batch, "keys": length}
+        | {
+            name: statistics.quantiles(of_name, n=4)
+            for name, of_name in zip(FIGURES, zip(*taken, strict=True), strict=True)
+        }
+        for (batch, length), taken in times.items()
+    ]
+    yield {"rounds": rounds, "layers": LAYERS, "block_size": block_size, "steps": steps}
+
+
+def main() -> None:
+    """Run the command line of this module."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.overhead", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100, help="steps of each batch and length")
+    parser.add_argument("--block-size", type=int, default=128, help="tokens of a page")
+    arguments = parser.parse_args()
+    for found in measure(arguments.rounds, arguments.block_size):
+        print(as_tables({"overhead": found})["overhead"].as_markdown())
 
 
 if __name__ == "__main__":
