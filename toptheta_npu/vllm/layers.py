@@ -124,19 +124,22 @@ class DecodedRows:
 
     def repeat(self, call: RepeatedDecode, new: NewRows) -> RepeatedRows | None:
         """Make what calls that repeat say alike of the rows; None: they cannot run now."""
-        self.repeated = call.rows(
+        rows = call.rows(
             new.packed, self.lengths.contiguous(), new.decoding_table, self.places.contiguous(), len(self.group.numbers)
         )
-        for number, counts in enumerate(self._counts if self.repeated else ()):
-            self._put(self.repeated, number, *counts)
-        return self.repeated
+        if rows is not None:
+            for number, counts in enumerate(self._counts):
+                rows.kept[number], rows.value_rows[number] = counts
+        self.repeated = rows
+        return rows
 
     def count(self, layer: int, kept: Tensor, value_rows: Tensor) -> None:
         """Note what a layer has counted, int32 [S, Hq] and [S, Hkv], that no repeated call has written."""
         if self.repeated is None:
             self._counts.append((kept, value_rows))
         else:
-            self._put(self.repeated, self.group.numbers[layer], kept, value_rows)
+            number = self.group.numbers[layer]
+            self.repeated.kept[number], self.repeated.value_rows[number] = kept, value_rows
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Get what all layers have counted: [layers, S, Hq] and [layers, S, Hkv]."""
@@ -144,10 +147,6 @@ class DecodedRows:
             return self.repeated.kept, self.repeated.value_rows
         kept, value_rows = zip(*self._counts, strict=True)
         return torch.stack(kept), torch.stack(value_rows)
-
-    @staticmethod
-    def _put(rows: RepeatedRows, number: int, kept: Tensor, value_rows: Tensor) -> None:
-        rows.kept[number], rows.value_rows[number] = kept, value_rows
 
     @property
     def _all_layers(self) -> tuple[Tensor, Tensor | None]:

@@ -186,8 +186,7 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
             group.counters.add(looked_up.lengths, *looked_up.counts())
     if rule.prefill == "thresholded":
         for index, start, end in step.ranges():
-            rows = _prompt(step, index, query[start:end], key_cache, value_cache, rule)
-            out[start:end] = rows
+            out[start:end] = _prompt(step, index, query[start:end], key_cache, value_cache, rule)
 
 
 def _means(step: Step, value_cache: Tensor, rule: LayerRule) -> Tensor | None:
