@@ -86,21 +86,22 @@ class KernelClock:
         self._nanoseconds = ctypes.c_longlong.in_dll(self._library, "nanoseconds")
 
     @contextmanager
-    def watching(self) -> Iterator[list[bytes]]:
-        """Put the clock around the kernel, for calls and for those that are kept meanwhile; get what calls pack."""
+    def watching(self, packed: list[bytes] | None = None) -> Iterator[None]:
+        """Put the clock around the kernel, for calls and for those that are kept meanwhile; note what calls pack."""
         kernel = ctypes.cast(library.function(torch.float32), ctypes.c_void_p)
         ctypes.c_void_p.in_dll(self._library, "kernel").value = kernel.value
-        packed: list[bytes] = []
 
         def noted(arguments: bytes) -> int:
+            assert packed is not None
             packed.append(arguments)
             return int(self.kernel(arguments))
 
+        run = self.kernel if packed is None else noted
         with (
             mock.patch.object(repeated, "function", return_value=self.kernel),
-            mock.patch.object(operators, "function", return_value=noted),
+            mock.patch.object(operators, "function", return_value=run),
         ):
-            yield packed
+            yield
 
     def take(self) -> int:
         """Get the nanoseconds since the last time."""
@@ -143,9 +144,10 @@ class Decoding:
             for rule, layer in zip(self._rules, self.layers.values(), strict=True)
         ]
         self._clock = clock
-        with clock.watching() as self._packed:
+        with clock.watching():
             self.step()  # which keeps the calls that later steps repeat
-            self._packed.clear()
+        self._packed: list[bytes] = []
+        with clock.watching(self._packed):
             self._results = self.operators()  # into which packed calls write
 
     def step(self) -> None:
@@ -192,10 +194,11 @@ def measure(rounds: int, block_size: int = 128) -> Iterator[dict[str, Any]]:
     with torch.inference_mode(), clock.watching():
         for _ in range(rounds):
             for case, decoding in cases.items():
-                decoding.step()  # a step follows one like it
-                plugin, operator, floor = map(
-                    clock.above_kernel, (decoding.step, decoding.operators, decoding.packed_calls)
-                )
+                figures = []
+                for run in (decoding.step, decoding.operators, decoding.packed_calls):
+                    run()  # a step follows one like it
+                    figures.append(clock.above_kernel(run))
+                plugin, operator, floor = figures
                 times[case].append((plugin, plugin - operator, floor, decoding.reads()))
     steps = [
         {"batch": batch, "keys": length}
