@@ -2,6 +2,7 @@
 
     build/vllm/bin/python -m benchmarks.serving [equality] [load] [memory] [schedules] [--schedules 200] [--rounds 5]
     build/vllm/bin/python -m benchmarks.serving break-even [--rounds 15]
+    build/vllm/bin/python -m benchmarks.serving overhead [--rounds 100]
     build/vllm/bin/python -m benchmarks.serving soak [--requests 2000] [--minutes 30]
     build/vllm/bin/python -m benchmarks.serving real [--rounds 15] [--model FOLDER] [--table FILE] [--texts FOLDER] ...
 
@@ -32,6 +33,7 @@ import typer
 import vllm
 
 from benchmarks.real_model_study import texts as study_texts
+from benchmarks.serving import overhead
 from benchmarks.serving.break_even import find_break_even
 from benchmarks.serving.engines import K
 from benchmarks.serving.equality import compare_answers
@@ -60,6 +62,7 @@ class Part(str, Enum):
     soak = "soak"
     real = "real"
     break_even = "break-even"
+    overhead = "overhead"
 
 
 #: What runs where nothing is named.
@@ -102,6 +105,7 @@ def main(
         Part.soak: lambda: soak(requests, minutes),
         Part.real: real,
         Part.break_even: lambda: find_break_even(rounds),
+        Part.overhead: lambda: overhead.measure(rounds),
     }
     for part in parts or UNNAMED:
         for result in run[part]():

@@ -15,7 +15,7 @@ def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
     """Make the tables of the parts that were run, by the names of their places in the page."""
     tables = {
         "equality": _equality, "load": _load, "memory": _memory, "schedules": _schedules, "soak": _soak, "real": _real,
-        "break-even": _break_even,
+        "break-even": _break_even, "overhead": _overhead,
     }  # fmt: skip
     return {name: table(found[name]) for name, table in tables.items() if name in found}
 
@@ -88,6 +88,16 @@ def _break_even(found: Mapping[str, Any]) -> Table:
     return Table(f"{found['rounds']} rounds that take turns", columns, rows)
 
 
+def _overhead(found: Mapping[str, Any]) -> Table:
+    columns = ("sequences, keys", "**above the native kernel**", "above the operator's call", "floor", "reads")
+    rows = [
+        [f"{each['batch']}, {each['keys']}", f"**{_middle(each['above_kernel'])}**",
+         *(_middle(each[name]) for name in ("above_operator", "floor", "reads"))]
+        for each in found["steps"]
+    ]  # fmt: skip
+    return Table(f"Microseconds per layer and step; {found['rounds']} rounds that take turns", columns, rows)
+
+
 def _soak(found: Mapping[str, Any]) -> Table:
     phases = found["phases"]
 
@@ -149,6 +159,11 @@ def _bounded(ratios: Sequence[float]) -> str:
         return f"{math.exp(mean):.2f} (one round)"
     half = student_quantile(len(ratios) - 1) * statistics.stdev(logarithms) / math.sqrt(len(ratios))
     return f"{math.exp(mean):.2f} ({math.exp(mean - half):.2f} to {math.exp(mean + half):.2f})"
+
+
+def _middle(quartiles: Sequence[float]) -> str:
+    low, middle, high = quartiles
+    return f"{middle:.0f} ({low:.0f} to {high:.0f})"
 
 
 def _milliseconds(seconds: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""Tables of a real model and of the soak, from figures that are made up."""
+"""Tables of a real model, of the soak and of what a layer adds, from figures that are made up."""
 
 from __future__ import annotations
 
@@ -57,3 +57,10 @@ def test_the_soak_has_a_column_for_each_server() -> None:
     assert rows["tokens by thresholds; with drafts"] == ["70; 0", "70; 9"]
     assert rows["**errors that are not the client's**"] == ["**1**", "**1**"]
     assert rows["**growth**"] == ["**+0.50%**", "**+0.50%**"]
+
+
+def test_what_a_layer_adds_has_its_quartiles() -> None:
+    step = {"batch": 4, "keys": 1500, "above_kernel": [19.6, 20.4, 30.0], "above_operator": [-50.0, -40.2, -30.0]}
+    steps = [step | {"floor": [1.0, 1.2, 1.4], "reads": [2.0, 3.0, 4.0]}]
+    table = as_tables({"overhead": {"rounds": 9, "steps": steps}})["overhead"]
+    assert table.rows == [["4, 1500", "**20 (20 to 30)**", "-40 (-50 to -30)", "1 (1 to 1)", "3 (2 to 4)"]]

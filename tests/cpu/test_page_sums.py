@@ -59,7 +59,7 @@ def test_rows_past_the_end_are_not_added() -> None:
 def test_arguments_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_LIBRARIES", {})
     monkeypatch.setattr(page_sums, "_FAILED", set())
-    monkeypatch.setattr(page_sums, "_STEP", struct.Struct("@q"))
+    monkeypatch.setattr(page_sums, "STEP", struct.Struct("@q"))
     with (
         toptheta_npu.use_backend("native", device="cpu"),
         pytest.raises(TopThetaBackendError, match=r"CPU kernel: expected page sums of \d+ bytes, got \d+; install"),
@@ -73,7 +73,7 @@ def test_without_it_the_form_in_torch_runs_and_the_log_says_why(
     monkeypatch.setattr(library, "_LIBRARIES", dict(library._LIBRARIES))
     library.loaded(torch.float32)
     monkeypatch.setattr(page_sums, "_FAILED", set())
-    monkeypatch.setattr(page_sums, "_STEP", struct.Struct("@q"))
+    monkeypatch.setattr(page_sums, "STEP", struct.Struct("@q"))
     for key in [key for key in library._LIBRARIES if isinstance(key, tuple)]:
         del library._LIBRARIES[key]
     with toptheta_npu.use_backend("auto", device="cpu"), caplog.at_level("WARNING", "toptheta_npu"):

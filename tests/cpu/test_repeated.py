@@ -1,7 +1,8 @@
-"""A decode call that repeats for other rows says what the operator says."""
+"""A decode call that repeats for other rows says what the operator says with the means of the V sums."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -13,9 +14,13 @@ from tests.cpu.test_page_sums import DTYPES
 from tests.tiers import only
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats
 from toptheta_npu.cpu.repeated import RepeatedDecode, RepeatedRows
+from toptheta_npu.errors import TopThetaBackendError
 from toptheta_npu.fallback.arguments import Arguments
+from toptheta_npu.vllm.page_sums import NewRows, PageSums
 
 BLOCKS, BLOCK_SIZE, HEADS, KV_HEADS, HEAD_DIM = 12, 16, 6, 2, 32
+#: Of tables: their places, and those of a step's rows; of layers: how many, and which one a call is of.
+PLACES, LAYERS, LAYER = 40, 3, 1
 OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {"placement": "post_softmax"}, {"sdc": "none"}, {"sdc": "exp_threshold", "sdc_gamma": 0.1}, {"sdc": "offline"},
 )  # fmt: skip
@@ -29,12 +34,12 @@ def caches(dtype: torch.dtype, by_columns: bool) -> tuple[Tensor, Tensor]:
     return key, value
 
 
-def drawn_call(key: Tensor, value: Tensor, batch: int, seed: int, vmc: bool, options: dict[str, Any]) -> Arguments:
+def drawn_call(key: Tensor, value: Tensor, batch: int, seed: int, options: dict[str, Any]) -> Arguments:
     """A step of ``batch`` sequences, whose query is a part of wider rows, as an engine's projection leaves it."""
     draw = torch.Generator().manual_seed(seed)
     wide = torch.randn(batch, HEADS + 2, HEAD_DIM, generator=draw).to(key.dtype)
-    pages = -(-BLOCKS // batch)
-    table = (torch.randperm(BLOCKS * 2, generator=draw) % BLOCKS)[: batch * pages].view(batch, pages)
+    pages = BLOCKS // batch
+    table = torch.randperm(BLOCKS, generator=draw)[: batch * pages].view(batch, pages)
     lengths = torch.randint(0, pages * BLOCK_SIZE + 1, (batch,), generator=draw)
     theta = torch.randn(batch, HEADS, generator=draw)
     post = options.get("placement") == "post_softmax"
@@ -42,7 +47,6 @@ def drawn_call(key: Tensor, value: Tensor, batch: int, seed: int, vmc: bool, opt
         HEADS, KV_HEADS, 0.3, wide[:, 1 : HEADS + 1, None], key, value, theta.sigmoid() / 9 if post else theta,
         lengths.to(torch.int32 if seed % 2 else torch.int64), None, table.int(),
         discarded_mass=torch.rand(batch, HEADS, generator=draw) if options.get("sdc") == "offline" else None,
-        value_mean=torch.randn(batch, KV_HEADS, HEAD_DIM, generator=draw) if vmc else None,
         block_size=BLOCK_SIZE, **options,
     )  # fmt: skip
 
@@ -55,15 +59,49 @@ def by_operator(a: Arguments) -> tuple[Tensor, ...]:
     )  # fmt: skip
 
 
-def repeat(call: RepeatedDecode, a: Arguments) -> tuple[Tensor, ...] | None:
-    query, batch = a.query.squeeze(2), len(a.query)
+def with_sums(a: Arguments) -> tuple[PageSums, Arguments]:
+    """V sums of all rows but those of the step, and a call with the means that they give."""
+    blocks, heads, rows, head_dim = a.value.shape
+    sums = PageSums(blocks, rows, heads, head_dim, "cpu")
+    assert a.block_table is not None
+    assert a.actual_seq_lengths is not None
+    sums.rebuild(a.value, a.block_table, (a.actual_seq_lengths - 1).clamp_min(0))
+    return sums, a._replace(value_mean=sums.means(a.value, NewRows(a.block_table, a.actual_seq_lengths)))
+
+
+def places_of(a: Arguments) -> Tensor:
+    return torch.randperm(PLACES, generator=torch.Generator().manual_seed(len(a.query)))[: len(a.query)]
+
+
+def as_table(a: Arguments, rows: Tensor) -> Tensor:
+    """A table with these rows where they are looked up, and NaN elsewhere."""
+    table = torch.full((PLACES, HEADS), torch.nan)
+    table[places_of(a)] = rows
+    return table
+
+
+def repeatable(first: Arguments, a: Arguments, sums: PageSums | None = None) -> RepeatedDecode:
+    """The first call, to be repeated with tables in which the rows of another one are found."""
+    mass = None if a.discarded_mass is None else as_table(a, a.discarded_mass)
+    packed = None if sums is None else sums.native_form(a.value)
+    return RepeatedDecode(first, as_table(a, a.threshold), mass, LAYER, packed)
+
+
+def rows_of(call: RepeatedDecode, a: Arguments) -> RepeatedRows | None:
     assert a.actual_seq_lengths is not None
     assert a.block_table is not None
-    rows = RepeatedRows(a.actual_seq_lengths, a.block_table, torch.full((batch, HEADS), torch.nan))
-    out = torch.full((batch, HEADS, HEAD_DIM), torch.nan, dtype=query.dtype)
-    kept, value_rows = (torch.full((batch, heads), -1, dtype=torch.int32) for heads in (HEADS, KV_HEADS))
-    done = call(query, rows, a.threshold, a.discarded_mass, a.value_mean, out, kept, value_rows)
-    return (out.unsqueeze(2), rows.lse, kept, value_rows) if done else None
+    new = NewRows(a.block_table, a.actual_seq_lengths)
+    return call.rows(new.packed, a.actual_seq_lengths, a.block_table, places_of(a), LAYERS)
+
+
+def repeat(call: RepeatedDecode, a: Arguments) -> tuple[Tensor, ...] | None:
+    query, rows = a.query.squeeze(2), rows_of(call, a)
+    assert rows is not None
+    out = torch.full_like(query, torch.nan, memory_format=torch.contiguous_format)
+    if call(query, a.key, a.value, rows, out):
+        return out.unsqueeze(2), rows.kept[LAYER], rows.value_rows[LAYER]
+    assert out.isnan().all()
+    return None
 
 
 @pytest.mark.parametrize("by_columns", [False, True])
@@ -73,24 +111,23 @@ def test_it_says_bit_for_bit_what_the_operator_says(dtype: torch.dtype, by_colum
     key, value = caches(dtype, by_columns)
     with toptheta_npu.use_backend("native", device="cpu"):
         for options in OPTIONS:
-            vmc = options.get("sdc") != "none"
-            first = drawn_call(key, value, 3, 0, vmc, options)
+            first = drawn_call(key, value, 3, 0, options)
             assert RepeatedDecode.is_possible(first)
-            call = RepeatedDecode(first)
             for seed, batch in enumerate((3, 1, 12, 4)):
-                other = drawn_call(key, value, batch, seed, vmc, options)
-                assert call.fits(other.query.squeeze(2), key, value)
-                found = repeat(call, other)
+                other = drawn_call(key, value, batch, seed, options)
+                sums, other = (None, other) if options.get("sdc") == "none" else with_sums(other)
+                found = repeat(repeatable(first, other, sums), other)
+                out, _, *counts = by_operator(other)
                 assert found is not None
-                assert all(map(torch.equal, found, by_operator(other)))
-                assert found[2].sum() > 0
+                assert all(map(torch.equal, found, (out, *counts)))
+                assert found[1].sum() > 0
 
 
 def test_values_that_the_operator_refuses_are_not_run() -> None:
     key, value = caches(torch.float32, False)
     with toptheta_npu.use_backend("native", device="cpu"):
-        good = drawn_call(key, value, 2, 0, True, {})
-        call = RepeatedDecode(good)
+        good = drawn_call(key, value, 2, 0, {})
+        sums, _ = with_sums(good)
         assert good.block_table is not None
         assert good.actual_seq_lengths is not None
         long = torch.full_like(good.actual_seq_lengths, BLOCK_SIZE * BLOCKS)
@@ -99,26 +136,51 @@ def test_values_that_the_operator_refuses_are_not_run() -> None:
             good._replace(actual_seq_lengths=long + 1),
             good._replace(actual_seq_lengths=long // 2, block_table=good.block_table + BLOCKS),
         ):
-            assert repeat(call, wrong) is None
+            assert repeat(repeatable(good, wrong), wrong) is None
+            assert repeat(repeatable(good, wrong, sums), wrong) is None
             with pytest.raises(TopThetaValueError):
                 by_operator(wrong)
+
+
+def test_arguments_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, value = caches(torch.float32, False)
+    a = drawn_call(key, value, 2, 0, {})
+    monkeypatch.setattr("toptheta_npu.cpu.repeated._REST_OF_ROWS", struct.Struct("@q"))
+    with (
+        toptheta_npu.use_backend("native", device="cpu"),
+        pytest.raises(
+            TopThetaBackendError, match=r"CPU kernel: expected a decoding layer of \d+ bytes, got \d+; install"
+        ),
+    ):
+        repeatable(a, a)
 
 
 def test_other_caches_queries_and_backends_do_not_fit() -> None:
     key, value = caches(torch.float32, False)
     with toptheta_npu.use_backend("native", device="cpu"):
-        a = drawn_call(key, value, 2, 0, True, {})
-        call, query = RepeatedDecode(a), a.query.squeeze(2)
-        assert call.fits(query, key, value)
-        assert not call.fits(query, key.clone(), value)
-        assert not call.fits(query, key, value.clone())
-        assert not call.fits(query.half(), key, value)
-        assert not call.fits(query[:, 1:], key, value)
+        a = drawn_call(key, value, 2, 0, {})
+        call = repeatable(a, a)
+        assert repeat(call, a) is not None
+        for changed in (
+            a._replace(key=key.clone()), a._replace(value=value.clone()), a._replace(query=a.query.half()),
+            a._replace(query=a.query[:, 1:]), a._replace(query=torch.cat([a.query, a.query])),
+        ):  # fmt: skip
+            query, rows = changed.query.squeeze(2), rows_of(call, a)
+            assert rows is not None
+            assert not call(query, changed.key, changed.value, rows, torch.empty_like(query))
+        query, rows = a.query.squeeze(2), rows_of(call, a)
+        assert rows is not None
+        for out in (
+            query.new_empty(3, HEADS, HEAD_DIM),
+            query.half(),
+            query.new_empty(2, HEADS, 2 * HEAD_DIM)[..., ::2],
+        ):
+            assert not call(query, key, value, rows, out)
     with toptheta_npu.use_backend("fallback", device="cpu"):
-        assert not call.fits(query, key, value)
+        assert rows_of(call, a) is None
         assert not RepeatedDecode.is_possible(a)
-    for changed in (
+    for other in (
         a._replace(actual_seq_lengths=None), a._replace(block_table=None), a._replace(key=key.to("meta")[:, 0]),
         a._replace(query=a.query.to("meta")), a._replace(learnable_sink=torch.zeros(HEADS)),
     ):  # fmt: skip
-        assert not RepeatedDecode.is_possible(changed)
+        assert not RepeatedDecode.is_possible(other)

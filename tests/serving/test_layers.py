@@ -141,7 +141,7 @@ def test_dense_rows_aim_at_nothing() -> None:
 def test_a_step_looks_up_all_layers_without_a_copy_of_the_table(ranks: int) -> None:
     at_k = load_thresholds(Settings(TABLE, k=64), geometry(ranks - 1, ranks))
     group, lengths = LayerGroup(at_k, [2, 3]), torch.tensor([0, 65, 500, 10**6])
-    assert group._theta.data_ptr() == at_k.theta[0].data_ptr()
+    assert group.theta.data_ptr() == at_k.theta[0].data_ptr()
     for layer, theta in enumerate(group.look_up(lengths).theta):
         assert torch.equal(theta, at_k.rows(layer, lengths))
 

@@ -24,7 +24,7 @@ def test_counts_of_a_layer_are_sums_over_its_rows() -> None:
     counters = Counters(1, 2, 1, aims_of_two)
     lengths = torch.tensor([10, 4, 0], dtype=torch.int32)
     kept = torch.tensor([[3, 5], [4, 4], [0, 0]], dtype=torch.int32)
-    counters.add(lengths, [kept], [torch.tensor([[6], [4], [0]], dtype=torch.int32)])
+    counters.add(lengths, kept[None], torch.tensor([[[6], [4], [0]]], dtype=torch.int32))
     assert counters.totals() == {
         "rows": 2, "elements": 28, "kept": 16, "available_value_rows": 14, "value_rows": 10,
         "sparse_aims": 7, "sparse_kept": 8,
@@ -34,8 +34,8 @@ def test_counts_of_a_layer_are_sums_over_its_rows() -> None:
 def test_layers_of_a_group_are_counted_together() -> None:
     counters = Counters(2, 1, 1, lambda lengths: torch.cat([aims_of(lengths), 2 * aims_of(lengths)]))
     for _ in range(2):
-        kept = [torch.tensor([[3], [2]]), torch.tensor([[6], [2]])]
-        counters.add(torch.tensor([10, 4]), kept, [torch.tensor([[4], [2]]), torch.tensor([[7], [2]])])
+        kept = torch.tensor([[[3], [2]], [[6], [2]]])
+        counters.add(torch.tensor([10, 4]), kept, torch.tensor([[[4], [2]], [[7], [2]]]))
     assert counters.totals() == {
         "rows": 8, "elements": 56, "kept": 26, "available_value_rows": 56, "value_rows": 30,
         "sparse_aims": 18, "sparse_kept": 18,
@@ -49,7 +49,7 @@ def test_steps_that_wait_are_counted_as_they_were_whatever_their_number() -> Non
     for step in range(1, 150):
         lengths[:] = torch.tensor([step, 3])
         looked_up = group.look_up(lengths)
-        counters.add(looked_up.lengths, [torch.tensor([[1], [3]])], [torch.tensor([[1], [3]])])
+        counters.add(looked_up.lengths, torch.tensor([[[1], [3]]]), torch.tensor([[[1], [3]]]))
         if step in (1, 64, 100, 149):
             totals = counters.totals()
             assert totals["elements"] == step * (step + 1) // 2 + 3 * step
@@ -94,7 +94,7 @@ def make_counters(device: str = "cpu") -> Counters:
 
 def add_row(counters: Counters) -> None:
     """A row of 8 keys that keeps 2 and aims at 2."""
-    counters.add(torch.tensor([8]), [torch.tensor([[2]])], [torch.tensor([[2]])])
+    counters.add(torch.tensor([8]), torch.tensor([[[2]]]), torch.tensor([[[2]]]))
 
 
 def test_lines_come_at_intervals_and_hold_what_was_added(caplog: pytest.LogCaptureFixture) -> None:
@@ -128,7 +128,7 @@ def test_a_warning_comes_when_rows_keep_far_from_what_they_aim_at(
     counters = metrics.add_group(Counters(1, 1, 1, lambda lengths: torch.full((1, len(lengths), 1), 200)))
     with caplog.at_level(logging.WARNING, "vllm.toptheta_npu"):
         for tokens in (99, 100):  # of the fewer, little is known
-            counters.add(torch.tensor([500]), [torch.tensor([[kept]])], [torch.tensor([[2]])])
+            counters.add(torch.tensor([500]), torch.tensor([[[kept]]]), torch.tensor([[[2]]]))
             metrics.step(decode=tokens)
             metrics.report()
     if told is None:

@@ -89,7 +89,7 @@ def test_every_row_is_that_of_its_sequence_alone(
     for _ in range(2):  # by the operator, and by the call that repeats it
         out = torch.full_like(engine.query, torch.nan)
         attend(engine.step, engine.query, engine.key_cache, engine.value_cache, rule, out)
-    assert (0 in rule.group.repeated) == (1 in engine.counts)
+    assert (rule in rule.group.repeated) == (1 in engine.counts)
     first = 0
     for count, key, value in zip(engine.counts, engine.keys, engine.values, strict=True):
         rows = engine.query[first : first + count]
@@ -120,6 +120,45 @@ def test_repeated_steps_write_into_any_output_and_refuse_what_the_operator_refus
     beyond = Step.of(engine.step.query_start_loc, engine.step.seq_lens + 1000, engine.step.block_table)
     with pytest.raises(TopThetaValueError, match=r"^actual_seq_lengths\[0\]: expected 0 to "):
         attend(beyond, engine.query, *caches, rule, expected)
+
+
+@pytest.mark.parametrize("counts", [[1, 1, 1], [3, 1, 0, 1], [1, 16, 1]])
+def test_a_call_that_repeats_makes_the_same_sums_and_rows_bit_for_bit(counts: list[int]) -> None:
+    engine = make_engine(counts, [30, 31, 5, 47][: len(counts)], 0, True)
+    group, found = LayerGroup(thresholds(), [0]), []
+    pasts = engine.step.seq_lens - torch.tensor(counts)
+    first = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(engine.value_cache)
+    for _ in range(2):  # by the operator, and by the call that repeats it
+        assert first.page_sums is not None
+        first.page_sums._sums.fill_(torch.nan)
+        first.page_sums.rebuild(engine.value_cache, engine.step.block_table, pasts)
+        out = torch.zeros_like(engine.query)
+        attend(engine.step, engine.query, engine.key_cache, engine.value_cache, first, out)
+        found.append((out, first.page_sums._sums[:-1].nan_to_num()))
+    assert first in group.repeated
+    assert all(map(torch.equal, *found))
+    assert found[0][0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("apart", [None, 0, 1])
+def test_counts_are_the_same_whichever_layer_repeats_no_call(apart: int | None) -> None:
+    """A layer with another cache than before runs by the operator, before or after one that repeats its call."""
+    engine, one = make_engine([1, 1, 1], [8, 30, 2], 0, True), thresholds()
+    names = ("theta", "row_aims", "head_aims")
+    more = {name: (*getattr(one, name), *getattr(one, name)) for name in names}
+    table = dataclasses.replace(one, **more, dense_up_to=(4, 4), layer_targets=(4, 4))
+    counters = Counters(2, HEADS, KV_HEADS, Aims(table, [0, 1]))
+    group = LayerGroup(table, [0, 1], counters=counters)
+    rules = [LayerRule(layer, group, KV_HEADS, DIM**-0.5) for layer in (0, 1)]
+    totals = []
+    for step in range(2):  # by the operator, and by calls that repeat it
+        for rule in rules:
+            keys = engine.key_cache.clone() if step == 1 and rule.layer == apart else engine.key_cache
+            attend(engine.step, engine.query, keys, engine.value_cache, rule, torch.empty_like(engine.query))
+        totals.append(counters.totals())
+    assert set(group.repeated) == set(rules)
+    assert totals[0]["kept"] > 0
+    assert totals[1] == {name: 2 * count for name, count in totals[0].items()}
 
 
 def on(table: ThresholdsAtK, device: str) -> ThresholdsAtK:

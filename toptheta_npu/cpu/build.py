@@ -23,8 +23,8 @@ from . import cache, instruction_sets
 from .cache import cache_folder
 
 SOURCE = Path(__file__).with_name("source") / "incremental_attention.cpp"
-#: The V sums of a serving engine.
-PAGE_SUMS_SOURCE = SOURCE.with_name("page_sums.cpp")
+#: What the layers of a serving engine call.
+SERVING_SOURCE = SOURCE.with_name("serving.cpp")
 #: The kernel's names of the dtypes that it is built for.
 ELEMENTS = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16"}
 # nobody reads errno or the exception flags of floating point, which would keep loops from becoming vector code
@@ -234,7 +234,7 @@ def main() -> None:
     try:
         for dtype_name in ELEMENTS:
             print(f"{dtype_name}: {best_library(dtype_name).path}")
-            best_library(dtype_name, source=PAGE_SUMS_SOURCE)
+            best_library(dtype_name, source=SERVING_SOURCE)
     except TopThetaError as error:
         sys.exit(f"build: {error}")
 

@@ -1,11 +1,14 @@
 """The decode call of a layer that an engine repeats step by step: what stays the same is checked and packed once.
 
 For short rows an operator spends more time on its arguments than on its work. An engine hands over the same caches and
-options in every step, so `RepeatedDecode` keeps them. The native kernel looks at the values of each call by itself.
+options in every step, so `RepeatedDecode` keeps them, and `RepeatedRows` what all layers of a step say alike. What
+is left for a layer is one native call, which makes its V sums and means, too. It looks at the values by itself.
 """
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from typing import NamedTuple
 
 import torch
@@ -13,43 +16,67 @@ from torch import Tensor
 
 from .._value_checks import are_seen
 from ..fallback.arguments import Arguments
+from . import page_sums
 from .backend import CPU_SELECTOR
-from .library import function
+from .library import check_size, function
 from .operators import WITH_STATISTICS, choices, is_done, pack
+
+#: The fields of struct DecodingLayer behind those of its two parts, and of struct DecodingRows behind WrittenRows.
+_REST_OF_LAYER, _REST_OF_ROWS = struct.Struct("@2PqP"), struct.Struct("@2qPq4P")
+_NO_SUMS = bytes(page_sums.LAYER.size)
 
 
 class RepeatedRows(NamedTuple):
-    """What all layers say alike of the rows of a step; contiguous tensors on a CPU.
+    """What all layers say alike of the rows that decode in a step.
 
     Attributes:
-        lengths: int32 or int64 [B], as ``actual_seq_lengths``.
-        block_table: int32 [B, blocks].
-        lse: float32 [B, Hq], written by every layer.
+        shape: of a query, [S, Hq, D].
+        packed: for the native call.
+        kept, value_rows: of each layer what it writes, int32 [layers, S, Hq] and [layers, S, Hkv].
+        alive: tensors whose addresses are packed.
     """
 
-    lengths: Tensor
-    block_table: Tensor
-    lse: Tensor
+    shape: tuple[int, int, int]
+    packed: bytes
+    kept: Tensor
+    value_rows: Tensor
+    alive: tuple[Tensor, ...]
 
 
 class RepeatedDecode:
     """`incremental_attention_with_stats` of one layer with a paged cache and lengths, for other rows.
 
     Args:
-        arguments: of a call that has passed the operator's checks, in layout BNSD.
+        arguments: of a call that has passed the operator's checks, in layout BNSD, and `is_possible`.
+        threshold, discarded_mass: the layer's tables, float32 [places, Hq], contiguous, which stay where they are.
+        number: of the layer among those that `RepeatedRows` are for.
+        sums: where its V sums lie, as `page_sums.pack_layer` says; None: its rows want no mean.
     """
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(
+        self, arguments: Arguments, threshold: Tensor, discarded_mass: Tensor | None, number: int, sums: bytes | None
+    ) -> None:  # fmt: skip
         query, key, value = arguments.query, arguments.key, arguments.value
-        blocks, kv_heads, self._block_size, head_dim = key.shape
-        self._caches = key, value
-        self._like = query.dtype, (arguments.num_heads, head_dim)
-        self._heads = arguments.num_heads, kv_heads, head_dim
-        self._views = (key.data_ptr(), *key.stride(), value.data_ptr(), *value.stride())
-        self._pages = self._block_size, blocks
-        self._numbers = arguments.scale_value, arguments.sdc_gamma
-        self._choices = choices(WITH_STATISTICS, arguments)
-        self._entry = function(query.dtype)
+        blocks, kv_heads, block_size, head_dim = key.shape
+        heads = arguments.num_heads
+        self._key, self._value, self._dtype = key, value, query.dtype
+        self._heads = heads, kv_heads, head_dim
+        self._alive = threshold, discarded_mass
+        nothing = (0,) * 5
+        packed = pack(
+            (0, heads, kv_heads, head_dim, 0), nothing,
+            (key.data_ptr(), *key.stride(), value.data_ptr(), *value.stride()), (0, 0),
+            (*nothing, 0, block_size, blocks), nothing[1:], (arguments.scale_value, arguments.sdc_gamma),
+            choices(WITH_STATISTICS, arguments), (*nothing, 0, 0),
+        )  # fmt: skip
+        kernel = ctypes.cast(function(query.dtype), ctypes.c_void_p).value  # type: ignore[arg-type]
+        tables = threshold.data_ptr(), 0 if discarded_mass is None else discarded_mass.data_ptr()
+        self._packed = packed + (sums or _NO_SUMS) + _REST_OF_LAYER.pack(*tables, number, kernel)
+        library = page_sums.find(query.dtype)
+        assert library is not None
+        size = len(self._packed) + page_sums.STEP.size + _REST_OF_ROWS.size
+        check_size("a decoding layer", size, library.toptheta_size_of_decoding())
+        self._entry = library.toptheta_decode_layer
 
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
@@ -58,42 +85,48 @@ class RepeatedDecode:
         plain = are_seen(arguments.query) and arguments.key.dim() == 4 and same
         rest = arguments.key_start, arguments.learnable_sink, arguments.lse
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
-        return plain and paged and rest == (None,) * 3 and CPU_SELECTOR.runs_native(arguments.query.dtype)
+        return plain and paged and rest == (None,) * 3 and page_sums.find(arguments.query.dtype) is not None
 
-    def fits(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Tell whether a call is this one but for its rows: query [B, Hq, D], and the very same caches."""
-        dtype, shape = self._like
-        same = key is self._caches[0] and value is self._caches[1] and not torch.compiler.is_compiling()
-        return same and query.dtype == dtype and query.shape[1:] == shape and CPU_SELECTOR.runs_native(dtype)
-
-    def __call__(
-        self, query: Tensor, rows: RepeatedRows, threshold: Tensor, discarded_mass: Tensor | None,
-        value_mean: Tensor | None, out: Tensor, kept: Tensor, value_rows: Tensor,
-    ) -> bool:  # fmt: skip
-        """Run the rows. False: a value is not what the operator takes, and nothing is written.
+    def rows(
+        self, written: bytes, lengths: Tensor, block_table: Tensor, places: Tensor, layers: int
+    ) -> RepeatedRows | None:
+        """Pack what this layer and others like it say of a step. None: operators do not run the native kernel now.
 
         Args:
-            query: [B, Hq, D], with any strides.
-            rows: of these sequences.
-            threshold: float32 [B, Hq], contiguous, as all that follow.
-            discarded_mass: float32 [B, Hq].
-            value_mean: float32 [B, Hkv, D].
-            out: [B, Hq, D] of the query's dtype, written.
-            kept, value_rows: int32 [B, Hq] and [B, Hkv], written.
+            written: the rows of all sequences, as `page_sums.pack_step` says; those it makes means of decode.
+            lengths: int32 or int64 [S], as ``actual_seq_lengths``, contiguous.
+            block_table: int32 or int64 [S, blocks].
+            places: int64 [S], contiguous, of the rows in the layers' tables.
+            layers: their number.
         """
-        batch, width = rows.block_table.shape
-        sequence, head, element = query.stride()
-        lengths = rows.lengths
-        packed = pack(
-            (batch, *self._heads, self._block_size * width),
-            (query.data_ptr(), sequence, head, 0, element), self._views,
-            (threshold.data_ptr(), self._heads[0]),
-            (lengths.data_ptr(), lengths.dtype == torch.int64, 0, 0, rows.block_table.data_ptr(), width, *self._pages),
-            (_address(discarded_mass), _address(value_mean), 0, 0), self._numbers, self._choices,
-            (out.data_ptr(), rows.lse.data_ptr(), kept.data_ptr(), value_rows.data_ptr(), 0, 0, 0),
+        if not CPU_SELECTOR.runs_native(self._dtype):
+            return None
+        block_table = block_table.int().contiguous()
+        (batch, width), (heads, kv_heads, head_dim) = block_table.shape, self._heads
+        kept = block_table.new_empty((layers, batch, heads))
+        value_rows = block_table.new_empty((layers, batch, kv_heads))
+        packed = written + _REST_OF_ROWS.pack(
+            batch, width, lengths.data_ptr(), lengths.dtype == torch.int64, block_table.data_ptr(), places.data_ptr(),
+            kept.data_ptr(), value_rows.data_ptr(),
         )  # fmt: skip
-        return is_done(self._entry(packed))
+        return RepeatedRows((batch, heads, head_dim), packed, kept, value_rows, (lengths, block_table, places))
 
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, rows: RepeatedRows, out: Tensor) -> bool:
+        """Make the V sums that the step ends, and run its rows.
 
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+        False: caches are not the very same as those of the first call, the query is not like its query, the output is
+        not like this one, or a value is not what is taken. Then ``out`` is as it was.
+
+        Args:
+            query: [S, Hq, D], with any strides.
+            key, value: the caches.
+            rows: of the step.
+            out: as the query, contiguous, written.
+        """
+        dtype, shape = self._dtype, rows.shape
+        if key is not self._key or value is not self._value or query.dtype is not dtype or query.shape != shape:
+            return False
+        if out.dtype is not dtype or out.shape != shape or not out.is_contiguous():
+            return False
+        status = self._entry(self._packed, rows.packed, query.data_ptr(), *query.stride(), out.data_ptr())
+        return not status or is_done(status)

@@ -19,7 +19,7 @@ from ..errors import TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK, ThresholdTable
 from ..thresholds.fingerprint import differences
 from .metrics import Counters
-from .page_sums import PageSums
+from .page_sums import NewRows, PageSums
 from .settings import Settings
 
 
@@ -67,7 +67,10 @@ class LayerGroup:
         counters: what their rows keep; None: nobody wants to know.
 
     Attributes:
-        repeated: by layer, the decode calls that were made on a CPU, for other rows.
+        theta: of all layers of the model, [L, places, Hq].
+        discarded_mass: the same, or None.
+        numbers: of the layers in their order, by their indices.
+        repeated: the decode calls that were made on a CPU, for other rows.
     """
 
     def __init__(
@@ -76,19 +79,19 @@ class LayerGroup:
     ) -> None:  # fmt: skip
         self.thresholds = thresholds
         self.first, self.last = layers[0], layers[-1]
+        self.numbers = {layer: number for number, layer in enumerate(layers)}
         self.counters = counters
-        self.repeated: dict[int, RepeatedDecode] = {}
+        self.repeated: dict[LayerRule, RepeatedDecode] = {}
         mass = thresholds.discarded_mass if offline else None
-        self._theta = _in_one(thresholds.theta)
-        self._mass = None if mass is None else _in_one(mass)
+        self.theta = _in_one(thresholds.theta)
+        self.discarded_mass = None if mass is None else _in_one(mass)
 
     def look_up(self, lengths: Tensor) -> DecodedRows:
-        """Look up the thresholds of all layers of the model for the rows of a step, of ``lengths`` [S] keys."""
+        """Look up where thresholds of the rows of a step are, of ``lengths`` [S] keys."""
         places = self.thresholds.places(lengths)
-        mass = (None,) * len(self._theta) if self._mass is None else self._mass.index_select(1, places).unbind()
         if self.counters is not None and are_seen(lengths):
             lengths = lengths.clone()  # an engine may write the next lengths into the same tensor before they count
-        return DecodedRows(lengths, self._theta.index_select(1, places).unbind(), mass)
+        return DecodedRows(self, lengths, places)
 
 
 @dataclass(eq=False)
@@ -96,29 +99,63 @@ class DecodedRows:
     """What the layers of a group know of the rows that decode in a step.
 
     Attributes:
+        group: of the layers.
         lengths: int [S], their keys.
-        theta: float32 [S, Hq] of each layer of the model.
-        discarded_mass: the same, or None for each.
-        kept, value_rows: what each layer has counted so far, int32 [S, Hq] and [S, Hkv].
+        places: int64 [S], of their thresholds in the tables.
+        repeated: what calls that repeat say alike of the rows; None: none of them has run.
     """
 
+    group: LayerGroup
     lengths: Tensor
-    theta: Sequence[Tensor]
-    discarded_mass: Sequence[Tensor | None]
-    kept: list[Tensor] = field(default_factory=list)
-    value_rows: list[Tensor] = field(default_factory=list)
-    _repeated: tuple[RepeatedRows, Sequence[Tensor], Sequence[Tensor]] | None = field(default=None, init=False)
+    places: Tensor
+    repeated: RepeatedRows | None = field(default=None, init=False)
+    _looked_up: tuple[Tensor, Tensor | None] | None = field(default=None, init=False)
+    _counts: list[tuple[Tensor, Tensor]] = field(default_factory=list, init=False)
 
-    def repeated(self, block_table: Tensor, rule: LayerRule) -> tuple[RepeatedRows, Tensor, Tensor]:
-        """Get what repeated calls say alike of the rows, and where that of a layer writes what it kept and read."""
-        if self._repeated is None:
-            theta, layers = self.theta[0], len(self.theta)
-            rows = RepeatedRows(self.lengths.contiguous(), block_table.int().contiguous(), torch.empty_like(theta))
-            kept = theta.new_empty((layers, *theta.shape), dtype=torch.int32)
-            value_rows = theta.new_empty((layers, len(theta), rule.num_key_value_heads), dtype=torch.int32)
-            self._repeated = rows, kept.unbind(), value_rows.unbind()
-        rows, every_kept, every_value_rows = self._repeated
-        return rows, every_kept[rule.layer], every_value_rows[rule.layer]
+    @property
+    def theta(self) -> Tensor:
+        """The thresholds of all layers of the model, float32 [L, S, Hq]."""
+        return self._all_layers[0]
+
+    @property
+    def discarded_mass(self) -> Tensor | None:
+        """The same of the table's estimate of the discarded mass; None: it is not used."""
+        return self._all_layers[1]
+
+    def repeat(self, call: RepeatedDecode, new: NewRows) -> RepeatedRows | None:
+        """Make what calls that repeat say alike of the rows; None: they cannot run now."""
+        rows = call.rows(
+            new.packed, self.lengths.contiguous(), new.decoding_table, self.places.contiguous(), len(self.group.numbers)
+        )
+        if rows is not None:
+            for number, counts in enumerate(self._counts):
+                rows.kept[number], rows.value_rows[number] = counts
+        self.repeated = rows
+        return rows
+
+    def count(self, layer: int, kept: Tensor, value_rows: Tensor) -> None:
+        """Note what a layer has counted, int32 [S, Hq] and [S, Hkv], that no repeated call has written."""
+        if self.repeated is None:
+            self._counts.append((kept, value_rows))
+        else:
+            number = self.group.numbers[layer]
+            self.repeated.kept[number], self.repeated.value_rows[number] = kept, value_rows
+
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """Get what all layers have counted: [layers, S, Hq] and [layers, S, Hkv]."""
+        if self.repeated is not None:
+            return self.repeated.kept, self.repeated.value_rows
+        kept, value_rows = zip(*self._counts, strict=True)
+        return torch.stack(kept), torch.stack(value_rows)
+
+    @property
+    def _all_layers(self) -> tuple[Tensor, Tensor | None]:
+        if self._looked_up is None:
+            theta, mass = self.group.theta, self.group.discarded_mass
+            self._looked_up = (
+                theta.index_select(1, self.places), None if mass is None else mass.index_select(1, self.places)
+            )  # fmt: skip
+        return self._looked_up
 
 
 @dataclass(frozen=True, eq=False)

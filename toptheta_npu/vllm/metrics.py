@@ -26,7 +26,7 @@ _NAMES = ("rows", "elements", "kept", "available_value_rows", "value_rows", "spa
 
 
 #: Of a step: lengths, and of each layer what its rows kept and how many V rows they read.
-_Counted = tuple[Tensor, list[Tensor], list[Tensor]]
+_Counted = tuple[Tensor, Tensor, Tensor]
 
 
 def _sum(meaning: str) -> int:
@@ -125,16 +125,16 @@ class Counters:
         with torch.inference_mode(False):
             self._sums = torch.zeros(len(_NAMES), dtype=torch.int64, device=device)
 
-    def add(self, lengths: Tensor, kept: list[Tensor], value_rows: list[Tensor]) -> None:
+    def add(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
         """Add the rows of a step, which nobody writes to any more.
 
         Args:
             lengths: int [S], their keys; 0 for padding.
-            kept: of each layer, int32 [S, Hq].
-            value_rows: of each layer, int32 [S, Hkv].
+            kept: int32 [layers, S, Hq].
+            value_rows: int32 [layers, S, Hkv].
         """
-        if not are_seen(kept[0]):
-            self._add_up(lengths, torch.stack(kept), torch.stack(value_rows))
+        if not are_seen(kept):
+            self._add_up(lengths, kept, value_rows)
             return
         self._waiting.append((lengths, kept, value_rows))
         if len(self._waiting) >= _AT_ONCE:
@@ -145,7 +145,7 @@ class Counters:
         steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if steps:
             lengths, kept, value_rows = zip(*steps, strict=True)
-            self._add_up(torch.cat(lengths), *(_by_layer(each) for each in (kept, value_rows)))
+            self._add_up(torch.cat(lengths), torch.cat(kept, 1), torch.cat(value_rows, 1))
 
     def _add_up(self, lengths: Tensor, kept: Tensor, value_rows: Tensor) -> None:
         aims = self._aims(lengths)
@@ -164,11 +164,6 @@ class Counters:
     @property
     def on_cpu(self) -> bool:
         return self._sums.device.type == "cpu"
-
-
-def _by_layer(steps: Sequence[list[Tensor]]) -> Tensor:
-    """Join what each layer counted in each step, [S, H]: [layers, all S, H]."""
-    return torch.stack([torch.cat(of_layer) for of_layer in zip(*steps, strict=True)])
 
 
 class Metrics:

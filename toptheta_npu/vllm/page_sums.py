@@ -17,6 +17,7 @@ What is guaranteed:
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
@@ -75,7 +76,6 @@ class PageSums:
             raise TopThetaNotImplementedError("block_size", "2 rows or more", "1", "choose larger pages")
         self._pieces = block_size // self._rows
         self._shape = (num_blocks, num_key_value_heads, block_size, head_dim)
-        self._mean_shape = num_key_value_heads, head_dim
         self._packed = b""
         self._packed_for: tuple[Tensor, int] | None = None  # and where it was
         # so that they can be written to outside of an inference mode that holds now
@@ -101,8 +101,7 @@ class PageSums:
             new: the rows that the step has written.
 
         Returns:
-            float32 [S, Hkv, D], in the order of the sequences; 0 for one of length 0. The next layer's may be written
-            into the same tensor.
+            float32 [S, Hkv, D], in the order of the sequences; 0 for one of length 0.
 
         Raises:
             TopThetaTypeError, TopThetaValueError: on a CPU also for lengths and pages outside the cache.
@@ -110,9 +109,9 @@ class PageSums:
         seen = are_seen(new.seq_lens)
         if seen and new.leaves_sums(self._rows):
             return self._sums.new_zeros((0, *self._sums.shape[1:]))
-        run = new.native_form(value_cache.dtype) if seen else None
-        if run is not None:
-            return self._native_means(run, value_cache, new)
+        library = new.native_form(value_cache.dtype) if seen else None
+        if library is not None:
+            return self._native_means(library.toptheta_page_sums, value_cache, new)
         self._check(value_cache)
         if seen:
             _check_values(value_cache, new)
@@ -134,15 +133,22 @@ class PageSums:
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), seq_lens.cpu().long().cumsum(0)])
         self.means(value_cache, NewRows(block_table, seq_lens, starts))
 
-    def _native_means(self, run: Callable[[bytes, bytes, int], int], value_cache: Tensor, new: NewRows) -> Tensor:
-        # operations of torch take most of the time here, so there are none that another layer or step has done
+    def native_form(self, value_cache: Tensor) -> bytes:
+        """Pack where the sums and a cache on a CPU lie: the same object for the same cache.
+
+        Raises:
+            TopThetaTypeError, TopThetaValueError: as `means`.
+        """
         packed_for = self._packed_for
         if packed_for is None or packed_for[0] is not value_cache or packed_for[1] != value_cache.data_ptr():
             self._check(value_cache)
             self._packed = native.pack_layer(value_cache, self._sums, self._rows)
             self._packed_for = value_cache, value_cache.data_ptr()
-        mean, address = new.buffer(self._mean_shape, self._sums)
-        if not is_done(run(self._packed, new.packed, address)):
+        return self._packed
+
+    def _native_means(self, run: Callable[[bytes, bytes, int], int], value_cache: Tensor, new: NewRows) -> Tensor:
+        mean = self._sums.new_empty((new.num_decoding, *self._sums.shape[1:]))
+        if not is_done(run(self.native_form(value_cache), new.packed, mean.data_ptr())):
             _check_values(value_cache, new)
             raise AssertionError("the native page sums refused values that pass the checks in Python")
         return mean
@@ -250,8 +256,7 @@ class NewRows:
         self._means = means
         self._leaves: dict[int, bool] = {}
         self._ended: dict[tuple[int, int], Ended | None] = {}
-        self._forms: dict[torch.dtype, Callable[[bytes, bytes, int], int] | None] = {}
-        self._buffers: dict[tuple[int, int], tuple[Tensor, int]] = {}
+        self._forms: dict[torch.dtype, ctypes.CDLL | None] = {}
         if query_start_loc is not None:
             _check_integers("query_start_loc", query_start_loc, 1)
             if len(query_start_loc) != batch + 1:
@@ -263,18 +268,11 @@ class NewRows:
         elif not means:
             raise TopThetaValueError("query_start_loc", "where sequences begin, without means", "None")
 
-    def native_form(self, dtype: torch.dtype) -> Callable[[bytes, bytes, int], int] | None:
-        """Find the native form for caches of a dtype, once for all layers; None: there is none."""
+    def native_form(self, dtype: torch.dtype) -> ctypes.CDLL | None:
+        """Find the library for caches of a dtype, once for all layers; None: there is none."""
         if dtype not in self._forms:
             self._forms[dtype] = native.find(dtype) if dtype in DTYPES else None
         return self._forms[dtype]
-
-    def buffer(self, shape: tuple[int, int], like: Tensor) -> tuple[Tensor, int]:
-        """Get memory for the means of a layer, and its address: the same for all layers with as many heads."""
-        if shape not in self._buffers:
-            mean = like.new_empty((self.num_decoding, *shape))
-            self._buffers[shape] = mean, mean.data_ptr()
-        return self._buffers[shape]
 
     @cached_property
     def packed(self) -> bytes:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ..cpu.repeated import RepeatedDecode
 from ..fallback.arguments import Arguments
@@ -24,6 +26,10 @@ from .page_sums import NewRows
 
 #: The attribute of an engine's metadata of a step that holds ours.
 STEP = "toptheta_step"
+#: Batch sizes of which something is kept.
+_MOST_BATCHES = 64
+#: No sequences, or tokens.
+_NONE = torch.empty(0, dtype=torch.int64, device="cpu")
 
 
 @dataclass(eq=False)
@@ -52,8 +58,8 @@ class Step:
     query_start_loc: Tensor
     sequences: Tensor | None = None
     tokens: Tensor | None = None
-    several: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    dense_tokens: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    several: Tensor = _NONE
+    dense_tokens: Tensor = _NONE
     dense: Any = None
     _rows: DecodedRows | None = field(default=None, init=False, repr=False)
 
@@ -69,11 +75,13 @@ class Step:
                 sequence with one new token has as many keys.
         """
         starts = query_start_loc.numpy()
+        if starts.tobytes() == _each_one(len(starts), starts.dtype) and (
+            not dense_below or int(seq_lens.max()) >= dense_below
+        ):
+            return cls(NewRows(block_table, seq_lens), query_start_loc)
         counts = starts[1:] - starts[:-1]
         one = counts == 1
         sparse = not dense_below or bool((seq_lens.numpy()[one] >= dense_below).any())
-        if sparse and one.all():
-            return cls(NewRows(block_table, seq_lens), query_start_loc)
         single = np.flatnonzero(one & sparse)
         several = np.flatnonzero(counts > sparse)
         many = counts[several]
@@ -138,6 +146,12 @@ class Step:
         return self._rows
 
 
+@lru_cache(maxsize=_MOST_BATCHES)
+def _each_one(count: int, dtype: np.dtype) -> bytes:
+    """Get the first tokens of sequences with one token each, and their number, in one piece: ``count`` numbers."""
+    return np.arange(count, dtype=dtype).tobytes()
+
+
 def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, out: Tensor) -> None:
     """Write the rows of a step that follow the thresholds into ``out``. The others keep what they hold.
 
@@ -153,42 +167,56 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
         rule: of the layer.
         out: [T, Hq, D].
     """
-    mean = None
-    if rule.vmc:
-        assert rule.page_sums is not None
-        mean = rule.page_sums.means(_by_heads(value_cache, rule), step.new)
-    if step.decodes:
-        _decode(step, query, key_cache, value_cache, rule, mean, out)
+    # The kernel of the layer before has filled the processor's caches, so each function that runs here, up to the next
+    # call of the kernel, has to come from memory: plain steps go through as few as possible.
+    if not step.new.num_decoding:
+        _means(step, value_cache, rule)
+    else:
+        looked_up, group = step.rows_of(rule), rule.group
+        call = None if is_compiling() else group.repeated.get(rule)
+        rows = None if call is None else looked_up.repeated or looked_up.repeat(call, step.new)
+        if (
+            call is None
+            or rows is None
+            or step.tokens is not None
+            or not call(query, key_cache, value_cache, rows, out)
+        ):
+            _decode_apart(step, looked_up, query, key_cache, value_cache, rule, out)
+        if rule.layer == group.last and group.counters is not None:
+            group.counters.add(looked_up.lengths, *looked_up.counts())
     if rule.prefill == "thresholded":
         for index, start, end in step.ranges():
-            rows = _prompt(step, index, query[start:end], key_cache, value_cache, rule)
-            out[start:end] = rows
+            out[start:end] = _prompt(step, index, query[start:end], key_cache, value_cache, rule)
 
 
-def _decode(
-    step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, mean: Tensor | None, out: Tensor
-) -> None:
-    looked_up, counters = step.rows_of(rule), rule.group.counters
+def _means(step: Step, value_cache: Tensor, rule: LayerRule) -> Tensor | None:
+    """Make the V sums of a step and the means of its rows [S, Hkv, D], where there is V-mean compensation."""
+    if not rule.vmc:
+        return None
+    assert rule.page_sums is not None
+    return rule.page_sums.means(_by_heads(value_cache, rule), step.new)
+
+
+def _decode_apart(
+    step: Step, looked_up: DecodedRows, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """Decode rows that are not all of the query, or go to another place than ``out``, or by the operator."""
     if step.tokens is not None:
         query = query[step.tokens]
     elif len(query) > step.new.num_decoding:  # padding
         query, out = query[: step.new.num_decoding], out[: step.new.num_decoding]
-    caches = key_cache, value_cache
-    repeated, to = rule.group.repeated.get(rule.layer), None
-    if repeated is not None and repeated.fits(query, *caches):
-        direct = step.tokens is None and out.dtype == query.dtype and out.is_contiguous()
+    call, rows = rule.group.repeated.get(rule), looked_up.repeated
+    to = None
+    if call is not None and rows is not None and not is_compiling():
+        direct = step.tokens is None and out.dtype is query.dtype and out.is_contiguous()
         to = out if direct else torch.empty_like(query, memory_format=torch.contiguous_format)
-        repeated_rows, kept, value_rows = looked_up.repeated(step.new.decoding_table, rule)
-        theta, mass = looked_up.theta[rule.layer], looked_up.discarded_mass[rule.layer]
-        if not repeated(query, repeated_rows, theta, mass, mean, to, kept, value_rows):
-            to = None  # the operator says what is wrong
+        if not call(query, key_cache, value_cache, rows, to):
+            to = None  # where values are wrong, the operator says what it is
     if to is None:
-        to, kept, value_rows = _by_operator(step, query, *caches, rule, looked_up, mean)
-    if counters is not None:
-        looked_up.kept.append(kept)
-        looked_up.value_rows.append(value_rows)
-        if rule.layer == rule.group.last:
-            counters.add(looked_up.lengths, looked_up.kept, looked_up.value_rows)
+        to, kept, value_rows = _by_operator(step, query, key_cache, value_cache, rule, looked_up)
+        if rule.group.counters is not None:
+            looked_up.count(rule.layer, kept, value_rows)
     if step.tokens is not None:
         out[step.tokens] = to
     elif to is not out:
@@ -196,25 +224,27 @@ def _decode(
 
 
 def _by_operator(
-    step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, looked_up: DecodedRows,
-    mean: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, looked_up: DecodedRows
+) -> tuple[Tensor, Tensor, Tensor]:
     """Run the operator, and keep its call if later steps can repeat it: [S, Hq, D], kept [S, Hq], V rows [S, Hkv]."""
-    group, pages = rule.group, step.new.decoding_table
+    group, pages, layer = rule.group, step.new.decoding_table, rule.layer
+    mean = _means(step, value_cache, rule)
+    mass = None if looked_up.discarded_mass is None else looked_up.discarded_mass[layer]
     rows = key_cache.shape[2 if key_cache.dim() == 4 else 1]
     call = Arguments(
         query.shape[1], rule.num_key_value_heads, rule.scale, query.unsqueeze(2), key_cache, value_cache,
-        looked_up.theta[rule.layer], step.lengths, None, pages, looked_up.discarded_mass[rule.layer], mean,
+        looked_up.theta[layer], step.lengths, None, pages, mass, mean,
         placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows,
     )  # fmt: skip
     result, _, kept, value_rows = incremental_attention_with_stats(
         call.query, key_cache, value_cache, call.threshold, actual_seq_lengths=call.actual_seq_lengths,
         block_table=pages, block_size=rows, num_key_value_heads=rule.num_key_value_heads, scale_value=rule.scale,
-        placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=call.discarded_mass,
-        value_mean=mean,
+        placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=mass, value_mean=mean,
     )  # fmt: skip
     if RepeatedDecode.is_possible(call):
-        group.repeated[rule.layer] = RepeatedDecode(call)
+        sums = None if rule.page_sums is None else rule.page_sums.native_form(value_cache)
+        masses = None if group.discarded_mass is None else group.discarded_mass[layer]
+        group.repeated[rule] = RepeatedDecode(call, group.theta[layer], masses, group.numbers[layer], sums)
     return result.squeeze(2), kept, value_rows
 
 

@@ -1,9 +1,8 @@
 // Cumulative sums of V rows in the pages of a cache: what a step adds to them, and the means of sequences that decode.
-//
-// TOPTHETA_ELEMENT is Float32, Float16 or BFloat16.
+#pragma once
+
 #include <algorithm>
 #include <cstdint>
-#include <new>
 #include <vector>
 
 #include "arguments.h"
@@ -217,29 +216,3 @@ private:
 };
 
 }  // namespace toptheta
-
-#define TOPTHETA_EXPORT extern "C" __attribute__((visibility("default")))
-
-// Makes the sums of the pieces of pages that a step has filled, and the means [sequences with one new token, Hkv, D],
-// if they are wanted.
-// Lengths and block tables are checked first; where one is wrong nothing is written.
-TOPTHETA_EXPORT int32_t toptheta_page_sums(const toptheta::PageSumsOfLayer* layer, const toptheta::WrittenRows* written,
-                                           float* mean)
-{
-    try {
-        toptheta::PageSums<toptheta::TOPTHETA_ELEMENT> sums(*layer, *written);
-        if (!sums.prepare()) {
-            return toptheta::kBadValues;
-        }
-        sums.run(mean);
-    } catch (const std::bad_alloc&) {
-        return toptheta::kOutOfMemory;
-    }
-    return toptheta::kDone;
-}
-
-// By which the caller knows that it packs the same structs.
-TOPTHETA_EXPORT int64_t toptheta_size_of_page_sums()
-{
-    return sizeof(toptheta::PageSumsOfLayer) + sizeof(toptheta::WrittenRows);
-}
