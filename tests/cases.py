@@ -478,15 +478,16 @@ ERROR_CASES = (
     ErrorCase("int8-channel-shape", "int8", lambda a: {"key_antiquant_scale": a["key_antiquant_scale"].T}, _V,
               "key_antiquant_scale: expected shape [2, 16] [Hkv, D], or what broadcasts to it, got [16, 2]; "
               "of mode 0 there is one number per channel"),
-    ErrorCase("int8-channel-offset-shape", "int8", _set(value_antiquant_scale=torch.ones(2, 2, 16)), _V,
+    ErrorCase("int8-channel-offset-shape", "int8",
+              lambda a: {"value_antiquant_scale": a["value_antiquant_scale"].expand(2, 2, 16)}, _V,
               "value_antiquant_scale: expected shape [2, 16] [Hkv, D], or what broadcasts to it, got [2, 2, 16]; "
               "of mode 0 there is one number per channel"),
     ErrorCase("int8-token-shape", "int8", _set(key_antiquant_mode=3), _V,
               "key_antiquant_scale: expected shape [2, 2, 8] [B, Hkv, S], got [2, 16]"),
     ErrorCase("int8-paged-shape", "int8-paged", _set(value_antiquant_mode=5), _V,
               "value_antiquant_scale: expected shape [6, 2, 4] [blocks, Hkv, block_size], got [2, 16]"),
-    ErrorCase("int8-scale-dtype", "int8", lambda a: {"key_antiquant_scale": a["key_antiquant_scale"].double()}, _T,
-              "key_antiquant_scale: expected dtype float16 or bfloat16 or float32, got float64; "
+    ErrorCase("int8-scale-dtype", "int8", lambda a: {"key_antiquant_scale": a["key_antiquant_scale"].int()}, _T,
+              "key_antiquant_scale: expected dtype float16 or bfloat16 or float32, got int32; "
               "convert it with key_antiquant_scale.to(torch.float16)"),
     *(ErrorCase(f"int8-scale-{wrong}", "int8", _scale("key", wrong), _V,
                 f"key_antiquant_scale: expected finite numbers >= 0, got {wrong:g}; quantise the cache again", True)

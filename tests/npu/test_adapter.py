@@ -208,6 +208,13 @@ def test_outputs_are_fresh_and_contiguous() -> None:
     assert len({t.untyped_storage().data_ptr() for t in (*given, *outputs)}) == len(given) + len(outputs)
 
 
+def test_scales_past_the_public_functions_are_refused() -> None:
+    tensors, options = _direct()
+    scale = torch.ones(2, 64).npu()
+    with pytest.raises(NotImplementedError, match="value_antiquant_scale: expected None on an NPU, got a tensor"):
+        torch.ops.toptheta_npu.incremental_attention(*tensors, key_antiquant_scale=scale, **options)
+
+
 # Past the public functions: what would otherwise read foreign memory is checked by the adapter itself.
 
 
@@ -228,10 +235,12 @@ def _direct(**changes: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
          "value: expected a tensor on npu:0, like query, got cpu; move it with value.to(query.device)"),
         ("key", _every_second, ValueError, "key: expected a last stride of 1, got "),
         ("key", lambda t: _in_larger(t, 0, 7), ValueError, "key: expected strides that are multiples of 16 elements"),
+        ("key", lambda t: t.cpu().char().npu(), NotImplementedError,
+         "key: expected Half, like query, on an NPU, got Char"),
         ("query", lambda t: t.cpu().char().npu(), TypeError, "query: expected a dtype of the operator, got Char"),
         ("threshold", lambda t: t[:, :3], RuntimeError, "threshold: expected shape [2, 4] [B, Hq], got [2, 3]"),
     ],
-    ids=["cpu-threshold", "cpu-value", "last-stride", "odd-stride", "dtype", "tiling"],
+    ids=["cpu-threshold", "cpu-value", "last-stride", "odd-stride", "int8", "dtype", "tiling"],
 )  # fmt: skip
 def test_operator_checks(name: str, change: Any, error: type[Exception], message: str) -> None:
     arguments = make_inputs(_BY_ID["f16-bnsd"], "npu").arguments
