@@ -42,6 +42,10 @@ GOALS: Mapping[tuple[str, int, str], tuple[float | None, ...]] = {
 }
 _ROUNDS = 31
 _COMPARISON = ("toptheta_npu", "benchmark", "--device", "cpu", "--rounds", str(_ROUNDS))
+_INT8_SHAPES = tuple(
+    f"{shape},dtype=bfloat16,cache=int8"
+    for shape in ("heads=48,n=2048,k=128", "heads=32/8,n=8192,k=128", "heads=32/8,n=32768,k=128,batch=4,head_dim=64")
+)
 _STEP = ("benchmarks.decode_step_1b",)
 _SMALL, _HUGE = ({"THP_MEM_ALLOC_ENABLE": value} for value in "01")
 #: By the names of their files: a module with its arguments, and what is set around it.
@@ -49,6 +53,10 @@ PARTS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "small_pages": (_COMPARISON, _SMALL),
     "huge_pages": (_COMPARISON, _HUGE),
     "densities": ((*_COMPARISON, "--sweep", "densities", "--cache", "cold"), _SMALL),
+    "int8": (
+        (*_COMPARISON, *(word for shape in _INT8_SHAPES for word in ("--shape", shape)), "--cache", "cold"),
+        _SMALL,
+    ),
     "decode_step_small_pages": (_STEP, _SMALL),
     "decode_step_huge_pages": (_STEP, _HUGE),
 }
@@ -86,11 +94,19 @@ def tables(folder: Path = RESULTS) -> dict[str, Table]:
         "cpu machine": machine_table(folder),
         **{f"cpu {name}": report.summary(results(folder, name), "cpu") for name in ("small_pages", "huge_pages")},
         "cpu goals": shape_goals(results(folder, "small_pages")),
+        "cpu int8": int8_table(results(folder, "int8")),
         "cpu densities": density_table(results(folder, "densities")),
         "cpu promises": goal_table(goals(folder), title="Goals over all k, and of a whole step"),
         **{f"cpu {name}": decode_step_1b.as_table(stored(folder, name)) for name in STEPS},
         "cpu bytes": decode_step_1b.bytes_table(stored(folder, STEPS[0])),
     }
+
+
+def int8_table(compared: Sequence[ShapeResult]) -> Table:
+    """Tabulate Top-θ over int8 caches, with its goals."""
+    table = report.int8_summary(compared)
+    assert table is not None
+    return table
 
 
 def shape_goals(compared: Sequence[ShapeResult]) -> Table:

@@ -36,6 +36,8 @@ SHAPES = [
     replace(SMALL, dtype="bfloat16"),
     replace(SMALL, dtype="float16", num_key_value_heads=8),
     replace(SMALL, block_size=32, n=250),
+    replace(SMALL, cache="int8"),
+    replace(SMALL, cache="int8", dtype="bfloat16", block_size=32, n=250),
 ]
 
 
@@ -50,6 +52,7 @@ def test_every_contender_of_a_cpu_is_right(shape: Shape) -> None:
         assert missing == {"SDPA enable_gqa", "SDPA folded", "top-k (torch.topk)"}
     else:
         assert missing == ({"SDPA folded"} if shape.group == 1 else set())
+    assert {"int8 at θ=-inf", "int8 top-θ"} <= {row.name for row in result.rows} or not shape.cache
     assert result.pages in ("small pages", "huge pages") or "% huge pages" in str(result.pages)
 
 
@@ -200,6 +203,20 @@ def test_tasks_are_not_compared_with_calls() -> None:
     base = result.baseline("cold")
     assert base is not None
     assert base.name == "own dense"
+
+
+def test_int8_by_hand() -> None:
+    result = _result()
+    assert report.int8_summary([result]) is None
+    result.shape = replace(PAPER, dtype="bfloat16", cache="int8")
+    result.traffic = make_traffic(result.shape, 48 * 128)
+    for role, time in (("own dense int8", 1.0), ("sparse int8", 0.625)):
+        result.rows.append(Row(role, role, calls={"cold": Timing(time, time, time)}))
+    table = report.int8_summary([result])
+    assert table is not None
+    assert table.rows == [
+        ["48/48 n=2048 k=128 bf16, int8", "cold", "4.00", "3.76", "2.00", "2.00", "1.60", "1.88", "85%"]
+    ]
 
 
 def test_summary_of_a_cpu() -> None:

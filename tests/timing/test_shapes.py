@@ -73,6 +73,7 @@ def test_bytes() -> None:
     shape = Shape(2, 32, 8, 1000, 10, dtype="bfloat16", block_size=128)
     assert shape.key_bytes == 2 * 8 * 1000 * 128 * 2
     assert (shape.blocks, shape.layer_bytes) == (8, 2 * 2 * 8 * 1024 * 128 * 2)
+    assert (shape.int8_layer_bytes, replace(shape, cache="int8").int8_layer_bytes) == (0, 2 * 2 * 8 * 1024 * 128)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,7 @@ def test_bytes() -> None:
         ("heads=8/0,n=8", "num_key_value_heads: expected a number from 1 to 2147483647, got 0"),
         ("heads=8,n=8,batch=-1", "batch: expected a number from 1 to 2147483647, got -1"),
         ("heads=8,n=8,dtype=int8", "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
+        ("heads=8,n=8,cache=int4", "cache: expected int8, or nothing for a cache of dtype, got 'int4'"),
         ("heads=8,n=8,head_dim=1024", "head_dim: expected 16 to 512, got 1024"),
         ("heads=8,n=8,block_size=-1", "block_size: expected 0"),
         ("heads=8,n=99999999999", "n: expected a number from 1 to 2147483647, got 99999999999"),
@@ -119,6 +121,13 @@ def test_what_the_kernel_does_not_take(text: str, message: str) -> None:
     with pytest.raises(TopThetaValueError) as caught:
         check_for_device(shape, "npu")
     assert str(caught.value).startswith(message)
+
+
+def test_int8_caches_are_compared_on_a_cpu() -> None:
+    shape = parse_shape("heads=8,n=64,cache=int8")
+    check_for_device(shape, "cpu")
+    with pytest.raises(TopThetaValueError, match="cache: expected the cache of dtype on npu, got int8"):
+        check_for_device(shape, "npu")
 
 
 LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "torch_dtype": "bfloat16"}

@@ -11,7 +11,9 @@
 
 namespace toptheta {
 
-constexpr int64_t kPrefetchedRows = 16;  // of V, ahead of the rows at hand
+// Rows of V that are called into the cache ahead of the rows at hand.
+template <class Element>
+constexpr int kPrefetchedRows = sizeof(typename Element::Stored) == 1 ? 32 : 16;
 
 // The weights of the keys of a granule, one row of them per head.
 struct Weights {
@@ -97,13 +99,16 @@ public:
     void add(const int32_t* keys, int count, const Weights& weights, int heads, float* sums, int64_t sums_stride)
     {
         const Stored* rows[kValueRows];
+        constexpr int kAhead = kPrefetchedRows<Element>;
+        for (int r = 0; r < std::min(count, kAhead); ++r) {
+            prefetch<kNearCache>(values_[first_key_ + keys[r]], steps_ * Element::kStep);
+        }
         int done = 0;
         for (; done + kValueRows <= count; done += kValueRows) {
             for (int r = 0; r < kValueRows; ++r) {
                 rows[r] = row(keys[done + r], r);
-                if (done + r + kPrefetchedRows < count) {
-                    prefetch<kNearCache>(values_[first_key_ + keys[done + r + kPrefetchedRows]],
-                                         steps_ * Element::kStep);
+                if (done + r + kAhead < count) {
+                    prefetch<kNearCache>(values_[first_key_ + keys[done + r + kAhead]], steps_ * Element::kStep);
                 }
             }
             add_rows<kValueRows>(rows, keys + done, weights, heads, sums, sums_stride);
