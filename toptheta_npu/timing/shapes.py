@@ -143,12 +143,12 @@ def parse_shape(text: str) -> Shape:
         if name not in given:
             raise TopThetaValueError("--shape", f"a value for {name}", _brief(text), f"such as {EXAMPLE}")
     heads, _, kv_heads = given.pop("heads").partition("/")
-    words = {"dtype": given.pop("dtype", "float16"), "cache": given.pop("cache", "")}
-    numbers = {name: _whole(name, value) for name, value in given.items()}
+    dtype, cache = given.pop("dtype", "float16"), given.pop("cache", "")
+    numbers: dict[str, Any] = {name: _whole(name, value) for name, value in given.items()}
     numbers.setdefault("k", max(1, numbers["n"] // 16))
     return Shape(
         batch=numbers.pop("batch", 1), num_heads=_whole("heads", heads),
-        num_key_value_heads=_whole("heads", kv_heads or heads), **words, **numbers,
+        num_key_value_heads=_whole("heads", kv_heads or heads), dtype=dtype, cache=cache, **numbers,
     )  # fmt: skip
 
 
