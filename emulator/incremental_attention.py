@@ -19,8 +19,9 @@ from .cann import Platform, TensorSpec, TilingResult, describe_operator, infer_s
 
 KERNEL_SOURCE = Path(__file__).resolve().parents[1] / "op_kernel" / "top_theta_incremental_attention.cpp"
 #: Names of dtypes in the kernel's sources.
-_DEVICE_TYPES = {torch.float16: "half", torch.bfloat16: "bfloat16_t"}
+_DEVICE_TYPES = {torch.float16: "half", torch.bfloat16: "bfloat16_t", torch.int8: "int8_t"}
 _CACHES = ("key", "value")
+_SCALES = ("key_antiquant_scale", "value_antiquant_scale")
 #: A flag for `kernel_for`: the build has no pointers to the tiling data, like that of CANN 8.1.
 WITHOUT_TILING_POINTERS = "-DASCENDC_HOST_NO_TILING_POINTERS"
 
@@ -40,9 +41,18 @@ class OperatorRun:
     tiling: TilingResult
 
 
-def kernel_for(dtype: torch.dtype, **options: Any) -> Kernel:
-    """Make the kernel: its source with the defines that the operator build makes for one dtype of the query."""
-    return Kernel(KERNEL_SOURCE, defines={"DTYPE_QUERY": _DEVICE_TYPES[dtype]}, **options)
+def kernel_for(
+    dtype: torch.dtype, key: torch.dtype | None = None, value: torch.dtype | None = None, **options: Any
+) -> Kernel:
+    """Make the kernel: its source with the defines that the operator build makes for one combination of dtypes.
+
+    Args:
+        dtype: of the query.
+        key: of K, where it is not that of the query; ``value`` likewise.
+        **options: of `Kernel`.
+    """
+    dtypes = {"DTYPE_QUERY": dtype, "DTYPE_KEY": key or dtype, "DTYPE_VALUE": value or dtype}
+    return Kernel(KERNEL_SOURCE, defines={name: _DEVICE_TYPES[each] for name, each in dtypes.items()}, **options)
 
 
 def run_operator(
@@ -56,9 +66,9 @@ def run_operator(
     """Run one call of TopThetaIncrementalAttention on the host model.
 
     Args:
-        tensors: inputs of the operator definition by name, on the CPU. The kernel reads a strided cache in place;
-            other inputs are made contiguous, as the generated aclnn function does.
-        attributes: attributes of the definition by name; the strides of the caches are filled in.
+        tensors: inputs of the operator definition by name, on the CPU. The kernel reads a strided cache in place, and
+            its scales; other inputs are made contiguous, as the generated aclnn function does.
+        attributes: attributes of the definition by name; the strides of the caches and their scales are filled in.
         platform: the SoC to tile for.
         kernel: another build of the kernel, see `kernel_for`.
         **launch: further options of `run_kernel`, such as ``suppress`` or ``trace``.
@@ -78,6 +88,8 @@ def run_operator(
     passed = {name: _as_passed(name, tensor) for name, tensor in tensors.items() if tensor is not None}
     specs = {name: _spec(tensor) for name, tensor in passed.items()}
     attributes = dict(attributes) | {f"{name}_strides": _row_strides(passed[name], attributes) for name in _CACHES}
+    attributes |= {f"{name.replace('_antiquant', '')}_strides": passed[name].stride() for name in _SCALES
+                   if name in passed and passed[name].dim() == 3}  # fmt: skip
     tiling = run_tiling(specs, attributes, platform)
     outputs = {
         name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype))
@@ -90,8 +102,9 @@ def run_operator(
         ("workspace", tiling.workspace - platform.system_workspace, "workspace"),
         ("tiling", tiling.tiling, "in"),
     ]
+    dtypes = (passed[name].dtype for name in ("query", *_CACHES))
     run = run_kernel(
-        kernel or kernel_for(passed["query"].dtype), arguments, blocks=tiling.block_dim, tiling_key=tiling.key,
+        kernel or kernel_for(*dtypes), arguments, blocks=tiling.block_dim, tiling_key=tiling.key,
         cores=platform.vector_cores, **launch,
     )  # fmt: skip
     return OperatorRun(outputs, run, tiling)
@@ -99,7 +112,7 @@ def run_operator(
 
 def _as_passed(name: str, tensor: Tensor) -> Tensor:
     """Return the tensor as it reaches the kernel, which knows strides of the caches alone."""
-    if name not in _CACHES:
+    if name not in _CACHES + _SCALES:
         return tensor.contiguous()
     if tensor.stride(-1) != 1:
         raise ValueError(f"{name}: expected a last stride of 1, got {tensor.stride()}; pass {name}.contiguous()")

@@ -1,29 +1,9 @@
 // All checks of the arguments. The Python package has made most of them before; an aclnn caller meets them here first.
 #pragma once
 
-#include "geometry.h"
+#include "antiquant_checks.h"
 
 namespace toptheta {
-
-struct OptionalTensor {
-    uint32_t input;
-    const char* name;
-    std::vector<int64_t> shape;
-    const char* meaning;
-    std::vector<ElementType> types;
-};
-
-inline ArgumentError CheckPresentTensor(const Arguments& arguments, const OptionalTensor& wanted)
-{
-    if (!arguments.Has(wanted.input)) {
-        return {};
-    }
-    const TensorDescription& tensor = arguments.inputs[wanted.input];
-    if (const ArgumentError error = CheckType(wanted.name, tensor, wanted.types)) {
-        return error;
-    }
-    return CheckShape(wanted.name, tensor, wanted.shape, wanted.meaning);
-}
 
 inline ArgumentError CheckThreshold(const Arguments& arguments, const Geometry& geometry)
 {
@@ -183,7 +163,7 @@ inline ArgumentError ResolveArguments(const Arguments& arguments, Geometry& geom
         return error;
     }
     using Resolve = ArgumentError (*)(const Arguments&, Geometry&);
-    for (const Resolve resolve : {ResolveQuery, ResolveKeyValueHeads, CheckPaging, ResolveCache}) {
+    for (const Resolve resolve : {ResolveQuery, ResolveKeyValueHeads, CheckPaging, ResolveCache, ResolveScales}) {
         if (const ArgumentError error = resolve(arguments, geometry)) {
             return error;
         }

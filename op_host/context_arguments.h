@@ -15,6 +15,8 @@ inline ElementType ElementTypeOf(ge::DataType type)
             return ElementType::kBfloat16;
         case ge::DT_FLOAT:
             return ElementType::kFloat32;
+        case ge::DT_INT8:
+            return ElementType::kInt8;
         case ge::DT_INT32:
             return ElementType::kInt32;
         case ge::DT_INT64:
@@ -62,6 +64,8 @@ inline void ReadAttributes(const gert::RuntimeAttrs& attributes, Arguments& argu
     ReadAttribute(attributes.GetInt(AttributeIndex::kNumKeyValueHeads), arguments.numKeyValueHeads);
     ReadAttribute(attributes.GetFloat(AttributeIndex::kScaleValue), arguments.scaleValue);
     ReadText(attributes.GetStr(AttributeIndex::kInputLayout), arguments.inputLayout);
+    ReadAttribute(attributes.GetInt(AttributeIndex::kKeyAntiquantMode), arguments.keyAntiquantMode);
+    ReadAttribute(attributes.GetInt(AttributeIndex::kValueAntiquantMode), arguments.valueAntiquantMode);
     ReadText(attributes.GetStr(AttributeIndex::kPlacement), arguments.placement);
     ReadText(attributes.GetStr(AttributeIndex::kSdc), arguments.sdc);
     ReadAttribute(attributes.GetFloat(AttributeIndex::kSdcGamma), arguments.sdcGamma);
@@ -69,6 +73,8 @@ inline void ReadAttributes(const gert::RuntimeAttrs& attributes, Arguments& argu
     ReadAttribute(attributes.GetInt(AttributeIndex::kBlockSize), arguments.blockSize);
     ReadList(attributes.GetListInt(AttributeIndex::kKeyStrides), arguments.keyStrides);
     ReadList(attributes.GetListInt(AttributeIndex::kValueStrides), arguments.valueStrides);
+    ReadList(attributes.GetListInt(AttributeIndex::kKeyScaleStrides), arguments.keyScaleStrides);
+    ReadList(attributes.GetListInt(AttributeIndex::kValueScaleStrides), arguments.valueScaleStrides);
     ReadAttribute(attributes.GetBool(AttributeIndex::kWithStats), arguments.withStats);
     ReadAttribute(attributes.GetBool(AttributeIndex::kPartial), arguments.partial);
 }

@@ -18,6 +18,8 @@ inline const char* TypeName(ElementType type)
             return "bfloat16";
         case ElementType::kFloat32:
             return "float32";
+        case ElementType::kInt8:
+            return "int8";
         case ElementType::kInt32:
             return "int32";
         case ElementType::kInt64:

@@ -10,6 +10,7 @@ namespace toptheta {
 constexpr int64_t kMinHeadDim = 16;
 constexpr int64_t kHeadDimStep = 16;        // rows are whole 32-byte blocks of a 16-bit type
 constexpr int64_t kStrideStep = 16;         // elements, for the same reason
+constexpr int64_t kInt8Step = 32;           // both for int8
 constexpr int64_t kMaxBatch = 65536;
 constexpr int64_t kMaxHeads = 4096;         // keeps B * Hq far inside 32 bits
 constexpr int64_t kMaxCapacity = 262144;
@@ -26,6 +27,8 @@ struct Geometry {
     int64_t blocks = 0;  // of a paged cache
     CacheStrides key = {0, 0, 0};
     CacheStrides value = {0, 0, 0};
+    CacheStrides keyScales = {0, 0, 0};  // of those per token and head
+    CacheStrides valueScales = {0, 0, 0};
 
     int64_t Group() const { return numHeads / numKeyValueHeads; }
 };
@@ -51,6 +54,15 @@ inline ArgumentError CheckQueryForm(const Arguments& arguments)
                           "use prefill_attention for several tokens");
     }
     return CheckType("query", query, {ElementType::kFloat16, ElementType::kBfloat16});
+}
+
+inline ArgumentError CheckHeadDimStep(int64_t headDim, int64_t step, const char* caches)
+{
+    if (headDim % step == 0) {
+        return {};
+    }
+    return NotSupportedError("query", "head_dim a multiple of " + std::to_string(step) + caches + " on an NPU",
+                             std::to_string(headDim), "pad query, key and value with zeros and keep scale_value");
 }
 
 inline ArgumentError ResolveQuery(const Arguments& arguments, Geometry& geometry)
@@ -81,11 +93,7 @@ inline ArgumentError ResolveQuery(const Arguments& arguments, Geometry& geometry
     if (geometry.headDim < kMinHeadDim || geometry.headDim > kMaxHeadDim) {
         return ValueError("query", "head_dim from 16 to 512", std::to_string(geometry.headDim));
     }
-    if (geometry.headDim % kHeadDimStep != 0) {
-        return NotSupportedError("query", "head_dim a multiple of 16 on an NPU", std::to_string(geometry.headDim),
-                                 "pad query, key and value with zeros and keep scale_value");
-    }
-    return {};
+    return CheckHeadDimStep(geometry.headDim, kHeadDimStep, "");
 }
 
 inline ArgumentError ResolveKeyValueHeads(const Arguments& arguments, Geometry& geometry)
@@ -182,8 +190,9 @@ inline CacheForm MakeCacheForm(const Arguments& arguments, const Geometry& geome
 }
 
 inline ArgumentError ResolveStrides(const std::string& tensor, const std::vector<int64_t>& given, const CacheForm& form,
-                                    int64_t headDim, CacheStrides& strides)
+                                    int64_t headDim, ElementType type, CacheStrides& strides)
 {
+    const int64_t step = type == ElementType::kInt8 ? kInt8Step : kStrideStep;
     strides = form.contiguous;
     if (given.empty()) {
         return {};
@@ -199,8 +208,9 @@ inline ArgumentError ResolveStrides(const std::string& tensor, const std::vector
         if (form.sizes[i] == 1) {
             continue;
         }
-        if (given[i] < 0 || given[i] % kStrideStep != 0) {
-            return ValueError(name, "multiples of 16 elements, at least 0", ListText(given), remedy);
+        if (given[i] < 0 || given[i] % step != 0) {
+            return ValueError(name, "multiples of " + std::to_string(step) + " elements, at least 0", ListText(given),
+                              remedy);
         }
         *targets[i] = given[i];
     }
@@ -243,13 +253,21 @@ inline ArgumentError ResolveCache(const Arguments& arguments, Geometry& geometry
     const TensorDescription& value = arguments.inputs[InputIndex::kValue];
     const ElementType type = arguments.inputs[InputIndex::kQuery].type;
     const CacheForm form = MakeCacheForm(arguments, geometry);
-    if (const ArgumentError error = CheckType("key", key, {type})) {
+    if (const ArgumentError error = CheckType("key", key, {type, ElementType::kInt8})) {
         return error;
     }
     if (const ArgumentError error = CheckShape("key", key, form.shape, form.meaning)) {
         return error;
     }
-    if (const ArgumentError error = CheckType("value", value, {type})) {
+    if (value.type == ElementType::kInt8 && key.type != ElementType::kInt8) {
+        return NotSupportedError("value", std::string(TypeName(key.type)) + ", as key is", "int8",
+                                 "quantise K alone, or both");
+    }
+    std::vector<ElementType> valueTypes = {type};
+    if (key.type != type) {
+        valueTypes.push_back(key.type);
+    }
+    if (const ArgumentError error = CheckType("value", value, valueTypes)) {
         return error;
     }
     if (const ArgumentError error = CheckShape("value", value, key.dims, ", like key")) {
@@ -258,10 +276,11 @@ inline ArgumentError ResolveCache(const Arguments& arguments, Geometry& geometry
     if (const ArgumentError error = ResolveCapacity(arguments, form, geometry)) {
         return error;
     }
-    if (const ArgumentError error = ResolveStrides("key", arguments.keyStrides, form, geometry.headDim, geometry.key)) {
+    if (const ArgumentError error =
+            ResolveStrides("key", arguments.keyStrides, form, geometry.headDim, key.type, geometry.key)) {
         return error;
     }
-    return ResolveStrides("value", arguments.valueStrides, form, geometry.headDim, geometry.value);
+    return ResolveStrides("value", arguments.valueStrides, form, geometry.headDim, value.type, geometry.value);
 }
 
 }  // namespace toptheta

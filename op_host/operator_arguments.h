@@ -17,6 +17,8 @@ struct AttributeIndex {
         kNumKeyValueHeads,
         kScaleValue,
         kInputLayout,
+        kKeyAntiquantMode,
+        kValueAntiquantMode,
         kPlacement,
         kSdc,
         kSdcGamma,
@@ -24,6 +26,8 @@ struct AttributeIndex {
         kBlockSize,
         kKeyStrides,
         kValueStrides,
+        kKeyScaleStrides,
+        kValueScaleStrides,
         kWithStats,
         kPartial,
         kCount
@@ -47,7 +51,7 @@ struct OutputIndex {
 // The inputs after these four are optional.
 constexpr uint32_t kRequiredInputs = InputIndex::kActualSeqLengths;
 
-enum class ElementType : uint32_t { kOther, kFloat16, kBfloat16, kFloat32, kInt32, kInt64 };
+enum class ElementType : uint32_t { kOther, kFloat16, kBfloat16, kFloat32, kInt8, kInt32, kInt64 };
 
 struct TensorDescription {
     bool present = false;
@@ -62,6 +66,8 @@ struct Arguments {
     int64_t numKeyValueHeads = 0;
     float scaleValue = 1.0F;
     std::string inputLayout = "BNSD";
+    int64_t keyAntiquantMode = kPerChannel;
+    int64_t valueAntiquantMode = kPerChannel;
     std::string placement = "pre_softmax";
     std::string sdc = "exact";
     float sdcGamma = 0.05F;
@@ -69,6 +75,8 @@ struct Arguments {
     int64_t blockSize = 0;
     std::vector<int64_t> keyStrides;    // elements: sequence or page, head, row; empty: contiguous
     std::vector<int64_t> valueStrides;
+    std::vector<int64_t> keyScaleStrides;  // the same of scales per token and head
+    std::vector<int64_t> valueScaleStrides;
     bool withStats = false;
     bool partial = false;
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "argument_checks.h"
-#include "../op_kernel/cube_layout.h"
+#include "../op_kernel/query_slots.h"
 #include "../op_kernel/work_split.h"
 
 namespace toptheta {
@@ -15,7 +15,6 @@ constexpr uint64_t kSectionBytes = 512;                     // alignment of the 
 constexpr uint64_t kMaxScoreBytes = 256ULL * 1024 * 1024;   // float32 scores that post-softmax may keep
 constexpr uint32_t kCubeHeads = 3;                          // query heads of a block from which on the cube pays
 constexpr uint32_t kCubeHeadsBfloat16 = 2;
-constexpr uint64_t kElementBytes = 2;                       // of K and V
 constexpr uint32_t kScheduleAllAtOnce = 1;                  // every block resident, as SyncAll needs
 
 static_assert(EveryLayoutFits(), "a head_dim and head block has no Unified Buffer layout within the budget");
@@ -67,7 +66,7 @@ inline Path PathOf(const std::string& name)
     return name == "auto" ? kPathAuto : name == "gather" ? kPathGather : kPathDense;
 }
 
-inline void FillModes(const Arguments& arguments, TopThetaIncrementalAttentionTilingData& data)
+inline void FillModes(const Arguments& arguments, TilingData& data)
 {
     data.placement = arguments.placement == "post_softmax" ? kPostSoftmax : kPreSoftmax;
     data.sdc = SdcOf(arguments.sdc);
@@ -90,8 +89,7 @@ inline uint8_t IntegerBytesOf(const Arguments& arguments, uint32_t input)
     return arguments.inputs[input].type == ElementType::kInt64 ? 8 : 4;
 }
 
-inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
-                       TopThetaIncrementalAttentionTilingData& data)
+inline void FillShapes(const Arguments& arguments, const Geometry& geometry, TilingData& data)
 {
     data.key = geometry.key;
     data.value = geometry.value;
@@ -111,21 +109,23 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry,
     data.headBlocks = static_cast<uint16_t>((group + data.headBlock - 1) / data.headBlock);
 }
 
-// (sequence, KV head, head block) of the call
-inline uint32_t UnitsOf(const TopThetaIncrementalAttentionTilingData& data)
+inline ScaleTiling ScalesOf(const CacheStrides& strides, int64_t mode)
 {
-    return data.batch * data.numKeyValueHeads * data.headBlocks;
+    return {strides.outer, strides.head, mode != kPerChannel, 0};
 }
 
+// (sequence, KV head, head block) of the call
+inline uint32_t UnitsOf(const TilingData& data) { return data.batch * data.numKeyValueHeads * data.headBlocks; }
+
 // The work when every sequence fills the cache; lengths can only leave less.
-inline WorkTotal MostWork(const TopThetaIncrementalAttentionTilingData& data)
+inline WorkTotal MostWork(const TilingData& data)
 {
     const auto capacity = [&data](uint32_t) { return data.capacity; };
     return TotalWork(1, UnitsOf(data), data.cores, capacity);  // as of one sequence: all are alike
 }
 
 // No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
-inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
+inline bool UnitsStayWhole(const TilingData& data)
 {
     return data.lengthBytes == 0 && data.startBytes == 0 && !SumsHeadBlocks(data) &&
            !AnyCut(MostWork(data), UnitsOf(data));
@@ -133,7 +133,7 @@ inline bool UnitsStayWhole(const TopThetaIncrementalAttentionTilingData& data)
 
 // Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
 // vector unit multiplies as fast as the rows arrive; bfloat16 rows it would have to cast first.
-inline bool UsesCube(const TopThetaIncrementalAttentionTilingData& data, const Platform& platform, bool bfloat16)
+inline bool UsesCube(const TilingData& data, const Platform& platform, bool bfloat16)
 {
     const uint32_t worthwhile = bfloat16 ? kCubeHeadsBfloat16 : kCubeHeads;
     return data.headBlock >= worthwhile && data.cores == kPairCores * platform.cubeCores &&
@@ -143,14 +143,26 @@ inline bool UsesCube(const TopThetaIncrementalAttentionTilingData& data, const P
 // Cores that get work when every sequence fills the cache: a launch takes the longer, the more blocks it has. The
 // kernel splits the work among them as it would among all (work_split.h). A block with a cube core has two vector
 // cores.
-inline uint32_t CoresWithWork(const TopThetaIncrementalAttentionTilingData& data, bool cube)
+inline uint32_t CoresWithWork(const TilingData& data, bool cube)
 {
     const uint32_t active = MostWork(data).activeCores;
     return cube ? AlignUp(active, kPairCores) : active;
 }
 
+// Of an element of K and V.
+inline uint32_t KeyBytes(const TilingData& data) { return Has(data, InputIndex::kKeyAntiquantScale) ? 1 : 2; }
+inline uint32_t ValueBytes(const TilingData& data) { return Has(data, InputIndex::kValueAntiquantScale) ? 1 : 2; }
+
+// Rings of scores on their way from the cube cores, and behind them the parts of the queries for int8 K rows.
+inline uint64_t RingSectionBytes(const TilingData& data)
+{
+    const uint64_t rings = data.cores * RingBytes(data.headDim, data.headBlock, KeyBytes(data));
+    const uint64_t slots = QuerySlots(UnitsOf(data), data.cores) * QuerySlotBytes(data.headDim, data.headBlock);
+    return KeyBytes(data) == 1 ? rings + slots : rings;
+}
+
 // Whether sequences of a contiguous cache, or its KV heads, lie in the same place.
-inline bool SharesRows(const CacheStrides& strides, const TopThetaIncrementalAttentionTilingData& data)
+inline bool SharesRows(const CacheStrides& strides, const TilingData& data)
 {
     const bool sequences = data.blockSize == 0 && data.batch > 1 && strides.outer == 0;
     return sequences || (data.numKeyValueHeads > 1 && strides.head == 0);
@@ -160,7 +172,7 @@ inline bool SharesRows(const CacheStrides& strides, const TopThetaIncrementalAtt
 // sequence stride of 0, several sequences share the rows; the next step comes back to them after all other layers. So
 // where they do not fit, all they do there is to push out what is read again: scores on their way between cores, parts.
 // The factor 1.2 is that of the toolkit's own incre_flash_attention.
-inline bool GoesPastL2(const TopThetaIncrementalAttentionTilingData& data, const Platform& platform)
+inline bool GoesPastL2(const TilingData& data, const Platform& platform)
 {
     if (platform.l2Bytes == 0 || data.headBlocks > 1 || SharesRows(data.key, data) || SharesRows(data.value, data)) {
         return false;
@@ -169,17 +181,18 @@ inline bool GoesPastL2(const TopThetaIncrementalAttentionTilingData& data, const
     if (data.blockSize > 0) {
         rows = std::min(rows, static_cast<uint64_t>(data.blocks) * data.blockSize);
     }
-    const uint64_t bytes = 2 * rows * data.numKeyValueHeads * data.headDim * kElementBytes;
+    const uint64_t bytes =
+        rows * data.numKeyValueHeads * data.headDim * (KeyBytes(data) + static_cast<uint64_t>(ValueBytes(data)));
     return 5 * bytes >= 6 * platform.l2Bytes;
 }
 
 // Scores of post-softmax that neither the Unified Buffer holds nor a given log-sum-exp makes needless.
-inline uint64_t ScoreBytes(const TopThetaIncrementalAttentionTilingData& data, bool bfloat16, bool split)
+inline uint64_t ScoreBytes(const TilingData& data, bool bfloat16, bool split)
 {
     if (data.placement != kPostSoftmax || Has(data, InputIndex::kRowLse)) {
         return 0;
     }
-    const UbShape shape = {data.headDim, data.headBlock, bfloat16, true};
+    const UbShape shape = {data.headDim, data.headBlock, bfloat16, true, false, KeyBytes(data), ValueBytes(data)};
     const UbLayout layout = PlaceBuffers(shape, {data.slots, data.chunkRows});
     if (!split && ScoresStayInUb(data.capacity, layout)) {
         return 0;
@@ -187,7 +200,7 @@ inline uint64_t ScoreBytes(const TopThetaIncrementalAttentionTilingData& data, b
     return static_cast<uint64_t>(data.batch) * data.numHeads * data.capacity * sizeof(float);
 }
 
-inline ArgumentError CheckScoreBytes(uint64_t bytes, const TopThetaIncrementalAttentionTilingData& data)
+inline ArgumentError CheckScoreBytes(uint64_t bytes, const TilingData& data)
 {
     if (bytes <= kMaxScoreBytes) {
         return {};
@@ -216,9 +229,11 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     if (const ArgumentError error = CheckPlatform(platform)) {
         return error;
     }
-    TopThetaIncrementalAttentionTilingData& data = tiling.data;
+    TilingData& data = tiling.data.call;
     FillModes(arguments, data);
     FillShapes(arguments, geometry, data);
+    tiling.data.keyScales = ScalesOf(geometry.keyScales, arguments.keyAntiquantMode);
+    tiling.data.valueScales = ScalesOf(geometry.valueScales, arguments.valueAntiquantMode);
     data.cores = static_cast<uint8_t>(std::min(platform.vectorCores, kMaxCores));
     const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
     const bool cube = UsesCube(data, platform, bfloat16);
@@ -227,7 +242,8 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     data.pastL2 = GoesPastL2(data, platform);
     const bool twoPhases = data.placement == kPostSoftmax && !Has(data, InputIndex::kRowLse);
     const LayoutChoice choice =
-        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube}, cube ? kCubeChunkRows : kMostChunkRows);
+        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube, KeyBytes(data), ValueBytes(data)},
+                     cube ? kCubeChunkRows : kMostInt8ChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);
     data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
     const uint64_t scores = ScoreBytes(data, bfloat16, split);
@@ -239,7 +255,7 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     // post-softmax leaves parts twice: masses for the log-sum-exp of the row, then what was selected with it
     const uint64_t slots = 2ULL * data.cores * (twoPhases ? 2 : 1);
     PlaceSection(split ? slots * slot : 0, end);
-    data.ringOffset = PlaceSection(cube ? data.cores * RingBytes(data.headDim, data.headBlock) : 0, end);
+    data.ringOffset = PlaceSection(cube ? RingSectionBytes(data) : 0, end);
     data.valueRowsOffset =
         PlaceSection(SumsHeadBlocks(data) ? static_cast<uint64_t>(UnitsOf(data)) * kBlockBytes : 0, end);
     data.scoresOffset = PlaceSection(scores, end);

@@ -110,15 +110,18 @@ public:
 
     TOPTHETA_DEVICE inline void End() { table_.End(); }
 
-    TOPTHETA_DEVICE inline int64_t OffsetOf(uint32_t row)
+    TOPTHETA_DEVICE inline int64_t OffsetOf(uint32_t row) { return OffsetIn(row, base_, strides_.outer, strides_.row); }
+
+    // The same row of another tensor: from `base` on, with strides of its own.
+    TOPTHETA_DEVICE inline int64_t OffsetIn(uint32_t row, int64_t base, int64_t outerStride, int64_t rowStride)
     {
         if (blockSize_ == 0) {
-            return base_ + static_cast<int64_t>(row) * strides_.row;
+            return base + static_cast<int64_t>(row) * rowStride;
         }
         // the scalar unit divides slowly, and block sizes are powers of two as a rule
         const uint32_t index = isPower_ ? row >> blockShift_ : row / blockSize_;
         const int64_t page = table_.Page(index);
-        return base_ + page * strides_.outer + static_cast<int64_t>(row - index * blockSize_) * strides_.row;
+        return base + page * outerStride + static_cast<int64_t>(row - index * blockSize_) * rowStride;
     }
 
     // How many of the `rows` rows from `row` on lie one row stride apart: up to the end of the page.
@@ -136,6 +139,55 @@ private:
     uint32_t blockSize_ = 0;
     uint32_t blockShift_ = 0;
     bool isPower_ = false;
+};
+
+// Scales of tokens of an int8 cache: the place of those of one (sequence, KV head).
+class RowScales {
+public:
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const ScaleTiling& scales, GM_ADDR scale)
+    {
+        strides_ = scales;
+        paged_ = tiling.blockSize != 0;
+        scales_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(scale));
+    }
+
+    TOPTHETA_DEVICE inline void Begin(uint32_t sequence, uint32_t kvHead, uint32_t start)
+    {
+        base_ = static_cast<int64_t>(kvHead) * strides_.head + start;
+        if (!paged_) {
+            base_ += static_cast<int64_t>(sequence) * strides_.outer;
+        }
+    }
+
+    // Otherwise there is one for each channel, or none.
+    TOPTHETA_DEVICE inline bool PerToken() const { return strides_.perToken != 0; }
+
+    // Copies those of `rows` rows that follow one another; the rows' addresses know the pages.
+    template <typename Addresses>
+    TOPTHETA_DEVICE inline void Load(const LocalTensor<float>& to, Addresses& addresses, uint32_t row, uint32_t rows)
+    {
+        for (uint32_t done = 0; done < rows;) {
+            const uint32_t count = addresses.RunLength(row + done, rows - done);
+            const int64_t from = addresses.OffsetIn(row + done, base_, strides_.outer, 1);
+            AscendC::DataCopyPad(to[done], scales_[from], AscendC::DataCopyExtParams(1, count * sizeof(float), 0, 0, 0),
+                                 AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
+            done += count;
+        }
+    }
+
+    template <typename Addresses>
+    TOPTHETA_DEVICE inline void LoadOne(const LocalTensor<float>& to, Addresses& addresses, uint32_t row)
+    {
+        AscendC::DataCopyPad(to, scales_[addresses.OffsetIn(row, base_, strides_.outer, 1)],
+                             AscendC::DataCopyExtParams(1, sizeof(float), 0, 0, 0),
+                             AscendC::DataCopyPadExtParams<float>(true, 0, kBlockFloats - 1, 0.0f));
+    }
+
+private:
+    GlobalTensor<float> scales_;
+    ScaleTiling strides_ = {0, 0, 0, 0};
+    int64_t base_ = 0;
+    bool paged_ = false;
 };
 
 // K or V as tiling wants it read. The hint is part of the tensor's address, which a build with the toolkit's check of
@@ -183,6 +235,18 @@ public:
             CopyRows(to[done * headDim_], addresses_.OffsetOf(row + done), count);
             done += count;
         }
+    }
+
+    // Copies the scales of `rows` rows that follow one another in the sequence.
+    TOPTHETA_DEVICE inline void LoadScales(const LocalTensor<float>& to, RowScales& scales, uint32_t row, uint32_t rows)
+    {
+        scales.Load(to, addresses_, row, rows);
+    }
+
+    // Copies the scale of one row, and zeros behind it to the end of the block.
+    TOPTHETA_DEVICE inline void LoadScale(const LocalTensor<float>& to, RowScales& scales, uint32_t row)
+    {
+        scales.LoadOne(to, addresses_, row);
     }
 
     // Copies row `first` and row `second` with one command where the gap allows it.

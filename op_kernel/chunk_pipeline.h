@@ -8,19 +8,31 @@
 
 namespace toptheta {
 
-template <typename T>
-class ChunkPipeline : public ValuePipeline<T> {
+template <typename Types>
+class ChunkPipeline : public ValuePipeline<Types> {
 public:
+    using typename ValuePipeline<Types>::Key;
+    using typename ValuePipeline<Types>::Value;
     static constexpr bool kMultipliesKeys = true;
 
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors& tensors, GM_ADDR,
-                                     CacheRows<T>* values)
+                                     CacheRows<Value>* values)
     {
         keyRows_.Init(*ub, *tiling, tiling->key, tensors.key, tensors.blockTable, 0, kKeyTableEvent);
         this->InitValues(ub, tiling, &keyRows_, values);
         product_.Init(ub, tiling->headDim);
         lastGather_.Init(ub, tiling->headDim, values, &weightedSum_);
         this->GiveValueBuffer(lastGather_);
+        if constexpr (IsInt8<Key>::kValue) {
+            this->InitScales(tensors);
+            keyScales_.Init(*tiling, tensors.scales->keyScales, tensors.keyScale);
+            if constexpr (IsInt8<Value>::kValue) {
+                listScales_.Init(*tiling, tensors.scales->valueScales, tensors.valueScale);
+            }
+            const bool later = tiling->placement == kPostSoftmax && !Has(*tiling, InputIndex::kRowLse);
+            stream_.SetScales(keyScales_.PerToken() ? &keyScales_ : nullptr,
+                              listScales_.PerToken() && !later ? &listScales_ : nullptr);
+        }
     }
 
     // Around all segments of a core.
@@ -38,6 +50,11 @@ public:
     {
         keyRows_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
         stream_.Begin(segment.rowBegin, segment.rowEnd);
+        if constexpr (IsInt8<Key>::kValue) {
+            keyScales_.Begin(segment.batch, segment.kvHead, start);
+            listScales_.Begin(segment.batch, segment.kvHead, start);
+            stream_.BeginScales();
+        }
         PlanChunk();
         stream_.Fill();
     }
@@ -119,6 +136,9 @@ private:
             if (tiles > 0) {
                 stream_.Fill();
             }
+        }
+        if constexpr (IsInt8<Key>::kValue) {
+            selection_.SetScales(stream_.ScaleAt(chunk.begin), keyScales_.PerToken(), valueScales_.PerToken());
         }
         selection_.ScaleScores(chunk);
         return chunk;
@@ -221,14 +241,17 @@ private:
 
     static constexpr uint32_t kShortRows = 256;  // not worth a second chunk
 
-    using ValuePipeline<T>::ub_;
-    using ValuePipeline<T>::selection_;
-    using ValuePipeline<T>::weightedSum_;
-    using ValuePipeline<T>::stream_;
-    using ValuePipeline<T>::gather_;
-    CacheRows<T> keyRows_;
-    QueryKeyProduct<T> product_;
-    ValueGather<T> lastGather_;  // of the last chunk
+    using ValuePipeline<Types>::ub_;
+    using ValuePipeline<Types>::selection_;
+    using ValuePipeline<Types>::weightedSum_;
+    using ValuePipeline<Types>::stream_;
+    using ValuePipeline<Types>::gather_;
+    using ValuePipeline<Types>::valueScales_;
+    CacheRows<Key> keyRows_;
+    RowScales keyScales_;
+    RowScales listScales_;  // of the V rows that lie where the K rows do
+    QueryKeyProduct<Key> product_;
+    ValueGather<Value> lastGather_;  // of the last chunk
     uint32_t chunkTiles_ = 0;    // K tiles of the chunk to be scored next
 };
 

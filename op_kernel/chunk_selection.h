@@ -10,9 +10,12 @@
 
 namespace toptheta {
 
-template <typename T>
+template <typename Types>
 class ChunkSelection {
 public:
+    using Key = typename Types::Key;
+    using Value = typename Types::Value;
+
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling)
     {
         ub_ = ub;
@@ -55,6 +58,10 @@ public:
         const uint32_t chunkRows = ub_->Layout().chunkRows;
         const bool joint = IsJoint(*ub_, chunk.scoreRow);
         PipeBarrier<PIPE_V>();
+        if constexpr (IsInt8<typename Types::Key>::kValue) {
+            ScaleByHead(chunk);
+            return;
+        }
         if (joint && (tiling_->scaleValue > 0.0f || chunk.rows == chunkRows)) {
             const LocalTensor<float> all = ub_->Scores(0, chunk.scoreRow, ub_->Heads() * chunkRows);
             FillTails(all, ub_->Heads(), chunkRows, chunk.rows, -kInfinity);
@@ -66,12 +73,26 @@ public:
             LocalTensor<float> scores = Scores(head, chunk);
             AscendC::Muls(scores, scores, tiling_->scaleValue, static_cast<int32_t>(chunk.rows));
         }
+        FillTailsOf(chunk);
+    }
+
+    // Lanes past the end of a chunk become kLowest.
+    TOPTHETA_DEVICE inline void FillTailsOf(const Chunk& chunk)
+    {
         if (chunk.rows % kLanes > 0) {
             PipeBarrier<PIPE_V>();
             for (uint32_t head = 0; head < ub_->Heads(); head++) {
                 FillTails(Scores(head, chunk), 1, kLanes, chunk.rows, kLowest);
             }
         }
+    }
+
+    // Where the scales of the rows of a chunk begin in their rings, and whether K and V have one for each row.
+    TOPTHETA_DEVICE inline void SetScales(uint32_t at, bool ofKeys, bool ofValues)
+    {
+        scalesAt_ = at;
+        hasKeyScales_ = ofKeys;
+        hasValueScales_ = ofValues;
     }
 
     // Compares and compacts; Count() gives the length of the list.
@@ -144,9 +165,16 @@ public:
                                               list.weightPitch);
     }
 
+    // Weights and sums of a chunk, and what the scalar unit has to know of it.
+    TOPTHETA_DEVICE inline void AddChunk(const Chunk& chunk, const RowList& list, bool total)
+    {
+        WeighChunk(chunk, list, total);
+        FinishChunk(chunk, list);
+    }
+
     // Sums of a chunk: `total` for exp(score - maximum) over all its keys, and the weights of the list, which are
     // exp(score - maximum) for a head that keeps the row and 0 for one that does not.
-    TOPTHETA_DEVICE inline void AddChunk(const Chunk& chunk, const RowList& list, bool total)
+    TOPTHETA_DEVICE inline void WeighChunk(const Chunk& chunk, const RowList& list, bool total)
     {
         if (total || list.count > 0) {
             Exponentiate(chunk);
@@ -158,6 +186,10 @@ public:
             MakeWeights(chunk, list);
         }
         AddMasses(total, list.count > 0);
+    }
+
+    TOPTHETA_DEVICE inline void FinishChunk(const Chunk& chunk, const RowList& list)
+    {
         if (list.apart) {
             entries_.Read();
         }
@@ -183,6 +215,32 @@ public:
     }
 
 private:
+    // Of the scales of a chunk, how many lie in front of the end of their ring.
+    TOPTHETA_DEVICE inline uint32_t ScalesAhead(const Chunk& chunk) const
+    {
+        return Least(chunk.rows, ScaleRows(ub_->Layout()) - scalesAt_);
+    }
+
+    // The scores of int8 K: the factor of each head has what was taken out of its query.
+    TOPTHETA_DEVICE inline void ScaleByHead(const Chunk& chunk)
+    {
+        const uint32_t ahead = ScalesAhead(chunk);
+        for (uint32_t head = 0; head < ub_->Heads() && hasKeyScales_; head++) {
+            const LocalTensor<float> scores = Scores(head, chunk);
+            AscendC::Mul(scores, scores, ub_->KeyScales()[scalesAt_], static_cast<int32_t>(ahead));
+            if (ahead < chunk.rows) {
+                AscendC::Mul(scores[ahead], scores[ahead], ub_->KeyScales(), static_cast<int32_t>(chunk.rows - ahead));
+            }
+        }
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const LocalTensor<float> scores = Scores(head, chunk);
+            WithBlock<BlockOperation::kMultiply>(scores, scores, ub_->State(kScoreScale)[head * kBlockFloats],
+                                                 chunk.rows);
+        }
+        FillTailsOf(chunk);
+    }
+
     // Lanes of a head that hold scores, or what stands for none.
     TOPTHETA_DEVICE inline uint32_t Lanes(const Chunk& chunk) const
     {
@@ -200,8 +258,14 @@ private:
             AscendC::Duplicate(work, -kInfinity, all);
         }
         PipeBarrier<PIPE_V>();
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            SubtractBlock(work[head * pitch], Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats], lanes);
+        if (IsInt8<Key>::kValue && pitch == kJointRow && IsJoint(*ub_, chunk.scoreRow)) {
+            AscendC::Sub(work, ub_->Scores(0, chunk.scoreRow, all), BlocksOfRows(*ub_, ub_->State(kMaximum)), kLanes,
+                         static_cast<uint8_t>(all / kLanes), BlockForEachRepeat());
+        } else {
+            for (uint32_t head = 0; head < ub_->Heads(); head++) {
+                SubtractBlock(work[head * pitch], Scores(head, chunk), ub_->State(kMaximum)[head * kBlockFloats],
+                              lanes);
+            }
         }
         PipeBarrier<PIPE_V>();
         AscendC::Exp(work, work, all);
@@ -218,8 +282,35 @@ private:
             entries_.Mask(list);
         }
         ReduceRows<Reduction::kSum>(*ub_, weights, list.weightPitch, kSecondResult);
-        if (WeightScale<T>::kValue != 1.0f) {
-            AscendC::Muls(weights, weights, WeightScale<T>::kValue, count);
+        if (WeightScale<Value>::kValue != 1.0f) {
+            AscendC::Muls(weights, weights, WeightScale<Value>::kValue, count);
+        }
+        if constexpr (IsInt8<Value>::kValue) {
+            if (hasValueScales_) {
+                ScaleWeights(chunk, list);
+            }
+        }
+    }
+
+    // weights *= scales of the listed V rows. The masses have been added up; the work rows are free.
+    TOPTHETA_DEVICE inline void ScaleWeights(const Chunk& chunk, const RowList& list)
+    {
+        const LocalTensor<float> scales = ub_->Partials();
+        const uint32_t ahead = ScalesAhead(chunk);
+        AscendC::Adds(scales, ub_->ValueScales()[scalesAt_], 0.0f, static_cast<int32_t>(ahead));
+        if (ahead < chunk.rows) {
+            AscendC::Adds(scales[ahead], ub_->ValueScales(), 0.0f, static_cast<int32_t>(chunk.rows - ahead));
+        }
+        PipeBarrier<PIPE_V>();
+        if (!list.dense) {
+            uint64_t unused = 0;
+            AscendC::GatherMask(scales, scales, AnyMask().template ReinterpretCast<uint32_t>(), true, chunk.rows,
+                                AscendC::GatherMaskParams(1, 1, 8, 0), unused);
+            PipeBarrier<PIPE_V>();
+        }
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const LocalTensor<float> weights = WeightsOf(*ub_, list, head);
+            AscendC::Mul(weights, weights, scales, static_cast<int32_t>(list.count));
         }
     }
 
@@ -396,6 +487,9 @@ private:
     float limit_[kMaxHeadBlock] = {};
     HeadResult result_[kMaxHeadBlock];
     ListEntries entries_;
+    uint32_t scalesAt_ = 0;
+    bool hasKeyScales_ = false;
+    bool hasValueScales_ = false;
     uint32_t listRows_ = 0;
     bool allKept_ = false;
 };

@@ -2,27 +2,39 @@
 // and the ring of tiles in the Unified Buffer holds V rows alone.
 #pragma once
 
+#include "query_parts.h"
 #include "score_ring.h"
 #include "value_pipeline.h"
 
 namespace toptheta {
 
-template <typename T>
-class CubeChunkPipeline : public ValuePipeline<T> {
+template <typename Types>
+class CubeChunkPipeline : public ValuePipeline<Types> {
 public:
+    using typename ValuePipeline<Types>::Key;
+    using typename ValuePipeline<Types>::Value;
     static constexpr bool kMultipliesKeys = false;
+    static constexpr bool kInt8 = IsInt8<Key>::kValue;
 
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors&, GM_ADDR workspace,
-                                     CacheRows<T>* values)
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors& tensors,
+                                     GM_ADDR workspace, CacheRows<Value>* values)
     {
         this->InitValues(ub, tiling, nullptr, values);
         core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
+        if constexpr (kInt8) {
+            parts_.Init(ub, tiling, tensors, workspace);
+            keyScales_.Init(*tiling, tensors.scales->keyScales, tensors.keyScale);
+            this->InitScales(tensors);
+        }
         ring_.Init(ub, tiling, workspace, core_);
     }
 
     // Both vector cores of a block take part in as many rounds as the one that has more of them.
     TOPTHETA_DEVICE inline void BeginWork(const WorkTotal& total, SequenceLengths& lengths)
     {
+        if constexpr (kInt8) {
+            parts_.MakeAll(lengths.SegmentsOf(total, core_), core_);
+        }
         ring_.Expect(Most(CountRounds(total, lengths, core_), CountRounds(total, lengths, core_ ^ 1)));
     }
 
@@ -30,9 +42,13 @@ public:
 
     TOPTHETA_DEVICE inline void Drain() { this->DrainValues(); }
 
-    TOPTHETA_DEVICE inline void Start(const Segment& segment, uint32_t)
+    TOPTHETA_DEVICE inline void Start(const Segment& segment, uint32_t start)
     {
         ring_.Begin(segment.rowBegin, segment.rowEnd);
+        if constexpr (kInt8) {
+            parts_.CopyScales(segment, core_);
+            keyScales_.Begin(segment.batch, segment.kvHead, start);
+        }
         stream_.Begin(0, 0);
     }
 
@@ -44,7 +60,8 @@ public:
         uint32_t row = ring_.Row();
         isShort_ = ring_.RowsLeft() <= 2 * ring_.RoundRows();
         ring_.SetLongChunks(WantsLongChunks());
-        uint32_t scoreRow = BeginNext(ub_->SecondScores());
+        // the place where int8 products arrive is as large as two for scores
+        uint32_t scoreRow = BeginNext(kInt8 ? 0 : ub_->SecondScores());
         AskRounds();
         for (bool more = true; more;) {
             const Chunk chunk = TakeChunk(row, scoreRow);
@@ -71,17 +88,22 @@ public:
                 stream_.AskForSome();
             }
             selection_.RescaleAccumulators();
-            selection_.AddChunk(chunk, list, this->NeedsTotal());
+            selection_.WeighChunk(chunk, list, this->NeedsTotal());
+            if (kInt8 && more) {
+                // V has its work, and the scalar unit is about to wait for some of it
+                AskRounds();
+            }
+            selection_.FinishChunk(chunk, list);
             ChooseOwnRows(list);
             if (!more) {
                 // counts for the scalar unit, before it hands out the sums
                 selection_.Finish();
             }
             stream_.Fill();
-            if (more && IsLate(list)) {
-                AskRounds();
-            } else {
+            if (!more || !IsLate(list)) {
                 AddValuesAndAskRounds();
+            } else if (!kInt8) {
+                AskRounds();
             }
         }
         next.StartNext();
@@ -94,7 +116,7 @@ public:
         while (ring_.RowsLeft() > 0) {
             const uint32_t row = ring_.Row();
             const uint32_t scoreRow = store.BeginChunk(row);
-            BeginChunk(scoreRow, ring_.NextIsFolded() ? ub_->SecondScores() : scoreRow);
+            BeginChunk(scoreRow, ring_.NextIsApart() ? ub_->SecondScores() : scoreRow);
             AskRounds();
             const Chunk chunk = TakeChunk(row, scoreRow);
             selection_.UpdateMaximum(chunk);
@@ -114,14 +136,14 @@ private:
     // heads it waits for the cube core anyway, and should have added all when the next scores come.
     TOPTHETA_DEVICE inline bool IsLate(const RowList& list) const
     {
-        return ub_->Heads() >= kLateHeads && list.count > ub_->Layout().tileRows;
+        return kInt8 || (ub_->Heads() >= kLateHeads && list.count > ub_->Layout().valueTileRows);
     }
 
     // Short chunks leave less to do after the last scores, and long ones less to do in all. V has time for short ones
     // with few heads, unless it has to add all V rows.
     TOPTHETA_DEVICE inline bool WantsLongChunks() const
     {
-        return isDense_ || ub_->Heads() >= kLateHeads || (ub_->Heads() >= kManyHeads && !isShort_);
+        return kInt8 || isDense_ || ub_->Heads() >= kLateHeads || (ub_->Heads() >= kManyHeads && !isShort_);
     }
 
     // After the last chunk, V adds a tile while the next ones arrive.
@@ -143,11 +165,11 @@ private:
     }
 
     // Begins the next chunk, whose scores arrive where those of the chunk before at `scoreRow` are not; returns where
-    // they will lie. If they have to be put in order, they take the place of that chunk.
+    // they will lie. If they come to another place first, they take that of that chunk.
     TOPTHETA_DEVICE inline uint32_t BeginNext(uint32_t scoreRow)
     {
         const uint32_t arrival = ub_->SecondScores() - scoreRow;
-        const uint32_t next = ring_.NextIsFolded() ? scoreRow : arrival;
+        const uint32_t next = ring_.NextIsApart() ? scoreRow : arrival;
         BeginChunk(next, arrival);
         return next;
     }
@@ -163,8 +185,30 @@ private:
 
     TOPTHETA_DEVICE inline void AskRounds()
     {
+        if constexpr (kInt8) {
+            if (ring_.RoundsLeft()) {
+                AskScales(ring_.Row(), ring_.NextRows());
+            }
+        }
         while (ring_.RoundsLeft()) {
             ring_.AskRound();
+        }
+    }
+
+    // Scales of the rows of a chunk, where each row has its own; before the scores, whose flag is for both.
+    TOPTHETA_DEVICE inline void AskScales(uint32_t row, uint32_t rows)
+    {
+        if (keyScales_.PerToken()) {
+            values_->LoadScales(ub_->ArrivedScales(), keyScales_, row, rows);
+        }
+        if constexpr (IsInt8<Value>::kValue) {
+            selection_.SetScales(0, false, valueScales_.PerToken());
+            if (valueScales_.PerToken()) {
+                // the weights of the chunk before have theirs
+                SetFlag<HardEvent::V_MTE2>(kParameterEvent);
+                WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
+                values_->LoadScales(ub_->ValueScales(), valueScales_, row, rows);
+            }
         }
     }
 
@@ -223,17 +267,28 @@ private:
 
     TOPTHETA_DEVICE inline Chunk TakeChunk(uint32_t row, uint32_t scoreRow)
     {
-        const Chunk chunk = {row, ring_.TakeChunk(scoreRow), scoreRow};
-        selection_.ScaleScores(chunk);
+        const Chunk chunk = {row, ring_.TakeChunk(scoreRow, kInt8 && keyScales_.PerToken()), scoreRow};
+        if constexpr (kInt8) {
+            if (!IsJoint(*ub_, scoreRow)) {
+                selection_.FillTailsOf(chunk);
+            }
+        } else {
+            selection_.ScaleScores(chunk);
+        }
         return chunk;
     }
 
-    using ValuePipeline<T>::ub_;
-    using ValuePipeline<T>::selection_;
-    using ValuePipeline<T>::stream_;
-    using ValuePipeline<T>::ownRows_;
-    using ValuePipeline<T>::own_;
-    ScoreRing ring_;
+    using ValuePipeline<Types>::ub_;
+    using ValuePipeline<Types>::selection_;
+    using ValuePipeline<Types>::stream_;
+    using ValuePipeline<Types>::values_;
+    using ValuePipeline<Types>::valueScales_;
+    using ValuePipeline<Types>::ownRows_;
+    using ValuePipeline<Types>::own_;
+    ScoreRing<Key> ring_;
+    // of int8 K rows
+    QueryParts<typename Types::Query> parts_;
+    RowScales keyScales_;
     uint32_t core_ = 0;
     bool isShort_ = false;  // two rounds at most in this segment
     bool isDense_ = false;  // the list made last

@@ -51,9 +51,9 @@ public:
         addresses_.Begin(segment.batch, segment.kvHead, start, segment.rowBegin, segment.unitRows);
     }
 
-    // Columns in blocks of 16, one behind the other, each with all rows; a paged cache takes one command per page. With
-    // a `fold` of 2, two rows are copied as one (a page has an even number), and the columns of the odd rows come
-    // behind those of the even ones.
+    // Columns in blocks of 32 bytes, one behind the other, each with all rows; a paged cache takes one command per
+    // page. With a `fold` of 2 or 4, so many rows are copied as one (a page has a multiple of 16), and the columns of
+    // the second ones come behind those of the first ones.
     TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, uint32_t row, uint32_t rows, uint32_t fold)
     {
         AscendC::Nd2NzParams copy;
@@ -67,12 +67,14 @@ public:
         for (uint32_t done = 0; done < rows;) {
             const uint32_t count = addresses_.RunLength(row + done, rows - done);
             copy.nValue = static_cast<uint16_t>(count / fold);
-            AscendC::DataCopy(to[done / fold * kFractal], cache_[addresses_.OffsetOf(row + done)], copy);
+            AscendC::DataCopy(to[done / fold * kPiece], cache_[addresses_.OffsetOf(row + done)], copy);
             done += count;
         }
     }
 
 private:
+    static constexpr uint32_t kPiece = kBlockBytes / sizeof(T);  // elements of a row in a fractal
+
     GlobalTensor<T> cache_;
     RowAddresses<ScalarBlockTable> addresses_;
     uint32_t headDim_ = 0;

@@ -7,6 +7,8 @@
 // | L0A    | 4 * 16 * D * 2         | the same                                                 |
 // | L0B    | 2 * 32 KiB             | K rows of half a round                                   |
 // | L0C    | 4 * 16 KiB             | scores of two rounds for each of them, 16 heads          |
+//
+// int8 rows are half as long: a round has twice as many of them, L0C 4 * 32 KiB.
 #pragma once
 
 #include "ub_layout.h"
@@ -16,16 +18,28 @@ namespace toptheta {
 constexpr uint32_t kFractal = 16;             // rows and columns of the smallest matrix that the cube multiplies
 constexpr uint32_t kPairCores = 2;            // vector cores for each cube core
 constexpr uint32_t kRoundBytes = 64 * 1024;   // K rows of a round
-constexpr uint32_t kMostRoundRows = 256;
+constexpr uint32_t kMostRoundRows = 256;      // of 16 bits
 constexpr uint32_t kRingRounds = 4;           // that the cube core may be ahead
 constexpr int64_t kMostRowStride = 65535;     // elements between two rows, as the copy to L1 can skip them
 
-// K rows of one round of a vector core.
-TOPTHETA_DEVICE constexpr uint32_t RoundRowsFor(uint32_t headDim)
+// Columns of a row in the order of fractals, which have 32 bytes of each.
+TOPTHETA_DEVICE constexpr uint32_t FractalColumns(uint32_t headDim, uint32_t keyBytes)
 {
-    const uint32_t rows = kRoundBytes / 2 / 2 / headDim / kFractal * kFractal * 2;
-    return rows < kMostRoundRows ? rows : kMostRoundRows;
+    return AlignUp(headDim, kBlockBytes / keyBytes);
 }
+
+TOPTHETA_DEVICE constexpr uint32_t MostRoundRows(uint32_t keyBytes) { return 2 * kMostRoundRows / keyBytes; }
+
+// K rows of one round of a vector core, with elements of `keyBytes`.
+TOPTHETA_DEVICE constexpr uint32_t RoundRowsFor(uint32_t headDim, uint32_t keyBytes)
+{
+    const uint32_t half = kRoundBytes / 2 / keyBytes / FractalColumns(headDim, keyBytes) / kFractal * kFractal;
+    const uint32_t most = MostRoundRows(keyBytes);
+    return 2 * half < most ? 2 * half : most;
+}
+
+// Rows of products for a query head: int8 K rows are multiplied by two parts of the query (query_parts.h).
+TOPTHETA_DEVICE constexpr uint32_t ProductRows(uint32_t heads, uint32_t keyBytes) { return heads * 2 / keyBytes; }
 
 // Rows of the next round of a segment that has `left` more. The last two are of one size: the vector core works on the
 // first of them while the second is multiplied.
@@ -37,21 +51,22 @@ TOPTHETA_DEVICE constexpr uint32_t NextRoundRows(uint32_t left, uint32_t roundRo
     return AlignUp((left + 1) / 2, kFractal);
 }
 
-static_assert(RoundRowsFor(kFoldedHeadDim) == kFoldedRows, "rows in pairs fill a round");
+static_assert(RoundRowsFor(kFoldedHeadDim, 2) == FoldedRows(2) && RoundRowsFor(kFoldedHeadDim, 1) == FoldedRows(1),
+              "rows that are copied as one fill a round");
 
-// Whether K rows are copied in pairs (FoldsKeys) in the next round of a segment that has `left` more rows: not for the
-// last ones, behind which nothing hides the work of the vector core.
-TOPTHETA_DEVICE constexpr bool FoldsRound(uint32_t left) { return left >= 2 * kFoldedRows; }
+// Whether K rows are copied as one (FoldsKeys) in the next round of a segment that has `left` more rows: not for the
+// last two rounds, behind which nothing hides the work of the vector core.
+TOPTHETA_DEVICE constexpr bool FoldsRound(uint32_t left, uint32_t keyBytes) { return left >= 2 * FoldedRows(keyBytes); }
 
-// float32 scores of one round
-TOPTHETA_DEVICE constexpr uint32_t RoundScores(uint32_t headDim, uint32_t headBlock)
+// products of one round, of 32 bits each
+TOPTHETA_DEVICE constexpr uint32_t RoundScores(uint32_t headDim, uint32_t headBlock, uint32_t keyBytes)
 {
-    return headBlock * RoundRowsFor(headDim);
+    return ProductRows(headBlock, keyBytes) * RoundRowsFor(headDim, keyBytes);
 }
 
-TOPTHETA_DEVICE constexpr uint64_t RingBytes(uint32_t headDim, uint32_t headBlock)
+TOPTHETA_DEVICE constexpr uint64_t RingBytes(uint32_t headDim, uint32_t headBlock, uint32_t keyBytes)
 {
-    return static_cast<uint64_t>(kRingRounds) * RoundScores(headDim, headBlock) * sizeof(float);
+    return static_cast<uint64_t>(kRingRounds) * RoundScores(headDim, headBlock, keyBytes) * sizeof(float);
 }
 
 // Shorter chunks than where the core multiplies K rows itself: the sooner a chunk is full, the less is left to do when
@@ -59,18 +74,23 @@ TOPTHETA_DEVICE constexpr uint64_t RingBytes(uint32_t headDim, uint32_t headBloc
 constexpr uint32_t kCubeChunkRows = 512;
 
 // Whether the K rows of a round fit their place in L1, and its scores a chunk.
+TOPTHETA_DEVICE constexpr bool RoundFits(uint32_t headDim, uint32_t keyBytes, uint32_t valueBytes, uint32_t mode)
+{
+    const uint32_t rows = RoundRowsFor(headDim, keyBytes);
+    if (rows == 0 || rows % (2 * kFractal) != 0 || rows * FractalColumns(headDim, keyBytes) * keyBytes > kRoundBytes) {
+        return false;
+    }
+    const UbShape shape = {
+        headDim, HeadBlockFor(kMaxHeadBlock, headDim), (mode & 1) != 0, (mode & 2) != 0, true, keyBytes, valueBytes};
+    const UbLayout layout = MakeUbLayout(shape, kCubeChunkRows);
+    return LayoutFits(layout, headDim) && layout.chunkRows >= rows;
+}
+
 TOPTHETA_DEVICE constexpr bool EveryRoundFits()
 {
     for (uint32_t headDim = kFractal; headDim <= kMaxHeadDim; headDim += kFractal) {
-        const uint32_t rows = RoundRowsFor(headDim);
-        if (rows == 0 || rows % (2 * kFractal) != 0 || rows * headDim * 2 > kRoundBytes) {
-            return false;
-        }
         for (uint32_t mode = 0; mode < 4; mode++) {
-            const UbShape shape = {headDim, HeadBlockFor(kMaxHeadBlock, headDim), (mode & 1) != 0, (mode & 2) != 0,
-                                   true};
-            const UbLayout layout = MakeUbLayout(shape, kCubeChunkRows);
-            if (!LayoutFits(layout, headDim) || layout.chunkRows < rows) {
+            if (!RoundFits(headDim, 2, 2, mode) || !RoundFits(headDim, 1, 2, mode) || !RoundFits(headDim, 1, 1, mode)) {
                 return false;
             }
         }

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cube_key_rows.h"
-#include "kernel_tensors.h"
+#include "cube_queries.h"
 #include "score_ring.h"
 #include "sequence_lengths.h"
 
@@ -57,16 +57,19 @@ private:
     uint32_t number_ = 0;
 };
 
-template <typename T>
+template <typename Types>
 class CubeScores {
 public:
+    using T = typename Types::Key;  // of K rows and of what they are multiplied by
+    using Product = typename ProductOf<T>::Type;
+
     TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
                                      GM_ADDR workspace)
     {
         tiling_ = tiling;
-        headDim_ = tiling->headDim;
-        roundRows_ = RoundRowsFor(headDim_);
-        folds_ = FoldsKeys(headDim_, tiling->headBlock, tiling->key.row);
+        columns_ = FractalColumns(tiling->headDim, sizeof(T));
+        roundRows_ = RoundRowsFor(tiling->headDim, sizeof(T));
+        folds_ = FoldsKeys(tiling->headDim, tiling->headBlock, tiling->key.row, sizeof(T));
         pair_ = static_cast<uint32_t>(AscendC::GetBlockIdx()) * kPairCores;
         LengthTensors integers;
         integers.Init(*tiling, tensors.lengths, tensors.starts);
@@ -74,13 +77,13 @@ public:
         for (uint32_t core = 0; core < kPairCores; core++) {
             keyRows_[core].Init(*tiling, tensors.key, tensors.blockTable);
         }
-        query_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(tensors.parameters.query));
-        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->ringOffset));
+        queries_.Init(*tiling, tensors.parameters.query, workspace);
+        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ Product*>(workspace + tiling->ringOffset));
         pipe->InitBuffer(keys_, kPlaces * kRoundBytes);
-        pipe->InitBuffer(queries_, kPlaces * QueryElements() * sizeof(T));
+        pipe->InitBuffer(loadedQueries_, kPlaces * QueryElements() * sizeof(T));
         pipe->InitBuffer(left_, kPlaces * QueryElements() * sizeof(T));
         pipe->InitBuffer(right_, kHalves * kRoundBytes / 2);
-        pipe->InitBuffer(products_, kPlaces * kProductFloats * sizeof(float));
+        pipe->InitBuffer(products_, kPlaces * kProducts * sizeof(Product));
     }
 
     TOPTHETA_DEVICE inline void Process()
@@ -104,6 +107,7 @@ public:
         for (uint32_t left = Least(round, kRingRounds); left > 0; left--) {
             AscendC::CrossCoreWaitFlag(PlaceFree(round - left));
         }
+        queries_.End();
         WaitForFreeFlags();
     }
 
@@ -113,11 +117,12 @@ private:
     // places in L1, L0A and L0C: two rounds or segments of each of the two vector cores
     static constexpr uint32_t kPlaces = 2 * kPairCores;
     static constexpr uint32_t kHalves = 2;  // of a round, one after the other in L0B
-    static constexpr uint32_t kProductFloats = kFractal * kMostRoundRows;
+    static constexpr uint32_t kAsOne = RowsAsOne(sizeof(T));
+    static constexpr uint32_t kProducts = kFractal * MostRoundRows(sizeof(T));
     // M_MTE1: a TPipe on a cube core takes 0 to 2 for itself
     static constexpr int32_t kHalfEvent = 3;
 
-    TOPTHETA_DEVICE inline uint32_t QueryElements() const { return kFractal * headDim_; }
+    TOPTHETA_DEVICE inline uint32_t QueryElements() const { return kFractal * columns_; }
     TOPTHETA_DEVICE static inline uint32_t PlaceOf(uint32_t core, uint32_t number)
     {
         return number % 2 * kPairCores + core;
@@ -170,31 +175,22 @@ private:
         WaitFlag<HardEvent::MTE1_MTE2>(place);
         if (round.first) {
             keyRows_[core].Begin(segment, lengths_.Start(segment.batch));
-            LoadQuery(segment, PlaceOf(core, round.segmentNumber));
+            if constexpr (!IsInt8<T>::kValue) {
+                queries_.Load(LoadedQuery(PlaceOf(core, round.segmentNumber)), segment);
+            }
         }
-        // a round in pairs has its even rows in the first half and its odd ones in the second
-        const uint32_t tileRows = folds_ && FoldsRound(round.left) ? roundRows_ : HalfRows();
+        const bool folded = IsFolded(round);
+        const uint32_t tileRows = folded ? roundRows_ : HalfRows();
         for (uint32_t done = 0; done < round.rows; done += tileRows) {
             const uint32_t rows = Least(tileRows, round.rows - done);
-            keyRows_[core].Load(KeyTile(place, done, tileRows), round.row + done, rows, tileRows / HalfRows());
+            keyRows_[core].Load(KeyTile(place, done, tileRows), round.row + done, rows, folded ? kAsOne : 1);
+        }
+        if (IsInt8<T>::kValue && round.first) {
+            // behind the K rows, which need not wait until the vector cores have made the parts
+            queries_.Await(round.segmentNumber);
+            queries_.Load(LoadedQuery(PlaceOf(core, round.segmentNumber)), segment, pair_ + core);
         }
         SetFlag<HardEvent::MTE2_MTE1>(place);
-    }
-
-    TOPTHETA_DEVICE inline void LoadQuery(const Segment& segment, uint32_t place)
-    {
-        const HeadRange range = HeadsOf(*tiling_, segment);
-        AscendC::Nd2NzParams copy;
-        // the cube would take a single row for a vector and expect another order of its elements
-        copy.ndNum = range.heads == 1 ? 2 : 1;
-        copy.nValue = static_cast<uint16_t>(range.heads);
-        copy.dValue = static_cast<uint16_t>(headDim_);
-        copy.srcNdMatrixStride = 0;
-        copy.srcDValue = static_cast<uint16_t>(headDim_);
-        copy.dstNzC0Stride = kFractal;
-        copy.dstNzNStride = 1;
-        copy.dstNzMatrixStride = kFractal;
-        AscendC::DataCopy(LoadedQuery(place), query_[FirstRow(*tiling_, range) * headDim_], copy);
     }
 
     // ---- products ----
@@ -209,8 +205,8 @@ private:
         const uint32_t query = PlaceOf(core, round.segmentNumber);
         WaitFlag<HardEvent::MTE2_MTE1>(place);
         WaitFlag<HardEvent::FIX_M>(place);
-        for (uint32_t done = 0; done < round.rows; done += HalfRows()) {
-            MultiplyHalf(place, query, round, done);
+        for (uint32_t done = 0; done < round.rows; done += PartRows(round)) {
+            MultiplyPart(place, query, round, done);
         }
         SetFlag<HardEvent::M_FIX>(place);
         WaitFlag<HardEvent::M_FIX>(place);
@@ -218,10 +214,10 @@ private:
         SetFlag<HardEvent::FIX_M>(place);
     }
 
-    TOPTHETA_DEVICE inline void MultiplyHalf(uint32_t place, uint32_t query, const Round& round, uint32_t done)
+    TOPTHETA_DEVICE inline void MultiplyPart(uint32_t place, uint32_t query, const Round& round, uint32_t done)
     {
-        const uint32_t rows = Least(HalfRows(), round.rows - done);
-        const uint32_t fractals = CeilDiv(rows, kFractal) * (headDim_ / kFractal);
+        const uint32_t rows = Least(PartRows(round), round.rows - done);
+        const uint32_t fractals = CeilDiv(rows, kFractal) * ColumnFractals();
         const int32_t half = half_;
         half_ = 1 - half_;
         LocalTensor<T> right = right_.template GetWithOffset<T>(kRoundBytes / 2 / sizeof(T), half * kRoundBytes / 2);
@@ -229,18 +225,18 @@ private:
         if (round.first && done == 0) {
             // the place of the query is free: the product before the last one has ended, and the segment in between
             // had at least one, so that all of the segment before that have
-            MoveFractals(Left(query), LoadedQuery(query), headDim_ / kFractal);
+            MoveFractals(Left(query), LoadedQuery(query), ColumnFractals());
         }
-        MoveFractals(right, KeyTile(place, done, HalfRows()), fractals);
+        MoveFractals(right, KeyTile(place, done, PartRows(round)), fractals);
         if (done + rows == round.rows) {
             SetFlag<HardEvent::MTE1_MTE2>(place);
         }
         SetFlag<HardEvent::MTE1_M>(half);
         WaitFlag<HardEvent::MTE1_M>(half);
         AscendC::MmadParams product;
-        product.m = static_cast<uint16_t>(Most(HeadsOf(*tiling_, round.segment).heads, 2));
+        product.m = static_cast<uint16_t>(Most(RowsOfProducts(round), 2));
         product.n = static_cast<uint16_t>(rows);
-        product.k = static_cast<uint16_t>(headDim_);
+        product.k = static_cast<uint16_t>(tiling_->headDim);
         AscendC::Mmad(Products(place)[done * kFractal], Left(query), right, product);
         SetFlag<HardEvent::M_MTE1>(kHalfEvent + half);
     }
@@ -254,52 +250,67 @@ private:
         AscendC::LoadData(to, from, move);
     }
 
-    // [head][row] into this round's place in the ring of the vector core
+    // [head][row], or [part][head][row], into this round's place in the ring of the vector core
     TOPTHETA_DEVICE inline void WriteScores(uint32_t core, uint32_t place, uint32_t number, const Round& round)
     {
         const uint64_t ring = static_cast<uint64_t>(pair_ + core) * kRingRounds + number % kRingRounds;
         AscendC::FixpipeParamsV220 copy;
         // whole fractals, as documents ask; what lies behind the rows is not read
         copy.nSize = static_cast<uint16_t>(AlignUp(round.rows, kFractal));
-        copy.mSize = static_cast<uint16_t>(HeadsOf(*tiling_, round.segment).heads);
+        copy.mSize = static_cast<uint16_t>(RowsOfProducts(round));
         copy.srcStride = kFractal;
         copy.dstStride = roundRows_;
         copy.ndNum = 1;
-        AscendC::Fixpipe<float, float, AscendC::CFG_ROW_MAJOR>(
-            scores_[ring * RoundScores(headDim_, tiling_->headBlock)], Products(place), copy);
+        AscendC::Fixpipe<Product, Product, AscendC::CFG_ROW_MAJOR>(
+            scores_[ring * RoundScores(tiling_->headDim, tiling_->headBlock, sizeof(T))], Products(place), copy);
     }
 
+    TOPTHETA_DEVICE inline uint32_t RowsOfProducts(const Round& round) const
+    {
+        return ProductRows(HeadsOf(*tiling_, round.segment).heads, sizeof(T));
+    }
+    TOPTHETA_DEVICE inline uint32_t ColumnFractals() const { return columns_ * sizeof(T) / kBlockBytes; }
     TOPTHETA_DEVICE inline uint32_t HalfRows() const { return roundRows_ / kHalves; }
-    // `row` is a multiple of HalfRows
+    TOPTHETA_DEVICE inline bool IsFolded(const Round& round) const
+    {
+        return folds_ && FoldsRound(round.left, sizeof(T));
+    }
+    // Rows that lie together in L1 and are multiplied at once: a half of the round, or, if more than two rows are
+    // copied as one, those that come first in them, those that come second, and so on.
+    TOPTHETA_DEVICE inline uint32_t PartRows(const Round& round) const
+    {
+        return kAsOne > kHalves && IsFolded(round) ? roundRows_ / kAsOne : HalfRows();
+    }
+    // `row` is a multiple of PartRows
     TOPTHETA_DEVICE inline LocalTensor<T> KeyTile(uint32_t place, uint32_t row, uint32_t rows)
     {
-        return keys_.template GetWithOffset<T>(rows * headDim_, place * kRoundBytes + row * headDim_ * sizeof(T));
+        return keys_.template GetWithOffset<T>(rows * columns_, place * kRoundBytes + row * columns_ * sizeof(T));
     }
     TOPTHETA_DEVICE inline LocalTensor<T> LoadedQuery(uint32_t place)
     {
-        return queries_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T));
+        return loadedQueries_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T));
     }
     TOPTHETA_DEVICE inline LocalTensor<T> Left(uint32_t place)
     {
         return left_.template GetWithOffset<T>(QueryElements(), place * QueryElements() * sizeof(T));
     }
-    TOPTHETA_DEVICE inline LocalTensor<float> Products(uint32_t place)
+    TOPTHETA_DEVICE inline LocalTensor<Product> Products(uint32_t place)
     {
-        return products_.template GetWithOffset<float>(kProductFloats, place * kProductFloats * sizeof(float));
+        return products_.template GetWithOffset<Product>(kProducts, place * kProducts * sizeof(Product));
     }
 
     const TilingData* tiling_ = nullptr;
     ValidRows<LengthTensors> lengths_;
     CubeKeyRows<T> keyRows_[kPairCores];
-    GlobalTensor<T> query_;
-    GlobalTensor<float> scores_;
+    CubeQueries<T> queries_;
+    GlobalTensor<Product> scores_;
     AscendC::TBuf<AscendC::TPosition::B1> keys_;
-    AscendC::TBuf<AscendC::TPosition::A1> queries_;
+    AscendC::TBuf<AscendC::TPosition::A1> loadedQueries_;
     AscendC::TBuf<AscendC::TPosition::A2> left_;
     AscendC::TBuf<AscendC::TPosition::B2> right_;
     AscendC::TBuf<AscendC::TPosition::CO1> products_;
     Round rounds_[kPlaces];
-    uint32_t headDim_ = 0;
+    uint32_t columns_ = 0;
     uint32_t roundRows_ = 0;
     bool folds_ = false;
     uint32_t pair_ = 0;   // the first of the two vector cores

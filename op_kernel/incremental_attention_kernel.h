@@ -16,7 +16,7 @@
 namespace toptheta {
 
 // Pipeline: ChunkPipeline or CubeChunkPipeline.
-template <typename T, template <typename> class Pipeline, Placement kPlacement>
+template <typename Types, template <typename> class Pipeline, Placement kPlacement>
 class IncrementalAttentionKernel {
 public:
     TOPTHETA_DEVICE inline void Init(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
@@ -24,16 +24,24 @@ public:
     {
         tiling_ = tiling;
         core_ = static_cast<uint32_t>(AscendC::GetBlockIdx());
-        const UbShape shape = {tiling->headDim, tiling->headBlock, IsBfloat16<T>::kValue, TwoPhases(),
-                               !Pipeline<T>::kMultipliesKeys};
+        const UbShape shape = {tiling->headDim,
+                               tiling->headBlock,
+                               IsBfloat16<typename Types::Query>::kValue,
+                               TwoPhases(),
+                               !Pipeline<Types>::kMultipliesKeys,
+                               sizeof(typename Types::Key),
+                               sizeof(typename Types::Value)};
         ub_.Init(pipe, PlaceBuffers(shape, {tiling->slots, tiling->chunkRows}), tiling->headBlock);
         LengthSlices slices;
         slices.Init(ub_, *tiling, tensors.lengths, tensors.starts);
         lengths_.Init(*tiling, slices);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
-        parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<T>::kMultipliesKeys);
+        parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<Types>::kMultipliesKeys);
         pipeline_.Init(&ub_, tiling, tensors, workspace, &valueRows_);
-        output_.Init(&ub_, tiling, tensors.outputs);
+        output_.Init(&ub_, tiling, tensors.outputs, tensors.scales);
+        if constexpr (IsInt8<typename Types::Key>::kValue) {
+            parameters_.InitScales(*tensors.scales, tensors.keyScale, tensors.valueScale);
+        }
         exchange_.Init(&ub_, tiling, workspace);
         store_.Init(&ub_, tiling, workspace);
         unitRows_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(workspace + tiling->valueRowsOffset));
@@ -160,7 +168,11 @@ private:
     // V rows are read from `row` on.
     TOPTHETA_DEVICE inline void BeginValues(const Segment& segment, uint32_t row)
     {
-        valueRows_.Begin(segment.batch, segment.kvHead, lengths_.Start(segment.batch), row, segment.unitRows);
+        const uint32_t start = lengths_.Start(segment.batch);
+        valueRows_.Begin(segment.batch, segment.kvHead, start, row, segment.unitRows);
+        if constexpr (IsInt8<typename Types::Value>::kValue) {
+            pipeline_.BeginValueScales(segment, start);
+        }
     }
 
     TOPTHETA_DEVICE inline void SetLimits()
@@ -214,7 +226,7 @@ private:
         if (!isDivisionReady_) {
             output_.PrepareDivision(range.heads, segment.unitRows, kept);
         }
-        output_.Write(range, segment.unitRows, kept, parameters_.ValueMean());
+        output_.Write(range, segment.unitRows, kept, parameters_.ValueMean(), parameters_.ValueChannels());
         if (tiling_->withStats) {
             WriteListRows(segment, listRows);
         }
@@ -338,7 +350,7 @@ private:
             listRows += standIns.Add(combined.bestRow, combined.bestListed);
         }
         output_.PrepareDivision(1, segment.unitRows, kept);
-        output_.Write(one, segment.unitRows, kept, parameters_.ValueMean());
+        output_.Write(one, segment.unitRows, kept, parameters_.ValueMean(), parameters_.ValueChannels());
         output_.CopiesIssued();
     }
 
@@ -361,10 +373,10 @@ private:
     const TilingData* tiling_ = nullptr;
     UbMap ub_;
     SequenceLengths lengths_;
-    CacheRows<T> valueRows_;
-    UnitParameters<T, kPlacement> parameters_;
-    Pipeline<T> pipeline_;
-    RowOutput<T> output_;
+    CacheRows<typename Types::Value> valueRows_;
+    UnitParameters<Types, kPlacement> parameters_;
+    Pipeline<Types> pipeline_;
+    RowOutput<Types> output_;
     PartialExchange exchange_;
     ScoreStore store_;
     GlobalTensor<int32_t> unitRows_;

@@ -16,8 +16,6 @@ using AscendC::PipeBarrier;
 using AscendC::SetFlag;
 using AscendC::WaitFlag;
 
-using TilingData = TopThetaIncrementalAttentionTilingData;
-
 // Stands for -inf in comparisons and exponentials: nothing passes "score > kLowest" but real scores do.
 constexpr float kLowest = -3.402823466e38f;
 constexpr float kInfinity = __builtin_inff();
@@ -62,6 +60,23 @@ struct IsBfloat16<bfloat16_t> {
     static constexpr bool kValue = true;
 };
 
+template <typename T>
+struct IsInt8 {
+    static constexpr bool kValue = false;
+};
+template <>
+struct IsInt8<int8_t> {
+    static constexpr bool kValue = true;
+};
+
+// The dtypes of a call: of the query and the output, and of the rows of both caches.
+template <typename Q, typename K, typename V>
+struct CallTypes {
+    using Query = Q;
+    using Key = K;
+    using Value = V;
+};
+
 // Running quantities, one 32-byte block of equal values for each head of the block.
 enum StateQuantity : uint32_t {
     kMaximum,        // of all scores so far
@@ -79,6 +94,7 @@ enum StateQuantity : uint32_t {
     kDenominator,
     kSinkMass,       // exp(sink - maximum)
     kShare,          // of VMC: estimate / denominator
+    kScoreScale,     // of int8 K: scale_value times what was taken out of the query
     kQuantities
 };
 static_assert(kQuantities <= kStateQuantities, "the layout has room for every running quantity");
@@ -120,7 +136,10 @@ public:
     {
         return At<uint16_t>(layout_.rowNumbers, layout_.chunkRows);
     }
-    TOPTHETA_DEVICE inline LocalTensor<int32_t> RowOffsets() { return At<int32_t>(layout_.rowOffsets, kFoldedRows); }
+    TOPTHETA_DEVICE inline LocalTensor<int32_t> RowOffsets(uint32_t rows)
+    {
+        return At<int32_t>(layout_.rowOffsets, rows);
+    }
     TOPTHETA_DEVICE inline LocalTensor<uint16_t> RowList() { return At<uint16_t>(layout_.rowList, layout_.chunkRows); }
     // `count` masks, one behind the other
     TOPTHETA_DEVICE inline LocalTensor<uint8_t> Mask(uint32_t index, uint32_t count = 1)
@@ -163,6 +182,30 @@ public:
     TOPTHETA_DEVICE inline LocalTensor<int32_t> PartCounts()
     {
         return At<int32_t>(layout_.partCounts, headBlock_ * kBlockFloats);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<half> HalfPiece()
+    {
+        return At<half>(layout_.halfPiece, kHalfPieces * kPartialBytes / sizeof(half));
+    }
+    // rings of the scales of tokens
+    TOPTHETA_DEVICE inline LocalTensor<float> KeyScales() { return At<float>(layout_.keyScales, ScaleRows(layout_)); }
+    // of the K rows whose scores a cube core has made
+    TOPTHETA_DEVICE inline LocalTensor<float> ArrivedScales()
+    {
+        return At<float>(layout_.keyScales, layout_.chunkRows);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueScales()
+    {
+        return At<float>(layout_.valueScales, ScaleRows(layout_));
+    }
+    // scales by channel
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueChannels(uint32_t headDim, uint32_t parity)
+    {
+        return At<float>(layout_.channels + parity * headDim * 4, headDim);
+    }
+    TOPTHETA_DEVICE inline LocalTensor<float> KeyChannels(uint32_t headDim)
+    {
+        return At<float>(layout_.channels + 2 * headDim * 4, headDim);
     }
     // inputs as copied: one block for each per-head input, then bfloat16 queries
     TOPTHETA_DEVICE inline LocalTensor<float> Parameters()

@@ -6,14 +6,18 @@
 
 namespace toptheta {
 
+// `scales`: where those of int8 caches lie, null for others.
 struct KernelTensors {
     GM_ADDR key;
     GM_ADDR value;
+    GM_ADDR keyScale;
+    GM_ADDR valueScale;
     GM_ADDR lengths;
     GM_ADDR starts;
     GM_ADDR blockTable;
     ParameterTensors parameters;
     OutputTensors outputs;
+    const TopThetaIncrementalAttentionTilingData* scales;
 };
 
 }  // namespace toptheta

@@ -5,69 +5,55 @@
 
 namespace toptheta {
 
-template <typename T>
+// K: the dtype of the K rows.
+template <typename K>
 class QueryKeyProduct;
 
 // float16 multiplies straight into float32: one instruction takes a column block of 16 elements of all rows, with the
 // query block repeated for each row, and adds it to 16 partial sums of each row. The first block is cast and multiplied
 // in float32, which takes less time than to clear the sums and add to them.
-template <>
-class QueryKeyProduct<half> {
+class ColumnProduct {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
-    {
-        ub_ = ub;
-        headDim_ = headDim;
-    }
+    TOPTHETA_DEVICE inline void Init(UbMap* ub) { ub_ = ub; }
 
-    // scores[head][row .. row + rows) of all heads of the block; at most 256 rows. The stream gets its `tiles` back as
-    // soon as the last of the K rows is read.
-    TOPTHETA_DEVICE inline void Compute(RowStream<half>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
-    {
-        LocalTensor<half> query = ub_->Query<half>(ub_->Heads() * headDim_);
-        const LocalTensor<half> keys = stream.Take(tiles);
-        for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            Multiply(keys, query[head * headDim_], ub_->FirstColumns(head), rows);
-            if (head + 1 == ub_->Heads()) {
-                stream.Free(tiles);
-            }
-            FoldLanes(ub_->Scores(head, row, AlignUp(rows, kBlockFloats)), rows);
-        }
-    }
-
-private:
-    // partials[row][16 lanes] = sum over column blocks of query block * key block; `first` holds the first block of the
-    // query for four rows
-    TOPTHETA_DEVICE inline void Multiply(const LocalTensor<half>& keys, const LocalTensor<half>& query,
-                                         const LocalTensor<float>& first, uint32_t rows)
+    // partials[row][16 lanes] = query block * key block, for K rows `pitch` blocks apart; `first` holds the query block
+    // for four rows
+    TOPTHETA_DEVICE inline void MultiplyFirst(const LocalTensor<half>& keys, uint32_t pitch,
+                                              const LocalTensor<float>& first, uint32_t rows)
     {
         LocalTensor<float> partials = ub_->Partials();
-        const uint8_t rowBlocks = headDim_ / kBlockHalves;
         const uint8_t fours = rows / 4;
         const uint32_t rest = rows % 4;
-        const AscendC::UnaryRepeatParams columns(1, rowBlocks, 8, 4 * rowBlocks);
+        const AscendC::UnaryRepeatParams columns(1, pitch, 8, 4 * pitch);
         if (fours > 0) {
             AscendC::Cast(partials, keys, AscendC::RoundMode::CAST_NONE, kLanes, fours, columns);
         }
         if (rest > 0) {
             AscendC::Duplicate(partials[fours * kLanes], 0.0f, kLanes);
             PipeBarrier<PIPE_V>();
-            AscendC::Cast(partials[fours * kLanes], keys[fours * 4 * headDim_], AscendC::RoundMode::CAST_NONE,
-                          rest * kBlockHalves, 1, columns);
+            AscendC::Cast(partials[fours * kLanes], keys[fours * 4 * pitch * kBlockHalves],
+                          AscendC::RoundMode::CAST_NONE, rest * kBlockHalves, 1, columns);
         }
         PipeBarrier<PIPE_V>();
         AscendC::Mul(partials, partials, first, kLanes, CeilDiv(rows, 4),
                      AscendC::BinaryRepeatParams(1, 1, 1, 8, 8, 0));
-        const AscendC::BinaryRepeatParams strides(1, 0, rowBlocks, 8, 0, 4 * rowBlocks);
-        for (uint32_t column = kBlockHalves; column < headDim_; column += kBlockHalves) {
-            PipeBarrier<PIPE_V>();
-            if (fours > 0) {
-                AscendC::MulAddDst(partials, query[column], keys[column], kLanes, fours, strides);
-            }
-            if (rest > 0) {
-                AscendC::MulAddDst(partials[fours * kLanes], query[column], keys[fours * 4 * headDim_ + column],
-                                   rest * kBlockHalves, 1, strides);
-            }
+    }
+
+    // partials += query block * key block
+    TOPTHETA_DEVICE inline void MultiplyNext(const LocalTensor<half>& keys, uint32_t pitch,
+                                             const LocalTensor<half>& query, uint32_t rows)
+    {
+        LocalTensor<float> partials = ub_->Partials();
+        const uint8_t fours = rows / 4;
+        const uint32_t rest = rows % 4;
+        const AscendC::BinaryRepeatParams strides(1, 0, pitch, 8, 0, 4 * pitch);
+        PipeBarrier<PIPE_V>();
+        if (fours > 0) {
+            AscendC::MulAddDst(partials, query, keys, kLanes, fours, strides);
+        }
+        if (rest > 0) {
+            AscendC::MulAddDst(partials[fours * kLanes], query, keys[fours * 4 * pitch * kBlockHalves],
+                               rest * kBlockHalves, 1, strides);
         }
     }
 
@@ -87,8 +73,129 @@ private:
         }
     }
 
+private:
+    UbMap* ub_ = nullptr;
+};
+
+template <>
+class QueryKeyProduct<half> {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
+    {
+        ub_ = ub;
+        headDim_ = headDim;
+        product_.Init(ub);
+    }
+
+    // scores[head][row .. row + rows) of all heads of the block; at most 256 rows. The stream gets its `tiles` back as
+    // soon as the last of the K rows is read.
+    template <typename Stream>
+    TOPTHETA_DEVICE inline void Compute(Stream& stream, uint32_t tiles, uint32_t row, uint32_t rows)
+    {
+        const uint32_t pitch = headDim_ / kBlockHalves;
+        const LocalTensor<half> keys = stream.Take(tiles);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const LocalTensor<half> query = ub_->Query<half>(ub_->Heads() * headDim_)[head * headDim_];
+            product_.MultiplyFirst(keys, pitch, ub_->FirstColumns(head), rows);
+            for (uint32_t column = kBlockHalves; column < headDim_; column += kBlockHalves) {
+                product_.MultiplyNext(keys[column], pitch, query[column], rows);
+            }
+            if (head + 1 == ub_->Heads()) {
+                stream.Free(tiles);
+            }
+            product_.FoldLanes(ub_->Scores(head, row, AlignUp(rows, kBlockFloats)), rows);
+        }
+    }
+
+private:
     UbMap* ub_ = nullptr;
     uint32_t headDim_ = 0;
+    ColumnProduct product_;
+};
+
+// int8 rows are cast to float16 a panel of 32 columns, which is a block of theirs, at a time. The query holds what the
+// scales of the channels make of it; those of tokens multiply the scores.
+template <>
+class QueryKeyProduct<int8_t> {
+public:
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
+    {
+        ub_ = ub;
+        headDim_ = headDim;
+        product_.Init(ub);
+    }
+
+    template <typename Stream>
+    TOPTHETA_DEVICE inline void Compute(Stream& stream, uint32_t tiles, uint32_t row, uint32_t rows)
+    {
+        const LocalTensor<int8_t> keys = stream.Take(tiles);
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const LocalTensor<half> query = ub_->Query<half>(ub_->Heads() * headDim_)[head * headDim_];
+            const LocalTensor<float> scores = ub_->Scores(head, row, AlignUp(rows, kBlockFloats));
+            const bool last = head + 1 == ub_->Heads();
+            for (uint32_t column = 0; column < headDim_; column += kPanels * kPanel) {
+                const uint32_t panels = Least(kPanels, (headDim_ - column) / kPanel);
+                CastPanels(keys[column], panels, rows);
+                if (last && column + panels * kPanel == headDim_) {
+                    stream.Free(tiles);
+                }
+                for (uint32_t panel = 0; panel < panels; panel++) {
+                    MultiplyPanel(panel, query[column + panel * kPanel], head, rows, column + panel == 0);
+                }
+            }
+            product_.FoldLanes(scores, rows);
+        }
+    }
+
+private:
+    static constexpr uint32_t kPanel = kBlockBytes;  // columns
+    static constexpr uint32_t kPanels = kHalfPieces;
+    static constexpr uint32_t kPanelBlocks = kPanel / kBlockHalves;
+
+    // Panels of the same rows, which are given back once the last of them is cast.
+    TOPTHETA_DEVICE inline void CastPanels(const LocalTensor<int8_t>& keys, uint32_t panels, uint32_t rows)
+    {
+        for (uint32_t panel = 0; panel < panels; panel++) {
+            CastPanel(PanelAt(panel), keys[panel * kPanel], rows);
+        }
+        PipeBarrier<PIPE_V>();
+    }
+
+    TOPTHETA_DEVICE inline LocalTensor<half> PanelAt(uint32_t panel)
+    {
+        return ub_->HalfPiece()[panel * kPartialBytes / sizeof(half)];
+    }
+
+    TOPTHETA_DEVICE inline void CastPanel(const LocalTensor<half>& panel, const LocalTensor<int8_t>& keys,
+                                          uint32_t rows)
+    {
+        const uint32_t pitch = headDim_ / kPanel;
+        const AscendC::UnaryRepeatParams strides(1, pitch, 8, 4 * pitch);
+        const uint32_t fours = rows / 4;
+        if (fours > 0) {
+            AscendC::Cast(panel, keys, AscendC::RoundMode::CAST_NONE, 4 * kPanel, static_cast<uint8_t>(fours), strides);
+        }
+        if (rows % 4 > 0) {
+            AscendC::Cast(panel[fours * 4 * kPanel], keys[fours * 4 * headDim_], AscendC::RoundMode::CAST_NONE,
+                          rows % 4 * kPanel, 1, strides);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void MultiplyPanel(uint32_t index, const LocalTensor<half>& query, uint32_t head,
+                                              uint32_t rows, bool first)
+    {
+        const LocalTensor<half> panel = PanelAt(index);
+        if (first) {
+            product_.MultiplyFirst(panel, kPanelBlocks, ub_->FirstColumns(head), rows);
+        } else {
+            product_.MultiplyNext(panel, kPanelBlocks, query, rows);
+        }
+        product_.MultiplyNext(panel[kBlockHalves], kPanelBlocks, query[kBlockHalves], rows);
+    }
+
+    UbMap* ub_ = nullptr;
+    uint32_t headDim_ = 0;
+    ColumnProduct product_;
 };
 
 // bfloat16 has no vector arithmetic: rows are cast to float32 in pieces of 16 KiB, a panel of columns at a time.
@@ -102,7 +209,8 @@ public:
         pitch_ = headDim > kLanes ? kPanelColumns : kLanes;
     }
 
-    TOPTHETA_DEVICE inline void Compute(RowStream<bfloat16_t>& stream, uint32_t tiles, uint32_t row, uint32_t rows)
+    template <typename Stream>
+    TOPTHETA_DEVICE inline void Compute(Stream& stream, uint32_t tiles, uint32_t row, uint32_t rows)
     {
         const LocalTensor<bfloat16_t> keys = stream.Take(tiles);
         const uint32_t pieceRows = kPartialBytes / 4 / pitch_;

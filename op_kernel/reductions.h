@@ -36,12 +36,12 @@ TOPTHETA_DEVICE inline void ReduceToHead(UbMap& ub, const LocalTensor<float>& va
     }
 }
 
-// The same for a multiple of 64 up to 1536: 8 to 1 at a time until 64 are left.
+// The same for a multiple of 64 up to 2048: 8 to 1 at a time until 64 are left.
 template <Reduction kKind>
 TOPTHETA_DEVICE inline void ReduceRow(UbMap& ub, const LocalTensor<float>& row, uint32_t count, uint32_t head,
                                       PerHeadSlot slot = kFirstResult)
 {
-    LocalTensor<float> first = ub.ReduceFirst();
+    LocalTensor<float> first = ub.Spread<float>();
     LocalTensor<float> second = ub.ReduceSecond();
     const uint32_t eighths = count / 8;
     PipeBarrier<PIPE_V>();
@@ -119,6 +119,22 @@ TOPTHETA_DEVICE inline void SubtractBlock(const LocalTensor<float>& to, const Lo
                  AscendC::BinaryRepeatParams(1, 1, 0, 8, 8, 0));
 }
 
+// Values of a row that one instruction takes together with the rows of all other heads.
+constexpr uint32_t kJointRow = kLanes * kBlockFloats;
+
+// The block of each head eight times, one for every 64 values of its row.
+TOPTHETA_DEVICE inline LocalTensor<float> BlocksOfRows(UbMap& ub, const LocalTensor<float>& blocks)
+{
+    const LocalTensor<float> copies = ub.Spread<float>();
+    AscendC::Adds(copies, blocks, 0.0f, kLanes, static_cast<uint8_t>(ub.Heads()),
+                  AscendC::UnaryRepeatParams(1, 0, 8, 1));
+    PipeBarrier<PIPE_V>();
+    return copies;
+}
+
+// `repeats` times 64 values, each with a block of its own
+TOPTHETA_DEVICE inline AscendC::BinaryRepeatParams BlockForEachRepeat() { return {1, 1, 0, 8, 8, 1}; }
+
 enum class BlockOperation { kMultiply, kDivide };
 
 template <BlockOperation kOperation>
@@ -133,7 +149,7 @@ TOPTHETA_DEVICE inline void ApplyBlock(const LocalTensor<float>& to, const Local
     }
 }
 
-// to[i] = row[i] * block or row[i] / block, for any count that is a multiple of 16
+// to[i] = row[i] * block or row[i] / block
 template <BlockOperation kOperation>
 TOPTHETA_DEVICE inline void WithBlock(const LocalTensor<float>& to, const LocalTensor<float>& row,
                                       const LocalTensor<float>& block, uint32_t count)

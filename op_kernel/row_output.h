@@ -18,11 +18,15 @@ struct OutputTensors {
     GM_ADDR partDiscardedMass;
 };
 
-template <typename T>
+template <typename Types>
 class RowOutput {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const OutputTensors& tensors)
+    using T = typename Types::Query;
+
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const OutputTensors& tensors,
+                                     const TopThetaIncrementalAttentionTilingData* scales)
     {
+        byChannel_ = IsInt8<typename Types::Value>::kValue && scales->valueScales.perToken == 0;
         ub_ = ub;
         tiling_ = tiling;
         out_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(tensors.attentionOut));
@@ -71,9 +75,9 @@ public:
 
     // CopiesIssued() ends the outputs of a segment.
     TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept,
-                                      const LocalTensor<float>& valueMean)
+                                      const LocalTensor<float>& valueMean, const LocalTensor<float>& valueChannels)
     {
-        Divide(range.heads, rows, kept, valueMean);
+        Divide(range.heads, rows, kept, valueMean, valueChannels);
         WriteRows(range);
         if (tiling_->withStats || tiling_->partial) {
             WriteStatistics(range, kept);
@@ -231,19 +235,27 @@ private:
         if (Has(*tiling_, InputIndex::kValueMean)) {
             AscendC::Div(ub_->State(kShare), ub_->State(kEstimate), denominator, count);
         }
-        if (WeightScale<T>::kValue != 1.0f) {
-            AscendC::Muls(denominator, denominator, WeightScale<T>::kValue, count);
+        if (WeightScale<typename Types::Value>::kValue != 1.0f) {
+            AscendC::Muls(denominator, denominator, WeightScale<typename Types::Value>::kValue, count);
         }
     }
 
-    // accumulator / denominator, plus the mean of V by the estimate's share
+    // accumulator / denominator, plus the mean of V by the estimate's share. Sums of int8 V with a scale for each
+    // channel become sums of what the rows stand for here, where every sum comes by once.
     TOPTHETA_DEVICE inline void Divide(uint32_t heads, uint32_t rows, const uint32_t* kept,
-                                       const LocalTensor<float>& valueMean)
+                                       const LocalTensor<float>& valueMean, const LocalTensor<float>& valueChannels)
     {
         const LocalTensor<float> share = ub_->State(kShare);
         PipeBarrier<PIPE_V>();
         WithBlocks<BlockOperation::kDivide>(ub_->Accumulators(tiling_->headDim), ub_->State(kDenominator), heads,
                                             tiling_->headDim);
+        if constexpr (IsInt8<typename Types::Value>::kValue) {
+            PipeBarrier<PIPE_V>();
+            for (uint32_t head = 0; head < heads && byChannel_; head++) {
+                const LocalTensor<float> sum = ub_->Accumulator(head, tiling_->headDim);
+                AscendC::Mul(sum, sum, valueChannels, static_cast<int32_t>(tiling_->headDim));
+            }
+        }
         for (uint32_t head = 0; head < heads; head++) {
             // where nothing is discarded the mean may be anything
             if (Has(*tiling_, InputIndex::kValueMean) && kept[head] < rows) {
@@ -336,6 +348,7 @@ private:
 
     UbMap* ub_ = nullptr;
     const TilingData* tiling_ = nullptr;
+    bool byChannel_ = false;  // int8 V has a scale for each channel
     GlobalTensor<T> out_;
     GlobalTensor<float> lse_;
     GlobalTensor<int32_t> kept_;

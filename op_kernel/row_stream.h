@@ -8,10 +8,11 @@
 
 namespace toptheta {
 
-template <typename T>
+// K, V: the dtypes of the rows.
+template <typename K, typename V>
 class RowStream {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim, CacheRows<T>* keys, CacheRows<T>* values)
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim, CacheRows<K>* keys, CacheRows<V>* values)
     {
         ub_ = ub;
         headDim_ = headDim;
@@ -35,11 +36,33 @@ public:
         begin_ = begin;
         end_ = end;
         keyTiles_ = CeilDiv(end - begin, TileRows());
-        halved_ = keyTiles_ > 0 && end - begin - (keyTiles_ - 1) * TileRows() > kLanes;
+        // of int8 the vector unit sets the pace, which an instruction more costs too much
+        halved_ = !IsInt8<K>::kValue && keyTiles_ > 0 && end - begin - (keyTiles_ - 1) * TileRows() > kLanes;
         keyTiles_ += halved_ ? 1 : 0;
         keysIssued_ = 0;
         keysTaken_ = 0;
         BeginValues(RowList());
+    }
+
+    // Scales of tokens come with the K rows: those of K, and those of V unless the rows are selected later.
+    TOPTHETA_DEVICE inline void SetScales(RowScales* keyScales, RowScales* valueScales)
+    {
+        keyScales_ = keyScales;
+        valueScales_ = valueScales;
+    }
+
+    // Begins with the scales of a segment, behind Begin.
+    TOPTHETA_DEVICE inline void BeginScales()
+    {
+        const uint32_t ring = ScaleRows(ub_->Layout());
+        scalesAt_ = (scalesAt_ + scaledRows_) % ring;
+        scaledRows_ = AlignUp(end_ - begin_, TileRows());
+    }
+
+    // Where the scales of a row lie in their rings.
+    TOPTHETA_DEVICE inline uint32_t ScaleAt(uint32_t row) const
+    {
+        return (scalesAt_ + row - begin_) % ScaleRows(ub_->Layout());
     }
 
     // K tiles of this chunk and of the next; those beyond must wait, since V tiles of this chunk go before them.
@@ -112,7 +135,7 @@ public:
         return tiles;
     }
     TOPTHETA_DEVICE inline void WaitForValues(uint32_t tile) { WaitFlag<HardEvent::MTE2_V>((taken_ + tile) % Slots()); }
-    TOPTHETA_DEVICE inline LocalTensor<T> Values(uint32_t tile) { return Slot((taken_ + tile) % Slots(), 1); }
+    TOPTHETA_DEVICE inline LocalTensor<V> Values(uint32_t tile) { return Slot<V>((taken_ + tile) % Slots(), 1); }
     // The first entry of the list in one of them.
     TOPTHETA_DEVICE inline uint32_t FirstEntry(uint32_t tile) const
     {
@@ -124,19 +147,19 @@ public:
     {
         const uint32_t slot = taken_ % Slots();
         const bool pair = Slots() == 4 && slot % 2 == 0 && keysTaken_ > 0 && tilesLeftInChunk >= 2 &&
-                          2 * TileRows() <= kStepRows && keyTiles_ - keysTaken_ > 2 && issued_ > taken_ + 1 &&
-                          !isValues_[slot + 1];
+                          2 * TileRows() <= kStepRows && (IsInt8<K>::kValue || keyTiles_ - keysTaken_ > 2) &&
+                          issued_ > taken_ + 1 && !isValues_[slot + 1];
         return pair ? 2 : 1;
     }
 
     // Waits for the next `count` tiles, which lie in neighbouring slots.
-    TOPTHETA_DEVICE inline LocalTensor<T> Take(uint32_t count)
+    TOPTHETA_DEVICE inline LocalTensor<K> Take(uint32_t count)
     {
         const uint32_t slot = taken_ % Slots();
         for (uint32_t i = 0; i < count; i++) {
             WaitFlag<HardEvent::MTE2_V>(slot + i);
         }
-        return Slot(slot, count);
+        return Slot<K>(slot, count);
     }
 
     // Gives the tiles of the last Take back.
@@ -184,7 +207,7 @@ public:
     TOPTHETA_DEVICE inline uint32_t KeysLeft() const { return keyTiles_ - keysTaken_; }
     // The slot behind the next `tiles`, fewer than there are slots.
     TOPTHETA_DEVICE inline uint32_t SlotBehind(uint32_t tiles) const { return (taken_ + tiles) % Slots(); }
-    TOPTHETA_DEVICE inline LocalTensor<T> SlotRows(uint32_t slot) { return Slot(slot, 1); }
+    TOPTHETA_DEVICE inline LocalTensor<V> SlotRows(uint32_t slot) { return Slot<V>(slot, 1); }
 
 private:
     static constexpr uint32_t kMostSlots = 4;
@@ -194,20 +217,36 @@ private:
     TOPTHETA_DEVICE inline uint32_t Slots() const { return ub_->Layout().slots; }
     TOPTHETA_DEVICE inline uint32_t TileRows() const { return ub_->Layout().tileRows; }
 
+    template <typename T>
     TOPTHETA_DEVICE inline LocalTensor<T> Slot(uint32_t slot, uint32_t count)
     {
-        const uint32_t elements = TileRows() * headDim_;
-        return ub_->At<T>(ub_->Layout().keyTiles + slot * elements * sizeof(T), count * elements);
+        const uint32_t bytes = ub_->Layout().slotBytes;
+        return ub_->template At<T>(ub_->Layout().keyTiles + slot * bytes, count * bytes / sizeof(T));
     }
 
     TOPTHETA_DEVICE inline void IssueKeys()
     {
         const uint32_t slot = issued_ % Slots();
         WaitFlag<HardEvent::V_MTE2>(slot);
-        keys_->LoadTile(Slot(slot, 1), FirstRow(keysIssued_), RowsOf(keysIssued_, 1));
+        const uint32_t row = FirstRow(keysIssued_);
+        const uint32_t rows = RowsOf(keysIssued_, 1);
+        keys_->LoadTile(Slot<K>(slot, 1), row, rows);
+        if constexpr (IsInt8<K>::kValue) {
+            LoadScales(row, rows);
+        }
         SetFlag<HardEvent::MTE2_V>(slot);
         keysIssued_++;
         Issue(slot, false);
+    }
+
+    TOPTHETA_DEVICE inline void LoadScales(uint32_t row, uint32_t rows)
+    {
+        if (keyScales_ != nullptr) {
+            keys_->LoadScales(ub_->KeyScales()[ScaleAt(row)], *keyScales_, row, rows);
+        }
+        if (valueScales_ != nullptr) {
+            keys_->LoadScales(ub_->ValueScales()[ScaleAt(row)], *valueScales_, row, rows);
+        }
     }
 
     // At most `most` rows, an even number, of the V tile that is next.
@@ -216,7 +255,7 @@ private:
         const uint32_t slot = issued_ % Slots();
         const uint32_t tileEnd = Least(tileBegin_ + coming_.tileRows, coming_.count);
         const uint32_t end = Least(listIssued_ + most, tileEnd);
-        const LocalTensor<T> to = Slot(slot, 1)[(listIssued_ - tileBegin_) * headDim_];
+        const LocalTensor<V> to = Slot<V>(slot, 1)[(listIssued_ - tileBegin_) * headDim_];
         if (listIssued_ == tileBegin_) {
             WaitFlag<HardEvent::V_MTE2>(slot);
         }
@@ -241,10 +280,14 @@ private:
     }
 
     UbMap* ub_ = nullptr;
-    CacheRows<T>* keys_ = nullptr;
-    CacheRows<T>* values_ = nullptr;
+    CacheRows<K>* keys_ = nullptr;
+    CacheRows<V>* values_ = nullptr;
     RowList list_;    // whose tiles are added
     RowList coming_;  // whose tiles are asked for: the same, or the next
+    RowScales* keyScales_ = nullptr;
+    RowScales* valueScales_ = nullptr;
+    uint32_t scalesAt_ = 0;    // place of the scales of the segment in their ring
+    uint32_t scaledRows_ = 0;  // that they take there
     uint32_t headDim_ = 0;
     uint32_t begin_ = 0;
     uint32_t end_ = 0;

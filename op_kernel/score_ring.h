@@ -4,12 +4,12 @@
 // vector cores and sets a flag for the two. Its wait for free places needs a flag of both, so each of them takes part
 // in every round, also when it has no rows in it.
 //
-// Where the cube core copied K rows in pairs, the scores of a round arrive in another order (FoldsKeys). They come to
-// another place first, from which the vector unit gathers them.
+// Where the cube core copied several K rows as one, the scores of a round arrive in another order (FoldsKeys). They
+// come to another place first, from which the vector unit gathers them. So do the products of int8 K rows, whose parts
+// the vector unit joins (score_parts.h).
 #pragma once
 
-#include "chunk.h"
-#include "cube_layout.h"
+#include "score_parts.h"
 
 namespace toptheta {
 
@@ -18,16 +18,17 @@ namespace toptheta {
 constexpr uint16_t kScoresReady = 0;
 TOPTHETA_DEVICE inline uint16_t PlaceFree(uint32_t round) { return static_cast<uint16_t>(1 + round % kRingRounds); }
 
+template <typename K>
 class ScoreRing {
 public:
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, GM_ADDR workspace, uint32_t core)
     {
         ub_ = ub;
-        roundRows_ = RoundRowsFor(tiling->headDim);
-        folds_ = FoldsKeys(tiling->headDim, tiling->headBlock, tiling->key.row);
-        roundScores_ = RoundScores(tiling->headDim, tiling->headBlock);
-        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + tiling->ringOffset +
-                                                                core * RingBytes(tiling->headDim, tiling->headBlock)));
+        roundRows_ = RoundRowsFor(tiling->headDim, sizeof(K));
+        folds_ = FoldsKeys(tiling->headDim, tiling->headBlock, tiling->key.row, sizeof(K));
+        roundScores_ = RoundScores(tiling->headDim, tiling->headBlock, sizeof(K));
+        const uint64_t ring = tiling->ringOffset + core * RingBytes(tiling->headDim, tiling->headBlock, sizeof(K));
+        scores_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace + ring));
     }
 
     // Rounds of the block in all: those of the vector core that has more of them.
@@ -56,8 +57,11 @@ public:
         return rows;
     }
 
-    // Whether scores of the chunk that begins next come in the order of pairs.
-    TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft()); }
+    // Whether scores of the chunk that begins next come in the order of rows that were copied as one.
+    TOPTHETA_DEVICE inline bool NextIsFolded() const { return folds_ && FoldsRound(RowsLeft(), sizeof(K)); }
+
+    // Whether they come to another place than that of the scores.
+    TOPTHETA_DEVICE inline bool NextIsApart() const { return IsInt8<K>::kValue || NextIsFolded(); }
 
     // Begins a chunk of whole rounds, as many as fit, whose scores arrive from `scoreRow` on: V has read what lay
     // there.
@@ -72,6 +76,9 @@ public:
             MakeOffsets();
             foldedRows_ = Least(chunkRounds_, RowsLeft() / kFoldedRows - 1) * kFoldedRows;
             pitch_ = ub_->Layout().chunkRows;
+        }
+        if (IsInt8<K>::kValue) {
+            pitch_ = AlignUp(NextRows(), kBlockFloats);
         }
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
@@ -94,17 +101,31 @@ public:
         }
     }
 
-    // Waits for the copies of the chunk; returns its rows. Scores in the order of pairs move to `scoreRow`.
-    TOPTHETA_DEVICE inline uint32_t TakeChunk(uint32_t scoreRow)
+    // Waits for the copies of the chunk; returns its rows. Scores that came to another place move to `scoreRow`.
+    // `byRow`: int8 K rows have scales of their own, which are there.
+    TOPTHETA_DEVICE inline uint32_t TakeChunk(uint32_t scoreRow, bool byRow = false)
     {
-        if (foldedRows_ > 0) {
+        if (IsInt8<K>::kValue || foldedRows_ > 0) {
             ClearScores(*ub_, scoreRow, chunkRows_);
             PipeBarrier<PIPE_V>();
         }
         WaitFlag<HardEvent::MTE2_V>(kValueEvent);
+        uint32_t from = scoreRow_;
+        if constexpr (IsInt8<K>::kValue) {
+            JoinParts(*ub_, Arrived(from, ProductRows(ub_->Heads(), sizeof(K)) * pitch_), pitch_, chunkRows_);
+            from += ub_->Heads() * pitch_;
+            PipeBarrier<PIPE_V>();
+        }
         for (uint32_t head = 0; foldedRows_ > 0 && head < ub_->Heads(); head++) {
             MoveScores(ub_->Scores(head, scoreRow, AlignUp(chunkRows_, kBlockFloats)),
-                       Arrived(scoreRow_ + head * pitch_, chunkRows_));
+                       Arrived(from + head * pitch_, chunkRows_));
+        }
+        if constexpr (IsInt8<K>::kValue) {
+            const bool moved = foldedRows_ > 0;
+            const uint32_t pitch = moved ? ub_->Layout().scoreRows : pitch_;
+            const uint32_t span = (ub_->Heads() - 1) * pitch + chunkRows_;
+            PipeBarrier<PIPE_V>();
+            ScaleSums(*ub_, Arrived(moved ? scoreRow : from, span), pitch, scoreRow, chunkRows_, byRow);
         }
         return chunkRows_;
     }
@@ -119,6 +140,9 @@ public:
     }
 
 private:
+    static constexpr uint32_t kAsOne = RowsAsOne(sizeof(K));
+    static constexpr uint32_t kFoldedRows = FoldedRows(sizeof(K));
+
     TOPTHETA_DEVICE inline uint32_t NextRounds() const
     {
         const uint32_t left = CeilDiv(RowsLeft(), roundRows_);
@@ -132,22 +156,34 @@ private:
             return;
         }
         hasOffsets_ = true;
-        const LocalTensor<int32_t> offsets = ub_->RowOffsets();
-        constexpr int32_t bytes = sizeof(float);
+        const LocalTensor<int32_t> offsets = ub_->RowOffsets(kFoldedRows);
+        constexpr int32_t step = sizeof(float) / kAsOne;
         AscendC::CreateVecIndex(offsets, 0, kFoldedRows);
         PipeBarrier<PIPE_V>();
-        AscendC::Muls(offsets, offsets, bytes / 2, static_cast<int32_t>(kFoldedRows));
+        AscendC::Muls(offsets, offsets, step, static_cast<int32_t>(kFoldedRows));
         PipeBarrier<PIPE_V>();
-        uint64_t odd[2] = {0xaaaaaaaaaaaaaaaa, 0};
-        AscendC::Adds(offsets, offsets, static_cast<int32_t>(kFoldedRows / 2 * bytes) - bytes / 2, odd,
-                      static_cast<uint8_t>(kFoldedRows / kLanes), AscendC::UnaryRepeatParams(1, 1, 8, 8));
+        constexpr int32_t second = static_cast<int32_t>(kFoldedRows) * step - step;
+        AddToSome(offsets, second, 0xaaaaaaaaaaaaaaaa);
+        if constexpr (kAsOne == 4) {
+            PipeBarrier<PIPE_V>();
+            AddToSome(offsets, 2 * second, 0xcccccccccccccccc);
+        }
+    }
+
+    // `lanes`: bits of 64 rows
+    TOPTHETA_DEVICE inline void AddToSome(const LocalTensor<int32_t>& offsets, int32_t bytes, uint64_t lanes)
+    {
+        uint64_t mask[2] = {lanes, 0};
+        AscendC::Adds(offsets, offsets, bytes, mask, static_cast<uint8_t>(kFoldedRows / kLanes),
+                      AscendC::UnaryRepeatParams(1, 1, 8, 8));
     }
 
     // Scores of a head, round by round. The last round of the chunk may be one that came in its own order.
     TOPTHETA_DEVICE inline void MoveScores(const LocalTensor<float>& to, const LocalTensor<float>& from)
     {
+        const auto offsets = ub_->RowOffsets(kFoldedRows).template ReinterpretCast<uint32_t>();
         for (uint32_t row = 0; row < foldedRows_; row += kFoldedRows) {
-            AscendC::Gather(to[row], from[row], ub_->RowOffsets().template ReinterpretCast<uint32_t>(), 0, kFoldedRows);
+            AscendC::Gather(to[row], from[row], offsets, 0, kFoldedRows);
         }
         if (foldedRows_ < chunkRows_) {
             AscendC::Muls(to[foldedRows_], from[foldedRows_], 1.0f, static_cast<int32_t>(chunkRows_ - foldedRows_));
@@ -164,10 +200,10 @@ private:
     {
         const uint32_t bytes = rows * sizeof(float);
         const uint32_t pitch = pitch_ * sizeof(float);
-        const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(ub_->Heads()), bytes,
-                                              (roundRows_ - rows) * sizeof(float),
+        const uint32_t lines = ProductRows(ub_->Heads(), sizeof(K));
+        const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(lines), bytes, (roundRows_ - rows) * sizeof(float),
                                               (pitch - AlignUp(bytes, kBlockBytes)) / kBlockBytes, 0);
-        const uint32_t span = (ub_->Heads() - 1) * pitch_ + AlignUp(rows, kBlockFloats);
+        const uint32_t span = (lines - 1) * pitch_ + AlignUp(rows, kBlockFloats);
         AscendC::DataCopyPad(Arrived(scoreRow, span), scores_[round_ % kRingRounds * roundScores_], copy,
                              AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
     }
@@ -189,7 +225,7 @@ private:
     uint32_t row_ = 0;    // of the segment, to be asked for next
     uint32_t end_ = 0;
     bool hasOffsets_ = false;
-    uint32_t foldedRows_ = 0;   // of the chunk, whose scores come in the order of pairs
+    uint32_t foldedRows_ = 0;   // of the chunk, whose scores come in that order
     uint32_t scoreRow_ = 0;     // at which it arrives
     uint32_t pitch_ = 0;        // rows from the scores of a head to those of the next
     uint32_t chunkRows_ = 0;    // asked for so far

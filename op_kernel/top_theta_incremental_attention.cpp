@@ -1,4 +1,4 @@
-// Entry of the operator TopThetaIncrementalAttention. The build compiles it once for each dtype of the query.
+// Entry of the operator TopThetaIncrementalAttention. The build compiles it once for each combination of dtypes.
 #include "cube_scores.h"
 #include "incremental_attention_kernel.h"
 // for the wrapper that the operator build writes around a kernel with cube cores
@@ -6,24 +6,50 @@
 
 namespace toptheta {
 
+using Types = CallTypes<DTYPE_QUERY, DTYPE_KEY, DTYPE_VALUE>;
+
+// As much of the tiling data as a call of these dtypes needs.
+template <typename K>
+struct TilingOf {
+    using Type = TilingData;
+};
+template <>
+struct TilingOf<int8_t> {
+    using Type = TopThetaIncrementalAttentionTilingData;
+};
+using CallTiling = TilingOf<DTYPE_KEY>::Type;
+
+TOPTHETA_DEVICE inline const TilingData* CallOf(const TilingData* tiling) { return tiling; }
+TOPTHETA_DEVICE inline const TilingData* CallOf(const TopThetaIncrementalAttentionTilingData* tiling)
+{
+    return &tiling->call;
+}
+TOPTHETA_DEVICE inline const TopThetaIncrementalAttentionTilingData* ScalesOf(const TilingData*) { return nullptr; }
+TOPTHETA_DEVICE inline const TopThetaIncrementalAttentionTilingData* ScalesOf(
+    const TopThetaIncrementalAttentionTilingData* tiling)
+{
+    return tiling;
+}
+
 // One vector core of a launch. `kSplit`: cores meet.
 template <template <typename> class Pipeline, Placement kPlacement, bool kSplit>
 TOPTHETA_DEVICE inline void RunVectorCore(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
                                           GM_ADDR workspace)
 {
-    IncrementalAttentionKernel<DTYPE_QUERY, Pipeline, kPlacement> kernel;
+    IncrementalAttentionKernel<Types, Pipeline, kPlacement> kernel;
     kernel.Init(pipe, tiling, tensors, workspace);
     kernel.template Process<kSplit>();
 }
 
-// Asks for both cache lines of the tiling data at once. A build for one shape has constants instead, and no pointer.
+// Asks for all cache lines of the tiling data at once. A build for one shape has constants instead, and no pointer.
 TOPTHETA_DEVICE inline void PreloadTiling(GM_ADDR tiling)
 {
     if (tiling != nullptr) {
         GlobalTensor<uint64_t> lines;
         lines.SetGlobalBuffer(reinterpret_cast<__gm__ uint64_t*>(tiling));
-        AscendC::DataCachePreload(lines, static_cast<int64_t>(0));
-        AscendC::DataCachePreload(lines, static_cast<int64_t>(sizeof(TilingData) / 2));
+        for (uint32_t at = 0; at < sizeof(CallTiling); at += sizeof(TilingData) / 2) {
+            AscendC::DataCachePreload(lines, static_cast<int64_t>(at));
+        }
     }
 }
 
@@ -31,20 +57,22 @@ TOPTHETA_DEVICE inline void PreloadTiling(GM_ADDR tiling)
 
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR query, GM_ADDR key, GM_ADDR value, GM_ADDR threshold, GM_ADDR actual_seq_lengths, GM_ADDR key_start,
-    GM_ADDR block_table, GM_ADDR discarded_mass, GM_ADDR value_mean, GM_ADDR learnable_sink, GM_ADDR row_lse,
-    GM_ADDR attention_out, GM_ADDR lse, GM_ADDR kept, GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum,
-    GM_ADDR part_kept_mass, GM_ADDR part_discarded_mass, GM_ADDR workspace, GM_ADDR tiling)
+    GM_ADDR block_table, GM_ADDR key_antiquant_scale, GM_ADDR value_antiquant_scale, GM_ADDR discarded_mass,
+    GM_ADDR value_mean, GM_ADDR learnable_sink, GM_ADDR row_lse, GM_ADDR attention_out, GM_ADDR lse, GM_ADDR kept,
+    GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum, GM_ADDR part_kept_mass, GM_ADDR part_discarded_mass,
+    GM_ADDR workspace, GM_ADDR tiling)
 {
     REGISTER_TILING_DEFAULT(toptheta::TopThetaIncrementalAttentionTilingData);
 #ifdef COPY_TILING_WITH_STRUCT
     // through the data cache of the scalar unit; otherwise a vector core waits for a DMA into the UB
     toptheta::PreloadTiling(tiling);
     GET_TILING_DATA_PTR_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInGm, tiling);
-    COPY_TILING_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInGm, tilingData);
+    COPY_TILING_WITH_STRUCT(toptheta::CallTiling, tilingInGm, copied);
 #else
-    GET_TILING_DATA_WITH_STRUCT(toptheta::TopThetaIncrementalAttentionTilingData, tilingInUb, tiling);
-    const toptheta::TilingData* tilingData = &tilingInUb;
+    GET_TILING_DATA_WITH_STRUCT(toptheta::CallTiling, tilingInUb, tiling);
+    const toptheta::CallTiling* copied = &tilingInUb;
 #endif
+    const toptheta::TilingData* tilingData = toptheta::CallOf(copied);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_WHOLE, KERNEL_TYPE_AIV_ONLY);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_SPLIT, KERNEL_TYPE_MIX_AIV_1_0);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_CUBE, KERNEL_TYPE_MIX_AIC_1_2);
@@ -54,16 +82,19 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     const toptheta::KernelTensors tensors = {
         key,
         value,
+        key_antiquant_scale,
+        value_antiquant_scale,
         actual_seq_lengths,
         key_start,
         block_table,
         {query, threshold, discarded_mass, value_mean, learnable_sink, row_lse},
-        {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass}};
+        {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass},
+        toptheta::ScalesOf(copied)};
     GM_ADDR userWorkspace = AscendC::GetUserWorkspace(workspace);
     AscendC::TPipe pipe;
     if ASCEND_IS_AIC {
         if (TILING_KEY_IS(TOPTHETA_KEY_CUBE) || TILING_KEY_IS(TOPTHETA_KEY_CUBE_POST_SOFTMAX)) {
-            toptheta::CubeScores<DTYPE_QUERY> kernel;
+            toptheta::CubeScores<toptheta::Types> kernel;
             kernel.Init(&pipe, tilingData, tensors, userWorkspace);
             kernel.Process();
         }

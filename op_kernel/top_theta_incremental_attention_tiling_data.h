@@ -36,6 +36,8 @@ struct InputIndex {
         kActualSeqLengths,
         kKeyStart,
         kBlockTable,
+        kKeyAntiquantScale,
+        kValueAntiquantScale,
         kDiscardedMass,
         kValueMean,
         kLearnableSink,
@@ -51,8 +53,8 @@ struct CacheStrides {
     int64_t row;
 };
 
-// Two cache lines: a core reads it before anything else.
-struct TopThetaIncrementalAttentionTilingData {
+// What every call has. Two cache lines: a core reads it before anything else.
+struct TilingData {
     CacheStrides key;
     CacheStrides value;
     // bytes into the user workspace, which begins with the parts of cut units: two slots for each core and phase
@@ -87,17 +89,36 @@ struct TopThetaIncrementalAttentionTilingData {
 };
 static_assert(InputIndex::kCount <= 16, "every input has a bit in givenInputs");
 
-TOPTHETA_DEVICE inline bool Has(const TopThetaIncrementalAttentionTilingData& tiling, uint32_t input)
+TOPTHETA_DEVICE inline bool Has(const TilingData& tiling, uint32_t input)
 {
     return (tiling.givenInputs >> input & 1) != 0;
 }
 
 // Statistics of a group with several head blocks: the cores meet to add up the rows that the blocks read.
-TOPTHETA_DEVICE inline bool SumsHeadBlocks(const TopThetaIncrementalAttentionTilingData& tiling)
+TOPTHETA_DEVICE inline bool SumsHeadBlocks(const TilingData& tiling)
 {
     return tiling.withStats && tiling.headBlocks > 1;
 }
 
-static_assert(sizeof(TopThetaIncrementalAttentionTilingData) == 128, "tiling data fills two 64-byte cache lines");
+static_assert(sizeof(TilingData) == 128, "what every call has fills two 64-byte cache lines");
+
+// What the scales of an int8 cache are for, by the numbers of the arguments key_antiquant_mode, value_antiquant_mode.
+enum AntiquantMode : uint32_t { kPerChannel = 0, kPerTokenAndHead = 3, kPerTokenAndHeadPaged = 5 };
+
+// Scales of K or V. Those per token lie as the rows of their cache do, with strides of their own, in elements; those of
+// neighbouring rows are neighbours.
+struct ScaleTiling {
+    int64_t outer;
+    int64_t head;
+    uint32_t perToken;  // 0: float32 [Hkv, D]
+    uint32_t unused;
+};
+
+// A third cache line, which only kernels for int8 caches read.
+struct TopThetaIncrementalAttentionTilingData {
+    TilingData call;
+    ScaleTiling keyScales;
+    ScaleTiling valueScales;
+};
 
 }  // namespace toptheta

@@ -2,13 +2,17 @@
 //
 // | buffer      | bytes                      | holds                                                             |
 // |-------------|----------------------------|-------------------------------------------------------------------|
-// | keyTiles    | slots * tileRows * D * 2   | ring of tiles, K and V rows; parts of other cores when combined   |
+// | keyTiles    | slots * tileRows * D * 2   | ring of tiles, K and V rows; parts of other cores when combined;  |
+// |             | (* 1 of int8 K)            | V tiles of 16 bits behind int8 K have half the rows               |
+// | keyScales   | chunk and ring * 4, int8   | ring of scales of K rows: of a chunk and of the tiles on their way;|
+// |             |                            | of a chunk with the cube                                          |
 // | partials    | 16 KiB                     | partial sums of QK and PV; work rows of a chunk once QK is done   |
-// | castPiece   | 16 KiB, bfloat16 only      | K or V rows in float32                                            |
+// | castPiece   | 16 KiB, bfloat16, int8     | K or V rows in float32; the second half of halfPiece              |
+// | halfPiece   | 32 KiB, int8               | int8 rows in float16: K in two panels of columns                  |
 // | scores      | headBlock * scoreRows * 4  | scaled scores of the chunk; of the whole segment in post-softmax  |
 // | weights     | headBlock * chunkRows * 4  | exp(score - maximum) of the rows on the list; output on its way   |
 // | rowNumbers  | chunkRows * 2              | 0, 1, 2, ...                                                      |
-// | rowOffsets  | 1 KiB where FoldsKeys      | where the scores of row 0, 1, 2, ... lie if K rows came in pairs  |
+// | rowOffsets  | FoldedRows * 4, FoldsKeys  | where the scores of row 0, 1, 2, ... lie if K rows came as one    |
 // | rowList     | chunkRows * 2              | row numbers that any head of the block keeps                      |
 // | masks       | MaskSlots * chunk/8         | bits: kept by each head, by any head, work                        |
 // | valueRows   | what is left, <= 32 KiB    | V rows of a list short enough for it; the scores of every other   |
@@ -16,10 +20,12 @@
 // | spread      | 2.25 KiB                   | weights of 64 rows, one 32-byte block each                        |
 // | query       | headBlock * D * (2 or 4)   | bfloat16 queries are kept in float32; none with the cube          |
 // | firstColumns| headBlock * 256, float16   | 16 columns of each query in float32, four times; none with it     |
-// | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, bfloat16 queries, as copied                      |
+// | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, as copied; queries too, of bfloat16 and int8 K   |
 // | partCounts  | headBlock * 32             | counts of a part on their way to the workspace                    |
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
 // | valueMean   | 2 * D * 4                  | mean V row of the KV head, of this segment and the next           |
+// | channels    | 3 * D * 4, int8            | scales of V by channel, of this segment and the next, and of K    |
+// | valueScales | the same, int8 V           | ring of scales of the V rows of the same keys                     |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
 // | scratch     | 1504                       | reductions and their broadcasts, a block of 1.0                   |
 // | lengths     | 1 KiB                      | a slice of the lengths and one of the starts                      |
@@ -39,9 +45,11 @@ constexpr uint32_t kMaxHeadBlock = 8;
 constexpr uint32_t kWideHeadDim = 256;       // above it a head block holds half as many heads
 constexpr uint32_t kMinPageRows = 16;
 constexpr uint32_t kPartialBytes = 16 * 1024;
+constexpr uint32_t kHalfPieces = 2;          // panels of int8 K that are cast together
 constexpr uint32_t kPanelColumns = 128;      // bfloat16 K is cast in column panels of at most this width
 constexpr uint32_t kFirstColumnBytes = 64 * 4;
 constexpr uint32_t kMostChunkRows = 1536;
+constexpr uint32_t kMostInt8ChunkRows = 1792;
 constexpr uint32_t kMostStoredChunkRows = 512;  // of post-softmax in two phases
 constexpr uint32_t kStepRows = 256;          // rows of one score computation: 16 lanes of float32 fill `partials`
 constexpr uint32_t kStateQuantities = 16;    // running quantities, one 32-byte block per head each
@@ -55,19 +63,24 @@ constexpr uint32_t kTableSlices = 4;        // of each ring
 constexpr uint32_t kMinValueBytes = 16 * 1024;
 constexpr uint32_t kMinValueRows = 40;
 constexpr uint32_t kMaxValueBytes = 32 * 1024;
-constexpr uint32_t kFoldedRows = 256;        // of a round whose K rows a cube core copies in pairs
+constexpr uint32_t kFoldedRowBytes = 512;    // of K rows that a cube core copies as one
 constexpr uint32_t kFoldedHeadDim = 128;
 constexpr uint32_t kMostFoldedHeads = 4;
+constexpr uint32_t kMostFoldedInt8Heads = 5;
 
 struct UbLayout {
     uint32_t chunkRows;   // keys of one threshold test
     uint32_t scoreRows;   // keys whose scores stay in UB: chunkRows, more in post-softmax
     uint32_t slots;
     uint32_t tileRows;
+    uint32_t slotBytes;
+    uint32_t valueTileRows;  // V rows of a tile
     uint32_t valueListRows;  // of the longest list that `valueRows` holds
     uint32_t keyTiles;
+    uint32_t keyScales;
     uint32_t partials;
     uint32_t castPiece;
+    uint32_t halfPiece;
     uint32_t scores;
     uint32_t weights;
     uint32_t rowNumbers;
@@ -82,6 +95,8 @@ struct UbLayout {
     uint32_t partCounts;
     uint32_t accumulator;
     uint32_t valueMean;
+    uint32_t channels;
+    uint32_t valueScales;
     uint32_t state;
     uint32_t scratch;
     uint32_t lengths;
@@ -114,13 +129,19 @@ TOPTHETA_DEVICE constexpr uint32_t MaskBytes(uint32_t chunkRows) { return AlignU
 TOPTHETA_DEVICE constexpr uint32_t JoinedMasks(uint32_t heads) { return heads > 3 ? heads / 2 : 1; }
 TOPTHETA_DEVICE constexpr uint32_t MaskSlots(uint32_t headBlock) { return headBlock + JoinedMasks(headBlock) + 1; }
 
-// Whether two K rows that follow one another are copied to L1 as one, where no others lie between them: the copy engine
-// takes rows of 256 bytes below its rate. The scores of a round are those of its even rows, then of its odd ones, and
-// the vector core puts them in order, which takes it longer the more heads it has.
-TOPTHETA_DEVICE constexpr bool FoldsKeys(uint32_t headDim, uint32_t headBlock, int64_t rowStride)
+// Whether K rows that follow one another are copied to L1 as one, RowsAsOne of them, where no others lie between them:
+// the copy engine takes shorter rows below its rate. Of a round that is copied in twos, the scores are those of its
+// even rows, then of its odd ones, and the vector core puts them in order, which takes it longer the more heads it has.
+TOPTHETA_DEVICE constexpr bool FoldsKeys(uint32_t headDim, uint32_t headBlock, int64_t rowStride, uint32_t keyBytes)
 {
-    return rowStride == headDim && headDim == kFoldedHeadDim && headBlock <= kMostFoldedHeads;
+    const uint32_t most = keyBytes == 1 ? kMostFoldedInt8Heads : kMostFoldedHeads;
+    return rowStride == headDim && headDim == kFoldedHeadDim && headBlock <= most;
 }
+
+TOPTHETA_DEVICE constexpr uint32_t RowsAsOne(uint32_t keyBytes) { return kFoldedRowBytes / keyBytes / kFoldedHeadDim; }
+
+// Rows of a round that is copied so.
+TOPTHETA_DEVICE constexpr uint32_t FoldedRows(uint32_t keyBytes) { return 512 / keyBytes; }
 
 // What the sizes of the buffers follow from.
 struct UbShape {
@@ -129,6 +150,8 @@ struct UbShape {
     bool bfloat16;
     bool postSoftmax;  // in two phases, with the scores kept in between
     bool cube = false;  // K rows are multiplied elsewhere, so the queries are not here
+    uint32_t keyBytes = 2;  // of an element
+    uint32_t valueBytes = 2;
 };
 
 // Slots of the ring of tiles, and keys of a chunk.
@@ -137,29 +160,44 @@ struct LayoutChoice {
     uint32_t chunkRows;
 };
 
+// Scales of tokens arrive with the K tiles of their rows, and must stay until the chunk of those rows is tested: a
+// chunk, the tiles that are on their way, and one that is begun.
+TOPTHETA_DEVICE constexpr uint32_t ScaleRows(const UbLayout& at)
+{
+    return at.tileRows * (at.chunkRows / at.tileRows + at.slots + 1);
+}
+
 // Places the buffers whose sizes do not depend on the room that is left; returns their end.
 TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLayout& at)
 {
-    const uint32_t rowBytes = shape.headDim * 2;
+    const bool int8 = shape.keyBytes == 1;
+    const bool int8Values = shape.valueBytes == 1;
     at.keyTiles = 0;
-    at.partials = at.keyTiles + at.slots * at.tileRows * rowBytes;
+    at.partials = at.keyTiles + at.slots * at.slotBytes;
     at.castPiece = at.partials + kPartialBytes;
-    at.weights = at.castPiece + (shape.bfloat16 ? kPartialBytes : 0);
+    const bool halves = shape.cube ? int8Values : int8;
+    at.keyScales = at.castPiece + (halves ? kHalfPieces * kPartialBytes : shape.bfloat16 ? kPartialBytes : 0);
+    at.halfPiece = at.castPiece;
+    at.castPiece += halves ? kPartialBytes : 0;  // V rows take the first half of `halfPiece`
+    at.weights = at.keyScales + (int8 ? (shape.cube ? at.chunkRows : ScaleRows(at)) * 4 : 0);
     at.rowNumbers = at.weights + shape.headBlock * at.chunkRows * 4;
     at.rowOffsets = at.rowNumbers + at.chunkRows * 2;
-    const bool folds = shape.cube && FoldsKeys(shape.headDim, shape.headBlock, shape.headDim);
-    at.rowList = at.rowOffsets + (folds ? kFoldedRows * 4 : 0);
+    const bool folds = shape.cube && FoldsKeys(shape.headDim, shape.headBlock, shape.headDim, shape.keyBytes);
+    at.rowList = at.rowOffsets + (folds ? FoldedRows(shape.keyBytes) * 4 : 0);
     at.masks = at.rowList + at.chunkRows * 2;
     at.spread = at.masks + MaskSlots(shape.headBlock) * MaskBytes(at.chunkRows);
     at.query = at.spread + 64 * kBlockBytes + 256;
     const uint32_t queries = shape.cube ? 0 : shape.headBlock;
-    at.firstColumns = at.query + queries * AlignUp(shape.headDim * (shape.bfloat16 ? 4 : 2), kBlockBytes);
-    at.parameters = at.firstColumns + (shape.bfloat16 ? 0 : queries * kFirstColumnBytes);
-    const uint32_t rawQueries = shape.bfloat16 ? queries * rowBytes : 0;
+    const bool wide = shape.bfloat16 && !int8;
+    at.firstColumns = at.query + queries * AlignUp(shape.headDim * (wide ? 4 : 2), kBlockBytes);
+    at.parameters = at.firstColumns + (wide ? 0 : queries * kFirstColumnBytes);
+    const uint32_t rawQueries = shape.bfloat16 || int8 ? queries * shape.headDim * 2 : 0;
     at.partCounts = at.parameters + kParameterBlocks * kBlockBytes + rawQueries;
     at.accumulator = at.partCounts + shape.headBlock * kBlockBytes;
     at.valueMean = at.accumulator + shape.headBlock * shape.headDim * 4;
-    at.state = at.valueMean + 2 * shape.headDim * 4;
+    at.channels = at.valueMean + 2 * shape.headDim * 4;
+    at.valueScales = at.channels + (int8 ? 3 * shape.headDim * 4 : 0);
+    at.state = at.valueScales + (int8Values ? ScaleRows(at) * 4 : 0);
     at.scratch = at.state + kStateQuantities * shape.headBlock * kBlockBytes;
     at.lengths = at.scratch + kScratchBytes;
     at.blockTable = at.lengths + 2 * kLengthSlice;
@@ -170,7 +208,7 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
 // list of the last chunk, which is short, needs a place there; longer lists go through the ring.
 TOPTHETA_DEVICE constexpr uint32_t MinValueBytes(uint32_t chunkRows, uint32_t chunkScores, uint32_t rowBytes)
 {
-    const uint32_t least = chunkRows == kMostChunkRows ? kMinValueRows * rowBytes : kMinValueBytes;
+    const uint32_t least = chunkRows >= kMostChunkRows ? kMinValueRows * rowBytes : kMinValueBytes;
     return least > chunkScores ? least : chunkScores;
 }
 
@@ -182,34 +220,52 @@ TOPTHETA_DEVICE constexpr UbLayout PlaceBuffers(const UbShape& shape, const Layo
     at.chunkRows = choice.chunkRows;
     at.scoreRows = choice.chunkRows;
     at.tileRows = TileRowsFor(shape.headDim);
+    const uint32_t tileBytes = shape.cube ? shape.valueBytes : shape.keyBytes;
+    at.slotBytes = at.tileRows * shape.headDim * tileBytes;
+    at.valueTileRows = at.tileRows * tileBytes / shape.valueBytes;
     at.scores = PlaceFixedBuffers(shape, at);
     const uint32_t chunkScores = shape.headBlock * choice.chunkRows * 4;
     uint32_t end = at.scores + chunkScores;
-    const uint32_t rowBytes = shape.headDim * 2;
-    if (end + MinValueBytes(choice.chunkRows, chunkScores, rowBytes) > kUbBudget) {
+    const uint32_t rowBytes = shape.headDim * shape.valueBytes;
+    // two products for each score
+    const uint32_t arrivals = shape.cube && shape.keyBytes == 1 ? 2 * chunkScores : chunkScores;
+    const uint32_t least = MinValueBytes(choice.chunkRows, arrivals, rowBytes);
+    if (end + least > kUbBudget) {
         return at;
     }
     uint32_t left = kUbBudget - end;
     if (shape.postSoftmax) {
-        const uint32_t more = (left - kMinValueBytes) / chunkScores;
+        const uint32_t more = (left - least) / chunkScores;
         at.scoreRows += more * choice.chunkRows;
         end += more * chunkScores;
-        left = kMinValueBytes;
+        left = least;
     }
     at.valueRows = end;
     left = left < kMaxValueBytes ? left : kMaxValueBytes;
     at.valueListRows = left / rowBytes / 8 * 8;
     const uint32_t valueBytes = at.valueListRows * rowBytes;
-    at.total = end + (valueBytes > chunkScores ? valueBytes : chunkScores);
+    at.total = end + (valueBytes > arrivals ? valueBytes : arrivals);
     return at;
 }
 
 // The first choice that fits: a deep ring keeps the copies busy, a long chunk spreads the cost of a threshold test. The
 // host makes it and hands it to the cores. In post-softmax, room for scores is worth more than a long chunk.
-TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32_t mostChunkRows = kMostChunkRows)
+TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32_t mostChunkRows = kMostInt8ChunkRows)
 {
-    constexpr LayoutChoice choices[] = {{4, 1536}, {4, 1024}, {4, 512}, {3, 1024}, {3, 512},
-                                        {2, 1024}, {2, 512},  {3, 256}, {2, 256},  {2, 128}};
+    if (shape.keyBytes == 2 && mostChunkRows > kMostChunkRows) {
+        mostChunkRows = kMostChunkRows;
+    }
+    constexpr LayoutChoice choices[] = {{4, kMostInt8ChunkRows},
+                                        {4, 1536},
+                                        {4, 1024},
+                                        {4, 512},
+                                        {3, 1024},
+                                        {3, 512},
+                                        {2, 1024},
+                                        {2, 512},
+                                        {3, 256},
+                                        {2, 256},
+                                        {2, 128}};
     for (const LayoutChoice& choice : choices) {
         const bool tooLong = choice.chunkRows > (shape.postSoftmax ? kMostStoredChunkRows : mostChunkRows) ||
                              shape.headBlock * choice.chunkRows * 4 > kPartialBytes;  // a work row for each head
@@ -220,7 +276,7 @@ TOPTHETA_DEVICE constexpr LayoutChoice ChooseLayout(const UbShape& shape, uint32
     return {0, 0};
 }
 
-TOPTHETA_DEVICE constexpr UbLayout MakeUbLayout(const UbShape& shape, uint32_t mostChunkRows = kMostChunkRows)
+TOPTHETA_DEVICE constexpr UbLayout MakeUbLayout(const UbShape& shape, uint32_t mostChunkRows = kMostInt8ChunkRows)
 {
     return PlaceBuffers(shape, ChooseLayout(shape, mostChunkRows));
 }
@@ -243,8 +299,11 @@ TOPTHETA_DEVICE constexpr bool EveryLayoutFits()
 {
     for (uint32_t headDim = 16; headDim <= kMaxHeadDim; headDim += 16) {
         for (uint32_t headBlock = 1; headBlock <= HeadBlockFor(kMaxHeadBlock, headDim); headBlock++) {
-            for (uint32_t mode = 0; mode < 4; mode++) {
-                const UbShape shape = {headDim, headBlock, (mode & 1) != 0, (mode & 2) != 0};
+            for (uint32_t mode = 0; mode < 12; mode++) {
+                const uint32_t keyBytes = mode < 4 ? 2 : 1;
+                const uint32_t valueBytes = mode < 8 ? 2 : 1;
+                const UbShape shape = {headDim, headBlock, (mode & 1) != 0, (mode & 2) != 0,
+                                       false,   keyBytes,  valueBytes};
                 if (!LayoutFits(MakeUbLayout(shape), headDim)) {
                     return false;
                 }

@@ -1,7 +1,7 @@
 // Query, thresholds and the other per-head inputs of a unit.
 #pragma once
 
-#include "kernel_common.h"
+#include "int8_query.h"
 
 namespace toptheta {
 
@@ -35,9 +35,13 @@ struct ParameterTensors {
     GM_ADDR rowLse;
 };
 
-template <typename T, Placement kPlacement>
+template <typename Types, Placement kPlacement>
 class UnitParameters {
 public:
+    using T = typename Types::Query;
+    using Key = typename Types::Key;
+    using Value = typename Types::Value;
+
     // `withQuery`: whether this core multiplies K rows itself.
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const ParameterTensors& tensors,
                                      bool withQuery)
@@ -53,6 +57,16 @@ public:
         rowLse_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(tensors.rowLse));
     }
 
+    // Scales of int8 caches.
+    TOPTHETA_DEVICE inline void InitScales(const TopThetaIncrementalAttentionTilingData& scales, GM_ADDR key,
+                                           GM_ADDR value)
+    {
+        keyByChannel_ = scales.keyScales.perToken == 0;
+        valueByChannel_ = IsInt8<Value>::kValue && scales.valueScales.perToken == 0;
+        keyScale_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(key));
+        valueScale_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(value));
+    }
+
     // Starts the copies, while the vector unit may still finish the segment before; K tiles are asked for behind them.
     // `combining`: the scores have been tested already.
     TOPTHETA_DEVICE inline void Copy(const HeadRange& range, bool combining = false)
@@ -66,6 +80,12 @@ public:
             AscendC::DataCopyPad(RawQuery(range.heads), query_[row * D],
                                  AscendC::DataCopyExtParams(1, range.heads * D * sizeof(T), 0, 0, 0),
                                  AscendC::DataCopyPadExtParams<T>(false, 0, 0, T()));
+            if (keyByChannel_) {
+                CopyFloats(ub_->KeyChannels(D), keyScale_, range.kvHead * D, D);
+            }
+        }
+        if (valueByChannel_) {
+            CopyFloats(ub_->ValueChannels(D, parity_), valueScale_, range.kvHead * D, D);
         }
         if (NeedsLimits(combining)) {
             CopyPerHead(kThresholdPlace, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead,
@@ -82,9 +102,7 @@ public:
         }
         if (Has(*tiling_, InputIndex::kValueMean)) {
             const uint64_t mean = (static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead) * D;
-            AscendC::DataCopyPad(ub_->ValueMean(D, parity_), valueMean_[mean],
-                                 AscendC::DataCopyExtParams(1, D * sizeof(float), 0, 0, 0),
-                                 AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
+            CopyFloats(ub_->ValueMean(D, parity_), valueMean_, mean, D);
         }
         SetFlag<HardEvent::MTE2_V>(kParameterEvent);
     }
@@ -141,6 +159,11 @@ public:
         return ub_->State(kLimit).GetValue(head * kBlockFloats);
     }
 
+    // Scales of V by channel, if there are any.
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueChannels()
+    {
+        return ub_->ValueChannels(tiling_->headDim, unpackedParity_);
+    }
     TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
 
 private:
@@ -164,7 +187,7 @@ private:
     TOPTHETA_DEVICE inline LocalTensor<T> RawQuery(uint32_t heads)
     {
         const uint32_t count = heads * tiling_->headDim;
-        if constexpr (IsBfloat16<T>::kValue) {
+        if constexpr (IsBfloat16<T>::kValue || IsInt8<Key>::kValue) {
             return ub_->template RawQuery<T>(count);
         } else {
             return ub_->template Query<T>(count);
@@ -174,13 +197,22 @@ private:
     TOPTHETA_DEVICE inline void WidenQuery(uint32_t heads)
     {
         const uint32_t count = heads * tiling_->headDim;
-        if constexpr (IsBfloat16<T>::kValue) {
+        if constexpr (IsInt8<Key>::kValue) {
+            FoldScales(*ub_, RawQuery(heads), *tiling_, heads, keyByChannel_);
+        } else if constexpr (IsBfloat16<T>::kValue) {
             AscendC::Cast(ub_->template Query<float>(count), RawQuery(heads), AscendC::RoundMode::CAST_NONE, count);
         } else {
             const uint8_t fromHead = tiling_->headDim / kBlockHalves;
             AscendC::Cast(ub_->FirstColumns(0, heads), RawQuery(heads), AscendC::RoundMode::CAST_NONE, kLanes,
                           static_cast<uint8_t>(heads), AscendC::UnaryRepeatParams(1, 0, 8, fromHead));
         }
+    }
+
+    TOPTHETA_DEVICE inline void CopyFloats(const LocalTensor<float>& to, const GlobalTensor<float>& from,
+                                           uint64_t offset, uint32_t count)
+    {
+        AscendC::DataCopyPad(to, from[offset], AscendC::DataCopyExtParams(1, count * sizeof(float), 0, 0, 0),
+                             AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
     }
 
     // Eight values per tensor, those past the last head 0.
@@ -205,12 +237,16 @@ private:
     UbMap* ub_ = nullptr;
     const TilingData* tiling_ = nullptr;
     GlobalTensor<T> query_;
+    GlobalTensor<float> keyScale_;
+    GlobalTensor<float> valueScale_;
     GlobalTensor<float> threshold_;
     GlobalTensor<float> discardedMass_;
     GlobalTensor<float> valueMean_;
     GlobalTensor<float> learnableSink_;
     GlobalTensor<float> rowLse_;
     bool withQuery_ = true;
+    bool keyByChannel_ = false;    // int8 K has a scale for each channel
+    bool valueByChannel_ = false;
     uint32_t parity_ = 0;          // the mean V row copied last
     uint32_t unpackedParity_ = 0;  // that of the segment at work
 };

@@ -63,24 +63,52 @@ public:
         Add(part);
     }
 
-    // Fetches one row and adds it with weight 1 for one head.
+    // Fetches one row and adds it with weight 1 for one head, or with its scale.
     TOPTHETA_DEVICE inline void AddSingleRow(uint32_t head, uint32_t row)
     {
         WaitFlag<HardEvent::V_MTE2>(event_);
         rows_->LoadRow(values_, row);
         SetFlag<HardEvent::MTE2_V>(event_);
-        AscendC::Duplicate(ub_->Weights(), 0.0f, static_cast<int32_t>(kBlockFloats));
-        PipeBarrier<PIPE_V>();
-        AscendC::Duplicate(ub_->Weights(), WeightScale<T>::kValue, 1);
-        weightedSum_->Begin(ub_->Weights(), 1);
+        MakeSingleWeight();
         WaitFlag<HardEvent::MTE2_V>(event_);
-        weightedSum_->Add(values_, ub_->Weights(), 1);
-        weightedSum_->Finish(head);
-        SetFlag<HardEvent::V_MTE2>(event_);
+        AddSingle(head);
+    }
+
+    TOPTHETA_DEVICE inline void AddSingleRow(uint32_t head, uint32_t row, RowScales& scales)
+    {
+        MakeSingleWeight();
+        SetFlag<HardEvent::V_MTE2>(kParameterEvent);
+        WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
+        WaitFlag<HardEvent::V_MTE2>(event_);
+        rows_->LoadRow(values_, row);
+        if (scales.PerToken()) {
+            rows_->LoadScale(ub_->Weights(), scales, row);
+        }
+        SetFlag<HardEvent::MTE2_V>(event_);
+        WaitFlag<HardEvent::MTE2_V>(event_);
+        if (scales.PerToken()) {
+            AscendC::Muls(ub_->Weights(), ub_->Weights(), WeightScale<T>::kValue, static_cast<int32_t>(kBlockFloats));
+        }
+        AddSingle(head);
     }
 
 private:
     static constexpr uint32_t kFirstRows = kLanes;  // their copies fill a queue of 32
+
+    TOPTHETA_DEVICE inline void MakeSingleWeight()
+    {
+        AscendC::Duplicate(ub_->Weights(), 0.0f, static_cast<int32_t>(kBlockFloats));
+        PipeBarrier<PIPE_V>();
+        AscendC::Duplicate(ub_->Weights(), WeightScale<T>::kValue, 1);
+    }
+
+    TOPTHETA_DEVICE inline void AddSingle(uint32_t head)
+    {
+        weightedSum_->Begin(ub_->Weights(), 1);
+        weightedSum_->Add(values_, ub_->Weights(), 1);
+        weightedSum_->Finish(head);
+        SetFlag<HardEvent::V_MTE2>(event_);
+    }
 
     // Hands out copies for at most `rows` more rows: all, or those of the first part.
     TOPTHETA_DEVICE inline void Fetch(uint32_t rows, uint32_t issuedTiles)

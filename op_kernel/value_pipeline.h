@@ -10,14 +10,20 @@
 
 namespace toptheta {
 
-template <typename T>
+template <typename Types>
 class ValuePipeline {
 public:
+    using Key = typename Types::Key;
+    using Value = typename Types::Value;
+
     // Second phase of post-softmax: the threshold is known, the scores are read again.
     TOPTHETA_DEVICE inline void SelectStored(const Segment& segment, ScoreStore& store)
     {
         for (uint32_t row = segment.rowBegin; row < segment.rowEnd; row += ub_->Layout().chunkRows) {
             const Chunk chunk = store.Load(row, Least(ub_->Layout().chunkRows, segment.rowEnd - row));
+            if constexpr (IsInt8<Value>::kValue) {
+                LoadValueScales(chunk);
+            }
             selection_.MakeList(chunk);
             const RowList list = MakeRowList(chunk);
             stream_.BeginValues(list);
@@ -29,17 +35,31 @@ public:
     }
 
     // Adds one V row with weight 1 for one head.
-    TOPTHETA_DEVICE inline void AddSingleRow(uint32_t head, uint32_t row) { gather_.AddSingleRow(head, row); }
+    TOPTHETA_DEVICE inline void AddSingleRow(uint32_t head, uint32_t row)
+    {
+        if constexpr (IsInt8<Value>::kValue) {
+            gather_.AddSingleRow(head, row, valueScales_);
+        } else {
+            gather_.AddSingleRow(head, row);
+        }
+    }
 
-    TOPTHETA_DEVICE inline ChunkSelection<T>& Selection() { return selection_; }
+    // Scales of V rows are those of the (sequence, KV head) of a segment.
+    TOPTHETA_DEVICE inline void BeginValueScales(const Segment& segment, uint32_t start)
+    {
+        valueScales_.Begin(segment.batch, segment.kvHead, start);
+    }
+
+    TOPTHETA_DEVICE inline ChunkSelection<Types>& Selection() { return selection_; }
 
 protected:
     // `keys`: null where no K rows go through the ring of tiles.
-    TOPTHETA_DEVICE inline void InitValues(UbMap* ub, const TilingData* tiling, CacheRows<T>* keys,
-                                           CacheRows<T>* values)
+    TOPTHETA_DEVICE inline void InitValues(UbMap* ub, const TilingData* tiling, CacheRows<Key>* keys,
+                                           CacheRows<Value>* values)
     {
         ub_ = ub;
         tiling_ = tiling;
+        values_ = values;
         selection_.Init(ub, tiling);
         weightedSum_.Init(ub, tiling->headDim);
         ownRows_.Init(ub, tiling->headDim);
@@ -49,9 +69,32 @@ protected:
         SetFlag<HardEvent::V_MTE2>(kValueEvent);
     }
 
-    TOPTHETA_DEVICE inline void GiveValueBuffer(ValueGather<T>& gather)
+    TOPTHETA_DEVICE inline void InitScales(const KernelTensors& tensors)
     {
-        gather.SetRoom(ub_->template ValueRows<T>(tiling_->headDim), kValueEvent);
+        if constexpr (IsInt8<Value>::kValue) {
+            valueScales_.Init(*tiling_, tensors.scales->valueScales, tensors.valueScale);
+            weightedSum_.Init(ub_, tiling_->headDim, valueScales_.PerToken());
+            ownRows_.Init(ub_, tiling_->headDim, valueScales_.PerToken());
+        }
+    }
+
+    // Fetches the scales of the V rows of a chunk at once, where no K tiles bring them.
+    TOPTHETA_DEVICE inline void LoadValueScales(const Chunk& chunk)
+    {
+        selection_.SetScales(0, false, valueScales_.PerToken());
+        if (!valueScales_.PerToken()) {
+            return;
+        }
+        SetFlag<HardEvent::V_MTE2>(kParameterEvent);
+        WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
+        values_->LoadScales(ub_->ValueScales(), valueScales_, chunk.begin, chunk.rows);
+        SetFlag<HardEvent::MTE2_V>(kParameterEvent);
+        WaitFlag<HardEvent::MTE2_V>(kParameterEvent);
+    }
+
+    TOPTHETA_DEVICE inline void GiveValueBuffer(ValueGather<Value>& gather)
+    {
+        gather.SetRoom(ub_->template ValueRows<Value>(tiling_->headDim), kValueEvent);
     }
 
     TOPTHETA_DEVICE inline void DrainValues()
@@ -90,14 +133,28 @@ protected:
     // Adds the V tile at the front of the ring.
     TOPTHETA_DEVICE inline void AddOwnRows()
     {
+        if constexpr (IsInt8<Value>::kValue) {
+            if (!ownRows_.Widens()) {
+                AddOwnRowsAs<half>();
+                return;
+            }
+        }
+        AddOwnRowsAs<typename FactorOf<Value>::Type>();
+    }
+
+    template <typename Factor>
+    TOPTHETA_DEVICE inline void AddOwnRowsAs()
+    {
         const uint32_t first = stream_.FirstEntry(0);
         const uint32_t end = stream_.FirstEntry(1);
         stream_.WaitForValues(0);
         for (uint32_t piece = first; piece < end; piece += ownRows_.PieceRows()) {
             const uint32_t pieceEnd = Least(piece + ownRows_.PieceRows(), end);
-            const auto values = ownRows_.Piece(stream_.Values(0)[(piece - first) * tiling_->headDim], pieceEnd - piece);
+            const LocalTensor<Factor> values = ownRows_.template Piece<Factor>(
+                stream_.Values(0)[(piece - first) * tiling_->headDim], pieceEnd - piece);
             for (uint32_t head = 0; head < ub_->Heads(); head++) {
-                ownRows_.Add(values, stream_.List(), head, selection_.EntriesOf(head), piece, pieceEnd);
+                ownRows_.template Add<Factor>(values, stream_.List(), head, selection_.EntriesOf(head), piece,
+                                              pieceEnd);
                 stream_.AskForSome();
             }
         }
@@ -124,7 +181,7 @@ protected:
         list.dense = tiling_->path != kPathGather && list.kept > 0 &&
                      (tiling_->path == kPathDense || 2 * list.kept > chunk.rows);
         list.count = list.dense ? chunk.rows : list.kept;
-        list.tileRows = ub_->Layout().tileRows;
+        list.tileRows = ub_->Layout().valueTileRows;
         list.weightPitch = list.dense ? selection_.Pitch(chunk) : AlignUp(list.count, kLanes);
         return list;
     }
@@ -137,12 +194,14 @@ protected:
 
     UbMap* ub_ = nullptr;
     const TilingData* tiling_ = nullptr;
-    ChunkSelection<T> selection_;
-    WeightedSum<T> weightedSum_;
-    OwnRows<T> ownRows_;
+    CacheRows<Value>* values_ = nullptr;
+    ChunkSelection<Types> selection_;
+    RowScales valueScales_;
+    WeightedSum<Value> weightedSum_;
+    OwnRows<Value> ownRows_;
     bool own_ = false;  // the rows of the list go to the heads one by one
-    RowStream<T> stream_;
-    ValueGather<T> gather_;
+    RowStream<Key, Value> stream_;
+    ValueGather<Value> gather_;
 };
 
 }  // namespace toptheta

@@ -19,8 +19,12 @@ template <>
 struct WeightScale<bfloat16_t> {
     static constexpr float kValue = 1.0f;
 };
+template <>
+struct WeightScale<int8_t> {
+    static constexpr float kValue = WeightScale<half>::kValue;
+};
 
-// What products are made of: bfloat16 has no vector arithmetic.
+// What products are made of: bfloat16 and int8 have no vector arithmetic.
 template <typename T>
 struct FactorOf {
     using Type = T;
@@ -30,18 +34,49 @@ struct FactorOf<bfloat16_t> {
     using Type = float;
 };
 
+template <>
+struct FactorOf<int8_t> {
+    using Type = float;
+};
+
+// Whether rows are cast to float32 before they are multiplied, as many as `castPiece` holds at a time.
+template <typename T>
+struct IsWidened {
+    static constexpr bool kValue = IsBfloat16<T>::kValue || IsInt8<T>::kValue;
+};
+
+// V rows in float32.
+TOPTHETA_DEVICE inline LocalTensor<float> WidenRows(UbMap& ub, const LocalTensor<bfloat16_t>& values, uint32_t count)
+{
+    AscendC::Cast(ub.CastPiece(), values, AscendC::RoundMode::CAST_NONE, count);
+    return ub.CastPiece();
+}
+
+TOPTHETA_DEVICE inline LocalTensor<float> WidenRows(UbMap& ub, const LocalTensor<int8_t>& values, uint32_t count)
+{
+    AscendC::Cast(ub.HalfPiece(), values, AscendC::RoundMode::CAST_NONE, count);
+    PipeBarrier<PIPE_V>();
+    AscendC::Cast(ub.CastPiece(), ub.HalfPiece(), AscendC::RoundMode::CAST_NONE, count);
+    return ub.CastPiece();
+}
+
 template <typename T>
 class WeightedSum {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim)
+    // `widens`: of int8 rows, whether weights may be of any size.
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, uint32_t headDim, bool widens = IsWidened<T>::kValue)
     {
         ub_ = ub;
         headDim_ = headDim;
+        widens_ = widens;
         mostPartialRows_ = 1;
         while (mostPartialRows_ < kLanes && mostPartialRows_ * 2 * headDim <= kPartialBytes / 4) {
             mostPartialRows_ *= 2;
         }
-        groupRows_ = IsBfloat16<T>::kValue ? Most(kPartialBytes / 4 / headDim / 8 * 8, 8) : kLanes;
+        groupRows_ = kLanes;
+        if constexpr (IsWidened<T>::kValue) {
+            groupRows_ = Most(kPartialBytes / (Widens() ? 4 : 2) / headDim / 8 * 8, 8);
+        }
         groupRows_ = Least(groupRows_, kLanes);
     }
 
@@ -85,9 +120,46 @@ public:
     }
 
 private:
+    // Whether products are made of float32. Those of int8 rows take float16, unless scales of tokens are among the
+    // weights, which float16 might not hold.
+    TOPTHETA_DEVICE inline bool Widens() const
+    {
+        if constexpr (IsInt8<T>::kValue) {
+            return widens_;
+        } else {
+            return IsWidened<T>::kValue;
+        }
+    }
+
     // One 32-byte block for each weight of a group.
-    TOPTHETA_DEVICE inline void SpreadWeights(const LocalTensor<float>& weights, uint32_t rows);
-    TOPTHETA_DEVICE inline void MultiplyGroup(const LocalTensor<T>& values, uint32_t rows);
+    TOPTHETA_DEVICE inline void SpreadWeights(const LocalTensor<float>& weights, uint32_t rows)
+    {
+        const uint8_t repeats = static_cast<uint8_t>(CeilDiv(rows, kBlockFloats));
+        if (Widens()) {
+            AscendC::Brcb(ub_->Spread<float>(), weights, repeats, AscendC::BrcbRepeatParams(1, 8));
+        } else {
+            LocalTensor<half> source = ub_->SpreadSource<half>();
+            AscendC::Cast(source, weights, AscendC::RoundMode::CAST_RINT, AlignUp(rows, kBlockFloats));
+            PipeBarrier<PIPE_V>();
+            AscendC::Brcb(ub_->Spread<half>(), source, repeats, AscendC::BrcbRepeatParams(1, 8));
+        }
+    }
+
+    TOPTHETA_DEVICE inline void MultiplyGroup(const LocalTensor<T>& values, uint32_t rows)
+    {
+        if constexpr (IsInt8<T>::kValue) {
+            if (!Widens()) {
+                AscendC::Cast(ub_->HalfPiece(), values, AscendC::RoundMode::CAST_NONE, rows * headDim_);
+                Multiply(ub_->Spread<half>(), ub_->HalfPiece(), rows);
+                return;
+            }
+        }
+        if constexpr (IsWidened<T>::kValue) {
+            Multiply(ub_->Spread<float>(), WidenRows(*ub_, values, rows * headDim_), rows);
+        } else {
+            Multiply(ub_->Spread<half>(), values, rows);
+        }
+    }
 
     // partials[row % partialRows_] += spread[row] * values[row]
     template <typename U>
@@ -113,38 +185,8 @@ private:
     uint32_t mostPartialRows_ = 1;
     uint32_t partialRows_ = 1;  // of the sum at work
     uint32_t groupRows_ = kLanes;
+    bool widens_ = false;
     bool isSpread_ = false;  // the weights of the group that is added next
 };
-
-template <>
-TOPTHETA_DEVICE inline void WeightedSum<half>::SpreadWeights(const LocalTensor<float>& weights, uint32_t rows)
-{
-    LocalTensor<half> source = ub_->SpreadSource<half>();
-    AscendC::Cast(source, weights, AscendC::RoundMode::CAST_RINT, AlignUp(rows, kBlockFloats));
-    PipeBarrier<PIPE_V>();
-    AscendC::Brcb(ub_->Spread<half>(), source, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)),
-                  AscendC::BrcbRepeatParams(1, 8));
-}
-
-template <>
-TOPTHETA_DEVICE inline void WeightedSum<half>::MultiplyGroup(const LocalTensor<half>& values, uint32_t rows)
-{
-    Multiply(ub_->Spread<half>(), values, rows);
-}
-
-template <>
-TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::SpreadWeights(const LocalTensor<float>& weights, uint32_t rows)
-{
-    AscendC::Brcb(ub_->Spread<float>(), weights, static_cast<uint8_t>(CeilDiv(rows, kBlockFloats)),
-                  AscendC::BrcbRepeatParams(1, 8));
-}
-
-template <>
-TOPTHETA_DEVICE inline void WeightedSum<bfloat16_t>::MultiplyGroup(const LocalTensor<bfloat16_t>& values, uint32_t rows)
-{
-    LocalTensor<float> wide = ub_->CastPiece();
-    AscendC::Cast(wide, values, AscendC::RoundMode::CAST_NONE, rows * headDim_);
-    Multiply(ub_->Spread<float>(), wide, rows);
-}
 
 }  // namespace toptheta

@@ -25,7 +25,8 @@ _EMULATOR = Path(__file__).resolve().parents[1]
 _CANN = _EMULATOR / "cann"
 _MACHINE_HEADERS = tuple(_EMULATOR / "ascendc" / "machine" / name for name in ("defects.h", "interface.h"))
 _KERNEL = REPOSITORY / "op_kernel" / "top_theta_incremental_attention.cpp"
-_DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
+_DEVICE_TYPES = {"float16": "half", "bfloat16": "bfloat16_t", "int8": "int8_t"}
+_TYPE_MACROS = ("DTYPE_QUERY", "DTYPE_KEY", "DTYPE_VALUE")
 _PYTHON = REPOSITORY / "toptheta_npu"
 _ADAPTER_INPUTS = (
     _PYTHON / "npu" / "adapter.cpp", _PYTHON / "npu" / "adapter_arguments.py", _PYTHON / "npu" / "build.py",
@@ -76,8 +77,9 @@ def op_library(signature: Mapping[str, Any] | None = None) -> Path:
     """
     runtime = build_libraries()
     operator = operator_library()
-    kernels = {dtype: _kernel(dtype) for dtype in _DEVICE_TYPES}
-    source = aclnn_source(describe_operator(), signature or aclnn_signature(), _KERNEL.stem, kernels)
+    definition = describe_operator()
+    kernels = {dtypes: _kernel(*dtypes) for dtypes in _combinations(definition)}
+    source = aclnn_source(definition, signature or aclnn_signature(), _KERNEL.stem, kernels)
     sources = sorted(path for path in _SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
 
     def build(folder: Path) -> None:
@@ -102,8 +104,15 @@ def default_op_package() -> Path:
     return cached_folder("package", [str(op_library()), str(adapter)], build) / "vendors" / VENDOR
 
 
-def _kernel(dtype: str) -> Path:
-    return build_kernel(Kernel(_KERNEL, defines={"DTYPE_QUERY": _DEVICE_TYPES[dtype]}))
+def _combinations(definition: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """List the dtypes of the first three inputs, query, key and value, which the kernel is built for."""
+    columns = zip(*(item["types"] for item in definition["inputs"][: len(_TYPE_MACROS)]), strict=True)
+    return list(dict.fromkeys(columns))
+
+
+def _kernel(*dtypes: str) -> Path:
+    defines = {macro: _DEVICE_TYPES[dtype] for macro, dtype in zip(_TYPE_MACROS, dtypes, strict=True)}
+    return build_kernel(Kernel(_KERNEL, defines=defines))
 
 
 def _build_adapter(package: Path) -> None:

@@ -28,7 +28,7 @@ def aclnn_header(signature: Mapping[str, Any]) -> str:
 
 
 def aclnn_source(
-    operator: Mapping[str, Any], signature: Mapping[str, Any], kernel: str, kernels: Mapping[str, Path]
+    operator: Mapping[str, Any], signature: Mapping[str, Any], kernel: str, kernels: Mapping[tuple[str, ...], Path]
 ) -> str:
     """Write both aclnn functions over `package/operator_call.h`.
 
@@ -36,7 +36,7 @@ def aclnn_source(
         operator: the complete definition, from `emulator.cann.describe_operator`.
         signature: what the functions look like; it may lack arguments of the definition.
         kernel: name of the kernel function.
-        kernels: kernel libraries by the dtype of the first input.
+        kernels: kernel libraries by the dtypes of the first inputs.
     """
     plan, run = signature["get_workspace_size"], signature["run"]
     calls = []
@@ -70,8 +70,13 @@ def declaration(function: Mapping[str, Any]) -> str:
     return f"{function['returns']} {function['name']}(\n    {parameters})"
 
 
-def _definition(operator: Mapping[str, Any], aclnn: str, kernel: str, kernels: Mapping[str, Path]) -> list[str]:
-    libraries = [f"{{{_ACL_TYPES[dtype]}, {json.dumps(str(path))}}}" for dtype, path in kernels.items()]
+def _definition(
+    operator: Mapping[str, Any], aclnn: str, kernel: str, kernels: Mapping[tuple[str, ...], Path]
+) -> list[str]:
+    libraries = [
+        f"{{{{{', '.join(_ACL_TYPES[dtype] for dtype in dtypes)}}}, {json.dumps(str(path))}}}"
+        for dtypes, path in kernels.items()
+    ]
     attributes = ", ".join(json.dumps(item["name"]) for item in operator["attributes"])
     return [
         "static const OperatorDefinition kOperator = {",

@@ -50,6 +50,8 @@ std::string TypeName(ge::DataType type)
             return "float16";
         case ge::DT_BF16:
             return "bfloat16";
+        case ge::DT_INT8:
+            return "int8";
         case ge::DT_INT32:
             return "int32";
         case ge::DT_INT64:

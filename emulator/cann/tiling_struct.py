@@ -28,7 +28,7 @@ def tiling_struct() -> type[ctypes.Structure]:
 
 
 def tiling_fields(tiling: bytes) -> dict[str, Any]:
-    """Read the fields of a tiling struct by name; strides are dictionaries of their own.
+    """Read the fields of a tiling struct by name, those of every call beside the others; strides are dictionaries.
 
     Raises:
         ValueError: `tiling` has another size than the struct.
@@ -36,7 +36,9 @@ def tiling_fields(tiling: bytes) -> dict[str, Any]:
     struct = tiling_struct()
     if len(tiling) != ctypes.sizeof(struct):
         raise ValueError(f"tiling: expected {ctypes.sizeof(struct)} bytes, got {len(tiling)}")
-    return _as_dict(struct.from_buffer_copy(tiling))
+    fields = _as_dict(struct.from_buffer_copy(tiling))
+    of_every_call: dict[str, Any] = fields.pop("call")
+    return of_every_call | fields
 
 
 def _as_dict(struct: ctypes.Structure) -> dict[str, Any]:

@@ -151,6 +151,13 @@ def test_sources_are_broadcast_by_strides_of_zero() -> None:
     expect(z, d, x[a] * y[b])
 
 
+def test_cast_takes_a_panel_of_columns_out_of_int8_rows() -> None:
+    x, _, z = run_strided("cast_panel", np.int8, np.float16)
+    expected = x.reshape(8, 128)[:7, 32:64].astype(np.float16)  # of the second repeat three rows
+    np.testing.assert_array_equal(z[: 7 * 32].reshape(7, 32), expected)
+    assert (z[7 * 32 :] == -1).all()
+
+
 def test_mask_with_holes() -> None:
     x, y, z = run_strided("sub_bits", np.float16, np.float16)
     chosen = bits(0x8000FFFF00FF1235, 0xF00F)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.helpers import (
     yardstick,
 )
 from tests.npu.acl_calls import live_descriptors, live_executors
+from tests.op_kernel.calls import for_kernel
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import (
     TopThetaNotImplementedError,
@@ -34,14 +36,8 @@ from toptheta_npu import (
 from toptheta_npu.npu import loading
 
 _BY_ID = {case.id: case for case in CASES}
-_OUTSIDE = [
-    case for case in CASES if case.dtype == "float32" or case.head_dim % 16 or case.block_size % 16 or case.int8
-]
-_INSIDE = [
-    replace(case, dtype="float16") if case.dtype == "float32" else case
-    for case in CASES
-    if not (case.head_dim % 16 or case.block_size % 16 or case.int8)
-]
+_INSIDE = [case for case in map(for_kernel, CASES) if case is not None]
+_OUTSIDE = [case for case in CASES if case.dtype == "float32" or for_kernel(case) is None]
 
 
 def on_cpu(result: Any) -> tuple[Tensor, ...]:
@@ -76,7 +72,7 @@ def test_the_kernel_ran_and_not_the_fallback() -> None:
 def test_outside_the_limits_of_the_kernel(case: Case) -> None:
     arguments = make_inputs(case, "npu").arguments
     error: type[Exception] = TopThetaTypeError if case.dtype == "float32" else TopThetaNotImplementedError
-    wanted = r"^(query|block_size|key): expected (dtype float16|head_dim a multiple|a multiple|b?float16, like query)"
+    wanted = r"^(query|block_size|key_antiquant_scale): expected (dtype float16|head_dim a multiple|a multiple|float32)"
     with pytest.raises(error, match=wanted):
         incremental_attention(**arguments)
 
@@ -93,6 +89,31 @@ def test_error(case: ErrorCase) -> None:
         with pytest.raises(case.error) as caught:
             getattr(toptheta_npu, name)(**arguments)
         assert str(caught.value) == case.message.replace("{device}", "npu:0")
+
+
+@pytest.mark.parametrize(("base", "change"), [("tokens", {}), ("decode", {"actual_query_lengths": [1, 0]})])
+def test_several_tokens_are_refused_by_name(base: str, change: dict[str, Any]) -> None:
+    """By the public functions, and by the adapter where an operator is called past them; the fallback takes them."""
+    arguments = valid_arguments(base, "npu") | change
+    rows = [arguments.pop(name).half() for name in ("query", "key", "value")]
+    arguments["actual_query_lengths"] = torch.as_tensor(arguments["actual_query_lengths"]).npu()
+    tokens = base == "tokens"
+    name, got = ("query", "[2, 4, 3, 16]") if tokens else ("actual_query_lengths", "a tensor")
+    wanted = "one token per sequence" if tokens else "None"
+    message = (
+        f"{name}: expected {wanted} on an NPU, got {got}; choose the fallback by use_backend('fallback', device='npu')"
+    )
+    with pytest.raises(TopThetaNotImplementedError) as caught:
+        incremental_attention(*rows, **arguments)
+    assert str(caught.value) == message
+    operator = torch.ops.toptheta_npu.incremental_attention.default
+    keywords = {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25}
+    with pytest.raises(NotImplementedError, match=re.escape(message)):
+        operator(*rows, **arguments, **keywords)
+    with toptheta_npu.use_backend("fallback", device="npu"):
+        out, _, kept, _ = incremental_attention_with_stats(*rows, **arguments)
+    assert out.isfinite().all()
+    assert kept.shape == ((2, 4, 3) if tokens else (2, 4))
 
 
 @pytest.mark.parametrize("path", ["dense", "gather"])
@@ -208,10 +229,33 @@ def test_outputs_are_fresh_and_contiguous() -> None:
     assert len({t.untyped_storage().data_ptr() for t in (*given, *outputs)}) == len(given) + len(outputs)
 
 
+@pytest.mark.parametrize("case_id", ["int8-start", "int8-paged-4d"])
+def test_strided_scales_are_read_in_place(case_id: str) -> None:
+    inputs = make_inputs(_BY_ID[case_id], "npu")
+    strided = dict(inputs.arguments)
+    for name in ("key_antiquant_scale", "value_antiquant_scale"):
+        scale = inputs.arguments[name]
+        strided[name] = torch.full((*scale.shape[:2], scale.shape[2] + 9), torch.nan).npu()[..., : scale.shape[2]]
+        strided[name].copy_(scale)
+    for got, wanted in zip(
+        on_cpu(incremental_attention_with_stats(**strided)),
+        on_cpu(incremental_attention_with_stats(**inputs.arguments)),
+        strict=True,
+    ):
+        assert torch.equal(got, wanted)
+
+
+def test_scales_of_rows_with_gaps_between_them_are_refused() -> None:
+    arguments = make_inputs(_BY_ID["int8-start"], "npu").arguments
+    scale = arguments["key_antiquant_scale"].repeat_interleave(2, -1)[..., ::2]
+    with pytest.raises(TopThetaValueError, match=r"^key_antiquant_scale: expected a last stride of 1, got .*; pass "):
+        incremental_attention(**arguments | {"key_antiquant_scale": scale})
+
+
 def test_scales_past_the_public_functions_are_refused() -> None:
     tensors, options = _direct()
     scale = torch.ones(2, 64).npu()
-    with pytest.raises(NotImplementedError, match="value_antiquant_scale: expected None on an NPU, got a tensor"):
+    with pytest.raises(RuntimeError, match="key_antiquant_scale: expected None, since key is float16, got a tensor"):
         torch.ops.toptheta_npu.incremental_attention(*tensors, key_antiquant_scale=scale, **options)
 
 
@@ -235,9 +279,9 @@ def _direct(**changes: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
          "value: expected a tensor on npu:0, like query, got cpu; move it with value.to(query.device)"),
         ("key", _every_second, ValueError, "key: expected a last stride of 1, got "),
         ("key", lambda t: _in_larger(t, 0, 7), ValueError, "key: expected strides that are multiples of 16 elements"),
-        ("key", lambda t: t.cpu().char().npu(), NotImplementedError,
-         "key: expected Half, like query, on an NPU, got Char"),
-        ("query", lambda t: t.cpu().char().npu(), TypeError, "query: expected a dtype of the operator, got Char"),
+        ("key", lambda t: t.cpu().char().npu(), RuntimeError,
+         "key_antiquant_scale: expected the scales of an int8 cache, got None"),
+        ("query", lambda t: t.cpu().bool().npu(), TypeError, "query: expected a dtype of the operator, got Bool"),
         ("threshold", lambda t: t[:, :3], RuntimeError, "threshold: expected shape [2, 4] [B, Hq], got [2, 3]"),
     ],
     ids=["cpu-threshold", "cpu-value", "last-stride", "odd-stride", "int8", "dtype", "tiling"],

@@ -69,7 +69,8 @@ def test_the_first_phase_gives_the_message_of_the_operator() -> None:
     ("tensors", "status", "text"),
     [
         ({"key": None}, 161001, "key: expected a tensor, got null"),
-        ({"key": torch.ones(2, 2, 256, 64)}, 161002, "key: expected float16 beside the arguments before it, got floa"),
+        ({"key": torch.ones(2, 2, 256, 64)}, 161002,
+         "key: expected float16 or int8 beside the arguments before it, got float32"),
         ({"query": None}, 161001, "query: expected a tensor, got null"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.serving.ascend_engine import Served, save_table
+from tests.serving.ascend_engine import THETA, Served, save_table
 from toptheta_npu import TopThetaNotImplementedError
 
 PAGE = 128
@@ -57,3 +57,30 @@ def test_a_private_format_is_refused_before_a_layer_runs(tmp_path: Path) -> None
         TopThetaNotImplementedError, match=r"^kv_cache: expected a base format .* format 29 \(29 is NZ\)"
     ):
         served.prepare([1])
+
+
+#: Scores nearer to their thresholds than this may fall on either side: the kernel rounds q times the scales to float16.
+ROUNDING = 2e-3
+
+
+class Moved(Served):
+    """What has to come out with thresholds a little higher and lower, too: [3, T, Hq, D]."""
+
+    def expected(self, *step: Any) -> Tensor:
+        found = []
+        for self.theta in (THETA - ROUNDING, THETA, THETA + ROUNDING):
+            found.append(super().expected(*step))
+        return torch.stack(found)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_steps_over_int8_caches_run_through_the_kernel(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Prompts and drafts beside decode steps over the end of a page, with the scales of a checkpoint."""
+    served = Moved(save_table(tmp_path), device="npu", dtype=dtype, block_size=PAGE, blocks=12, c8=True)
+    for counts in ([126, 40], [1, 30], [1, 1, 5], *[[1, 1, 1]] * 3):
+        for out, expected in served.step(counts, padded_tokens=2 if counts == [1, 30] else 0):
+            tolerance = 2e-3 if dtype is torch.float16 else 2e-2
+            off = ((out - expected).abs() - tolerance * expected.abs()).amax(-1)  # [3, T, Hq]
+            assert off.amin(0).max() <= tolerance
+            assert (off[1] <= tolerance).float().mean() > 0.9
+    assert [layer.impl.dense_tokens for layer in served.layers.values()] == [[166, 30]] * 2

@@ -16,24 +16,26 @@ from toptheta_npu.npu.interface import INPUTS, PARAMETERS
 
 _ROOT = Path(__file__).resolve().parents[2]
 _KERNEL = _ROOT / "op_kernel" / "top_theta_incremental_attention.cpp"
-_CACHE = ["float16", "float16", "bfloat16", "bfloat16"]
-_INTEGERS = ["int32", "int64", "int32", "int64"]
-_FLOAT32 = ["float32"] * 4
-_INT32 = ["int32"] * 4
-#: Types of an input by the dtypes that the table of arguments allows; the NPU takes neither float32 nor int8.
-_TYPES = {
-    (torch.float16, torch.bfloat16, torch.float32): _CACHE,
-    (torch.float16, torch.bfloat16, torch.float32, torch.int8): _CACHE, (torch.int32, torch.int64): _INTEGERS,
-    (torch.float32,): _FLOAT32, (torch.int32,): _INT32,
-}  # fmt: skip
+#: Dtypes of query, key and value, each with both dtypes of lengths: both caches of the query's, int8 K, int8.
+_COLUMNS = [(query, *caches) for query in ("float16", "bfloat16")
+            for caches in ((query, query), ("int8", query), ("int8", "int8"))]  # fmt: skip
+_QUERY, _KEY, _VALUE = ([dtype for dtype in column for _ in range(2)] for column in zip(*_COLUMNS, strict=True))
+_INTEGERS = ["int32", "int64"] * 6
+_FLOAT32 = ["float32"] * 12
+_INT32 = ["int32"] * 12
+_CACHES = {"key": _KEY, "value": _VALUE}
+#: Types of another input by the dtypes that the table of arguments allows; the NPU takes no float32 queries.
+_TYPES = {(torch.int32, torch.int64): _INTEGERS, (torch.float32,): _FLOAT32, (torch.int32,): _INT32}
+_SCALES = ("key_antiquant_scale", "value_antiquant_scale")
 #: Attributes of the kernel alone, behind those of the table.
 _OWN_ATTRIBUTES: list[tuple[str, str, str, Any]] = [
     ("key_strides", "optional", "list_int", []), ("value_strides", "optional", "list_int", []),
+    ("key_scale_strides", "optional", "list_int", []), ("value_scale_strides", "optional", "list_int", []),
     ("with_stats", "optional", "bool", False), ("partial", "optional", "bool", False),
 ]  # fmt: skip
 _KINDS = {int: "int", float: "float", str: "string"}
 _OUTPUTS = [
-    ("attention_out", "required", _CACHE), ("lse", "required", _FLOAT32), ("kept", "required", _INT32),
+    ("attention_out", "required", _QUERY), ("lse", "required", _FLOAT32), ("kept", "required", _INT32),
     ("value_rows", "required", _INT32), ("part_out", "required", _FLOAT32), ("part_maximum", "required", _FLOAT32),
     ("part_kept_mass", "required", _FLOAT32), ("part_discarded_mass", "required", _FLOAT32),
 ]  # fmt: skip
@@ -52,9 +54,16 @@ def test_type_and_socs() -> None:
 def test_inputs() -> None:
     inputs = describe_operator()["inputs"]
     assert [(item["name"], item["option"], item["types"]) for item in inputs] == [
-        (name, "required" if TABLE[argument].required else "optional", _TYPES[TABLE[argument].about.dtypes])
+        (name, "required" if TABLE[argument].required else "optional", _types(argument))
         for name, argument in INPUTS.items()
     ]
+
+
+def _types(argument: str) -> list[str]:
+    if argument in _SCALES:
+        return _FLOAT32
+    known = {"query": _QUERY, **_CACHES}
+    return known[argument] if argument in known else _TYPES[TABLE[argument].about.dtypes]
 
 
 def test_attributes() -> None:
@@ -63,7 +72,7 @@ def test_attributes() -> None:
         *(
             (argument.name, "required" if argument.required else "optional", _KINDS[argument.type], argument.default)
             for argument in TABLE.values()
-            if argument.type in _KINDS and argument.about.kernel
+            if argument.type in _KINDS
         ),
         *_OWN_ATTRIBUTES,
     ]
@@ -74,10 +83,10 @@ def test_outputs() -> None:
     assert [(item["name"], item["option"], item["types"]) for item in outputs] == _OUTPUTS
 
 
-def test_only_key_and_value_may_be_strided() -> None:
+def test_only_caches_and_their_scales_may_be_strided() -> None:
     """Anything else strided is copied first, which a cache must never be."""
     contiguous = {item["name"]: item["contiguous"] for item in describe_operator()["inputs"]}
-    assert contiguous == {name: "ignore" if name in ("key", "value") else "auto" for name in INPUTS}
+    assert contiguous == {name: "ignore" if name in (*_CACHES, *_SCALES) else "auto" for name in INPUTS}
 
 
 def test_nothing_depends_on_values() -> None:
@@ -90,7 +99,7 @@ def test_nothing_depends_on_values() -> None:
 
 def test_formats_are_nd() -> None:
     operator = describe_operator()
-    assert all(item["formats"] == ["ND"] * 4 for item in (*operator["inputs"], *operator["outputs"]))
+    assert all(item["formats"] == ["ND"] * 12 for item in (*operator["inputs"], *operator["outputs"]))
 
 
 def test_kernel_entry_takes_the_same_arguments_in_the_same_order() -> None:
@@ -101,17 +110,18 @@ def test_kernel_entry_takes_the_same_arguments_in_the_same_order() -> None:
 
 
 def _schema(operator: str) -> dict[str, Any]:
-    """The arguments that the NPU kernel has, by name."""
+    """The arguments by name."""
     schema = getattr(torch.ops.toptheta_npu, operator).default._schema
-    return {argument.name: argument for argument in schema.arguments if TABLE[argument.name].about.kernel}
+    return {argument.name: argument for argument in schema.arguments}
 
 
 def test_inputs_are_the_tensors_of_the_python_operator() -> None:
-    tensors = [name for name, argument in _schema("incremental_attention").items() if "Tensor" in str(argument.type)]
+    tensors = [name for name, argument in _schema("incremental_attention").items()
+               if "Tensor" in str(argument.type) and TABLE[name].about.in_kernels]  # fmt: skip
     assert _names("inputs") == [*tensors, "row_lse"]
     partial = [name for name, argument in _schema("incremental_attention_partial").items()
                if "Tensor" in str(argument.type)]  # fmt: skip
-    assert partial == [*_names("inputs")[:7], "lse"]
+    assert partial == [*_names("inputs")[:9], "lse"]
 
 
 @pytest.mark.parametrize(

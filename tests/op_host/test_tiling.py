@@ -29,6 +29,8 @@ _SYSTEM = 16 * 1024 * 1024
 _WHOLE, _SPLIT, _CUBE = 1, 2, 3
 _POST_SOFTMAX = 10  # added to the form's key
 _MOST_SCORES = 256 * 1024 * 1024
+#: Of a call without int8 caches.
+_NO_SCALES = {"outer": 0, "head": 0, "perToken": 0, "unused": 0}
 _FAR_ROWS = Shape(batch=1, kv_heads=2, group=4, head_dim=512, rows=300, layout="BSND")
 
 
@@ -175,7 +177,7 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "givenInputs": sum(1 << index for index, item in enumerate(describe_operator()["inputs"])
                            if inputs.get(item["name"]) is not None),
         "withStats": attrs["with_stats"], "partial": attrs["partial"], "scaleValue": 0.125,
-        "sdcGamma": ctypes.c_float(0.05).value,
+        "sdcGamma": ctypes.c_float(0.05).value, "keyScales": _NO_SCALES, "valueScales": _NO_SCALES,
     }  # fmt: skip
     chosen = ("ringOffset", "valueRowsOffset", "scoresOffset", "slots", "chunkRows")
     assert {name: value for name, value in fields.items() if name not in chosen} == expected

@@ -18,6 +18,20 @@ _PAGED = Shape(paged="4d", block_size=16, rows=4)
 _BSH = Shape(layout="BSH")
 _POST = {"placement": "post_softmax"}
 _MERGE = "give {} to merge_partials"
+
+
+def _int8(shape: Shape = _BASE, *, by_token: bool = False, **attrs: Any) -> Call:
+    """Both caches in int8, with scales for each channel or for each token and head."""
+    mode = (5 if shape.paged else 3) if by_token else 0
+    outer, rows = (shape.blocks, shape.block_size) if shape.paged else (shape.batch, shape.rows)
+    sizes = (outer, shape.kv_heads, rows) if by_token else (shape.kv_heads, shape.head_dim)
+    cache, scale = TensorSpec(shape.cache, "int8"), TensorSpec(sizes, "float32")
+    modes = {"key_antiquant_mode": mode, "value_antiquant_mode": mode}
+    return shape.call(**{**modes, **attrs}).with_inputs(
+        key=cache, value=cache, key_antiquant_scale=scale, value_antiquant_scale=scale
+    )
+
+
 #: name, the call, the operator's message
 _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
     # limits of the NPU
@@ -25,6 +39,9 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
      "pad query, key and value with zeros and keep scale_value"),
     ("batch", Shape(batch=65537).call(), "query: expected at most 65536 sequences, got [65537, 4, 1, 32]; "
      "split the batch"),
+    ("query-dims", _BASE.call().with_shapes(query=(2, 4, 32)), "query: expected BNSD [B, Hq, 1, D], got [2, 4, 32]"),
+    ("two-tokens", _BASE.call().with_shapes(query=(2, 4, 2, 32)), "query: expected one token, BNSD [B, Hq, 1, D], "
+     "got [2, 4, 2, 32]; use prefill_attention for several tokens"),
     ("heads", Shape(kv_heads=4097, group=1).call(), "num_heads: expected 1 to 4096, got 4097"),
     ("capacity", Shape(rows=262145).call(), "key: expected at most 262144 keys per sequence, got [2, 2, 262145, 32]"),
     ("paged-capacity", replace(_PAGED, rows=16385).call(),
@@ -50,10 +67,12 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
     ("query-dtype", _BASE.call().with_inputs(query=TensorSpec(_BASE.query, "float32")),
      "query: expected dtype float16 or bfloat16, got float32; convert it with query.to(torch.float16)"),
     ("key-dtype", _BASE.call().with_inputs(key=TensorSpec(_BASE.cache, "bfloat16")),
-     "key: expected dtype float16, got bfloat16; convert it with key.to(torch.float16)"),
+     "key: expected dtype float16 or int8, got bfloat16; convert it with key.to(torch.float16)"),
     ("value-dtype", Shape(dtype="bfloat16").call().with_inputs(value=TensorSpec(_BASE.cache, "float16")),
      "value: expected dtype bfloat16, got float16; convert it with value.to(torch.bfloat16)"),
-    ("unknown-dtype", _BASE.call().with_inputs(value=TensorSpec(_BASE.cache, "int8")),
+    ("int8-value-alone", _BASE.call().with_inputs(value=TensorSpec(_BASE.cache, "int8")),
+     "value: expected float16, as key is, got int8; quantise K alone, or both"),
+    ("another-dtype", _BASE.call().with_inputs(value=TensorSpec(_BASE.cache, "float64")),
      "value: expected dtype float16, got another dtype; convert it with value.to(torch.float16)"),
     ("starts-dtype", _BASE.call(lengths="int32", starts="int64"),
      "key_start: expected dtype int32, got int64; convert it with key_start.to(torch.int32)"),
@@ -61,6 +80,29 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
      "key_start: expected dtype int32 or int64, got float32; convert it with key_start.to(torch.int32)"),
     ("mass-dtype", _BASE.call(sdc="offline").with_inputs(discarded_mass=TensorSpec((2, 4), "float16")),
      "discarded_mass: expected dtype float32, got float16; convert it with discarded_mass.to(torch.float32)"),
+    # int8 caches
+    ("int8-head-dim", _int8(Shape(head_dim=48)),
+     "query: expected head_dim a multiple of 32 with int8 on an NPU, got 48; "
+     "pad query, key and value with zeros and keep scale_value"),
+    ("int8-strides", _int8(key_strides=[4096, 2048, 48]),
+     "key_strides: expected multiples of 32 elements, at least 0, got [4096, 2048, 48]; pass key.contiguous()"),
+    *((f"int8-{name}-scale-dtype", _int8(by_token=True).with_inputs(
+        **{f"{name}_antiquant_scale": TensorSpec((2, 2, 64), "bfloat16")}),
+       f"{name}_antiquant_scale: expected dtype float32, got bfloat16; "
+       f"convert it with {name}_antiquant_scale.to(torch.float32)") for name in ("key", "value")),
+    ("int8-channel-shape", _int8().with_shapes(value_antiquant_scale=(32,)),
+     "value_antiquant_scale: expected shape [2, 32] [Hkv, D], got [32]"),
+    ("int8-paged-shape", _int8(_PAGED, by_token=True).with_shapes(key_antiquant_scale=(2, 2, 64)),
+     "key_antiquant_scale: expected shape [9, 2, 16] [blocks, Hkv, block_size], got [2, 2, 64]"),
+    ("int8-scale-strides-count", _int8(by_token=True, key_scale_strides=[128, 64]),
+     "key_scale_strides: expected the strides of sequence or block, head and row, got [128, 64]"),
+    ("int8-scale-strides-last", _int8(by_token=True, value_scale_strides=[256, 128, 2]),
+     "value_scale_strides: expected a last stride of 1, got [256, 128, 2]; pass value_antiquant_scale.contiguous()"),
+    ("int8-scale-strides-negative", _int8(by_token=True, value_scale_strides=[-256, 128, 1]),
+     "value_scale_strides: expected strides of at least 0, got [-256, 128, 1]; "
+     "pass value_antiquant_scale.contiguous()"),
+    ("int8-alone-mode", _BASE.call(key_antiquant_mode=3),
+     "key_antiquant_mode: expected 0, since key is float16, got 3"),
     # heads and shapes
     ("no-heads", _BASE.call().with_shapes(query=(2, 0, 1, 32)).with_attrs(num_heads=0),
      "num_heads: expected 1 to 4096, got 0"),
@@ -139,6 +181,17 @@ def _message_of(call: Call) -> str:
     return str(caught.value).removeprefix("TopThetaIncrementalAttention: ")
 
 
+@pytest.mark.parametrize("by_token", [False, True])
+@pytest.mark.parametrize("base", [_BASE, _PAGED, _BSH], ids=["BNSD", "paged-4d", "BSH"])
+def test_int8_is_accepted_and_its_scales_reach_the_kernel(base: Shape, by_token: bool) -> None:
+    contiguous = _int8(base, by_token=by_token).fields()
+    rows = base.block_size or base.rows
+    expected = {"outer": base.kv_heads * rows, "head": rows, "perToken": 1, "unused": 0}
+    assert contiguous["keyScales"] == (expected if by_token else dict.fromkeys(expected, 0))
+    strided = _int8(base, by_token=by_token, key_scale_strides=[1000, 100, 1]).fields()
+    assert strided["keyScales"] == (expected | {"outer": 1000, "head": 100} if by_token else contiguous["keyScales"])
+
+
 @pytest.mark.parametrize("base", [_BASE, _PAGED, _BSH, replace(_PAGED, paged="3d"), Shape(layout="BSND")],
                          ids=["BNSD", "paged-4d", "BSH", "paged-3d", "BSND"])  # fmt: skip
 def test_bases_are_accepted(base: Shape) -> None:
@@ -147,13 +200,14 @@ def test_bases_are_accepted(base: Shape) -> None:
 
 #: Cases of the common table that a caller of the C function can make too.
 _SHARED = (
-    "query-dims", "query-two-tokens", "no-sequence", "head-dim-small", "head-dim-large", "key-dims", "key-head-dim",
+    "no-sequence", "head-dim-small", "head-dim-large", "key-dims", "key-head-dim",
     "key-batch", "key-heads", "key-no-rows", "value-shape", "threshold-heads", "threshold-batch", "threshold-dtype",
     "lengths-shape", "lengths-dtype", "start-shape", "table-batch", "table-dtype", "mean-heads", "mean-head-dim",
     "mass-shape", "bsh-heads-not-divisor", "bsh-kv-heads-not-divisor", "heads-contradict", "kv-heads-contradict",
     "layout", "placement", "private-path", "gamma-negative", "gamma-nan", "scale-inf", "paged-no-lengths",
     "paged-start", "paged-no-block-size", "block-size-no-table", "offline-no-mass", "mass-not-offline",
     "vmc-without-sdc", "post-sdc-none", "post-sdc-exp-threshold", "partial-post-no-lse", "partial-pre-lse",
+    *(f"int8-mode-{mode}" for mode in (1, 2, 4, -1)), "int8-paged-mode", "int8-token-shape",
     "partial-lse-shape", *(case for name in PER_HEAD for case in (f"{name}-dtype", f"decode-{name}-shape")),
 )  # fmt: skip
 _BY_ID = {case.id: case for case in ERROR_CASES}
@@ -183,6 +237,7 @@ def _call_of(case: ErrorCase) -> Call:
         "placement": changed.get("placement", "pre_softmax"), "sdc": changed.get("sdc", "exact"),
         "sdc_gamma": changed.get("sdc_gamma", 0.05), "path": changed.get("_path", "auto"),
         "block_size": changed.get("block_size", 0), "partial": case.base == "partial",
+        **{name: value for name, value in changed.items() if name.endswith("_antiquant_mode")},
     }  # fmt: skip
     return Call(inputs, attrs)
 
@@ -195,7 +250,7 @@ def _spec(name: str, value: Any) -> TensorSpec:
     if isinstance(value, list):
         return TensorSpec((len(value),), "int32")
     dtype = str(value.dtype).removeprefix("torch.")
-    if name in ("query", "key", "value"):
+    if name in ("query", "key", "value") and dtype != "int8":
         dtype = "float16"
     return TensorSpec(tuple(value.shape), dtype)
 

@@ -12,16 +12,19 @@ from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, run_operator
 from tests.cases import Case
 from tests.helpers import Inputs
+from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
 
 #: The tiling key under which cube cores multiply the K rows.
 CUBE_KEY = 3
+_MODES = ("key_antiquant_mode", "value_antiquant_mode")
 _STATISTICS = ("attention_out", "lse", "kept", "value_rows")
 _PART = ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "kept")
 
 
 def for_kernel(case: Case) -> Case | None:
-    """The case as the kernel can run it: float32 becomes float16; None where a shape is outside its limits."""
-    if case.head_dim % 16 or (case.paged and case.block_size % 16) or case.int8:
+    """The case as the kernel can run it: float32 becomes float16; None where it is outside of its limits."""
+    by_token = case.scales == "token" and case.scales_as != "float32"
+    if case.head_dim % (32 if case.int8 else 16) or (case.paged and case.block_size % 16) or by_token:
         return None
     return replace(case, dtype="float16") if case.dtype == "float32" else case
 
@@ -48,10 +51,16 @@ def call(
     layout = arguments["input_layout"]
     query, key = tensors["query"], tensors["key"]
     heads = arguments.get("num_heads") or query.shape[1 if layout == "BNSD" else 2]
+    kv_heads = arguments.get("num_key_value_heads") or key.shape[_kv_axis(arguments)]
+    head_dim = query.numel() // query.shape[0] // heads
+    modes = {name: arguments.get(name, PER_CHANNEL) for name in _MODES}
+    for name, mode in modes.items():
+        scale = name.replace("mode", "scale")
+        if scale in tensors and mode == PER_CHANNEL:  # as the adapter makes them for the kernel
+            tensors[scale] = per_channel(tensors[scale], kv_heads, head_dim).float().contiguous()
     attributes = {
-        "num_heads": heads,
-        "num_key_value_heads": arguments.get("num_key_value_heads") or key.shape[_kv_axis(arguments)],
-        "scale_value": arguments.get("scale_value", (query.numel() // query.shape[0] // heads) ** -0.5),
+        "num_heads": heads, "num_key_value_heads": kv_heads, **modes,
+        "scale_value": arguments.get("scale_value", head_dim**-0.5),
         "input_layout": layout, "placement": arguments["placement"], "sdc": arguments.get("sdc", "exact"),
         "path": path, "block_size": arguments.get("block_size", 0), "with_stats": with_stats and not partial,
         "partial": partial,

@@ -27,7 +27,14 @@ from benchmarks.tables import Table, renew
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, toolkit
 from tests.emulator.real_headers_device import find_clang, llvm_ir, missing
-from tests.op_kernel.operator_build import DTYPES, edited_kernel, keys_in_text, write_source
+from tests.op_kernel.operator_build import (
+    COMBINATIONS,
+    DTYPES,
+    dtype_defines,
+    edited_kernel,
+    keys_in_text,
+    write_source,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results" / "code_size.json"
@@ -41,6 +48,11 @@ MODES = {
     "partial outputs": r"\btiling_?(?:->|\.)partial\b",
     "VMC": r"\bHas\(\*tiling_, InputIndex::kValueMean\)",
 }
+#: Dtypes of query, K and V with int8 caches, by their columns.
+INT8 = {
+    "float16, int8": COMBINATIONS["half-int8"], "float16, int8 K": COMBINATIONS["half-int8-key"],
+    "bfloat16, int8": COMBINATIONS["bfloat16_t-int8"], "bfloat16, int8 K": COMBINATIONS["bfloat16_t-int8-key"],
+}  # fmt: skip
 #: The common key whose code is measured without each of them.
 MODES_KEY = 2
 #: They become no instruction: phi nodes are registers, markers tell the optimiser something.
@@ -66,10 +78,10 @@ def forms() -> list[tuple[int, Core]]:
 
 @cache
 def code_of(key: int, core: Core, dtype: str, kernel: Path = KERNEL_SOURCE) -> str:
-    """Intermediate code of one tiling key on one kind of core; half a minute the first time."""
+    """Intermediate code of one tiling key on one kind of core, of `DTYPES` or `INT8`; half a minute the first time."""
     with tempfile.TemporaryDirectory() as folder:
         source = write_source(Path(folder), key=key, kernel=kernel, behind="")
-        return llvm_ir(source, core=core, defines={"DTYPE_QUERY": DTYPES[dtype]})
+        return llvm_ir(source, core=core, defines=dtype_defines(*(INT8[dtype] if dtype in INT8 else (DTYPES[dtype],))))
 
 
 def size_of(key: int, core: Core, dtype: str) -> int:
@@ -95,6 +107,10 @@ def measure() -> dict[str, Any]:
             {"key": key, "core": core, **{dtype: size_of(key, core, dtype) for dtype in DTYPES}}
             for key, core in forms()
         ],
+        "int8": [
+            {"key": key, "core": core, **{dtypes: size_of(key, core, dtypes) for dtypes in INT8}}
+            for key, core in forms()
+        ],
         "without": {mode: size_without(mode) for mode in MODES},
     }
 
@@ -118,6 +134,11 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     ]
     return {
         "code_size": Table("Code size", columns, rows),
+        "code_int8": Table(
+            "int8 caches",
+            ("key", "core", *INT8),
+            [[str(row["key"]), row["core"], *(f"{row[name]:,}" for name in INT8)] for row in results["int8"]],
+        ),
         "code_modes": Table("Modes", ("mode", f"instructions of key {MODES_KEY} without it", "fewer", "share"), modes),
     }
 

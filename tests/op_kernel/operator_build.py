@@ -13,6 +13,19 @@ from emulator.incremental_attention import KERNEL_SOURCE
 
 #: Names of the query's dtypes in the kernel's sources.
 DTYPES = {"float16": "half", "bfloat16": "bfloat16_t"}
+#: Those of query, K and V that the operator is built for, by a name.
+COMBINATIONS = {
+    f"{query}{name}": (query, *caches)
+    for query in DTYPES.values()
+    for name, caches in {"": (query, query), "-int8-key": ("int8_t", query), "-int8": ("int8_t", "int8_t")}.items()
+}
+
+
+def dtype_defines(query: str, key: str | None = None, value: str | None = None) -> dict[str, str]:
+    """The macros that the build defines for the dtypes of query, key and value, by their names in the sources."""
+    return {"DTYPE_QUERY": query, "DTYPE_KEY": key or query, "DTYPE_VALUE": value or query}
+
+
 #: What the build writes in front of the kernel's source. It copies the tiling word by word from global memory.
 _PREAMBLE = """
 #include "kernel_operator.h"

@@ -10,26 +10,35 @@ import pytest
 from tests.emulator.real_headers import Core, TypeCheckError, type_check
 from tests.emulator.real_headers_device import check, device_functions, needs_device_path
 from tests.op_kernel.code_size import code_of
-from tests.op_kernel.operator_build import DTYPES, edited_kernel, error_in_every_key, write_source
+from tests.op_kernel.operator_build import (
+    COMBINATIONS,
+    DTYPES,
+    dtype_defines,
+    edited_kernel,
+    error_in_every_key,
+    write_source,
+)
 
 pytestmark = needs_device_path
 _each_core = pytest.mark.parametrize("core", ["vector", "cube"])
-_each_dtype = pytest.mark.parametrize("dtype", ["half", "bfloat16_t"])
+_each_dtypes = pytest.mark.parametrize("dtypes", COMBINATIONS.values(), ids=COMBINATIONS)
 #: What a compiler writes on its own for a structure that is cleared or copied.
 _OF_THE_COMPILER = {"memset", "memcpy"}
 
 
 @_each_core
-@_each_dtype
+@_each_dtypes
 @pytest.mark.parametrize("pointers", [True, False], ids=["pointers", "without-pointers"])
-def test_kernel_passes_the_device_path(pointers: bool, dtype: str, core: Core, tmp_path: Path) -> None:
-    check(write_source(tmp_path, pointers=pointers), core=core, defines={"DTYPE_QUERY": dtype})
+def test_kernel_passes_the_device_path(
+    pointers: bool, dtypes: tuple[str, str, str], core: Core, tmp_path: Path
+) -> None:
+    check(write_source(tmp_path, pointers=pointers), core=core, defines=dtype_defines(*dtypes))
 
 
 def test_every_key_passes_through_it(tmp_path: Path) -> None:
     kernel, keys = error_in_every_key(tmp_path)
     with pytest.raises(TypeCheckError) as refused:
-        check(write_source(tmp_path, kernel=kernel), core="vector", defines={"DTYPE_QUERY": "half"})
+        check(write_source(tmp_path, kernel=kernel), core="vector", defines=dtype_defines("half"))
     assert str(refused.value).count("error: static assertion failed") == keys == 6
 
 
@@ -37,7 +46,7 @@ def test_every_key_passes_through_it(tmp_path: Path) -> None:
 def test_pointer_into_a_wrong_memory_is_refused(core: Core, tmp_path: Path) -> None:
     """A cast that forgets global memory: on a CPU all memories are one, so only the device path can tell."""
     kernel = edited_kernel(tmp_path, r"reinterpret_cast<__gm__ ", "reinterpret_cast<")
-    source, defines = write_source(tmp_path, kernel=kernel), {"DTYPE_QUERY": "half"}
+    source, defines = write_source(tmp_path, kernel=kernel), dtype_defines("half")
     type_check(source, core=core, defines=defines)
     with pytest.raises(TypeCheckError, match=r"op_kernel/\w+\.h:\d+:\d+: error: .*address_space"):
         check(source, core=core, defines=defines)
@@ -46,7 +55,7 @@ def test_pointer_into_a_wrong_memory_is_refused(core: Core, tmp_path: Path) -> N
 def test_wrong_call_is_refused(tmp_path: Path) -> None:
     source = write_source(tmp_path, behind="void wrong() { AscendC::Exp(1, 2, 3); }\n")
     with pytest.raises(TypeCheckError, match="no matching function"):
-        check(source, core="vector", defines={"DTYPE_QUERY": "half"})
+        check(source, core="vector", defines=dtype_defines("half"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -26,6 +26,7 @@ from toptheta_npu.fallback import reference
 _KERNEL_CASES = tuple(case for case in map(for_kernel, CASES) if case is not None)
 _H, _B = "float16", "bfloat16"
 _POST = {"placement": "post_softmax"}
+_TOKEN = {"int8": "both", "scales": "token"}
 #: Shapes that only the kernel tells apart: tiles, chunks, rounds, head blocks, cuts between cores.
 _OWN_CASES = (
     *(Case(f"g{g}-{d}-{dtype}", dtype=dtype, heads=g, kv_heads=1, head_dim=d, lengths=(700,), vmc=True)
@@ -55,6 +56,20 @@ _OWN_CASES = (
     Case("paged-many-slices", dtype=_H, paged="4d", block_size=16, heads=1, kv_heads=1, lengths=(9000,), keep=0.02),
     Case("paged-many-slices-post", dtype=_H, paged="3d", block_size=16, heads=1, kv_heads=1, lengths=(9000,),
          keep=0.02, **_POST),
+    *(Case(f"int8-d{d}-{dtype}-{scales}", dtype=dtype, heads=2, kv_heads=2, head_dim=d, lengths=(531, 3), int8="both",
+           scales=scales, vmc=True)
+      for d in (32, 96, 128, 160, 288, 512) for dtype, scales in ((_H, "token"), (_B, "channel"))),
+    *(Case(f"int8-n{n}-{dtype}", dtype=dtype, heads=1, kv_heads=1, head_dim=128, lengths=(n,), keep=0.06, int8=int8,
+           scales="token") for n, int8 in ((0, "both"), (15, "key"), (129, "both"), (1537, "both"), (4097, "key"))
+      for dtype in (_H, _B)),
+    Case("int8-nothing", dtype=_H, heads=6, kv_heads=3, lengths=(1500, 40), theta="nothing", **_TOKEN),
+    Case("int8-nothing-channel", dtype=_B, heads=6, kv_heads=3, lengths=(1500, 40), theta="nothing", int8="both"),
+    Case("int8-locally-dense", dtype=_H, heads=2, kv_heads=1, lengths=(2600, 900), keep=0.45, **_TOKEN),
+    Case("int8-many-chunks", dtype=_B, heads=1, kv_heads=1, head_dim=64, lengths=(9000, 300), keep=0.02, **_TOKEN),
+    Case("int8-paged-many-slices", dtype=_H, paged="4d", block_size=16, heads=1, kv_heads=1, lengths=(9000,),
+         keep=0.02, **_TOKEN),
+    Case("int8-post-long", dtype=_H, heads=4, kv_heads=2, lengths=(9000,), keep=0.02, vmc=True, **_TOKEN, **_POST),
+    Case("int8-whole-numbers", dtype=_H, heads=2, kv_heads=2, lengths=(700,), lengths_as="none", vmc=True, **_TOKEN),
     Case("paged-512", dtype=_B, paged="4d", block_size=512, heads=2, kv_heads=1, lengths=(1300, 512)),
 )  # fmt: skip
 _ALL = (*_KERNEL_CASES, *_OWN_CASES)
@@ -63,13 +78,14 @@ _BY_ID = {case.id: case for case in _ALL}
 _SPLIT_IDS = (
     "ragged", "g7", "post-f16-vmc-bsh", "two-head-blocks", "nothing", "start-f16-bsnd", "post-long",
     "sdc-exp-threshold-mixed-vmc", "sdc-offline-mixed-vmc", "paged-4d-f16", "locally-dense", "inf-vmc",
+    "int8-nothing", "int8-nothing-channel", "int8-locally-dense", "int8-paged-many-slices", "int8-post-long",
     "lengths-of-two-slices", "lengths-of-two-slices-post", "sink-exp-threshold-vmc", "sink-post-f16-g12",
 )  # fmt: skip
 
 
 @lru_cache(maxsize=64)
 def inputs_of(case: Case, *poison: str) -> Inputs:
-    return make_inputs(case, poison=poison)
+    return make_inputs(case, poison=poison, for_kernel=True)
 
 
 @pytest.mark.parametrize("case", _ALL, ids=lambda case: case.id)
@@ -85,7 +101,8 @@ def test_groups_on_the_vector_unit_equal_the_oracle(case: Case) -> None:
 
 
 def test_the_cube_multiplies_for_groups_and_the_vector_unit_for_single_heads() -> None:
-    expected = {"g4-128-float16": CUBE_KEY, "g2-128-float16": 2, "g8-128-bfloat16": CUBE_KEY, "n1000-bfloat16": 2}
+    expected = {"g4-128-float16": CUBE_KEY, "g2-128-float16": 2, "g8-128-bfloat16": CUBE_KEY, "n1000-bfloat16": 2,
+                "int8-mixed-g8": CUBE_KEY}  # fmt: skip
     assert {name: call(inputs_of(_BY_ID[name]).arguments).tiling.key for name in expected} == expected
 
 
@@ -119,7 +136,8 @@ def test_rows_go_to_the_heads_one_by_one_where_each_keeps_few_of_a_list(
 
 @pytest.mark.parametrize("path", ["gather", "dense"])
 @pytest.mark.parametrize("case_id", ["g4-128-float16", "ragged-f16-bsh", "mixed", "post-bf16-mixed", "d192-float16",
-                                     "paged-4d-descending", "locally-dense", "half-kept"])  # fmt: skip
+                                     "paged-4d-descending", "locally-dense", "half-kept", "int8-locally-dense",
+                                     "int8-key-f16-channel", "int8-paged-4d"])  # fmt: skip
 def test_forced_path_equals_the_oracle(case_id: str, path: str) -> None:
     inputs = inputs_of(_BY_ID[case_id])
     assert_equals_oracle(inputs, statistics_of(inputs, path=path))
@@ -157,7 +175,8 @@ def test_short_sequences_leave_no_output_unwritten(cores: int, sequences: int, r
 
 @pytest.mark.parametrize("cores", [1, 2, 5, 48])
 @pytest.mark.parametrize("case_id", ["g4", "nothing", "inf", "post-bf16-mixed", "mixed", "empty-vmc", "all-empty",
-                                     "two-head-blocks", "start-bf16-bsh-post"])  # fmt: skip
+                                     "two-head-blocks", "start-bf16-bsh-post", "int8-nothing",
+                                     "int8-nothing-channel", "int8-key-bf16-token-g7"])  # fmt: skip
 def test_parts_merge_to_the_whole_row(case_id: str, cores: int) -> None:
     inputs = inputs_of(_BY_ID[case_id])
     post = inputs.case.placement == "post_softmax"
@@ -202,6 +221,23 @@ def test_strided_cache_is_read_in_place(layout: str) -> None:
         assert torch.equal(got, wanted)
     assert result.tiling.workspace == expected.tiling.workspace
     assert result.run.traffic["key"].bytes_read == expected.run.traffic["key"].bytes_read
+
+
+@pytest.mark.parametrize("case_id", ["int8-start", "int8-paged-4d", "int8-nothing"])
+def test_strided_scales_are_read_in_place(case_id: str) -> None:
+    """As in a cache that grows, or that keeps the scales of K and V side by side."""
+    inputs = inputs_of(_BY_ID[case_id])
+    strided = dict(inputs.arguments)
+    scales = [f"{name}_antiquant_scale" for name in ("key", "value")]
+    outer, heads, rows = inputs.arguments[scales[0]].shape
+    both = torch.full((outer, 2, heads, rows + 13), torch.nan)
+    for index, name in enumerate(scales):
+        strided[name] = both[:, index, :, :rows]
+        strided[name].copy_(inputs.arguments[name])
+    result = call(strided)
+    result.run.require_clean()
+    for got, wanted in zip(statistics(result), statistics_of(inputs), strict=True):
+        assert torch.equal(got, wanted)
 
 
 @pytest.mark.parametrize("case_id", ["paged-4d-f16", "start-f16-bsnd", "sdc-offline-mixed-vmc", "f16-bsh"])

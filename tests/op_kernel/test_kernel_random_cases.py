@@ -21,11 +21,13 @@ from tests.op_kernel.calls import call, part, statistics
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 
 _CUBE = st.sampled_from([True, True, False])
+#: Scales by the argument that says whether there is one for each row.
+_ROW_SCALES = {f"{name}_antiquant_scale": f"{name}_antiquant_mode" for name in ("key", "value")}
 _PATHS = st.sampled_from(["auto", "auto", "gather", "dense"])
 
 
 def _assert_equals_the_oracle(case: Case, path: str, with_stats: bool, **options: Any) -> None:
-    inputs = inputs_or_reject(case, path)
+    inputs = inputs_or_reject(case, path, for_kernel=True)
     result = call(inputs.arguments, path=path, with_stats=with_stats, **options)
     result.run.require_clean()
     if with_stats:
@@ -67,7 +69,7 @@ def test_segments_that_end_beside_borders_equal_the_oracle(
 )
 def test_parts_of_the_keys_merge_to_the_whole(case: Case, share: float, cores: int) -> None:
     """Two calls over the two halves of a cut cache, as in context parallelism: views, neither of them a copy."""
-    inputs = inputs_or_reject(replace(case, lengths_as="int32"))
+    inputs = inputs_or_reject(replace(case, lengths_as="int32"), for_kernel=True)
     rows, post = inputs.rows, case.placement == "post_softmax"
     axis = 2 if case.layout == "BNSD" else 1
     capacity = inputs.arguments["key"].shape[axis]
@@ -77,6 +79,8 @@ def test_parts_of_the_keys_merge_to_the_whole(case: Case, share: float, cores: i
     for first, last in ((0, cut), (cut, capacity)):
         arguments = {name: value for name, value in inputs.arguments.items() if name not in of_merge}
         arguments |= {name: arguments[name].narrow(axis, first, last - first) for name in ("key", "value")}
+        arguments |= {name: arguments[name].narrow(2, first, last - first)
+                      for name, mode in _ROW_SCALES.items() if arguments.get(mode)}  # fmt: skip
         lengths.append((rows.lengths - first).clamp(0, last - first))
         arguments["actual_seq_lengths"] = lengths[-1].int()
         result = call(arguments, cores=cores, partial=True, row_lse=inputs.expected.lse.float() if post else None)

@@ -11,7 +11,7 @@ import pytest
 from emulator.cann import describe_operator
 from emulator.incremental_attention import KERNEL_SOURCE
 from tests.emulator.real_headers import Core, TypeCheckError, needs_toolkit, type_check
-from tests.op_kernel.operator_build import error_in_every_key, keys_in_text, write_source
+from tests.op_kernel.operator_build import COMBINATIONS, dtype_defines, error_in_every_key, keys_in_text, write_source
 
 _SOURCES = sorted(KERNEL_SOURCE.parent.iterdir())
 _HEADERS = [path for path in _SOURCES if path.suffix == ".h"]
@@ -132,21 +132,21 @@ def test_entry_includes_what_the_wrapper_of_a_mixed_kernel_calls() -> None:
 
 @needs_toolkit
 @pytest.mark.parametrize("core", ["vector", "cube"])
-@pytest.mark.parametrize("dtype", ["half", "bfloat16_t"])
-def test_kernel_type_checks_against_a_toolkit(dtype: str, core: Core, tmp_path: Path) -> None:
-    type_check(write_source(tmp_path), core=core, defines={"DTYPE_QUERY": dtype})
+@pytest.mark.parametrize("dtypes", COMBINATIONS.values(), ids=COMBINATIONS)
+def test_kernel_type_checks_against_a_toolkit(dtypes: tuple[str, str, str], core: Core, tmp_path: Path) -> None:
+    type_check(write_source(tmp_path), core=core, defines=dtype_defines(*dtypes))
 
 
 @needs_toolkit
 def test_type_check_finds_a_planted_error(tmp_path: Path) -> None:
     source = write_source(tmp_path, behind="void wrong() { AscendC::Exp(1, 2, 3); }\n")
     with pytest.raises(TypeCheckError):
-        type_check(source, defines={"DTYPE_QUERY": "half"})
+        type_check(source, defines=dtype_defines("half"))
 
 
 @needs_toolkit
 def test_type_check_compiles_every_key(tmp_path: Path) -> None:
     kernel, keys = error_in_every_key(tmp_path)
     with pytest.raises(TypeCheckError) as refused:
-        type_check(write_source(tmp_path, kernel=kernel), defines={"DTYPE_QUERY": "half"})
+        type_check(write_source(tmp_path, kernel=kernel), defines=dtype_defines("half"))
     assert str(refused.value).count("error: static assertion failed") == keys == 6

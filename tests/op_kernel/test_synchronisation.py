@@ -43,6 +43,7 @@ def _probe(name: str, heads: int, head_dim: int, lengths: tuple[int, ...], cores
 
 _POST = {"placement": "post_softmax"}
 _PAGED = {"paged": "4d", "block_size": 16}
+_TOKEN = {"int8": "both", "scales": "token"}
 #: Those that need most of the sync calls come first.
 _PROBES = (
     _probe("head-blocks-post", 9, 16, (700, 0), 3, theta="mixed", **_POST),
@@ -65,6 +66,12 @@ _PROBES = (
     _probe("post-two-cores", 2, 16, (9000,), 2, **_POST),
     _probe("post-scores-in-workspace", 8, 16, (6000, 300), 1, **_POST),
     _probe("more-parts-than-fit", 4, 480, (28 * 256,), 28, dtype="bfloat16", keep=0.02),
+    _probe("int8-cut", 2, 96, (2500,), 2, **_TOKEN, vmc=True),
+    _probe("int8-channel", 2, 64, (1900, 300), 1, dtype="bfloat16", int8="both"),
+    _probe("int8-nothing-paged", 2, 32, (3000,) * 3, 1, theta="nothing", **_PAGED, **_TOKEN),
+    _probe("int8-post", 2, 32, (1500, 300), 1, **_TOKEN, **_POST),
+    _probe("int8-key", 3, 64, (4000,), 1, dtype="bfloat16", int8="key", scales="token", keep=0.4, path="gather"),
+    _probe("int8-dense", 1, 128, (1200,), 1, **_TOKEN, theta="dense"),
     _probe("cube-many-rounds", 4, 128, (2300, 900), 2, cube=True),
     _probe("cube-many-segments", 3, 16, (300, 40) * 4, 2, cube=True),
     _probe("cube-short-segments", 3, 16, (100,) * 12 + (1500,), 2, cube=True),
@@ -72,6 +79,12 @@ _PROBES = (
     _probe("cube-post", 4, 64, (3000, 100), 2, cube=True, **_POST),
     _probe("cube-pieces-that-nobody-keeps", 2, 64, (1024,), 2, dtype="bfloat16", keep=0.01, cube=True, path="dense"),
     _probe("cube-paged", 4, 16, (3000,) * 3, 2, cube=True, theta="nothing", **_PAGED),
+    _probe("cube-int8", 4, 96, (2300, 0, 900), 2, cube=True, int8="both"),
+    _probe("cube-int8-rows-as-one", 4, 128, (3900, 1400), 2, cube=True, **_TOKEN),
+    _probe("cube-int8-many-heads", 8, 32, (2300, 900), 2, cube=True, dtype="bfloat16", int8="both"),
+    _probe("cube-int8-many-segments", 3, 32, (300, 40) * 4, 2, cube=True, **_TOKEN),
+    _probe("cube-int8-dense", 4, 64, (3000,), 2, cube=True, theta="dense", **_TOKEN),
+    _probe("cube-int8-post", 4, 128, (3900, 100), 2, cube=True, int8="key", scales="token", **_POST),
 )  # fmt: skip
 _BY_ID = {probe.case.id: probe for probe in _PROBES}
 
@@ -95,10 +108,12 @@ WAIVERS = {
      "TOPTHETA_DEVICE inline void Drain() { WaitFlag<HardEvent::MTE3_S>(kEvent); }"): _LAST_WAIT,
     ("score_store.h", "Drain", "",
      "TOPTHETA_DEVICE inline void Drain() { WaitFlag<HardEvent::MTE3_V>(kStoreEvent); }"): _LAST_WAIT,
+    ("value_gather.h", "AddSingleRow", "MakeSingleWeight();", "WaitFlag<HardEvent::V_MTE2>(event_);"):
+        "the flag before it orders all that the vector unit has done; this one is taken away for the next user",
     ("value_gather.h", "Fetch", "if (fetched_ == 0) {", "WaitFlag<HardEvent::V_MTE2>(event_);"):
         "the scalar unit has waited for the count of the list, so for all that read the room before; the flag is one "
         "for all users of the room, and AddSingleRow needs it",
-    ("chunk_selection.h", "ScaleScores", "if (chunk.rows % kLanes > 0) {", "PipeBarrier<PIPE_V>();"):
+    ("chunk_selection.h", "FillTailsOf", "if (chunk.rows % kLanes > 0) {", "PipeBarrier<PIPE_V>();"):
         "the two instructions write different lanes of the same 32-byte block; no document says that a masked store "
         "leaves the rest of a block alone while another is under way",
     ("chunk_selection.h", "ReadCounts",
@@ -148,7 +163,7 @@ SITES = tuple(site for path in sorted(_SOURCES.iterdir()) for site in _sites_of(
 
 @cache
 def inputs_of(name: str) -> Inputs:
-    return make_inputs(_BY_ID[name].case)
+    return make_inputs(_BY_ID[name].case, for_kernel=True)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +18,7 @@ _KERNEL = Path(__file__).resolve().parents[2] / "op_kernel"
 _HEADER = _KERNEL / "ub_layout.h"
 _BUDGET = 184 * 1024 - 256  # what CANN leaves of the 192 KiB: 8 KiB and 256 bytes are its own
 _BLOCK = 32
-_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "valueListRows")
+_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "slotBytes", "valueTileRows", "valueListRows")
 _FIELDS = tuple(re.findall(r"uint32_t (\w+);", _HEADER.read_text().split("struct UbLayout {")[1].split("};")[0]))
 _MOST_CORES = 64
 _MOST_HEADS = 4096
@@ -39,6 +39,8 @@ class Variant:
     bfloat16: bool
     post_softmax: bool
     cube: bool = False
+    key_bytes: int = 2
+    value_bytes: int = 2
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,7 @@ def head_block_of(group: int, head_dim: int) -> int:
 def layout_of(variant: Variant) -> Layout:
     layout = _Layout()
     buffers = (_Buffer * _library().BufferCount())()
-    shape = (variant.head_dim, variant.head_block, variant.bfloat16, variant.post_softmax, variant.cube)
-    _library().LayoutOf(*shape, ctypes.byref(layout), buffers)
+    _library().LayoutOf(*astuple(variant), ctypes.byref(layout), buffers)
     ranges = {item.name.decode(): range(item.offset, item.offset + item.bytes) for item in buffers}
     return Layout({name: getattr(layout, name) for name in _COUNTS}, layout.total, ranges)
 
@@ -78,6 +79,8 @@ def _variants() -> Iterator[Variant]:
                 for post_softmax in (False, True):
                     for cube in (False, True):
                         yield Variant(head_dim, head_block, bfloat16, post_softmax, cube)
+                    for value_bytes in (1, 2) if head_dim % 32 == 0 else ():
+                        yield Variant(head_dim, head_block, bfloat16, post_softmax, False, 1, value_bytes)
 
 
 _ALL = tuple(_variants())
@@ -124,7 +127,7 @@ def test_counts_suit_the_vector_unit(layouts: list[tuple[Variant, Layout]]) -> N
         assert 16 <= counts["tileRows"] <= min(256, counts["chunkRows"]), "a chunk takes whole tiles"
         # a compare takes multiples of 64 float32, and a chunk holds whole granules of the work split
         assert counts["chunkRows"] % 128 == 0, variant
-        assert counts["chunkRows"] <= 1536, variant
+        assert counts["chunkRows"] <= (1536 if variant.key_bytes == 2 else 1792), variant
         assert counts["scoreRows"] % counts["chunkRows"] == 0, variant
         assert variant.post_softmax or counts["scoreRows"] == counts["chunkRows"], variant
         assert counts["valueListRows"] >= 8, variant
@@ -144,16 +147,24 @@ def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -
         ring = layout.bytes_of("keyTiles")
         assert ring >= _MOST_CORES * 4 * _BLOCK + variant.head_dim * 4, variant
         assert ring >= _MOST_CORES * 2 * _BLOCK * variant.head_block, variant
-        # one 32-byte block for each head block of the largest group
+        # one 32-byte block for each head block of the largest group, when nothing else is left in front of them
         most_blocks = -(-_MOST_HEADS // (8 if variant.head_dim <= 256 else 4))
-        assert layout.bytes_of("keyTiles") >= most_blocks * _BLOCK, variant
+        assert layout.buffers["partials"].stop >= most_blocks * _BLOCK, variant
         # the scores of every other chunk from a cube core, behind those of the first
         second = variant.head_block * chunk * 4
         assert variant.post_softmax or layout.total - layout.buffers["valueRows"].start >= second, variant
         assert variant.post_softmax or layout.buffers["scores"].stop == layout.buffers["valueRows"].start, variant
         # an output row in the dtype of the query, for each head
         assert layout.bytes_of("weights") >= variant.head_block * variant.head_dim * 2, variant
-        assert layout.bytes_of("castPiece") == (16384 if variant.bfloat16 else 0), variant
+        assert layout.bytes_of("castPiece") == (16384 if variant.bfloat16 or variant.key_bytes == 1 else 0), variant
+        # whole pairs of V rows in a tile, which no slot of the ring is too small for
+        assert counts_of_values(variant, layout.counts) == 0, variant
+
+
+def counts_of_values(variant: Variant, counts: dict[str, int]) -> int:
+    """Bytes of a V tile past the end of its slot, or 1 if it ends inside of a pair of rows."""
+    past = counts["valueTileRows"] * variant.head_dim * variant.value_bytes - counts["slotBytes"]
+    return max(past, counts["valueTileRows"] % 2)
 
 
 def test_one_fp16_head_of_128_gets_a_long_chunk_and_a_deep_ring() -> None:

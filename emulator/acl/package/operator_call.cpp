@@ -201,7 +201,8 @@ aclOpExecutor::Work OperatorCall::Launch(void* workspace) const
     KernelRun run;
     run.name = definition_.aclnnName;
     for (const KernelDefinition& kernel : definition_.kernels) {
-        if (kernel.type == inputs_[0].descriptor->type) run.library = kernel.library;
+        const auto same = [](aclDataType type, const TensorArgument& input) { return type == input.descriptor->type; };
+        if (std::equal(kernel.types.begin(), kernel.types.end(), inputs_.begin(), same)) run.library = kernel.library;
     }
     run.entry = definition_.kernelName;
     for (size_t i = 0; i < inputs_.size(); ++i) {

@@ -21,7 +21,7 @@ struct TensorDefinition {
 };
 
 struct KernelDefinition {
-    aclDataType type;  // of the first input
+    std::vector<aclDataType> types;  // of the first inputs
     const char* library;
 };
 

@@ -121,7 +121,10 @@ void CoreImpl::CheckUnwaitedCrossCoreFlags(FindingLog& all) const
                 finding.line = set.where.line;
                 finding.call = "CrossCoreSetFlag";
                 finding.what = FlagText(id) + " is still set at the end of the kernel";
-                finding.remedy = "CrossCoreWaitFlag it in the other core; it would end a wait of the next kernel";
+                finding.remedy =
+                    "CrossCoreWaitFlag it in the other core: the documents leave open whether a device forgets it, is "
+                    "left "
+                    "waiting by it, or ends a wait of the next kernel with it";
                 finding.block = seat.block;
                 all.Add(finding);
             }

@@ -19,6 +19,7 @@ enum class Defect : int {
     kGatherMaskCountsDropped,  // the register counts the elements that GatherMask has left out
     kSelectStridesIgnored,  // Select reads its sources without gaps
     kMultiplyAddInHalf,  // MulAddDst rounds the product of two halves to half
+    kInt8StridesIgnored,  // Cast reads int8 blocks without gaps
     kExpInHalf,  // Exp and Ln give ten bits behind the point
     kLnInHalf,
     kWideGapsWrap,  // DataCopyPad takes gaps modulo 2^30 bytes
@@ -49,6 +50,7 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kGatherMaskCountsDropped, "gather-mask-counts-dropped"},
     DefectName{Defect::kSelectStridesIgnored, "select-strides-ignored"},
     DefectName{Defect::kMultiplyAddInHalf, "multiply-add-in-half"},
+    DefectName{Defect::kInt8StridesIgnored, "int8-strides-ignored"},
     DefectName{Defect::kExpInHalf, "exp-in-half"},
     DefectName{Defect::kLnInHalf, "ln-in-half"},
     DefectName{Defect::kWideGapsWrap, "wide-gaps-wrap"},

@@ -127,6 +127,25 @@ void bounds_strides_clean(GM_ADDR, GM_ADDR)
     Floats t;
     Add(t.d, t.a, t.b, 64, 8, BinaryRepeatParams(1, 1, 1, 8, 16, 8));
 }
+// four blocks of int8 rows, of which the last ends past the buffer
+void bounds_of_narrow_rows(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    LocalTensor<int8_t> rows = t.a.ReinterpretCast<int8_t>();
+    Cast(t.hd, rows[3104], RoundMode::CAST_NONE, 128, 1, UnaryRepeatParams(1, 11, 8, 0));  // finds LocalBounds
+}
+void bounds_of_narrow_rows_clean(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    LocalTensor<int8_t> rows = t.a.ReinterpretCast<int8_t>();
+    Cast(t.hd, rows[3008], RoundMode::CAST_NONE, 128, 1, UnaryRepeatParams(1, 11, 8, 0));
+}
+void aligned_narrow_rows(GM_ADDR, GM_ADDR)
+{
+    Floats t;
+    LocalTensor<int8_t> rows = t.a.ReinterpretCast<int8_t>();
+    Cast(t.hd, rows[16], RoundMode::CAST_NONE, 128);  // finds Alignment
+}
 // the last lanes of the last repeat would lie outside, but the mask leaves them out
 void bounds_of_active_lanes_only(GM_ADDR, GM_ADDR)
 {

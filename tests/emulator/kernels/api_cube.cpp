@@ -80,6 +80,46 @@ __global__ __aicore__ void multiply_bfloat16(GM_ADDR left, GM_ADDR right, GM_ADD
 {
     Multiply<bfloat16_t>(left, right, result, tiling);
 }
+__global__ __aicore__ void multiply_int8(GM_ADDR left, GM_ADDR right, GM_ADDR result, GM_ADDR tiling)
+{
+    Multiply<int8_t>(left, right, result, tiling);
+}
+// 32 rows of 64 elements, two or four of which are copied as one: the columns of the first rows come first
+__global__ __aicore__ void rows_as_one(GM_ADDR left, GM_ADDR right, GM_ADDR result, GM_ADDR tiling)
+{
+    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIC_ONLY);
+    constexpr uint32_t m = 4, n = 32, k = 64;
+    const uint32_t fold = ReadFields<uint32_t>(tiling);
+    TPipe pipe;
+    TBuf<TPosition::A1> l1;
+    TBuf<TPosition::A2> l0a;
+    TBuf<TPosition::B2> l0b;
+    TBuf<TPosition::CO1> l0c;
+    pipe.InitBuffer(l1, (kEdge + 4 * n) * k);
+    pipe.InitBuffer(l0a, kEdge * k);
+    pipe.InitBuffer(l0b, 4 * n * k);
+    pipe.InitBuffer(l0c, 4 * n * kEdge * sizeof(int32_t));
+    GlobalTensor<int8_t> a, b;
+    GlobalTensor<int32_t> c;
+    a.SetGlobalBuffer((__gm__ int8_t*)left, m * k);
+    b.SetGlobalBuffer((__gm__ int8_t*)right, n * k);
+    c.SetGlobalBuffer((__gm__ int32_t*)result, m * n);
+    LocalTensor<int8_t> a1 = l1.Get<int8_t>(), b1 = l1.Get<int8_t>()[kEdge * k];
+    CopyRows(a1, a, m, k, k, kEdge);
+    CopyRows(b1, b, n / fold, fold * k, fold * k, Blocks(n / fold) * kEdge);
+    PipeBarrier<PIPE_ALL>();
+    const uint32_t fractals = Blocks(n / fold) * (k / kDepth<int8_t>);
+    LoadFractals(l0a.Get<int8_t>(), a1, k / kDepth<int8_t>, 1);
+    LoadFractals(l0b.Get<int8_t>(), b1, fold * fractals, 1);
+    PipeBarrier<PIPE_ALL>();
+    for (uint32_t part = 0; part < fold; ++part) {
+        Mmad(l0c.Get<int32_t>(), l0a.Get<int8_t>(), l0b.Get<int8_t>()[part * fractals * kElements<int8_t>],
+             MmadParams(m, n / fold, k, 0, false, true));
+        PipeBarrier<PIPE_ALL>();
+        Fixpipe(c[part * n / fold], l0c.Get<int32_t>(), FixpipeParamsV220(n / fold, m, kEdge, n, false));
+        PipeBarrier<PIPE_ALL>();
+    }
+}
 __global__ __aicore__ void multiply_transposed_half(GM_ADDR left, GM_ADDR right, GM_ADDR result)
 {
     MultiplyTransposed<half>(left, right, result);

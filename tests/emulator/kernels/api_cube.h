@@ -7,8 +7,22 @@ namespace harness {
 
 using namespace AscendC;
 
-constexpr uint32_t kEdge = 16;      // rows, columns and depth of a fractal
-constexpr uint32_t kFractal = 256;  // elements
+constexpr uint32_t kEdge = 16;      // rows and columns of a fractal
+constexpr uint32_t kFractal = 256;  // elements of 16 bits, or numbers of a result
+template <typename T>
+constexpr uint32_t kDepth = 32 / sizeof(T);
+template <typename T>
+constexpr uint32_t kElements = kEdge * kDepth<T>;  // of a fractal
+
+// What products of a type add up to.
+template <typename T>
+struct Sum {
+    using Type = float;
+};
+template <>
+struct Sum<int8_t> {
+    using Type = int32_t;
+};
 
 // Strides in elements. `columns` of the result are worked on at a time.
 struct Product {
@@ -31,7 +45,7 @@ __aicore__ inline T ReadFields(GM_ADDR from)
     return fields;
 }
 
-__aicore__ inline uint32_t Blocks(uint32_t length) { return (length + kEdge - 1) / kEdge; }
+__aicore__ inline uint32_t Blocks(uint32_t length, uint32_t of = kEdge) { return (length + of - 1) / of; }
 
 // Rows of a matrix into L1, as fractals column by column.
 template <typename T>
@@ -62,6 +76,8 @@ __aicore__ inline void LoadFractals(const LocalTensor<T>& to, const LocalTensor<
 template <typename T>
 class CubeBench {
 public:
+    using Result = typename Sum<T>::Type;
+
     __aicore__ inline CubeBench()
     {
         pipe_.InitBuffer(leftL1_, 64 * 1024);
@@ -76,7 +92,7 @@ public:
         p_ = product;
         leftGm_.SetGlobalBuffer((__gm__ T*)left, p_.m * p_.leftStride);
         rightGm_.SetGlobalBuffer((__gm__ T*)right, p_.n * p_.rightStride);
-        resultGm_.SetGlobalBuffer((__gm__ float*)result, p_.m * p_.resultStride);
+        resultGm_.SetGlobalBuffer((__gm__ Result*)result, p_.m * p_.resultStride);
         for (uint32_t column = 0; column < p_.n; column += p_.columns) {
             const bool first = column == 0;
             const bool last = column + p_.columns >= p_.n;
@@ -120,23 +136,23 @@ private:
     {
         LocalTensor<T> left = leftL1_.template Get<T>(), left0 = leftL0_.template Get<T>();
         LocalTensor<T> right = rightL1_.template Get<T>(), right0 = rightL0_.template Get<T>();
-        const uint32_t depth = Blocks(p_.k);
+        const uint32_t depth = Blocks(p_.k, kDepth<T>);
         if (p_.m == 1) {
             LoadFractals(left0, left, Blocks(depth), 1);
         } else {
             for (uint32_t row = 0; row < Blocks(p_.m); ++row) {
-                LoadFractals(left0[row * depth * kFractal], left[row * kFractal], depth, Blocks(p_.m));
+                LoadFractals(left0[row * depth * kElements<T>], left[row * kElements<T>], depth, Blocks(p_.m));
             }
         }
         for (uint32_t done = 0; done < depth * Blocks(width); done += 255) {
             const uint32_t rest = depth * Blocks(width) - done;
-            LoadFractals(right0[done * kFractal], right[done * kFractal], rest < 255 ? rest : 255, 1);
+            LoadFractals(right0[done * kElements<T>], right[done * kElements<T>], rest < 255 ? rest : 255, 1);
         }
     }
 
     __aicore__ inline void Multiply(uint32_t width)
     {
-        LocalTensor<float> result = result_.template Get<float>();
+        LocalTensor<Result> result = result_.template Get<Result>();
         for (uint32_t step = 0; step < p_.steps; ++step) {
             if (step > 0) PipeBarrier<PIPE_M>();
             MmadParams params;
@@ -144,9 +160,9 @@ private:
             params.n = width;
             params.k = p_.k / p_.steps;
             params.cmatrixInitVal = step == 0;
-            const uint32_t blocks = step * Blocks(params.k);
-            Mmad(result, leftL0_.template Get<T>()[blocks * (p_.m == 1 ? kEdge : kFractal)],
-                 rightL0_.template Get<T>()[blocks * Blocks(width) * kFractal], params);
+            const uint32_t blocks = step * Blocks(params.k, kDepth<T>);
+            Mmad(result, leftL0_.template Get<T>()[blocks * (p_.m == 1 ? kDepth<T> : kElements<T>)],
+                 rightL0_.template Get<T>()[blocks * Blocks(width) * kElements<T>], params);
         }
     }
 
@@ -157,7 +173,7 @@ private:
         params.mSize = p_.m;
         params.srcStride = Blocks(p_.m) * kEdge;
         params.dstStride = p_.resultStride;
-        Fixpipe<float, float, CFG_ROW_MAJOR>(resultGm_[column], result_.template Get<float>(), params);
+        Fixpipe<Result, Result, CFG_ROW_MAJOR>(resultGm_[column], result_.template Get<Result>(), params);
     }
 
     TPipe pipe_;
@@ -167,7 +183,7 @@ private:
     TBuf<TPosition::B2> rightL0_;
     TBuf<TPosition::CO1> result_;
     GlobalTensor<T> leftGm_, rightGm_;
-    GlobalTensor<float> resultGm_;
+    GlobalTensor<Result> resultGm_;
     Product p_;
 };
 

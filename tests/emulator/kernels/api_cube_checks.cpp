@@ -331,6 +331,94 @@ void contents_of_whole_fractals_clean(GM_ADDR x, GM_ADDR z)
     PipeBarrier<PIPE_ALL>();
     Fixpipe(t.z, t.c, FixpipeParamsV220(32, 5, 16, 32, false));
 }
+// ---- 8 bits --------------------------------------------------------------------------------------------------------
+// 8 fractals of 16 x 32 in each memory, of bytes that the tensors of halves have
+struct Bytes : Tensors {
+    LocalTensor<int8_t> l1Bytes, aBytes, bBytes;
+    LocalTensor<int32_t> sums;
+    GlobalTensor<int8_t> xBytes;
+    GlobalTensor<int32_t> zSums;
+    Bytes(GM_ADDR from, GM_ADDR to) : Tensors(from, to)
+    {
+        l1Bytes = l1.ReinterpretCast<int8_t>();
+        aBytes = a.ReinterpretCast<int8_t>();
+        bBytes = b.ReinterpretCast<int8_t>();
+        sums = c.ReinterpretCast<int32_t>();
+        xBytes.SetGlobalBuffer((__gm__ int8_t*)from, 4096);
+        zSums.SetGlobalBuffer((__gm__ int32_t*)to, 1024);
+    }
+};
+void bytes_nd2nz_target(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    DataCopy(t.l1Bytes[16], t.xBytes, Nd2NzParams(1, 16, 32, 0, 32, 16, 1, 0));  // finds Alignment
+}
+void bytes_nd2nz_pieces(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    DataCopy(t.l1Bytes, t.xBytes, Nd2NzParams(1, 16, 64, 0, 64, 15, 1, 0));  // finds Overlap
+}
+// a piece of 32 elements is one block
+void bytes_nd2nz_clean(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    DataCopy(t.l1Bytes[32], t.xBytes[1], Nd2NzParams(1, 16, 32, 0, 32, 15, 1, 0));
+}
+void bytes_turned(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    LoadData(t.bBytes, t.l1Bytes, LoadData2DParams(0, 1, 1, 0, 0, true, 0));  // finds Parameter
+}
+void bytes_load_data_target(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    LoadData(t.bBytes[256], t.l1Bytes, kOneFractal);  // finds Alignment
+}
+void bytes_load_data_clean(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    LoadData(t.bBytes[512], t.l1Bytes[32], kOneFractal);
+}
+void bytes_mmad_left(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    Mmad(t.sums, t.aBytes[256], t.bBytes, kOneProduct);  // finds Alignment
+}
+// a depth of 33 is two fractals
+void bytes_mmad_depth(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    Mmad(t.sums, t.aBytes[7 * 512], t.bBytes, MmadParams(16, 16, 33, 0, false, true));  // finds LocalBounds
+}
+void bytes_mmad_clean(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    Mmad(t.sums, t.aBytes[7 * 512], t.bBytes[512], MmadParams(16, 16, 32, 0, false, true));
+}
+void bytes_mmad_columns(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    Mmad(t.sums, t.aBytes, t.bBytes[7 * 512], MmadParams(16, 17, 32, 0, false, true));  // finds LocalBounds
+}
+void bytes_fixpipe(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    Fixpipe(t.zSums, t.sums[8], kOneResult);  // finds Alignment
+}
+void bytes_fixpipe_quantised(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    FixpipeParamsV220 params = kOneResult;
+    params.quantPre = QuantMode_t::DEQF16;
+    Fixpipe(t.zSums, t.sums, params);  // finds Unsupported
+}
+void bytes_fixpipe_clean(GM_ADDR x, GM_ADDR z)
+{
+    Bytes t(x, z);
+    Mmad(t.sums, t.aBytes, t.bBytes, kOneProduct);
+    PipeBarrier<PIPE_ALL>();
+    Fixpipe(t.zSums, t.sums, kOneResult);
+}
 // ---- flags of the other kind of core -------------------------------------------------------------------------------
 void flag_of_a_vector_core(GM_ADDR x, GM_ADDR z)
 {

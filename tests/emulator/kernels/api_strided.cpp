@@ -31,6 +31,14 @@ __global__ __aicore__ void mul_broadcast(GM_ADDR x, GM_ADDR y, GM_ADDR z)
         Mul(d, a, b, 64, 8, BinaryRepeatParams(1, 1, 0, 8, 8, 1));
     });
 }
+// a panel of 32 columns of rows that lie 4 blocks apart, four rows in a repeat
+__global__ __aicore__ void cast_panel(GM_ADDR x, GM_ADDR y, GM_ADDR z)
+{
+    Run<half, int8_t>(x, y, z, [](LocalTensor<half>& d, LocalTensor<int8_t>& a, LocalTensor<int8_t>&) {
+        Cast(d, a[32], RoundMode::CAST_NONE, 128, 1, UnaryRepeatParams(1, 4, 8, 16));
+        Cast(d[128], a[544], RoundMode::CAST_NONE, 96, 1, UnaryRepeatParams(1, 4, 8, 16));
+    });
+}
 __global__ __aicore__ void sub_bits(GM_ADDR x, GM_ADDR y, GM_ADDR z)
 {
     Run<half, half>(x, y, z, [](LocalTensor<half>& d, LocalTensor<half>& a, LocalTensor<half>& b) {

@@ -214,6 +214,38 @@ void flag_never_waited(uint8_t*, uint8_t*, uint8_t*)
     OneCubeTwoVectors();
     if (IsCube()) Signal(Pipe::kFix, kReady);  // finds FlagNeverWaited
 }
+// A ring of one place: after the last round nobody waits for it to be free.
+void last_place_never_waited(uint8_t*, uint8_t*, uint8_t* w)
+{
+    OneCubeTwoVectors();
+    for (int round = 0; round < 2; ++round) {
+        if (IsCube()) {
+            if (round > 0) Await(kFree);
+            FixOut(Mine(w), Product());
+            Signal(Pipe::kFix, kReady);
+        } else {
+            Await(kReady);
+            CopyIn(Buffer(), Mine(w));
+            Signal(Pipe::kMte2, kFree);  // finds FlagNeverWaited
+        }
+    }
+}
+void last_place_waited_clean(uint8_t*, uint8_t*, uint8_t* w)
+{
+    OneCubeTwoVectors();
+    for (int round = 0; round < 2; ++round) {
+        if (IsCube()) {
+            if (round > 0) Await(kFree);
+            FixOut(Mine(w), Product());
+            Signal(Pipe::kFix, kReady);
+        } else {
+            Await(kReady);
+            CopyIn(Buffer(), Mine(w));
+            Signal(Pipe::kMte2, kFree);
+        }
+    }
+    if (IsCube()) Await(kFree);
+}
 void flag_set_too_often(uint8_t*, uint8_t*, uint8_t*)
 {
     OneCubeTwoVectors();

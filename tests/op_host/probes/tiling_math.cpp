@@ -48,7 +48,7 @@ void ChoiceOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
 {
     const toptheta::LayoutChoice chosen =
         toptheta::ChooseLayout({headDim, headBlock, bfloat16 != 0, twoPhases != 0, cube != 0},
-                               cube != 0 ? toptheta::kCubeChunkRows : toptheta::kMostChunkRows);
+                               cube != 0 ? toptheta::kCubeChunkRows : toptheta::kMostInt8ChunkRows);
     choice[0] = chosen.slots;
     choice[1] = chosen.chunkRows;
 }

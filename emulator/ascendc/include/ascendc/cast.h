@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "machine/defects.h"
 #include "repeat_params.h"
 #include "rounding.h"
 #include "vector_lanes.h"
@@ -74,7 +75,8 @@ void RunCast(const CallSite& site, const std::optional<VectorShape>& shape, cons
 {
     if (!shape) return;
     const Operand<D> to("dstLocal", dst, strides.dstBlkStride, strides.dstRepStride);
-    Operand<S> from("srcLocal", src, strides.srcBlkStride, strides.srcRepStride);
+    const bool dense = std::is_same_v<S, int8_t> && Planted(Defect::kInt8StridesIgnored);
+    Operand<S> from("srcLocal", src, dense ? 1 : strides.srcBlkStride, strides.srcRepStride);
     from.mayNarrow = sizeof(D) < sizeof(S);
     switch (mode) {
         case RoundMode::CAST_NONE:

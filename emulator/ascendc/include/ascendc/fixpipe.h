@@ -1,4 +1,4 @@
-// Fixpipe from L0C to global memory: float as it is, fractals (NZ) to rows (ND).
+// Fixpipe from L0C to global memory: float or int32_t as it is, fractals (NZ) to rows (ND).
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "operand_checks.h"
 #include "machine/defects.h"
 #include "tensor.h"
+#include "vector_lanes.h"
 #include "vector_shape.h"
 
 namespace ascendc_host {
@@ -43,7 +44,7 @@ inline bool IsPlainFixpipe(const CallSite& site, const AscendC::FixpipeParamsV22
                                                    : nullptr;
     if (extra == nullptr) return true;
     site.Report(Check::kUnsupported, std::string(extra) + " is set, which this model does not have",
-                "move one matrix of float as it is, ordered by flags, and convert it on a vector core");
+                "move one matrix as it is, ordered by flags, and convert it on a vector core");
     return false;
 }
 
@@ -97,8 +98,8 @@ template <typename DstT, typename SrcT, const FixpipeConfig& config = CFG_ROW_MA
 void Fixpipe(const GlobalTensor<DstT>& dstGlobal, const LocalTensor<SrcT>& srcLocal,
              const FixpipeParamsV220& intriParams, Where where = Where::Here())
 {
-    static_assert(std::is_same_v<DstT, float> && std::is_same_v<SrcT, float>,
-                  "Fixpipe: this model moves float to float");
+    static_assert(std::is_same_v<DstT, SrcT> && ascendc_host::kIsOneOf<SrcT, float, int32_t>,
+                  "Fixpipe: this model moves float to float and int32_t to int32_t");
     static_assert(config.format == CO2Layout::ROW_MAJOR, "Fixpipe: this model moves with CFG_ROW_MAJOR");
     ascendc_host::RunFixpipe(ascendc_host::CallSite{"Fixpipe", where}, dstGlobal.View(), srcLocal.View(), intriParams);
 }

@@ -10,6 +10,7 @@
 #include "machine/core.h"
 #include "operand_checks.h"
 #include "tensor.h"
+#include "vector_lanes.h"
 #include "vector_shape.h"
 
 namespace ascendc_host {
@@ -75,7 +76,7 @@ struct FractalMove {
     }
 };
 
-inline bool CheckLoadData(const CallSite& site, const AscendC::LoadData2DParams& params)
+inline bool CheckLoadData(const CallSite& site, const AscendC::LoadData2DParams& params, size_t elementBytes)
 {
     bool fits = RequireRange(site, "startIndex", params.startIndex, 0, 65535);
     fits &= RequireRange(site, "repeatTimes", params.repeatTimes, 1, 255);
@@ -85,15 +86,20 @@ inline bool CheckLoadData(const CallSite& site, const AscendC::LoadData2DParams&
         site.Report(Check::kParameter, "addrMode is " + std::to_string(params.addrMode),
                     "leave addrMode 0: from L1 the fractals are taken in rising order only");
     }
+    if (params.ifTranspose && elementBytes != sizeof(uint16_t)) {
+        site.Report(Check::kParameter, "ifTranspose is set for elements of " + std::to_string(elementBytes) + " bytes",
+                    "leave ifTranspose false: LoadData turns fractals of 16-bit elements round, and no others");
+        fits = false;
+    }
     return fits;
 }
 
 inline void LoadFractals(const CallSite& site, const LocalView& dst, const LocalView& src,
-                         const AscendC::LoadData2DParams& params)
+                         const AscendC::LoadData2DParams& params, size_t elementBytes)
 {
     const bool placed = RequireMemory(site, dst, "dstLocal", {Memory::kL0A, Memory::kL0B}) &&
                         RequireMemory(site, src, "srcLocal", {Memory::kL1});
-    if (!placed || !CheckLoadData(site, params)) return;
+    if (!placed || !CheckLoadData(site, params, elementBytes)) return;
     Instruction instruction(Pipe::kMte1, site.call, site.where);
     instruction.CheckAligned(dst, kFractalBytes, "dstLocal");
     instruction.CheckAligned(src, kBlockBytes, "srcLocal");
@@ -115,10 +121,10 @@ template <typename T>
 void LoadData(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal, const LoadData2DParams& loadDataParams,
               Where where = Where::Here())
 {
-    static_assert(std::is_same_v<T, half> || std::is_same_v<T, bfloat16_t>,
-                  "LoadData: this model moves fractals of half and bfloat16_t");
+    static_assert(ascendc_host::kIsOneOf<T, half, bfloat16_t, int8_t>,
+                  "LoadData: this model moves fractals of half, bfloat16_t and int8_t");
     ascendc_host::LoadFractals(ascendc_host::CallSite{"LoadData", where}, dstLocal.View(), srcLocal.View(),
-                               loadDataParams);
+                               loadDataParams, sizeof(T));
 }
 
 }  // namespace AscendC

@@ -90,10 +90,12 @@ struct TilingPointer {
     const uint8_t* tiling;
 };
 
-template <typename T>
-T CopyTiling(TilingPointer<T> from, Where where = Where::Here())
+// The structure there, or one that it begins with.
+template <typename T, typename Whole>
+T CopyTiling(TilingPointer<Whole> from, Where where = Where::Here())
 {
     static_assert(std::is_trivially_copyable_v<T>, "tiling data is a plain structure without pointers");
+    static_assert(sizeof(T) <= sizeof(Whole), "the copy goes past the end of the tiling data");
     T data;
     CopyTilingBytes(from.tiling, &data, sizeof(T), where);
     return data;
@@ -128,8 +130,8 @@ T CopyTiling(TilingPointer<T> from, Where where = Where::Here())
 #ifndef ASCENDC_HOST_NO_TILING_POINTERS
 #define GET_TILING_DATA_PTR_WITH_STRUCT(tiling_struct, dst_ptr, tiling_ptr) \
     const ascendc_host::TilingPointer<tiling_struct> dst_ptr = {tiling_ptr}
-#define COPY_TILING_WITH_STRUCT(tiling_struct, src_ptr, dst_ptr)                         \
-    const tiling_struct ascendcHostCopyOf_##dst_ptr = ascendc_host::CopyTiling(src_ptr); \
+#define COPY_TILING_WITH_STRUCT(tiling_struct, src_ptr, dst_ptr)                                        \
+    const tiling_struct ascendcHostCopyOf_##dst_ptr = ascendc_host::CopyTiling<tiling_struct>(src_ptr); \
     const tiling_struct* dst_ptr = &ascendcHostCopyOf_##dst_ptr
 #endif
 
