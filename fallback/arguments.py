@@ -43,11 +43,12 @@ class About(NamedTuple):
 
     Attributes:
         meaning: one line.
-        shape: of a tensor, in words; B sequences, Hq query heads, Hkv KV heads, S keys, D head_dim.
+        shape: of a tensor, in words; B sequences, Hq query heads, Hkv KV heads, S keys, D head_dim, Sq query tokens.
+            Numbers of rows have no axis Sq where there is one token.
         dtypes: of a tensor.
         operators: that have it in their schema, on all devices.
         values: of a tensor that a CPU looks at.
-        kernel: whether the NPU kernel takes it. What it does not take, its callers refuse.
+        in_kernels: whether the native CPU kernel and the op package have it; if not, they refuse it.
     """
 
     meaning: str
@@ -55,7 +56,7 @@ class About(NamedTuple):
     dtypes: tuple[torch.dtype, ...] = ()
     operators: tuple[str, ...] = tuple(OPERATORS)
     values: Values | None = None
-    kernel: bool = True
+    in_kernels: bool = True
 
 
 class Arguments(NamedTuple):
@@ -68,8 +69,12 @@ class Arguments(NamedTuple):
     num_key_value_heads: Annotated[int, About("KV heads Hkv, a divisor of Hq")]
     scale_value: Annotated[float, About("factor of q·k; None is 1/√D")]
     query: Annotated[
-        Tensor, About("one token per sequence", "BNSD [B, Hq, 1, D], BSND [B, 1, Hq, D] or BSH [B, 1, Hq*D]", _ELEMENTS)
-    ]
+        Tensor,
+        About(
+            "one token per sequence, or up to 16", "BNSD [B, Hq, Sq, D], BSND [B, Sq, Hq, D] or BSH [B, Sq, Hq*D]",
+            _ELEMENTS,
+        ),
+    ]  # fmt: skip
     key: Annotated[
         Tensor,
         About(
@@ -79,29 +84,38 @@ class Arguments(NamedTuple):
     ]  # fmt: skip
     value: Annotated[Tensor, About("the V cache; as query, or int8 where key is", "as key", _CACHED)]
     threshold: Annotated[
-        Tensor, About("θ: of a scaled score, or post-softmax of a probability", "[Hq] or [B, Hq]", _FLOAT32)
+        Tensor,
+        About("θ: of a scaled score, or post-softmax of a probability", "[Hq], [B, Hq] or [B, Hq, Sq]", _FLOAT32),
     ]
-    actual_seq_lengths: Annotated[Tensor | None, About("valid keys n; None is all of S", "[B]", _INTEGERS)] = None
+    actual_seq_lengths: Annotated[
+        Tensor | None,
+        About("valid keys n; None is all of S", "[B]; of parts with several tokens [B, Sq]", _INTEGERS),
+    ] = None
     key_start: Annotated[Tensor | None, About("first valid key, after left padding", "[B]", _INTEGERS)] = None
     block_table: Annotated[
         Tensor | None, About("blocks of each sequence in a paged cache", "[B, max_blocks]", (torch.int32,))
     ] = None
     key_antiquant_scale: Annotated[
         Tensor | None,
-        About("scales of an int8 key: a K row is its numbers times them", _SCALES, _ELEMENTS, kernel=False),
+        About("scales of an int8 key: a K row is its numbers times them", _SCALES, _ELEMENTS),
     ] = None
     value_antiquant_scale: Annotated[
-        Tensor | None, About("scales of an int8 value", "as key_antiquant_scale", _ELEMENTS, kernel=False)
+        Tensor | None, About("scales of an int8 value", "as key_antiquant_scale", _ELEMENTS)
+    ] = None
+    actual_query_lengths: Annotated[
+        Tensor | None,
+        About("real query tokens, which come first; None is all Sq", "[B]", _INTEGERS, _WHOLE_ROW, in_kernels=False),
     ] = None
     discarded_mass: Annotated[
         Tensor | None,
         About(
-            'E of `sdc="offline"`, relative to exp(m)', "[B, Hq]", _FLOAT32, _WHOLE_ROW,
+            'E of `sdc="offline"`, relative to exp(m)', "[B, Hq, Sq]", _FLOAT32, _WHOLE_ROW,
             Values(0.0, torch.inf, "finite numbers >= 0", "calibrate again"),
         ),
     ] = None  # fmt: skip
     value_mean: Annotated[
-        Tensor | None, About("mean of all valid V rows; switches VMC on", "[B, Hkv, D]", _FLOAT32, _WHOLE_ROW)
+        Tensor | None,
+        About("mean of the V rows that a token sees; switches VMC on", "[B, Hkv, Sq, D]", _FLOAT32, _WHOLE_ROW),
     ] = None
     learnable_sink: Annotated[
         Tensor | None,
@@ -110,16 +124,14 @@ class Arguments(NamedTuple):
             Values(-torch.inf, torch.inf, "finite numbers, or -inf for no sink", "check the model's sinks"),
         ),
     ] = None  # fmt: skip
-    lse: Annotated[Tensor | None, About("LSE of the whole row, post-softmax", "[B, Hq]", _FLOAT32, _PART_OF_ROW)] = None
+    lse: Annotated[
+        Tensor | None, About("LSE of the whole row, post-softmax", "[B, Hq, Sq]", _FLOAT32, _PART_OF_ROW)
+    ] = None
     input_layout: Annotated[str, About('"BNSD", "BSND" or "BSH"')] = "BNSD"
     key_antiquant_mode: Annotated[
-        int,
-        About(
-            "what `key_antiquant_scale` has one number for: 0 channel, 3 token and head, 5 the same paged",
-            kernel=False,
-        ),
+        int, About("what `key_antiquant_scale` has one number for: 0 channel, 3 token and head, 5 the same paged")
     ] = 0
-    value_antiquant_mode: Annotated[int, About("the same for `value_antiquant_scale`", kernel=False)] = 0
+    value_antiquant_mode: Annotated[int, About("the same for `value_antiquant_scale`")] = 0
     placement: Annotated[str, About('θ tests the score ("pre_softmax") or the probability ("post_softmax")')] = (
         "pre_softmax"
     )
@@ -140,6 +152,16 @@ class Arguments(NamedTuple):
         """D, which BSH does not show."""
         size = self.query.shape[-1]
         return size // self.num_heads if self.input_layout == "BSH" else size
+
+    @property
+    def query_tokens(self) -> int:
+        """Sq, the query tokens of each sequence."""
+        return self.query.shape[2 if self.input_layout == "BNSD" else 1]
+
+    @property
+    def is_for_kernels(self) -> bool:
+        """Whether a step is one that the native CPU kernel and the op package know: of one token."""
+        return self.query_tokens == 1 and self.actual_query_lengths is None
 
 
 class Argument(NamedTuple):

@@ -78,6 +78,16 @@ def _like_rows(per_head: Tensor, rows: Tensor) -> Tensor:
     return per_head.view(-1, *[1] * (rows.dim() - 2)).to(rows)
 
 
+def with_tokens(of_rows: Tensor, dims: int) -> Tensor:
+    """View what a step has of its rows, [B, H, ...], with the axis of tokens that one token goes without."""
+    return of_rows.unsqueeze(2) if of_rows.dim() < dims else of_rows
+
+
+def expand_threshold(threshold: Tensor, rows: torch.Size) -> Tensor:
+    """View thresholds [Hq], [B, Hq] or [B, Hq, Sq] as [B, Hq, Sq]."""
+    return (threshold if threshold.dim() == 3 else threshold[..., None]).expand(rows)
+
+
 def compensate(
     numerator: Tensor,
     kept_mass: Tensor,
@@ -117,6 +127,14 @@ class Compensation(NamedTuple):
     discarded_mass: Tensor | None = None
     value_mean: Tensor | None = None
     learnable_sink: Tensor | None = None
+
+    def of_tokens(self) -> Compensation:
+        """Give the tensors of a step of one token the axis of tokens: [B, Hq, Sq] and [B, Hkv, Sq, D]."""
+        mass, mean = self.discarded_mass, self.value_mean
+        return self._replace(
+            discarded_mass=None if mass is None else with_tokens(mass, 3),
+            value_mean=None if mean is None else with_tokens(mean, 4),
+        )
 
     @property
     def tensors(self) -> dict[str, Tensor | None]:

@@ -1,4 +1,4 @@
-"""One view of every layout: query [B, Hq, D] and a KV cache that answers for rows, contiguous or paged."""
+"""One view of every layout: query [B, Hq, Sq, D] and a KV cache that answers for rows, contiguous or paged."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from .arguments import Arguments
 
 
 def query_heads(query: Tensor, input_layout: str, num_heads: int) -> Tensor:
-    """View the query of one token as [B, Hq, D]."""
+    """View a query, or what is laid out like it, as [B, Hq, Sq, D]."""
     if input_layout == "BNSD":
-        return query[:, :, 0]
-    if input_layout == "BSND":
-        return query[:, 0]
-    return query[:, 0].view(len(query), num_heads, -1)
+        return query
+    return (query.unflatten(2, (num_heads, -1)) if input_layout == "BSH" else query).transpose(1, 2)
 
 
 def in_layout(out: Tensor, input_layout: str) -> Tensor:
-    """Put [B, Hq, D] in the order of the layout, contiguous."""
+    """Put [B, Hq, Sq, D] in the order of the layout, contiguous."""
     if input_layout == "BNSD":
-        return out.unsqueeze(2)
-    if input_layout == "BSND":
-        return out.unsqueeze(1)
-    return out.reshape(out.shape[0], 1, -1)
+        return out.contiguous()
+    rows = out.transpose(1, 2).clone(memory_format=torch.contiguous_format)
+    return rows.flatten(2) if input_layout == "BSH" else rows
+
+
+def without_tokens(of_rows: Tensor) -> Tensor:
+    """View what a step has of its rows, [B, Hq, Sq], as [B, Hq] where there is one token."""
+    return of_rows.squeeze(2)
 
 
 def head_view(cache: Tensor, input_layout: str, num_key_value_heads: int, *, paged: bool) -> Tensor:
@@ -46,7 +48,7 @@ def count_value_rows(keep: Tensor, num_key_value_heads: int, head_dim: int) -> T
     """Count V rows read, [B, Hkv, ...]: the union over 8 query heads (4 above head_dim 256), summed over such blocks.
 
     Args:
-        keep: bool [B, Hq, ..., S].
+        keep: bool [B, Hq, ..., S]; of a step with several tokens what any of them keeps, [B, Hq, S].
     """
     blocks = keep.unflatten(1, (num_key_value_heads, -1)).split(head_block(head_dim), dim=2)
     return torch.stack([count_true(any_true(block, 2)) for block in blocks]).sum(0)
@@ -78,10 +80,25 @@ def count_true(flags: Tensor) -> Tensor:
 
 
 def valid_range(query: Tensor, capacity: int, starts: Tensor | None, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Find the first valid key of each sequence and the number of valid keys, int64 [B], clamped to the cache."""
+    """Find the first valid key of each sequence, int64 [B], and the number of valid keys, clamped to the cache.
+
+    The numbers are [B], or [B, Sq] like ``lengths``.
+    """
     starts = query.new_zeros(len(query), dtype=torch.long) if starts is None else starts.long().clamp(0, capacity)
     room = capacity - starts
-    return starts, room if lengths is None else lengths.long().clamp(min=0).minimum(room)
+    if lengths is None:
+        return starts, room
+    return starts, lengths.long().clamp(min=0).minimum(room if lengths.dim() == 1 else room[:, None])
+
+
+def row_lengths(n: Tensor, query_lengths: Tensor | None, tokens: int) -> Tensor:
+    """Count the keys that each token sees, int64 [B, Sq], of n valid ones [B], among which are the tokens' own.
+
+    Of s real tokens, token t sees the first n - s + 1 + t keys; those behind see none. s is clamped to n and Sq.
+    """
+    token, n = torch.arange(tokens, device=n.device), n.long()[:, None]
+    real = n.clamp(max=tokens) if query_lengths is None else query_lengths.long()[:, None].clamp(0, tokens).minimum(n)
+    return torch.where(token < real, n - real + 1 + token, 0)
 
 
 @dataclass(frozen=True)

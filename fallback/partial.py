@@ -12,7 +12,7 @@ from .compensation import Compensation
 
 
 class Partial(NamedTuple):
-    """The result of a decode step over a part of the keys; statistics are [B, Hq].
+    """The result of a decode step over a part of the keys; statistics are [B, Hq], or [B, Hq, Sq] of several tokens.
 
     A part in which nothing passed has kept 0 and kept_mass 0, all its mass in discarded_mass, and the V
     row of its largest element in out.
@@ -31,14 +31,15 @@ def merge_partials(
     n: Tensor,
     compensation: Compensation,
 ) -> Tensor:
-    """Merge the whole row's output [B, Hq, D] float32 from its parts. Compensation is applied here, once.
+    """Merge the whole rows' output [B, Hq, Sq, D] float32 from their parts. Compensation is applied here, once.
 
     Args:
-        parts: with out as [B, Hq, D], in the order of their keys.
-        threshold: [B, Hq] in score units (used by sdc="exp_threshold").
-        n: [B, 1] valid keys of the whole row.
+        parts: with out as [B, Hq, Sq, D] and statistics as [B, Hq, Sq], in the order of their keys.
+        threshold: [B, Hq, Sq] in score units (used by sdc="exp_threshold").
+        n: [B, 1, Sq] valid keys of the whole rows.
+        compensation: with tensors that have the axis of tokens.
     """
-    outs = torch.stack([part.out for part in parts])  # [P, B, Hq, D]
+    outs = torch.stack([part.out for part in parts])  # [P, B, Hq, Sq, D]
     maxima = torch.stack([part.maximum for part in parts])
     maximum = maxima.amax(0)
     has_keys = maximum != -torch.inf

@@ -1,7 +1,8 @@
 """The oracle: Top-Theta decode attention written down as the paper states it.
 
 `incremental_attention` is dense and slow on purpose, and works in the dtype of its inputs (float64 in the tests). The
-equations before it also serve the other modules; "..." are the query rows of a prompt, none in decode.
+equations before it also serve the other modules; "..." are the query rows of a prompt, or the tokens of a step with
+several of them; `incremental_attention` knows one token, and `several_tokens` is as many such steps.
 Symbols: a = scores, n = valid keys, k~ = kept elements, m = max a, R and E = sums of exp(a - m) over the
 kept and the discarded elements, mu = mean V row.
 
@@ -11,13 +12,13 @@ Shapes: query [B, Hq, D]; key, value [B, Hkv, S, D]; threshold [B, Hq]; lengths,
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .compensation import add_sink, compensate, estimate_discarded_mass, score_threshold, sink_mass
-from .layout import any_true, count_true, count_value_rows, valid_range
+from .layout import any_true, count_true, count_value_rows, row_lengths, valid_range
 
 NEG_INF = float("-inf")
 
@@ -40,10 +41,13 @@ def _scaled(rows: Tensor, scale: Tensor | None, like: Tensor) -> Tensor:
 
 
 def valid_keys(capacity: int, lengths: Tensor, starts: Tensor) -> Tensor:
-    """Mark the valid keys, [B, 1, S]: key j of sequence b is valid when start_b <= j < start_b + n_b."""
+    """Mark the valid keys, [B, 1, ..., S]: key j of sequence b is valid when start_b <= j < start_b + n_b.
+
+    ``lengths`` [B] are n; or [B, ...], of each token.
+    """
     position = torch.arange(capacity, device=lengths.device)
-    first, last = starts[:, None, None], (starts + lengths)[:, None, None]
-    return (position >= first) & (position < last)
+    first = starts.view(-1, *[1] * lengths.dim())
+    return ((position >= first) & (position < first + lengths[..., None])).unsqueeze(1)
 
 
 def attention_scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -144,3 +148,41 @@ def incremental_attention(
     )
     rows = count_value_rows(keep, kv_heads, head_dim)
     return ReferenceResult(out, keep, lse, kept, rows, maximum, kept_mass, exact)
+
+
+def several_tokens(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    threshold: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    starts: Tensor | None = None,
+    query_lengths: Tensor | None = None,
+    discarded_mass: Tensor | None = None,
+    value_mean: Tensor | None = None,
+    **options: Any,
+) -> ReferenceResult:
+    """Run a decode step of several tokens: each is the step of one token that sees the keys up to its own.
+
+    Args:
+        query: [B, Hq, Sq, D]; threshold, discarded_mass: [B, Hq, Sq]; value_mean: [B, Hkv, Sq, D].
+        lengths: n [B], with the keys of the real tokens; query_lengths: real tokens [B], None is all Sq.
+        key, value, starts, options: as `incremental_attention`.
+
+    Returns:
+        out [B, Hq, Sq, D]; keep [B, Hq, Sq, S]; the rest [B, Hq, Sq]; value_rows [B, Hkv], the union over all tokens.
+    """
+    starts, lengths = valid_range(query, key.shape[2], starts, lengths)
+    n = row_lengths(lengths, query_lengths, query.shape[2])
+    steps = [
+        incremental_attention(
+            query[:, :, token], key, value, threshold[:, :, token], lengths=n[:, token], starts=starts,
+            discarded_mass=None if discarded_mass is None else discarded_mass[:, :, token],
+            value_mean=None if value_mean is None else value_mean[:, :, token], **options,
+        )
+        for token in range(query.shape[2])
+    ]  # fmt: skip
+    result = ReferenceResult(*(torch.stack(of_tokens, 2) for of_tokens in zip(*steps, strict=True)))
+    value_rows = count_value_rows(any_true(result.keep, 2), key.shape[1], query.shape[3])
+    return result._replace(value_rows=value_rows)

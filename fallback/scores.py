@@ -9,12 +9,14 @@ from .layout import KeyValueCache
 
 
 def attention_scores(query: Tensor, cache: KeyValueCache, bounds: list[tuple[int, int]]) -> Tensor:
-    """Compute scores [B, Hq, span] of the scaled query [B, Hq, D] in float32, -inf outside each sequence's bounds."""
-    grouped: Tensor = query.unflatten(1, (cache.num_key_value_heads, -1))  # [B, Hkv, g, D]
+    """Compute scores [B, Hq, Sq, span] of the scaled query [B, Hq, Sq, D], -inf outside each sequence's bounds."""
+    tokens = query.shape[2]
+    grouped: Tensor = query.flatten(1, 2).unflatten(1, (cache.num_key_value_heads, -1))  # [B, Hkv, g * Sq, D]
     span = max([1, *(end for _, end in bounds)])
     scores = grouped.new_full((*grouped.shape[:3], span), -torch.inf)
     for sequence, (start, end) in enumerate(bounds):
         # only one KV head of K is in float32 at a time, so that memory stays bounded
         for head, rows in enumerate(grouped[sequence]):
             scores[sequence, head, :, start:end] = rows @ cache.key.of_head(sequence, head, start, end).T
-    return scores.flatten(1, 2)
+    by_token: Tensor = scores.flatten(1, 2).unflatten(1, (-1, tokens))
+    return by_token

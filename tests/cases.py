@@ -48,6 +48,8 @@ class Case:
         int8: which of K and V are, "" (none), "key" or "both".
         scales: of int8, "channel", "token" (and head) or "tensor".
         scales_as: their dtype.
+        query_tokens: Sq; each has a threshold of its own.
+        query_lengths: real tokens per sequence, ``actual_query_lengths``; empty means the argument is left out.
     """
 
     id: str
@@ -74,6 +76,8 @@ class Case:
     int8: str = ""
     scales: str = "channel"
     scales_as: str = "float32"
+    query_tokens: int = 1
+    query_lengths: tuple[int, ...] = ()
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -241,6 +245,7 @@ CASES = (
     Case("int8-post-channel-paged", dtype=_B, int8="both", paged="4d", block_size=16, lengths=(150, 20), **_POST),
     Case("int8-steep", dtype=_B, int8="both", scales="token", scores="steep", lengths=(300,)),
     Case("int8-offset-vmc", dtype=_H, int8="both", scores="offset", lengths=(129,), vmc=True),
+    Case("int8-offset-g4", dtype=_H, int8="both", scores="offset", heads=8, kv_heads=2, lengths=(129, 40)),
     Case("int8-sink-offline", dtype=_B, int8="both", scales="token", sdc="offline", sink=True, lengths=(300, 20)),
     Case("int8-exp-threshold", dtype=_H, int8="both", sdc="exp_threshold", theta="mixed", lengths=(300,), scale=-0.25),
     # extreme scores, scale
@@ -254,8 +259,57 @@ CASES = (
 )  # fmt: skip
 
 
+#: Several query tokens in a step.
+TOKEN_CASES = (
+    Case("tokens-f32", query_tokens=4, lengths=(200, 77)),
+    Case("tokens-f32-two-full", query_tokens=2, lengths=(120,), lengths_as="none"),
+    Case("tokens-f16-bsnd", dtype=_H, layout="BSND", query_tokens=3, lengths=(200, 129), query_lengths=(3, 2)),
+    Case("tokens-bf16-bsh", dtype=_B, layout="BSH", query_tokens=8, lengths=(200, 129), query_lengths=(1, 8)),
+    Case("tokens-ragged", query_tokens=5, lengths=(300, 5, 0, 40, 3, 1), query_lengths=(5, 5, 0, 0, 3, 1), vmc=True),
+    Case("tokens-ragged-list", dtype=_B, query_tokens=4, lengths=(17, 200), lengths_as="list", query_lengths=(4, 1)),
+    Case("tokens-all-their-own-keys", query_tokens=4, lengths=(4, 2, 1), query_lengths=(4, 2, 1), theta="mixed"),
+    Case("tokens-without-keys", query_tokens=3, lengths=(0, 50), vmc=True, sdc="exp_threshold"),
+    Case("tokens-none-real", query_tokens=2, lengths=(30, 40), query_lengths=(0, 0)),
+    Case("tokens-one-that-may-be-none", lengths=(30, 40, 0), query_lengths=(1, 0, 0), vmc=True),
+    Case("tokens-sixteen", dtype=_B, query_tokens=16, head_dim=32, lengths=(150, 40), query_lengths=(16, 9)),
+    Case("tokens-g1", dtype=_H, query_tokens=4, kv_heads=4, lengths=(300, 20), vmc=True),
+    Case("tokens-g7", dtype=_B, query_tokens=3, heads=14, lengths=(300,), layout="BSND"),
+    Case("tokens-g12-two-head-blocks", query_tokens=2, heads=12, kv_heads=1, lengths=(150, 9), query_lengths=(2, 1)),
+    Case("tokens-one-head", query_tokens=4, heads=1, kv_heads=1, lengths=(130,), theta="nothing"),
+    Case("tokens-d512", query_tokens=2, heads=8, kv_heads=1, head_dim=512, lengths=(60,)),
+    Case("tokens-d40", dtype=_B, query_tokens=2, head_dim=40, layout="BSH", lengths=(150, 33)),
+    Case("tokens-start", query_tokens=3, lengths=(100, 160), starts=(60, 0), query_lengths=(3, 1)),
+    Case("tokens-start-f16-bsnd-post", dtype=_H, layout="BSND", query_tokens=4, lengths=(17, 129, 0),
+         starts=(128, 3, 20), query_lengths=(4, 3, 0), **_POST),
+    Case("tokens-paged-4d", query_tokens=4, paged="4d", block_size=16, lengths=(200, 33), query_lengths=(2, 4)),
+    Case("tokens-paged-3d-bf16-bsh", dtype=_B, layout="BSH", query_tokens=3, paged="3d", block_size=32,
+         lengths=(300, 1, 0), query_lengths=(3, 1, 0), vmc=True),
+    Case("tokens-paged-one-row-blocks", query_tokens=4, paged="4d", block_size=1, lengths=(19, 5), keep=0.2),
+    Case("tokens-sdc-none", dtype=_H, query_tokens=3, sdc="none", theta="mixed", heads=8, lengths=(150, 9)),
+    Case("tokens-exp-threshold-vmc", query_tokens=3, sdc="exp_threshold", vmc=True, theta="mixed", heads=8,
+         lengths=(150, 9), query_lengths=(3, 2)),
+    Case("tokens-offline-vmc", dtype=_B, query_tokens=3, sdc="offline", vmc=True, lengths=(200, 50)),
+    Case("tokens-dense", dtype=_H, query_tokens=4, theta="dense", lengths=(200, 20)),
+    Case("tokens-inf-vmc", query_tokens=4, theta="inf", vmc=True, lengths=(200, 20)),
+    Case("tokens-half-kept", dtype=_H, query_tokens=2, keep=0.5, lengths=(300,)),
+    Case("tokens-shared-threshold", query_tokens=3, shared_theta=True, lengths=(150, 60, 15), query_lengths=(3, 3, 2)),
+    Case("tokens-post-mixed-vmc", query_tokens=4, theta="mixed", heads=8, vmc=True, lengths=(150, 20), **_POST),
+    Case("tokens-post-f16", dtype=_H, query_tokens=2, lengths=(300, 20), query_lengths=(1, 2), **_POST),
+    Case("tokens-sink-vmc", query_tokens=4, sink=True, vmc=True, lengths=(200, 0), query_lengths=(3, 0)),
+    Case("tokens-sink-post-bf16-paged", dtype=_B, query_tokens=2, paged="4d", block_size=16, lengths=(150, 20),
+         vmc=True, sink=True, **_POST),
+    Case("tokens-int8-channel", dtype=_B, query_tokens=4, int8="both", lengths=(200, 77), vmc=True),
+    Case("tokens-int8-token-bsnd", query_tokens=3, int8="both", scales="token", layout="BSND", lengths=(200, 77)),
+    Case("tokens-int8-paged-token", dtype=_H, query_tokens=4, int8="both", scales="token", paged="4d", block_size=16,
+         lengths=(200, 33, 0), query_lengths=(4, 1, 0)),
+    Case("tokens-int8-key-post", dtype=_H, query_tokens=2, int8="key", lengths=(150, 20), **_POST),
+    Case("tokens-steep", query_tokens=3, scores="steep", lengths=(300,)),
+    Case("tokens-offset-f16", dtype=_H, query_tokens=3, scores="offset", lengths=(129,), vmc=True),
+)  # fmt: skip
+
+
 def valid_arguments(base: str, device: str = "cpu") -> dict[str, Any]:
-    """Arguments that are accepted, small: B = 2, Hq = 4, Hkv = 2, S = 8, D = 16, 3 pages of 4 rows."""
+    """Arguments that are accepted, small: B = 2, Hq = 4, Hkv = 2, S = 8, D = 16, 3 pages of 4 rows; 3 tokens or one."""
 
     def normal(*shape: int) -> Tensor:
         return torch.ones(shape, device=device)
@@ -276,13 +330,25 @@ def valid_arguments(base: str, device: str = "cpu") -> dict[str, Any]:
         scales = {f"{name}_antiquant_scale": normal(2, 16) for name in ("key", "value")}
         whole = valid_arguments("paged" if base == "int8-paged" else "decode", device)
         return whole | {name: whole[name].to(torch.int8) for name in ("key", "value")} | scales
+    if base == "tokens":
+        real = torch.tensor([3, 2], device=device)
+        return decode | {"query": normal(2, 4, 3, 16), "actual_seq_lengths": lengths, "actual_query_lengths": real}
+    if base == "tokens-partial":
+        seen = torch.tensor([[3, 4, 5], [7, 8, 0]], device=device)
+        modes = {"placement": "post_softmax", "lse": normal(2, 4, 3)}
+        return decode | modes | {"query": normal(2, 4, 3, 16), "actual_seq_lengths": seen}
     if base == "partial":
         return decode | {"placement": "post_softmax", "lse": normal(2, 4)}
     if base == "prefill":
         return {"query": normal(2, 4, 3, 16), **key_value, "threshold_per_row": normal(4, 3)}
-    assert base == "merge"
-    part = (normal(2, 4, 1, 16), *(normal(2, 4) for _ in range(3)), torch.ones(2, 4, dtype=torch.int32, device=device))
-    return {"parts": [part, part], "threshold": normal(4), "n": [5, 3]}
+    assert base in ("merge", "merge-tokens")
+    rows = (2, 4) if base == "merge" else (2, 4, 3)
+    part = (
+        normal(2, 4, 1 if base == "merge" else 3, 16), *(normal(*rows) for _ in range(3)),
+        torch.ones(rows, dtype=torch.int32, device=device),
+    )  # fmt: skip
+    seen = torch.tensor([[1, 2, 3], [2, 3, 0]], device=device)
+    return {"parts": [part, part], "threshold": normal(4), "n": [5, 3 if base == "merge" else seen]}
 
 
 #: The functions that accept the arguments of a base.
@@ -292,9 +358,12 @@ ENTRY_POINTS = {
     "paged": ("incremental_attention", "incremental_attention_with_stats"),
     "int8": ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial"),
     "int8-paged": ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial"),
+    "tokens": ("incremental_attention", "incremental_attention_with_stats"),
+    "tokens-partial": ("incremental_attention_partial",),
     "partial": ("incremental_attention_partial",),
     "prefill": ("prefill_attention",),
     "merge": ("merge_partials",),
+    "merge-tokens": ("merge_partials",),
 }
 _Arguments = dict[str, Any]
 
@@ -316,8 +385,13 @@ _MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
 _QUANT = "queries and outputs are not quantised; pass float16 or bfloat16 tensors"
 _BY_CACHE = "give the scales of int8 caches as key_antiquant_scale and value_antiquant_scale"
 _SYMMETRIC = "int8 caches are symmetric; quantise without offsets"
+_CAUSAL = "several query tokens are causal (sparse_mode 3), and trees of tokens are not supported; leave it out"
 _NO_IFA = {
-    "padding_mask": _MASK, "atten_mask": _MASK, "pse_shift": "positional biases are not supported",
+    "padding_mask": _MASK, "atten_mask": f"{_MASK}; {_CAUSAL}",
+    **dict.fromkeys(("sparse_mode", "pre_tokens", "next_tokens"), _CAUSAL),
+    "actual_seq_lengths_kv": "valid keys are actual_seq_lengths here, and query tokens actual_query_lengths",
+    "query_padding_size": "real query tokens come first; give their number as actual_query_lengths",
+    "softmax_lse_flag": "use incremental_attention_with_stats", "pse_shift": "positional biases are not supported",
     "kv_padding_size": "use key_start, the index of the first valid key",
     "inner_precise": "leave it out; scores and sums are always float32",
     "antiquant_scale": _BY_CACHE, "antiquant_mode": _BY_CACHE, "dequant_scale_key": _BY_CACHE,
@@ -330,7 +404,10 @@ _GRAD = (
     "call it under torch.no_grad() or pass {0}.detach()"
 )
 _POST_SDC = "'exact' with placement='post_softmax', where the denominator is exact by construction"
-_TENSORS = ("query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "value_mean", *PER_HEAD)
+_TENSORS = (
+    "query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "actual_query_lengths", "value_mean",
+    *PER_HEAD,
+)  # fmt: skip
 _NO_VMC = "no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"
 
 
@@ -513,12 +590,9 @@ ERROR_CASES = (
               "move it with block_table.to(query.device)"),
     # shapes
     ErrorCase("query-dims", "decode", lambda a: {"query": a["query"][:, :, 0]}, _V,
-              "query: expected BNSD [B, Hq, 1, D], got [2, 4, 16]"),
+              "query: expected BNSD [B, Hq, Sq, D], got [2, 4, 16]"),
     ErrorCase("query-no-heads", "decode", lambda a: {"query": a["query"][:, :0]}, _V,
               "query: expected at least one head, got [2, 0, 1, 16]"),
-    ErrorCase("query-two-tokens", "decode", lambda a: {"query": a["query"].expand(2, 4, 2, 16)}, _V,
-              "query: expected one token, BNSD [B, Hq, 1, D], got [2, 4, 2, 16]; "
-              "use prefill_attention for several tokens"),
     ErrorCase("head-dim-small", "decode", lambda a: {name: a[name][..., :15] for name in ("query", "key", "value")}, _V,
               "query: expected head_dim from 16 to 512, got 15"),
     ErrorCase("head-dim-large", "bsh", _set(query=torch.ones(2, 1, 2052)), _V,
@@ -651,6 +725,75 @@ ERROR_CASES = (
     *map(_grad, ("query", "key", "value", "threshold")),
     ErrorCase("mean-grad", "decode", lambda a: {"value_mean": a["value"][:, :, 0].clone().requires_grad_()}, _V,
               _GRAD.format("value_mean")),
+    # several query tokens
+    ErrorCase("query-no-tokens", "decode", lambda a: {"query": a["query"][:, :, :0]}, _V,
+              "query: expected at least one token, BNSD [B, Hq, Sq, D], got [2, 4, 0, 16]"),
+    ErrorCase("query-many-tokens", "bsh", lambda a: {"query": a["query"].expand(2, 17, 64)}, _N,
+              "query: expected 1 to 16 tokens, BSH [B, Sq, Hq*D], got [2, 17, 64]; "
+              "use prefill_attention for more tokens"),
+    ErrorCase("tokens-threshold", "tokens", lambda a: {"threshold": a["threshold"].expand(3, 2, 4).mT.mT}, _V,
+              "threshold: expected shape [2, 4, 3] [B, Hq, Sq], got [3, 2, 4]"),
+    ErrorCase("tokens-threshold-batch", "tokens", lambda a: {"threshold": a["threshold"].expand(3, 4)}, _V,
+              "threshold: expected shape [2, 4] [B, Hq], got [3, 4]"),
+    ErrorCase("threshold-of-tokens", "decode", lambda a: {"threshold": a["threshold"].expand(2, 4)[..., None]}, _V,
+              "threshold: expected shape [2, 4] [B, Hq], got [2, 4, 1]"),
+    ErrorCase("tokens-mean-of-all-keys", "tokens", lambda a: {"value_mean": a["value"][:, :, 0]}, _V,
+              "value_mean: expected shape [2, 2, 3, 16] [B, Hkv, Sq, D], got [2, 2, 16]"),
+    ErrorCase("mean-of-tokens", "decode", lambda a: {"value_mean": a["value"][:, :, :1]}, _V,
+              "value_mean: expected shape [2, 2, 16] [B, Hkv, D], got [2, 2, 1, 16]"),
+    ErrorCase("tokens-mass", "tokens", lambda a: {"sdc": "offline", "discarded_mass": a["query"][:, :, 0, 0]}, _V,
+              "discarded_mass: expected shape [2, 4, 3] [B, Hq, Sq], got [2, 4]"),
+    ErrorCase("query-lengths-type", "tokens", _set(actual_query_lengths=2), _T,
+              "actual_query_lengths: expected an integer tensor or a list of ints, got 2"),
+    ErrorCase("query-lengths-dtype", "tokens",
+              lambda a: {"actual_query_lengths": a["actual_query_lengths"].float()}, _T,
+              "actual_query_lengths: expected dtype int32 or int64, got float32; "
+              "convert it with actual_query_lengths.to(torch.int32)"),
+    ErrorCase("query-lengths-shape", "tokens", _set(actual_query_lengths=[3, 2, 1]), _V,
+              "actual_query_lengths: expected shape [2] [B], got [3]"),
+    ErrorCase("query-lengths-device", "tokens",
+              lambda a: {"actual_query_lengths": a["actual_query_lengths"].to("meta")}, _V,
+              "actual_query_lengths: expected a tensor on {device}, like query, got meta; "
+              "move it with actual_query_lengths.to(query.device)"),
+    ErrorCase("query-lengths-negative", "tokens", _set(actual_query_lengths=[3, -1]), _V,
+              "actual_query_lengths[1]: expected 0 to 3 (the query's tokens), got -1", True),
+    ErrorCase("query-lengths-too-many", "tokens", _set(actual_query_lengths=[4, 3]), _V,
+              "actual_query_lengths[0]: expected 0 to 3 (the query's tokens), got 4", True),
+    ErrorCase("query-lengths-one-token", "tokens", lambda a: {"query": a["query"][:, :, :1]}, _V,
+              "actual_query_lengths[0]: expected 0 to 1 (the query's tokens), got 3", True),
+    ErrorCase("query-lengths-over-keys", "tokens", _set(actual_seq_lengths=[5, 1]), _V,
+              "actual_query_lengths[1]: expected 0 to 1 (the valid keys, which include theirs), got 2", True),
+    ErrorCase("tokens-over-keys", "tokens", _set(actual_seq_lengths=[0, 2], actual_query_lengths=None), _V,
+              "actual_seq_lengths[1]: expected 0, or at least the keys of the 3 query tokens, got 2; "
+              "give the real tokens of each sequence by actual_query_lengths", True),
+    ErrorCase("tokens-lengths-of-tokens", "tokens", lambda a: {"actual_seq_lengths": torch.ones_like(a["threshold"])
+              .int().expand(2, 4)[:, :3]}, _V, "actual_seq_lengths: expected shape [2] [B], got [2, 3]"),
+    *(ErrorCase(f"tokens-partial-lengths-{got}", "tokens-partial", _set(actual_seq_lengths=given), _V,
+                "actual_seq_lengths: expected shape [2, 3] [B, Sq], the keys of this part that each token sees, "
+                f"got {got}") for given, got in ((None, "None"), ([5, 8], "[2]"))),
+    ErrorCase("tokens-partial-length-too-long", "tokens-partial",
+              lambda a: {"actual_seq_lengths": a["actual_seq_lengths"] + 1}, _V,
+              "actual_seq_lengths[1]: expected 0 to 8 (the cache's capacity), got 9", True),
+    ErrorCase("tokens-partial-lse", "tokens-partial", lambda a: {"lse": a["lse"][..., 0]}, _V,
+              "lse: expected shape [2, 4, 3] [B, Hq, Sq], got [2, 4]"),
+    ErrorCase("tokens-partial-no-lse", "tokens-partial", _set(lse=None), _V,
+              "lse: expected the whole row's LSE [B, Hq, Sq] with placement='post_softmax', got None"),
+    ErrorCase("tokens-partial-query-lengths", "tokens-partial", _set(actual_query_lengths=[3, 2]), _T,
+              "actual_query_lengths: expected a known argument, got an unknown name; "
+              "see help(incremental_attention_partial)"),
+    ErrorCase("merge-tokens-n", "merge-tokens", lambda a: {"n": [5, a["n"][1][:, 0]]}, _V,
+              "n[1]: expected shape [2, 3] [B, Sq], got [2]"),
+    ErrorCase("merge-tokens-n-type", "merge-tokens", _set(n=[5, "3"]), _T,
+              "n[1]: expected an int or an integer tensor [B, Sq], got str"),
+    ErrorCase("merge-tokens-n-too-few", "merge-tokens", lambda a: {"n": [0, a["n"][1]]}, _V,
+              "n: expected at least the keys that the parts kept, got 2 fewer; give the valid keys of each part", True),
+    ErrorCase("merge-tokens-kept", "merge-tokens",
+              lambda a: {"parts": [a["parts"][0], (*a["parts"][1][:4], a["parts"][1][4][..., 0])]}, _V,
+              "parts[1].kept: expected shape [2, 4, 3] [B, Hq, Sq], got [2, 4]"),
+    ErrorCase("merge-tokens-out", "merge-tokens", lambda a: {"input_layout": "BSND"}, _V,
+              "parts[0].out: expected shape [2, 3, 4, 16] in the layout BSND, got [2, 4, 3, 16]"),
+    ErrorCase("merge-tokens-mean", "merge-tokens", lambda a: {"value_mean": a["parts"][0][0][:, :2, 0]}, _V,
+              "value_mean: expected shape [2, 4, 3, 16] [B, Hkv, Sq, D], got [2, 2, 16]"),
     # partials and their merge
     ErrorCase("partial-post-no-lse", "partial", _set(lse=None), _V,
               "lse: expected the whole row's LSE [B, Hq] with placement='post_softmax', got None"),
@@ -706,7 +849,7 @@ ERROR_CASES = (
     ErrorCase("merge-out-type", "merge", lambda a: {"parts": [(0.5, *a["parts"][0][1:])]}, _T,
               "parts[0].out: expected a torch.Tensor, got float"),
     ErrorCase("merge-no-heads", "merge", lambda a: {"parts": [tuple(t[:, :0] for t in a["parts"][0])]}, _V,
-              "parts[0].maximum: expected shape [B, Hq], got [2, 0]"),
+              "parts[0].maximum: expected shape [B, Hq], or [B, Hq, Sq], got [2, 0]"),
     ErrorCase("merge-nan-threshold", "merge", lambda a: {"threshold": a["threshold"] * math.nan}, _V,
               "threshold: expected numbers, -inf or +inf, got NaN; calibrate again", True),
     *(ErrorCase(f"merge-dtype-{wrong}", "merge", _set(dtype=wrong), _T,

@@ -41,7 +41,19 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 )
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """The device under test: a CPU with either of its backends, others with the fallback; skipped if absent."""
-    name, _, backend = request.param.partition("-")
+    yield from _device(request.param)
+
+
+@pytest.fixture(
+    params=["cpu-fallback", pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("npu", marks=pytest.mark.npu)]
+)
+def fallback_device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device under test, with the PyTorch fallback, for what only that takes."""
+    yield from _device(request.param)
+
+
+def _device(parameter: str) -> Iterator[str]:
+    name, _, backend = parameter.partition("-")
     if name == "cpu":
         with toptheta_npu.use_backend(backend, device="cpu"):
             yield name

@@ -228,8 +228,14 @@ _LIMITS = {
     "large-block": ({"block_size": 528}, TopThetaNotImplementedError, "block_size: expected a multiple of 16 up to 512 "
                     "on an NPU, got 528; use a cache with block_size=128, for example"),
     "int8": ({"key": torch.ones(2, 2, 8, 16, dtype=torch.int8)}, TopThetaNotImplementedError,
-             "key: expected float16, like query, on an NPU, got int8; int8 caches run on a CPU and on CUDA, or by "
-             "use_backend('fallback', device='npu')"),
+             "query: expected head_dim a multiple of 32 with int8 on an NPU, got 16; "
+             "pad query, key and value with zeros and keep scale_value"),
+    "int8-scales": (
+        {**{name: torch.ones(2, 2, 8, 32, dtype=torch.int8) for name in ("key", "value")},
+         "query": torch.ones(2, 4, 1, 32).half(), "key_antiquant_scale": torch.ones(2, 2, 8).half(),
+         "key_antiquant_mode": 3}, TopThetaNotImplementedError,
+        "key_antiquant_scale: expected float32 on an NPU, since key_antiquant_mode=3 has a scale for each token, "
+        "got float16; keep them in float32"),
     "last-stride": ({"key": torch.ones(2, 2, 16, 8).half().mT}, TopThetaValueError,
                     "key: expected a last stride of 1, got [256, 128, 1, 8]; pass key.contiguous()"),
     "stride": ({"value": torch.ones(2, 2, 8, 40).half()[..., :16]}, TopThetaValueError,

@@ -13,7 +13,7 @@ import torch
 
 import toptheta_npu  # noqa: F401 (registers the operators)
 from emulator.cann import describe_operator
-from toptheta_npu import TopThetaBackendError
+from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError
 from toptheta_npu.fallback.arguments import OPERATORS
 from toptheta_npu.npu import build, converter
 from toptheta_npu.npu.adapter_arguments import adapter_header
@@ -100,15 +100,16 @@ def test_converter_maps_a_paged_call(name: str, returned: Any, monkeypatch: pyte
     torchair, converters, nodes = _recording_torchair()
     monkeypatch.setitem(sys.modules, "torchair", torchair)
     converter.register()
-    key = types.SimpleNamespace(symsize=[9, 2, 32, 64])
+    query, key = types.SimpleNamespace(symsize=[1, 4, 1, 64]), types.SimpleNamespace(symsize=[9, 2, 32, 64])
     result = converters[getattr(torch.ops.toptheta_npu, name).default](
-        "q", key, "v", "theta", "lengths", None, "table", num_heads=4, num_key_value_heads=2, scale_value=0.125,
+        query, key, "v", "theta", "lengths", None, "table", num_heads=4, num_key_value_heads=2, scale_value=0.125,
         meta_outputs=None,
     )  # fmt: skip
     assert result == returned
     (node,) = nodes
     assert node["type"] == describe_operator()["type"]
-    assert (node["inputs"]["query"], node["inputs"]["block_table"], node["inputs"]["row_lse"]) == ("q", "table", None)
+    given = (node["inputs"]["query"], node["inputs"]["block_table"], node["inputs"]["row_lse"])
+    assert given == (query, "table", None)
     attributes = {attribute: value for attribute, (_, value) in node["attrs"].items()}
     defaults = {item["name"]: item["default"] for item in describe_operator()["attributes"]}
     expected = defaults | {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.125, "block_size": 32,
@@ -116,3 +117,26 @@ def test_converter_maps_a_paged_call(name: str, returned: Any, monkeypatch: pyte
     if "partial" in name:
         expected["sdc_gamma"] = 0.0
     assert attributes == expected
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "lengths", "message"),
+    [
+        ("BNSD", [1, 4, 3, 64], None, "query: expected one token per sequence in a GE graph, got 3"),
+        ("BSH", [1, 3, 256], None, "query: expected one token per sequence in a GE graph, got 3"),
+        ("BSND", [1, 1, 4, 64], "lengths", "actual_query_lengths: expected None in a GE graph, got a tensor"),
+    ],
+)
+def test_converter_refuses_several_tokens(
+    layout: str, sizes: list[int], lengths: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torchair, converters, nodes = _recording_torchair()
+    monkeypatch.setitem(sys.modules, "torchair", torchair)
+    converter.register()
+    query, key = types.SimpleNamespace(symsize=sizes), types.SimpleNamespace(symsize=[1, 2, 32, 64])
+    with pytest.raises(TopThetaNotImplementedError, match=f"^{message}; compile without torchair's backend"):
+        converters[torch.ops.toptheta_npu.incremental_attention.default](
+            query, key, "v", "theta", actual_query_lengths=lengths, num_heads=4, num_key_value_heads=2,
+            scale_value=0.125, input_layout=layout,
+        )  # fmt: skip
+    assert not nodes

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import toptheta_npu
 from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, NEUTRAL, ErrorCase, valid_arguments
-from tests.helpers import Inputs, make_inputs
+from tests.helpers import Inputs, by_sequence, make_inputs, of_tokens
 from tests.tiers import product
 
 _BY_ID = {case.id: case for case in CASES}
@@ -35,7 +35,9 @@ def operator_inputs(name: str, inputs: Inputs) -> tuple[tuple[Any, ...], dict[st
         "num_heads": case.heads, "num_key_value_heads": case.kv_heads, "scale_value": case.scale or case.head_dim**-0.5,
     }  # fmt: skip
     if case.placement == "post_softmax":
-        given["lse"] = inputs.expected.lse.float().to(given["query"].device)
+        given["lse"] = of_tokens(case, inputs.expected.lse).float().to(given["query"].device)
+    if case.query_tokens > 1 and "partial" in name:
+        given["actual_seq_lengths"] = by_sequence(case, inputs.rows.lengths).to(given["query"].device)
     taken = getattr(torch.ops.toptheta_npu, name).default._schema.arguments
     positional = tuple(given.get(argument.name) for argument in taken if not argument.kwarg_only)
     keywords = {a.name: given.get(a.name, a.default_value) for a in taken if a.kwarg_only}
@@ -225,7 +227,8 @@ def test_meta_tensors_give_meta_outputs() -> None:
     assert [tuple(t.shape) for t in (out, lse, kept, rows)] == [(2, 4, 1, 16), (2, 4), (2, 4), (2, 2)]
 
 
-@pytest.mark.parametrize("base", ["decode", "bsh", "paged", "partial", "merge"])
+@pytest.mark.parametrize("base", ["decode", "bsh", "paged", "partial", "merge", "tokens", "tokens-partial",
+                                  "merge-tokens"])  # fmt: skip
 def test_meta_outputs_are_shaped_as_those_of_a_cpu(base: str) -> None:
     for name in ENTRY_POINTS[base]:
         meta, real = (as_tuple(call(name, valid_arguments(base, device))) for device in ("meta", "cpu"))

@@ -27,6 +27,7 @@ from .operator import (
     incremental_attention_with_stats,
     merge_partials,
     prefill_attention,
+    row_lengths,
 )
 from .thresholds import ThresholdTable
 
@@ -46,6 +47,7 @@ __all__ = [
     "incremental_attention_with_stats",
     "merge_partials",
     "prefill_attention",
+    "row_lengths",
     "sparsify",
     "use_backend",
 ]

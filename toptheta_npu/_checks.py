@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from .fallback.arguments import Arguments
 
 PLACEMENTS = ("pre_softmax", "post_softmax")
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
@@ -16,6 +17,8 @@ SDC_MODES: tuple[str, ...] = get_args(Sdc)
 PrefillMode = Literal["dense", "thresholded"]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = (16, 512)
+#: A decode step's query tokens of each sequence.
+MOST_TOKENS = 16
 DEVICES = ("cpu", "cuda", "meta")
 NPU = "npu"
 #: What the NPU kernel takes, in the words of op_host/geometry.h.
@@ -151,6 +154,14 @@ def check_largest_only(sdc: str, vmc: bool) -> None:
 def check_head_dim(head_dim: int) -> None:
     if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
         raise TopThetaValueError("query", f"head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(head_dim))
+
+
+def one_token_error(a: Arguments, where: str, device: str) -> TopThetaNotImplementedError:
+    """Make the error for a step of several tokens, ``where`` one runs alone; ``device`` as `use_backend` has it."""
+    remedy = f"choose the fallback by use_backend('fallback', device={device!r})"
+    if a.query_tokens != 1:
+        return TopThetaNotImplementedError("query", f"one token per sequence {where}", shape_text(a.query), remedy)
+    return TopThetaNotImplementedError("actual_query_lengths", f"None {where}", "a tensor", remedy)
 
 
 def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:

@@ -13,7 +13,20 @@ from emulator.ascendc import Mode
 from emulator.incremental_attention import WITHOUT_TILING_POINTERS, OperatorRun, kernel_for
 from toptheta_npu.timing.shapes import PAPER, SHAPES, Shape, check_for_device
 
-from .step import EXPECTED, MODES, Measurement, Selection, Step, everything, make_step, measure, paged, run, select
+from .step import (
+    EXPECTED,
+    MODES,
+    Measurement,
+    Selection,
+    Step,
+    as_int8,
+    everything,
+    make_step,
+    measure,
+    paged,
+    run,
+    select,
+)
 
 #: Correlation of the queries of a group that select alike.
 _ALIKE = 0.9
@@ -37,6 +50,9 @@ VARIANTS: Mapping[str, Callable[[Step], tuple[Step, Options]]] = {
     "lengths on the device": lambda step: (
         replace(step, lengths=torch.full((step.key.shape[0],), step.key.shape[2], dtype=torch.int32)), {}
     ),
+    "int8": lambda step: (as_int8(step), {}),
+    "int8 K": lambda step: (as_int8(step, ("key",)), {}),
+    "int8, a scale per token": lambda step: (as_int8(step, by_token=True), {}),
     "tiling data by DMA, as with CANN 8.1": lambda step: (
         step, {"kernel": kernel_for(torch.float16, flags=[WITHOUT_TILING_POINTERS])}
     ),
@@ -133,6 +149,7 @@ def prepare(call: Call) -> tuple[Step, Selection, Options]:
     """Make the step, the thresholds that keep k, and the options of `run`."""
     shape = call.shape
     step, options = VARIANTS[call.variant](_step(replace(call, shape=replace(shape, k=shape.n), variant="")))
+    step = as_int8(step) if shape.cache else step
     chosen = everything(step) if shape.k == shape.n else select(
         step, shape.k / shape.n, post_softmax=call.variant == "post-softmax"
     )  # fmt: skip
@@ -177,9 +194,9 @@ def _paper(n: int, k: int, **changes: Any) -> Call:
     return Call(replace(PAPER, n=n, k=k), **changes)
 
 
-def grouped_call(n: int, group: int, *, alike: bool = False) -> Call:
-    """Make a call of 8 KV heads with ``group`` query heads each. Each query head keeps a sixteenth of the keys."""
-    return Call(Shape(1, 8 * group, 8, n=n, k=n // 16), alike=alike)
+def grouped_call(n: int, group: int, *, k: int | None = None, alike: bool = False, variant: str = "") -> Call:
+    """Make a call of 8 KV heads with ``group`` query heads each. Each query head keeps k keys, or a sixteenth."""
+    return Call(Shape(1, 8 * group, 8, n=n, k=k or n // 16), alike=alike, variant=variant)
 
 
 PAPER_CALL = Call(PAPER)
@@ -196,6 +213,13 @@ GROUPED = (
     *(grouped_call(32768, group, alike=alike) for group in (4, 8) for alike in (False, True)),
     RAGGED,
 )  # fmt: skip
+#: The same with int8 caches.
+GROUPED_INT8 = (
+    grouped_call(8192, 4, variant="int8"), grouped_call(32768, 4, k=512, variant="int8"),
+    *(grouped_call(32768, group, alike=alike, variant="int8") for group in (4, 8) for alike in (False, True)),
+)  # fmt: skip
+#: With int8 caches, by the dtype of the queries.
+INT8_VARIANTS = {"float16": ("int8", "int8 K", "int8, a scale per token"), "bfloat16": ("int8",)}
 #: Ways to call the kernel at the paper's point, by the names that the page gives them.
 MODE_CALLS = {
     "float16": PAPER_CALL,
@@ -205,6 +229,11 @@ MODE_CALLS = {
         for variant in ("VMC and statistics", "sdc='none'", "post-softmax", "lengths on the device")
     },
     **{f"float16, pages of {rows} rows": Call(replace(PAPER, block_size=rows)) for rows in (128, 16)},
+    **{
+        f"{dtype}, {variant}": Call(replace(PAPER, dtype=dtype), variant=variant)
+        for dtype, variants in INT8_VARIANTS.items()
+        for variant in variants
+    },
     "float16, tiling data by DMA, as with CANN 8.1": Call(PAPER, variant="tiling data by DMA, as with CANN 8.1"),
 }
 #: The shapes of the default table that are not too large.
@@ -212,13 +241,13 @@ DEFAULT = tuple(Call(shape) for shape in SHAPES if shape.layer_bytes <= MOST_LAY
 #: Calls that are made in other ways, too.
 OTHERWISE: Mapping[str, Sequence[Call]] = {
     "single V rows": DENSITIES,
-    "without cube": GROUPED,
+    "without cube": (*GROUPED, *GROUPED_INT8),
     **{f"SyncAll {microseconds:g}": (UNEVEN, PAPER_CALL) for microseconds in SYNC_ALL_MICROSECONDS},
 }
 #: All calls of the pages, those of one cache one behind the other.
 CALLS: tuple[Call, ...] = tuple(
     sorted(
-        dict.fromkeys((*LENGTHS, *DENSITIES, UNEVEN, *GROUPED, *MODE_CALLS.values(), *DEFAULT)),
+        dict.fromkeys((*LENGTHS, *DENSITIES, UNEVEN, *GROUPED, *GROUPED_INT8, *MODE_CALLS.values(), *DEFAULT)),
         key=lambda call: str(replace(call, shape=replace(call.shape, k=1))),
     )
 )

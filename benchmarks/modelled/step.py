@@ -9,7 +9,7 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from emulator.ascendc import COLUMNS, Column, Kernel, KernelRun, Mode, Timeline,
 from emulator.ascendc.library import load
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, kernel_for, run_operator
+from toptheta_npu.fallback.antiquant import PER_TOKEN_AND_HEAD, quantise
 
 MODES: tuple[Mode, ...] = ("cold", "hot")
 PIPES = ("MTE2", "V", "S")
@@ -45,12 +46,16 @@ class Step:
 
     @property
     def row_bytes(self) -> int:
-        return self.query.shape[3] * self.query.element_size()
+        return self.query.shape[3] * self.value.element_size()
 
     @property
     def attributes(self) -> dict[str, Any]:
         heads, kv_heads = self.query.shape[1], self.key.shape[1]
-        return {"num_heads": heads, "num_key_value_heads": kv_heads, "scale_value": self.scale}
+        modes = {
+            name.replace("scale", "mode"): PER_TOKEN_AND_HEAD
+            for name, scale in self.extra.items() if name.endswith("_antiquant_scale") and scale.dim() == 3
+        }  # fmt: skip
+        return {"num_heads": heads, "num_key_value_heads": kv_heads, "scale_value": self.scale, **modes}
 
     def rows(self, sequence: int) -> int:
         return self.key.shape[2] if self.lengths is None else int(self.lengths[sequence])
@@ -59,7 +64,11 @@ class Step:
         """Compute scaled scores [heads of the group, rows], float32."""
         group = self.query.shape[1] // self.key.shape[1]
         query = self.query[sequence, kv_head * group : (kv_head + 1) * group, 0].float()
-        scores: Tensor = query @ self.key[sequence, kv_head, : self.rows(sequence)].float().T
+        key = self.key[sequence, kv_head, : self.rows(sequence)].float()
+        if self.key.dtype is torch.int8:
+            scale = self.extra["key_antiquant_scale"]
+            key *= scale[kv_head] if scale.dim() == 2 else scale[sequence, kv_head, : len(key), None]
+        scores: Tensor = query @ key.T
         return scores * self.scale
 
 
@@ -119,6 +128,17 @@ def make_step(
     query = overlap**0.5 * common + (1 - overlap) ** 0.5 * own
     key, value = (torch.randn(batch, kv_heads, n, head_dim, generator=generator).to(dtype) for _ in range(2))
     return Step(query.reshape(batch, heads, 1, head_dim).to(dtype), key, value, lengths)
+
+
+def as_int8(step: Step, caches: Sequence[str] = ("key", "value"), *, by_token: bool = False) -> Step:
+    """Quantise K, or K and V, with a scale for each channel or for each token and head."""
+    extra, rows = dict(step.extra), {"key": step.key, "value": step.value}
+    for name in caches:
+        largest = rows[name].float().abs()
+        scale = largest.amax(-1) / 127 if by_token else largest.amax((0, 2)) / 127
+        rows[name] = quantise(rows[name], scale[..., None] if by_token else scale[:, None])
+        extra[f"{name}_antiquant_scale"] = scale
+    return replace(step, key=rows["key"], value=rows["value"], extra=extra)
 
 
 def select(step: Step, density: float, *, post_softmax: bool = False) -> Selection:

@@ -13,6 +13,7 @@ from .calls import (
     DEFAULT,
     DENSITIES,
     GROUPED,
+    GROUPED_INT8,
     LENGTHS,
     MODE_CALLS,
     PAPER_CALL,
@@ -58,6 +59,7 @@ def kernel_tables(figures: Figures) -> dict[str, Table]:
         "densities": density_table([calls[call] for call in DENSITIES]),
         "crossover": crossover_table([calls[call] for call in DENSITIES]),
         "uneven": uneven_table(calls[UNEVEN], figures.paper), "grouped": grouped_table([calls[c] for c in GROUPED]),
+        "grouped_int8": grouped_table([calls[call] for call in GROUPED_INT8]),
         "modes": mode_table({name: calls[call] for name, call in MODE_CALLS.items()}),
     }  # fmt: skip
 
@@ -210,10 +212,11 @@ def uneven_table(uneven: Modelled, even: Modelled) -> Table:
 
 def grouped_table(results: Sequence[Modelled]) -> Table:
     """Tabulate several query heads per KV head."""
-    columns = ("n", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy",
+    columns = ("n", "k", "heads per KV head", "union", "cold, µs", "dense", "gain", "byte bound", "V busy",
                "cube copies busy", "without cube, µs", "dense traffic, µs", "hot, µs", "gain")  # fmt: skip
-    return Table("8 KV heads, k = n/16", columns, [
-        ["16 ragged" if result.call.ragged else str(result.shape.n), _group(result.call),
+    return Table("8 KV heads", columns, [
+        [*(("16 ragged", "n/16") if result.call.ragged else (str(result.shape.n), str(result.shape.k))),
+         _group(result.call),
          f"{result.kept.rows_needed / result.kept.of_rows:.1%}", *_against_dense(result, "cold"),
          f"{result.byte_bound:.2f}", f"{result.kept.busy['cold']['V']:.0%}",
          f"{result.kept.busy['cold']['cube MTE2']:.0%}", f"{result.others['without cube'][0]:.1f}",

@@ -23,7 +23,8 @@ from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.matching import wanted_value_rows
 from toptheta_npu.evaluation.methods.method import DENSER_LAYERS, KEYS_OF_VALUES, Method
-from toptheta_npu.evaluation.methods.names import make_method, matched_method, parse_method
+from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.spec import make_method, matched_method
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.sweep import table_digest
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask

@@ -37,6 +37,7 @@ from benchmarks.serving import overhead
 from benchmarks.serving.break_even import find_break_even
 from benchmarks.serving.engines import K
 from benchmarks.serving.equality import compare_answers
+from benchmarks.serving.int8 import compare_int8
 from benchmarks.serving.load import compare_speed
 from benchmarks.serving.memory import measure_page_sums
 from benchmarks.serving.real import Setting, compare_real
@@ -63,6 +64,7 @@ class Part(str, Enum):
     real = "real"
     break_even = "break-even"
     overhead = "overhead"
+    int8 = "int8"
 
 
 #: What runs where nothing is named.
@@ -106,6 +108,7 @@ def main(
         Part.real: real,
         Part.break_even: lambda: find_break_even(rounds),
         Part.overhead: lambda: overhead.measure(rounds),
+        Part.int8: lambda: compare_int8(rounds),
     }
     for part in parts or UNNAMED:
         for result in run[part]():

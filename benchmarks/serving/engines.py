@@ -16,9 +16,10 @@ import torch
 
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.models import sparsify
+from toptheta_npu.models import Int8Cache, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm.engine import engine_of
+from toptheta_npu.vllm.int8_pages import INT8_CACHE
 from toptheta_npu.vllm.metrics import Totals
 
 K = 64
@@ -27,6 +28,12 @@ TABLE = TINY_LLAMA / "thresholds_pre_softmax.theta"
 TIE = 1e-3
 #: Logarithms of probabilities may differ by as much.
 TOLERANCE = 1e-4
+#: The same of an int8 cache: whoever multiplies in another order rounds some of its numbers to their neighbours.
+INT8_TOLERANCE = 0.05
+#: The option of an engine with an int8 cache.
+INT8: dict[str, Any] = {"kv_cache_dtype": INT8_CACHE}
+#: Drafts by n-grams, three at a time.
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
 LONGEST = 2048
 
 
@@ -48,7 +55,13 @@ def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> An
         "dtype": "float32", "enforce_eager": True, "max_model_len": LONGEST, "max_num_seqs": 16,
         "kv_cache_memory_bytes": 1 << 28, "enable_prefix_caching": False, "block_size": 32, "async_scheduling": False,
     }  # fmt: skip
-    return LLM(additional_config=config, **{"model": str(TINY_LLAMA), **defaults, **options})
+    engine = LLM(additional_config=config, **{"model": str(TINY_LLAMA), **defaults, **options})
+    _ALIVE.append(engine)
+    return engine
+
+
+# the clean-up of an engine, whenever it comes, would end what the others of the process need
+_ALIVE: list[Any] = []
 
 
 def answers(engine: Any, prompts: Sequence[Sequence[int]], new_tokens: int = 32) -> list[Answer]:
@@ -107,53 +120,65 @@ def reference_model() -> tuple[Any, ThresholdTable]:
     return model, load_tiny_llama_thresholds("pre_softmax")
 
 
-def generated(prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
+def generated(prompt: Sequence[int], new_tokens: int, *, int8: bool = False, **settings: Any) -> Answer:
     """Generate an answer by `sparsify` and transformers' generate(). Without settings, call generate() alone."""
-    return generated_by(*reference_model(), prompt, new_tokens, **settings)
+    return generated_by(*reference_model(), prompt, new_tokens, int8=int8, **settings)
 
 
-def generated_by(model: Any, table: ThresholdTable, prompt: Sequence[int], new_tokens: int, **settings: Any) -> Answer:
+def generated_by(
+    model: Any, table: ThresholdTable, prompt: Sequence[int], new_tokens: int, *, int8: bool = False, **settings: Any
+) -> Answer:
     """Generate an answer as `generated` does, by another model and its thresholds."""
     # the end of a text ends no answer, as in `greedy`: in its place stands a token that there is not
     ends = {"eos_token_id": model.config.vocab_size, "pad_token_id": 0}
     with sparsify(model, table, **settings) if settings else nullcontext():
         out = model.generate(
             torch.tensor([list(prompt)]), max_new_tokens=new_tokens, do_sample=False, **ends,
-            output_logits=True, return_dict_in_generate=True,
+            output_logits=True, return_dict_in_generate=True, past_key_values=new_cache(model, int8),
         )  # fmt: skip
     return Answer(out.sequences[0, len(prompt) :].tolist(), [best_of(logits[0]) for logits in out.logits])
 
 
+def new_cache(model: Any, int8: bool) -> Any:
+    """Make a cache of transformers, in the model's dtype or in int8 with a scale for each row of a head."""
+    from transformers import DynamicCache
+
+    return Int8Cache(model.config) if int8 else DynamicCache()
+
+
 def replayed(
-    tokens: Sequence[int], segments: Sequence[tuple[int, int]], shift: float = 0.0, **settings: Any
-) -> dict[int, dict[int, float]]:
+    tokens: Sequence[int], segments: Sequence[tuple[int, int]], shift: float = 0.0, *, int8: bool = False,
+    **settings: Any,
+) -> dict[int, dict[int, float]]:  # fmt: skip
     """Compute the logarithms of probabilities after every segment by transformers, as an engine scheduled them.
 
     Args:
         tokens: prompt and answer.
         segments: first token and the token after the last, in the order in which they were computed.
         shift: of all thresholds.
+        int8: the cache is.
         settings: of `sparsify`.
 
     Returns:
-        By the position of the token that follows a segment.
+        By the position of the token that follows a segment, or one of its tokens if they may be drafts.
     """
-    from transformers import DynamicCache
-
     model, table = reference_model()
     table = dataclasses.replace(table, theta=table.theta + shift)
     found: dict[int, dict[int, float]] = {}
+    settings = {"verify_tokens": 1} | settings
     with torch.inference_mode(), sparsify(model, table, **settings):
-        cache = DynamicCache()
+        cache = new_cache(model, int8)
         for first, end in segments:
             if first == 0:
-                cache = DynamicCache()
+                cache = new_cache(model, int8)
             elif first < cache.get_seq_length():
                 cache.crop(first)
             ids = torch.tensor([list(tokens[first:end])])
-            logits = model(ids, past_key_values=cache, logits_to_keep=1).logits[0, -1]
-            # what is computed again after a preemption was sampled from before
-            found.setdefault(end, best_of(logits))
+            drafts = ids.shape[1] <= settings["verify_tokens"]  # vLLM drafts for a prompt of one token, too
+            logits = model(ids, past_key_values=cache, logits_to_keep=ids.shape[1] if drafts else 1).logits[0]
+            for place, of_token in enumerate(logits, first + ids.shape[1] + 1 - len(logits)):
+                # what is computed again after a preemption was sampled from before
+                found.setdefault(place, best_of(of_token))
     return found
 
 

@@ -28,8 +28,7 @@ def compare_answers() -> Iterator[dict[str, Any]]:
     """Yield the comparisons so far: tokens compared, wrong ones, and by how much log-probabilities differ."""
     found: list[dict[str, Any]] = []
     asked = prompts(*RAGGED)
-    alive = [make_engine()]  # the clean-up of an engine would end what the others need
-    stock = answers(alive[0], asked, NEW_TOKENS)
+    stock = answers(make_engine(), asked, NEW_TOKENS)
     with tempfile.TemporaryDirectory() as folder:
         keeping_all = make_engine({"table": str(dense_table(Path(folder))), "k": K})
         ours = answers(keeping_all, asked, NEW_TOKENS)
@@ -41,7 +40,6 @@ def compare_answers() -> Iterator[dict[str, Any]]:
         ("k = 64, prompts by thresholds too", {"prefill": "thresholded"}),
     ):
         engine = make_engine({"k": K, **settings})
-        alive += [keeping_all, engine]
         ours = answers(engine, asked, NEW_TOKENS)
         reference = [generated(ids, NEW_TOKENS, k=K, **settings) for ids in asked]
         found.append(compared(name, "`generate` within `sparsify`", engine, ours, reference))

@@ -14,11 +14,9 @@ BLOCK_SIZES = (32, 128)
 def measure_page_sums() -> Iterator[dict[str, Any]]:
     """Measure bytes of all layers by the dtype of the cache and the tokens of a page, beside what the formula says."""
     found: list[dict[str, Any]] = []
-    alive = []  # the clean-up of an engine would end what the others need
     for dtype in DTYPES:
         for block_size in BLOCK_SIZES:
             engine = make_engine({"k": K}, dtype=dtype, block_size=block_size)
-            alive.append(engine)
             answers(engine, prompts(100), 2)
             layers = layers_of(engine)
             cache = sum(layer.kv_cache.nbytes for layer in layers)

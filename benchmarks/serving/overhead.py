@@ -36,6 +36,7 @@ from toptheta_npu._compiler import find_compiler, run_compiler
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama_thresholds
 from toptheta_npu.cpu import library, operators, repeated
 from toptheta_npu.vllm.engine import EngineLayers
+from toptheta_npu.vllm.layouts import Pages
 from toptheta_npu.vllm.metrics import Metrics
 from toptheta_npu.vllm.page_sums import _ROWS_ON_CPU
 from toptheta_npu.vllm.settings import Settings
@@ -129,12 +130,12 @@ class Decoding:
         self.query, self.out = torch.randn(batch, HEADS, HEAD_DIM), torch.empty(batch, HEADS, HEAD_DIM)
         table = load_tiny_llama_thresholds("pre_softmax")
         engine = EngineLayers(
-            Settings(TINY_LLAMA / "thresholds_pre_softmax.theta", k=64), table.at(64), Metrics(1e9), 0
+            Settings(TINY_LLAMA / "thresholds_pre_softmax.theta", k=64), table.at(64), Metrics(1e9), 0, verifies=True
         )
         self.layers = {f"layers.{index}.attn": Layer(cache) for index, cache in enumerate(caches)}
         engine.give_rules(FullAttentionSpec(), self.layers)
         self.starts = torch.arange(batch + 1, dtype=torch.int32)
-        self._rules = [layer.impl.rule.with_page_sums(layer.values) for layer in self.layers.values()]
+        self._rules = [layer.impl.rule.with_pages(Pages(layer.keys, layer.values)) for layer in self.layers.values()]
         for rule, layer in zip(self._rules, self.layers.values(), strict=True):
             rule.page_sums.rebuild(layer.values, self.table, self.lengths)
         step = Step.of(self.starts, self.lengths, self.table)

@@ -98,10 +98,8 @@ def compare_real(setting: Setting, rounds: int) -> Iterator[dict[str, Any]]:
         "model": setting.model.name, **setting.aim, "clients": setting.clients, "new_tokens": setting.new_tokens,
         "decoding": [],
     }  # fmt: skip
-    alive = []  # the clean-up of an engine would end what the others need
     for dtype in setting.dtypes:
         engines = {name: setting.engine(name, dtype) for name in (DENSE, SPARSE)}
-        alive.append(engines)
         for length in setting.lengths:
             found["decoding"].append({})
             for row in _decoding(engines, setting.prompts(length, setting.clients), setting.new_tokens, rounds):

@@ -12,6 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.serving.engines import (
+    INT8,
+    INT8_TOLERANCE,
+    NGRAM,
     TIE,
     TOLERANCE,
     Answer,
@@ -29,8 +32,38 @@ ROUNDING = 1e-5
 #: Options of an engine whose cache is so small that requests are preempted, and whose prompts come in chunks.
 SMALL_CACHE = {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 256, "max_model_len": 704}
 
-#: Settings by name. Mixed: short rows are dense, in vLLM's own kernel, or in ours beside longer ones.
-ENGINES: dict[str, dict[str, Any]] = {"plain": {"k": K}, "mixed": {"k": K, "dense_below": 200}}
+
+@dataclass(frozen=True)
+class Variant:
+    """An engine that schedules run in.
+
+    Attributes:
+        settings: of the plug-in, and of `sparsify` for the replay.
+        options: of vLLM.
+        replay: more of the replay's.
+    """
+
+    settings: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    replay: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> Any:
+        """Make the engine in this process, with a cache so small that requests are preempted."""
+        return make_engine(self.settings, **SMALL_CACHE, **self.options)
+
+    def wrong_in(self, request: Request) -> tuple[list[str], list[str]]:
+        """Find what is wrong in an answer of the engine, as `wrong_in` does."""
+        return wrong_in(request, **self.settings, **self.replay)
+
+
+#: Mixed: short rows are dense, in vLLM's own kernel, or in ours beside longer ones. int8: so is the cache. Drafts come
+#: last, since vLLM starts no engine in a process where one has drafted by n-grams.
+ENGINES: dict[str, Variant] = {
+    "plain": Variant({"k": K}),
+    "mixed": Variant({"k": K, "dense_below": 200}),
+    "int8": Variant({"k": K}, INT8, {"int8": True}),
+    "drafts": Variant({"k": K}, {"speculative_config": NGRAM}, {"verify_tokens": 1 + NGRAM["num_speculative_tokens"]}),
+}
 
 
 @dataclass(frozen=True)
@@ -112,30 +145,30 @@ def run_schedules(count: int) -> Iterator[dict[str, Any]]:
     Yield what was found so far after every ten of them, and after the last.
     """
     found: dict[str, Any] = {"engines": []}
-    for name, settings in ENGINES.items():
+    for name, variant in ENGINES.items():
         found["engines"].append({})
-        for result in _counted(count, settings):
-            found["engines"][-1] = {"name": name, **settings, **result}
+        for result in _counted(count, variant):
+            found["engines"][-1] = {"name": name, **variant.settings, **result}
             yield found
 
 
-def _counted(count: int, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _counted(count: int, variant: Variant) -> Iterator[dict[str, Any]]:
     """Count wrong tokens, and what is kept."""
-    engine = make_engine(settings, **SMALL_CACHE)
+    engine = variant.make()
     wrong: list[str] = []
     different: list[str] = []
     tokens = preemptions = requests = 0
     for seed in range(count):
         for index, request in enumerate(run_schedule(engine, draw_schedule(seed))):
             assert request.answer is not None
-            for found, added in zip((wrong, different), wrong_in(request, **settings), strict=True):
+            for found, added in zip((wrong, different), variant.wrong_in(request), strict=True):
                 found += [f"schedule {seed}, request {index}: {each}" for each in added]
             tokens += len(request.answer.tokens)
             preemptions += request.preemptions
             requests += 1
         if seed % 10 == 9 or seed + 1 == count:
             print(
-                f"{settings}: {seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong",
+                f"{variant}: {seed + 1} schedules, {tokens} tokens, {preemptions} preemptions, {len(wrong)} wrong",
                 flush=True,
             )
             kept = totals(engine)
@@ -146,10 +179,11 @@ def _counted(count: int, settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "value_row_share": kept.value_rows / kept.available_value_rows,
                 "kept_over_k": kept.sparse_kept / kept.sparse_aims, "decode_tokens": kept.decode_tokens,
                 "prompt_tokens": kept.prompt_tokens, "short_tokens": kept.short_tokens,
+                "draft_tokens": kept.draft_tokens, "thresholded_tokens": kept.thresholded_tokens,
             }  # fmt: skip
 
 
-def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
+def wrong_in(request: Request, *, int8: bool = False, **settings: Any) -> tuple[list[str], list[str]]:
     """Find what is wrong with the answer to one request, token by token, given the tokens before it.
 
     Returns:
@@ -158,7 +192,8 @@ def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
         `ROUNDING`, too, up or down.
     """
     assert request.answer is not None
-    known = replayed(request.tokens, request.segments, **settings)
+    tolerance = INT8_TOLERANCE if int8 else TOLERANCE
+    known = replayed(request.tokens, request.segments, int8=int8, **settings)
     others: list[dict[int, dict[int, float]]] = []
     wrong, different = [], []
     for index, token in enumerate(request.answer.tokens):
@@ -169,10 +204,11 @@ def wrong_in(request: Request, **settings: Any) -> tuple[list[str], list[str]]:
         if leading - ours > TIE:
             wrong.append(f"token {place} is {token}, not {expected}, which leads by {leading - ours:.2g}")
         difference = abs(request.answer.best[index][token] - ours)
-        if difference > TOLERANCE and not others:
-            others = [replayed(request.tokens, request.segments, shift, **settings) for shift in (ROUNDING, -ROUNDING)]
-        if difference > TOLERANCE and not any(
-            abs(request.answer.best[index][token] - other[place].get(token, -math.inf)) <= TOLERANCE for other in others
+        if difference > tolerance and not others:
+            moved = ROUNDING, -ROUNDING
+            others = [replayed(request.tokens, request.segments, by, int8=int8, **settings) for by in moved]
+        if difference > tolerance and not any(
+            abs(request.answer.best[index][token] - other[place].get(token, -math.inf)) <= tolerance for other in others
         ):
             different.append(f"token {place} has a log-probability that differs by {difference:.2g}")
     return wrong, different

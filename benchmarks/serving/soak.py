@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving.clients import Ask, Outcome, ask_all, draw_requests
-from benchmarks.serving.engines import TABLE, Answer, K, prompts, wrong_tokens
+from benchmarks.serving.engines import INT8, TABLE, Answer, K, prompts, wrong_tokens
 from benchmarks.serving.schedules import SMALL_CACHE, undisturbed, wrong_in
 from benchmarks.serving.server import Server, metric, serve, settings
 
@@ -34,18 +34,21 @@ class Phase:
     Attributes:
         drafts: vLLM proposes tokens by n-grams and verifies them.
         sparse: the plug-in is on. Without it vLLM shows what memory it keeps by itself.
+        int8: the cache is.
     """
 
     name: str
     drafts: bool = False
     sparse: bool = True
+    int8: bool = False
 
     @property
     def options(self) -> list[str]:
         """What the server is started with."""
         cache = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL_CACHE.items()]
         speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-        return [*cache, *(["--speculative-config", json.dumps(speculation)] if self.drafts else [])]
+        dtype = [f"--{name.replace('_', '-')}={value}" for name, value in INT8.items()] if self.int8 else []
+        return [*cache, *dtype, *(["--speculative-config", json.dumps(speculation)] if self.drafts else [])]
 
 
 PHASES = (
@@ -124,7 +127,8 @@ def _wrong(phase: Phase, before: Sequence[Answer], after: Sequence[Answer]) -> l
     for ids, first, second in zip(prompts(*SAMPLE, seed=9), before, after, strict=True):
         found += wrong_tokens(second, first, tolerance=math.inf)
         if phase.sparse and not phase.drafts:
-            found += [each for answer in (first, second) for each in wrong_in(undisturbed(ids, answer), k=K)[0]]
+            for answer in (first, second):
+                found += wrong_in(undisturbed(ids, answer), int8=phase.int8, k=K)[0]
     return found
 
 

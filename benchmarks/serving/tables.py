@@ -15,7 +15,7 @@ def as_tables(found: Mapping[str, Any]) -> dict[str, Table]:
     """Make the tables of the parts that were run, by the names of their places in the page."""
     tables = {
         "equality": _equality, "load": _load, "memory": _memory, "schedules": _schedules, "soak": _soak, "real": _real,
-        "break-even": _break_even, "overhead": _overhead,
+        "break-even": _break_even, "overhead": _overhead, "int8": _int8,
     }  # fmt: skip
     return {name: table(found[name]) for name, table in tables.items() if name in found}
 
@@ -50,6 +50,18 @@ def _load(found: Mapping[str, Any]) -> Table:
 
 def _speed(name: str, found: Mapping[str, Any]) -> list[str]:
     return [name, f"**{_bounded(found['over_dense']['sparse'])}**", _shares(found["kept"]["sparse"])]
+
+
+def _int8(found: Mapping[str, Any]) -> Table:
+    columns = ("model in", "what decodes", "int8 over the model's dtype", "bytes of a token, all layers", "share")
+    rows = []
+    for each in found["decoding"]:
+        same, int8 = each["token_bytes"]
+        rows.append([
+            each["dtype"], f"{each['batch']} sequences of {each['keys']} keys", f"**{_bounded(each['over_same'])}**",
+            f"{same:,}, {int8:,}", f"{int8 / same:.3f}",
+        ])  # fmt: skip
+    return Table(f"Tokens per second; {found['rounds']} rounds that take turns", columns, rows)
 
 
 def _memory(found: Mapping[str, Any]) -> Table:

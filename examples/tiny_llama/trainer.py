@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tiny_llama import mixture
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks import retrieval, retrieval_prompts
 
 MASS_BOUNDS = (0.6, 0.98)
 SAVE_EVERY = 50
@@ -192,7 +192,7 @@ class Trainer:
         found = {}
         for length in lengths:
             prompts = retrieval_prompts.prompts(self.tokenizer, kind, length, count)
-            result = retrieval_prompts.accuracy(self.model, self.tokenizer, prompts)
+            result = retrieval.accuracy(self.model, self.tokenizer, prompts)
             found[str(length)] = {"correct": result.correct, "total": result.total}
         return found
 

@@ -64,3 +64,10 @@ def test_what_a_layer_adds_has_its_quartiles() -> None:
     steps = [step | {"floor": [1.0, 1.2, 1.4], "reads": [2.0, 3.0, 4.0]}]
     table = as_tables({"overhead": {"rounds": 9, "steps": steps}})["overhead"]
     assert table.rows == [["4, 1500", "**20 (20 to 30)**", "-40 (-50 to -30)", "1 (1 to 1)", "3 (2 to 4)"]]
+
+
+def test_an_int8_cache_is_compared_with_one_of_the_models_dtype() -> None:
+    step = {"dtype": "bfloat16", "batch": 4, "keys": 1900, "token_bytes": [3072, 1632], "over_same": [1.25]}
+    table = as_tables({"int8": {"rounds": 1, "decoding": [step]}})["int8"]
+    row = ["bfloat16", "4 sequences of 1900 keys", "**1.25 (one round)**", "3,072, 1,632", "0.531"]
+    assert table.rows == [row]

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from tests.cases import INF, MERGED, Case
-from tests.helpers import Inputs, filled, in_layout, make_inputs, page, stored_rows, whole_row_tensors
+from tests.helpers import (
+    Inputs,
+    by_sequence,
+    filled,
+    in_layout,
+    make_inputs,
+    of_tokens,
+    page,
+    stored_rows,
+    whole_row_tensors,
+)
 from toptheta_npu.context_parallel import Sharding
 
 #: Where the ranks' runs of keys end, as shares of the cache; "interleaved" ones go round in so many keys per block.
@@ -62,6 +72,12 @@ def _scenes() -> dict[str, Scene]:
             {"int8": "both", "scales": "token", **paged}, {"int8": "both", "scales": "token", "theta": "inf", **post},
             *MERGED, {**paged, "vmc": True}, {**paged, **post},
             {**paged, "paged": "3d", "layout": "BSH", "dtype": "bfloat16"},
+            *({"query_tokens": 4, "query_lengths": (4, 2, 0, 1), "vmc": True, **options}
+              for options in (
+                  {}, post, paged, {"layout": "BSH", "dtype": "bfloat16"}, {"sdc": "exp_threshold", "theta": "nothing"},
+                  {"sdc": "offline", "sink": True}, {"int8": "both", "scales": "token"},
+                  {"layout": "BSND", "lengths": (40, 90, 4, 1), "starts": (60, 0, 30, 2), **post},
+              )),
         )
         for spread in ("uneven", 16)
     ]  # fmt: skip
@@ -79,15 +95,16 @@ SCENES = _scenes()
 
 def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str, Any]:
     """The arguments of one rank, with NaN in the rows that are not valid."""
-    case, rows = inputs.case, inputs.rows
+    case, rows, tokens = inputs.case, inputs.rows, inputs.case.query_tokens
     mine = positions(scene.spread, rows.key.shape[2], rank, world_size)
     first, last = ((mine < edge[:, None]).sum(1) for edge in (rows.starts, rows.starts + rows.lengths))
-    key, value = (stored_rows(rows, name)[:, :, mine] for name in ("key", "value"))
     column = torch.arange(len(mine))
-    valid = ((column >= first[:, None]) & (column < last[:, None]))[:, None, :, None]
-    total = rows.value[:, :, mine].float().masked_fill(~valid, 0.0).sum(2)
+    seen = (column >= first[:, None]) & (column < last[:, None])  # by each row
+    total = rows.value[:, :, mine].float().masked_fill(~seen[:, None, :, None], 0.0).sum(2)
+    key, value = (stored_rows(rows, name)[::tokens, :, mine] for name in ("key", "value"))
+    valid = by_sequence(case, seen).any(1)[:, None, :, None]
     key, value = (filled(cache, ~valid, torch.nan) for cache in (key, value))
-    scales = {name: filled(stored.scale[:, :, mine], ~valid[..., 0], torch.nan) if stored.mode else stored.scale
+    scales = {name: filled(stored.scale[::tokens, :, mine], ~valid[..., 0], torch.nan) if stored.mode else stored.scale
               for name, stored in rows.stored.items()}  # fmt: skip
     of_rows = set(whole_row_tensors(inputs)) - {"value_mean"}  # that one is of all ranks
     taken = ("query", "threshold", "input_layout", "placement", "sdc", *of_rows, *_HEADS)
@@ -99,15 +116,16 @@ def share(inputs: Inputs, scene: Scene, rank: int, world_size: int) -> dict[str,
             torch.Generator().manual_seed(rank),
             {n: s for n, s in scales.items() if rows.stored[n].mode},
         )
-        arguments |= page(key, value, last, case.block_size, case.paged, case.blocks, torch.nan, generator, by_row)
+        ends = by_sequence(case, last).amax(1)
+        arguments |= page(key, value, ends, case.block_size, case.paged, case.blocks, torch.nan, generator, by_row)
     else:
         arguments |= {"key": in_layout(key, case.layout), "value": in_layout(value, case.layout)}
     if case.lengths_as != "none":
-        arguments["actual_seq_lengths"] = last - first
+        arguments["actual_seq_lengths"] = last - first if tokens == 1 else by_sequence(case, last - first)
     if case.starts:
-        arguments["key_start"] = first
+        arguments["key_start"] = first[::tokens]
     if case.vmc:
-        arguments["value_sum"] = total
+        arguments["value_sum"] = of_tokens(case, total)
     return arguments | {"interleave": scene.interleave}
 
 
@@ -130,12 +148,14 @@ TIES = {
     for options in (
         {"dtype": "float32"}, {"dtype": "bfloat16", "layout": "BSH"}, {"dtype": "float16", "paged": "4d"},
         {"dtype": "float32", "paged": "3d", "layout": "BSND"},
+        {"dtype": "float32", "query_tokens": 3, "query_lengths": (3, 1, 2)},
+        {"dtype": "bfloat16", "paged": "4d", "layout": "BSH", "query_tokens": 2},
     )
     for spread in ("even", 1, 3)
 }  # fmt: skip
 
 
-def tied(seed: int, options: dict[str, str], spread: str | int) -> tuple[Inputs, Scene]:
+def tied(seed: int, options: dict[str, Any], spread: str | int) -> tuple[Inputs, Scene]:
     """Rows whose scores are small integers, so that several are largest; each V row says where it lies."""
     case = Case(
         "tie", heads=4, lengths=(24, 17, 5), lengths_as="int64", head_dim=16, sdc="none", block_size=4, **options
@@ -143,11 +163,15 @@ def tied(seed: int, options: dict[str, str], spread: str | int) -> tuple[Inputs,
     generator = torch.Generator().manual_seed(seed)
     inputs = make_inputs(replace(case, theta="inf"), seed=seed)
     rows, dtype = inputs.rows, case.torch_dtype
-    key = torch.randint(-3, 3, rows.key.shape[:3], generator=generator)[..., None].to(dtype)
+    tokens = case.query_tokens
+    sizes = len(case.lengths), *rows.key.shape[1:3]
+    key = torch.randint(-3, 3, sizes, generator=generator)[..., None].to(dtype).repeat_interleave(tokens, 0)
     value = torch.arange(rows.value.shape[2]).view(1, 1, -1, 1)
     rows = replace(
         rows, query=torch.ones_like(rows.query), key=key.expand_as(rows.key).clone(),
         value=value.expand_as(rows.value).to(dtype).clone(), threshold=torch.full_like(rows.threshold, INF),
     )  # fmt: skip
-    arguments = inputs.arguments | {"query": torch.ones_like(inputs.arguments["query"]), "threshold": rows.threshold}
+    arguments = inputs.arguments | {
+        "query": torch.ones_like(inputs.arguments["query"]), "threshold": of_tokens(case, rows.threshold)
+    }  # fmt: skip
     return replace(inputs, rows=rows, arguments=arguments), Scene(case, spread)

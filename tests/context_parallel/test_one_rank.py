@@ -81,7 +81,17 @@ def test_exchanged_bytes_are_those_of_the_formula_in_the_documentation(head_dim:
     ("changes", "error", "message"),
     [
         ({"threshold": None}, TopThetaTypeError, "threshold: expected a torch.Tensor, got NoneType"),
-        ({"query": torch.ones(1, 4, 2, 16)}, TopThetaValueError, "query: expected one token"),
+        (
+            {"query": torch.ones(1, 4, 2, 16)},
+            TopThetaValueError,
+            r"actual_seq_lengths: expected shape \[1, 2\] \[B, Sq\], the keys of this part that each token sees",
+        ),
+        (
+            {"query": torch.ones(1, 4, 2, 16), "actual_seq_lengths": torch.ones(1, 2, dtype=torch.int32),
+             "value_sum": torch.ones(1, 2, 16)},
+            TopThetaValueError,
+            r"value_sum: expected shape \[1, 2, 2, 16\] \[B, Hkv, Sq, D\], got \[1, 2, 16\]",
+        ),
         ({"interleave": 0}, TopThetaValueError, "interleave: expected at least 1 key per block"),
         ({"interleave": 2.0}, TopThetaTypeError, "interleave: expected an int, the keys per block, got float"),
         ({"value_sum": torch.ones(1, 4, 16)}, TopThetaValueError, r"value_sum: expected shape \[1, 2, 16\] \[B, Hkv"),

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.context_parallel.generations import GENERATIONS, NEW_TOKENS, generate
 from tests.context_parallel.one_rank import RANKS
 from tests.context_parallel.scenes import SCENES, TIES, inputs_of, positions, tied
-from tests.helpers import assert_within_yardstick, from_layout, yardstick
+from tests.helpers import assert_within_yardstick, from_layout, of_rows, yardstick
 from tests.ranks import run_ranks
 from toptheta_npu import incremental_attention
 from toptheta_npu.assets import load_tiny_llama_thresholds
@@ -63,12 +63,12 @@ def test_a_step_is_that_of_one_process(played: Results, name: str) -> None:
     inputs = inputs_of(scene)
     case, expected = inputs.case, inputs.expected
     out, lse, kept = (same([rank["steps"][name]["result"][field] for rank in played]) for field in range(3))
-    assert torch.equal(kept.long(), expected.kept)
+    assert torch.equal(of_rows(case, kept).long(), expected.kept)
     assert (out.dtype, lse.dtype, kept.dtype) == (case.torch_dtype, torch.float32, torch.int32)
     assert out.shape == inputs.arguments["query"].shape
     assert out.is_contiguous()
     assert_within_yardstick(from_layout(out, case.layout, case.heads), yardstick(inputs)[0], expected.out)
-    assert_within_yardstick(lse, yardstick(inputs, torch.float32)[1], expected.lse)
+    assert_within_yardstick(of_rows(case, lse), yardstick(inputs, torch.float32)[1], expected.lse)
 
 
 def test_steps_have_rows_that_keep_nothing_anywhere_or_in_some_ranks_and_ranks_without_keys(played: Results) -> None:
@@ -85,7 +85,8 @@ def test_steps_have_rows_that_keep_nothing_anywhere_or_in_some_ranks_and_ranks_w
 @pytest.mark.parametrize("name", SCENES)
 def test_a_step_sends_one_buffer_of_the_stated_size(played: Results, name: str) -> None:
     case = SCENES[name].case
-    sizes = {"batch": len(case.lengths), "num_heads": case.heads, "num_key_value_heads": case.kv_heads}
+    sizes = {"batch": len(case.lengths), "num_heads": case.heads, "num_key_value_heads": case.kv_heads,
+             "query_tokens": case.query_tokens}  # fmt: skip
     bytes_ = exchanged_bytes(**sizes, head_dim=case.head_dim, placement=case.placement, vmc=case.vmc)
     for rank in played:
         sent = rank["steps"][name]["sent"]
@@ -97,7 +98,7 @@ def test_a_step_sends_one_buffer_of_the_stated_size(played: Results, name: str) 
 def test_the_lowest_of_equal_largest_keys_stands_in(played: Results, name: str) -> None:
     inputs, _ = tied(*TIES[name])
     case, rows = inputs.case, inputs.rows
-    whole = incremental_attention(
+    whole = incremental_attention(  # each token as the step of one
         rows.query[:, :, None], rows.key, rows.value, rows.threshold, actual_seq_lengths=rows.lengths, sdc="none"
     )
     out = same([rank["ties"][name] for rank in played])

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tests.cases import CASES, Case
+from tests.cases import CASES, TOKEN_CASES, Case
 from tests.cpu.columns import with_columns
 from tests.cpu.driver import DONE, CaseFile, Result, build_driver, run_driver
-from tests.cpu.native import operator_arguments, partial_arguments, same_bits
+from tests.cpu.native import keys_of_part, operator_arguments, partial_arguments, same_bits
 from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
 from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
 from toptheta_npu.fallback.arguments import ANTIQUANT_MODES, ANTIQUANT_SCALES, Arguments
@@ -59,7 +59,7 @@ class DriverCase:
             for others in by_threads[1:]:
                 assert all(same_bits(one, other) for one, other in zip(by_threads[0], others, strict=True))
             assert_equals_oracle(self.inputs, statistics)
-            assert_parts_merge(self.inputs, [part], [self.inputs.rows.lengths])
+            assert_parts_merge(self.inputs, [part], [keys_of_part(self.inputs)])
 
 
 def with_packed_scales(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def with_packed_scales(arguments: dict[str, Any]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1)
 def driver_cases(dtype: str) -> tuple[DriverCase, ...]:
     """The whole table in one dtype, and once more with keys by columns."""
-    cases = [replace(case, dtype=dtype) for case in CASES]
+    cases = [replace(case, dtype=dtype) for case in (*CASES, *TOKEN_CASES)]
     by_rows = [DriverCase.of(case, paths, poison, (1, 3)) for case in cases for poison, paths in _PATHS.items()]
     by_columns = [DriverCase.of(case, ("auto",), ("outside",), (1, 3), columns=True) for case in cases]
     return (*by_rows, *by_columns)

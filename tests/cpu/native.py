@@ -21,7 +21,7 @@ from torch import Tensor
 
 import toptheta_npu.cpu
 from emulator.compile_cache import cached_folder, compiler_version, default_compiler, run_compiler
-from tests.helpers import Inputs
+from tests.helpers import Inputs, by_sequence, of_tokens
 from toptheta_npu.fallback.arguments import TABLE
 
 SOURCE = Path(toptheta_npu.cpu.__file__).with_name("source")
@@ -134,8 +134,9 @@ def using(level: str, *, threads: int | None = None) -> Iterator[None]:
 def operator_arguments(inputs: Inputs) -> dict[str, Any]:
     """What the public functions make of the arguments of a case."""
     given = {name: value for name, value in inputs.arguments.items() if name != "block_size"}
-    if isinstance(given.get("actual_seq_lengths"), list):
-        given["actual_seq_lengths"] = torch.tensor(given["actual_seq_lengths"])
+    for name in ("actual_seq_lengths", "actual_query_lengths"):
+        if isinstance(given.get(name), list):
+            given[name] = torch.tensor(given[name])
     scale = inputs.case.head_dim**-0.5 if inputs.case.scale is None else inputs.case.scale
     heads = {"num_heads": inputs.case.heads, "num_key_value_heads": inputs.case.kv_heads}
     return given | heads | {"scale_value": scale}
@@ -145,7 +146,16 @@ def partial_arguments(inputs: Inputs, arguments: dict[str, Any]) -> dict[str, An
     """The same for the whole row as one part, from `operator_arguments`."""
     lse = inputs.expected.lse.float() if inputs.case.placement == "post_softmax" else None
     taken = [name for name, argument in TABLE.items() if "incremental_attention_partial" in argument.about.operators]
-    return {name: value for name, value in arguments.items() if name in taken} | {"lse": lse}
+    part = {name: value for name, value in arguments.items() if name in taken}
+    if inputs.case.query_tokens > 1 or "actual_query_lengths" in arguments:
+        part["actual_seq_lengths"] = keys_of_part(inputs)
+    return part | {"lse": None if lse is None else of_tokens(inputs.case, lse)}
+
+
+def keys_of_part(inputs: Inputs) -> Tensor:
+    """The keys that each row sees of the whole row as one part, [B] or [B, Sq]."""
+    lengths = inputs.rows.lengths
+    return lengths if inputs.case.query_tokens == 1 else by_sequence(inputs.case, lengths)
 
 
 def same_bits(one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> bool:

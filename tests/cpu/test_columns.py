@@ -10,9 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.cases import CASES, Case
+from tests.cases import CASES, TOKEN_CASES, Case
 from tests.cpu.columns import with_columns
-from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
+from tests.cpu.native import (
+    ELEMENTS,
+    OWN_LEVELS,
+    keys_of_part,
+    operator_arguments,
+    operators,
+    partial_arguments,
+    same_bits,
+    using,
+)
 from tests.helpers import assert_equals_oracle, assert_parts_merge, make_inputs
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from tests.tiers import product
@@ -37,20 +46,22 @@ def results_of(arguments: dict[str, Any], part: dict[str, Any], path: str) -> tu
 
 @pytest.mark.parametrize(("dtype", "level"), product(ELEMENTS, OWN_LEVELS))
 def test_every_case_equals_the_oracle(dtype: str, level: str) -> None:
-    for case in CASES:
+    for case in (*CASES, *TOKEN_CASES):
         inputs = make_inputs(replace(case, dtype=dtype), poison=("outside",))
         arguments = with_columns(operator_arguments(inputs))
         with using(level, threads=1):
             plain, statistics, partial = results_of(arguments, partial_arguments(inputs, arguments), "auto")
         assert same_bits((plain,), statistics[:1])
         assert_equals_oracle(inputs, statistics)
-        assert_parts_merge(inputs, [partial], [inputs.rows.lengths])
+        assert_parts_merge(inputs, [partial], [keys_of_part(inputs)])
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @settings(max_examples=2 * settings().max_examples)
 @given(
-    case=random_cases(for_kernel=False), path=st.sampled_from(["auto", "gather", "dense"]), threads=st.integers(1, 3)
+    case=random_cases(for_kernel=False, query_tokens=True),
+    path=st.sampled_from(["auto", "gather", "dense"]),
+    threads=st.integers(1, 3),
 )
 def test_drawn_cases_equal_the_oracle(level: str, case: Case, path: str, threads: int) -> None:
     inputs = inputs_or_reject(case, path)
@@ -59,7 +70,7 @@ def test_drawn_cases_equal_the_oracle(level: str, case: Case, path: str, threads
         _, statistics, partial = results_of(arguments, partial_arguments(inputs, arguments), path)
     largest = largest_score(inputs)
     assert_equals_oracle(inputs, statistics, largest)
-    assert_parts_merge(inputs, [partial], [inputs.rows.lengths], largest)
+    assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
 
 
 @pytest.mark.parametrize(("size", "dtype", "level"), product(_SIZES, ELEMENTS, OWN_LEVELS))

@@ -26,6 +26,7 @@ from tests.cpu.native import (
     using,
 )
 from tests.helpers import assert_equals_oracle, make_inputs
+from tests.random_cases import largest_score
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats, use_backend
 from toptheta_npu.fallback import Arguments
 
@@ -237,3 +238,17 @@ def test_scales_of_the_driver_are_those_that_the_operator_packs() -> None:
     with using(OWN_LEVELS[-1].values[0]):
         found = [operators.incremental_attention(Arguments(**given)) for given in (arguments, packed)]
     assert same_bits((found[0],), (found[1],))
+
+
+@pytest.mark.parametrize("level", OWN_LEVELS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_channel_that_holds_nearly_all_of_the_score_moves_no_selection(dtype: str, level: str) -> None:
+    """One word of 16 bits for each number of the query would be off by more than the gap around thresholds."""
+    case = Case("one-channel", dtype=dtype, heads=1, kv_heads=1, head_dim=128, lengths=(90, 60), keep=0.1,
+                scores="offset", int8="both", scales="channel")  # fmt: skip
+    for seed in range(12):
+        inputs = make_inputs(case, seed=seed)
+        arguments = operator_arguments(inputs)
+        with using(level):
+            found = operators.incremental_attention_with_stats(Arguments(**arguments))
+        assert_equals_oracle(inputs, found, largest_score(inputs))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import CASES, Case
+from tests.cases import CASES, TOKEN_CASES, Case
 from tests.helpers import assert_equals_oracle, make_inputs
 from tests.tiers import product
 from toptheta_npu import TopThetaBackendError, incremental_attention_with_stats, use_backend
@@ -54,7 +54,7 @@ def test_every_level_of_this_machine_equals_the_oracle(level: str, dtype: str, m
     monkeypatch.setenv(instruction_sets.VARIABLE, level)
     monkeypatch.setattr(library, "_LIBRARIES", {})
     assert build.best_library(dtype).level == level
-    for case in CASES:
+    for case in (*CASES, *TOKEN_CASES):
         if case.dtype == dtype:
             for path in ("auto", "gather", "dense"):
                 poison = ("outside", "values") if path == "gather" else ("outside",)

@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cases import Case
-from tests.cpu.native import OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
+from tests.cpu.native import (
+    OWN_LEVELS,
+    keys_of_part,
+    operator_arguments,
+    operators,
+    partial_arguments,
+    same_bits,
+    using,
+)
 from tests.helpers import assert_equals_oracle, assert_parts_merge
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu.fallback import Arguments
@@ -16,7 +24,9 @@ from toptheta_npu.fallback import Arguments
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @settings(max_examples=2 * settings().max_examples)
 @given(
-    case=random_cases(for_kernel=False), path=st.sampled_from(["auto", "gather", "dense"]), threads=st.integers(1, 3)
+    case=random_cases(for_kernel=False, query_tokens=True),
+    path=st.sampled_from(["auto", "gather", "dense"]),
+    threads=st.integers(1, 3),
 )
 def test_operators_equal_the_oracle(level: str, case: Case, path: str, threads: int) -> None:
     inputs = inputs_or_reject(case, path)
@@ -29,4 +39,4 @@ def test_operators_equal_the_oracle(level: str, case: Case, path: str, threads: 
     assert same_bits((plain,), statistics[:1])
     largest = largest_score(inputs)
     assert_equals_oracle(inputs, statistics, largest)
-    assert_parts_merge(inputs, [partial], [inputs.rows.lengths], largest)
+    assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)

@@ -15,6 +15,7 @@ from tests.cpu.driver_cases import DriverCase, assert_driver_equals_the_oracle
 from tests.cpu.native import ELEMENTS, OWN_LEVELS, operator_arguments, operators, partial_arguments, same_bits, using
 from tests.helpers import Inputs, assert_equals_oracle, make_inputs
 from tests.tiers import full, product
+from toptheta_npu.cpu import library
 from toptheta_npu.fallback import Arguments
 
 _BY_ID = {case.id: case for case in CASES}
@@ -54,7 +55,7 @@ def results(level: str, inputs: Inputs, threads: int, **changes: Any) -> tuple[T
 @pytest.mark.parametrize("case", _LONG, ids=lambda case: case.id)
 @pytest.mark.parametrize(("dtype", "level"), product(ELEMENTS, OWN_LEVELS))
 def test_bits_do_not_depend_on_threads(case: Case, dtype: str, level: str) -> None:
-    assert operators.RUN_IN_PARALLEL != 0
+    assert library.RUN_IN_PARALLEL != 0
     inputs = make_inputs(replace(case, dtype=dtype), poison=("outside",))
     one = results(level, inputs, 1)
     assert_equals_oracle(inputs, one[:4])

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tests.models.tiny import new_model, tokens
 from toptheta_npu.errors import TopThetaValueError
-from toptheta_npu.evaluation.methods.names import make_method, parse_method
+from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.evaluation.methods.top_k import select_top_k_of_heads
 from toptheta_npu.evaluation.sweep import Plan, table_digest
 from toptheta_npu.fallback.prefill import RowChunk

@@ -16,8 +16,9 @@ from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.blasst import match_scale_factor, select_tiles
 from toptheta_npu.evaluation.methods.dense import select_all
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.methods.names import matched_method, parse_method
+from toptheta_npu.evaluation.methods.names import parse_method
 from toptheta_npu.evaluation.methods.pages import match_pages, select_pages
+from toptheta_npu.evaluation.methods.spec import matched_method
 from toptheta_npu.evaluation.reads import Reads
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask, Result
 from toptheta_npu.fallback.prefill import Selector
@@ -130,7 +131,7 @@ def test_windows_shorter_than_the_rows_are_refused(model: LlamaForCausalLM, text
 
 
 def test_a_method_of_its_own_k_is_not_matched(model: LlamaForCausalLM, theta: Result) -> None:
-    with pytest.raises(TopThetaValueError, match=r"got top-k; use names\.make_method"):
+    with pytest.raises(TopThetaValueError, match=r"got top-k; use spec\.make_method"):
         matched_method(parse_method("top-k"), K, theta.reads, model, random_windows(1, seed=3), TARGETS)
 
 

@@ -18,9 +18,9 @@ from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.evaluation.methods.control import control
 from toptheta_npu.evaluation.methods.kinds import KINDS
 from toptheta_npu.evaluation.methods.method import EVERY_KEY, Compensation, Method
-from toptheta_npu.evaluation.methods.names import NAMES, make_method, parse_method
+from toptheta_npu.evaluation.methods.names import NAMES, parse_method
 from toptheta_npu.evaluation.methods.options import AS_PUBLISHED, whole_number
-from toptheta_npu.evaluation.methods.spec import MethodKind
+from toptheta_npu.evaluation.methods.spec import MethodKind, make_method
 from toptheta_npu.fallback.prefill import RowChunk
 
 _VALUES = {
@@ -165,7 +165,7 @@ def test_specs_say_which_points_there_are() -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("last-k", {"k": 8}, "spec: expected a method that is not matched, got last-k; use names.matched_method"),
+        ("last-k", {"k": 8}, "spec: expected a method that is not matched, got last-k; use spec.matched_method"),
         ("top-theta", {"k": 8}, "table: expected a value, which this method needs, got None"),
         ("top-k", {"targets": [8]}, "k: expected a value"),
         ("value-mean", {}, "targets: expected a value"),

@@ -14,7 +14,8 @@ from tests.evaluation.small_model import LENGTH, K, logits_and_statistics, rando
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import EVERY_KEY, KEYS_OF_VALUES, Compensation, KeyReads
-from toptheta_npu.evaluation.methods.names import make_method, parse_method
+from toptheta_npu.evaluation.methods.names import parse_method
+from toptheta_npu.evaluation.methods.spec import make_method
 from toptheta_npu.models import calibrate_discarded_mass, sparsify
 from toptheta_npu.models.sparse.statistics import LayerStatistics
 from toptheta_npu.thresholds import ThresholdTable

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
-from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks import retrieval, retrieval_prompts
 from toptheta_npu.evaluation.tasks.retrieval_prompts import RetrievalPrompt, key_value_prompt, needle_prompt
 
 KINDS = ["key_value", "needle"]
@@ -130,7 +130,7 @@ def test_answers_stand_at_every_place(tokenizer: PreTrainedTokenizerBase) -> Non
         (lambda t: key_value_prompt(t, 64), "length: expected room for a table of 8 pairs"),
         (lambda t: key_value_prompt(t, 512, pairs=7), "pairs: expected at least 8"),
         (lambda t: key_value_prompt(t, 512, pairs=400), "pairs: expected 8 to 40, for a length of 512 tokens"),
-        (lambda t: retrieval_prompts.accuracy(None, t, []), "prompts: expected at least one prompt"),
+        (lambda t: retrieval.accuracy(None, t, []), "prompts: expected at least one prompt"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -162,7 +162,7 @@ def test_scores_are_those_of_the_whole_text(
                 likelihoods = random_model(tokens[None, :-1]).logits[0].log_softmax(-1)
             each = likelihoods.gather(1, tokens[1:, None])
             expected.append(each[len(prompt.tokens) - 1 :].sum())
-        scores = retrieval_prompts.choice_log_likelihoods(random_model, tokenizer, prompt)
+        scores = retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
         torch.testing.assert_close(scores, torch.stack(expected))
 
 
@@ -170,7 +170,7 @@ def test_choices_share_one_prefill(tokenizer: PreTrainedTokenizerBase, random_mo
     rows: list[torch.Size] = []
     hook = random_model.model.embed_tokens.register_forward_pre_hook(lambda _, given: rows.append(given[0].shape))
     prompt = needle_prompt(tokenizer, 192)
-    retrieval_prompts.choice_log_likelihoods(random_model, tokenizer, prompt)
+    retrieval.choice_log_likelihoods(random_model, tokenizer, prompt)
     hook.remove()
     assert rows[0] == (1, 192)
     assert sum(batch for batch, _ in rows[1:]) <= retrieval_prompts.CHOICES
@@ -182,18 +182,18 @@ def test_choices_share_one_prefill(tokenizer: PreTrainedTokenizerBase, random_mo
 def test_accuracy_counts_right_answers(tokenizer: PreTrainedTokenizerBase, random_model: LlamaForCausalLM) -> None:
     prompts = retrieval_prompts.prompts(tokenizer, "needle", 64, 24)
     right = [
-        int(retrieval_prompts.choice_log_likelihoods(random_model, tokenizer, prompt).argmax()) == prompt.answer
+        int(retrieval.choice_log_likelihoods(random_model, tokenizer, prompt).argmax()) == prompt.answer
         for prompt in prompts
     ]
-    result = retrieval_prompts.accuracy(random_model, tokenizer, prompts)
+    result = retrieval.accuracy(random_model, tokenizer, prompts)
     assert (result.correct, result.total) == (sum(right), 24)
     assert 0 < result.correct < 12  # an untrained model guesses
-    assert retrieval_prompts.Accuracy(48, 64).accuracy == 0.75
-    assert retrieval_prompts.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
+    assert retrieval.Accuracy(48, 64).accuracy == 0.75
+    assert retrieval.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_embedded_model_retrieves(kind: str) -> None:
     model, tokenizer = load_tiny_llama()
-    result = retrieval_prompts.accuracy(model, tokenizer, retrieval_prompts.prompts(tokenizer, kind, 512, 16))
+    result = retrieval.accuracy(model, tokenizer, retrieval_prompts.prompts(tokenizer, kind, 512, 16))
     assert result.correct >= 15  # guessing gives 2

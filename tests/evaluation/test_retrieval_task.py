@@ -12,7 +12,7 @@ from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
-from toptheta_npu.evaluation.tasks import retrieval_prompts
+from toptheta_npu.evaluation.tasks import retrieval, retrieval_prompts
 from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
 from toptheta_npu.evaluation.tasks.retrieval import RetrievalTask
 
@@ -83,7 +83,7 @@ def test_dense_scores_are_those_of_the_whole_prompt(
 ) -> None:
     measurement = task.measure(kinds.dense(), model)
     for prompt, right, margin in zip(task.prompts, measurement.scores, measurement.details["margin"], strict=True):
-        likelihoods = retrieval_prompts.choice_log_likelihoods(model, tokenizer, prompt)
+        likelihoods = retrieval.choice_log_likelihoods(model, tokenizer, prompt)
         others = torch.cat([likelihoods[: prompt.answer], likelihoods[prompt.answer + 1 :]])
         assert margin == pytest.approx(float(likelihoods[prompt.answer] - others.max()), abs=1e-4)
         assert right == float(likelihoods.argmax() == prompt.answer)
@@ -121,7 +121,7 @@ def test_a_whole_prompt_runs_under_the_method_where_asked_for(
     assert measurement.reads.keys_mean < 150
     assert measurement.details["prefill"] == "thresholded"
     with sparse.enter(model):
-        likelihoods = retrieval_prompts.choice_log_likelihoods(model, tokenizer, task.prompts[0]).tolist()
+        likelihoods = retrieval.choice_log_likelihoods(model, tokenizer, task.prompts[0]).tolist()
     right = likelihoods.pop(task.prompts[0].answer)
     assert measurement.details["margin"] == [pytest.approx(right - max(likelihoods), abs=1e-5)]
 

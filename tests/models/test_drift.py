@@ -266,14 +266,14 @@ def test_a_reset_cache_starts_over(thresholds, kind):
 
 
 @pytest.mark.parametrize("kind", CACHES)
-def test_several_new_tokens_of_the_same_text_leave_the_shift(kind):
+def test_a_further_piece_of_the_prompt_leaves_the_shift(kind):
     ids = tokens(2, 60)
     with sparsify(model_of(), table_of(), k=K, drift_control=CONTROL):
         cache = filled(ids, 20, kind=kind)
         before = shifts(cache).clone()
-        model_of()(ids[:, 30:37], past_key_values=cache)
+        model_of()(ids[:, 30:42], past_key_values=cache)
         assert torch.equal(shifts(cache), before)
-        feed(ids[:, :38], cache, 37)
+        feed(ids[:, :43], cache, 42)
         assert all((getattr(layer, DRIFT).steps == 11).all() for layer in cache.layers)
 
 

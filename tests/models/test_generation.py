@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,18 +12,21 @@ from transformers import DynamicCache, StaticCache
 from tests.models.tiny import (
     CACHES,
     KINDS,
+    NEW,
+    PROMPT,
     K,
+    generate,
     left_padded,
     model_of,
     new_cache,
     new_model,
     oracle_attention,
+    step_logits,
     table_of,
     tokens,
 )
 from toptheta_npu import SdcWithoutVmcWarning, use_backend
 from toptheta_npu.models import (
-    DenseDraftsWarning,
     NothingSparsifiedWarning,
     calibrate,
     calibrate_discarded_mass,
@@ -33,31 +35,6 @@ from toptheta_npu.models import (
 from toptheta_npu.models.sparse import threshold_rule
 
 pytestmark = pytest.mark.usefixtures("no_grad")
-
-PROMPT = tokens(1, 20, seed=7)
-NEW = 12
-
-
-def generate(model, *, ids: Tensor = PROMPT, new: int = NEW, **options) -> Tensor:
-    options = {"do_sample": False, **options}
-    return model.generate(ids, max_new_tokens=new, min_new_tokens=new, **options)
-
-
-def drafting(assistant):
-    """An assistant that drafts several tokens at a time, however unsure it is."""
-    assistant.generation_config.assistant_confidence_threshold = 0.0
-    assistant.generation_config.num_assistant_tokens_schedule = "constant"
-    assistant.generation_config.num_assistant_tokens = 4
-    return assistant
-
-
-def step_logits(model, ids: Tensor, prompt: int, cache=None, **options) -> Tensor:
-    """Logits of the prompt's last row and of one decode step after the other."""
-    cache = DynamicCache() if cache is None else cache
-    parts = [model(ids[:, :prompt], past_key_values=cache, **options).logits[:, -1:]]
-    for position in range(prompt, ids.shape[1]):
-        parts.append(model(ids[:, position : position + 1], past_key_values=cache, **options).logits)
-    return torch.cat(parts, dim=1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,71 +165,6 @@ def test_beam_search_scores_its_beams_as_a_thresholded_prefill_does():
     assert found.beam_indices.unique().numel() > 1  # the cache was reordered
     likelihood = logits.log_softmax(-1).gather(-1, found.sequences[:, 20:, None]).sum()
     torch.testing.assert_close(found.sequences_scores[0], likelihood, atol=1e-3, rtol=1e-4)
-
-
-@pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
-def test_speculative_decoding_gives_the_tokens_of_greedy_decoding(how):
-    model, table = model_of(), table_of()
-    options = (
-        {"assistant_model": drafting(new_model(seed=5))} if how == "assistant" else {"prompt_lookup_num_tokens": 3}
-    )
-    prompt = PROMPT[:, :10].repeat(1, 2)
-    with sparsify(model, table, k=K, prefill="thresholded"):
-        greedy = generate(model, ids=prompt)
-        speculative = generate(model, ids=prompt, **options)
-    assert torch.equal(greedy, speculative)
-
-
-@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
-def test_drafts_that_are_verified_dense_are_counted_and_warned_about(how):
-    model, prompt = model_of(), PROMPT[:, :10].repeat(1, 2)
-    options = {"prompt_lookup_num_tokens": 3}
-    if how != "prompt lookup":
-        options = {"assistant_model": drafting(new_model(seed=5 if how == "assistant" else 0))}
-    calls = []
-    warned = pytest.warns(DenseDraftsWarning, match=r"^\d+ tokens .*thresholded")
-    with counting_calls(model, calls), warned as caught, sparsify(model, table_of(), k=K) as run:
-        generate(model, ids=prompt, **options)
-    expected = sum(new for new in calls[1:] if new > 1)
-    assert run.dense_tokens == expected > 0
-    mine = [warning for warning in caught if warning.category is DenseDraftsWarning]
-    assert [warning.filename for warning in mine] == [__file__]
-    assert str(mine[0].message).startswith(f"{expected} tokens")
-    with warnings.catch_warnings(), sparsify(model, table_of(), k=K, prefill="thresholded") as run:
-        warnings.simplefilter("error", DenseDraftsWarning)
-        generate(model, ids=prompt, **options)
-    assert run.dense_tokens == 0
-
-
-@contextmanager
-def counting_calls(model, calls: list[int]):
-    """Puts the new tokens of each call of the model into ``calls``."""
-    hook = model.register_forward_pre_hook(
-        lambda module, args, kwargs: calls.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def test_further_turns_and_chunks_of_a_prompt_are_counted_and_no_drafts():
-    model, ids, cache = model_of(), tokens(2, 60, seed=11), DynamicCache()
-    with warnings.catch_warnings(), sparsify(model, table_of(), k=K) as run:
-        warnings.simplefilter("error", DenseDraftsWarning)
-        for new in (5, 7, 1, 1, 20, 1, 1):  # rows of up to 8 keys are dense by the rule
-            past = cache.get_seq_length()
-            model(ids[:, past : past + new], past_key_values=cache)
-        assert run.dense_tokens == 2 * (4 + 20)
-
-
-def test_a_sparsified_assistant_leaves_the_dense_tokens_alone():
-    model, assistant = model_of(), drafting(new_model(seed=0))
-    dense = generate(model)
-    with sparsify(assistant, table_of(), k=K, statistics=True) as run:
-        assisted = generate(model, assistant_model=assistant)
-    assert torch.equal(dense, assisted)
-    assert run.statistics()[0].decode.any()
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, MistralConfig
+from transformers import DynamicCache, Gemma3nTextConfig, MistralConfig
 from transformers.cache_utils import DynamicLayer
 
 from tests.models.test_growing_cache import CHANGES, NEED_TWO, OPTIONS, WAYS, rows
@@ -17,6 +17,7 @@ from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThet
 from toptheta_npu.models import DriftControl, GrowingCache, Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.models.caches import int8, value_mean
 from toptheta_npu.models.caches.int8 import GrowingInt8Layer, Packing, StaticInt8Layer
+from toptheta_npu.models.calibration.cache_scales import with_scales
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 SCALES = ("token", "channel")
@@ -231,6 +232,8 @@ WRONG = {
                                "table: expected scales of an int8 cache, got none; calibrate with --kv-cache int8, or "
                                "leave the table out: each row gets a scale of its own"),
     "no table": (lambda: {"table": "t.theta"}, TopThetaTypeError, "table: expected a ThresholdTable or None, got str"),
+    "no config": (lambda: {"config": "llama"}, TopThetaTypeError,
+                  "config: expected the configuration of a model, got str; pass model.config"),
     "no length": (lambda: {"max_cache_len": 0}, TopThetaValueError,
                   "max_cache_len: expected an int of at least 1, got 0"),
     "another model": (lambda: {"config": new_model(layers=3).config, "table": table_with_scales()}, TopThetaValueError,
@@ -238,6 +241,11 @@ WRONG = {
     "a window": (lambda: {"config": MistralConfig(num_hidden_layers=2, sliding_window=8)}, TopThetaNotImplementedError,
                  "config: expected a model whose layers all attend to every token, got a DynamicSlidingWindowLayer as "
                  "layer 0; pass DynamicCache()"),
+    "shared layers": (lambda: {"config": Gemma3nTextConfig(num_hidden_layers=4, num_kv_shared_layers=2,
+                                                           layer_types=["full_attention"] * 4)},
+                      TopThetaNotImplementedError,
+                      "config: expected a model whose layers all have keys and values of their own, got 2 that read "
+                      "those of other layers; pass DynamicCache()"),
 }  # fmt: skip
 
 
@@ -258,3 +266,47 @@ def test_scales_of_another_head_dim_are_refused_by_name():
 def test_static_layers_are_those_of_transformers():
     layers = Int8Cache(model_of().config, max_cache_len=64).layers
     assert [type(layer) for layer in layers] == [StaticInt8Layer] * 2
+
+
+@pytest.mark.parametrize("change", [lambda cache: cache.crop(-5), lambda cache: cache.batch_repeat_interleave(2),
+                                    lambda cache: cache.batch_select_indices(torch.tensor([0]))])  # fmt: skip
+def test_a_static_cache_refuses_by_name_what_it_cannot_do(change):
+    cache = Int8Cache(model_of().config, max_cache_len=64)
+    model_of()(tokens(1, 30), past_key_values=cache)
+    with pytest.raises(TopThetaNotImplementedError, match=r"^past_key_values: .* leave max_cache_len out$"):
+        change(cache)
+
+
+@pytest.mark.parametrize("length", [None, 64], ids=["growing", "static"])
+@torch.no_grad()
+def test_an_interrupted_step_leaves_no_request_behind(length):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    cache = Int8Cache(model_of().config, max_cache_len=length)
+    model_of()(tokens(1, 30), past_key_values=cache)
+    handle = model_of().model.layers[0].self_attn.v_proj.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), sparsify(model_of(), table_of(), k=K):
+        model_of()(tokens(1, 1), past_key_values=cache)
+    handle.remove()
+    assert not any(layer.asked_for_numbers for layer in cache.layers)
+    assert model_of()(tokens(1, 1), past_key_values=cache).logits.isfinite().all()
+
+
+def test_a_cache_belongs_to_one_size_of_heads():
+    small, large = new_model(head_dim=18), new_model(head_dim=20)  # rows of as many bytes
+    cache = Int8Cache(small.config)
+    small(tokens(1, 8), past_key_values=cache)
+    with pytest.raises(TopThetaValueError, match=r"expected keys and values of 18 and 18 elements.* got 20 and 20"):
+        large(tokens(1, 8), past_key_values=cache)
+
+
+def test_scales_of_ranks_are_joined_before_zeros_are_replaced():
+    keys = torch.full((2, 2, 16), 0.01)
+    other = keys.clone()
+    other[0, 0, 0] = 0
+    table = with_scales(table_of(), torch.stack((keys, other)).amax(0), other)
+    assert table.key_cache_scale[0, 0, 0] == keys[0, 0, 0]
+    assert table.value_cache_scale[0, 0, 0] == 1
+    with pytest.raises(TopThetaValueError, match=r"^model: expected finite values, got others in layer 1"):
+        with_scales(table_of(), keys, torch.stack((keys[0], keys[0] * torch.nan)))

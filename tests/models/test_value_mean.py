@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_grad")
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Compares value_mean with V in every decode step; the list fills with whether V was summed up anew."""
+    """Compares value_mean with V in every step; the list fills with whether V was summed up anew."""
     taken: list[bool] = []
     sums: list[int] = []
     original, original_sum = threshold_rule.incremental_attention, value_mean.sum_values
@@ -34,11 +34,14 @@ def steps(monkeypatch):
         return original_sum(*given)
 
     def checked(query, key, value, threshold, *, actual_seq_lengths, key_start, value_mean, **options):
+        new = query.shape[2]
+        means = value_mean if new > 1 else value_mean.unsqueeze(2)
         for row in range(len(query)):
             first = 0 if key_start is None else int(key_start[row])
             count = value.shape[2] if actual_seq_lengths is None else int(actual_seq_lengths[row])
-            expected = value[row, :, first : first + count].double().mean(1)
-            torch.testing.assert_close(value_mean[row].double(), expected, atol=1e-5, rtol=1e-5)
+            for token in range(new):
+                expected = value[row, :, first : first + count - new + 1 + token].double().mean(1)
+                torch.testing.assert_close(means[row, :, token].double(), expected, atol=1e-5, rtol=1e-5)
         taken.append(bool(sums))
         sums.clear()
         return original(
@@ -102,6 +105,33 @@ def test_assisted_decoding(steps):
     with sparsify(model_of(), table_of(), k=K, prefill="thresholded"), sparsify(assistant, assistant_table, k=K):
         run(tokens(1, 20), new=20, assistant_model=assistant)
     assert steps
+
+
+@GROWING
+@pytest.mark.parametrize("dropped", range(5))
+def test_rejected_drafts_are_left_out_without_reading_v_again(steps, kind, dropped):
+    cache, ids = new_cache(kind), tokens(2, 60, seed=5)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        for new in (1, 5, 5, 1):
+            at = cache.get_seq_length()
+            model_of()(ids[:, at : at + new], past_key_values=cache)
+            if dropped and new > 1:
+                cache.crop(-dropped)
+    assert steps == [True] * 2 + [False] * 6
+
+
+@GROWING
+def test_a_crop_beyond_the_last_call_sums_v_up_again(steps, kind):
+    cache, ids = new_cache(kind), tokens(2, 60, seed=5)
+    with sparsify(model_of(), table_of(), k=K):
+        model_of()(ids[:, :20], past_key_values=cache)
+        for new in (5, 3):
+            at = cache.get_seq_length()
+            model_of()(ids[:, at : at + new], past_key_values=cache)
+            cache.crop(-new)
+        feed(ids[:, :21], cache, 20)
+    assert steps == [True] * 6
 
 
 def test_static_cache_adds_rows_and_survives_a_reset(steps):
@@ -252,7 +282,7 @@ def test_a_preallocated_cache_is_tested_on_the_device():
     rows = Rows(16, counts[:, None], counts, torch.tensor([2, 0, 0]), None)
     owner = object()
     stale = torch.full((3, 2, 4), 100.0)
-    known = value_mean.RunningMean(stale, torch.tensor([4, 4, 9]), layer_values, owner)
+    known = value_mean.RunningMean(stale[:, :, None], torch.tensor([4, 4, 9]), layer_values, owner)
     setattr(layer, value_mean.STATE, known)
     found = value_mean.CachedLayer(static, 0, owner).value_mean(layer_values, rows)
     torch.testing.assert_close(found[0], (stale[0] + layer_values[0, :, 6]) / 5)

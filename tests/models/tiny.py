@@ -137,3 +137,29 @@ def oracle_attention(
         yield
     finally:
         model.set_attn_implementation(original)
+
+
+PROMPT = tokens(1, 20, seed=7)
+NEW = 12
+
+
+def generate(model, *, ids: Tensor = PROMPT, new: int = NEW, **options) -> Tensor:
+    options = {"do_sample": False, **options}
+    return model.generate(ids, max_new_tokens=new, min_new_tokens=new, **options)
+
+
+def drafting(assistant):
+    """An assistant that drafts several tokens at a time, however unsure it is."""
+    assistant.generation_config.assistant_confidence_threshold = 0.0
+    assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.generation_config.num_assistant_tokens = 4
+    return assistant
+
+
+def step_logits(model, ids: Tensor, prompt: int, cache=None, **options) -> Tensor:
+    """Logits of the prompt's last row and of one decode step after the other."""
+    cache = DynamicCache() if cache is None else cache
+    parts = [model(ids[:, :prompt], past_key_values=cache, **options).logits[:, -1:]]
+    for position in range(prompt, ids.shape[1]):
+        parts.append(model(ids[:, position : position + 1], past_key_values=cache, **options).logits)
+    return torch.cat(parts, dim=1)

@@ -24,7 +24,7 @@ from tests.serving.ascend_engine import (
     mode,
     save_table,
 )
-from tests.serving.ascend_parts import AscendAttentionBackendImpl, AscendC8AttentionBackendImpl, FullAttentionSpec
+from tests.serving.ascend_parts import AscendAttentionBackendImpl, FullAttentionSpec
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from toptheta_npu.vllm import ascend
 
@@ -351,7 +351,7 @@ UNCOVERED = {
     "kv_sharing_target_layer_name": {"kv_sharing_target_layer_name": "model.layers.0"},
     "kv_cache_dtype": {"kv_cache_dtype": "fp8"},
     "attn_type": {"attn_type": "encoder_only"},
-    "enable_c8_quant": {"enable_c8_quant": True},
+    "enable_hamming_sparse": {"enable_hamming_sparse": True},
 }
 
 
@@ -364,9 +364,11 @@ def test_attention_that_is_not_covered_is_refused_by_name(name: str) -> None:
 def test_a_quantised_cache_that_changed_the_class_is_refused(table: Path) -> None:
     config = Config({"table": str(table), "check_weights": False})
     layer = SimpleNamespace(impl=make_impl())
-    layer.impl.__class__ = AscendC8AttentionBackendImpl
+    layer.impl.__class__ = type("AscendOtherQuantImpl", (AscendAttentionBackendImpl,), {})
     config.compilation_config.static_forward_context["model.layers.0.attn"] = layer
-    with pytest.raises(TopThetaBackendError, match=r"implementation in model.layers.0.attn, got AscendC8A.*quantised"):
+    with pytest.raises(
+        TopThetaBackendError, match=r"implementation in model.layers.0.attn, got AscendOther.*quantised"
+    ):
         OurBuilder(FullAttentionSpec(), ["model.layers.0.attn"], config, torch.device("cpu"))
 
 

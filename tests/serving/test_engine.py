@@ -33,7 +33,7 @@ class MambaSpec:
 
 def engine(metrics: Metrics | None = None, drafts: int = 0, **options: Any) -> EngineLayers:
     table, settings = load_tiny_llama_thresholds("pre_softmax"), Settings(TABLE, k=64, **options)
-    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts)
+    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts, verifies=False)
 
 
 def layer(sliding_window: object = None) -> Any:
@@ -53,7 +53,7 @@ def test_layers_with_a_window_stay_dense_and_are_named(caplog: pytest.LogCapture
     assert (rules[2].group.first, rules[2].group.last) == (2, 4)
     assert caplog.messages == [
         f"Top-Theta: layers 2, 4 decode by the thresholds of {TABLE}, k=64, sdc=exact, vmc=True; dense: layers 0-1, 3 "
-        "(a sliding window), layers 5 (dense_layers), prompts and drafts (prefill=dense)"
+        "(a sliding window), layers 5 (dense_layers), prompts (prefill=dense)"
     ]
 
 
@@ -132,7 +132,7 @@ def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:
 @pytest.mark.parametrize(
     ("options", "below", "dense"),
     [
-        ({"dense_below": 300}, 300, "rows of fewer than 300 keys (dense_below), prompts and drafts (prefill=dense)"),
+        ({"dense_below": 300}, 300, "rows of fewer than 300 keys (dense_below), prompts (prefill=dense)"),
         ({"prefill": "thresholded"}, 0, "nothing"),
         ({"dense_below": 300, "prefill": "thresholded"}, 0, "rows of fewer than 300 keys (dense_below)"),
     ],

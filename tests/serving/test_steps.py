@@ -14,6 +14,7 @@ from torch import Tensor
 from toptheta_npu import TopThetaValueError, incremental_attention, prefill_attention
 from toptheta_npu.thresholds import ThresholdsAtK
 from toptheta_npu.vllm.layers import LayerGroup, LayerRule
+from toptheta_npu.vllm.layouts import Pages
 from toptheta_npu.vllm.metrics import Aims, Counters
 from toptheta_npu.vllm.page_sums import NewRows
 from toptheta_npu.vllm.steps import Step, attend
@@ -127,7 +128,7 @@ def test_a_call_that_repeats_makes_the_same_sums_and_rows_bit_for_bit(counts: li
     engine = make_engine(counts, [30, 31, 5, 47][: len(counts)], 0, True)
     group, found = LayerGroup(thresholds(), [0]), []
     pasts = engine.step.seq_lens - torch.tensor(counts)
-    first = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(engine.value_cache)
+    first = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_pages(Pages(engine.key_cache, engine.value_cache))
     for _ in range(2):  # by the operator, and by the call that repeats it
         assert first.page_sums is not None
         first.page_sums._sums.fill_(torch.nan)
@@ -175,7 +176,7 @@ def test_a_step_of_decodes_alone_reads_nothing_on_the_host() -> None:
     table = on(thresholds(), "meta")
     counters = Counters(1, HEADS, KV_HEADS, Aims(table, [0]), "meta")
     group = LayerGroup(table, [0], counters=counters)
-    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(meta[2])
+    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_pages(Pages(*meta[1:3]))
     lengths, pages = engine.step.seq_lens.to("meta"), engine.step.block_table.to("meta")
     step = Step.of(engine.step.query_start_loc, lengths, pages)
     attend(step, *meta, rule, torch.empty_like(meta[0]))  # a read of a value would raise
@@ -244,7 +245,7 @@ def test_nothing_is_sparse_in_a_step_of_short_rows(sequences: list[tuple[int, in
     assert step.dense_tokens.tolist() == list(range(sum(counts)))
     # V sums are made nevertheless: a later step begins with them
     group, lengths = LayerGroup(thresholds(), [0]), engine.step.seq_lens
-    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_page_sums(engine.value_cache)
+    rule = LayerRule(0, group, KV_HEADS, DIM**-0.5, vmc=True).with_pages(Pages(engine.key_cache, engine.value_cache))
     assert rule.page_sums is not None
     rule.page_sums.rebuild(engine.value_cache, engine.step.block_table, torch.tensor(pasts))
     out = torch.full_like(engine.query, torch.nan)

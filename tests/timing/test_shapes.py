@@ -123,11 +123,14 @@ def test_what_the_kernel_does_not_take(text: str, message: str) -> None:
     assert str(caught.value).startswith(message)
 
 
-def test_int8_caches_are_compared_on_a_cpu() -> None:
-    shape = parse_shape("heads=8,n=64,cache=int8")
-    check_for_device(shape, "cpu")
-    with pytest.raises(TopThetaValueError, match="cache: expected the cache of dtype on npu, got int8"):
-        check_for_device(shape, "npu")
+def test_int8_caches_are_compared_on_a_cpu_and_an_npu() -> None:
+    shape = replace(SHAPES[0], cache="int8")
+    for device in ("cpu", "npu"):
+        check_for_device(shape, device)
+    with pytest.raises(TopThetaValueError, match="cache: expected the cache of dtype on cuda, got int8"):
+        check_for_device(shape, "cuda")
+    with pytest.raises(TopThetaValueError, match="head_dim: expected a multiple of 32 with int8 on an NPU, got 80"):
+        check_for_device(replace(shape, head_dim=80), "npu")
 
 
 LLAMA = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "torch_dtype": "bfloat16"}

@@ -40,7 +40,7 @@ def test_what_vllms_kernel_has_written_is_viewed(isa: str, dim: int, dtype: torc
     halves = cache.view(BLOCKS, HEADS, 2 * ROWS, dim).chunk(2, dim=2)
     ops.cpu_attn_reshape_and_cache(keys, values, *halves, slots, isa, k_scale=1.0, v_scale=1.0, kv_cache_dtype="auto")
     pages = view_pages(cache, Layout[cpu_record()["cache"]["layouts"][isa]], HEADS, dim)
-    for viewed, written in zip(pages, (keys, values), strict=True):
+    for viewed, written in zip(pages[:2], (keys, values), strict=True):
         assert torch.equal(viewed[slots // ROWS, :, slots % ROWS], written)
 
 

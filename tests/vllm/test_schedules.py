@@ -6,27 +6,28 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serving.engines import make_engine, totals
-from benchmarks.serving.schedules import ENGINES, SMALL_CACHE, draw_schedule, run_schedule, wrong_in
+from benchmarks.serving.engines import totals
+from benchmarks.serving.schedules import ENGINES, Variant, draw_schedule, run_schedule
 
 SCHEDULES = 6
 
 
-@pytest.fixture(scope="module", params=list(ENGINES))
-def small(request: pytest.FixtureRequest) -> tuple[Any, dict[str, Any]]:
-    """An engine with a cache so small that requests are preempted, and its settings."""
-    settings = ENGINES[request.param]
-    return make_engine(settings, **SMALL_CACHE), settings
+# test_speculation.py has the one that drafts
+@pytest.fixture(scope="module", params=[name for name in ENGINES if name != "drafts"])
+def small(request: pytest.FixtureRequest) -> tuple[Any, Variant]:
+    """An engine with a cache so small that requests are preempted."""
+    variant = ENGINES[request.param]
+    return variant.make(), variant
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_no_token_of_a_drawn_schedule_is_wrong(small: tuple[Any, dict[str, Any]], seed: int) -> None:
-    engine, settings = small
+def test_no_token_of_a_drawn_schedule_is_wrong(small: tuple[Any, Variant], seed: int) -> None:
+    engine, variant = small
     requests = run_schedule(engine, draw_schedule(seed))
-    assert not [each for request in requests for found in wrong_in(request, **settings) for each in found]
+    assert not [each for request in requests for found in variant.wrong_in(request) for each in found]
 
 
-def test_requests_of_a_schedule_are_preempted(small: tuple[Any, dict[str, Any]]) -> None:
-    engine, settings = small
+def test_requests_of_a_schedule_are_preempted(small: tuple[Any, Variant]) -> None:
+    engine, variant = small
     assert any(request.preemptions for request in run_schedule(engine, draw_schedule(0)))
-    assert (totals(engine).short_tokens > 0) == ("dense_below" in settings)
+    assert (totals(engine).short_tokens > 0) == ("dense_below" in variant.settings)

@@ -2,15 +2,77 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from benchmarks.serving.engines import answers, make_engine, prompts, totals
-from tests.vllm.test_answers import check
+import pytest
+
+from benchmarks.serving.engines import (
+    INT8,
+    INT8_TOLERANCE,
+    NGRAM,
+    TABLE,
+    K,
+    answers,
+    generated,
+    make_engine,
+    prompts,
+    totals,
+    wrong_tokens,
+)
+from benchmarks.serving.schedules import ENGINES, draw_schedule, run_schedule
+from benchmarks.serving.server import metric, serve, settings
+from toptheta_npu.assets import TINY_LLAMA
+
+DRAFT_MODEL = {"method": "draft_model", "model": str(TINY_LLAMA), "num_speculative_tokens": 3}
 
 
-def test_drafts_are_verified_densely_and_counted(stock: Any) -> None:
-    speculation = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    engine = make_engine({"k": 64, "dense_below": 2048}, speculative_config=speculation)
-    asked = prompts(300, 150, seed=12)
-    check(answers(engine, asked), answers(stock, asked))  # all rows are dense, whatever drafts are accepted
-    assert totals(engine).draft_tokens > 0
+def test_drafts_over_an_int8_cache_are_verified_by_thresholds_and_counted(tmp_path: Path) -> None:
+    """In processes of their own."""
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    environment = settings(table=TABLE, k=K, dense_below=0) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
+    options = "--kv-cache-dtype", INT8["kv_cache_dtype"], "--speculative-config", json.dumps(NGRAM)
+    with serve(tmp_path, environment, *options) as server:
+        for ids in prompts(300, 150, seed=12):
+            assert not wrong_tokens(server.complete(ids, 32), generated(ids, 32, int8=True, k=K), INT8_TOLERANCE)
+        drafts = metric(server, "toptheta_draft_tokens_total")
+        assert drafts == metric(server, "toptheta_thresholded_tokens_total") > 0
+        assert metric(server, "toptheta_prompt_tokens_total") == 450
+
+
+def test_a_model_drafts_densely_and_its_drafts_follow_the_thresholds() -> None:
+    """It drafts with the dense model, so that some drafts are rejected."""
+    drafting = make_engine({"k": K}, speculative_config=DRAFT_MODEL)
+    asked = prompts(300, 150, 600, seed=12)
+    for ids, answer in zip(asked, answers(drafting, asked), strict=True):
+        assert not wrong_tokens(answer, generated(ids, len(answer.tokens), k=K))
+    found = totals(drafting)
+    assert found.thresholded_tokens == found.draft_tokens > 0
+    assert found.decode_tokens < 4 * 3 * 32  # steps of the drafting model do not count
+
+
+@pytest.fixture(scope="module")
+def drafting() -> Any:
+    return ENGINES["drafts"].make()
+
+
+def test_drafts_give_the_tokens_that_come_without_them(drafting: Any) -> None:
+    asked = prompts(300, 150, 600, seed=12)
+    for ids, answer in zip(asked, answers(drafting, asked), strict=True):
+        assert not wrong_tokens(answer, generated(ids, len(answer.tokens), k=K))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_token_of_a_drawn_schedule_is_wrong(drafting: Any, seed: int) -> None:
+    """Others have other numbers of drafts in the same step, or none, or a chunk of a prompt."""
+    requests = run_schedule(drafting, draw_schedule(seed))
+    assert not [each for request in requests for found in ENGINES["drafts"].wrong_in(request) for each in found]
+
+
+def test_all_drafts_follow_the_thresholds_and_are_counted(drafting: Any) -> None:
+    before = totals(drafting)
+    answers(drafting, prompts(300, seed=13))
+    added = totals(drafting) - before
+    assert added.thresholded_tokens == added.draft_tokens > 0

@@ -58,12 +58,16 @@ def context_parallel_attention(
         query, threshold, discarded_mass, learnable_sink: as in `incremental_attention`, the same in all ranks.
         key, value: this rank's share of the cache, contiguous or paged; S may be 0. All ranks have the same dtype, and
             each the sizes that it likes.
-        actual_seq_lengths, key_start, block_table, block_size: where the valid keys lie in this rank's share.
+        actual_seq_lengths, key_start, block_table, block_size: where the valid keys lie in this rank's share. With
+            several query tokens ``actual_seq_lengths`` is [B, Sq], the keys of this share that each token sees, which
+            are its first ones: `row_lengths` of the whole sequence, cut to this rank's run of keys or counted by
+            `Sharding.held`. Tokens that are not real see none.
         key_antiquant_scale, value_antiquant_scale, key_antiquant_mode, value_antiquant_mode: of this rank's share of
             an int8 cache. Ranks may have other scales; what they store is what they dequantise.
         num_heads, num_key_value_heads, input_layout, scale_value, placement, sdc, sdc_gamma: as in
             `incremental_attention`.
-        value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on.
+        value_sum: float32 [B, Hkv, D], the sum of the valid V rows of this rank; switches V-mean compensation on. With
+            several tokens [B, Hkv, Sq, D], of those that each sees.
         interleave: None if rank r + 1 holds the keys that follow those of rank r; else the keys per block of a
             `Sharding`. It decides only between largest elements that are equal, in rows that keep nothing else: the
             lowest key of the sequence wins. To find it takes a second exchange, on a CPU and where there is such a row;
@@ -93,7 +97,7 @@ def context_parallel_attention(
     """
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, None, learnable_sink, None,
+        block_table, key_antiquant_scale, value_antiquant_scale, None, discarded_mass, None, learnable_sink, None,
         input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, "auto", block_size,
     ))  # fmt: skip
     return _attend(given, value_sum, interleave, group)[0]
@@ -129,7 +133,7 @@ def context_parallel_attention_with_stats(
     """Run `context_parallel_attention` and return also what the whole rows kept. Nothing more is exchanged.
 
     Returns:
-        (out; lse float32 [B, Hq]; kept int32 [B, Hq]), as the first three of `incremental_attention_with_stats`.
+        (out; lse float32; kept int32), as the first three of `incremental_attention_with_stats`.
 
     Example:
         >>> import torch, toptheta_npu
@@ -143,7 +147,7 @@ def context_parallel_attention_with_stats(
     """
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, None, learnable_sink, None,
+        block_table, key_antiquant_scale, value_antiquant_scale, None, discarded_mass, None, learnable_sink, None,
         input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, "auto", block_size,
     ))  # fmt: skip
     out, parts = _attend(given, value_sum, interleave, group)
@@ -180,11 +184,13 @@ def _attend(
 
 def _own_share(given: Arguments, value_sum: Tensor | None) -> Share:
     """Make this rank's share, and check that its arguments fit each other."""
-    arguments = check_arguments(given if given.block_table is not None else with_room(given))
+    arguments = check_arguments(given if given.block_table is not None else with_room(given), part=True)
     check_device(arguments.query, DEVICES[:2])  # values on "meta" cannot be exchanged
     if value_sum is not None:
-        shape = len(arguments.query), arguments.num_key_value_heads, arguments.head_dim
-        check_tensor("value_sum", value_sum, arguments.query, shape, FLOAT32, " [B, Hkv, D]")
+        a = arguments
+        several, words = ((a.query_tokens,), "[B, Hkv, Sq, D]") if a.query_tokens > 1 else ((), "[B, Hkv, D]")
+        shape = (len(a.query), a.num_key_value_heads, *several, a.head_dim)
+        check_tensor("value_sum", value_sum, a.query, shape, FLOAT32, f" {words}")
     return Share(arguments)
 
 
@@ -202,4 +208,4 @@ def _gathered(
         parts = settle_ties(parts, share, exchange, interleave)
     if value_sum is None:
         return parts, None
-    return parts, gathered[6].sum(0) / parts.n.sum(0).clamp_min(1)[:, None, None]
+    return parts, gathered[6].sum(0) / parts.n.sum(0).clamp_min(1)[:, None, ..., None]

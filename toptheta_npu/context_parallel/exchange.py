@@ -109,6 +109,7 @@ def exchanged_bytes(
     *,
     placement: str = "pre_softmax",
     vmc: bool = False,
+    query_tokens: int = 1,
 ) -> int:
     """Count the bytes that each rank hands to the exchange of one layer in one step.
 
@@ -118,6 +119,7 @@ def exchanged_bytes(
         batch, num_heads, num_key_value_heads, head_dim: B, Hq, Hkv and D of the step.
         placement: "post_softmax" exchanges the LSE of each row first.
         vmc: whether a sum of V rows goes along.
+        query_tokens: Sq of the step.
 
     Raises:
         TopThetaValueError: an unknown placement.
@@ -129,10 +131,11 @@ def exchanged_bytes(
         20996
     """
     check_choice("placement", placement, PLACEMENTS)
-    rows = batch * num_heads
-    words = rows * (head_dim + 4) + batch  # out; m, R, E and kept; n
+    tokens = batch * query_tokens
+    rows = tokens * num_heads
+    words = rows * (head_dim + 4) + tokens  # out; m, R, E and kept; n
     if vmc:
-        words += batch * num_key_value_heads * head_dim
+        words += tokens * num_key_value_heads * head_dim
     if placement == "post_softmax":
         words += rows
     return _WORD * words

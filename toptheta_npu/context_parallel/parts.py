@@ -14,7 +14,7 @@ from ..fallback import Arguments, Partial
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
 from ..fallback.arguments import ANTIQUANT_SCALES
 from ..fallback.layout import valid_range
-from ..operator import incremental_attention_partial, incremental_attention_with_stats
+from ..operator import incremental_attention_partial
 
 _PER_SEQUENCE = ("actual_seq_lengths", "key_start", "block_table")
 _OF_CACHE = ("key_antiquant_scale", "value_antiquant_scale", "key_antiquant_mode", "value_antiquant_mode")
@@ -33,15 +33,16 @@ class Share:
         """Collect what all ranks have in common."""
         a = self.arguments
         return {
-            "batch": len(a.query), "num_heads": a.num_heads, "num_key_value_heads": a.num_key_value_heads,
-            "head_dim": a.head_dim, "dtype": str(a.query.dtype),
+            "batch": len(a.query), "query_tokens": a.query_tokens, "num_heads": a.num_heads,
+            "num_key_value_heads": a.num_key_value_heads, "head_dim": a.head_dim, "dtype": str(a.query.dtype),
         }  # fmt: skip
 
     def lse(self) -> Tensor:
-        """Compute the LSE of this rank's keys, [B, Hq]. This reads all of K, and one V row per head."""
+        """Compute the LSE of this rank's keys, [B, Hq] or [B, Hq, Sq]. This reads all of K, and one V row per row."""
         a = self.arguments
         never = torch.full_like(a.threshold, torch.inf)
-        return incremental_attention_with_stats(a.query, a.key, a.value, never, **_where(a))[1]
+        part = incremental_attention_partial(a.query, a.key, a.value, never, **_where(a))
+        return part.maximum + part.discarded_mass.log()
 
     def partial(self, lse: Tensor | None = None) -> Partial:
         """Compute what `merge_partials` needs of this rank's keys; post-softmax from the LSE of the whole rows."""
@@ -52,7 +53,7 @@ class Share:
 
     @property
     def n(self) -> Tensor:
-        """Valid keys, int32 [B]; clamped to the cache, as the operators do it on devices."""
+        """Valid keys, int32 [B] or [B, Sq]; clamped to the cache, as the operators do it on devices."""
         a = self.arguments
         capacity = cache_capacity(a.key, a.input_layout, a.block_table)
         return valid_range(a.query, capacity, a.key_start, a.actual_seq_lengths)[1].int()
@@ -79,7 +80,8 @@ def _where(arguments: Arguments) -> dict[str, Any]:
 
 
 class Parts(NamedTuple):
-    """What all ranks found, each field with the ranks as its first dimension; ``n`` [w, B] are their valid keys."""
+    """What all ranks found, each field with the ranks as its first dimension; ``n`` are their valid keys, [w, B]
+    or [w, B, Sq]."""
 
     out: Tensor
     maximum: Tensor
@@ -93,11 +95,11 @@ class Parts(NamedTuple):
         return [Partial(*part) for part in zip(*self[:5], strict=True)]
 
     def lse(self) -> Tensor:
-        """Compute the LSE of the whole rows, [B, Hq]."""
+        """Compute the LSE of the whole rows, [B, Hq] or [B, Hq, Sq]."""
         return (self.maximum + (self.kept_mass + self.discarded_mass).log()).logsumexp(0)
 
     def all_kept(self) -> Tensor:
-        """Count the kept elements of the whole rows, int32 [B, Hq]; where nothing passed, the one that stands in."""
+        """Count the kept elements of the whole rows, int32; where nothing passed, the one that stands in."""
         kept = self.kept.sum(0)
         # in a row without keys, or with scores of -inf alone, nothing can
         return torch.where((kept == 0) & (self.maximum.amax(0) != -torch.inf), 1, kept).int()
@@ -116,7 +118,7 @@ def with_room(given: Arguments) -> Arguments:
     if are_seen(lengths) and lengths.any():
         raise TopThetaValueError("actual_seq_lengths", "0, since the cache has no room", str(lengths.tolist()))
     key, value = (cache.new_zeros((*cache.shape[:axis], 1, *cache.shape[axis + 1 :])) for cache in caches)
-    none = torch.zeros(len(key), dtype=torch.int64, device=key.device)
+    none = lengths.new_zeros(lengths.shape or len(key), dtype=torch.int64, device=key.device)
     scales: dict[str, Any] = {
         name: scale.new_zeros((*scale.shape[:2], 1))
         for name in Arguments._fields[ANTIQUANT_SCALES]

@@ -27,8 +27,8 @@ def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int)
     tied = (parts.kept.sum(0) == 0) & (candidates.sum(0) > 1) & (largest > -torch.inf)
     if not tied.any():
         return parts
-    local = exchange.gather([_largest_keys(share, tied.any(1))])[0].long()
-    rank = torch.arange(exchange.world_size)[:, None, None]
+    local = exchange.gather([_largest_keys(share, tied)])[0].long()
+    rank = torch.arange(exchange.world_size).view(-1, *[1] * tied.dim())
     key = (local // interleave * exchange.world_size + rank) * interleave + local % interleave
     winner = key.where(candidates, torch.iinfo(torch.int64).max).argmin(0, keepdim=True)
     wins = torch.zeros_like(candidates).scatter_(0, winner, True) & tied
@@ -40,16 +40,16 @@ def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int)
 
 
 def _largest_keys(share: Share, wanted: Tensor) -> Tensor:
-    """Find the index of this rank's largest element, the first among equals: int32 [B, Hq].
+    """Find the index of this rank's largest element, the first among equals: int32, of rows like ``wanted``.
 
-    It is 0 in sequences not ``wanted``. The operator itself finds it, since only its own scores compare as it compares
-    them. In place of V it gets rows that hold their own index.
+    It is 0 in sequences with no row ``wanted``. The operator itself finds it, since only its own scores compare as it
+    compares them. In place of V it gets rows that hold their own index.
     """
     heads, layout = share.arguments.num_heads, share.arguments.input_layout
-    found = torch.zeros((len(wanted), heads), dtype=torch.int32)
-    for sequence in wanted.nonzero().flatten().tolist():
-        row = share.largest(sequence, _indices(share, sequence))
-        found[sequence] = _from_digits(query_heads(row, layout, heads)[0])
+    found = torch.zeros_like(wanted, dtype=torch.int32)
+    for sequence in wanted.flatten(1).any(1).nonzero().flatten().tolist():
+        rows = share.largest(sequence, _indices(share, sequence))
+        found[sequence] = _from_digits(query_heads(rows, layout, heads)[0]).view_as(found[sequence])
     return found
 
 
@@ -64,7 +64,7 @@ def _indices(share: Share, sequence: int) -> Tensor:
     if table is None:
         rows[..., :_DIGITS] = _digits(torch.arange(size), values.dtype)
         return values
-    blocks = table[sequence, : -(-int(share.n[sequence]) // size)].long()
+    blocks = table[sequence, : -(-int(share.n[sequence].max()) // size)].long()
     for number, block in enumerate(blocks.tolist()):
         rows[block, :, :, :_DIGITS] = _digits(torch.arange(number * size, (number + 1) * size), values.dtype)
     return values
@@ -76,6 +76,6 @@ def _digits(index: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _from_digits(rows: Tensor) -> Tensor:
-    """Read the indices that V rows [Hq, D] hold, int32 [Hq]."""
+    """Read the indices that V rows [..., D] hold, int32 [...]."""
     weights = torch.tensor([_BASE**digit for digit in range(_DIGITS)])
-    return (rows[:, :_DIGITS].round().long() * weights).sum(-1).int()
+    return (rows[..., :_DIGITS].round().long() * weights).sum(-1).int()

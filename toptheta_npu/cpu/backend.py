@@ -70,6 +70,11 @@ class CpuSelector(Selector):
         name = next(iter(self.fallbacks))
         return self.implementation(name, dtype) is not self.fallbacks[name]
 
+    def _log_once(self, reason: str, error: Exception) -> None:
+        if reason not in self._logged:
+            self._logged.add(reason)
+            _logger.warning("toptheta_npu runs its PyTorch fallback on the CPU: %s", error)
+
     def _decide(self, name: str, dtype: torch.dtype) -> _Implementation:
         with self._lock:
             if (name, dtype) not in self._decided:  # by another thread, which was waited for
@@ -89,9 +94,7 @@ class CpuSelector(Selector):
             if backend == "native":
                 raise
             self.failures[dtype] = error
-            if str(error) not in self._logged:
-                self._logged.add(str(error))
-                _logger.warning("toptheta_npu runs its PyTorch fallback on the CPU: %s", error)
+            self._log_once(str(error), error)
             return None
         return operators
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,16 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 _VIEW = "P4q"
 _SCALES = _VIEW + "q"
 _FLOATS = len(Arguments._fields[FLOAT_TENSORS]) * "P"
-#: The fields of struct Arguments in source/arguments.h.
-ARGUMENTS = struct.Struct(
-    "@" + "5q" + 3 * _VIEW + "Pq" + 2 * "Pq" + "P3q" + 2 * _SCALES + _FLOATS + "2d" + "4q" + "7P" + "qP"
-)
+_INTEGERS = "Pq"
+_FORMAT = (
+    "6q" + 3 * _VIEW + "P2q" + _INTEGERS + "q" + _INTEGERS + "P3q" + 2 * _SCALES + _INTEGERS + _FLOATS + "2d" + "5q"
+    + "7P" + "qP"
+)  # fmt: skip
+#: The fields of struct Arguments in source/arguments.h: words of 8 bytes.
+ARGUMENTS = struct.Struct("@" + _FORMAT)
+_WORDS = "".join(kind * int(count or 1) for count, kind in re.findall(r"(\d*)(\D)", _FORMAT))
+#: The words that are addresses: of the tensors in the order of `fallback.arguments.Arguments`, then of the outputs.
+POINTERS = tuple(word for word, kind in enumerate(_WORDS) if kind == "P")
 # by dtype, and those of other units by their sources and dtype
 _LIBRARIES: dict[torch.dtype | tuple[Path, torch.dtype], ctypes.CDLL] = {}
 RUN_IN_PARALLEL = threads.run_in_parallel()
@@ -115,4 +122,6 @@ def _load(built: Library) -> ctypes.CDLL:
     ranges.argtypes, ranges.restype = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 2], None
     count.argtypes = [*ranges.argtypes, ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p]
     count.restype = None
+    pack = library.toptheta_pack_rows
+    pack.argtypes, pack.restype = [ctypes.c_char_p], None
     return library

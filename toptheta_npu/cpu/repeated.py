@@ -19,7 +19,9 @@ from ..fallback.arguments import Arguments
 from . import page_sums
 from .backend import CPU_SELECTOR
 from .library import check_size, function
-from .operators import WITH_STATISTICS, choices, is_done, pack
+from .operators import WITH_STATISTICS, is_done
+from .plans import choices, pack, scales_of
+from .threads import thread_count
 
 #: The fields of struct DecodingLayer behind those of its two parts, and of struct DecodingRows behind WrittenRows.
 _REST_OF_LAYER, _REST_OF_ROWS = struct.Struct("@2PqP"), struct.Struct("@2qPq4P")
@@ -61,13 +63,14 @@ class RepeatedDecode:
         heads = arguments.num_heads
         self._key, self._value, self._dtype = key, value, query.dtype
         self._heads = heads, kv_heads, head_dim
-        self._alive = threshold, discarded_mass
-        nothing = (0,) * 5
+        nothing, copies = (0,) * 5, list[Tensor]()
+        scales = scales_of(arguments, kv_heads, head_dim, copies)
+        self._alive = threshold, discarded_mass, arguments.key_antiquant_scale, arguments.value_antiquant_scale, copies
         packed = pack(
-            (0, heads, kv_heads, head_dim, 0), nothing,
-            (key.data_ptr(), *key.stride(), value.data_ptr(), *value.stride()), (0, 0),
-            (*nothing, 0, block_size, blocks), nothing[1:], (arguments.scale_value, arguments.sdc_gamma),
-            choices(WITH_STATISTICS, arguments), (*nothing, 0, 0),
+            (0, heads, kv_heads, head_dim, 1, 0), nothing,
+            (key.data_ptr(), *key.stride(), value.data_ptr(), *value.stride()), (0, 0, 1),
+            (*nothing, 0, 0, block_size, blocks), nothing[1:], (arguments.scale_value, arguments.sdc_gamma),
+            choices(WITH_STATISTICS, arguments), (*nothing, 0, 0), scales, threads=thread_count(),
         )  # fmt: skip
         kernel = ctypes.cast(function(query.dtype), ctypes.c_void_p).value  # type: ignore[arg-type]
         tables = threshold.data_ptr(), 0 if discarded_mass is None else discarded_mass.data_ptr()
@@ -81,8 +84,7 @@ class RepeatedDecode:
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
-        same = arguments.key.dtype == arguments.query.dtype  # no int8
-        plain = are_seen(arguments.query) and arguments.key.dim() == 4 and same
+        plain = are_seen(arguments.query) and arguments.key.dim() == 4 and arguments.is_for_kernels
         rest = arguments.key_start, arguments.learnable_sink, arguments.lse
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
         return plain and paged and rest == (None,) * 3 and page_sums.find(arguments.query.dtype) is not None

@@ -21,8 +21,7 @@ from ..errors import TopThetaValueError
 from ..thresholds import ThresholdTable
 from .measurement import Measurement, Task
 from .methods.method import DENSER_LAYERS, Method
-from .methods.names import make_method, matched_method
-from .methods.spec import MethodSpec
+from .methods.spec import MethodSpec, make_method, matched_method
 from .results import Point, ResultsFile
 from .workers import ModelWorkers
 

@@ -37,7 +37,9 @@ constexpr char kPlan[] = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize";
 constexpr int kFormatNd = 2;
 constexpr int kFloat32 = 0;  // aclDataType
 constexpr int kInt32 = 3;
-constexpr int64_t kStrideStep = 16;  // elements: the kernel copies rows of whole 32-byte blocks
+constexpr int64_t kBlockBytes = 32;  // the kernel copies rows of whole blocks
+constexpr int64_t kPerChannel = 0;   // key_antiquant_mode, value_antiquant_mode
+constexpr char kByFallback[] = "; choose the fallback by use_backend('fallback', device='npu')";
 
 // A function of aclnn, looked up once.
 template <typename Function>
@@ -84,6 +86,8 @@ int AclType(const at::Tensor& tensor, const char* name)
             return kFloat32;
         case at::kHalf:
             return 1;
+        case at::kChar:
+            return 2;
         case at::kInt:
             return kInt32;
         case at::kLong:
@@ -153,6 +157,17 @@ public:
         return Add(temporaries_.back(), name);
     }
 
+    // Scales of an int8 cache, whose strides the kernel gets.
+    Tensor AddScale(const OptionalTensor& tensor, const char* name, const at::Device& device)
+    {
+        if (!tensor.has_value()) {
+            return nullptr;
+        }
+        CheckPlace(*tensor, name, device);
+        temporaries_.push_back(*tensor);
+        return Add(*tensor, name);
+    }
+
     // An output that was not asked for is an empty tensor.
     Tensor AddOutput(const at::Tensor& tensor, int type)
     {
@@ -206,8 +221,8 @@ private:
 
     aclOpExecutor* executor_ = nullptr;
     // In place: what another thread frees makes the next allocation slow.
-    c10::SmallVector<Tensor, 18> tensors_;
-    c10::SmallVector<const aclIntArray*, 2> arrays_;
+    c10::SmallVector<Tensor, 21> tensors_;
+    c10::SmallVector<const aclIntArray*, 4> arrays_;
     std::array<std::string, 4> texts_;
     size_t textCount_ = 0;
     c10::SmallVector<at::Tensor, 8> temporaries_;
@@ -236,11 +251,12 @@ std::array<int64_t, 3> CacheStrides(const Arguments& a, const at::Tensor& cache,
     TORCH_CHECK_VALUE(cache.dim() == 3 || cache.dim() == 4, name, ": expected 3 or 4 dimensions, got ", cache.sizes());
     TORCH_CHECK_VALUE(cache.stride(-1) == 1, name, ": expected a last stride of 1, got ", cache.strides(), "; pass ",
                       name, ".contiguous()");
+    const int64_t step = kBlockBytes / cache.element_size();
     const bool rowsFirst = cache.dim() == 3 || (a.input_layout == "BSND" && !IsPaged(a));
     for (int64_t dim = 0; dim < cache.dim() - 1; dim++) {
-        TORCH_CHECK_VALUE(cache.size(dim) <= 1 || cache.stride(dim) % kStrideStep == 0, name,
-                          ": expected strides that are multiples of 16 elements, got ", cache.strides(), "; pass ",
-                          name, ".contiguous()");
+        TORCH_CHECK_VALUE(cache.size(dim) <= 1 || cache.stride(dim) % step == 0, name,
+                          ": expected strides that are multiples of ", step, " elements, got ", cache.strides(),
+                          "; pass ", name, ".contiguous()");
     }
     if (cache.dim() == 4) {
         return {cache.stride(0), cache.stride(rowsFirst ? 2 : 1), cache.stride(rowsFirst ? 1 : 2)};
@@ -248,6 +264,36 @@ std::array<int64_t, 3> CacheStrides(const Arguments& a, const at::Tensor& cache,
     TORCH_CHECK_VALUE(a.num_key_value_heads > 0, "num_key_value_heads: expected at least 1, got ",
                       a.num_key_value_heads);
     return {cache.stride(0), cache.size(2) / a.num_key_value_heads, cache.stride(1)};
+}
+
+// The kernel's scales are float32. One number for each channel may be cast in every step; one for each row may not.
+OptionalTensor KernelScale(const Arguments& a, const OptionalTensor& scale, int64_t mode, const char* name)
+{
+    if (!scale.has_value()) {
+        return scale;
+    }
+    if (mode != kPerChannel) {
+        TORCH_CHECK_NOT_IMPLEMENTED(scale->scalar_type() == at::kFloat, name,
+                                    ": expected float32 scales of tokens on an NPU, got ", scale->scalar_type(),
+                                    "; keep them in float32");
+        TORCH_CHECK_VALUE(scale->dim() == 3, name, ": expected 3 dimensions, got ", scale->sizes());
+        return scale;
+    }
+    const int64_t heads = a.num_key_value_heads;
+    const int64_t width = a.query.size(-1);
+    const int64_t headDim = a.input_layout == "BSH" ? width / std::max<int64_t>(a.num_heads, 1) : width;
+    const bool flat = scale->dim() == 1 && scale->numel() == heads * headDim;
+    const at::Tensor channels = flat ? scale->view({heads, headDim}) : scale->dim() == 3 ? scale->select(1, 0) : *scale;
+    return channels.expand({heads, headDim}).to(at::kFloat).contiguous();
+}
+
+// Strides of sequence or block, KV head and row of scales per token and head, which are read in place.
+std::array<int64_t, 3> ScaleStrides(const OptionalTensor& scale, int64_t mode)
+{
+    if (!scale.has_value() || mode == kPerChannel) {
+        return {};
+    }
+    return {scale->stride(0), scale->stride(1), scale->stride(2)};
 }
 
 // The operator's definition asks for one integer type.
@@ -271,35 +317,39 @@ struct ForPlan {
 
     Tensor Input(const OptionalTensor& tensor, const char* name) { return resources.AddInput(tensor, name, device); }
     Tensor Cache(const at::Tensor& tensor, const char* name) { return resources.Add(tensor, name); }
+    Tensor Scale(const OptionalTensor& tensor, const char* name) { return resources.AddScale(tensor, name, device); }
     char* Text(c10::string_view text) { return resources.Add(text); }
 };
 
-void CheckUnquantised(const Arguments& a)
+void CheckOneToken(const Arguments& a)
 {
-    const std::array<std::pair<const char*, const at::Tensor&>, 2> caches = {{{"key", a.key}, {"value", a.value}}};
-    for (const auto& [name, cache] : caches) {
-        TORCH_CHECK_NOT_IMPLEMENTED(cache.scalar_type() != at::kChar, name, ": expected ", a.query.scalar_type(),
-                                    ", like query, on an NPU, got ", cache.scalar_type());
-    }
-    TORCH_CHECK_NOT_IMPLEMENTED(!a.key_antiquant_scale.has_value() && !a.value_antiquant_scale.has_value(),
-                                "key_antiquant_scale, value_antiquant_scale: expected None on an NPU, got a tensor");
+    const int64_t tokens = a.query.dim() < 3 ? 1 : a.query.size(a.input_layout == "BNSD" ? 2 : 1);
+    TORCH_CHECK_NOT_IMPLEMENTED(tokens == 1, "query: expected one token per sequence on an NPU, got ", a.query.sizes(),
+                                kByFallback);
+    TORCH_CHECK_NOT_IMPLEMENTED(!a.actual_query_lengths.has_value(),
+                                "actual_query_lengths: expected None on an NPU, got a tensor", kByFallback);
 }
 
 Launch PlanLaunch(Arguments a, const Outputs& out, bool withStats, bool partial)
 {
-    CheckUnquantised(a);
+    CheckOneToken(a);
     Launch launch;
     Resources& r = *launch.resources;
     ForPlan forPlan = {r, a.query.device()};
     const std::array<int64_t, 3> keyStrides = CacheStrides(a, a.key, "key");
     const std::array<int64_t, 3> valueStrides = CacheStrides(a, a.value, "value");
     a.key_start = StartLikeLengths(a);
+    a.key_antiquant_scale = KernelScale(a, a.key_antiquant_scale, a.key_antiquant_mode, "key_antiquant_scale");
+    a.value_antiquant_scale = KernelScale(a, a.value_antiquant_scale, a.value_antiquant_mode, "value_antiquant_scale");
+    const std::array<int64_t, 3> keyScales = ScaleStrides(a.key_antiquant_scale, a.key_antiquant_mode);
+    const std::array<int64_t, 3> valueScales = ScaleStrides(a.value_antiquant_scale, a.value_antiquant_mode);
     const int status =
-        CallPlan(Aclnn().plan, a, forPlan, BlockSize(a), r.Add(keyStrides), r.Add(valueStrides), withStats, partial,
-                 r.AddOutput(out.out, AclType(a.query, "query")), r.AddOutput(out.lse, kFloat32),
-                 r.AddOutput(out.kept, kInt32), r.AddOutput(out.valueRows, kInt32), r.AddOutput(out.partOut, kFloat32),
-                 r.AddOutput(out.partMaximum, kFloat32), r.AddOutput(out.partKeptMass, kFloat32),
-                 r.AddOutput(out.partDiscardedMass, kFloat32), &launch.workspaceBytes, r.NewExecutor());
+        CallPlan(Aclnn().plan, a, forPlan, BlockSize(a), r.Add(keyStrides), r.Add(valueStrides), r.Add(keyScales),
+                 r.Add(valueScales), withStats, partial, r.AddOutput(out.out, AclType(a.query, "query")),
+                 r.AddOutput(out.lse, kFloat32), r.AddOutput(out.kept, kInt32), r.AddOutput(out.valueRows, kInt32),
+                 r.AddOutput(out.partOut, kFloat32), r.AddOutput(out.partMaximum, kFloat32),
+                 r.AddOutput(out.partKeptMass, kFloat32), r.AddOutput(out.partDiscardedMass, kFloat32),
+                 &launch.workspaceBytes, r.NewExecutor());
     if (status != 0) {
         r.TakeExecutor();  // is not ours: a first phase that fails ends what it began
     }

@@ -20,6 +20,7 @@ _GIVEN = {
     str: "give.Text(a.{0})",
 }  # fmt: skip
 _CACHES = ("key", "value")
+_SCALES = ("key_antiquant_scale", "value_antiquant_scale")
 _TEXT = """// Written by toptheta_npu/npu/adapter_arguments.py from the table of arguments.
 #pragma once
 
@@ -59,7 +60,7 @@ def adapter_header() -> str:
     return _TEXT.format(
         plan=_lines(f"{kind} {name}" for kind, name in PARAMETERS),
         fields="".join(f"    {_FIELDS[argument.type]} {argument.name};\n" for argument in passed),
-        given=_lines(_given(argument) for argument in passed if argument.about.kernel),
+        given=_lines(_given(argument) for argument in passed if argument.about.in_kernels),
         takers="\n".join(_taker(operator, passed) for operator in OPERATORS),
     )
 
@@ -69,7 +70,8 @@ def _lines(items: Iterable[str]) -> str:
 
 
 def _given(argument: Argument) -> str:
-    text = 'give.Cache(a.{0}, "{0}")' if argument.name in _CACHES else _GIVEN[argument.type]
+    form = "Cache" if argument.name in _CACHES else "Scale" if argument.name in _SCALES else ""
+    text = f'give.{form}(a.{{0}}, "{{0}}")' if form else _GIVEN[argument.type]
     return text.format(argument.name)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
-from ..fallback.arguments import TABLE
 from .interface import ATTRIBUTES, INPUTS, OUTPUTS
 
 OPERATOR = "TopThetaIncrementalAttention"
@@ -43,6 +42,7 @@ def node_attributes(operator: str, arguments: Mapping[str, Any], key_sizes: list
     paged = arguments.get("block_table") is not None
     filled = {
         "sdc": "exact", "sdc_gamma": 0.0, **arguments, "key_strides": [], "value_strides": [],
+        "key_scale_strides": [], "value_scale_strides": [],
         "block_size": int(key_sizes[1 if len(key_sizes) == 3 else 2]) if paged else 0,
         "with_stats": operator == "incremental_attention_with_stats",
         "partial": operator == "incremental_attention_partial",
@@ -76,7 +76,7 @@ def _converter(torchair: Any, operator: str, schema: Any) -> Any:
 
     def convert(*positional: Any, meta_outputs: Any = None, **keywords: Any) -> Any:
         arguments = {**defaults, **dict(zip(names, positional, strict=False)), **keywords}
-        _refuse_what_the_kernel_has_not(arguments)
+        _check_one_token(arguments)
         values = node_attributes(operator, arguments, list(arguments["key"].symsize))
         results = torchair.ge.custom_op(
             OPERATOR,
@@ -91,10 +91,10 @@ def _converter(torchair: Any, operator: str, schema: Any) -> Any:
     return convert
 
 
-def _refuse_what_the_kernel_has_not(arguments: Mapping[str, Any]) -> None:
-    for argument in TABLE.values():
-        given = arguments.get(argument.name, argument.default)
-        if not argument.about.kernel and given is not argument.default and given != argument.default:
-            raise TopThetaNotImplementedError(
-                argument.name, "the argument left out in a GE graph", "a value", "int8 caches are for CPUs and CUDA"
-            )
+def _check_one_token(arguments: Mapping[str, Any]) -> None:
+    tokens = arguments["query"].symsize[2 if arguments["input_layout"] == "BNSD" else 1]
+    remedy = "compile without torchair's backend, with the fallback by use_backend('fallback', device='npu')"
+    if tokens != 1:
+        raise TopThetaNotImplementedError("query", "one token per sequence in a GE graph", str(tokens), remedy)
+    if arguments.get("actual_query_lengths") is not None:
+        raise TopThetaNotImplementedError("actual_query_lengths", "None in a GE graph", "a tensor", remedy)

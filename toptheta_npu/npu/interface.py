@@ -20,18 +20,15 @@ PLAN = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
 INPUTS = {
     {"lse": "row_lse"}.get(argument.name, argument.name): argument.name
     for argument in TABLE.values()
-    if argument.type in (Tensor, Tensor | None) and argument.about.kernel
+    if argument.type in (Tensor, Tensor | None) and argument.about.in_kernels
 }
 _KINDS = {int: "Int", float: "Float", str: "Str"}
 #: Attributes of the definition and the kind of each, in the order of the definition. The last ones are of the kernel
-#: alone: where rows of a cache lie, and which of the outputs are wanted.
+#: alone: where rows of a cache and their scales lie, and which of the outputs are wanted.
 ATTRIBUTES = {
-    **{
-        argument.name: _KINDS[argument.type]
-        for argument in TABLE.values()
-        if argument.type in _KINDS and argument.about.kernel
-    },
-    "key_strides": "ListInt", "value_strides": "ListInt", "with_stats": "Bool", "partial": "Bool",
+    **{argument.name: _KINDS[argument.type] for argument in TABLE.values() if argument.type in _KINDS},
+    "key_strides": "ListInt", "value_strides": "ListInt", "key_scale_strides": "ListInt",
+    "value_scale_strides": "ListInt", "with_stats": "Bool", "partial": "Bool",
 }  # fmt: skip
 OUTPUTS = (
     "attention_out", "lse", "kept", "value_rows", "part_out", "part_maximum", "part_kept_mass", "part_discarded_mass",

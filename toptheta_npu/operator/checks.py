@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from .._checks import (
     KERNEL_DTYPES,
     KERNEL_PAGE_ROWS,
     KERNEL_STEP,
+    MOST_TOKENS,
     PLACEMENTS,
     check_choice,
     check_dense,
@@ -23,34 +24,64 @@ from .._checks import (
     check_modes,
     check_number,
     check_tensor,
+    one_token_error,
     shape_text,
 )
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from ..fallback.antiquant import PER_CHANNEL
 from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
 
-QUERY_FORMS = {"BNSD": "[B, Hq, 1, D]", "BSND": "[B, 1, Hq, D]", "BSH": "[B, 1, Hq*D]"}
+QUERY_FORMS = {"BNSD": "[B, Hq, Sq, D]", "BSND": "[B, Sq, Hq, D]", "BSH": "[B, Sq, Hq*D]"}
 LAYOUTS = tuple(QUERY_FORMS)
 PATHS = ("auto", "gather", "dense")
-_SHAPES: dict[str, Callable[[int, int, int, int], tuple[int, ...]]] = {
-    "[Hq]": lambda batch, heads, kv_heads, head_dim: (heads,),
-    "[B, Hq]": lambda batch, heads, kv_heads, head_dim: (batch, heads),
-    "[B, Hkv, D]": lambda batch, heads, kv_heads, head_dim: (batch, kv_heads, head_dim),
+
+
+class Sizes(NamedTuple):
+    """Sequences, query heads, KV heads, head_dim and query tokens of a decode step."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tokens: int
+
+
+_SHAPES: dict[str, Callable[[Sizes], tuple[int, ...]]] = {
+    "[Hq]": lambda sizes: (sizes.heads,),
+    "[B, Hq]": lambda sizes: (sizes.batch, sizes.heads),
+    "[B, Hq, Sq]": lambda sizes: (sizes.batch, sizes.heads, sizes.tokens),
+    "[B, Hkv, D]": lambda sizes: (sizes.batch, sizes.kv_heads, sizes.head_dim),
+    "[B, Hkv, Sq, D]": lambda sizes: (sizes.batch, sizes.kv_heads, sizes.tokens, sizes.head_dim),
 }
-#: Of each of `FLOAT_TENSORS` its name, shape, dtypes, and the shape in words.
-_FLOAT_TENSORS = [
-    (name, _SHAPES[TABLE[name].about.shape], TABLE[name].about.dtypes, f" {TABLE[name].about.shape}")
-    for name in Arguments._fields[FLOAT_TENSORS]
-]
+
+
+def _float_tensors(
+    *, one_token: bool
+) -> list[tuple[str, Callable[[Sizes], tuple[int, ...]], tuple[torch.dtype, ...], str]]:
+    """Collect of each of `FLOAT_TENSORS` its name, shape, dtypes, and the shape in words."""
+    abouts = {name: TABLE[name].about for name in Arguments._fields[FLOAT_TENSORS]}
+    words = {name: about.shape.replace(", Sq", "") if one_token else about.shape for name, about in abouts.items()}
+    return [(name, _SHAPES[words[name]], about.dtypes, f" {words[name]}") for name, about in abouts.items()]
+
+
+_FLOATS_OF_ONE_TOKEN, _FLOATS_OF_TOKENS = _float_tensors(one_token=True), _float_tensors(one_token=False)
 _NO_MODE = Arguments._field_defaults["key_antiquant_mode"]
 _NO_MASK = "give valid keys by actual_seq_lengths, key_start or block_table"
+_CAUSAL = "several query tokens are causal (sparse_mode 3), and trees of tokens are not supported; leave it out"
 _NO_QUANTISATION = "queries and outputs are not quantised; pass float16 or bfloat16 tensors"
 _BY_CACHE = "give the scales of int8 caches as key_antiquant_scale and value_antiquant_scale"
 _SYMMETRIC = "int8 caches are symmetric; quantise without offsets"
-#: Arguments of torch_npu.npu_incre_flash_attention that have no meaning here, and the way round.
+_QUERY_LENGTHS = Arguments._fields[TENSORS].index("actual_query_lengths")
+#: Arguments of torch_npu.npu_incre_flash_attention and npu_fused_infer_attention_score that have no meaning here, and
+#: the way round.
 UNSUPPORTED = {
     "padding_mask": _NO_MASK,
-    "atten_mask": _NO_MASK,
+    "atten_mask": f"{_NO_MASK}; {_CAUSAL}",
+    **dict.fromkeys(("sparse_mode", "pre_tokens", "next_tokens"), _CAUSAL),
+    "actual_seq_lengths_kv": "valid keys are actual_seq_lengths here, and query tokens actual_query_lengths",
+    "query_padding_size": "real query tokens come first; give their number as actual_query_lengths",
+    "softmax_lse_flag": "use incremental_attention_with_stats",
     "pse_shift": "positional biases are not supported",
     "kv_padding_size": "use key_start, the index of the first valid key",
     "inner_precise": "leave it out; scores and sums are always float32",
@@ -72,8 +103,8 @@ def refuse_unknown(function: str, unsupported: Mapping[str, object]) -> NoReturn
 
 def resolve_heads(
     query: Tensor, key: Tensor, num_heads: int | None, num_key_value_heads: int | None, input_layout: str, paged: bool
-) -> tuple[int, int, int, int]:
-    """Find sequences, query heads, KV heads and head_dim; infer them from the layout where it tells."""
+) -> Sizes:
+    """Find the sizes of a step; infer them from the layout where it tells."""
     if type(input_layout) is not str or input_layout not in QUERY_FORMS:
         check_choice("input_layout", input_layout, LAYOUTS)
     if num_heads is not None:
@@ -85,13 +116,9 @@ def resolve_heads(
         raise TopThetaValueError("query", f"{input_layout} {QUERY_FORMS[input_layout]}", shape_text(query))
     if shape[0] < 1:
         raise TopThetaValueError("query", "at least one sequence", shape_text(query))
-    if shape[2 if input_layout == "BNSD" else 1] != 1:
-        raise TopThetaValueError(
-            "query",
-            f"one token, {input_layout} {QUERY_FORMS[input_layout]}",
-            shape_text(query),
-            "use prefill_attention for several tokens",
-        )
+    tokens = shape[2 if input_layout == "BNSD" else 1]
+    if tokens != 1:
+        _check_tokens(query, tokens, input_layout)
     if input_layout == "BSH":
         if not num_heads:
             raise TopThetaValueError("num_heads", "the number of query heads (BSH does not tell it)", str(num_heads))
@@ -107,7 +134,18 @@ def resolve_heads(
             raise TopThetaValueError("query", "at least one head", shape_text(query))
     check_head_dim(head_dim)
     kv_heads = _resolve_kv_heads(key, heads, head_dim, num_key_value_heads, input_layout, paged)
-    return shape[0], heads, kv_heads, head_dim
+    return Sizes(shape[0], heads, kv_heads, head_dim, tokens)
+
+
+def _check_tokens(query: Tensor, tokens: int, input_layout: str) -> None:
+    wanted = f"{{}}, {input_layout} {QUERY_FORMS[input_layout]}"
+    if tokens < 1:
+        raise TopThetaValueError("query", wanted.format("at least one token"), shape_text(query))
+    if tokens > MOST_TOKENS:
+        raise TopThetaNotImplementedError(
+            "query", wanted.format(f"1 to {MOST_TOKENS} tokens"), shape_text(query),
+            "use prefill_attention for more tokens",
+        )  # fmt: skip
 
 
 def _check_count(name: str, count: Any) -> None:
@@ -145,18 +183,18 @@ def check_part(a: Arguments) -> None:
     """Check placement and LSE for a decode step over a part of rows."""
     check_choice("placement", a.placement, PLACEMENTS)
     if (a.lse is None) == (a.placement == "post_softmax"):
-        wanted = "the whole row's LSE [B, Hq]" if a.lse is None else "None"
+        words = "[B, Hq]" if a.query_tokens == 1 else "[B, Hq, Sq]"
+        wanted = f"the whole row's LSE {words}" if a.lse is None else "None"
         got = "None" if a.lse is None else "a tensor"
         raise TopThetaValueError("lse", f"{wanted} with placement={a.placement!r}", got)
 
 
-def check_float_tensors(
-    given: Iterable[Tensor | None], like: Tensor, batch: int, heads: int, kv_heads: int, head_dim: int
-) -> None:
+def check_float_tensors(given: Iterable[Tensor | None], like: Tensor, sizes: Sizes) -> None:
     """Check tensors of numbers per row or head against the table's shapes and dtypes; ``given`` begins as it does."""
-    for tensor, (name, shape, dtypes, words) in zip(given, _FLOAT_TENSORS, strict=False):
+    known = _FLOATS_OF_ONE_TOKEN if sizes.tokens == 1 else _FLOATS_OF_TOKENS
+    for tensor, (name, shape, dtypes, words) in zip(given, known, strict=False):
         if tensor is not None:
-            check_tensor(name, tensor, like, shape(batch, heads, kv_heads, head_dim), dtypes, words)
+            check_tensor(name, tensor, like, shape(sizes), dtypes, words)
 
 
 def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Tensor) -> Tensor | None:
@@ -171,32 +209,59 @@ def as_device_tensor(name: str, values: Tensor | Sequence[int] | None, query: Te
 
 
 def check_lengths(query: Tensor, batch: int, lengths: Tensor | None, starts: Tensor | None) -> None:
+    """Check valid keys and starts of whole rows."""
     if lengths is not None:
         check_tensor("actual_seq_lengths", lengths, query, (batch,), INTEGERS, " [B]")
     if starts is not None:
         check_tensor("key_start", starts, query, (batch,), INTEGERS, " [B]")
 
 
-def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int) -> None:
-    per_head = isinstance(threshold, Tensor) and threshold.dim() == 1
-    want = (heads,) if per_head else (batch, heads)
-    check_tensor("threshold", threshold, like, want, FLOAT32, " [Hq]" if per_head else " [B, Hq]")
+def _with_query_lengths(tensors: tuple[Any, ...], query: Tensor, batch: int) -> tuple[Any, ...]:
+    """Check the numbers of real tokens among the tensors of a step, and make a tensor of a list."""
+    name, before = "actual_query_lengths", tensors[:_QUERY_LENGTHS]
+    given = as_device_tensor(name, tensors[_QUERY_LENGTHS], query)
+    check_tensor(name, given, query, (batch,), INTEGERS, " [B]")
+    return (*before, given, *tensors[_QUERY_LENGTHS + 1 :])
 
 
-def check_arguments(given: Arguments) -> Arguments:
+def _check_part_lengths(query: Tensor, sizes: Sizes, lengths: Tensor | None, starts: Tensor | None) -> None:
+    """Check valid keys and starts of a part of rows: which keys a token sees follows from the whole row alone."""
+    if sizes.tokens == 1:
+        check_lengths(query, sizes.batch, lengths, starts)
+        return
+    words = " [B, Sq], the keys of this part that each token sees"
+    if lengths is None:
+        raise TopThetaValueError("actual_seq_lengths", f"shape [{sizes.batch}, {sizes.tokens}]{words}", "None")
+    check_tensor("actual_seq_lengths", lengths, query, (sizes.batch, sizes.tokens), INTEGERS, words)
+    check_lengths(query, sizes.batch, None, starts)
+
+
+def check_threshold(threshold: Any, like: Tensor, batch: int, heads: int, tokens: int) -> None:
+    dims = threshold.dim() if isinstance(threshold, Tensor) else 2
+    want: tuple[int, ...] = (batch, heads)
+    words = " [B, Hq]"
+    if dims == 1:
+        want, words = (heads,), " [Hq]"
+    elif dims == 3 and tokens > 1:
+        want, words = (batch, heads, tokens), " [B, Hq, Sq]"
+    check_tensor("threshold", threshold, like, want, FLOAT32, words)
+
+
+def check_arguments(given: Arguments, *, part: bool) -> Arguments:
     """Check that the arguments for where the rows are fit together, as do the tensors of numbers per row or head.
 
     Args:
         given: as a public function was called: lengths and starts may be lists, head counts and the scale None.
+        part: whether they are of a part of rows.
 
     Returns:
         The same with tensors, counts and a number in their places.
     """
-    tensors, heads, kv_heads, scale = resolve_arguments(given)
+    tensors, heads, kv_heads, scale = resolve_arguments(given, part=part)
     return Arguments(heads, kv_heads, scale, *tensors, *given[TENSORS.stop :])
 
 
-def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, float]:
+def resolve_arguments(given: Arguments, *, part: bool = False) -> tuple[tuple[Any, ...], int, int, float]:
     """Check as `check_arguments` does, for callers with no time to lose. Return all tensors, and what is resolved."""
     num_heads, num_key_value_heads, scale, query, key, value, threshold, lengths, starts, block_table = given[:10]
     input_layout, path, block_size = given.input_layout, given.path, given.block_size
@@ -211,7 +276,8 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
         lengths = as_device_tensor("actual_seq_lengths", lengths, query)
         starts = as_device_tensor("key_start", starts, query)
         tensors = (query, key, value, threshold, lengths, starts, *tensors[6:])
-    batch, heads, kv_heads, head_dim = resolve_heads(query, key, num_heads, num_key_value_heads, input_layout, paged)
+    sizes = resolve_heads(query, key, num_heads, num_key_value_heads, input_layout, paged)
+    batch, heads, kv_heads, head_dim, tokens = sizes
     if paged or type(block_size) is not int or block_size:
         check_paging(query, block_table, block_size, lengths, starts)
     check_cache(query, key, value, kv_heads, head_dim, input_layout, block_size, paged)
@@ -219,13 +285,17 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
     plain = given.key_antiquant_mode is _NO_MODE and given.value_antiquant_mode is _NO_MODE
     if scaled or not plain or key.dtype is torch.int8:
         check_antiquant(given, query, kv_heads, head_dim)
-    check_threshold(threshold, query, batch, heads)
-    if lengths is not None or starts is not None:
+    check_threshold(threshold, query, batch, heads, tokens)
+    if part and tokens != 1:
+        _check_part_lengths(query, sizes, lengths, starts)
+    elif lengths is not None or starts is not None:
         check_lengths(query, batch, lengths, starts)
+    if given.actual_query_lengths is not None:
+        tensors = _with_query_lengths(tensors, query, batch)
     floats: Any = given[FLOAT_TENSORS]
     for tensor in floats:
         if tensor is not None:
-            check_float_tensors(floats, query, batch, heads, kv_heads, head_dim)
+            check_float_tensors(floats, query, sizes)
             break
     if type(path) is not str or path != "auto":
         check_choice("_path", path, PATHS)
@@ -236,18 +306,15 @@ def resolve_arguments(given: Arguments) -> tuple[tuple[Any, ...], int, int, floa
 
 
 def check_kernel_limits(a: Arguments) -> None:
-    """Refuse what only the fallback takes, not the NPU kernel: float32, int8, other sizes, caches with other steps."""
+    """Refuse what only the fallback takes, not the NPU kernel: float32, other sizes, caches with other steps."""
     check_tensor("query", a.query, a.query, None, KERNEL_DTYPES)
-    for name, cache in (("key", a.key), ("value", a.value)):
-        if cache.dtype is not a.query.dtype:
-            raise TopThetaNotImplementedError(
-                name, f"{a.query.dtype}, like query, on an NPU".removeprefix("torch."),
-                str(cache.dtype).removeprefix("torch."),
-                "int8 caches run on a CPU and on CUDA, or by use_backend('fallback', device='npu')",
-            )  # fmt: skip
-    if a.head_dim % KERNEL_STEP:
+    if not a.is_for_kernels:
+        raise one_token_error(a, "on an NPU", "npu")
+    int8 = a.key.dtype is torch.int8
+    step = _kernel_step(a.key)
+    if a.head_dim % step:
         raise TopThetaNotImplementedError(
-            "query", f"head_dim a multiple of {KERNEL_STEP} on an NPU", str(a.head_dim),
+            "query", f"head_dim a multiple of {step}{' with int8' if int8 else ''} on an NPU", str(a.head_dim),
             "pad query, key and value with zeros and keep scale_value",
         )  # fmt: skip
     if a.block_size % KERNEL_STEP or a.block_size > KERNEL_PAGE_ROWS:
@@ -257,13 +324,38 @@ def check_kernel_limits(a: Arguments) -> None:
         )  # fmt: skip
     _check_kernel_strides("key", a.key)
     _check_kernel_strides("value", a.value)
+    if int8:
+        _check_kernel_scale("key", a.key_antiquant_scale, a.key_antiquant_mode)
+        _check_kernel_scale("value", a.value_antiquant_scale, a.value_antiquant_mode)
+
+
+def _kernel_step(cache: Tensor) -> int:
+    """Elements in the blocks that rows of a cache are made of."""
+    return KERNEL_STEP * 2 // cache.element_size()
+
+
+def _check_kernel_scale(name: str, scale: Tensor | None, mode: int) -> None:
+    """Refuse scales per token that the kernel cannot read in place; those per channel are cast in every step."""
+    if scale is None or mode == PER_CHANNEL:
+        return
+    argument = f"{name}_antiquant_scale"
+    if scale.dtype is not torch.float32:
+        raise TopThetaNotImplementedError(
+            argument, f"float32 on an NPU, since {name}_antiquant_mode={mode} has a scale for each token",
+            str(scale.dtype).removeprefix("torch."), "keep them in float32",
+        )  # fmt: skip
+    if scale.stride(-1) != 1 and scale.shape[-1] > 1:
+        raise TopThetaValueError(
+            argument, "a last stride of 1", str(list(scale.stride())), f"pass {argument}.contiguous()"
+        )
 
 
 def _check_kernel_strides(name: str, cache: Tensor) -> None:
     *outer, last = cache.stride()
     remedy = f"pass {name}.contiguous()"
+    step = _kernel_step(cache)
     if last != 1:
         raise TopThetaValueError(name, "a last stride of 1", str([*outer, last]), remedy)
-    if any(stride % KERNEL_STEP and size > 1 for size, stride in zip(cache.shape, outer, strict=False)):
-        wanted = f"strides that are multiples of {KERNEL_STEP} elements"
+    if any(stride % step and size > 1 for size, stride in zip(cache.shape, outer, strict=False)):
+        wanted = f"strides that are multiples of {step} elements"
         raise TopThetaValueError(name, wanted, str([*outer, last]), remedy)

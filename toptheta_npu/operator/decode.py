@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._checks import NPU
+from ..cpu.direct import DirectCalls
 from ..fallback import Partial
 from ..fallback.arguments import CHOICES, TENSORS, Arguments
 from ..npu.backend import NPU_SELECTOR
@@ -23,10 +24,12 @@ from .checks import (
 
 #: Which of the tensors the operators have; those for parts have the LSE too.
 _OF_A_WHOLE_ROW = slice(0, Arguments._fields[TENSORS].index("lse"))
-_OF_A_PART = slice(0, Arguments._fields[TENSORS].index("discarded_mass"))
+_OF_A_PART = slice(0, Arguments._fields[TENSORS].index("actual_query_lengths"))
 #: What the schema assumes where nothing is said: the dispatcher need not convert it on every call.
 _CHOICES = Arguments._fields[CHOICES]
 _DEFAULT_CHOICES = tuple(Arguments._field_defaults[name] for name in _CHOICES)
+
+_DIRECT = {name: DirectCalls(name) for name in ("incremental_attention", "incremental_attention_with_stats")}
 
 
 def incremental_attention(
@@ -36,6 +39,7 @@ def incremental_attention(
     threshold: Tensor,
     *,
     actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    actual_query_lengths: Tensor | Sequence[int] | None = None,
     key_start: Tensor | Sequence[int] | None = None,
     block_table: Tensor | None = None,
     block_size: int = 0,
@@ -56,7 +60,7 @@ def incremental_attention(
     _path: str = "auto",
     **unsupported: object,
 ) -> Tensor:
-    """Compute decode attention of one token; read only the V rows whose score exceeds a threshold.
+    """Compute decode attention; read only the V rows whose score exceeds a threshold.
 
     Names, layouts and meaning follow ``torch_npu.npu_incre_flash_attention``. In each row (sequence, query
     head) an element is kept when its scaled score a_i > threshold; a row that would keep nothing keeps its
@@ -64,15 +68,21 @@ def incremental_attention(
     given back as ``sdc`` says and the discarded value as ``value_mean`` says (paper section "Top-Theta
     Attention Inference", equations sdc and vmc). ``threshold=-inf`` is dense attention.
 
+    A step has one query token per sequence, or Sq of them, up to 16. The last keys are theirs: token t of s sees the
+    first n - s + 1 + t of n valid keys. Tensors of numbers per row have no axis Sq where there is one token.
+
     Args:
-        query: one token, float16, bfloat16 or float32: BNSD [B, Hq, 1, D], BSND [B, 1, Hq, D] or BSH
-            [B, 1, Hq*D]; head_dim D from 16 to 512.
+        query: float16, bfloat16 or float32: BNSD [B, Hq, Sq, D], BSND [B, Sq, Hq, D] or BSH [B, Sq, Hq*D]; head_dim D
+            from 16 to 512.
         key, value: same dtype and layout, S keys and Hkv heads (a divisor of Hq); or paged:
             [blocks, Hkv, block_size, D] or [blocks, block_size, Hkv*D]. Or int8: K alone, or both.
-        threshold: float32 [Hq] or [B, Hq], in units of the scaled score (after RoPE and scale); with
+        threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], in units of the scaled score (after RoPE and scale); with
             ``placement="post_softmax"`` a probability, at most 1 (or +inf, which keeps the largest element alone).
         actual_seq_lengths: int32 or int64 [B] on the query's device, the number of valid keys; None means all.
             0 is allowed and gives an output of 0. A list is copied to the device once per call.
+        actual_query_lengths: int32 or int64 [B] on the query's device, the number s of real tokens, which come first
+            and whose keys are among the valid ones; None means all. The rows behind them are 0; with s = 0 nothing is
+            read.
         key_start: int32 or int64 [B], index of the first valid key (left padding); not with paging.
         block_table: int32 [B, max_blocks]; entries past a sequence's last block are never read.
         block_size: rows per block of a paged cache.
@@ -88,9 +98,9 @@ def incremental_attention(
             "exp_threshold" (``sdc_gamma`` (n - kept) exp(threshold)) or "offline" (``discarded_mass``).
             It is 0 where nothing is discarded. "exact" only with post_softmax.
         sdc_gamma: factor of sdc="exp_threshold".
-        discarded_mass: float32 [B, Hq], relative to exp(row maximum), for sdc="offline".
-        value_mean: float32 [B, Hkv, D], the mean of all valid V rows (of int8 ones what they stand for); switches
-            V-mean compensation on.
+        discarded_mass: float32 [B, Hq, Sq], relative to exp(row maximum), for sdc="offline".
+        value_mean: float32 [B, Hkv, Sq, D], the mean of the V rows that each token sees (of int8 ones what they stand
+            for); switches V-mean compensation on.
         learnable_sink: float32 [Hq], one more logit of each row's softmax, without a V row: its weight is lost. The
             returned LSE includes it, and so does the probability of "post_softmax". -inf is no sink.
 
@@ -110,11 +120,12 @@ def incremental_attention(
         torch.Size([1, 8, 1, 64])
     """
     return _decode(  # type: ignore[no-any-return]
-        torch.ops.toptheta_npu.incremental_attention.default,
+        "incremental_attention",
         Arguments._make((
             num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, value_mean, learnable_sink, None,
-            input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, _path, block_size,
+            block_table, key_antiquant_scale, value_antiquant_scale, actual_query_lengths, discarded_mass, value_mean,
+            learnable_sink, None, input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma,
+            _path, block_size,
         )),
         unsupported,
     )  # fmt: skip
@@ -127,6 +138,7 @@ def incremental_attention_with_stats(
     threshold: Tensor,
     *,
     actual_seq_lengths: Tensor | Sequence[int] | None = None,
+    actual_query_lengths: Tensor | Sequence[int] | None = None,
     key_start: Tensor | Sequence[int] | None = None,
     block_table: Tensor | None = None,
     block_size: int = 0,
@@ -150,9 +162,9 @@ def incremental_attention_with_stats(
     """Run `incremental_attention` and return also what it kept.
 
     Returns:
-        (out; lse float32 [B, Hq], m + ln(R + E) over all valid keys and the sink, -inf for a length of 0; kept int32
-        [B, Hq]; value_rows int32 [B, Hkv], V rows needed: the union over a block of at most 8 query heads,
-        4 above head_dim 256, summed over a group's blocks).
+        (out; lse float32 [B, Hq, Sq], m + ln(R + E) over all valid keys and the sink, -inf for a length of 0; kept
+        int32 [B, Hq, Sq]; both [B, Hq] of one token; value_rows int32 [B, Hkv], V rows needed: the union over all
+        tokens and a block of at most 8 query heads, 4 above head_dim 256, summed over a group's blocks).
 
     Example:
         >>> import torch, toptheta_npu
@@ -163,11 +175,12 @@ def incremental_attention_with_stats(
         [[50, 50, 50, 50]]
     """
     return _decode(  # type: ignore[no-any-return]
-        torch.ops.toptheta_npu.incremental_attention_with_stats.default,
+        "incremental_attention_with_stats",
         Arguments._make((
             num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-            block_table, key_antiquant_scale, value_antiquant_scale, discarded_mass, value_mean, learnable_sink, None,
-            input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma, _path, block_size,
+            block_table, key_antiquant_scale, value_antiquant_scale, actual_query_lengths, discarded_mass, value_mean,
+            learnable_sink, None, input_layout, key_antiquant_mode, value_antiquant_mode, placement, sdc, sdc_gamma,
+            _path, block_size,
         )),
         unsupported,
     )  # fmt: skip
@@ -199,13 +212,15 @@ def incremental_attention_partial(
     """Run a decode step over a part of a row's keys, to be merged: split-KV decoding and context parallelism.
 
     Args:
-        lse: float32 [B, Hq], the LSE of the whole row; required with placement="post_softmax", whose test
+        actual_seq_lengths: as in `incremental_attention` with one token. With several, required: [B, Sq], the keys of
+            this part that each token sees, which are its first ones; 0 for tokens that are not real.
+        lse: float32 [B, Hq, Sq], the LSE of the whole rows; required with placement="post_softmax", whose test
             needs it (with the sink, if there is one), and refused otherwise.
 
     Returns:
         (out = N / R float32 in the layout of query; maximum, kept_mass R, discarded_mass E float32
-        [B, Hq]; kept int32 [B, Hq]). Where nothing passes, kept and R are 0, E is all the part's mass and
-        out is V of its largest element.
+        [B, Hq, Sq]; kept int32 [B, Hq, Sq]; all [B, Hq] of one token). Where nothing passes, kept and R are 0, E is
+        all the part's mass and out is V of its largest element.
 
     Example:
         >>> import torch, toptheta_npu
@@ -222,12 +237,12 @@ def incremental_attention_partial(
         refuse_unknown("incremental_attention_partial", unsupported)
     given = Arguments._make((
         num_heads, num_key_value_heads, scale_value, query, key, value, threshold, actual_seq_lengths, key_start,
-        block_table, key_antiquant_scale, value_antiquant_scale, None, None, None, lse, input_layout,
+        block_table, key_antiquant_scale, value_antiquant_scale, None, None, None, None, lse, input_layout,
         key_antiquant_mode, value_antiquant_mode, placement, "exact", 0.0, _path, block_size,
     ))  # fmt: skip
-    tensors, heads, kv_heads, scale = resolve_arguments(given)
+    tensors, heads, kv_heads, scale = resolve_arguments(given, part=True)
     check_part(given)
-    _check_npu(given)
+    _check_npu(given, part=True)
     return Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         *tensors[_OF_A_PART], lse, num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale,
         input_layout=input_layout, key_antiquant_mode=key_antiquant_mode, value_antiquant_mode=value_antiquant_mode,
@@ -235,10 +250,17 @@ def incremental_attention_partial(
     ))  # fmt: skip
 
 
-def _decode(operator: Callable[..., Any], given: Arguments, unsupported: dict[str, object]) -> Any:
-    """Check everything, then call the registered operator for whole rows."""
+def _decode(name: str, given: Arguments, unsupported: dict[str, object]) -> Any:
+    """Run an operator for whole rows; check everything first where no call like this one was checked before."""
     if unsupported:
         refuse_unknown("incremental_attention", unsupported)
+    direct = _DIRECT[name]
+    key = direct.key(given)
+    if key is not None:
+        found = direct.run(key, given)
+        if found is not None:
+            return found
+    operator = getattr(torch.ops.toptheta_npu, name).default
     tensors, heads, kv_heads, scale = resolve_arguments(given)
     chosen: Any = given[CHOICES]
     choices: dict[str, object] = {}
@@ -248,13 +270,16 @@ def _decode(operator: Callable[..., Any], given: Arguments, unsupported: dict[st
         check_whole_row(given)
         choices = dict(zip(_CHOICES, chosen, strict=True))
         choices["sdc_gamma"] = float(gamma)
-    _check_npu(given)
-    return operator(
+    _check_npu(given, part=False)
+    result = operator(
         *tensors[_OF_A_WHOLE_ROW], num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **choices
     )
+    if key is not None:
+        direct.remember(key, given, heads, kv_heads, scale)
+    return result
 
 
-def _check_npu(given: Arguments) -> None:
+def _check_npu(given: Arguments, *, part: bool) -> None:
     """Check on an NPU that the backend is there, and that the arguments are within the kernel's limits where it runs.
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
@@ -262,4 +287,4 @@ def _check_npu(given: Arguments) -> None:
     if given.query.is_cpu:  # the name of a device takes longer to make
         return
     if given.query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
-        check_kernel_limits(check_arguments(given))
+        check_kernel_limits(check_arguments(given, part=part))

@@ -11,8 +11,9 @@ from .._checks import DTYPES, FLOAT32, INTEGERS, check_choice, check_dense, chec
 from .._value_checks import are_seen, check_float_values, check_threshold_values
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
 from ..fallback import Compensation, Partial, partial
+from ..fallback.compensation import expand_threshold, with_tokens
 from ..fallback.layout import in_layout, query_heads
-from .checks import LAYOUTS, check_float_tensors, check_threshold
+from .checks import LAYOUTS, Sizes, check_float_tensors, check_threshold
 
 
 def merge_partials(
@@ -34,8 +35,9 @@ def merge_partials(
     Args:
         parts: results of `incremental_attention_partial` in the order of their keys. The order decides only
             between largest elements that are equal.
-        threshold: float32 [Hq] or [B, Hq], as given to the parts.
-        n: valid keys of each part, an int or an integer tensor [B] per part, in the order of ``parts``.
+        threshold: float32 [Hq], [B, Hq] or [B, Hq, Sq], as given to the parts.
+        n: valid keys of each part, an int or an integer tensor [B] per part, in the order of ``parts``; of several
+            tokens [B, Sq], as given to the parts.
         input_layout, placement, sdc, sdc_gamma, discarded_mass, value_mean, learnable_sink: as in
             `incremental_attention`. Parts take no sink: it is added here, once.
         dtype: of the result: float16, bfloat16 or float32.
@@ -60,39 +62,45 @@ def merge_partials(
         >>> torch.allclose(merged, toptheta_npu.incremental_attention(q, k, v, never, sdc="none"), atol=1e-5)
         True
     """
-    batch, heads, head_dim = _check_parts(parts, input_layout)
+    sizes = _check_parts(parts, input_layout)
+    batch, heads, tokens = sizes.batch, sizes.heads, sizes.tokens
     if not isinstance(n, (list, tuple)):
         raise TopThetaTypeError("n", "a list with the valid keys of each part", type(n).__name__)
     if len(n) != len(parts):
         raise TopThetaValueError("n", f"one entry per part, {len(parts)}", str(len(n)))
     like = parts[0][1]
-    check_threshold(threshold, like, batch, heads)
+    check_threshold(threshold, like, batch, heads, tokens)
     if value_mean is not None:
         check_dense("value_mean", value_mean)
-    kv_heads = value_mean.shape[1] if value_mean is not None and value_mean.dim() == 3 else heads
+    has_heads = value_mean is not None and value_mean.dim() == (3 if tokens == 1 else 4)
+    kv_heads = value_mean.shape[1] if value_mean is not None and has_heads else heads
     if kv_heads < 1 or heads % kv_heads:
         raise TopThetaValueError("value_mean", f"a number of KV heads that divides {heads}", str(kv_heads))
     check_modes(placement, sdc, sdc_gamma, discarded_mass, None if value_mean is None else "value_mean")
     compensation = Compensation(sdc, float(sdc_gamma), discarded_mass, value_mean, learnable_sink)
-    check_float_tensors(compensation.tensors.values(), like, batch, heads, kv_heads, head_dim)
+    check_float_tensors(compensation.tensors.values(), like, sizes._replace(kv_heads=kv_heads))
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
         raise TopThetaTypeError("dtype", " or ".join(map(str, DTYPES)), shown(dtype))
-    total = torch.stack([_length(f"n[{index}]", length, like) for index, length in enumerate(n)]).sum(0)
+    total = torch.stack([_length(f"n[{index}]", length, sizes, like) for index, length in enumerate(n)]).sum(0)
     if are_seen(like):
         check_threshold_values("threshold", threshold, placement)
         check_float_values(compensation.tensors)
-        _check_total(total, torch.stack([part[4] for part in parts]).sum(0))
+        _check_total(total, torch.stack([part[4] for part in parts]).sum(0).view(batch, heads, tokens))
     out = partial.merge_partials(
-        [Partial(query_heads(part[0], input_layout, heads), *part[1:]) for part in parts],
-        threshold.expand(batch, heads), total[:, None], compensation,
+        [_with_tokens(part, input_layout, heads) for part in parts],
+        expand_threshold(threshold, torch.Size((batch, heads, tokens))), total[:, None], compensation.of_tokens(),
     )  # fmt: skip
     return in_layout(out.to(dtype), input_layout)
 
 
-def _check_parts(
-    parts: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], input_layout: str
-) -> tuple[int, int, int]:
-    """Check that all parts agree on batch, heads and head_dim; return these."""
+def _with_tokens(part: tuple[Tensor, ...], input_layout: str, heads: int) -> Partial:
+    """View a part with the axes [B, Hq, Sq] everywhere."""
+    out, *statistics = part
+    return Partial(query_heads(out, input_layout, heads), *(with_tokens(each, 3) for each in statistics))
+
+
+def _check_parts(parts: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]], input_layout: str) -> Sizes:
+    """Check that all parts agree on their sizes; return these. Parts do not know the KV heads."""
     if not isinstance(parts, (list, tuple)):
         raise TopThetaTypeError("parts", "a list with the results of the parts", type(parts).__name__)
     if not parts:
@@ -106,33 +114,42 @@ def _check_parts(
             )
     out, like = parts[0][:2]
     check_tensor("parts[0].maximum", like, like, None, FLOAT32)
-    if like.dim() != 2 or min(like.shape) < 1:
-        raise TopThetaValueError("parts[0].maximum", "shape [B, Hq]", shape_text(like))
-    batch, heads = like.shape
+    if like.dim() not in (2, 3) or min(like.shape) < 1:
+        raise TopThetaValueError("parts[0].maximum", "shape [B, Hq], or [B, Hq, Sq]", shape_text(like))
+    rows = like.shape
+    batch, heads, tokens = (*rows, 1)[:3]
+    words = " [B, Hq]" if len(rows) == 2 else " [B, Hq, Sq]"
     check_tensor("parts[0].out", out, like, (None,) * (3 if input_layout == "BSH" else 4), FLOAT32)
     for index, part in enumerate(parts):
         check_tensor(f"parts[{index}].out", part[0], like, out.shape, FLOAT32, ", like parts[0]")
         for name, tensor in zip(Partial._fields[1:4], part[1:4], strict=True):
-            check_tensor(f"parts[{index}].{name}", tensor, like, (batch, heads), FLOAT32, " [B, Hq]")
-        check_tensor(f"parts[{index}].kept", part[4], like, (batch, heads), (torch.int32,), " [B, Hq]")
+            check_tensor(f"parts[{index}].{name}", tensor, like, rows, FLOAT32, words)
+        check_tensor(f"parts[{index}].kept", part[4], like, rows, (torch.int32,), words)
     head_dim = out.shape[-1] // heads if input_layout == "BSH" else out.shape[-1]
-    want = {"BNSD": (batch, heads, 1, head_dim), "BSND": (batch, 1, heads, head_dim), "BSH": (batch, 1, out.shape[-1])}
+    want = {
+        "BNSD": (batch, heads, tokens, head_dim), "BSND": (batch, tokens, heads, head_dim),
+        "BSH": (batch, tokens, out.shape[-1]),
+    }  # fmt: skip
     check_tensor("parts[0].out", out, like, want[input_layout], FLOAT32, f" in the layout {input_layout}")
-    return batch, heads, head_dim
+    return Sizes(batch, heads, heads, head_dim, tokens)
 
 
-def _length(name: str, length: int | Tensor, like: Tensor) -> Tensor:
+def _length(name: str, length: int | Tensor, sizes: Sizes, like: Tensor) -> Tensor:
+    """Take the valid keys of a part as a tensor [B, Sq]."""
+    batch, tokens = sizes.batch, sizes.tokens
+    words = "[B]" if tokens == 1 else "[B, Sq]"
     if isinstance(length, Tensor):
-        check_tensor(name, length, like, (like.shape[0],), INTEGERS, " [B]")
+        shape = (batch,) if tokens == 1 else (batch, tokens)
+        check_tensor(name, length, like, shape, INTEGERS, f" {words}")
         if are_seen(length) and (least := length.min().item()) < 0:
             raise TopThetaValueError(name, "numbers of keys, at least 0", str(least))
-        return length.long()
+        return length.long().view(batch, tokens)
     if type(length) is not int:
-        raise TopThetaTypeError(name, "an int or an integer tensor [B]", type(length).__name__)
+        raise TopThetaTypeError(name, f"an int or an integer tensor {words}", type(length).__name__)
     if not 0 <= length < 2**31:
         wanted = "a number of keys, at least 0" if length < 0 else "a number of keys, below 2^31"
         raise TopThetaValueError(name, wanted, shown(length))
-    return torch.full((like.shape[0],), length, device=like.device)
+    return torch.full((batch, tokens), length, device=like.device)
 
 
 def _check_total(total: Tensor, kept: Tensor) -> None:

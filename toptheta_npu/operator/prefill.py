@@ -121,7 +121,7 @@ def prefill_attention(
     if are_seen(query):
         check_threshold_values("threshold_per_row", threshold_per_row, placement)
         check_float_values({"discarded_mass": discarded_mass, "learnable_sink": learnable_sink})
-        check_cache_values(key, lengths, starts, None, key.shape[2])
+        check_cache_values(lengths, starts, key.shape[2])
         check_scale_values(cache._replace(actual_seq_lengths=lengths, key_start=starts))
     keys, values = (rows.dequantised() for rows in KeyValueCache.of(cache))
     return prefill.prefill_attention(

@@ -40,22 +40,28 @@ def _without_autocast(operator: Callable[..., Any], device: str) -> Callable[...
     return run
 
 
+def _fake_rows(query: Tensor, num_heads: int, input_layout: str) -> Tensor:
+    """Make what there is a number of for each row."""
+    tokens = query.shape[2 if input_layout == "BNSD" else 1]
+    of_tokens = () if tokens == 1 else (tokens,)
+    return query.new_empty((query.shape[0], num_heads, *of_tokens), dtype=torch.float32)
+
+
 def _fake_output(query: Tensor, *_: Any, **__: Any) -> Tensor:
     return query.new_empty(query.shape)
 
 
 def _fake_with_stats(
-    query: Tensor, *_: Any, num_heads: int, num_key_value_heads: int, **__: Any
+    query: Tensor, *_: Any, num_heads: int, num_key_value_heads: int, input_layout: str = "BNSD", **__: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch = query.shape[0]
-    per_head = query.new_empty((batch, num_heads), dtype=torch.float32)
-    value_rows = query.new_empty((batch, num_key_value_heads), dtype=torch.int32)
-    return query.new_empty(query.shape), per_head, per_head.new_empty((batch, num_heads), dtype=torch.int32), value_rows
+    lse = _fake_rows(query, num_heads, input_layout)
+    value_rows = query.new_empty((query.shape[0], num_key_value_heads), dtype=torch.int32)
+    return query.new_empty(query.shape), lse, torch.empty_like(lse, dtype=torch.int32), value_rows
 
 
-def _fake_partial(query: Tensor, *_: Any, num_heads: int, **__: Any) -> tuple[Tensor, ...]:
-    masses = [query.new_empty((query.shape[0], num_heads), dtype=torch.float32) for _ in range(3)]
-    kept = query.new_empty((query.shape[0], num_heads), dtype=torch.int32)
+def _fake_partial(query: Tensor, *_: Any, num_heads: int, input_layout: str = "BNSD", **__: Any) -> tuple[Tensor, ...]:
+    masses = [_fake_rows(query, num_heads, input_layout) for _ in range(3)]
+    kept = torch.empty_like(masses[0], dtype=torch.int32)
     return query.new_empty(query.shape, dtype=torch.float32), *masses, kept
 
 

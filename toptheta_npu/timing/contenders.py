@@ -68,7 +68,7 @@ class Contender:
 
 
 def list_contenders(device: str, *, int8: bool = False) -> list[Contender]:
-    """List the rows of a device in the order of the table, on a CPU with those of int8 caches if asked for.
+    """List the rows of a device in the order of the table, on a CPU and an NPU with those of int8 caches if asked for.
 
     Example:
         >>> [contender.name for contender in list_contenders("cpu")][:3]
@@ -78,10 +78,11 @@ def list_contenders(device: str, *, int8: bool = False) -> list[Contender]:
     fallback_row = Contender("PyTorch fallback", "fallback", _fallback)
     if device == "cpu":
         stream = Contender("stream", "floor", _stream, _no_native)
-        own = _own("native at θ=-inf", "native top-θ", _no_native) + (_own_int8() if int8 else [])
+        own = _own("native at θ=-inf", "native top-θ", _no_native) + (_own_int8(_no_native) if int8 else [])
         return [stream, *_sdpa(), *own, top_k, fallback_row]
     own = _own("top-θ at -inf", "top-θ")
     if device == "npu":
+        own += _own_int8(_always) if int8 else []
         vendor = [
             Contender("npu_incre_flash_attention", "dense", _incre_flash_attention, _vendor_limits, foreign=True),
             Contender("npu_fused_infer_attention_score", "dense", _fused_infer_attention, _vendor_limits, foreign=True),
@@ -100,13 +101,11 @@ def _own(dense: str, sparse: str, reason: Callable[[Shape], str | None] = _alway
     ]
 
 
-def _own_int8() -> list[Contender]:
-    """List the rows of the native kernel over int8 caches."""
+def _own_int8(reason: Callable[[Shape], str | None]) -> list[Contender]:
+    """List the rows of our operator over int8 caches."""
     return [
-        Contender(
-            "int8 at θ=-inf", "own dense int8", lambda inputs: _operator(inputs, dense=True, int8=True), _no_native
-        ),
-        Contender("int8 top-θ", "sparse int8", lambda inputs: _operator(inputs, int8=True), _no_native),
+        Contender("int8 at θ=-inf", "own dense int8", lambda inputs: _operator(inputs, dense=True, int8=True), reason),
+        Contender("int8 top-θ", "sparse int8", lambda inputs: _operator(inputs, int8=True), reason),
     ]
 
 

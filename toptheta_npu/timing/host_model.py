@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from ..errors import TopThetaBackendError, TopThetaValueError
-from .inputs import Inputs
+from .inputs import INT8_SCALE, Inputs
 
 
 def host_model() -> Any:
@@ -67,18 +67,22 @@ def run_on_host_model(inputs: Inputs, *, dense: bool = False, cores: tuple[int, 
     """Run the operator on the host model.
 
     Args:
-        inputs: of one shape, on any device.
+        inputs: of one shape, on any device; if it has int8 caches, the call is over those.
         dense: threshold -inf in place of those that keep k.
         cores: cube and vector cores of the device.
     """
     module = host_model()
-    key, value = inputs.layers[0]
+    int8 = bool(inputs.shape.cache)
+    key, value = (inputs.int8_layers if int8 else inputs.layers)[0]
     threshold = torch.full_like(inputs.threshold, -torch.inf) if dense else inputs.threshold
     tensors = {
         "query": inputs.query, "key": key, "value": value, "threshold": threshold,
         "actual_seq_lengths": inputs.lengths, "block_table": inputs.block_table,
     }  # fmt: skip
     shape = inputs.shape
+    if int8:
+        scale = threshold.new_full((shape.num_key_value_heads, shape.head_dim), INT8_SCALE)
+        tensors |= {"key_antiquant_scale": scale, "value_antiquant_scale": scale}
     attributes = {
         "num_heads": shape.num_heads, "num_key_value_heads": shape.num_key_value_heads,
         "scale_value": shape.head_dim**-0.5, "block_size": shape.block_size,

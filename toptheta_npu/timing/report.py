@@ -15,7 +15,7 @@ from .measure import Row, ShapeResult
 from .shapes import Shape, parse_shape
 
 _COMPARED: tuple[Role, ...] = ("own dense", "sparse", "compensated", "top-k", "fallback")
-#: What Top-θ over an int8 cache is compared with, all of it native: what the column says, and the role.
+#: What Top-θ over an int8 cache is compared with, all of it our operator: what the column says, and the role.
 _INT8_OVER: dict[str, Role] = {
     "θ=-inf": "own dense", "top-θ": "sparse", "θ=-inf in int8": "own dense int8",
 }  # fmt: skip
@@ -62,7 +62,7 @@ def summary(results: Sequence[ShapeResult], device: str) -> Table:
 
 
 def int8_summary(results: Sequence[ShapeResult]) -> Table | None:
-    """Tabulate Top-θ over int8 caches against the native kernel's other rows; None where no shape has such a cache."""
+    """Tabulate Top-θ over int8 caches against our operator's other rows; None where no shape has such a cache."""
     columns = ("shape", "cache", *(part for name in _INT8_OVER for part in (f"over {name}", "bytes")), "rate")
     rows = [
         [short_name(result.shape), cache, *_int8_cells(result, cache)]
@@ -71,7 +71,7 @@ def int8_summary(results: Sequence[ShapeResult]) -> Table | None:
         for cache in _caches(result)
     ]
     caption = (
-        "Times as fast as the native kernel over caches of the query's dtype at θ=-inf and with Top-θ, and over int8 "
+        "Times as fast as our operator over caches of the query's dtype at θ=-inf and with Top-θ, and over int8 "
         "at θ=-inf.\nbytes: how many times as many bytes that row must read, the most that int8 top-θ can gain. rate: "
         "as above."
     )

@@ -342,16 +342,17 @@ def check_for_device(shape: Shape, device: str) -> None:
     Raises:
         TopThetaValueError: naming the argument.
     """
-    if shape.cache and device != "cpu":
+    if shape.cache and device not in ("cpu", "npu"):
         raise TopThetaValueError(
-            "cache", f"the cache of dtype on {device}", shape.cache, "compare int8 caches on a CPU"
+            "cache", f"the cache of dtype on {device}", shape.cache, "compare int8 caches on a CPU or an NPU"
         )
     if device != "npu":
         return
     if shape.dtype == "float32":
         raise TopThetaValueError("dtype", "float16 or bfloat16 on an NPU", shape.dtype)
-    if shape.head_dim % KERNEL_STEP:
-        raise TopThetaValueError("head_dim", f"a multiple of {KERNEL_STEP} on an NPU", str(shape.head_dim))
+    step, caches = (2 * KERNEL_STEP, " with int8") if shape.cache else (KERNEL_STEP, "")
+    if shape.head_dim % step:
+        raise TopThetaValueError("head_dim", f"a multiple of {step}{caches} on an NPU", str(shape.head_dim))
     if shape.block_size % KERNEL_STEP or shape.block_size > KERNEL_PAGE_ROWS:
         wanted = f"0 or a multiple of {KERNEL_STEP} up to {KERNEL_PAGE_ROWS} on an NPU"
         raise TopThetaValueError("block_size", wanted, str(shape.block_size), "such as block_size=128")

@@ -99,6 +99,12 @@ POINTS: tuple[Point, ...] = (
         vector.multiply_add,
     ),
     Point(
+        "narrow-cast", "Cast of int8 to half takes four blocks a repeat, each as far from the last as its stride says",
+        "docs, Cast (conversions of different widths) and UnaryRepeatParams",
+        "op_kernel/query_key_product.h, CastPanel: cast whole rows, and multiply them with the pitch of a row",
+        vector.int8_cast,
+    ),
+    Point(
         "exp-ln", "Exp and Ln are right to 4e-6",
         "docs, Exp and Ln (no accuracy is stated)",
         "op_kernel/chunk_selection.h, Exponentiate, and row_output.h: another form of the exponential, "

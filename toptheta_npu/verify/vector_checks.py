@@ -70,6 +70,16 @@ def multiply_add(device: str) -> None:
     check(call, device, close=1e-5)
 
 
+def int8_cast(device: str) -> None:
+    """Check an int8 cache of rows that are four blocks long; the last of them are no four. Scales are powers of two."""
+    call = make_call(4, 2, 203, 128, keep=[20, 60, 20, 60])
+    key, value = (call[name].clamp(-127, 127).round().to(torch.int8) for name in ("key", "value"))
+    scale = torch.exp2(torch.arange(2 * 128) % 3 - 1.0).view(2, 128)
+    scales = {"key_antiquant_scale": scale, "value_antiquant_scale": scale}
+    call = call.with_tensors(key=key, value=value, threshold=torch.full((4,), -torch.inf), **scales)
+    check(call, device)
+
+
 def exp_ln(device: str) -> None:
     """Check sums and their logarithms against float64: two keys a head, whose scores differ by 0, 1/8, 2/8, ..."""
     heads = 64

@@ -23,10 +23,12 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from .ascend_c8 import C8Impl, take_over
+from .ascend_metadata import of_sequences
 from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record, versions
 from .engine import DENSE, EngineLayers, check_covered, check_engine
 from .layers import LayerRule
-from .layouts import Layout, Pages, view_pages
+from .layouts import Antiquant, Layout, Pages, view_pages
 from .refusals import tells_why
 from .settings import Settings, read_settings
 from .steps import STEP, Step, attend
@@ -54,7 +56,7 @@ def install() -> None:
             _check_backend(path)
             check_version(DISTRIBUTION, versions(), version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
-            check_engine(config, settings)
+            check_engine(config, settings, verifies=False)
             _replace_classes()
         return path
 
@@ -97,11 +99,13 @@ class Impl:
             num_heads, head_size, scale, num_kv_heads, alibi_slopes, sliding_window, kv_cache_dtype, logits_soft_cap,
             attn_type, kv_sharing_target_layer_name, sinks, **kwargs,
         )  # fmt: skip
-        for name in ("enable_c8_quant", "enable_hamming_sparse"):
-            if getattr(self, name, False):
-                raise TopThetaNotImplementedError(name, "it off with Top-Theta", "on", "leave one of the two out")
+        if getattr(self, "enable_hamming_sparse", False):
+            raise TopThetaNotImplementedError(
+                "enable_hamming_sparse", "it off with Top-Theta", "on", "leave one of the two out"
+            )
         self.rule: LayerRule | str | None = None
         self.layout: Layout = layout_of(self)
+        self.antiquant: Antiquant | None = None
         self._pages: tuple[Any, Pages] | None = None  # and of which cache
 
     def _bind(self, kv_cache: Any) -> None:
@@ -110,10 +114,13 @@ class Impl:
         Raises:
             TopThetaNotImplementedError: as `view_pages`.
         """
-        if isinstance(self.rule, LayerRule) and (self._pages is None or self._pages[0] is not kv_cache):
-            pages = view_pages(kv_cache, self.layout, self.num_kv_heads, self.head_size)
-            rule = dataclasses.replace(self.rule, page_sums=None)
-            self._pages, self.rule = (kv_cache, pages), rule.with_page_sums(pages.values)
+        known = self._pages is not None and self._pages[0] is kv_cache
+        if known or (self.rule is DENSE and self.antiquant is None):
+            return
+        pages = view_pages(kv_cache, self.layout, self.num_kv_heads, self.head_size, self.antiquant)
+        self._pages = kv_cache, pages
+        if isinstance(self.rule, LayerRule):
+            self.rule = dataclasses.replace(self.rule, page_sums=None).with_pages(pages)
 
     def forward_impl(
         self, query: Tensor, key: Tensor, value: Tensor, kv_cache: Any, attn_metadata: Any, output: Tensor
@@ -130,34 +137,54 @@ class Impl:
         Raises:
             TopThetaBackendError: `Builder` has not prepared the step or the layer.
         """
-        theirs: Any = super()
-        rule, step = self.rule, getattr(attn_metadata, STEP, None)
+        rule = self.rule
         if rule is DENSE:
-            return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
-        if not isinstance(rule, LayerRule) or not isinstance(step, Step):
-            raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
-        if self._pages is None:
-            raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
+            return self._their_attention(query, key, value, kv_cache, attn_metadata, output)
+        step, (keys, values, _) = self._prepared(attn_metadata)
+        assert isinstance(rule, LayerRule)
         shape = (-1, self.num_heads, self.head_size)
-        keys, values = self._pages[1]
         dense = len(step.several) > 0 and rule.prefill == "dense"
         if (dense and not step.decodes) or not len(step.seq_lens):
             attend(step, query.view(shape), keys, values, rule, output.view(shape))
-            return theirs.forward_impl(query, key, value, kv_cache, attn_metadata, output)  # type: ignore[no-any-return]
+            return self._their_attention(query, key, value, kv_cache, attn_metadata, output)
         if dense:
             tokens = step.dense_tokens
             parts = (None if rows is None else rows[tokens] for rows in (query, key, value))
             out = torch.empty_like(output[tokens])
             if step.dense is None:
-                step.dense = _of_sequences(attn_metadata, step)
-            output[tokens] = theirs.forward_impl(*parts, kv_cache, step.dense, out)
+                step.dense, _ = of_sequences(attn_metadata, step, step.several)
+            output[tokens] = self._their_attention(*parts, kv_cache, step.dense, out)
         attend(step, query.view(shape), keys, values, rule, output.view(shape))
         output[attn_metadata.num_actual_tokens :] = 0  # padding, with which vLLM goes on to compute
         return output
 
+    def _prepared(self, attn_metadata: Any) -> tuple[Step, Pages]:
+        """Get what `Builder` has prepared of a step and of the layer.
+
+        Raises:
+            TopThetaBackendError: it has not.
+        """
+        step = getattr(attn_metadata, STEP, None)
+        if self.rule is None or not isinstance(step, Step):
+            raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
+        if self._pages is None:
+            raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
+        return step, self._pages[1]
+
+    def _their_attention(self, *arguments: Any) -> Tensor:
+        """Run vllm-ascend's own attention of a step, or of a part of it."""
+        theirs: Any = super()
+        return theirs.forward_impl(*arguments)  # type: ignore[no-any-return]
+
 
 class Builder:
-    """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows."""
+    """Stands before ``AscendAttentionMetadataBuilder``: gives layers their rules, and every step its rows.
+
+    Attributes:
+        c8_impl: for layers whose cache is int8.
+    """
+
+    c8_impl: type
 
     @tells_why
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
@@ -169,8 +196,11 @@ class Builder:
             return
         forward_context = vllm_config.compilation_config.static_forward_context
         self._layers = {name: forward_context[name] for name in layer_names}
+        parallel = vllm_config.parallel_config
+        ranks = parallel.tensor_parallel_size
+        take_over(self._layers, self.c8_impl, parallel.rank % ranks, ranks)
         _check_layers(self._layers)
-        self._engine = EngineLayers.of(settings, vllm_config, device)
+        self._engine = EngineLayers.of(settings, vllm_config, device, verifies=False)
         self._engine.give_rules(kv_cache_spec, self._layers)
         _check_graphs(vllm_config, self._layers)
         self._group = layer_names[0]
@@ -221,7 +251,8 @@ def _replace_classes() -> None:
     backend = attention_v1.AscendAttentionBackend
     their_impl, their_builder = attention_v1.AscendAttentionBackendImpl, attention_v1.AscendAttentionMetadataBuilder
     our_impl = type(f"TopTheta{their_impl.__name__}", (Impl, their_impl), {})
-    our_builder = type(f"TopTheta{their_builder.__name__}", (Builder, their_builder), {})
+    our_c8_impl = type(f"TopThetaC8{their_impl.__name__}", (C8Impl, Impl, their_impl), {})
+    our_builder = type(f"TopTheta{their_builder.__name__}", (Builder, their_builder), {"c8_impl": our_c8_impl})
     choose_impl, choose_builder = backend.get_impl_cls, backend.get_builder_cls
 
     @wraps(choose_impl)
@@ -246,12 +277,12 @@ def _replace_classes() -> None:
 
 
 def _check_layers(layers: Mapping[str, Any]) -> None:
-    """Check that each layer still runs our `Impl`: a quantised cache changes its class after it was made."""
+    """Check that each layer still runs our `Impl`: a quantised cache may change its class after it was made."""
     for name, layer in layers.items():
         if not isinstance(layer.impl, Impl):
             raise TopThetaBackendError(
                 DISTRIBUTION, f"Top-Theta's implementation in {name}", type(layer.impl).__name__,
-                "quantised caches and other backends are not covered; leave one of the two out",
+                "other backends, and caches quantised otherwise than by C8, are not covered; leave Top-Theta out",
             )  # fmt: skip
 
 
@@ -286,26 +317,6 @@ def _step(common: Any) -> Step:
     if lengths.device != table.device:
         raise _unprepared(f"seq_lens on {table.device}", str(lengths.device))
     return Step.of(starts[: sequences + 1].clamp_max(tokens), lengths, table)
-
-
-def _of_sequences(metadata: Any, step: Step) -> Any:
-    """Cut the metadata down to the sequences with several new tokens."""
-    starts, chosen = step.dense_starts, step.several
-    return dataclasses.replace(
-        metadata,
-        num_actual_tokens=len(step.dense_tokens),
-        num_decode_tokens=0,
-        num_prefills=len(chosen),
-        num_decodes=0,
-        seq_lens=metadata.seq_lens[chosen],
-        seq_lens_cpu=metadata.seq_lens_cpu[chosen],
-        seq_lens_list=metadata.seq_lens_cpu[chosen].tolist(),
-        actual_seq_lengths_q=starts[1:].tolist(),
-        query_start_loc=starts.to(metadata.query_start_loc.device),
-        max_query_len=int(step.counts.max()),
-        block_tables=metadata.block_tables[chosen.to(metadata.block_tables.device)],
-        slot_mapping=metadata.slot_mapping[step.dense_tokens],
-    )
 
 
 def _unprepared(expected: str, got: str) -> TopThetaBackendError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .._checks import MOST_TOKENS
 from .._warnings import SDC_WITHOUT_VMC
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError, TopThetaValueError
 from ..thresholds import ThresholdsAtK
@@ -30,7 +31,7 @@ _REMEDIES = {
     "logits_soft_cap": "Top-Theta does not know soft-capped scores",
     "sinks": "Top-Theta does not know attention sinks",
     "kv_sharing_target_layer_name": "use a model whose layers keep keys and values of their own",
-    "kv_cache_dtype": "quantised caches are not supported; set kv_cache_dtype='auto'",
+    "kv_cache_dtype": "such caches are not read; set kv_cache_dtype='auto', or on a CPU 'int8_per_token_head'",
     "attn_type": "only decoder attention is covered",
     "rswa_prefix_lens": "tokens that see a prefix and a window are not covered",
     "mm_req_doc_ranges": "tokens that see later ones are not covered",
@@ -42,10 +43,12 @@ _REMEDIES = {
     "pipeline_parallel_size": "vLLM 0.32 itself answers nothing with several stages on a CPU; set it to 1",
     "decode_context_parallel_size": "set it to 1",
     "prefill_context_parallel_size": "set it to 1",
-    "speculative_config": "a draft model's layers have no thresholds; draft with n-grams",
+    "speculative_config": "layers that draft beside the model's own have no thresholds; draft with n-grams or, on a "
+    "CPU, with a model of its own",
     "lora_config": "adapters change what was calibrated; merge them and calibrate, or set check_weights=false",
 }
-_DRAFTS_WITHOUT_LAYERS = ("ngram", "ngram_gpu", "suffix")
+#: Ways to draft without layers, and with a model whose layers are told by their names.
+_DRAFTS_WITHOUT_LAYERS, _DRAFT_MODEL, _OF_DRAFT_MODEL = ("ngram", "ngram_gpu", "suffix"), "draft_model", "draft_model."
 _SPECS = ("FullAttentionSpec", "SlidingWindowSpec")
 
 
@@ -61,20 +64,33 @@ def check_covered(uncovered: Uncovered) -> None:
             raise TopThetaNotImplementedError(name, "none of it with Top-Theta", got, _REMEDIES[name])
 
 
+def without_draft_model(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the layers of a model that drafts, by their names. They are dense."""
+    for name, layer in layers.items():
+        if name.startswith(_OF_DRAFT_MODEL):
+            layer.impl.rule = DENSE
+    return {name: layer for name, layer in layers.items() if not name.startswith(_OF_DRAFT_MODEL)}
+
+
 class EngineLayers:
     """Rules and counts of the layers of one engine in one process; see :meth:`of`."""
 
-    def __init__(self, settings: Settings, thresholds: ThresholdsAtK, metrics: Metrics | None, drafts: int) -> None:
+    def __init__(
+        self, settings: Settings, thresholds: ThresholdsAtK, metrics: Metrics | None, drafts: int, verifies: bool
+    ) -> None:
         self._settings = settings
         self._thresholds = thresholds
         self._drafts = drafts
+        self._verifies = verifies
         self._counting: str | None = None
         self._with_window: set[int] = set()
         self.metrics = metrics
 
     @classmethod
-    def of(cls, settings: Settings, config: Any, device: torch.device) -> EngineLayers:
+    def of(cls, settings: Settings, config: Any, device: torch.device, verifies: bool) -> EngineLayers:
         """Get the engine of vLLM's configuration ``config``, or make it. Its weights must be loaded.
+
+        ``verifies`` tells whether steps may have drafts whose rows follow the thresholds.
 
         Raises:
             TopThetaNotImplementedError: the engine asks for something that is not covered.
@@ -83,14 +99,15 @@ class EngineLayers:
         known = _ENGINES.get(id(config))
         if known is not None and known[0]() is config:
             return known[1]
-        check_engine(config, settings)
+        check_engine(config, settings, verifies)
         thresholds = load_thresholds(settings, geometry_of(config), device)
         metrics = None
         if settings.metrics:
             metrics = Metrics(settings.log_interval, prometheus_export())
             atexit.register(metrics.report)
         draft = config.speculative_config
-        engine = cls(settings, thresholds, metrics, 0 if draft is None else int(draft.num_speculative_tokens))
+        drafts = 0 if draft is None else int(draft.num_speculative_tokens)
+        engine = cls(settings, thresholds, metrics, drafts, verifies)
         engine._warn(config.model_config.max_model_len)
         for key in [key for key, (config_of, _) in _ENGINES.items() if config_of() is None]:
             del _ENGINES[key]
@@ -120,6 +137,11 @@ class EngineLayers:
                 )  # fmt: skip
             index = layer_index(name)
             reason = self._why_dense(index, layer.impl)
+            if reason == _WINDOW and getattr(layer.impl, "is_int8", False):
+                raise TopThetaNotImplementedError(
+                    "kv_cache_dtype", f"'auto' where layers such as {name} have a sliding window", "an int8 cache",
+                    "set kv_cache_dtype='auto'",
+                )  # fmt: skip
             if reason:
                 layer.impl.rule = DENSE
                 dense.setdefault(reason, []).append(index)
@@ -138,6 +160,11 @@ class EngineLayers:
         """Keys that a row of a step has, unless the platform's own kernel is to run all rows; 0: it never is."""
         return self._thresholds.dense_below if self._settings.prefill == "dense" else 0
 
+    @property
+    def verify_tokens(self) -> int:
+        """New tokens up to which a sequence that goes on decodes by thresholds, each of them."""
+        return min(1 + self._drafts, MOST_TOKENS) if self._verifies else 1
+
     def note(self, step: Step, group: str) -> None:
         """Count the tokens of a step once. Every group of layers sees the step under a name of its own."""
         self._counting = self._counting or group
@@ -151,9 +178,11 @@ class EngineLayers:
         draft = int(counts[counts <= 1 + self._drafts].sum()) - short if self._drafts else 0
         prompt = int(counts.sum()) - draft - short
         thresholded = prompt + draft if self._settings.prefill == "thresholded" else 0
+        verified = 0 if step.drafts is None else int(step.drafts.counts[step.drafts.counts > 1].sum())
         self.metrics.step(
-            decode=step.new.num_decoding, prompt=prompt, draft=draft, thresholded=thresholded, short=short
-        )
+            decode=step.new.num_decoding, prompt=prompt, draft=draft + verified, short=short,
+            thresholded=thresholded + verified,
+        )  # fmt: skip
 
     def _why_dense(self, index: int, impl: Any) -> str | None:
         if has_window(impl.sliding_window):
@@ -189,7 +218,8 @@ class EngineLayers:
             why = "shorter ones are not faster by thresholds here" if settings.dense_below is None else "dense_below"
             stay.append(f"rows of fewer than {below} keys ({why})")
         if settings.prefill == "dense":
-            stay.append("prompts and drafts (prefill=dense)")
+            drafts = " and drafts" if self._drafts and self.verify_tokens == 1 else ""
+            stay.append(f"prompts{drafts} (prefill=dense)")
         [(name, value)] = settings.aim.items()
         logger.info(
             "Top-Theta: layers %s decode by the thresholds of %s, %s=%s, sdc=%s, vmc=%s; dense: %s",
@@ -236,17 +266,18 @@ def has_window(window: object) -> bool:
     return window not in (None, -1, (-1, -1))
 
 
-def check_engine(config: Any, settings: Settings) -> None:
+def check_engine(config: Any, settings: Settings, verifies: bool) -> None:
     """Raise TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
     parallel, draft = config.parallel_config, config.speculative_config
     method = None if draft is None else draft.method
+    covered = (None, *_DRAFTS_WITHOUT_LAYERS, *([_DRAFT_MODEL] if verifies else []))
     check_covered({
         "use_mla": config.model_config.use_mla,
         "kv_transfer_config": config.kv_transfer_config,
         "kv_offloading_size": getattr(config.cache_config, "kv_offloading_size", None),
         "decode_context_parallel_size": getattr(parallel, "decode_context_parallel_size", 1) > 1,
         "prefill_context_parallel_size": getattr(parallel, "prefill_context_parallel_size", 1) > 1,
-        "speculative_config": None if method in (None, *_DRAFTS_WITHOUT_LAYERS) else method,
+        "speculative_config": None if method in covered else method,
         "lora_config": config.lora_config if settings.check_weights else None,
     })  # fmt: skip
 

@@ -45,9 +45,11 @@ class Totals:
     value_rows: int = _sum("V rows that were read for them.")
     sparse_aims: int = _sum("Scores that the rows of more than k keys were to keep: k times the query heads.")
     sparse_kept: int = _sum("Scores that the rows of more than k keys kept.")
-    decode_tokens: int = _sum("Tokens that were computed by thresholds, counted once per step and not per layer.")
+    decode_tokens: int = _sum(
+        "Tokens that decoded by thresholds, drafts included, counted once per step and not per layer."
+    )
     prompt_tokens: int = _sum("Tokens of prompts.")
-    draft_tokens: int = _sum("Tokens of steps in which drafts were verified.")
+    draft_tokens: int = _sum("Tokens of sequences with drafts: the drafts, and the last accepted token before them.")
     thresholded_tokens: int = _sum("Tokens of prompts and drafts that followed the thresholds; the others were dense.")
     short_tokens: int = _sum("Tokens that decoded densely, in steps without a row of dense_below keys.")
 

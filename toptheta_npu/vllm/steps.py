@@ -2,8 +2,9 @@
 
 An engine hands over the new tokens of all sequences in one tensor [T, Hq, D], one sequence after the other, and a
 paged cache that holds their keys and values already. A sequence with one new token is a row of a decode step, and
-sparse. One with several (a prompt, a chunk of one, or drafted tokens to be verified) is the engine's own affair,
-unless the settings have such rows thresholded, too. So are all rows of a step if none is long enough to be sparse.
+sparse; so is each token of one whose drafts are verified. One with more (a prompt, a chunk of one) is the engine's
+own affair, unless the settings have such rows thresholded, too. So are all rows of a step if none is long enough to be
+sparse.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..cpu.repeated import RepeatedDecode
+from ..fallback.antiquant import PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import Arguments
 from ..operator import incremental_attention_with_stats, prefill_attention
+from .drafts import DraftRows
 from .layers import DecodedRows, LayerRule
 from .page_sums import NewRows
 
@@ -39,11 +42,14 @@ class Step:
     Attributes:
         new: the rows in the cache that it has written, with the lengths and pages of all sequences.
         query_start_loc: int32 [B+1], the first new token of every sequence, and their number. On the CPU.
-        sequences: int64 [S], the sequences with one new token; None: all of them, in order, so that nothing here has to
-            be read by the host.
-        tokens: int64 [S], these tokens; None: token i is that of sequence i.
-        several: int64 [P], on the CPU, the sequences with several new tokens; all of them where none is sparse.
+        seq_lens: int32 [B], the keys of every sequence.
+        block_table: int32 [B, blocks], the pages of every sequence.
+        sequences: int64 [S], the sequences that decode; None: all of them, in order, with one new token each, so that
+            nothing here has to be read by the host.
+        tokens: int64 [R], their new tokens; None: token i is that of sequence i.
+        several: int64 [P], on the CPU, the other sequences with new tokens; all of them where none is sparse.
         dense_tokens: int64, the tokens of these sequences.
+        drafts: the sequences that decode, if some of them have several new tokens.
         dense: the engine's own metadata of these sequences, if it needs any.
 
     Example:
@@ -56,15 +62,21 @@ class Step:
 
     new: NewRows
     query_start_loc: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
     sequences: Tensor | None = None
     tokens: Tensor | None = None
     several: Tensor = _NONE
     dense_tokens: Tensor = _NONE
+    drafts: DraftRows | None = None
     dense: Any = None
     _rows: DecodedRows | None = field(default=None, init=False, repr=False)
 
     @classmethod
-    def of(cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, dense_below: int = 0) -> Step:
+    def of(
+        cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, dense_below: int = 0,
+        verify_tokens: int = 1,
+    ) -> Step:  # fmt: skip
         """Make the step of these tokens.
 
         Args:
@@ -72,50 +84,50 @@ class Step:
             seq_lens: int32 [B], the keys of every sequence, its new tokens included; on the device.
             block_table: int32 [B, blocks], the pages of every sequence; on the device.
             dense_below: if not 0, lengths are read on the host, and a step decodes nothing by thresholds unless some
-                sequence with one new token has as many keys.
+                sequence that may has as many keys.
+            verify_tokens: if more than 1, lengths are read on the host, and sequences that go on with up to as many new
+                tokens decode, too.
         """
         starts = query_start_loc.numpy()
         if starts.tobytes() == _each_one(len(starts), starts.dtype) and (
             not dense_below or int(seq_lens.max()) >= dense_below
         ):
-            return cls(NewRows(block_table, seq_lens), query_start_loc)
+            return cls(NewRows(block_table, seq_lens), query_start_loc, seq_lens, block_table)
         counts = starts[1:] - starts[:-1]
-        one = counts == 1
-        sparse = not dense_below or bool((seq_lens.numpy()[one] >= dense_below).any())
-        single = np.flatnonzero(one & sparse)
-        several = np.flatnonzero(counts > sparse)
+        decode = counts == 1
+        if verify_tokens > 1:
+            decode |= (counts > 1) & (counts <= verify_tokens) & (seq_lens.numpy() > counts)
+        sparse = not dense_below or bool((seq_lens.numpy()[decode] >= dense_below).any())
+        chosen = np.flatnonzero(decode & sparse)
+        several = np.flatnonzero((counts > 0) & ~(decode & sparse))
         many = counts[several]
         dense = np.arange(many.sum()) + np.repeat(starts[several] - (many.cumsum() - many), many)
-        chosen, tokens, dense_tokens = (
+        sequences, tokens, dense_tokens = (
             torch.from_numpy(numbers.astype(np.int64)).to(seq_lens.device)
-            for numbers in (single, starts[single], dense)
+            for numbers in (chosen, starts[chosen], dense)
         )
-        new = NewRows(block_table, seq_lens, query_start_loc, means=sparse)
-        return cls(new, query_start_loc, chosen, tokens, torch.from_numpy(several), dense_tokens)
+        drafts = None
+        if (counts[chosen] > 1).any():
+            drafts = DraftRows.of(query_start_loc, seq_lens, block_table, chosen)
+            new, tokens = drafts.new, drafts.tokens
+        else:
+            new = NewRows(block_table, seq_lens, query_start_loc, means=sparse)
+        whole = query_start_loc, seq_lens, block_table
+        return cls(new, *whole, sequences, tokens, torch.from_numpy(several), dense_tokens, drafts)
 
     @property
     def decode_only(self) -> bool:
-        """Whether every sequence has one new token."""
+        """Whether every sequence has one new token, and none is dense."""
         return self.sequences is None
 
     @property
-    def seq_lens(self) -> Tensor:
-        """The keys of every sequence, int32 [B]."""
-        return self.new.seq_lens
-
-    @property
-    def block_table(self) -> Tensor:
-        """The pages of every sequence, int32 [B, blocks]."""
-        return self.new.block_table
-
-    @property
     def lengths(self) -> Tensor:
-        """The keys of the sequences that decode, int32 [S]."""
+        """The keys of the rows that decode, int32 [R]: one of each sequence without drafts."""
         return self.new.decoding_lengths
 
     @property
     def decodes(self) -> bool:
-        """Whether any sequence has one new token."""
+        """Whether any sequence decodes."""
         return self.new.num_decoding > 0
 
     @property
@@ -155,15 +167,15 @@ def _each_one(count: int, dtype: np.dtype) -> bytes:
 def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, out: Tensor) -> None:
     """Write the rows of a step that follow the thresholds into ``out``. The others keep what they hold.
 
-    These are the rows of sequences with one new token, and all with ``rule.prefill`` "thresholded". A step in which
-    each has one reads nothing on the host, so that a graph can capture it. With ``rule.vmc``, every step has to come
-    here: the V sums of all rows that it has written are made.
+    These are the rows of sequences that decode, and all with ``rule.prefill`` "thresholded". A step in which each has
+    one reads nothing on the host, so that a graph can capture it. With ``rule.vmc``, every step has to come here: the V
+    sums of all rows that it has written are made.
 
     Args:
         step: where the rows lie.
         query: [T, Hq, D].
         key_cache, value_cache: the pages, [blocks, Hkv, block_size, D] with any strides or
-            [blocks, block_size, Hkv*D], the new tokens' rows included.
+            [blocks, block_size, Hkv*D], the new tokens' rows included; int8 where the rule has scales.
         rule: of the layer.
         out: [T, Hq, D].
     """
@@ -173,7 +185,7 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
         _means(step, value_cache, rule)
     else:
         looked_up, group = step.rows_of(rule), rule.group
-        call = None if is_compiling() else group.repeated.get(rule)
+        call = None if is_compiling() or step.drafts is not None else group.repeated.get(rule)
         rows = None if call is None else looked_up.repeated or looked_up.repeat(call, step.new)
         if (
             call is None
@@ -181,7 +193,8 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
             or step.tokens is not None
             or not call(query, key_cache, value_cache, rows, out)
         ):
-            _decode_apart(step, looked_up, query, key_cache, value_cache, rule, out)
+            decode = _decode_apart if step.drafts is None else _verify
+            decode(step, looked_up, query, key_cache, value_cache, rule, out)
         if rule.layer == group.last and group.counters is not None:
             group.counters.add(looked_up.lengths, *looked_up.counts())
     if rule.prefill == "thresholded":
@@ -190,7 +203,7 @@ def attend(step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, ru
 
 
 def _means(step: Step, value_cache: Tensor, rule: LayerRule) -> Tensor | None:
-    """Make the V sums of a step and the means of its rows [S, Hkv, D], where there is V-mean compensation."""
+    """Make the V sums of a step and the means of its rows [R, Hkv, D], where there is V-mean compensation."""
     if not rule.vmc:
         return None
     assert rule.page_sums is not None
@@ -223,6 +236,30 @@ def _decode_apart(
         out.copy_(to)
 
 
+def _verify(
+    step: Step, looked_up: DecodedRows, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """Run all rows that decode, where some sequences have several: each sequence is read once for all its tokens."""
+    drafts, layer = step.drafts, rule.layer
+    assert drafts is not None
+    mean, mass = _means(step, value_cache, rule), looked_up.discarded_mass
+    antiquant = {} if rule.antiquant is None else rule.antiquant._asdict()
+    result, _, kept, value_rows = incremental_attention_with_stats(
+        drafts.padded(query[drafts.tokens]).transpose(1, 2), key_cache, value_cache,
+        drafts.padded(looked_up.theta[layer]).transpose(1, 2).contiguous(), actual_seq_lengths=drafts.lengths,
+        actual_query_lengths=drafts.counts, block_table=drafts.block_table,
+        block_size=key_cache.shape[2 if key_cache.dim() == 4 else 1], num_key_value_heads=rule.num_key_value_heads,
+        scale_value=rule.scale, placement=rule.group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma,
+        discarded_mass=None if mass is None else drafts.padded(mass[layer]).transpose(1, 2).contiguous(),
+        value_mean=None if mean is None else drafts.padded(mean).transpose(1, 2).contiguous(), **antiquant,
+    )  # fmt: skip
+    out[drafts.tokens] = drafts.taken(result.transpose(1, 2)).to(out.dtype)
+    if rule.group.counters is not None:
+        # the V rows of a sequence are read once, and count with its first token
+        looked_up.count(layer, drafts.taken(kept.transpose(1, 2)), drafts.at_first(value_rows))
+
+
 def _by_operator(
     step: Step, query: Tensor, key_cache: Tensor, value_cache: Tensor, rule: LayerRule, looked_up: DecodedRows
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -231,15 +268,17 @@ def _by_operator(
     mean = _means(step, value_cache, rule)
     mass = None if looked_up.discarded_mass is None else looked_up.discarded_mass[layer]
     rows = key_cache.shape[2 if key_cache.dim() == 4 else 1]
+    antiquant = {} if rule.antiquant is None else rule.antiquant._asdict()
     call = Arguments(
         query.shape[1], rule.num_key_value_heads, rule.scale, query.unsqueeze(2), key_cache, value_cache,
-        looked_up.theta[layer], step.lengths, None, pages, mass, mean,
-        placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows,
+        looked_up.theta[layer], step.lengths, None, pages, discarded_mass=mass, value_mean=mean,
+        placement=group.thresholds.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, block_size=rows, **antiquant,
     )  # fmt: skip
     result, _, kept, value_rows = incremental_attention_with_stats(
         call.query, key_cache, value_cache, call.threshold, actual_seq_lengths=call.actual_seq_lengths,
         block_table=pages, block_size=rows, num_key_value_heads=rule.num_key_value_heads, scale_value=rule.scale,
         placement=call.placement, sdc=rule.sdc, sdc_gamma=rule.sdc_gamma, discarded_mass=mass, value_mean=mean,
+        **antiquant,
     )  # fmt: skip
     if RepeatedDecode.is_possible(call):
         sums = None if rule.page_sums is None else rule.page_sums.native_form(value_cache)
@@ -253,7 +292,7 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
     length = int(step.seq_lens[index])
     counts = torch.arange(length - len(query) + 1, length + 1, device=query.device)
     key, value = (_gathered(cache, step.block_table[index], length, rule) for cache in (key_cache, value_cache))
-    options = rule.options(counts)
+    options = rule.options(counts) | _antiquant_of_one(step.block_table[index], length, rule)
     theta = options.pop("threshold").T
     if options["discarded_mass"] is not None:
         options["discarded_mass"] = options["discarded_mass"].T[None]
@@ -261,6 +300,19 @@ def _prompt(step: Step, index: int, query: Tensor, key_cache: Tensor, value_cach
         query.transpose(0, 1)[None], key, value, theta, scale_value=rule.scale, vmc=rule.vmc, **options
     )
     return out[0].transpose(0, 1)
+
+
+def _antiquant_of_one(table: Tensor, length: int, rule: LayerRule) -> dict[str, Any]:
+    """Gather the scales of the rows of one sequence."""
+    if rule.antiquant is None:
+        return {}
+    given = rule.antiquant._asdict()
+    for name in ("key", "value"):
+        if given[f"{name}_antiquant_mode"] == PER_TOKEN_AND_HEAD_PAGED:
+            scale = given[f"{name}_antiquant_scale"][..., None]
+            given[f"{name}_antiquant_scale"] = _gathered(scale, table, length, rule)[..., 0]
+            given[f"{name}_antiquant_mode"] = PER_TOKEN_AND_HEAD
+    return given
 
 
 def _by_heads(cache: Tensor, rule: LayerRule) -> Tensor:

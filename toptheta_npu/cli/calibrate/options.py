@@ -17,7 +17,7 @@ from ..._checks import PLACEMENTS, check_choice, check_int
 from ..._configuration import as_yaml
 from ...calibration.settings import CalibrationSettings, default_layer_k
 from ...errors import TopThetaValueError, shown
-from ...thresholds.kinds import ESTIMATORS, MAX_LENGTH
+from ...thresholds.kinds import ESTIMATORS
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
 from ..common.options import DeviceName, DtypeName, ModelName, TrustRemoteCode
@@ -262,7 +262,7 @@ def provenance(options: Options, candidate: Candidate, plan: Plan) -> dict[str, 
     return {"model": candidate.name, "configuration": as_yaml(effective), **versions}
 
 
-def window_length(length: int | None, decode_tokens: int, longest: int | None, default: int) -> int:
+def window_length(length: int | None, decode_tokens: int, longest: int, default: int) -> int:
     """Choose the number of tokens in a window.
 
     Raises:
@@ -272,7 +272,6 @@ def window_length(length: int | None, decode_tokens: int, longest: int | None, d
         >>> window_length(None, 0, 2048, 4096)
         2048
     """
-    longest = MAX_LENGTH if longest is None else longest
     most = longest - decode_tokens
     if most < 2:
         expected = f"at most {longest - 2}, which leaves 2 of {longest} positions for a window"

@@ -150,13 +150,13 @@ class Ranks:
         self, model: PreTrainedModel, table: ThresholdTable, windows: list[Tensor], progress: Callable[[int], None]
     ) -> ThresholdTable:
         """Extend ``table`` by scales of an int8 cache, the same in all ranks. ``windows`` are those of this rank."""
-        from ...models.calibration.cache_scales import calibrate_cache_scales, with_scales
+        from ...models.calibration.cache_scales import largest_scales, with_scales
 
-        table = calibrate_cache_scales(model, table, windows, progress=progress)
+        own = largest_scales(model, table, windows, progress=progress)
         if self.count == 1:
-            return table
+            return with_scales(table, *own)
         found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, (table.key_cache_scale, table.value_cache_scale))
+        dist.all_gather_object(found, own)
         keys, values = (torch.stack(scales).amax(0) for scales in zip(*found, strict=True))
         return with_scales(table, keys, values)
 

@@ -15,6 +15,7 @@ import torch
 from ..._files import status
 from ..._gguf import gguf_in, how_to_convert, is_gguf
 from ...errors import TopThetaError, TopThetaValueError
+from ...thresholds.kinds import MAX_LENGTH
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,7 +35,7 @@ class Candidate:
         where: what transformers loads it from.
         config: of the whole model.
         skeleton: the model on the meta device, in evaluation mode.
-        longest: its positions; None: it does not say.
+        longest: its positions; where it does not say, as many as a row may have.
     """
 
     name: str
@@ -45,10 +46,10 @@ class Candidate:
     trust_remote_code: bool
 
     @property
-    def longest(self) -> int | None:
+    def longest(self) -> int:
         text_config = self.config.get_text_config(decoder=True)
         most = getattr(text_config, "max_position_embeddings", None)
-        return most if isinstance(most, int) and most > 0 else None
+        return most if isinstance(most, int) and most > 0 else MAX_LENGTH
 
 
 def look_at_model(model: str, trust_remote_code: bool) -> Candidate:

@@ -1,24 +1,43 @@
-"""``toptheta evaluate``: methods side by side on tasks, with what each of them reads."""
+"""``toptheta evaluate``: methods side by side on tasks, with what each of them reads.
+
+The work is prepared without the weights, so that errors come first, and then measured point by point.
+"""
 
 from __future__ import annotations
 
+import platform
 import shlex
-from typing import TYPE_CHECKING
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
+import torch
+from rich.console import Console
 from rich.markup import escape
 
+from ...errors import TopThetaValueError
+from ...thresholds import ThresholdExtrapolationWarning, ThresholdTable
 from ..common import printing
 from ..common.devices import choose_device
-from ..common.model import default_dtype, load_weights
+from ..common.model import Candidate, default_dtype, load_weights, look_at
 from ..common.options import Settings
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
 from .options import Options, completed
+from .tasks import PlannedTask, Texts, check_lengths, check_spare_length, plan_tasks, unused_options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from ...evaluation.results import Header, Point, ResultsFile
+    from ...evaluation.sweep import Plan
+    from ...evaluation.workers import ModelWorkers
+
+_DEFAULT_K = 64
 #: Models of fewer parameters run in a thread per core, larger ones with all cores in each operator.
 _SMALL = 100_000_000
 
@@ -34,8 +53,6 @@ def evaluate(options: Options) -> None:
     from ...evaluation.summary import tables_of
     from ...evaluation.verdict import verdicts
     from ...evaluation.workers import ModelWorkers
-    from .tasks import unused_options
-    from .work import header, measure, prepare
 
     device = choose_device(options.device)
     options = completed(options)
@@ -49,7 +66,7 @@ def evaluate(options: Options) -> None:
     with ResultsFile(options.output, header(prepared, network, device), restart=options.restart) as results:
         with (
             interruptible(console, options.output), Bars() as bars,
-            ModelWorkers(network, _workers(options, network)) as workers,
+            ModelWorkers(network, _workers(options.workers, network)) as workers,
         ):  # fmt: skip
             measure(console, bars, prepared, workers, results)
         found = results.results()
@@ -62,10 +79,153 @@ def evaluate(options: Options) -> None:
     console.print(escape(f"Next: toptheta plot {shlex.quote(str(options.output))} -o figures"))
 
 
-def _workers(options: Options, network: PreTrainedModel) -> int | None:
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation before its model is loaded.
+
+    Attributes:
+        plan: which points it has.
+        tasks: by name.
+        settings: for the header of the results.
+    """
+
+    candidate: Candidate
+    plan: Plan
+    texts: Texts
+    tasks: Mapping[str, PlannedTask]
+    settings: Mapping[str, Any]
+
+    @property
+    def points(self) -> int:
+        """How many there are."""
+        return sum(len(list(self.plan.points(task))) for task in self.plan.tasks)
+
+
+def prepare(options: Options) -> Prepared:
+    """Look at whatever can be wrong before the weights are loaded.
+
+    Raises:
+        TopThetaTypeError, TopThetaValueError, TopThetaNotImplementedError: something is.
+    """
+    candidate = look_at(options.model, options.trust_remote_code)
+    plan = _plan(options, candidate)
+    texts = Texts(options, candidate, plan.tables)
+    tasks = plan_tasks(options, candidate, texts, plan.tables)
+    if not options.extrapolate:
+        check_lengths(tasks, plan.tables)
+    settings = {name: task.settings for name, task in tasks.items()}
+    if calibrating := [spec.text for spec in plan.methods if spec.calibrates]:
+        check_spare_length(texts, tasks, calibrating[0])
+        settings["spare text"] = texts.spare_settings()
+    return Prepared(candidate, plan, texts, tasks, settings)
+
+
+def _plan(options: Options, candidate: Candidate) -> Plan:
+    from ...evaluation.methods.names import parse_method
+    from ...evaluation.sweep import Plan
+    from ...models.hook.architecture import num_layers
+
+    methods = tuple(dict.fromkeys(parse_method(text) for text in options.method))
+    tables = _tables(options)
+    ks = tuple(options.k or [_default_k(tables)])
+    return Plan(tuple(options.task), methods, ks, tables, num_layers(candidate.skeleton))
+
+
+def _default_k(tables: Mapping[str, ThresholdTable]) -> int:
+    """Choose 64, or the nearest k that was calibrated."""
+    least = max((int(table.k[0]) for table in tables.values()), default=_DEFAULT_K)
+    most = min((int(table.k[-1]) for table in tables.values()), default=_DEFAULT_K)
+    return min(max(_DEFAULT_K, least), most)
+
+
+def _tables(options: Options) -> dict[str, ThresholdTable]:
+    """Load the thresholds by name: that of the file, without folder and ending."""
+    if not options.tables and options.model is None:
+        from ...assets import load_tiny_llama_thresholds
+
+        return {name: load_tiny_llama_thresholds(name) for name in ("pre_softmax", "post_softmax")}
+    tables: dict[str, ThresholdTable] = {}
+    for path in options.tables:
+        if path.stem in tables:
+            raise TopThetaValueError(
+                "TABLE", "files of different names", f"two named {path.stem}", "rename one of them"
+            )
+        tables[path.stem] = ThresholdTable.load(path)
+    return tables
+
+
+def header(prepared: Prepared, network: PreTrainedModel, device: str) -> Header:
+    """Make the header of the results, everything that the figures depend on; check the tables against the model."""
+    from ...evaluation.results import Header
+    from ...evaluation.sweep import table_digest
+    from ...models import model_fingerprint
+    from ...models.fingerprint.model import check_table
+
+    tables = prepared.plan.tables
+    for table in tables.values():
+        check_table(network, table)
+    versions = {name: version(name) for name in ("transformers", "toptheta_npu")}
+    environment = {
+        "device": device, "dtype": str(network.dtype).removeprefix("torch."),
+        "python": platform.python_version(), "torch": torch.__version__, **versions,
+    }  # fmt: skip
+    digests = {name: table_digest(table) for name, table in tables.items()}
+    return Header(prepared.candidate.name, model_fingerprint(network), prepared.settings, digests, environment)
+
+
+def _workers(asked: int | None, network: PreTrainedModel) -> int | None:
     """Choose how many methods run at a time; None: one per core."""
     small = sum(parameter.numel() for parameter in network.parameters()) < _SMALL
-    return options.workers or (None if small and network.device.type == "cpu" else 1)
+    return asked or (None if small and network.device.type == "cpu" else 1)
+
+
+def measure(console: Console, bars: Bars, prepared: Prepared, workers: ModelWorkers, results: ResultsFile) -> None:
+    """Measure the points that the results lack, a line for each."""
+    from ...evaluation.sweep import Sweep
+
+    done: dict[Point, int] = {}
+
+    def step(point: Point, samples: int) -> None:
+        done[point] = samples
+        task = prepared.tasks[point.task]
+        bars.line(point.name, samples, task.samples, task.unit)
+        advance(sum(list(done.values())))  # any thread may add another meanwhile
+
+    makers = {name: task.make for name, task in prepared.tasks.items()}
+    with _warnings_as_notes(console):
+        sweep = Sweep(prepared.plan, makers, workers, lambda: prepared.texts.spare, results, step)
+        missing = sweep.missing()
+        if known := prepared.points - len(missing):
+            console.print(escape(f"{known} points are in {results.path}; {len(missing)} to go."))
+        advance = bars.add("evaluating", sum(prepared.tasks[point.task].samples for point in missing))
+        for point, measurement in sweep.run():
+            console.print(escape(_line(point, measurement)))
+
+
+@contextmanager
+def _warnings_as_notes(console: Console) -> Iterator[None]:
+    """Print warnings, whichever thread gives them, as a line each and once."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            console.print(f"note: {escape(str(message))}", soft_wrap=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ThresholdExtrapolationWarning)
+        warnings.showwarning = show
+        yield
+
+
+def _line(point: Point, measurement: Any) -> str:
+    from ...evaluation.summary import score, score_name
+
+    reads = measurement.reads
+    return (
+        f"{point.name}: {score_name(measurement)} {score(measurement)}, "
+        f"{reads.value_rows_mean:.0f} of {reads.keys_mean:.0f} V rows"
+    )
 
 
 #: The command of `evaluate`.

@@ -24,6 +24,7 @@ from ..common import printing
 from ..common.model import load_weights
 from ..common.options import command as make_command
 from ..common.progress import Bars
+from .command import Prepared, header, measure, prepare
 from .options import Options, completed
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ...evaluation.results import Results
     from ...evaluation.workers import ModelWorkers
     from ...thresholds import ThresholdTable
-    from .work import Prepared
 
 RESULTS = "results.jsonl"
 LENGTH, POSITIONS = 2560, 512
@@ -93,7 +93,6 @@ def demo(options: DemoOptions) -> None:
 def preset(options: DemoOptions) -> Prepared:
     """Prepare the evaluation that the demonstration is, but for the thresholds that are calibrated live."""
     from ...evaluation.methods.names import parse_method
-    from .work import prepare
 
     methods = [method for method in METHODS if method not in UNCOMPENSATED]
     prepared = prepare(
@@ -155,7 +154,6 @@ def _measured(
     from ...evaluation.methods.names import parse_method
     from ...evaluation.results import ResultsFile
     from ...evaluation.workers import ModelWorkers
-    from .work import header, measure
 
     def add(prepared: Prepared, before: Results | None = None) -> Results:
         with ResultsFile(options.output / RESULTS, header(prepared, network, "cpu"), restart=before is None) as results:

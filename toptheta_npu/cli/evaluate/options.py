@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +18,14 @@ from ...errors import TopThetaValueError
 from ..common.model import DTYPES
 from ..common.options import ModelName, TrustRemoteCode
 
+if TYPE_CHECKING:
+    from ...evaluation.tasks.retrieval_prompts import Kind
+
 DEFAULT_METHODS = ("dense", "top-theta", "top-k", "last-k")
-_EMBEDDED_TASKS = ("perplexity", "key-value", "needle")
+#: The tasks of this package; others are of lm-eval.
+PERPLEXITY = "perplexity"
+#: Tasks that ask prompts, and of which kind.
+RETRIEVAL: Mapping[str, Kind] = {"key-value": "key_value", "needle": "needle"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +121,7 @@ def completed(options: Options) -> Options:
     if model is not None and os.path.isfile(model) and not is_gguf(Path(model)):  # a table of the embedded model
         tables = [Path(model), *tables]
         model = None
-    task = list(dict.fromkeys(options.task)) or list(_EMBEDDED_TASKS if model is None else _EMBEDDED_TASKS[:1])
+    task = list(dict.fromkeys(options.task)) or [PERPLEXITY, *(RETRIEVAL if model is None else ())]
     # what all others are compared with
     method = ["dense", *(each for each in options.method or DEFAULT_METHODS if each != "dense")]
     ks = sorted(set(options.k))

@@ -1,4 +1,4 @@
-"""The tasks of ``toptheta evaluate``: their text and settings, before a model is loaded."""
+"""What ``toptheta evaluate`` scores: text and tasks, looked at before a model is loaded."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
+from ..._checks import check_int
 from ...errors import TopThetaValueError, nearest, shown
-from ...thresholds.kinds import MAX_LENGTH
+from ...texts import Conventions, Source, collect_windows, find_sources, read_before, was_read
 from ..common.model import Candidate
-from .options import Options
-from .texts import PERPLEXITY, Texts
+from .options import PERPLEXITY, RETRIEVAL, Options
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ...evaluation.measurement import Task
-    from ...evaluation.tasks.retrieval_prompts import Kind
     from ...thresholds import ThresholdTable
 
-#: Task names and the kinds of prompts.
-RETRIEVAL: Mapping[str, Kind] = {"key-value": "key_value", "needle": "needle"}
+#: Windows kept from the scored ones, for methods that calibrate by themselves.
+SPARE_WINDOWS = 2
+_MOST_LENGTH, _EMBEDDED_LENGTH = 4096, 2560
 _DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Of a window, predicted by default.
 _POSITIONS = 512
@@ -33,6 +36,84 @@ _CONCERNS = {
 }  # fmt: skip
 #: Lengths of prompts by default, as far as the model has positions.
 _PROMPT_LENGTHS = (512, 1024, 2048)
+
+
+class Texts:
+    """Windows of text to score, and spare ones. They are read once for all tasks."""
+
+    def __init__(self, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> None:
+        self._options = options
+        self._candidate = candidate
+        self._tables = tables
+        self._sources: list[Source] = []
+        default = _EMBEDDED_LENGTH if options.model is None else _MOST_LENGTH
+        calibrated = [int(table.lengths[-1]) for table in tables.values()]
+        self.length = _window_length(options.length, candidate.longest, min([default, *calibrated]))
+        self._windows: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def scored(self) -> Tensor:
+        """int64 [W, T]."""
+        return self._read()[0]
+
+    @property
+    def spare(self) -> Tensor:
+        """int64 [2, T]; none of them is scored."""
+        return self._read()[1]
+
+    def spare_settings(self) -> dict[str, Any]:
+        """Describe the spare windows, for methods that calibrate on them."""
+        return {"length": self.length, "windows_sha256": _digest(self.spare)}
+
+    def notes(self) -> list[str]:
+        """Write a sentence for each table that was calibrated on text that is scored."""
+        if PERPLEXITY not in self._options.task:
+            return []
+        known = {name: read_before(self._sources, table.provenance.values()) for name, table in self._tables.items()}
+        return [
+            f"{table} was calibrated on {', '.join(names)}, which is scored here; name text that is new to it."
+            for table, names in known.items()
+            if names
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        """Describe the windows, without a path of this machine."""
+        digest = _digest(self.scored)
+        names = [path.name for path in self._options.text] or ["Python library"]
+        return {"text": names, "length": self.length, "windows": len(self.scored), "windows_sha256": digest}
+
+    def _read(self) -> tuple[Tensor, Tensor]:
+        if self._windows is None:
+            self._windows = self._library() if not self._options.text else self._named()
+        return self._windows
+
+    def _library(self) -> tuple[Tensor, Tensor]:
+        from ...evaluation import corpus
+
+        if self._options.model is not None:
+            expected = "files or folders with text to score"
+            raise TopThetaValueError("--text", expected, "none", "such as: --text book.txt")
+        tokenizer, count = self._candidate.tokenizer, self._options.windows
+        try:
+            scored = corpus.token_windows(tokenizer, "evaluation", self.length, count)
+        except TopThetaValueError as error:
+            if error.argument != "count":
+                raise
+            raise TopThetaValueError("--windows", error.expected, error.got, error.remedy) from error
+        return scored, corpus.token_windows(tokenizer, "calibration", self.length, SPARE_WINDOWS)
+
+    def _named(self) -> tuple[Tensor, Tensor]:
+        found = find_sources(self._options.text, self._options.field, self._options.encoding)
+        wanted = self._options.windows + SPARE_WINDOWS
+        conventions = Conventions.of(self._candidate.tokenizer)
+        windows = collect_windows(found.sources, conventions, self.length, wanted)
+        if len(windows) < wanted:
+            expected = f"text for {wanted} windows of {self.length} tokens, {SPARE_WINDOWS} of them spare"
+            remedy = "name more text, or lower --windows or --length"
+            raise TopThetaValueError("--text", expected, f"{len(windows)} windows", remedy)
+        self._sources = [source for source in found.sources if was_read(source)]
+        every = torch.stack([windows[place] for place in range(wanted)])
+        return every[SPARE_WINDOWS:], every[:SPARE_WINDOWS]
 
 
 @dataclass(frozen=True)
@@ -74,7 +155,7 @@ def plan_tasks(
     planned = {}
     for name in options.task:
         if name == PERPLEXITY:
-            planned[name] = _perplexity(options, candidate, texts)
+            planned[name] = _perplexity(options.positions, texts)
         elif name in RETRIEVAL:
             planned[name] = _retrieval(name, options, candidate, tables)
         else:
@@ -114,10 +195,11 @@ def check_spare_length(texts: Texts, tasks: Mapping[str, PlannedTask], method: s
             raise TopThetaValueError("--length", expected, str(texts.length), remedy)
 
 
-def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> PlannedTask:
+def _perplexity(positions: int | None, texts: Texts) -> PlannedTask:
     from ...evaluation.tasks.perplexity import PerplexityTask, check_positions
 
-    positions = min(_POSITIONS, max(1, texts.length // 4)) if options.positions is None else options.positions
+    if positions is None:
+        positions = min(_POSITIONS, max(1, texts.length // 4))
     check_positions(positions, texts.length)
     windows = texts.scored
 
@@ -128,8 +210,8 @@ def _perplexity(options: Options, candidate: Candidate, texts: Texts) -> Planned
 
 
 def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> PlannedTask:
-    from ...evaluation.tasks.retrieval import RetrievalTask, prompts_of
-    from ...evaluation.tasks.retrieval_prompts import choice_tokens
+    from ...evaluation.tasks.retrieval import RetrievalTask
+    from ...evaluation.tasks.retrieval_prompts import choice_tokens, prompts_of
 
     lengths = sorted(set(options.prompt_length)) or _default_prompt_lengths(candidate, tables)
     seeds = range(options.seed, options.seed + options.prompts)
@@ -142,7 +224,7 @@ def _retrieval(name: str, options: Options, candidate: Candidate, tables: Mappin
         raise TopThetaValueError("--prompt-length", error.expected, error.got, "ask for longer prompts") from error
     answers = [len(tokens) for prompt in first for tokens in choice_tokens(candidate.tokenizer, prompt)]
     longest = max(lengths) + max(answers)
-    if longest > (candidate.longest or MAX_LENGTH):
+    if longest > candidate.longest:
         expected = f"prompts and answers of at most {candidate.longest} tokens, for which the model has positions"
         raise TopThetaValueError("--prompt-length", expected, str(longest), "ask for shorter ones")
     if min(options.k, default=0) >= max(lengths):
@@ -181,7 +263,7 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
         confirm_run_unsafe_code=options.confirm_run_unsafe_code,
     )  # fmt: skip
     settings = {"requests_sha256": task.digest, "lm_eval": version("lm_eval")}
-    longest = min(task.longest, candidate.longest or MAX_LENGTH)
+    longest = min(task.longest, candidate.longest)
     return PlannedTask(settings, task.samples, "requests", longest, lambda model: task)
 
 
@@ -193,5 +275,18 @@ def _lengths_of_task(options: Options) -> dict[str, Any]:
 
 def _default_prompt_lengths(candidate: Candidate, tables: Mapping[str, ThresholdTable]) -> list[int]:
     # the answer's tokens take positions, too
-    longest = min([candidate.longest or MAX_LENGTH, *(int(table.lengths[-1]) for table in tables.values())]) - 64
+    longest = min([candidate.longest, *(int(table.lengths[-1]) for table in tables.values())]) - 64
     return [length for length in _PROMPT_LENGTHS if length <= longest] or [max(longest, 1)]
+
+
+def _digest(windows: Tensor) -> str:
+    return hashlib.sha256(windows.numpy().astype("<i4").tobytes()).hexdigest()
+
+
+def _window_length(length: int | None, most: int, default: int) -> int:
+    wanted = min(default, most) if length is None else length
+    check_int("--length", wanted, 4)
+    if wanted > most:
+        expected = f"at most {most} tokens, for which the model has positions"
+        raise TopThetaValueError("--length", expected, str(wanted), f"use --length {most}")
+    return wanted

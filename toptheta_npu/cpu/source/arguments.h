@@ -54,13 +54,16 @@ struct Arguments {
     int64_t heads;
     int64_t key_value_heads;
     int64_t head_dim;
+    int64_t tokens;  // of the query, Sq
     int64_t capacity;  // keys per sequence that the cache has room for
-    TensorView query;
+    TensorView query;  // its rows are tokens
     TensorView key;
     TensorView value;
-    const float* threshold;             // [B or 1, Hq]
-    int64_t threshold_sequence_stride;  // Hq, or 0 where all sequences share it
-    Integers lengths;
+    const float* threshold;             // [B or 1, Hq, Sq or 1]
+    int64_t threshold_sequence_stride;  // 0 where all sequences share it
+    int64_t threshold_tokens;           // Sq, or 1 where all tokens share it
+    Integers lengths;                   // [B], of which each token's follow; or of parts [B, Sq]
+    int64_t are_lengths_by_token;
     Integers starts;
     const int32_t* block_table;  // [B, blocks_per_sequence], or null
     int64_t blocks_per_sequence;
@@ -68,24 +71,26 @@ struct Arguments {
     int64_t blocks;
     Scales key_scale;
     Scales value_scale;
-    const float* discarded_mass;  // [B, Hq], or null
-    const float* value_mean;      // [B, Hkv, D], or null
+    Integers query_lengths;       // [B], real tokens
+    const float* discarded_mass;  // [B, Hq, Sq], or null
+    const float* value_mean;      // [B, Hkv, Sq, D], or null
     const float* learnable_sink;  // [Hq], or null
-    const float* row_lse;         // [B, Hq], of whole rows of which these keys are a part, or null
+    const float* row_lse;         // [B, Hq, Sq], of whole rows of which these keys are a part, or null
     double scale;
     double sdc_gamma;
     int64_t result;
     int64_t placement;
     int64_t sdc;
     int64_t path;
+    int64_t is_out_by_token;  // whether tokens come before heads in `out`
     // outputs, contiguous; which of them are there depends on `result`
-    void* out;              // [B, Hq, D]: elements, or float for a partial result
-    float* lse;             // [B, Hq]
-    int32_t* kept;          // [B, Hq]
+    void* out;              // [B, Hq, Sq, D] or [B, Sq, Hq, D]: elements, or float for a partial result
+    float* lse;             // [B, Hq, Sq]
+    int32_t* kept;          // [B, Hq, Sq]
     int32_t* value_rows;    // [B, Hkv]
-    float* maximum;         // [B, Hq]
-    float* kept_mass;       // [B, Hq]
-    float* discarded_part;  // [B, Hq], E of a partial result
+    float* maximum;         // [B, Hq, Sq]
+    float* kept_mass;       // [B, Hq, Sq]
+    float* discarded_part;  // [B, Hq, Sq], E of a partial result
     int64_t threads;
     RunInParallel run_in_parallel;
 };

@@ -32,25 +32,30 @@ inline void multiply_column(const typename Element::Stored* keys, const float* q
     }
 }
 
-// scale q·k of the heads of a block.
+// scale q·k of some rows of a query.
 template <class Element>
 class ColumnScores {
 public:
     using Stored = typename Element::Stored;
 
     ColumnScores(const Rows<Element>& keys, const PackedQuery<Element>& query, int head_dim, float scale)
-        : keys_(keys), heads_(query.heads()), head_dim_(head_dim), scale_(broadcast(scale))
+        : keys_(keys),
+          heads_(query.heads()),
+          rows_(query.rows()),
+          query_stride_((rows_ + kMostHeads - 1) / kMostHeads * kMostHeads),
+          head_dim_(head_dim),
+          scale_(broadcast(scale))
     {
-        for (int head = 0; head < heads_; ++head) {
+        for (int row = 0; row < rows_; ++row) {
             float elements[kMostHeadDim];
-            in_memory_order<Element>(query.loaded(head), head_dim, elements);
+            in_memory_order<Element>(query.loaded(row), head_dim, elements);
             for (int i = 0; i < head_dim; ++i) {
-                query_[i][head] = elements[i];
+                query_[i * query_stride_ + row] = elements[i];
             }
         }
     }
 
-    // The scores of keys first to first + count - 1, [heads][stride], page by page.
+    // The scores of keys first to first + count - 1, [rows][stride], page by page.
     void compute(int64_t first, int count, float* scores, int64_t stride)
     {
         for (int done = 0; done < count;) {
@@ -67,9 +72,9 @@ private:
 
     struct Scores {
         float* values;
-        int64_t head_stride;
+        int64_t row_stride;
 
-        Scores after(int keys) const { return {values + keys, head_stride}; }
+        Scores after(int keys) const { return {values + keys, row_stride}; }
     };
 
     // `count` keys of a page that has room for `room` from the first of them on; `next` is what comes after them.
@@ -103,52 +108,63 @@ private:
         }
     }
 
-    // All heads of the block, as many at a time as there are registers for.
+    // All rows, as many at a time as there are registers for, but of one token, so that their sums are those of a step
+    // of this token alone.
     template <int Vectors>
     void multiply(const Stored* keys, int64_t stride, int count, const Stored* ahead, const Scores& scores) const
     {
-        int head = 0;
-        for (; heads_ - head >= kColumnHeads; head += kColumnHeads) {
-            multiply_heads<kColumnHeads, Vectors>(keys, stride, count, head == 0 ? ahead : nullptr, head, scores);
+        for (int first = 0; first < rows_; first += heads_) {
+            multiply_token<Vectors>(keys, stride, count, first == 0 ? ahead : nullptr, first, scores);
+        }
+    }
+
+    template <int Vectors>
+    void multiply_token(const Stored* keys, int64_t stride, int count, const Stored* ahead, int first,
+                        const Scores& scores) const
+    {
+        const int end = first + heads_;
+        int row = first;
+        for (; end - row >= kColumnHeads; row += kColumnHeads) {
+            multiply_rows<kColumnHeads, Vectors>(keys, stride, count, row == first ? ahead : nullptr, row, scores);
         }
         if constexpr (kColumnHeads > 4) {
-            if (heads_ - head >= 4) {
-                multiply_heads<4, Vectors>(keys, stride, count, head == 0 ? ahead : nullptr, head, scores);
-                head += 4;
+            if (end - row >= 4) {
+                multiply_rows<4, Vectors>(keys, stride, count, row == first ? ahead : nullptr, row, scores);
+                row += 4;
             }
         }
         if constexpr (kColumnHeads > 2) {
-            if (heads_ - head >= 2) {
-                multiply_heads<2, Vectors>(keys, stride, count, head == 0 ? ahead : nullptr, head, scores);
-                head += 2;
+            if (end - row >= 2) {
+                multiply_rows<2, Vectors>(keys, stride, count, row == first ? ahead : nullptr, row, scores);
+                row += 2;
             }
         }
-        if (heads_ - head >= 1) {
-            multiply_heads<1, Vectors>(keys, stride, count, head == 0 ? ahead : nullptr, head, scores);
+        if (end - row >= 1) {
+            multiply_rows<1, Vectors>(keys, stride, count, row == first ? ahead : nullptr, row, scores);
         }
     }
 
     // The order of a key's sum depends on `Heads` alone, not on the tile in which it is.
     template <int Heads, int Vectors>
-    void multiply_heads(const Stored* keys, int64_t stride, int count, const Stored* ahead, int first_head,
-                        const Scores& scores) const
+    void multiply_rows(const Stored* keys, int64_t stride, int count, const Stored* ahead, int first_row,
+                       const Scores& scores) const
     {
         Floats totals[Heads][Vectors];
         std::fill_n(&totals[0][0], Heads * Vectors, zero());
         for (int first = 0; first < head_dim_; first += kBlock) {
-            add_block<Heads, Vectors>(keys, stride, ahead, first, first_head, totals);
+            add_block<Heads, Vectors>(keys, stride, ahead, first, first_row, totals);
         }
         for (int head = 0; head < Heads; ++head) {
             for (int v = 0; v < Vectors; ++v) {
                 write(toptheta::multiply(totals[head][v], scale_), count - v * kLanes,
-                      scores.values + (first_head + head) * scores.head_stride + v * kLanes);
+                      scores.values + (first_row + head) * scores.row_stride + v * kLanes);
             }
         }
     }
 
     // Adds the products of kBlock elements of head_dim, from `first` on, to `totals`: long sums would round more.
     template <int Heads, int Vectors>
-    void add_block(const Stored* keys, int64_t stride, const Stored* ahead, int first, int first_head,
+    void add_block(const Stored* keys, int64_t stride, const Stored* ahead, int first, int first_row,
                    Floats (&totals)[Heads][Vectors]) const
     {
         constexpr int kSums = std::max(1, 8 / (Heads * kColumnVectors));  // that do not wait for each other
@@ -162,11 +178,11 @@ private:
                 if (ahead != nullptr) {
                     prefetch<kNearCache>(ahead + (i + sum) * stride, kColumnVectors * kLanes);
                 }
-                multiply_column<Element>(keys + (i + sum) * stride, query_[i + sum] + first_head, sums[sum]);
+                multiply_column<Element>(keys + (i + sum) * stride, query_of(i + sum) + first_row, sums[sum]);
             }
         }
         for (; i < end; ++i) {
-            multiply_column<Element>(keys + i * stride, query_[i] + first_head, sums[0]);
+            multiply_column<Element>(keys + i * stride, query_of(i) + first_row, sums[0]);
         }
         for (int head = 0; head < Heads; ++head) {
             for (int v = 0; v < Vectors; ++v) {
@@ -188,18 +204,21 @@ private:
         std::memcpy(to, some, static_cast<size_t>(count) * sizeof(float));
     }
 
+    const float* query_of(int i) const { return query_ + i * query_stride_; }
+
     const Rows<Element>& keys_;
-    int heads_;
+    int heads_;  // of a token
+    int rows_;
+    int query_stride_;
     int head_dim_;
     Floats scale_;
-    float query_[kMostHeadDim][kMostHeads];
+    float query_[kMostHeadDim * kMostRows];  // [head_dim][query_stride]
     alignas(64) Stored copied_[kMostHeadDim * kLanes];
 };
 
-// Pads the scores of a head with -inf to whole vectors; gives the largest.
-inline float pad_scores(float* scores, int count)
+// Hides the scores from `count` to `padded` by -inf; gives the largest of those before.
+inline float pad_scores(float* scores, int count, int padded)
 {
-    const int padded = (count + kLanes - 1) / kLanes * kLanes;
     std::fill(scores + count, scores + padded, -kInfinity);
     Floats lanes = broadcast(-kInfinity);
     for (int first = 0; first < padded; first += kLanes) {

@@ -73,6 +73,7 @@ struct Int8 {
         to[0] = load_int8(from);
         to[1] = load_int8(from + kLanes);
     }
+    static Floats load_in_order(const Stored* from) { return load_int8(from); }
 };
 
 // Numbers in the order of `load` as they follow each other in memory.

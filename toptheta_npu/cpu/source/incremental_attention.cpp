@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "counting.h"
 #include "elements.h"
+#include "packing.h"
 #include "step.h"
 #include "stream.h"
 #include "value_checks.h"
@@ -50,6 +51,12 @@ TOPTHETA_EXPORT void toptheta_count(const float* rows, int64_t count, int64_t wi
         const auto add = scale[row] < 1.0F ? toptheta::count_row<true> : toptheta::count_row<false>;
         add(rows + row * width, width, scale[row], first[row], finest, counts + cells[row] * toptheta::kCounters);
     }
+}
+
+// Rounds rows of K or V to int8.
+TOPTHETA_EXPORT void toptheta_pack_rows(const toptheta::RowsToPack* rows)
+{
+    toptheta::pack_rows<toptheta::TOPTHETA_ELEMENT>(*rows);
 }
 
 // By which the caller knows that it packs the same struct.

@@ -20,8 +20,8 @@ constexpr float kLargestWord = 32767.0F;
 constexpr float kPerPart = 32768.0F;  // units of a part in those of the part above it
 constexpr float kSmallestLargest = 1e-30F;
 
-// The query heads of a block as words of 16 bits times a unit of the head. Where `Parts` is 2, a second word has 15
-// bits more of each number: as many as float32 asks for.
+// Rows of a query as words of 16 bits times a unit of the row. Where `Parts` is 2, a second word has 15 bits more of
+// each number.
 template <int Parts>
 class WholeQuery {
 public:
@@ -30,10 +30,11 @@ public:
     static constexpr int kTotals = 1;
     static Lanes no_lanes() { return no_totals(); }
 
-    WholeQuery(int heads, int head_dim) : heads_(heads), steps_((head_dim + Int8::kStep - 1) / Int8::kStep) {}
+    explicit WholeQuery(int head_dim) : steps_((head_dim + Int8::kStep - 1) / Int8::kStep) {}
 
-    // Takes a head in whole steps of floats. Units are powers of two where that keeps numbers of 16-bit types exact.
-    void take(int head, const float* elements, bool are_rounded)
+    // Takes one more row in whole steps of floats, and gives its unit: a power of two where that keeps numbers of
+    // 16-bit types exact.
+    float take(const float* elements, bool are_rounded)
     {
         Floats lanes = zero();
         for (int i = 0; i < length(); i += kLanes) {
@@ -44,28 +45,29 @@ public:
         int exponent = 0;
         std::frexp(most, &exponent);
         const float per_unit = are_rounded ? kLargestWord / most : std::ldexp(1.0F, 16 - Parts - exponent);
-        units_[head] = 1.0F / per_unit;
-        split(head, elements, per_unit);
+        split(taken_, elements, per_unit);
+        ++taken_;
+        return 1.0F / per_unit;
     }
 
-    float unit(int head) const { return units_[head]; }
-    int heads() const { return heads_ * Parts; }
+    int taken() const { return taken_; }
+    int rows() const { return taken_ * Parts; }  // of words
     int steps() const { return steps_; }
     Words words(int row, int step) const { return load_words(words_[row] + step * Int8::kStep); }
 
-    // The products of a head's whole numbers, from those of its words.
-    Floats products(const Floats* of_words, int head) const
+    // The products of a row's whole numbers, from those of its words.
+    Floats products(const Floats* of_words, int row) const
     {
         if constexpr (Parts == 1) {
-            return of_words[head];
+            return of_words[row];
         }
-        return multiply_add(of_words[2 * head + 1], broadcast(1.0F / kPerPart), of_words[2 * head]);
+        return multiply_add(of_words[2 * row + 1], broadcast(1.0F / kPerPart), of_words[2 * row]);
     }
 
 private:
     int length() const { return steps_ * Int8::kStep; }
 
-    void split(int head, const float* elements, float per_unit)
+    void split(int row, const float* elements, float per_unit)
     {
         alignas(64) float whole[kLength];
         const Floats factor = broadcast(per_unit), finer = broadcast(Parts == 1 ? 1.0F : kPerPart);
@@ -75,66 +77,77 @@ private:
         for (int i = 0; i < length(); ++i) {
             const int32_t number = static_cast<int32_t>(whole[i]);
             if constexpr (Parts == 1) {
-                words_[head][i] = static_cast<int16_t>(number);
+                words_[row][i] = static_cast<int16_t>(number);
             } else {
                 const int32_t high = (number + (1 << 14)) >> 15;
-                words_[2 * head][i] = static_cast<int16_t>(high);
-                words_[2 * head + 1][i] = static_cast<int16_t>(number - high * (1 << 15));
+                words_[2 * row][i] = static_cast<int16_t>(high);
+                words_[2 * row + 1][i] = static_cast<int16_t>(number - high * (1 << 15));
             }
         }
     }
 
     static constexpr int kLength = kMostHeadDim + Int8::kStep;
-    alignas(64) int16_t words_[kMostHeads * Parts][kLength];
-    float units_[kMostHeads];
-    int heads_;
+    alignas(64) int16_t words_[kMostRows * Parts][kLength];
+    int taken_ = 0;
     int steps_;
 };
 
-template <int Heads, int Steps, int Parts>
-inline void multiply_row(const int8_t* row, const WholeQuery<Parts>& query, int first_head, Totals (&totals)[Heads][1])
+template <int Count, int Steps, int Parts>
+inline void multiply_key(const int8_t* key, const WholeQuery<Parts>& query, int first_row, Totals (&totals)[Count][1])
 {
     const int steps = Steps != 0 ? Steps : query.steps();
 #pragma GCC unroll 8
     for (int step = 0; step < steps; ++step) {
-        const Words keys = widen_int8(row + step * Int8::kStep);
-        for (int head = 0; head < Heads; ++head) {
-            totals[head][0] = add_products(totals[head][0], keys, query.words(first_head + head, step));
+        const Words numbers = widen_int8(key + step * Int8::kStep);
+        for (int row = 0; row < Count; ++row) {
+            totals[row][0] = add_products(totals[row][0], numbers, query.words(first_row + row, step));
         }
     }
+}
+
+// Whether a word of 16 bits is too coarse for a head: its unit follows from the largest element, and where most others
+// are small beside that, what they add to scores would drown in rounding. Counted, so that all levels agree.
+inline bool has_outliers(const float* elements, int64_t head_dim)
+{
+    constexpr float kSmall = 1.0F / 16;
+    float most = 0.0F;
+    for (int64_t i = 0; i < head_dim; ++i) {
+        most = std::max(most, std::fabs(elements[i]));
+    }
+    const int64_t large =
+        std::count_if(elements, elements + head_dim, [=](float each) { return std::fabs(each) >= most * kSmall; });
+    return 4 * large < head_dim;
 }
 
 // The scores of tiles of an int8 cache, for a query of `Element`s.
 template <class Element>
 class Int8Scores {
 public:
-    Int8Scores(const Arguments& a, int64_t sequence, int64_t key_value_head, int64_t first_head, int heads)
-        : keys_(a, a.key, sequence, key_value_head),
-          query_(heads, static_cast<int>(a.head_dim)),
-          tile_(keys_, query_),
+    Int8Scores(const Arguments& a, const QueryRows& rows, int64_t key_value_head)
+        : keys_(a, a.key, rows.sequence, key_value_head),
+          coarse_(static_cast<int>(a.head_dim)),
+          fine_(static_cast<int>(a.head_dim)),
+          coarse_tile_(keys_, coarse_),
+          fine_tile_(keys_, fine_),
           by_row_(a.key_scale.are_by_row()),
-          row_scales_(a, a.key_scale, sequence, key_value_head),
+          row_scales_(a, a.key_scale, rows.sequence, key_value_head),
           bad_(is_nan(zero())),
-          heads_(heads)
+          rows_(rows)
     {
-        const float* channels = by_row_ ? nullptr : a.key_scale.of_head(key_value_head);
-        for (int head = 0; head < heads; ++head) {
-            take_head(a, sequence, first_head + head, head, channels);
+        for (int token = 0; token < rows.tokens; ++token) {
+            take_token(a, token, by_row_ ? nullptr : a.key_scale.of_head(key_value_head));
         }
     }
 
     void compute(int64_t first, int count, Floats* scores)
     {
-        Floats of_words[kMostHeads * kParts];
-        tile_.compute(first, count, of_words);
-        for (int head = 0; head < heads_; ++head) {
-            scores[head] = multiply(query_.products(of_words, head), broadcast(factors_[head]));
-        }
+        multiply_tile(coarse_, coarse_tile_, first, count, scores, false);
+        multiply_tile(fine_, fine_tile_, first, count, scores, true);
         if (by_row_) {
             const Floats scales = row_scales_.of_neighbours(first, count);
             bad_ = either(bad_, are_bad_scales(scales));
-            for (int head = 0; head < heads_; ++head) {
-                scores[head] = multiply(scores[head], scales);
+            for (int row = 0; row < rows_.count(); ++row) {
+                scores[row] = multiply(scores[row], scales);
             }
         }
     }
@@ -143,44 +156,80 @@ public:
     bool has_bad_scale() const { return bits(bad_) != 0; }
 
 private:
-    static constexpr int kParts = sizeof(typename Element::Stored) == 4 ? 2 : 1;
     static constexpr int kLength = kMostHeadDim + Int8::kStep;
 
-    void take_head(const Arguments& a, int64_t sequence, int64_t query_head, int head, const float* channels)
+    // Takes the heads of a token: if one of them asks for it all are fine, as in a step of this token alone.
+    void take_token(const Arguments& a, int token, const float* channels)
+    {
+        alignas(64) float elements[kMostHeads][kLength];
+        const int first = token * rows_.heads;
+        bool is_fine = sizeof(typename Element::Stored) == 4;  // float32 asks for it
+        for (int head = 0; head < rows_.heads; ++head) {
+            factors_[first + head] = load_row(a, first + head, channels, elements[head]);
+            is_fine = is_fine || has_outliers(elements[head], a.head_dim);
+        }
+        for (int head = 0; head < rows_.heads; ++head) {
+            const float unit = is_fine ? fine_.take(elements[head], channels != nullptr)
+                                       : coarse_.take(elements[head], channels != nullptr);
+            factors_[first + head] += static_cast<float>(static_cast<double>(unit) * a.scale);
+            is_fine_[first + head] = is_fine;
+        }
+    }
+
+    // The elements of a row in whole steps of floats, times the scales of the channels. Returns 0; NaN where an
+    // element is not finite, and no whole number stands for it.
+    float load_row(const Arguments& a, int row, const float* channels, float* elements)
     {
         alignas(64) typename Element::Stored stored[kLength] = {};
-        alignas(64) float elements[kLength];
-        const auto* from = static_cast<const typename Element::Stored*>(a.query.data) +
-                           sequence * a.query.sequence_stride + query_head * a.query.head_stride;
+        const auto* from = rows_.template address<typename Element::Stored>(a, row);
         for (int64_t i = 0; i < a.head_dim; ++i) {
             stored[i] = from[i * a.query.element_stride];
         }
-        const int length = query_.steps() * Int8::kStep;
+        const int length = fine_.steps() * Int8::kStep;
         for (int i = 0; i < length; i += kLanes) {
             store(elements + i, Element::load_in_order(stored + i));
         }
         for (int64_t i = 0; channels != nullptr && i < a.head_dim; ++i) {
             elements[i] *= channels[i];
         }
-        Floats nothing = zero();  // NaN where an element is not finite, and no whole number stands for it
+        Floats nothing = zero();
         for (int i = 0; i < length; i += kLanes) {
             nothing = multiply_add(load(elements + i), zero(), nothing);
         }
         if (std::isnan(sum(nothing))) {
             std::fill_n(elements, length, 0.0F);
         }
-        query_.take(head, elements, channels != nullptr);
-        factors_[head] = static_cast<float>(static_cast<double>(query_.unit(head)) * a.scale) + sum(nothing);
+        return sum(nothing);
+    }
+
+    // The scores of the rows that `query` has, which are those that are fine or those that are not.
+    template <int Parts>
+    void multiply_tile(const WholeQuery<Parts>& query, TileProducts<WholeQuery<Parts>>& tile, int64_t first, int count,
+                       Floats* scores, bool are_fine)
+    {
+        if (query.taken() == 0) {
+            return;
+        }
+        Floats of_words[kMostRows * Parts];
+        tile.compute(first, count, of_words);
+        for (int row = 0, place = 0; row < rows_.count(); ++row) {
+            if (is_fine_[row] == are_fine) {
+                scores[row] = multiply(query.products(of_words, place++), broadcast(factors_[row]));
+            }
+        }
     }
 
     Rows<Int8> keys_;
-    WholeQuery<kParts> query_;
-    TileProducts<WholeQuery<kParts>> tile_;
+    WholeQuery<1> coarse_;
+    WholeQuery<2> fine_;
+    TileProducts<WholeQuery<1>> coarse_tile_;
+    TileProducts<WholeQuery<2>> fine_tile_;
     bool by_row_;
     RowScales row_scales_;
     Mask bad_;
-    int heads_;
-    float factors_[kMostHeads];
+    QueryRows rows_;
+    bool is_fine_[kMostRows];
+    float factors_[kMostRows];
 };
 
 }  // namespace toptheta

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arguments.h"
+#include "query_tokens.h"
 #include "scores.h"
 
 namespace toptheta {
@@ -20,9 +21,11 @@ constexpr int kFewestGranuleRows = 128;
 
 struct Sequence {
     int64_t start;  // first valid key
-    int64_t length;
+    int64_t length;  // keys that are read
     int64_t granules;  // per KV head
     int64_t first_item;  // items of a KV head follow each other
+    int first_token;  // tokens from this one to end_token - 1 see keys
+    int end_token;
 };
 
 struct Item {
@@ -40,10 +43,14 @@ public:
         granule_rows_ = static_cast<int>(std::clamp<int64_t>(rows, kFewestGranuleRows, kMostGranuleRows));
         sequences_.reserve(static_cast<size_t>(a.batch));
         for (int64_t b = 0; b < a.batch; ++b) {
-            const int64_t start = a.starts.data == nullptr ? 0 : a.starts[b];
-            const int64_t length = a.lengths.data == nullptr ? a.capacity - start : a.lengths[b];
+            const int64_t length = keys_read(a, b);
             const int64_t granules = (length + granule_rows_ - 1) / granule_rows_;
-            sequences_.push_back({start, length, granules, items_});
+            int first = 0, end = static_cast<int>(a.tokens);
+            for (; first < end && keys_of_token(a, b, first) == 0; ++first) {
+            }
+            for (; first < end && keys_of_token(a, b, end - 1) == 0; --end) {
+            }
+            sequences_.push_back({first_key(a, b), length, granules, items_, first, end});
             items_ += granules * a.key_value_heads;
         }
     }

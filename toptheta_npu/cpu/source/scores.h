@@ -1,4 +1,4 @@
-// The scores of a tile of kLanes keys for the query heads of a block: a = scale q·k.
+// The scores of a tile of kLanes keys for some rows of a query, its heads and tokens: a = scale q·k.
 #pragma once
 
 #include <algorithm>
@@ -6,12 +6,14 @@
 #include <cstring>
 
 #include "elements.h"
+#include "query_tokens.h"
 #include "rows.h"
 #include "selection.h"
 
 namespace toptheta {
 
 constexpr int kMostHeads = 8;  // query heads of a block
+constexpr int kMostRows = 32;  // of their tokens, which share each K row; of more, K is read again
 constexpr int kMostHeadDim = 512;
 // How far ahead of the row at hand K is called into the cache near the core, and into the next one.
 constexpr int64_t kBytesToNearCache = 2 << 10;
@@ -20,7 +22,7 @@ constexpr int64_t kBytesToFarCache = 8 << 10;
 template <class Element>
 constexpr bool kMultipliesPairs = kHasBfloat16Products && Element::kVectors == 2;
 
-// The query heads of a block, in the order of elements that Element::load gives, and as they are stored.
+// Rows of a query, in the order of elements that Element::load gives, and as they are stored.
 template <class Element>
 class PackedQuery {
 public:
@@ -30,115 +32,115 @@ public:
     static constexpr int kTotals = Element::kVectors;  // per row, added up last
     static Lanes no_lanes() { return zero(); }
 
-    PackedQuery(const Arguments& a, int64_t sequence, int64_t first_head, int heads)
-        : heads_(heads), steps_(static_cast<int>((a.head_dim + Element::kStep - 1) / Element::kStep))
+    PackedQuery(const Arguments& a, const QueryRows& rows)
+        : rows_(rows), steps_(static_cast<int>((a.head_dim + Element::kStep - 1) / Element::kStep))
     {
-        for (int head = 0; head < heads; ++head) {
-            const Stored* from = static_cast<const Stored*>(a.query.data) + sequence * a.query.sequence_stride +
-                                 (first_head + head) * a.query.head_stride;
-            std::memset(stored_[head], 0, sizeof stored_[head]);
+        for (int row = 0; row < rows.count(); ++row) {
+            const Stored* from = rows.address<Stored>(a, row);
+            std::memset(stored_[row], 0, sizeof stored_[row]);
             for (int64_t i = 0; i < a.head_dim; ++i) {
-                stored_[head][i] = from[i * a.query.element_stride];
+                stored_[row][i] = from[i * a.query.element_stride];
             }
             for (int step = 0; step < steps_; ++step) {
                 Floats parts[Element::kVectors];
-                Element::load(stored(head, step), parts);
+                Element::load(stored(row, step), parts);
                 for (int part = 0; part < Element::kVectors; ++part) {
-                    store(values_[head] + (step * Element::kVectors + part) * kLanes, parts[part]);
+                    store(values_[row] + (step * Element::kVectors + part) * kLanes, parts[part]);
                 }
             }
         }
     }
 
-    int heads() const { return heads_; }
+    int rows() const { return rows_.count(); }
+    int heads() const { return rows_.heads; }  // of a token
     int steps() const { return steps_; }
-    Floats values(int head, int step, int part) const
+    Floats values(int row, int step, int part) const
     {
-        return load(values_[head] + (step * Element::kVectors + part) * kLanes);
+        return load(values_[row] + (step * Element::kVectors + part) * kLanes);
     }
-    const float* loaded(int head) const { return values_[head]; }
-    const Stored* stored(int head, int step) const { return stored_[head] + step * Element::kStep; }
+    const float* loaded(int row) const { return values_[row]; }
+    const Stored* stored(int row, int step) const { return stored_[row] + step * Element::kStep; }
 
 private:
     static constexpr int kLength = kMostHeadDim + Element::kStep;
-    alignas(64) float values_[kMostHeads][kLength];
-    alignas(64) Stored stored_[kMostHeads][kLength];
-    int heads_;
+    alignas(64) float values_[kMostRows][kLength];
+    alignas(64) Stored stored_[kMostRows][kLength];
+    QueryRows rows_;
     int steps_;
 };
 
-// Adds the products of one K row with `Heads` heads to `totals`.
-template <int Heads, int Steps, class Element>
-inline void multiply_row(const typename Element::Stored* row, const PackedQuery<Element>& query, int first_head,
-                         Floats (&totals)[Heads][Element::kVectors])
+// Adds the products of one K row with `Count` rows of the query to `totals`.
+template <int Count, int Steps, class Element>
+inline void multiply_key(const typename Element::Stored* key, const PackedQuery<Element>& query, int first_row,
+                         Floats (&totals)[Count][Element::kVectors])
 {
     const int steps = Steps != 0 ? Steps : query.steps();
 #pragma GCC unroll 8
     for (int step = 0; step < steps; ++step) {
         if constexpr (kMultipliesPairs<Element>) {
-            const auto pairs = load_pairs(row + step * Element::kStep);
-            for (int head = 0; head < Heads; ++head) {
-                Floats& total = totals[head][step % 2];
-                total = add_products(total, pairs, load_pairs(query.stored(first_head + head, step)));
+            const auto pairs = load_pairs(key + step * Element::kStep);
+            for (int row = 0; row < Count; ++row) {
+                Floats& total = totals[row][step % 2];
+                total = add_products(total, pairs, load_pairs(query.stored(first_row + row, step)));
             }
         } else {
             Floats parts[Element::kVectors];
-            Element::load(row + step * Element::kStep, parts);
-            for (int head = 0; head < Heads; ++head) {
+            Element::load(key + step * Element::kStep, parts);
+            for (int row = 0; row < Count; ++row) {
                 for (int part = 0; part < Element::kVectors; ++part) {
-                    Floats& total = totals[head][part];
-                    total = multiply_add(parts[part], query.values(first_head + head, step, part), total);
+                    Floats& total = totals[row][part];
+                    total = multiply_add(parts[part], query.values(first_row + row, step, part), total);
                 }
             }
         }
     }
 }
 
-// q·k of kLanes rows and `Heads` heads. One row at a time, so that few streams of loads are open and the processor's
-// own prefetcher keeps up. `Steps` is 0 where it is not known when this is compiled.
-template <int Heads, int Steps, class Query>
-void multiply_tile(const typename Query::Cached::Stored* rows, int64_t stride, const Query& query, int first_head,
+// q·k of kLanes rows of K and `Count` rows of the query. One K row at a time, so that few streams of loads are open and
+// the processor's own prefetcher keeps up. `Steps` is 0 where it is not known when this is compiled.
+template <int Count, int Steps, class Query>
+void multiply_tile(const typename Query::Cached::Stored* keys, int64_t stride, const Query& query, int first_row,
                    Floats* products)
 {
     using Lanes = typename Query::Lanes;
     constexpr int kTotals = Query::kTotals;
     const int length = (Steps != 0 ? Steps : query.steps()) * Query::Cached::kStep;
-    const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*rows));
-    Lanes sums[Heads][kLanes];
+    const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*keys));
+    Lanes sums[Count][kLanes];
     for (int r = 0; r < kLanes; ++r) {
-        if (first_head == 0) {
-            prefetch<kFarCache>(rows + (r + kBytesToFarCache / row_bytes) * stride, length);
-            prefetch<kNearCache>(rows + (r + kBytesToNearCache / row_bytes) * stride, length);
+        if (first_row == 0) {
+            prefetch<kFarCache>(keys + (r + kBytesToFarCache / row_bytes) * stride, length);
+            prefetch<kNearCache>(keys + (r + kBytesToNearCache / row_bytes) * stride, length);
         }
-        Lanes totals[Heads][kTotals];
+        Lanes totals[Count][kTotals];
         for (auto& parts : totals) {
             std::fill_n(parts, kTotals, Query::no_lanes());
         }
-        multiply_row<Heads, Steps>(rows + r * stride, query, first_head, totals);
-        for (int head = 0; head < Heads; ++head) {
-            sums[head][r] = kTotals == 1 ? totals[head][0] : add(totals[head][0], totals[head][1 % kTotals]);
+        multiply_key<Count, Steps>(keys + r * stride, query, first_row, totals);
+        for (int row = 0; row < Count; ++row) {
+            sums[row][r] = kTotals == 1 ? totals[row][0] : add(totals[row][0], totals[row][1 % kTotals]);
         }
     }
-    for (int head = 0; head < Heads; ++head) {
-        products[head] = to_floats(sum_of_each(sums[head]));
+    for (int row = 0; row < Count; ++row) {
+        products[row] = to_floats(sum_of_each(sums[row]));
     }
 }
 
-// The same for all heads of the block, four, two and one at a time.
+// The same for all rows of the query, four, two and one at a time.
 template <int Steps, class Query>
-void multiply_tile_by_all(const typename Query::Cached::Stored* rows, int64_t stride, const Query& query,
+void multiply_tile_by_all(const typename Query::Cached::Stored* keys, int64_t stride, const Query& query,
                           Floats* products)
 {
-    int head = 0;
-    for (; query.heads() - head >= 4; head += 4) {
-        multiply_tile<4, Steps>(rows, stride, query, head, products + head);
+    int row = 0;
+    for (; query.rows() - row >= 4; row += 4) {
+        multiply_tile<4, Steps>(keys, stride, query, row, products + row);
     }
-    if (query.heads() - head >= 2) {
-        multiply_tile<2, Steps>(rows, stride, query, head, products + head);
-        head += 2;
+    if (query.rows() - row >= 2) {
+        multiply_tile<2, Steps>(keys, stride, query, row, products + row);
+        row += 2;
     }
-    if (query.heads() - head >= 1) {
-        multiply_tile<1, Steps>(rows, stride, query, head, products + head);
+    if (query.rows() - row >= 1) {
+        multiply_tile<1, Steps>(keys, stride, query, row, products + row);
     }
 }
 
@@ -188,45 +190,45 @@ template <class Element>
 class TileScores {
 public:
     TileScores(const Rows<Element>& keys, const PackedQuery<Element>& query, float scale)
-        : tile_(keys, query), heads_(query.heads()), scale_(broadcast(scale))
+        : tile_(keys, query), rows_(query.rows()), scale_(broadcast(scale))
     {}
 
-    // Of keys first to first + count - 1, at most kLanes, for each head; the lanes past them hold anything.
+    // Of keys first to first + count - 1, at most kLanes, for each row; the lanes past them hold anything.
     void compute(int64_t first, int count, Floats* scores)
     {
         tile_.compute(first, count, scores);
-        for (int head = 0; head < heads_; ++head) {
-            scores[head] = multiply(scores[head], scale_);
+        for (int row = 0; row < rows_; ++row) {
+            scores[row] = multiply(scores[row], scale_);
         }
     }
 
 private:
     TileProducts<PackedQuery<Element>> tile_;
-    int heads_;
+    int rows_;
     Floats scale_;
 };
 
-// Writes the scores of keys first to first + count - 1, [heads][stride], padded with -inf to whole vectors, and their
+// Writes the scores of keys first to first + count - 1, [rows][stride], padded with -inf to whole vectors, and their
 // maxima.
 template <class Tiles>
-void write_scores(Tiles& tiles, int heads, int64_t first, int count, float* scores, int64_t stride, float* maxima)
+void write_scores(Tiles& tiles, int rows, int64_t first, int count, float* scores, int64_t stride, float* maxima)
 {
-    Floats largest_lanes[kMostHeads], of_tile[2 * kMostHeads];
-    std::fill_n(largest_lanes, heads, broadcast(-kInfinity));
+    Floats largest_lanes[kMostRows], of_tile[kMostRows];
+    std::fill_n(largest_lanes, rows, broadcast(-kInfinity));
     for (int done = 0; done < count; done += kLanes) {
         const int some = std::min(kLanes, count - done);
         tiles.compute(first + done, some, of_tile);
-        for (int head = 0; head < heads; ++head) {
-            Floats score = of_tile[head];
+        for (int row = 0; row < rows; ++row) {
+            Floats score = of_tile[row];
             if (some < kLanes) {
                 score = select(first_lanes(some), score, broadcast(-kInfinity));
             }
-            store(scores + head * stride + done, score);
-            largest_lanes[head] = larger(score, largest_lanes[head]);
+            store(scores + row * stride + done, score);
+            largest_lanes[row] = larger(score, largest_lanes[row]);
         }
     }
-    for (int head = 0; head < heads; ++head) {
-        maxima[head] = largest(largest_lanes[head]);
+    for (int row = 0; row < rows; ++row) {
+        maxima[row] = largest(largest_lanes[row]);
     }
 }
 

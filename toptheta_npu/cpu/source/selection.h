@@ -48,8 +48,10 @@ inline int32_t first_largest(const float* scores, int count, float maximum)
 
 // Turns the scores of a head into weights, exp(a - maximum) where a > threshold and 0 elsewhere.
 //
-// `scores` are padded with -inf to whole vectors. The bits of the kept keys are added to `unions`, one word per vector.
-inline HeadPart select_head(float* scores, int count, float threshold, float maximum, uint32_t* unions)
+// `scores` are padded with -inf to whole vectors. The bits of the kept keys are written to `kept_keys`, one word per
+// vector, and added to `unions`.
+inline HeadPart select_head(float* scores, int count, float threshold, float maximum, uint32_t* kept_keys,
+                            uint32_t* unions)
 {
     HeadPart part{maximum, 0.0F, 0.0F, 0, 0, false};
     if (!(maximum > threshold)) {
@@ -65,6 +67,7 @@ inline HeadPart select_head(float* scores, int count, float threshold, float max
         store(scores + first, kept);
         kept_mass = add(kept_mass, kept);
         discarded_mass = add(discarded_mass, select(keep, zero(), weight));
+        kept_keys[word] = bits(keep);
         unions[word] |= bits(keep);
         part.kept += __builtin_popcount(bits(keep));
     }

@@ -1,5 +1,5 @@
 // A decode step: every granule is scored, selected and summed up by one thread; the last of a KV head combines its
-// rows.
+// rows, which are its query heads of all tokens.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 
 #include "columns.h"
 #include "int8_scores.h"
 #include "plan.h"
+#include "query_tokens.h"
 #include "row_result.h"
 #include "rows.h"
 #include "scales.h"
@@ -22,16 +24,22 @@
 
 namespace toptheta {
 
-// Above this share of keys that some head of the block keeps, all V rows of a granule are read in one sweep. Below, the
+// Above this share of keys that some row of the block keeps, all V rows of a granule are read in one sweep. Below, the
 // rows that are called into the cache ahead of time come as fast one by one.
 constexpr double kDenseAbove = 0.8;
 
+// Below this share of the weights of several tokens that are not 0, each row of weights takes its own V rows alone.
+constexpr double kKeptBelow = 0.5;
+constexpr int kFewRows = 8;  // of weights, for which the reads count and not the work
+
 constexpr int kScoreStride = kMostGranuleRows + kLanes;  // not a power of two, which caches would map to one place
+
+constexpr int kMostBlockRows = kMostHeads * kMostTokens;
 
 // What a thread works in, kept for its next item.
 struct Scratch {
-    alignas(64) float scores[kMostHeads * kScoreStride];
     uint32_t unions[kMostGranuleRows / kLanes];
+    uint32_t kept[kMostBlockRows * (kMostGranuleRows / kLanes)];
     int32_t keys[kMostGranuleRows];
     int32_t all_keys[kMostGranuleRows];
 
@@ -50,6 +58,30 @@ struct Scratch {
         }
         return *scratch;
     }
+
+    // Room for the scores of so many rows of a block, kScoreStride apart.
+    float* scores_of(int rows)
+    {
+        if (rows > rows_) {
+            scores_.reset(new Line[static_cast<size_t>(rows) * kScoreStride * sizeof(float) / sizeof(Line) + 1]);
+            rows_ = rows;
+        }
+        return scores_[0].floats;
+    }
+
+private:
+    struct alignas(64) Line {
+        float floats[64 / sizeof(float)];
+    };
+    std::unique_ptr<Line[]> scores_;
+    int rows_ = 0;
+};
+
+// Query heads of a KV head and their tokens: the rows that share each V row. They are numbered as `QueryRows`.
+struct Block {
+    int number;
+    int64_t before;  // rows of the KV head's blocks that come before
+    QueryRows rows;
 };
 
 template <class Element>
@@ -64,9 +96,10 @@ public:
           group_(static_cast<int>(a_.heads / a_.key_value_heads)),
           block_heads_(a_.head_dim <= 256 ? kMostHeads : kMostHeads / 2),
           blocks_((group_ + block_heads_ - 1) / block_heads_),
+          item_rows_(group_ * a_.tokens),
           padded_dim_((a_.head_dim + kDimStep - 1) / kDimStep * kDimStep),
-          parts_(new HeadPart[static_cast<size_t>(plan_.items() * group_)]),
-          sums_(new float[static_cast<size_t>(plan_.items() * group_ * padded_dim_)]),
+          parts_(new HeadPart[static_cast<size_t>(plan_.items() * item_rows_)]),
+          sums_(new float[static_cast<size_t>(plan_.items() * item_rows_ * padded_dim_)]),
           value_rows_(new int32_t[static_cast<size_t>(plan_.items() * blocks_)]),
           unfinished_(new std::atomic<int64_t>[static_cast<size_t>(a_.batch * a_.key_value_heads)])
     {
@@ -86,9 +119,9 @@ public:
             }
         }
         if (a_.placement == kPostSoftmax) {
-            threshold_of_row_ = std::make_unique<float[]>(static_cast<size_t>(a_.batch * a_.heads));
+            threshold_of_row_ = std::make_unique<float[]>(static_cast<size_t>(a_.batch * a_.heads * a_.tokens));
             if (a_.row_lse == nullptr) {
-                stored_scores_.reset(new float[static_cast<size_t>(plan_.items() * group_ * plan_.granule_rows())]);
+                stored_scores_.reset(new float[static_cast<size_t>(plan_.items() * item_rows_ * plan_.granule_rows())]);
                 run_all([this](int64_t number) { score_item(plan_.item(number)); });
             }
             find_thresholds();
@@ -113,26 +146,44 @@ private:
         const int64_t before = item.granule * plan_.granule_rows();
         return static_cast<int>(std::min<int64_t>(plan_.granule_rows(), plan_.sequence(item.sequence).length - before));
     }
-    int heads_of_block(int block) const { return std::min(block_heads_, group_ - block * block_heads_); }
-    HeadPart* parts_of(const Item& item) { return parts_.get() + item.number * group_; }
-    float* stored_scores_of(const Item& item, int block)
+    Block block(int64_t b, int64_t h, int number) const
     {
-        return stored_scores_.get() + (item.number * group_ + block * block_heads_) * plan_.granule_rows();
+        const Sequence& sequence = plan_.sequence(b);
+        const int before = number * block_heads_, heads = std::min(block_heads_, group_ - before);
+        const int tokens = sequence.end_token - sequence.first_token;
+        return {number, before * a_.tokens, {b, h * group_ + before, heads, sequence.first_token, tokens}};
+    }
+    Block block(const Item& item, int number) const { return block(item.sequence, item.key_value_head, number); }
+    int64_t row_number(int64_t b, int64_t head, int64_t token) const
+    {
+        return (b * a_.heads + head) * a_.tokens + token;
+    }
+    int64_t row_number(const QueryRows& rows, int row) const
+    {
+        return row_number(rows.sequence, rows.head(row), rows.token(row));
+    }
+    HeadPart* parts_of(int64_t item, const Block& block) { return parts_.get() + item * item_rows_ + block.before; }
+    float* sums_of(int64_t item, const Block& block)
+    {
+        return sums_.get() + (item * item_rows_ + block.before) * padded_dim_;
+    }
+    float* stored_scores_of(const Item& item, const Block& block)
+    {
+        return stored_scores_.get() + (item.number * item_rows_ + block.before) * plan_.granule_rows();
     }
 
     // Post-softmax, where the threshold of a row needs its LSE: first all scores, and the mass of each granule.
     void score_item(const Item& item)
     {
         const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
-        for (int block = 0; block < blocks_; ++block) {
+        for (int number = 0; number < blocks_; ++number) {
+            const Block block = this->block(item, number);
             float* scores = stored_scores_of(item, block);
-            float maxima[kMostHeads];
+            float maxima[kMostBlockRows];
             compute_scores(item, block, scores, plan_.granule_rows(), maxima);
-            for (int head = 0; head < heads_of_block(block); ++head) {
-                HeadPart& part = parts_of(item)[block * block_heads_ + head];
-                part = {
-                    maxima[head], 0.0F, total_mass(scores + head * plan_.granule_rows(), padded, maxima[head]), 0, 0,
-                    false};
+            for (int row = 0; row < block.rows.count(); ++row) {
+                const float mass = total_mass(scores + row * plan_.granule_rows(), padded, maxima[row]);
+                parts_of(item.number, block)[row] = {maxima[row], 0.0F, mass, 0, 0, false};
             }
         }
     }
@@ -140,20 +191,30 @@ private:
     // softmax(a) > theta means a > ln theta + LSE; theta <= 0 is dense.
     void find_thresholds()
     {
-        for (int64_t row = 0; row < a_.batch * a_.heads; ++row) {
-            const int64_t b = row / a_.heads, head = row % a_.heads, h = head / group_;
-            const float theta = a_.threshold[b * a_.threshold_sequence_stride + head];
-            double lse = 0.0;
-            if (a_.row_lse != nullptr) {
-                lse = a_.row_lse[row];
-            } else {
-                const HeadPart* parts = parts_.get() + plan_.first_item(b, h) * group_ + head % group_;
-                const RowMasses masses = combine_masses(parts, plan_.sequence(b).granules, group_);
-                lse = log_sum(masses, head);
+        for (int64_t pair = 0; pair < a_.batch * a_.key_value_heads; ++pair) {
+            const int64_t b = pair / a_.key_value_heads, h = pair % a_.key_value_heads;
+            for (int number = 0; number < blocks_; ++number) {
+                const Block block = this->block(b, h, number);
+                for (int row = 0; row < block.rows.count(); ++row) {
+                    find_threshold(block, row, plan_.first_item(b, h));
+                }
             }
-            threshold_of_row_[row] =
-                theta <= 0.0F ? -kInfinity : static_cast<float>(std::log(static_cast<double>(theta)) + lse);
         }
+    }
+
+    void find_threshold(const Block& block, int row, int64_t item)
+    {
+        const int64_t number = row_number(block.rows, row);
+        const float theta = given_threshold(block.rows, row);
+        double lse = 0.0;
+        if (a_.row_lse != nullptr) {
+            lse = a_.row_lse[number];
+        } else {
+            const int64_t granules = plan_.sequence(block.rows.sequence).granules;
+            lse = log_sum(combine_masses(parts_of(item, block) + row, granules, item_rows_), block.rows.head(row));
+        }
+        threshold_of_row_[number] =
+            theta <= 0.0F ? -kInfinity : static_cast<float>(std::log(static_cast<double>(theta)) + lse);
     }
 
     // The LSE of a whole row with its sink, which a row without any mass has not.
@@ -173,26 +234,34 @@ private:
                                             : std::exp(static_cast<double>(a_.learnable_sink[head]) - masses.maximum);
     }
 
-    float threshold(int64_t b, int64_t head) const
+    float given_threshold(const QueryRows& rows, int row) const
     {
-        return threshold_of_row_ ? threshold_of_row_[b * a_.heads + head]
-                                 : a_.threshold[b * a_.threshold_sequence_stride + head];
+        const int64_t token = a_.threshold_tokens == 1 ? 0 : rows.token(row);
+        return a_
+            .threshold[rows.sequence * a_.threshold_sequence_stride + rows.head(row) * a_.threshold_tokens + token];
+    }
+
+    float threshold(const QueryRows& rows, int row) const
+    {
+        return threshold_of_row_ ? threshold_of_row_[row_number(rows, row)] : given_threshold(rows, row);
     }
 
     void attend_item(const Item& item)
     {
         Scratch& scratch = Scratch::of_this_thread();
-        for (int block = 0; block < blocks_; ++block) {
-            float* scores = scratch.scores;
+        for (int number = 0; number < blocks_; ++number) {
+            const Block block = this->block(item, number);
+            float* scores = nullptr;
             int64_t stride = kScoreStride;
-            float maxima[kMostHeads];
+            float maxima[kMostBlockRows];
             if (stored_scores_) {
                 stride = plan_.granule_rows();
                 scores = stored_scores_of(item, block);
-                for (int head = 0; head < heads_of_block(block); ++head) {
-                    maxima[head] = parts_of(item)[block * block_heads_ + head].maximum;
+                for (int row = 0; row < block.rows.count(); ++row) {
+                    maxima[row] = parts_of(item.number, block)[row].maximum;
                 }
             } else {
+                scores = scratch.scores_of(block.rows.count());
                 compute_scores(item, block, scores, stride, maxima);
             }
             select_and_sum(item, block, scores, stride, maxima, scratch);
@@ -203,29 +272,54 @@ private:
         }
     }
 
-    // The scores of the block's heads, [heads][stride], padded with -inf to whole vectors, and their maxima.
-    void compute_scores(const Item& item, int block, float* scores, int64_t stride, float* maxima)
+    // The scores of the block's rows, [rows][stride], padded with -inf to whole vectors, and their maxima.
+    void compute_scores(const Item& item, const Block& block, float* scores, int64_t stride, float* maxima)
     {
-        const int count = count_keys_of(item), heads = heads_of_block(block);
-        const int64_t first_head = item.key_value_head * group_ + block * block_heads_;
+        const int at_once = kMostRows / block.rows.heads;
+        for (int token = 0; token < block.rows.tokens; token += at_once) {
+            QueryRows rows = block.rows;
+            rows.first_token += token;
+            rows.tokens = std::min(at_once, block.rows.tokens - token);
+            const int row = token * rows.heads;
+            compute_scores(item, rows, scores + row * stride, stride, maxima + row);
+            hide_later_keys(item, rows, scores + row * stride, stride, maxima + row);
+        }
+    }
+
+    void compute_scores(const Item& item, const QueryRows& rows, float* scores, int64_t stride, float* maxima)
+    {
+        const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
         if (a_.key_scale.are_there()) {
-            Int8Scores<Element> tiles(a_, item.sequence, item.key_value_head, first_head, heads);
-            write_scores(tiles, heads, first_key(item), count, scores, stride, maxima);
+            Int8Scores<Element> tiles(a_, rows, item.key_value_head);
+            write_scores(tiles, rows.count(), first_key(item), count, scores, stride, maxima);
             note_scales(!tiles.has_bad_scale());
             return;
         }
         const Rows<Element> keys(a_, a_.key, item.sequence, item.key_value_head);
-        const PackedQuery<Element> query(a_, item.sequence, first_head, heads);
+        const PackedQuery<Element> query(a_, rows);
         if (keys.lie_by_columns()) {
             ColumnScores<Element>(keys, query, static_cast<int>(a_.head_dim), static_cast<float>(a_.scale))
                 .compute(first_key(item), count, scores, stride);
-            for (int head = 0; head < heads; ++head) {
-                maxima[head] = pad_scores(scores + head * stride, count);
+            for (int row = 0; row < rows.count(); ++row) {
+                maxima[row] = pad_scores(scores + row * stride, count, padded);
             }
             return;
         }
         TileScores<Element> tiles(keys, query, static_cast<float>(a_.scale));
-        write_scores(tiles, heads, first_key(item), count, scores, stride, maxima);
+        write_scores(tiles, rows.count(), first_key(item), count, scores, stride, maxima);
+    }
+
+    // A token does not see the keys of the tokens behind it.
+    void hide_later_keys(const Item& item, const QueryRows& rows, float* scores, int64_t stride, float* maxima)
+    {
+        const int count = count_keys_of(item), padded = (count + kLanes - 1) / kLanes * kLanes;
+        const int64_t before = item.granule * plan_.granule_rows();
+        for (int row = 0; row < rows.count(); ++row) {
+            const int64_t seen = std::max<int64_t>(keys_of_token(a_, item.sequence, rows.token(row)) - before, 0);
+            if (seen < count) {
+                maxima[row] = pad_scores(scores + row * stride, static_cast<int>(seen), padded);
+            }
+        }
     }
 
     void note_scales(bool are_good)
@@ -235,47 +329,58 @@ private:
         }
     }
 
-    // What the block's heads keep of a granule, and the weighted sum of its V rows.
-    void select_and_sum(const Item& item, int block, float* scores, int64_t stride, const float* maxima,
+    // What the block's rows keep of a granule, and the weighted sum of its V rows.
+    void select_and_sum(const Item& item, const Block& block, float* scores, int64_t stride, const float* maxima,
                         Scratch& scratch)
     {
-        const int count = count_keys_of(item), words = (count + kLanes - 1) / kLanes, heads = heads_of_block(block);
-        const int64_t first_head = item.key_value_head * group_ + block * block_heads_;
-        HeadPart* parts = parts_of(item) + block * block_heads_;
+        const int count = count_keys_of(item), words = (count + kLanes - 1) / kLanes, rows = block.rows.count();
+        HeadPart* parts = parts_of(item.number, block);
         std::fill_n(scratch.unions, words, 0u);
-        for (int head = 0; head < heads; ++head) {
-            const float least = threshold(item.sequence, first_head + head);
-            parts[head] = select_head(scores + head * stride, count, least, maxima[head], scratch.unions);
+        for (int row = 0; row < rows; ++row) {
+            const float least = threshold(block.rows, row);
+            parts[row] = select_head(scores + row * stride, count, least, maxima[row], scratch.kept + row * words,
+                                     scratch.unions);
         }
-        for (int head = 0; head < heads; ++head) {
-            const int32_t key = parts[head].largest_key;
-            parts[head].largest_is_fetched = (scratch.unions[key / kLanes] >> (key % kLanes) & 1) != 0;
+        for (int row = 0; row < rows; ++row) {
+            const int32_t key = parts[row].largest_key;
+            parts[row].largest_is_fetched = (scratch.unions[key / kLanes] >> (key % kLanes) & 1) != 0;
         }
         const int in_union = count_keys(scratch.unions, words);
-        value_rows_[item.number * blocks_ + block] = in_union;
+        value_rows_[item.number * blocks_ + block.number] = in_union;
 
-        float* sums = sums_.get() + (item.number * group_ + block * block_heads_) * padded_dim_;
-        std::fill_n(sums, heads * padded_dim_, 0.0F);
+        std::fill_n(sums_of(item.number, block), rows * padded_dim_, 0.0F);
         const bool sweeps =
             a_.path == kDense || (a_.path == kAuto && in_union > kDenseAbove * count) || in_union == count;
         const int listed = sweeps ? count : list_keys(scratch.unions, words, scratch.keys);
         const int32_t* keys = sweeps ? scratch.all_keys : scratch.keys;
+        const KeptKeys kept{scratch.unions, scratch.kept, words};
         if (!a_.value_scale.are_there()) {
-            add_values<Element>(item, keys, listed, {scores, stride}, heads, sums);
+            add_values<Element>(item, block, keys, listed, {scores, stride}, kept);
             return;
         }
         if (a_.value_scale.are_by_row()) {
             const RowScales scales(a_, a_.value_scale, item.sequence, item.key_value_head);
-            note_scales(scale_weights(scales, first_key(item), keys, listed, sweeps, heads, scores, stride));
+            note_scales(scale_weights(scales, first_key(item), keys, listed, sweeps, rows, scores, stride));
         }
-        add_values<Int8>(item, keys, listed, {scores, stride}, heads, sums);
+        add_values<Int8>(item, block, keys, listed, {scores, stride}, kept);
     }
 
     template <class Value>
-    void add_values(const Item& item, const int32_t* keys, int count, const Weights& weights, int heads, float* sums)
+    void add_values(const Item& item, const Block& block, const int32_t* keys, int count, const Weights& weights,
+                    const KeptKeys& kept)
     {
-        const Rows<Value> rows(a_, a_.value, item.sequence, item.key_value_head);
-        WeightedValues<Value>(rows, a_.head_dim, first_key(item)).add(keys, count, weights, heads, sums, padded_dim_);
+        const int rows = block.rows.count();
+        float* sums = sums_of(item.number, block);
+        const Rows<Value> cached(a_, a_.value, item.sequence, item.key_value_head);
+        WeightedValues<Value> values(cached, a_.head_dim, first_key(item));
+        const HeadPart* parts = parts_of(item.number, block);
+        const int64_t pairs = std::accumulate(parts, parts + rows, int64_t{0},
+                                              [](int64_t sum, const HeadPart& part) { return sum + part.kept; });
+        if (block.rows.tokens > 1 && rows >= kFewRows && pairs < kKeptBelow * count * rows && values.can_add_kept()) {
+            values.add_kept(keys, count, kept, weights, rows, sums, padded_dim_);
+        } else {
+            values.add(keys, count, weights, rows, sums, padded_dim_);
+        }
     }
 
     void write_rows(int64_t b, int64_t h)
@@ -286,48 +391,63 @@ private:
         for (int64_t g = 0; g < sequence.granules * blocks_; ++g) {
             value_rows += value_rows_[item * blocks_ + g];
         }
-        for (int block = 0; block < blocks_; ++block) {
-            int64_t standing_in[kMostHeads];  // keys of rows that keep nothing else
-            int count = 0;
-            for (int head = block * block_heads_; head < block * block_heads_ + heads_of_block(block); ++head) {
-                const HeadPart* parts = parts_.get() + item * group_ + head;
-                const RowMasses masses = combine_masses(parts, sequence.granules, group_);
-                if (masses.is_empty()) {
-                    write_empty_row(b * a_.heads + h * group_ + head);
-                    continue;
-                }
-                const HeadPart& best = parts[masses.best_granule * group_];
-                const int64_t key = sequence.start + masses.best_granule * plan_.granule_rows() + best.largest_key;
-                write_row(b, h * group_ + head, masses, key);
-                if (masses.kept == 0 && !best.largest_is_fetched &&
-                    std::find(standing_in, standing_in + count, key) == standing_in + count) {
-                    standing_in[count++] = key;
+        for (int number = 0; number < blocks_; ++number) {
+            value_rows += write_block(block(b, h, number), item);
+        }
+        for (int64_t head = h * group_; head < (h + 1) * group_; ++head) {
+            for (int token = 0; token < a_.tokens; ++token) {
+                if (token < sequence.first_token || token >= sequence.end_token) {
+                    write_empty_row(b, head, token);
                 }
             }
-            value_rows += count;
         }
         if (a_.result == kOutputWithStatistics) {
             a_.value_rows[b * a_.key_value_heads + h] = static_cast<int32_t>(value_rows);
         }
     }
 
-    // The row of a query head; `largest_key` is the key of its largest score, which stands in where it keeps nothing.
-    void write_row(int64_t b, int64_t head, RowMasses masses, int64_t largest_key)
+    // Gives the number of V rows that stand in where rows keep nothing, and that no row keeps.
+    int write_block(const Block& block, int64_t item)
     {
-        const int64_t row = b * a_.heads + head, length = plan_.sequence(b).length;
+        const Sequence& sequence = plan_.sequence(block.rows.sequence);
+        int64_t standing_in[kMostBlockRows];  // keys
+        int count = 0;
+        for (int row = 0; row < block.rows.count(); ++row) {
+            const HeadPart* parts = parts_of(item, block) + row;
+            const RowMasses masses = combine_masses(parts, sequence.granules, item_rows_);
+            if (masses.is_empty()) {
+                write_empty_row(block.rows.sequence, block.rows.head(row), block.rows.token(row));
+                continue;
+            }
+            const HeadPart& best = parts[masses.best_granule * item_rows_];
+            const int64_t key = sequence.start + masses.best_granule * plan_.granule_rows() + best.largest_key;
+            write_row(block, row, item, masses, key);
+            if (masses.kept == 0 && !best.largest_is_fetched &&
+                std::find(standing_in, standing_in + count, key) == standing_in + count) {
+                standing_in[count++] = key;
+            }
+        }
+        return count;
+    }
+
+    // One row; `largest_key` is the key of its largest score, which stands in where it keeps nothing.
+    void write_row(const Block& block, int row, int64_t item, RowMasses masses, int64_t largest_key)
+    {
+        const int64_t b = block.rows.sequence, head = block.rows.head(row), h = head / group_;
+        const int64_t token = block.rows.token(row), number = row_number(b, head, token);
         alignas(64) float loaded[kMostHeadDim + kDimStep] = {};
         float out[kMostHeadDim + kDimStep];
         const double lse = log_sum(masses, head);
         const bool stands_in = masses.kept == 0;
         if (stands_in && !masses.has_nan()) {
-            a_.value_scale.are_there() ? load_value<Int8>(b, head / group_, largest_key, loaded)
-                                       : load_value<Element>(b, head / group_, largest_key, loaded);
+            a_.value_scale.are_there() ? load_value<Int8>(b, h, largest_key, loaded)
+                                       : load_value<Element>(b, h, largest_key, loaded);
         } else {
-            sum_granules(b, head, masses, loaded);
+            sum_granules(block, row, item, masses, loaded);
         }
-        to_values(head / group_, loaded, out);
+        to_values(h, loaded, out);
         if (a_.result == kPartial) {
-            write_partial(row, masses, out);
+            write_partial(number, out_at(b, head, token), masses, out);
             return;
         }
         if (stands_in) {
@@ -335,17 +455,18 @@ private:
             masses.discarded_mass = std::max(masses.discarded_mass - 1.0, 0.0);
             masses.kept_mass += 1.0;
         }
-        const double estimate = estimate_discarded_mass(a_, row, masses, threshold(b, head), length);
+        const double estimate =
+            estimate_discarded_mass(a_, number, masses, threshold(block.rows, row), keys_of_token(a_, b, token));
         const float* mean = a_.value_mean;
-        mean = mean == nullptr ? nullptr : mean + (b * a_.key_value_heads + head / group_) * a_.head_dim;
+        mean = mean == nullptr ? nullptr : mean + ((b * a_.key_value_heads + h) * a_.tokens + token) * a_.head_dim;
         // a NaN among the scores is in one of the masses, whichever of them the mode uses
         const double nothing = 0.0 * masses.total();
         const double denominator = masses.kept_mass + estimate + sink_mass(masses, head) + nothing;
         compensate(out, static_cast<int>(a_.head_dim), denominator, estimate, mean);
-        Element::write(static_cast<Stored*>(a_.out) + row * a_.head_dim, out, static_cast<int>(a_.head_dim));
+        Element::write(static_cast<Stored*>(a_.out) + out_at(b, head, token), out, static_cast<int>(a_.head_dim));
         if (a_.result == kOutputWithStatistics) {
-            a_.lse[row] = static_cast<float>(lse);
-            a_.kept[row] = static_cast<int32_t>(masses.kept);
+            a_.lse[number] = static_cast<float>(lse);
+            a_.kept[number] = static_cast<int32_t>(masses.kept);
         }
     }
 
@@ -385,28 +506,35 @@ private:
         }
     }
 
-    void sum_granules(int64_t b, int64_t head, const RowMasses& masses, float* loaded)
+    void sum_granules(const Block& block, int row, int64_t item, const RowMasses& masses, float* loaded)
     {
-        const int64_t first = plan_.first_item(b, head / group_) * group_ + head % group_;
-        for (int64_t g = 0; g < plan_.sequence(b).granules; ++g) {
-            const int64_t part = first + g * group_;
-            if (parts_[part].kept == 0) {
+        for (int64_t g = 0; g < plan_.sequence(block.rows.sequence).granules; ++g) {
+            const HeadPart& part = parts_of(item + g, block)[row];
+            if (part.kept == 0) {
                 continue;  // its sums are 0
             }
-            const Floats factor = broadcast(static_cast<float>(granule_factor(parts_[part].maximum, masses.maximum)));
+            const float* sums = sums_of(item + g, block) + row * padded_dim_;
+            const Floats factor = broadcast(static_cast<float>(granule_factor(part.maximum, masses.maximum)));
             for (int64_t i = 0; i < padded_dim_; i += kLanes) {
-                const Floats sum = load(sums_.get() + part * padded_dim_ + i);
-                store(loaded + i, multiply_add(factor, sum, load(loaded + i)));
+                store(loaded + i, multiply_add(factor, load(sums + i), load(loaded + i)));
             }
         }
     }
 
-    void write_partial(int64_t row, const RowMasses& masses, float* out)
+    // Where the output of a row begins.
+    int64_t out_at(int64_t b, int64_t head, int64_t token) const
+    {
+        const int64_t row =
+            a_.is_out_by_token != 0 ? (b * a_.tokens + token) * a_.heads + head : row_number(b, head, token);
+        return row * a_.head_dim;
+    }
+
+    void write_partial(int64_t row, int64_t at, const RowMasses& masses, float* out)
     {
         const double nothing = 0.0 * masses.total();
         compensate(out, static_cast<int>(a_.head_dim), (masses.kept == 0 ? 1.0 : masses.kept_mass) + nothing, 0.0,
                    nullptr);
-        std::copy_n(out, a_.head_dim, static_cast<float*>(a_.out) + row * a_.head_dim);
+        std::copy_n(out, a_.head_dim, static_cast<float*>(a_.out) + at);
         write_masses(row, masses);
     }
 
@@ -419,11 +547,12 @@ private:
     }
 
     // A row without keys, or with nothing but scores of -inf.
-    void write_empty_row(int64_t row)
+    void write_empty_row(int64_t b, int64_t head, int64_t token)
     {
-        const int64_t bytes =
-            a_.head_dim * static_cast<int64_t>(a_.result == kPartial ? sizeof(float) : sizeof(Stored));
-        std::memset(static_cast<char*>(a_.out) + row * bytes, 0, static_cast<size_t>(bytes));
+        const int64_t row = row_number(b, head, token);
+        const int64_t size = static_cast<int64_t>(a_.result == kPartial ? sizeof(float) : sizeof(Stored));
+        std::memset(static_cast<char*>(a_.out) + out_at(b, head, token) * size, 0,
+                    static_cast<size_t>(a_.head_dim * size));
         if (a_.result == kPartial) {
             write_masses(row, RowMasses());
         } else if (a_.result == kOutputWithStatistics) {
@@ -434,8 +563,8 @@ private:
 
     void write_empty_rows(int64_t b)
     {
-        for (int64_t row = b * a_.heads; row < (b + 1) * a_.heads; ++row) {
-            write_empty_row(row);
+        for (int64_t row = 0; row < a_.heads * a_.tokens; ++row) {
+            write_empty_row(b, row / a_.tokens, row % a_.tokens);
         }
         if (a_.result == kOutputWithStatistics) {
             std::fill_n(a_.value_rows + b * a_.key_value_heads, a_.key_value_heads, 0);
@@ -447,13 +576,14 @@ private:
     int group_;          // query heads per KV head
     int block_heads_;    // query heads that are handled at once
     int blocks_;         // of a group
+    int64_t item_rows_;  // of a group, those behind the real tokens too
     int64_t padded_dim_;  // head_dim in whole steps
   // per item
-    std::unique_ptr<HeadPart[]> parts_;          // [group]
-    std::unique_ptr<float[]> sums_;              // [group][padded_dim], in the order of Element::load
+    std::unique_ptr<HeadPart[]> parts_;          // [item_rows]
+    std::unique_ptr<float[]> sums_;              // [item_rows][padded_dim], in the order of Element::load
     std::unique_ptr<int32_t[]> value_rows_;      // [blocks]
-    std::unique_ptr<float[]> stored_scores_;     // [group][granule_rows], post-softmax only
-    std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq] in score units, post-softmax only
+    std::unique_ptr<float[]> stored_scores_;     // [item_rows][granule_rows], post-softmax only
+    std::unique_ptr<float[]> threshold_of_row_;  // [B, Hq, Sq] in score units, post-softmax only
   // per sequence and KV head: granules that are not done
     std::unique_ptr<std::atomic<int64_t>[]> unfinished_;
     std::atomic<bool> has_bad_scale_{false};

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "arguments.h"
+#include "query_tokens.h"
 #include "scales.h"
 #include "selection.h"
 
@@ -11,7 +12,7 @@ namespace toptheta {
 
 inline bool are_thresholds_good(const Arguments& a)
 {
-    const int64_t count = (a.threshold_sequence_stride == 0 ? 1 : a.batch) * a.heads;
+    const int64_t count = (a.threshold_sequence_stride == 0 ? 1 : a.batch) * a.heads * a.threshold_tokens;
     for (int64_t i = 0; i < count; ++i) {
         const float theta = a.threshold[i];
         // no probability is above 1; +inf keeps the largest element alone
@@ -24,7 +25,7 @@ inline bool are_thresholds_good(const Arguments& a)
 
 inline bool are_masses_good(const Arguments& a)
 {
-    for (int64_t i = 0; a.discarded_mass != nullptr && i < a.batch * a.heads; ++i) {
+    for (int64_t i = 0; a.discarded_mass != nullptr && i < a.batch * a.heads * a.tokens; ++i) {
         if (!(a.discarded_mass[i] >= 0.0F && a.discarded_mass[i] < kInfinity)) {
             return false;
         }
@@ -57,19 +58,36 @@ inline bool are_channel_scales_good(const Arguments& a, const Scales& scales)
     return bits(bad) == 0;
 }
 
+// The keys of a sequence lie inside the cache, and those of its tokens are among them.
+inline bool are_lengths_good(const Arguments& a, int64_t b, int64_t start)
+{
+    if (a.are_lengths_by_token != 0) {
+        for (int64_t token = 0; token < a.tokens; ++token) {
+            const int64_t length = a.lengths[b * a.tokens + token];
+            if (length < 0 || length > a.capacity - start) {
+                return false;
+            }
+        }
+        return true;
+    }
+    const int64_t length = valid_keys(a, b, start);
+    if (length < 0 || length > a.capacity - start) {
+        return false;
+    }
+    const int64_t real = real_tokens(a, b, length);
+    return real >= 0 && real <= a.tokens && real <= length;
+}
+
 // Lengths, starts and block numbers lie inside the cache.
 inline bool are_rows_in_cache(const Arguments& a)
 {
     for (int64_t b = 0; b < a.batch; ++b) {
-        const int64_t start = a.starts.data == nullptr ? 0 : a.starts[b];
-        if (start < 0 || start > a.capacity) {
+        const int64_t start = first_key(a, b);
+        if (start < 0 || start > a.capacity || !are_lengths_good(a, b, start)) {
             return false;
         }
-        const int64_t length = a.lengths.data == nullptr ? a.capacity - start : a.lengths[b];
-        if (length < 0 || length > a.capacity - start) {
-            return false;
-        }
-        for (int64_t page = 0; a.block_table != nullptr && page * a.block_size < length; ++page) {
+        const int64_t length = a.block_table == nullptr ? 0 : keys_read(a, b);
+        for (int64_t page = 0; page * a.block_size < length; ++page) {
             const int32_t block = a.block_table[b * a.blocks_per_sequence + page];
             if (block < 0 || block >= a.blocks) {
                 return false;

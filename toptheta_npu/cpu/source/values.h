@@ -1,4 +1,4 @@
-// The weighted sum of V rows: each row is read once for all query heads of a block.
+// The weighted sum of V rows: each row is read once for all rows of a block.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,15 @@ struct Weights {
     int64_t head_stride;
 
     float of(int head, int32_t key) const { return values[head * head_stride + key]; }
+};
+
+// The keys of a granule that some row keeps, and those of each row: a word of bits for kLanes keys.
+struct KeptKeys {
+    const uint32_t* unions;
+    const uint32_t* by_row;  // [rows][words]
+    int words;
+
+    const uint32_t* of_row(int row) const { return by_row + row * words; }
 };
 
 // Multiplies the weights of the listed keys, `first` + keys[i], with the scales of their rows; gives false where one of
@@ -119,8 +128,93 @@ public:
         }
     }
 
+    // Whether the next function can be called.
+    bool can_add_kept() const { return values_.fits_steps(); }
+
+    // The same, row of weights by row of weights, and of each only the keys that it keeps: less work where rows keep
+    // different keys. V rows that several rows keep stay in the cache from one to the next.
+    void add_kept(const int32_t* keys, int count, const KeptKeys& kept, const Weights& weights, int rows, float* sums,
+                  int64_t sums_stride) const
+    {
+        int next = 0;
+        for (; next < count && keys[next] < kPieceWords * kLanes; ++next) {
+        }
+        call_in(keys, 0, next);
+        for (int word = 0; word < kept.words; word += kPieceWords) {
+            const int end_word = std::min(word + kPieceWords, kept.words);
+            int end = next;
+            for (; end < count && keys[end] < (end_word + kPieceWords) * kLanes; ++end) {
+            }
+            for (int row = 0; row < rows; ++row) {
+                call_in(keys, next + (end - next) * row / rows, next + (end - next) * (row + 1) / rows);
+                KeptRows listed;
+                for (int w = word; w < end_word; ++w) {
+                    for (uint32_t left = kept.of_row(row)[w]; left != 0; left &= left - 1) {
+                        const int32_t key = w * kLanes + __builtin_ctz(left);
+                        listed.rows[listed.count] = values_[first_key_ + key];
+                        listed.weights[listed.count++] = weights.of(row, key);
+                    }
+                }
+                add_kept_rows(listed, sums + row * sums_stride);
+            }
+            next = end;
+        }
+    }
+
 private:
     static constexpr int kLength = kMostHeadDim + Element::kStep;
+    static constexpr int kPieceWords = 256 / kLanes;  // of keys whose V rows are called in together
+
+    struct KeptRows {
+        const Stored* rows[kPieceWords * kLanes];
+        float weights[kPieceWords * kLanes];
+        int count = 0;
+    };
+
+    // Calls the V rows of listed keys into the cache.
+    void call_in(const int32_t* keys, int begin, int end) const
+    {
+        for (int i = begin; i < end; ++i) {
+            prefetch<kNearCache>(values_[first_key_ + keys[i]], steps_ * Element::kStep);
+        }
+    }
+
+    void add_kept_rows(const KeptRows& kept, float* sums) const
+    {
+        constexpr int kSteps = 8 / Element::kVectors;
+        int step = 0;
+        for (; step + kSteps <= steps_; step += kSteps) {
+            add_kept_block<kSteps>(kept, step, sums);
+        }
+        for (; step < steps_; ++step) {
+            add_kept_block<1>(kept, step, sums);
+        }
+    }
+
+    template <int Steps>
+    void add_kept_block(const KeptRows& kept, int step, float* sums) const
+    {
+        constexpr int kVectors = Steps * Element::kVectors;
+        float* sum = sums + step * Element::kStep;
+        Floats totals[kVectors];
+        for (int v = 0; v < kVectors; ++v) {
+            totals[v] = load(sum + v * kLanes);
+        }
+        for (int i = 0; i < kept.count; ++i) {
+            const Floats weight = broadcast(kept.weights[i]);
+            for (int s = 0; s < Steps; ++s) {
+                Floats parts[Element::kVectors];
+                Element::load(kept.rows[i] + (step + s) * Element::kStep, parts);
+                for (int part = 0; part < Element::kVectors; ++part) {
+                    Floats& total = totals[s * Element::kVectors + part];
+                    total = multiply_add(weight, parts[part], total);
+                }
+            }
+        }
+        for (int v = 0; v < kVectors; ++v) {
+            store(sum + v * kLanes, totals[v]);
+        }
+    }
 
     const Stored* row(int32_t key, int place)
     {

@@ -1,9 +1,9 @@
-"""A method in words, before it is known for which k, thresholds and model: its kind and the values of its options."""
+"""A method before it is known for which k, thresholds and model: its kind and its options; and how it is made then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from torch import Tensor
@@ -142,7 +142,7 @@ class MethodSpec:
 
     @property
     def is_matched(self) -> bool:
-        """Tell whether the method reads as much as Top-θ does at k: `names.matched_method` makes it."""
+        """Tell whether the method reads as much as Top-θ does at k: `matched_method` makes it."""
         return self.kind.match is not None
 
     @property
@@ -196,6 +196,76 @@ class MethodSpec:
         words = [self.kind.options[name].words(value) for name, value in self.values]
         parts = [self.kind.title + where + suffix, *filter(None, words)]
         return ", ".join(parts) + (UNION_SUFFIX if self.selection == "union" else "")
+
+
+def make_method(
+    spec: MethodSpec, k: int | None = None, table: ThresholdTable | None = None, targets: Sequence[int] | None = None
+) -> Method:
+    """Make the method of a spec that is not matched to another.
+
+    Args:
+        spec: what to make.
+        k: where its kind has one.
+        table: where its kind needs one.
+        targets: the k of each layer, as `ThresholdTable.layer_targets` has it; for Top-k and value-mean, which uses
+            those of the first layers.
+
+    Raises:
+        TopThetaValueError: an argument is missing, ``table`` does not go with ``spec``, or ``spec`` is matched.
+
+    Example:
+        >>> from toptheta_npu.evaluation.methods.names import parse_method
+        >>> make_method(parse_method("top-k:layer_k=equal"), k=64, targets=[512, 512, 64]).family
+        'Top-k + SDC + VMC, equal k'
+    """
+    if spec.kind.make is None:
+        raise TopThetaValueError("spec", "a method that is not matched", spec.text, "use spec.matched_method")
+    placement = table.placement if spec.kind.needs_table and table is not None else None
+    return replace(spec.kind.make(spec, Setting(k, table, targets)), family=spec.label_with(placement))
+
+
+def matched_method(
+    spec: MethodSpec,
+    k: int,
+    target: Reads,
+    model: PreTrainedModel,
+    calibration_windows: Tensor,
+    layer_targets: Sequence[int],
+) -> Method:
+    """Make the method of a spec that reads about as much as Top-θ did; `matching` says how well it matches.
+
+    Args:
+        spec: one with ``is_matched``.
+        k: of the Top-θ run.
+        target: what that run read in layers from 2 on.
+        model: in evaluation mode.
+        calibration_windows: int64 [W, T] tokens, T at least the target's mean number of keys. Only kinds that calibrate
+            look at them, in the rows whose numbers of keys lie around that mean.
+        layer_targets: the k of each layer, of which those of the first layers are used.
+
+    Returns:
+        The method, whose ``settings`` say what was found, what was wanted and what it gives on the calibration text.
+
+    Raises:
+        TopThetaValueError: ``spec`` is not matched, or the windows are shorter than the target's rows.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> from toptheta_npu.evaluation import corpus
+        >>> from toptheta_npu.evaluation.methods.names import parse_method
+        >>> model, tokenizer = load_tiny_llama()
+        >>> windows = corpus.token_windows(tokenizer, "calibration", 320, 1)
+        >>> target = Reads(kept_mean=64, value_rows_mean=120, value_rows_p95=150, value_rows_max=200, keys_mean=256)
+        >>> spec = parse_method("pages:page=8")
+        >>> method = matched_method(spec, 64, target, model, windows, [64] * model.config.num_hidden_layers)
+        >>> reads = method.settings["expected_value_rows"]
+        >>> abs(method.key_reads.rows(256, reads) + reads - (256 + 120)) < 16
+        True
+    """
+    if spec.kind.match is None:
+        raise TopThetaValueError("spec", "a method that is matched", spec.text, "use spec.make_method")
+    method = spec.kind.match(spec, Reference(k, target, model, calibration_windows, layer_targets))
+    return replace(method, family=spec.label)
 
 
 def _given(name: str, value: object) -> object:

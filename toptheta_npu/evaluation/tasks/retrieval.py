@@ -6,11 +6,13 @@ method, each row exactly as its decode step would.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..._checks import PrefillMode, check_choice
@@ -22,24 +24,10 @@ from ..read_counter import ReadCounter
 from ..workers import share_weights
 from . import retrieval_prompts
 from .prefix import Prefix, run_prefix, score_all
-from .retrieval_prompts import RetrievalPrompt
+from .retrieval_prompts import RetrievalPrompt, choice_tokens, prompts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-def prompts_of(
-    tokenizer: PreTrainedTokenizerBase,
-    kind: retrieval_prompts.Kind,
-    lengths: Sequence[int],
-    depths: Sequence[float],
-    seeds: Sequence[int],
-    split: corpus.Split = "evaluation",
-) -> Iterator[RetrievalPrompt]:
-    """Make a prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
-    make = retrieval_prompts.key_value_prompt if kind == "key_value" else retrieval_prompts.needle_prompt
-    for seed, length, depth in itertools.product(seeds, lengths, depths):
-        yield make(tokenizer, length, depth, seed, split)
 
 
 class RetrievalTask:
@@ -97,7 +85,7 @@ class RetrievalTask:
         self._name = kind
         self._prefill = prefill
         self.prompts = list(prompts_of(tokenizer, kind, lengths, depths, seeds, split))
-        self._choices = [retrieval_prompts.choice_tokens(tokenizer, prompt) for prompt in self.prompts]
+        self._choices = [choice_tokens(tokenizer, prompt) for prompt in self.prompts]
         self._prefixes = self._kept_prefixes(model, prefix_bytes) if prefill == "dense" else []
 
     @property
@@ -183,3 +171,57 @@ def _margin(model: PreTrainedModel, prompt: Prefix, choices: list[list[int]], an
     """Tell how much more likely the answer is than the most likely other choice, in nats."""
     likelihoods = [each.log_likelihood for each in score_all(model, prompt, choices)]
     return likelihoods[answer] - max(each for index, each in enumerate(likelihoods) if index != answer)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Count how many prompts were answered with the true value."""
+
+    correct: int
+    total: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share answered rightly, 0 to 1; guessing gives 1/8."""
+        return self.correct / self.total
+
+    @property
+    def standard_error(self) -> float:
+        """The binomial standard error of the share."""
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.total)
+
+
+def choice_log_likelihoods(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt
+) -> Tensor:
+    """Measure the log-likelihood of each choice after the prompt, in nats.
+
+    The prompt runs once at batch size 1; the choices then share its cache, those of one length in one batch.
+
+    Returns:
+        float32 [8], on the CPU.
+
+    Raises:
+        TopThetaValueError: as `retrieval_prompts.choice_tokens`.
+    """
+    with torch.inference_mode():
+        prefix = run_prefix(model, prompt.tokens)
+        likelihoods = score_all(model, prefix, choice_tokens(tokenizer, prompt))
+        return torch.tensor([each.log_likelihood for each in likelihoods])
+
+
+def accuracy(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Iterable[RetrievalPrompt]
+) -> Accuracy:
+    """Count how many prompts the model answers rightly, choosing by log-likelihood.
+
+    Example:
+        >>> from toptheta_npu.assets import load_tiny_llama
+        >>> model, tokenizer = load_tiny_llama()
+        >>> accuracy(model, tokenizer, retrieval_prompts.prompts(tokenizer, "needle", 256, 4)).total
+        4
+    """
+    right = [int(choice_log_likelihoods(model, tokenizer, prompt).argmax()) == prompt.answer for prompt in prompts]
+    if not right:
+        raise TopThetaValueError("prompts", "at least one prompt", "none")
+    return Accuracy(sum(right), len(right))

@@ -1,4 +1,4 @@
-"""Makes retrieval prompts in the embedded model's own domain, key-value tables and needles, and scores them.
+"""Makes retrieval prompts in the embedded model's own domain, key-value tables and needles.
 
 A key-value prompt is a dict literal whose end asks for one of its values. A needle prompt is ordinary
 library source with one assignment hidden in it, asked for at the end. Names and values belong to one
@@ -15,22 +15,19 @@ Eight values are offered as answers and the model's log-likelihood chooses, so g
 
 from __future__ import annotations
 
-import math
+import itertools
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import torch
-from torch import Tensor
 
 from ...errors import TopThetaValueError
 from .. import corpus
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 Kind = Literal["key_value", "needle"]
 
@@ -237,22 +234,18 @@ def prompts(
     return [make(tokenizer, length, depth, seed * count + i, split) for i, depth in enumerate(depths)]
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Count how many prompts were answered with the true value."""
-
-    correct: int
-    total: int
-
-    @property
-    def accuracy(self) -> float:
-        """The share answered rightly, 0 to 1; guessing gives 1/8."""
-        return self.correct / self.total
-
-    @property
-    def standard_error(self) -> float:
-        """The binomial standard error of the share."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.total)
+def prompts_of(
+    tokenizer: PreTrainedTokenizerBase,
+    kind: Kind,
+    lengths: Sequence[int],
+    depths: Sequence[float],
+    seeds: Sequence[int],
+    split: corpus.Split = "evaluation",
+) -> Iterator[RetrievalPrompt]:
+    """Make a prompt for every length and depth, seed after seed, so that the first ones are of all kinds."""
+    make = key_value_prompt if kind == "key_value" else needle_prompt
+    for seed, length, depth in itertools.product(seeds, lengths, depths):
+        yield make(tokenizer, length, depth, seed, split)
 
 
 def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -> list[list[int]]:
@@ -279,44 +272,6 @@ def choice_tokens(tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt) -
                 type(tokenizer).__name__, "use tasks of lm-eval for this model, such as niah_single_1",
             )  # fmt: skip
     return [(leading + whole)[len(tokens) :] for whole in wholes]
-
-
-def choice_log_likelihoods(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: RetrievalPrompt
-) -> Tensor:
-    """Measure the log-likelihood of each choice after the prompt, in nats.
-
-    The prompt runs once at batch size 1; the choices then share its cache, those of one length in one batch.
-
-    Returns:
-        float32 [8], on the CPU.
-
-    Raises:
-        TopThetaValueError: as `choice_tokens`.
-    """
-    from .prefix import run_prefix, score_all
-
-    with torch.inference_mode():
-        prefix = run_prefix(model, prompt.tokens)
-        likelihoods = score_all(model, prefix, choice_tokens(tokenizer, prompt))
-        return torch.tensor([each.log_likelihood for each in likelihoods])
-
-
-def accuracy(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Iterable[RetrievalPrompt]
-) -> Accuracy:
-    """Count how many prompts the model answers rightly, choosing by log-likelihood.
-
-    Example:
-        >>> from toptheta_npu.assets import load_tiny_llama
-        >>> model, tokenizer = load_tiny_llama()
-        >>> accuracy(model, tokenizer, prompts(tokenizer, "needle", 256, 4)).total
-        4
-    """
-    right = [int(choice_log_likelihoods(model, tokenizer, prompt).argmax()) == prompt.answer for prompt in prompts]
-    if not right:
-        raise TopThetaValueError("prompts", "at least one prompt", "none")
-    return Accuracy(sum(right), len(right))
 
 
 @cache

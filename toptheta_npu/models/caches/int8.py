@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import DynamicCache, PretrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, StaticLayer
 
-from ..._checks import check_int
+from ..._checks import MOST_TOKENS, check_int
+from ...cpu.packing import pack_rows
 from ...errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from ...fallback.antiquant import (
     PER_CHANNEL,
@@ -32,9 +33,9 @@ class Int8Cache(Cache):
     """A cache for ``generate`` that keeps keys and values in int8, in about half the memory of 16 bits.
 
     Within `sparsify` a decode step hands these numbers and their scales to the operator, and nothing is multiplied out.
-    Prompts, several tokens at once and models without `sparsify` see what the numbers stand for, the tokens of the call
-    included: so it does not matter in how many pieces a prompt comes. That multiplies the whole layer out in each call.
-    Beam search, ``crop``, assisted decoding and batches work.
+    So does a call that verifies drafts. Prompts and models without `sparsify` see what the numbers stand for, the
+    tokens of the call included: so it does not matter in how many pieces a prompt comes. That multiplies the layer out.
+    Beam search and batches work; ``crop`` and assisted decoding where the cache grows.
 
     Args:
         config: of the model. Its layers attend to all tokens.
@@ -47,7 +48,8 @@ class Int8Cache(Cache):
     Raises:
         TopThetaTypeError, TopThetaValueError: the table has no scales, or those of another model; ``max_cache_len`` is
             no number of tokens.
-        TopThetaNotImplementedError: a layer has a sliding window or keeps something else than keys and values.
+        TopThetaNotImplementedError: a layer has a sliding window, keeps something else than keys and values, or reads
+            those of another layer.
 
     Example:
         >>> import torch
@@ -67,6 +69,16 @@ class Int8Cache(Cache):
     ) -> None:
         if max_cache_len is not None:
             check_int("max_cache_len", max_cache_len, 1)
+        if not isinstance(config, PretrainedConfig):
+            raise TopThetaTypeError(
+                "config", "the configuration of a model", type(config).__name__, "pass model.config"
+            )
+        shared = getattr(config.get_text_config(decoder=True), "num_kv_shared_layers", 0)
+        if shared:
+            raise TopThetaNotImplementedError(
+                "config", "a model whose layers all have keys and values of their own",
+                f"{shared} that read those of other layers", "pass DynamicCache()",
+            )  # fmt: skip
         layers = DynamicCache(config=config).layers
         scales = _scales(table, layers)
         super().__init__(layers=[_layer(*pair, max_cache_len) for pair in scales])
@@ -89,15 +101,20 @@ class Packing:
 
     def pack(self, states: Tensor) -> Tensor:
         """Round rows [B, Hkv, n, D] to int8 [B, Hkv, n, D and more]."""
-        if self.scale is not None:
-            if states.shape[1::2] != self.scale.shape:
-                expected = f"scales of {list(states.shape[1::2])} channels, as the model has"
-                raise TopThetaValueError("table", expected, str(list(self.scale.shape)), _THIS_MODEL)
-            return quantise(states, self.scale.to(states.device)[:, None])
-        scale = token_scale(states)[..., None]
-        numbers = quantise(states, scale)
-        filler = numbers.new_zeros((*numbers.shape[:-1], -numbers.shape[-1] % _SCALE_BYTES))
-        return torch.cat([numbers, filler, scale.contiguous().view(torch.int8)], -1)
+        scale = self.scale
+        if scale is not None and states.shape[1::2] != scale.shape:
+            expected = f"scales of {list(states.shape[1::2])} channels, as the model has"
+            raise TopThetaValueError("table", expected, str(list(scale.shape)), _THIS_MODEL)
+        filler = 0 if scale is not None else -states.shape[-1] % _SCALE_BYTES + _SCALE_BYTES
+        packed = states.new_empty((*states.shape[:-1], states.shape[-1] + filler), dtype=torch.int8)
+        if pack_rows(states, packed, scale):
+            return packed
+        if scale is not None:
+            return quantise(states, scale.to(states.device)[:, None])
+        own = token_scale(states)[..., None]
+        numbers = quantise(states, own)
+        zeros = numbers.new_zeros((*numbers.shape[:-1], filler - _SCALE_BYTES))
+        return torch.cat([numbers, zeros, own.contiguous().view(torch.int8)], -1)
 
     def scales(self, packed: Tensor) -> Tensor:
         """View the scales of packed rows as the operator takes them: [B, Hkv, n], or those of the channels."""
@@ -115,7 +132,8 @@ class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     Attributes:
         head_dim: D, of keys and of values.
-        asked_for_numbers: whether the next token gets numbers and scales; else what they stand for.
+        asked_for_numbers: whether the next tokens get numbers and scales, if they are few enough for an operator and
+            follow others; else what they stand for.
     """
 
     def __init__(self, keys: Packing, values: Packing, *args: Any) -> None:
@@ -133,8 +151,12 @@ class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Pack new keys and values [B, Hkv, Q, D] and keep them. Return all, as ``asked_for_numbers`` says."""
         asked, self.asked_for_numbers = self.asked_for_numbers, False
+        new = key_states.shape[2]
+        if new > 1:  # a graph cannot look whether there are others
+            few = new <= MOST_TOKENS and not torch.compiler.is_compiling()
+            asked = asked and few and bool(self.get_seq_length())
         packed = super().update(*self._packed(key_states, value_states), *args, **kwargs)  # type: ignore[safe-super]
-        if asked and key_states.shape[2] == 1:
+        if asked:
             return self._numbers(packed)
         keys, values = (dequantise(numbers, scale).to(key_states.dtype)
                         for numbers, scale in zip(self._numbers(packed), self.scales_beside, strict=True))  # fmt: skip
@@ -159,7 +181,16 @@ class Int8Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return keys, values
 
     def _packed(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        self.head_dim = key_states.shape[-1], value_states.shape[-1]
+        head_dim = key_states.shape[-1], value_states.shape[-1]
+        if self.is_initialized and head_dim != self.head_dim:
+            got, expected = (" and ".join(map(str, dims)) for dims in (head_dim, self.head_dim))
+            raise TopThetaValueError(
+                "past_key_values",
+                f"keys and values of {expected} elements, as it holds",
+                got,
+                "give each model a cache",
+            )
+        self.head_dim = head_dim
         keys, values = self._packing
         return keys.pack(key_states), values.pack(value_states)
 
@@ -173,7 +204,24 @@ class GrowingInt8Layer(Int8Layer, GrowingLayer):  # type: ignore[no-untyped-call
 
 
 class StaticInt8Layer(Int8Layer, StaticLayer):  # type: ignore[no-untyped-call]
-    """One layer with room for all tokens from the start."""
+    """One layer with room for all tokens from the start. As transformers' own, it gives none back."""
+
+    def crop(self, max_length: int) -> None:
+        """Raise TopThetaNotImplementedError, as for all that changes the number of tokens or sequences."""
+        raise _not_in_a_static_cache("crop, which assisted decoding calls")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Raise as `crop`."""
+        raise _not_in_a_static_cache("batch_repeat_interleave")
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Raise as `crop`."""
+        raise _not_in_a_static_cache("batch_select_indices")
+
+
+def _not_in_a_static_cache(what: str) -> TopThetaNotImplementedError:
+    expected = "a cache that keeps its tokens and sequences where max_cache_len is given"
+    return TopThetaNotImplementedError("past_key_values", expected, what, "leave max_cache_len out")
 
 
 def _layer(keys: Packing, values: Packing, max_cache_len: int | None) -> Int8Layer:

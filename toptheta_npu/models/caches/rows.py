@@ -22,6 +22,8 @@ class Rows:
         counts: int64 [B, Q], visible keys of every row, its own included; 0 for a padding row.
         lengths, starts: int64 [B], valid keys per sequence and the first of them; None: all ``span`` keys.
         host_lengths: int64 [B] on the CPU, valid keys per sequence; None where only the device knows them.
+        query_lengths: int64 [B], real new tokens per sequence, which come first; None: all Q.
+        continue_sequences: whether it is known that each sequence has keys from before the call.
     """
 
     span: int
@@ -29,17 +31,36 @@ class Rows:
     lengths: Tensor | None
     starts: Tensor | None
     host_lengths: Tensor | None
+    query_lengths: Tensor | None = None
+    continue_sequences: bool = False
+
+    @property
+    def before_call(self) -> Rows:
+        """The rows of one token each that would have ended where the call begins. Counts may be 0."""
+        new = self.counts.shape[1]
+        of_sequence = new if self.query_lengths is None else self.query_lengths
+        on_host = of_sequence if isinstance(of_sequence, int) else of_sequence.cpu()
+        valid = self.counts[:, -1] if self.lengths is None else self.lengths
+        return Rows(
+            self.span - new, (valid - of_sequence)[:, None], None if self.lengths is None else valid - of_sequence,
+            self.starts, None if self.host_lengths is None else self.host_lengths - on_host,
+        )  # fmt: skip
+
+    def of_token(self, token: int) -> Rows:
+        """The rows of one of the new tokens alone, as a decode step has them."""
+        counts = self.counts[:, token]
+        return Rows(self.span, counts[:, None], counts, self.starts, None)
 
 
 class ForwardRows:
     """Works the rows out once per forward pass: all layers of a pass have the same. Every thread has its own pass.
 
     Attributes:
-        dense_tokens, drafted: what `note_dense` was told, of all passes.
+        dense_tokens, verified_tokens, drafted: what `note_several` was told, of all passes.
     """
 
     def __init__(self) -> None:
-        self.dense_tokens, self.drafted = 0, False
+        self.dense_tokens, self.verified_tokens, self.drafted = 0, 0, False
         self._longest: int | Tensor = 0
         self._noting = threading.Lock()
         self._threads = threading.local()
@@ -73,18 +94,20 @@ class ForwardRows:
             with self._noting:
                 self._note(current.rows)
 
-    def note_dense(self, tokens: int, drafted: bool) -> None:
-        """Note that ``tokens`` of this thread's pass came several at a time on a filled cache and are dense.
+    def note_several(self, dense: int = 0, verified: int = 0, drafted: bool = False) -> None:
+        """Note that tokens of this thread's pass came several at a time on a filled cache.
 
         Args:
-            tokens: rows long enough for thresholds in a layer; layers may differ, and the most count.
-            drafted: the calls so far look like the verification of drafts.
+            dense, verified: rows long enough for thresholds in a layer, which are dense or follow them; layers may
+                differ, and the most count.
+            drafted: the dense calls so far look like the verification of drafts.
         """
         current: _Pass = self._threads.current
         with self._noting:
-            self.dense_tokens += max(0, tokens - current.dense)
+            self.dense_tokens += max(0, dense - current.dense)
+            self.verified_tokens += max(0, verified - current.verified)
             self.drafted = self.drafted or drafted
-        current.dense = max(tokens, current.dense)
+        current.dense, current.verified = max(dense, current.dense), max(verified, current.verified)
 
     def _note(self, rows: Rows) -> None:
         if rows.host_lengths is not None and not isinstance(self._longest, Tensor):
@@ -104,6 +127,7 @@ class _Pass:
     layer: int = -1
     noted: bool = False
     dense: int = 0
+    verified: int = 0
 
     def has(self, mask: Tensor | None, shape: tuple[object, ...]) -> bool:
         """Tell whether a call with this mask and these shapes belongs to this pass."""
@@ -147,7 +171,12 @@ def prefill_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Te
     _check_pattern(visible, within[:, None] & (column <= position[:, None]))
     counts = (position + 1 - starts[:, None]).clamp_min(0)
     counts = torch.where(position < (starts + lengths)[:, None], counts, 0)
-    return Rows(span, counts, lengths, starts, lengths.cpu())
+    real, host = (counts > 0).sum(1), lengths.cpu()
+    if torch.compiler.is_compiling():
+        return Rows(span, counts, lengths, starts, host)
+    on_host = real.cpu()
+    continues = bool((host > on_host).all())
+    return Rows(span, counts, lengths, starts, host, None if bool((on_host == rows).all()) else real, continues)
 
 
 def _checked(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -33,15 +33,30 @@ class CacheState:
     """What a context knows of the rows in one cache layer, as an attribute of that layer."""
 
     def __init__(self, values: Tensor, owner: object) -> None:
-        self._values = weakref.ref(values)
-        self._version = _version(values)
+        self._values, self._root = weakref.ref(values), weakref.ref(_root(values))
+        self._version, self._place = _version(values), _place(values)
         self._owner = owner
 
     def is_about(self, values: Tensor | None, owner: object) -> bool:
-        """Tell whether this is about that very tensor, untouched since, and was kept up by the same context."""
-        if self._owner is not owner or values is None or self._values() is not values:
+        """Tell whether this is about the rows of that tensor, untouched since, and was kept up by the same context.
+
+        Rows may have been dropped behind them, as ``crop`` does.
+        """
+        if self._owner is not owner or values is None:
             return False
-        return torch.compiler.is_compiling() or self._version == _version(values)
+        if torch.compiler.is_compiling():
+            return self._values() is values
+        if self._values() is not values and not self._begins_with(values):
+            return False
+        return self._version == _version(values)
+
+    def _begins_with(self, values: Tensor) -> bool:
+        """Tell whether a tensor is a view of the first ones of these rows."""
+        if not self._place:
+            return False
+        (offset, stride, shape), (*known, known_shape) = _place(values), self._place
+        alike = [offset, stride, shape[:2], shape[3:]] == [*known, known_shape[:2], known_shape[3:]]
+        return alike and shape[2] <= known_shape[2] and self._root() is _root(values)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # a copied or pickled cache holds other tensors: its state starts over
@@ -53,17 +68,36 @@ def _no_state() -> None:
 
 
 class RunningMean(CacheState):
-    """Sum of the valid V rows of one cache layer.
+    """Sums of the valid V rows of one cache layer.
 
     Attributes:
-        total: float32 [B, Hkv, D].
-        count: int64 [B]; on the device for a preallocated cache, else on the CPU.
+        totals: float32 [B, Hkv, Q, D], up to each token of the last call.
+        count: int64 [B], rows up to the last one; on the device for a preallocated cache, else on the CPU.
     """
 
-    def __init__(self, total: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
+    def __init__(self, totals: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
         super().__init__(values, owner)
-        self.total = total
+        self.totals = totals
         self.count = count
+
+    def of_first(self, count: Tensor) -> Tensor | None:
+        """Look up the sum of the first ``count`` rows [B], which the host knows; None where it is not among these."""
+        known = self.totals.shape[2]
+        dropped = 0 if known == 1 else int(self.count[0] - count[0])
+        if 0 <= dropped < known and torch.equal(self.count - dropped, count):
+            return self.totals[:, :, known - 1 - dropped]
+        return None
+
+
+def _root(values: Tensor) -> Tensor:
+    """Return the tensor that this one is a view of, or itself."""
+    base: Tensor | None = None if torch.compiler.is_compiling() else values._base
+    return values if base is None else base
+
+
+def _place(values: Tensor) -> tuple[Any, ...]:
+    """Tell where in its storage a tensor lies; nothing in a compiled step."""
+    return () if torch.compiler.is_compiling() else (values.storage_offset(), values.stride(), values.shape)
 
 
 def _version(values: Tensor) -> int | None:
@@ -75,18 +109,22 @@ class CachedLayer:
     """The cache layer of one attention module, looked at just before the call that extends it.
 
     Attributes:
+        past: tokens in it before the call; None where the cache is preallocated.
         after_several: tokens dropped from it since the last call, if `several_came` was called then; else None.
     """
 
     def __init__(self, cache: Cache, index: int, owner: object) -> None:
         self._cache, self._index, self.owner = cache, index, owner
         self._known: dict[str, Any] = {}
+        self._made_mean = False
         # layers of a DynamicCache come into being with their first tokens
         if index < len(cache.layers):
             for name in (STATE, DRIFT):
                 known = getattr(self.layer, name, None)
                 if known is not None and known.is_about(self.layer.values, owner):
                     self._known[name] = known
+        seen = self.seen if index < len(cache.layers) else 0
+        self.past = seen if isinstance(seen, int) else None
         self.after_several = self._dropped()
 
     @property
@@ -122,10 +160,10 @@ class CachedLayer:
             "pass DynamicCache() or StaticCache(...), and no cache_implementation but 'static'",
         )  # fmt: skip
 
-    def ask_for_numbers(self) -> None:
-        """Ask an int8 layer to hand out its numbers for the token that comes next."""
+    def ask_for_numbers(self, asked: bool = True) -> None:
+        """Ask an int8 layer to hand out its numbers for the tokens that come next; False takes it back."""
         if self._index < len(self._cache.layers) and isinstance(self.layer, Int8Layer):
-            self.layer.asked_for_numbers = True
+            self.layer.asked_for_numbers = asked
 
     @property
     def antiquant(self) -> dict[str, Any]:
@@ -158,37 +196,59 @@ class CachedLayer:
         delattr(self.layer, SEVERAL)
         return max(0, length - int(self.seen))
 
-    def forget(self) -> None:
-        """Drop the mean. Several rows came at once, and the next decode step sums them up."""
-        if getattr(self.layer, STATE, None) is not None:
+    def forget_older_mean(self) -> None:
+        """Drop the mean unless this call made it. Several rows came at once, and the next step sums them up."""
+        if not self._made_mean and getattr(self.layer, STATE, None) is not None:
             delattr(self.layer, STATE)
 
     def value_mean(self, value: Tensor, rows: Rows) -> Tensor:
-        """Compute the mean of the valid rows of ``value`` [B, Hkv, S, D], the new one included: float32 [B, Hkv, D]."""
-        return _mean(self.value_sum(value, rows), rows)
+        """Compute the mean of the valid rows of ``value`` [B, Hkv, S, D] that each new token sees, its own included.
 
-    def value_sum(self, value: Tensor, rows: Rows) -> Tensor:
-        """Sum those rows. Add only the newest row to the sum of the last step where nothing else changed."""
-        count = rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
+        Only the new rows are added to the sum that an earlier call left, where nothing else changed.
+
+        Returns:
+            float32 [B, Hkv, D] for one token, [B, Hkv, Q, D] for several.
+        """
         scale = self.layer.scales_beside[1] if value.dtype is torch.int8 else None
+        new = _new_rows(value, rows, scale)
+        totals = self._sum_before(value, rows.before_call, scale)[:, :, None] + (
+            new if new.shape[2] == 1 else new.cumsum(2)
+        )
+        if rows.query_lengths is None:
+            self._keep_mean(totals, rows)
+        return _mean(totals, rows)
+
+    def _sum_before(self, value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
         known: RunningMean | None = self.known(STATE)
         if known is None:
-            total = sum_values(value, rows, scale)
-        elif isinstance(self.layer, StaticLayer):
-            # its tensor stays the same one even after a reset, and only the device knows the count
-            follows = (known.count.to(count.device) + 1 == count).to(value.device)
-            total = known.total + _newest(value, rows, scale)
-            # a device would have to wait to know whether all sequences follow; reading all of V is quicker there
-            if not are_seen(follows) or not follows.all():
-                total = torch.where(follows[:, None, None], total, sum_values(value, rows, scale))
-        elif torch.equal(known.count + 1, count):
-            total = known.total + _newest(value, rows, scale)
-        elif known.is_about(self.layer.values, self.owner) and torch.equal(known.count, count):
-            total = known.total  # the new row lies on another rank
+            return sum_values(value, rows, scale)
+        if not isinstance(self.layer, StaticLayer):
+            total = known.of_first(_host_count(rows))
+            return sum_values(value, rows, scale) if total is None else total
+        # its tensor stays the same one even after a reset, and only the device knows the count
+        count, total = _host_count(rows), known.totals[:, :, -1]
+        follows = (known.count.to(count.device) == count).to(value.device)
+        # a device would have to wait to know whether all sequences follow; reading all of V is quicker there
+        if are_seen(follows) and follows.all():
+            return total
+        return torch.where(follows[:, None, None], total, sum_values(value, rows, scale))
+
+    def value_sum_of_share(self, value: Tensor, rows: Rows) -> Tensor:
+        """Sum the valid rows of this rank's share [B, Hkv, S, D], which the newest row may not belong to."""
+        count = _host_count(rows)
+        known: RunningMean | None = self.known(STATE)
+        if known is not None and torch.equal(known.count + 1, count):
+            total = known.totals[:, :, 0] + _new_rows(value, rows, None)[:, :, 0]
+        elif known is not None and known.is_about(value, self.owner) and torch.equal(known.count, count):
+            total = known.totals[:, :, 0]
         else:
-            total = sum_values(value, rows, scale)
-        self.keep(STATE, RunningMean(total, count, self.layer.values, self.owner))
+            total = sum_values(value, rows)
+        self._keep_mean(total[:, :, None], rows)
         return total
+
+    def _keep_mean(self, totals: Tensor, rows: Rows) -> None:
+        self.keep(STATE, RunningMean(totals, _host_count(rows), self.layer.values, self.owner))
+        self._made_mean = True
 
 
 def cache_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
@@ -221,8 +281,8 @@ def look_at_cache(cache: object, index: int, owner: object) -> CachedLayer | Non
 
 
 def value_mean_without_cache(value: Tensor, rows: Rows) -> Tensor:
-    """Compute the mean of the valid V rows where there is no cache to keep a state on: float32 [B, Hkv, D]."""
-    return _mean(sum_values(value, rows), rows)
+    """Compute the mean of the valid V rows of a step where no cache keeps a state: float32 [B, Hkv, D]."""
+    return _mean(sum_values(value, rows)[:, :, None], rows)
 
 
 def sum_values(value: Tensor, rows: Rows, scale: Tensor | None = None) -> Tensor:
@@ -255,22 +315,30 @@ def _sum_in_blocks(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
     return total
 
 
-def _newest(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
-    row = _newest_row(value, rows)
-    if scale is None:
-        return row.float()
-    return dequantise(row, _newest_row(scale.expand(*value.shape[:3], -1), rows))
+def _new_rows(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
+    """Copy the V rows of the new tokens, the real ones first: float32 [B, Hkv, Q, D]."""
+    new = _rows_of_call(value, rows)
+    return new.float() if scale is None else dequantise(new, _rows_of_call(scale.expand(*value.shape[:3], -1), rows))
 
 
-def _newest_row(cache: Tensor, rows: Rows) -> Tensor:
+def _rows_of_call(cache: Tensor, rows: Rows) -> Tensor:
+    new = rows.counts.shape[1]
     if rows.lengths is None:
-        return cache[:, :, rows.span - 1]
-    last = rows.lengths - 1 if rows.starts is None else rows.starts + rows.lengths - 1
-    index = last.clamp_min(0)[:, None, None, None].expand(-1, cache.shape[1], 1, cache.shape[3])
-    return cache.gather(2, index).squeeze(2)
+        return cache[:, :, rows.span - new : rows.span]
+    end = rows.lengths if rows.starts is None else rows.starts + rows.lengths
+    first = end - (new if rows.query_lengths is None else rows.query_lengths)
+    index = (first[:, None] + torch.arange(new, device=first.device)).clamp(0, cache.shape[2] - 1)
+    return cache.gather(2, index[:, None, :, None].expand(-1, cache.shape[1], -1, cache.shape[3]))
 
 
-def _mean(total: Tensor, rows: Rows) -> Tensor:
+def _host_count(rows: Rows) -> Tensor:
+    """Count the keys of the last row of each sequence, [B]: on the CPU where they are known there."""
+    return rows.counts[:, -1] if rows.host_lengths is None else rows.host_lengths
+
+
+def _mean(totals: Tensor, rows: Rows) -> Tensor:
+    """Divide sums [B, Hkv, Q, D] by the keys of their rows. One row has no axis Q."""
     if rows.lengths is None:
-        return total / rows.span
-    return total / rows.counts[:, -1].clamp_min(1)[:, None, None]
+        return totals[:, :, 0] / rows.span
+    mean = totals / rows.counts.clamp_min(1)[:, None, :, None]
+    return mean[:, :, 0] if mean.shape[2] == 1 else mean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...errors import TopThetaNotImplementedError
+from ...errors import TopThetaNotImplementedError, TopThetaValueError
 from ...thresholds import ThresholdTable
 from ..fingerprint.model import check_table
 from ..hook.architecture import num_layers, sliding_layers
@@ -52,6 +52,21 @@ def calibrate_cache_scales(
         >>> models.calibrate_cache_scales(model, table, texts).key_cache_scale.shape  # layers, KV heads, head_dim
         torch.Size([2, 2, 16])
     """
+    return with_scales(table, *largest_scales(model, table, sequences, longest=longest, progress=progress))
+
+
+def largest_scales(
+    model: PreTrainedModel,
+    table: ThresholdTable,
+    sequences: Sequences,
+    *,
+    longest: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Find the scales of keys and of values [L, Hkv, D] that these sequences ask for: 0 for a channel that is always 0.
+
+    The arguments and errors are those of `calibrate_cache_scales`.
+    """
     check_model(model)
     check_table(model, table)
     check_options(progress, None)
@@ -64,7 +79,7 @@ def calibrate_cache_scales(
     peaks = [_Peaks() for _ in range(num_layers(model))]
     run_texts(model, texts, _no_rows, lambda layer, *_: _PeakRule(peaks[layer]), progress)
     keys, values = (torch.stack([getattr(peak, name) for peak in peaks]) for name in ("key", "value"))
-    return with_scales(table, keys / _LARGEST, values / _LARGEST)
+    return keys / _LARGEST, values / _LARGEST
 
 
 def with_scales(table: ThresholdTable, keys: Tensor, values: Tensor) -> ThresholdTable:
@@ -73,6 +88,10 @@ def with_scales(table: ThresholdTable, keys: Tensor, values: Tensor) -> Threshol
         raise TopThetaNotImplementedError(
             "model", "keys and values of one size, for an int8 cache", f"{keys.shape[-1]} and {values.shape[-1]}"
         )
+    for name, scale in (("keys", keys), ("values", values)):
+        if not scale.isfinite().all():
+            layer = int(scale.isfinite().flatten(1).all(1).logical_not().nonzero()[0])
+            raise TopThetaValueError("model", f"finite {name}", f"others in layer {layer}", "check the model's weights")
     keys, values = (scale.where(scale > 0, 1.0) for scale in (keys, values))
     return dataclasses.replace(table, key_cache_scale=keys, value_cache_scale=values)
 

@@ -48,6 +48,7 @@ def attached(model: PreTrainedModel, rule_of: Callable[[int], Rule]) -> Iterator
             for state in states:
                 module = modules[state.index]
                 undo.callback(lend_state(module, classes[type(module)], state))
+                undo.callback(state.leave)
         yield rows
 
 

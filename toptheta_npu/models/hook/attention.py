@@ -63,16 +63,15 @@ class AttentionCall:
 
     def dense(self) -> Tensor:
         """Run the original implementation: [B, Hq, Q, D]. A step over an int8 cache is one that keeps everything."""
-        if self.antiquant:
+        if self.antiquant and self.query.shape[2] == 1:
             everything = torch.full((self.query.shape[1],), -torch.inf, device=self.query.device)
             return incremental_attention(
                 self.query, self.key, self.value, everything, actual_seq_lengths=self.rows.lengths,
                 key_start=self.rows.starts, scale_value=self.scaling, learnable_sink=self.learnable_sink,
                 **self.antiquant,
             )  # fmt: skip
-        out = dense_attention(
-            self.module, self.query, self.key, self.value, self.mask, scaling=self.scaling, **self.options
-        )
+        key, value = (rows.to(self.query.dtype) for rows in self.dequantised())
+        out = dense_attention(self.module, self.query, key, value, self.mask, scaling=self.scaling, **self.options)
         return out.transpose(1, 2)
 
     @property
@@ -95,7 +94,7 @@ class AttentionCall:
         return self.cached.dequantised(self.key, self.value)
 
     def value_mean(self) -> Tensor:
-        """Compute the mean of the valid V rows in a decode step: float32 [B, Hkv, D]."""
+        """Compute the mean of the valid V rows that each new token sees, as `CachedLayer.value_mean` has it."""
         if self.cached is None:
             return value_mean_without_cache(self.value, self.rows)
         return self.cached.value_mean(self.value, self.rows)
@@ -103,7 +102,7 @@ class AttentionCall:
     @property
     def prompt(self) -> dict[str, Any]:
         """Key, value and the arguments that say where the rows lie, as prefill functions take them."""
-        key, value = self.dequantised()
+        key, value = (rows.to(self.query.dtype) for rows in self.dequantised())
         return {
             "key": key[:, :, : self.rows.span],
             "value": value[:, :, : self.rows.span],
@@ -137,13 +136,20 @@ class LayerState:
         self.rows = rows
         self.thread = thread
         self._calls = threading.local()
+        self._asked: CachedLayer | None = None
 
     def before_forward(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look up the cache layer in the module's call. The attention function itself is not given the cache."""
         cached = look_at_cache(cache_among(args, kwargs), self.index, self.rows)
         if cached is not None:
             cached.ask_for_numbers()
+            self._asked = cached
         self._calls.seen = (cached,)
+
+    def leave(self) -> None:
+        """Take back what a call that was interrupted had asked of its cache."""
+        if self._asked is not None:
+            self._asked.ask_for_numbers(False)
 
     def take_cached(self) -> CachedLayer | None:
         """Take the cache layer of this thread's call.
@@ -196,7 +202,7 @@ def attention_forward(
     call = AttentionCall(module, query, key, value, attention_mask, scaling, kwargs, rows, state.rows, cached)
     out = state.rule.attend(call)
     if cached is not None and query.shape[2] > 1:
-        cached.forget()
+        cached.forget_older_mean()
     return out.transpose(1, 2).contiguous(), None
 
 

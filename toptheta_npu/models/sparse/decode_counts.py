@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,7 +16,38 @@ from ...operator import incremental_attention_partial
 from ..hook.attention import AttentionCall
 
 
-def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, placement: str) -> Tensor:
+def decode_counts(
+    call: AttentionCall,
+    threshold: Tensor,
+    lse: Tensor,
+    kept: Tensor,
+    value_rows: Tensor,
+    placement: str,
+    popularity: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Count what a step kept, row by row, from its thresholds and what the operator counted.
+
+    Returns:
+        kept [B, Hq, Q], the V rows that each KV head needs [B, Hkv, Q], where nothing passed [B, Hq, Q], and, only for
+        ``popularity``, how many heads want how many V rows [B, Hkv, Q, Hq / Hkv].
+    """
+    if call.query.shape[2] == 1:
+        rows, wanted_by = _group_rows(call, threshold, value_rows, placement, popularity)
+        empty = _empty_rows(call, threshold, lse, kept, placement)
+        return kept[..., None], rows[..., None], empty[..., None], None if wanted_by is None else wanted_by[:, :, None]
+    alone: list[tuple[Any, ...]] = []
+    for token in range(call.query.shape[2]):
+        query = call.query[:, :, token : token + 1]
+        theta, own_lse, own_kept = (each[:, :, token] for each in (threshold, lse, kept))
+        step = replace(call, query=query, rows=call.rows.of_token(token))
+        # the operator counted the V rows of all tokens together
+        needed, wanted_by = _group_rows(step, theta, None, placement, popularity)
+        alone.append((needed, _empty_rows(step, theta, own_lse, own_kept, placement), wanted_by))
+    value_rows, empty = (torch.stack([token[part] for token in alone], -1) for part in (0, 1))
+    return kept, value_rows, empty, torch.stack([token[2] for token in alone], 2) if popularity else None
+
+
+def _empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor, placement: str) -> Tensor:
     """Find the rows of a decode step in which nothing passed, bool [B, Hq]. There ``kept`` counts the stand-in alone.
 
     The operator for a part of a row has no stand-in. The whole row is a part, too.
@@ -28,20 +62,20 @@ def empty_rows(call: AttentionCall, threshold: Tensor, lse: Tensor, kept: Tensor
     return (kept == 1) & (passed == 0)
 
 
-def group_rows(
-    call: AttentionCall, threshold: Tensor, value_rows: Tensor, placement: str, popularity: bool
+def _group_rows(
+    call: AttentionCall, threshold: Tensor, value_rows: Tensor | None, placement: str, popularity: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Count the V rows that a decode step needs per KV head, [B, Hkv], and how many heads want how many of them.
+    """Count the V rows that a step of one token needs per KV head, [B, Hkv], and how many heads want how many of them.
 
     The first are the union over all heads of a group. The operator's own ``value_rows`` [B, Hkv] are that, unless a
     group is larger than its head block. The second, [B, Hkv, Hq / Hkv], are counted only for ``popularity``.
     """
     heads, kv_heads, head_dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
-    counted = heads // kv_heads <= head_block(head_dim)
-    if counted and not popularity:
-        return value_rows, None
+    counted = value_rows if heads // kv_heads <= head_block(head_dim) else None
+    if counted is not None and not popularity:
+        return counted, None
     keep = _kept_elements(call, threshold, placement)
-    rows = value_rows if counted else count_group_rows(keep, kv_heads)
+    rows = count_group_rows(keep, kv_heads) if counted is None else counted
     return rows, count_wanted_by(keep, kv_heads) if popularity else None
 
 

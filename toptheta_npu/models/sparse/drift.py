@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,13 +88,42 @@ class DriftState(CacheState):
         shift: float32 [B, Hq], ln of the factor by which k̃ is expected to fall.
         steps: float32 [B, Hq], decode steps that counted.
         count: int64 [B], keys of each sequence.
+        drafts: what several tokens kept, which counts once it is known which of them were accepted.
     """
 
-    def __init__(self, shift: Tensor, steps: Tensor, count: Tensor, values: Tensor, owner: object) -> None:
+    def __init__(
+        self, shift: Tensor, steps: Tensor, count: Tensor, values: Tensor, owner: object, drafts: _Drafts | None = None
+    ) -> None:
         super().__init__(values, owner)
         self.shift = shift
         self.steps = steps
         self.count = count
+        self.drafts = drafts
+
+    def tensors(self) -> list[Tensor]:
+        """List what it consists of."""
+        return [self.shift, self.steps, self.count, *(self.drafts or ())]
+
+    def follow(self, control: DriftControl, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute shift and steps for a call with ``past`` [B] keys before it; 0 for sequences that are other ones."""
+        shift, steps, first = self.shift, self.steps, self.count
+        if self.drafts is not None:
+            kept, aim, counted = self.drafts
+            first = self.count - kept.shape[2]
+            for token in range(kept.shape[2]):
+                accepted = counted[..., token] & (past - first > token)[:, None]
+                learnt = integrated(control, shift, steps, kept[..., token], aim[..., token])
+                shift, steps = torch.where(accepted, learnt, shift), steps + accepted
+        follows = ((past >= first) & (past <= self.count))[:, None]
+        return torch.where(follows, shift, 0.0), torch.where(follows, steps, 0.0)
+
+
+class _Drafts(NamedTuple):
+    """Kept elements [B, Hq, Q] of several tokens, what they aimed at, and which rows count."""
+
+    kept: Tensor
+    aim: Tensor
+    counted: Tensor
 
 
 class Slopes:
@@ -144,21 +174,23 @@ class LayerDrift:
         self._slopes = slopes
 
     def step(self, call: AttentionCall, thresholds: ThresholdsAtK, theta: Tensor) -> DriftStep:
-        """Begin a decode step with the table's thresholds ``theta`` [B, Hq].
+        """Begin a decode step with the table's thresholds ``theta`` [B, Hq], of several tokens [B, Hq, Q].
 
         Raises:
             TopThetaNotImplementedError: there is no cache, or one that does not hold a state.
         """
         cached = _checked_cache(call)
-        known = cached.known(DRIFT)
-        if known is None or known.shift.shape != theta.shape:
+        known: DriftState | None = cached.known(DRIFT)
+        if known is None or known.shift.shape != theta.shape[:2]:
             _check_no_capture(theta)
-            known, shift, steps = None, torch.zeros_like(theta), torch.zeros_like(theta)
+            known, shift = None, torch.zeros_like(theta if theta.dim() == 2 else theta[..., 0])
+            steps = torch.zeros_like(shift)
         else:
-            follows = (known.count + 1 == call.rows.counts[:, -1])[:, None]
-            shift, steps = torch.where(follows, known.shift, 0.0), torch.where(follows, known.steps, 0.0)
-        aim = thresholds.aim_rows(self._layer, call.rows.counts[:, -1]).float()
-        return DriftStep(self._control, call, known, shift, steps, theta, aim, self._slopes.at(self._layer, aim))
+            shift, steps = known.follow(self._control, call.rows.before_call.counts[:, 0])
+        aim = thresholds.aim_rows(self._layer, call.rows.counts).float()  # [B, Q, Hq]
+        slope = self._slopes.at(self._layer, aim.flatten(0, 1)).view_as(aim)
+        aim, slope = (each.transpose(1, 2).reshape(theta.shape) for each in (aim, slope))
+        return DriftStep(self._control, call, known, shift, steps, theta, aim, slope)
 
     def carry(self, call: AttentionCall) -> None:
         """Take the state past several new tokens, which were dense. The text is still the same."""
@@ -166,14 +198,17 @@ class LayerDrift:
         known = None if cached is None else cached.known(DRIFT)
         if cached is None or known is None or len(known.shift) != len(call.query):
             return
-        follows = (known.count + call.query.shape[2] == call.rows.counts[:, -1])[:, None]
-        shift, steps = torch.where(follows, known.shift, 0.0), torch.where(follows, known.steps, 0.0)
-        _keep(call, known, shift, steps)
+        _keep(call, known, *known.follow(self._control, call.rows.before_call.counts[:, 0]))
 
 
 @dataclass(frozen=True)
 class DriftStep:
-    """One decode step of one layer: its shifted thresholds, and what it learns from them."""
+    """One decode step of one layer: its shifted thresholds, and what it learns from them.
+
+    Attributes:
+        shift, steps: [B, Hq].
+        original, aim, slope: [B, Hq], of several tokens [B, Hq, Q].
+    """
 
     control: DriftControl
     call: AttentionCall
@@ -185,12 +220,19 @@ class DriftStep:
     slope: Tensor
 
     def threshold(self, placement: str) -> Tensor:
-        """Compute the shifted thresholds, [B, Hq]. Dense rows stay dense."""
-        return shifted(self.original, self.shift / self.slope, placement)
+        """Compute the shifted thresholds, of the shape of the original ones. Dense rows stay dense."""
+        shift = self.shift if self.original.dim() == 2 else self.shift[..., None]
+        return shifted(self.original, shift / self.slope, placement)
 
     def learn(self, kept: Tensor, placement: str) -> None:
-        """Integrate the error of ``kept`` [B, Hq]. Dense rows do not count, nor do heads that aim at nothing."""
+        """Integrate the error of ``kept`` [B, Hq], of several tokens [B, Hq, Q] those that are accepted later.
+
+        Dense rows do not count, nor do heads that aim at nothing.
+        """
         counted = ~dense_rows(self.original, placement) & (self.aim > 0)
+        if kept.dim() == 3:
+            _keep(self.call, self.known, self.shift, self.steps, _Drafts(kept, self.aim, counted))
+            return
         shift = integrated(self.control, self.shift, self.steps, kept, self.aim)
         _keep(self.call, self.known, torch.where(counted, shift, self.shift), self.steps + counted)
 
@@ -241,15 +283,25 @@ def _check_no_capture(theta: Tensor) -> None:
         )  # fmt: skip
 
 
-def _keep(call: AttentionCall, known: DriftState | None, shift: Tensor, steps: Tensor) -> None:
+def _keep(
+    call: AttentionCall, known: DriftState | None, shift: Tensor, steps: Tensor, drafts: _Drafts | None = None
+) -> None:
     """Put the state on the cache layer. Reuse the tensors that are there where the cache itself keeps its tensors."""
-    cached, count = call.cached, call.rows.counts[:, -1]
+    cached, rows = call.cached, call.rows
     assert cached is not None
+    # all layers of a pass have the same counts
+    count = (rows.counts[:, -1] if rows.lengths is None else rows.lengths).clone()
+    values = cached.layer.values
+    state = DriftState(shift, steps, count, values, cached.owner, drafts)
     if known is not None and isinstance(cached.layer, StaticLayer) and _is_writable(known.shift):
-        shift, steps, count = known.shift.copy_(shift), known.steps.copy_(steps), known.count.copy_(count)
-    else:
-        count = count.clone()  # all layers of a pass have the same one
-    cached.keep(DRIFT, DriftState(shift, steps, count, cached.layer.values, cached.owner))
+        held, new = known.tensors(), state.tensors()
+        if [each.shape for each in held] == [each.shape for each in new]:
+            for tensor, value in zip(held, new, strict=True):
+                tensor.copy_(value)
+            state = DriftState(known.shift, known.steps, known.count, values, cached.owner, known.drafts)
+        else:
+            _check_no_capture(shift)
+    cached.keep(DRIFT, state)
 
 
 def _is_writable(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..._checks import PrefillMode, Sdc, check_choice, check_largest_only, check_modes
+from ..._checks import MOST_TOKENS, PrefillMode, Sdc, check_choice, check_int, check_largest_only, check_modes
 from ..._warnings import warn_of_sdc_without_vmc
 from ...errors import TopThetaValueError
 from ...thresholds import (
@@ -30,7 +30,7 @@ from ..caches.rows import ForwardRows
 from ..fingerprint.model import check_table
 from ..hook.architecture import sliding_layers, text_config
 from ..hook.attach import attached, check_model, check_switches
-from ..hook.default_cache import growing_by_default
+from ..hook.generating import generating
 from .device_thresholds import DeviceThresholds
 from .drift import DriftControl, LayerDrift, Slopes, check_drift_control
 from .run import SparseRun
@@ -61,6 +61,7 @@ def sparsify(
     sdc_gamma: float = 0.05,
     vmc: bool = True,
     prefill: PrefillMode = "dense",
+    verify_tokens: int = 8,
     max_length: int | None = None,
     extrapolation: Extrapolation = "nearest",
     lookup: LookupForm = "tabulated",
@@ -71,9 +72,10 @@ def sparsify(
 
     Every decode step (one new token per sequence) keeps the elements above the threshold of its layer,
     head and row length (paper, section "Top-Theta Attention Inference"). Rows of at most k keys are dense.
+    So does every row of a few new tokens on a filled cache, as assisted decoding and prompt lookup verify drafts.
     ``generate`` uses a `GrowingCache` where it would make a ``DynamicCache`` of its own accord.
-    Calls with several new tokens are dense, or follow the same rule row by row with
-    ``prefill="thresholded"``: assisted decoding and the scoring of given text consist of such calls only.
+    Prompts and other calls with many new tokens are dense, or follow the same rule row by row with
+    ``prefill="thresholded"``, for the scoring of given text.
     Layers with a sliding window stay dense. Several threads may use the model within one context, and a
     copy of it that is made meanwhile is dense.
 
@@ -95,6 +97,8 @@ def sparsify(
         sdc_gamma: factor of "exp_threshold".
         vmc: give the discarded mass back as the mean V row, kept as a running sum next to the cache.
         prefill: "dense" or "thresholded".
+        verify_tokens: the most new tokens, from 1 to 16, that a call on a filled cache may have for each of them to be
+            a decode step. Drafts therefore never come in the same call as a prompt.
         max_length: the last row length with a threshold of its own; None: the longest calibrated.
         extrapolation: beyond the calibrated lengths, the "nearest" thresholds or the "fitted" function.
         lookup: up to them, the "tabulated" thresholds or the "fitted" function.
@@ -116,7 +120,8 @@ def sparsify(
             ``output_attentions`` and gradients raise; nothing else silently becomes dense.
 
     Warns:
-        DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls.
+        DenseDraftsWarning: at the end, if assisted generation or prompt lookup verified drafts in dense calls, since
+            they were more than ``verify_tokens``.
         MeanDiscardedMassWarning: ``sdc="offline"`` with a table that holds the mean discarded mass.
         NothingSparsifiedWarning: at the end, if no row was longer than k.
         SdcWithoutVmcWarning: ``sdc="exact"`` with ``vmc=False``.
@@ -138,6 +143,7 @@ def sparsify(
     check_table(model, thresholds)
     check_choice("prefill", prefill, get_args(PrefillMode))
     check_switches(vmc=vmc)
+    check_int("verify_tokens", verify_tokens, 1, MOST_TOKENS)
     kind = checked_statistics(statistics)
     check_drift_control(drift_control, prefill)
     _check_max_length(model, max_length)
@@ -161,7 +167,7 @@ def sparsify(
 
     check(at_k)
     warn_of_sdc_without_vmc(sdc, vmc, stacklevel=3)
-    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill)
+    options = ThresholdOptions(sdc, sdc_gamma, vmc, prefill, verify_tokens)
     recorders = make_recorders(model, kind) if kind else None
     on_device = DeviceThresholds(at_k, _devices(model))
     slopes = None if drift_control is None else Slopes(thresholds)
@@ -173,14 +179,14 @@ def sparsify(
             drift = LayerDrift(drift_control, layer, slopes)
         return ThresholdRule(layer, on_device, options, recorder, drift)
 
-    with attached(model, rule_of) as rows, growing_by_default(model):
+    with attached(model, rule_of) as rows, generating(model):
         layers = [layer for layer in range(thresholds.num_layers) if layer not in sliding_layers(model)]
         run = SparseRun(recorders, on_device, prepared, target, layers, rows, check, choose_budget, budget)
         try:
             yield run
         finally:
             run.end()
-    _warn(run, rows, int(thresholds.lengths[-1]), max_length)
+    _warn(run, rows, int(thresholds.lengths[-1]), max_length, verify_tokens)
 
 
 def _budget(choose: Callable[..., Budget], aims: Mapping[str, object], **targets: float | None) -> Budget | None:
@@ -223,12 +229,13 @@ def _offline_mass(thresholds: ThresholdTable, at_k: ThresholdsAtK) -> Tensor:
     return at_k.discarded_mass[0]
 
 
-def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | None) -> None:
+def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | None, verify_tokens: int) -> None:
     longest, dense = int(rows.longest), run.dense_up_to()
     if rows.drafted and run.dense_tokens:
         warnings.warn(
-            f"{run.dense_tokens} tokens were dense, since they came several at a time, as drafts of assisted "
-            "generation or prompt lookup do when they are verified; prefill='thresholded' runs them by thresholds",
+            f"{run.dense_tokens} tokens were dense, since more than verify_tokens={verify_tokens} came at a time, as "
+            "drafts of assisted generation or prompt lookup do when they are verified; draft fewer at a time, or raise "
+            f"verify_tokens (to {MOST_TOKENS} at most); prefill='thresholded' runs any number by thresholds, slowly",
             DenseDraftsWarning,
             stacklevel=4,
         )
@@ -239,7 +246,7 @@ def _warn(run: SparseRun, rows: ForwardRows, calibrated: int, max_length: int | 
             rule, remedy = f"rows of fewer than dense_below={run.dense_below} keys are dense", "lower dense_below"
         warnings.warn(
             f"no row was sparsified: {seen}, and {rule}. Feed longer "
-            f"sequences or {remedy}; prefill='thresholded' covers prompts, scoring and assisted decoding",
+            f"sequences or {remedy}; prefill='thresholded' covers prompts and scoring",
             NothingSparsifiedWarning,
             stacklevel=4,
         )

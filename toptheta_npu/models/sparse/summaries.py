@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from ..hook.attention import AttentionCall
+from .accepted_rows import AcceptedRows, RecordedRows
 from .histogram import Histogram, bin_of, bins_up_to
 
 
@@ -78,7 +78,7 @@ class LayerSummary:
         return LayerSummary(most_value_rows=torch.maximum(self.most_value_rows, other.most_value_rows), **sums)
 
 
-class SummaryRecorder:
+class SummaryRecorder(AcceptedRows):
     """Adds up the rows of one layer. The sums stay on the device, one set per thread, until they are asked for.
 
     Args:
@@ -90,52 +90,39 @@ class SummaryRecorder:
     popularity = True
 
     def __init__(self, num_heads: int, num_key_value_heads: int, target: int | None = None) -> None:
+        super().__init__()
         self._heads = (num_heads, num_key_value_heads)
         self._target = target
         self._sums: dict[tuple[int, torch.device], _Sums] = {}
 
-    def record(
-        self,
-        call: AttentionCall,
-        kept: Tensor,
-        value_rows: Tensor,
-        empty: Tensor,
-        wanted_by: Tensor | None = None,
-        aims: Tensor | None = None,
-    ) -> None:
-        """Add the rows of a call.
-
-        Args:
-            kept, empty: [B, Hq, Q].
-            value_rows: [B, Hkv, Q].
-            wanted_by: [B, Hkv, Q, Hq / Hkv]; None: no V row was wanted.
-            aims: [B, Hq, Q], the elements that each row aims at.
-        """
-        place = (threading.get_ident(), kept.device)
+    def _add(self, thread: int, rows: RecordedRows) -> None:
+        place = (thread, rows.kept.device)
         sums = self._sums.get(place)
         if sums is None:
             # normal tensors, which can be written to in any mode
             with torch.inference_mode(False):
-                sums = self._sums.setdefault(place, _Sums(*self._heads, kept.device))
+                sums = self._sums.setdefault(place, _Sums(*self._heads, rows.kept.device))
         with sums.adding, torch.no_grad():
-            sums.add(call.rows.counts, call.rows.span, kept, value_rows, empty, wanted_by, self._aims(call, aims))
+            sums.add(rows._replace(aims=self._aims(rows)))
 
     def clear(self) -> None:
         """Forget all rows."""
+        self._waiting.clear()
         self._sums = {}
 
     def result(self) -> LayerSummary:
         """Compute the sums over all rows so far, on the CPU."""
+        self._settle_all()
         total = _Sums(*self._heads, torch.device("cpu")).result()
         for sums in list(self._sums.values()):
             with sums.adding:
                 total += sums.result()
         return total
 
-    def _aims(self, call: AttentionCall, aims: Tensor | None) -> Tensor | None:
-        if aims is not None or self._target is None:
-            return aims
-        return torch.full_like(call.rows.counts, self._target)[:, None].expand(-1, self._heads[0], -1)
+    def _aims(self, rows: RecordedRows) -> Tensor | None:
+        if rows.aims is not None or self._target is None:
+            return rows.aims
+        return torch.full_like(rows.counts, self._target)[:, None].expand(-1, self._heads[0], -1)
 
 
 class _Sums:
@@ -153,20 +140,13 @@ class _Sums:
         self._wanted_by = zeros(num_key_value_heads, num_heads // num_key_value_heads)
         self._kept_bins, self._value_row_bins = zeros(0), zeros(0)
 
-    def add(
-        self,
-        counts: Tensor,
-        span: int,
-        kept: Tensor,
-        value_rows: Tensor,
-        empty: Tensor,
-        wanted_by: Tensor | None,
-        aims: Tensor | None,
-    ) -> None:
-        """Add rows of at most ``span`` keys: counts [B, Q], 0 for padding; the rest as `SummaryRecorder.record`."""
-        keys = counts.flatten().long()
+    def add(self, rows: RecordedRows) -> None:
+        """Add the rows of a call."""
+        keys = rows.counts.flatten().long()
         real = (keys > 0).long()
-        kept, value_rows, empty = (each.transpose(0, 1).flatten(1) * real for each in (kept, value_rows, empty))
+        kept, value_rows, empty = (
+            each.transpose(0, 1).flatten(1) * real for each in (rows.kept, rows.value_rows, rows.empty)
+        )
         self._rows += real.sum()
         self._keys += keys.sum()
         self._kept += kept.sum(1)
@@ -174,12 +154,12 @@ class _Sums:
         self._empty += empty.sum(1)
         self._value_rows += value_rows.sum(1)
         torch.maximum(self._most_value_rows, value_rows.amax(1), out=self._most_value_rows)
-        self._kept_bins = _counted(self._kept_bins, kept, real, span)
-        self._value_row_bins = _counted(self._value_row_bins, value_rows, real, span)
-        if wanted_by is not None:
-            self._wanted_by += (wanted_by * real.view(len(counts), 1, -1, 1)).sum((0, 2))
-        if aims is not None:
-            self._add_sparse(keys, kept, aims.transpose(0, 1).flatten(1).long())
+        self._kept_bins = _counted(self._kept_bins, kept, real, rows.span)
+        self._value_row_bins = _counted(self._value_row_bins, value_rows, real, rows.span)
+        if rows.wanted_by is not None:
+            self._wanted_by += (rows.wanted_by * real.view(len(rows.counts), 1, -1, 1)).sum((0, 2))
+        if rows.aims is not None:
+            self._add_sparse(keys, kept, rows.aims.transpose(0, 1).flatten(1).long())
 
     def _add_sparse(self, keys: Tensor, kept: Tensor, aims: Tensor) -> None:
         sparse = (keys > aims).long()

@@ -20,7 +20,7 @@ from ...operator.prefill import prefill_attention
 from ..caches.context_parallel import ContextParallelLayer
 from ..caches.value_mean import CachedLayer
 from ..hook.attention import AttentionCall
-from .decode_counts import empty_rows, group_rows
+from .decode_counts import decode_counts
 from .device_thresholds import DeviceThresholds
 from .drift import LayerDrift
 from .statistics import Recorder
@@ -37,6 +37,7 @@ class ThresholdOptions:
     sdc_gamma: float
     vmc: bool
     prefill: PrefillMode
+    verify_tokens: int = 1
 
 
 class ThresholdRule:
@@ -58,19 +59,26 @@ class ThresholdRule:
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output [B, Hq, Q, D]: thresholded where the options say so, else dense."""
-        if self._options.prefill == "dense":
-            self._note_drafts(call)
-        if call.query.shape[2] == 1:
+        if self._recorder is not None:
+            self._recorder.settle(call.cached)
+        is_decode = call.query.shape[2] == 1 or self._is_verified(call)
+        self._note_several(call, is_decode)
+        if is_decode:
             return self._decode(call)
         if self._drift is not None:
             self._drift.carry(call)
         return call.dense() if self._options.prefill == "dense" else self._prefill(call)
 
-    def _note_drafts(self, call: AttentionCall) -> None:
-        """Count the tokens that are dense because they come several at a time on a filled cache.
+    def _is_verified(self, call: AttentionCall) -> bool:
+        """Tell whether a call has so few new tokens on a filled cache that each is taken for a decode step."""
+        few = call.query.shape[2] <= self._options.verify_tokens
+        return few and call.cached is not None and call.rows.continue_sequences
 
-        Drafts that are verified and later pieces of a prompt come so. Calls are taken for drafts where some tokens are
-        dropped again, or where one short call follows the other.
+    def _note_several(self, call: AttentionCall, is_decode: bool) -> None:
+        """Count the tokens that come several at a time on a filled cache: by thresholds, or dense for their number.
+
+        Drafts that are verified and later pieces of a prompt come so. Dense calls are taken for drafts where some
+        tokens are dropped again, or where one short call follows the other.
         """
         cached, new, lengths = call.cached, call.query.shape[2], call.rows.host_lengths
         if cached is None or torch.compiler.is_compiling():
@@ -78,13 +86,16 @@ class ThresholdRule:
         dropped = cached.after_several
         if new == 1 or lengths is None or call.rows.span == new:
             if dropped:
-                call.forward.note_dense(0, drafted=True)
+                call.forward.note_several(drafted=True)
             return
         limit = self._thresholds.current.dense_up_to[self._layer]
         tokens = int((lengths - (lengths - new).clamp_min(limit)).clamp_min(0).sum())
-        call.forward.note_dense(tokens, drafted=bool(dropped) or (dropped == 0 and new <= _LONGEST_DRAFT))
-        if new <= _LONGEST_DRAFT:
-            cached.several_came()
+        if is_decode:
+            call.forward.note_several(verified=tokens)
+        elif self._options.prefill == "dense":
+            call.forward.note_several(tokens, drafted=bool(dropped) or (dropped == 0 and new <= _LONGEST_DRAFT))
+            if new <= _LONGEST_DRAFT:
+                cached.several_came()
 
     def _decode(self, call: AttentionCall) -> Tensor:
         if call.cached is not None and isinstance(call.cached.layer, ContextParallelLayer):
@@ -94,12 +105,13 @@ class ThresholdRule:
             return call.dense()
         arguments = {
             "actual_seq_lengths": call.rows.lengths,
+            "actual_query_lengths": call.rows.query_lengths,
             "key_start": call.rows.starts,
             "scale_value": call.scaling,
             "value_mean": call.value_mean() if self._options.vmc else None,
             "learnable_sink": call.learnable_sink,
             **call.antiquant,
-            **self._thresholds_and_options(call, self._decode_counts(call)),
+            **self._decode_thresholds(call),
         }
         theta, placement = arguments.pop("threshold"), arguments["placement"]
         if not self._keeps_books:
@@ -114,13 +126,19 @@ class ThresholdRule:
         if step is not None:
             step.learn(kept, placement)
         if self._recorder is not None:
-            rows, wanted_by = group_rows(call, theta, value_rows, placement, self._recorder.popularity)
-            self._record(
-                self._recorder, call, kept.unsqueeze(-1), rows.unsqueeze(-1),
-                empty_rows(call, theta, lse, kept, placement).unsqueeze(-1),
-                None if wanted_by is None else wanted_by.unsqueeze(2),
-            )  # fmt: skip
+            counts = decode_counts(call, theta, lse, kept, value_rows, placement, self._recorder.popularity)
+            self._record(self._recorder, call, *counts, verified=call.query.shape[2] > 1)
         return out
+
+    def _decode_thresholds(self, call: AttentionCall) -> dict[str, Any]:
+        """Look up the thresholds [..., Hq] of a step, [B, Hq, Q] of several tokens, and the options."""
+        if call.query.shape[2] == 1:
+            return self._thresholds_and_options(call, self._decode_counts(call))
+        found = self._thresholds_and_options(call, call.rows.counts)
+        for name in ("threshold", "discarded_mass"):
+            if found[name] is not None:
+                found[name] = found[name].transpose(1, 2).contiguous()
+        return found
 
     @property
     def _keeps_books(self) -> bool:
@@ -150,8 +168,8 @@ class ThresholdRule:
         return context_parallel_attention(
             call.query, key, value, arguments.pop("threshold"), actual_seq_lengths=rows.lengths,
             key_start=rows.starts, scale_value=call.scaling, interleave=layer.sharding.interleave, group=layer.group,
-            value_sum=cached.value_sum(value, rows) if self._options.vmc else None, learnable_sink=call.learnable_sink,
-            **arguments,
+            value_sum=cached.value_sum_of_share(value, rows) if self._options.vmc else None,
+            learnable_sink=call.learnable_sink, **arguments,
         )  # fmt: skip
 
     def _prefill(self, call: AttentionCall) -> Tensor:
@@ -173,6 +191,7 @@ class ThresholdRule:
         value_rows: Tensor,
         empty: Tensor,
         wanted_by: Tensor | None,
+        verified: bool = False,
     ) -> None:
         """Record rows with what they aim at. A dense row aims at all its keys, and so does one that aims at nothing.
 
@@ -183,7 +202,7 @@ class ThresholdRule:
         sparse = (keys > thresholds.dense_up_to[self._layer]) & (aims > 0)
         recorder.record(
             call, kept, value_rows, empty & (aims > 0), wanted_by,
-            torch.where(sparse, torch.minimum(aims, keys), keys),
+            torch.where(sparse, torch.minimum(aims, keys), keys), verified=verified,
         )  # fmt: skip
 
     def _thresholds_and_options(self, call: AttentionCall, counts: Tensor | int) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import TopThetaValueError
 from ... import corpus
 from .. import retrieval_prompts
-from ..retrieval import prompts_of
-from ..retrieval_prompts import RetrievalPrompt
+from ..retrieval_prompts import RetrievalPrompt, prompts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

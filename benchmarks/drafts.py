@@ -1,0 +1,240 @@
+"""Drafts that are verified by thresholds: the V rows that several tokens share, and what `generate` gains with both.
+
+    python -m benchmarks.drafts --model build/real-model/smollm2 --table TABLE.theta --texts FOLDER
+
+The union: a prompt fills a cache, and the next 1 to 8 tokens of the text are verified in one call. Speed: the prompt is
+a passage and its beginning again, which the model goes on to repeat, so that prompt lookup finds its drafts; dense and
+sparse answers, with drafts and without, take turns. What was found is in docs/results/drafts.json, and the tables of
+docs/transformers.md are renewed. Thresholds and texts are those of the study of the real model. Other programs on the
+same cores spoil the second part; ``--no-speed`` leaves it out.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.real_model_study import texts
+from benchmarks.real_model_study.analysis import Bounded, mean_of
+from benchmarks.real_model_study.settings import EMBEDDED, SCALES, Scale
+from benchmarks.tables import Table, renew, rounded
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.models import GrowingCache, sparsify
+from toptheta_npu.models.sparse import threshold_rule
+from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.timing.environment import environment
+
+_ROOT = Path(__file__).resolve().parents[1]
+PAGE, RESULTS = _ROOT / "docs" / "transformers.md", _ROOT / "docs" / "results" / "drafts.json"
+#: Tokens that are verified together.
+TOKENS = (1, 2, 4, 8)
+#: Drafts of prompt lookup at a time.
+DRAFTS = 7
+#: Ways to generate, by name: by thresholds or dense, with drafts or without.
+WAYS = {"dense": (False, 0), "dense, drafts": (False, DRAFTS), "Top-θ": (True, 0), "Top-θ, drafts": (True, DRAFTS)}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model and what it is measured on.
+
+    Attributes:
+        title: in the tables.
+        text, scale: of the study's texts.
+        length: keys of the prompts whose unions are counted.
+        windows: how many of them.
+        passage: tokens of a passage; half of it follows once more.
+        k: of the thresholds.
+    """
+
+    title: str
+    text: str
+    scale: Scale
+    length: int
+    windows: int
+    passage: int
+    k: int
+
+
+REAL = Setting("SmolLM2-135M", "prose", SCALES["headline"], 8192, 4, 4000, 128)
+TINY = Setting("embedded model", "python", replace(EMBEDDED, splits={"evaluation": 8}), 2048, 8, 1000, 64)
+
+
+def count_unions(
+    setting: Setting, model: PreTrainedModel, windows: texts.Windows, table: ThresholdTable
+) -> dict[str, Any]:
+    """Count the V rows that steps of several tokens need, as shares of their keys: means over layers and KV heads."""
+    _, tokens = windows.of(setting.text, "evaluation", setting.length, setting.windows)
+    shares: dict[int, list[float]] = {count: [] for count in TOKENS}
+    most = max(TOKENS)
+    with torch.inference_mode():
+        for window in tokens[:, None]:
+            cache = GrowingCache(model.config)
+            model(window[:, : setting.length - most], past_key_values=cache, logits_to_keep=1)
+            with torch.inference_mode(False), torch.no_grad(), sparsify(model, table, k=setting.k):
+                for count in TOKENS:
+                    with counting_rows() as counted:
+                        model(window[:, -most : setting.length - most + count], past_key_values=cache)
+                    shares[count].append(sum(counted) / len(counted) / cache.get_seq_length())
+                    cache.crop(-count)
+            print(f"{setting.title}: union of a window counted", flush=True)
+    return {str(count): mean_of(torch.tensor(found).numpy())._asdict() for count, found in shares.items()}
+
+
+@contextmanager
+def counting_rows() -> Iterator[list[float]]:
+    """Note the V rows per KV head of every call of the operator within a `sparsify` context."""
+    rows: list[float] = []
+    original = threshold_rule.incremental_attention
+    with_counts = threshold_rule.incremental_attention_with_stats
+
+    def counted(*arguments: Any, **options: Any) -> Tensor:
+        out, _, _, value_rows = with_counts(*arguments, **options)
+        rows.append(value_rows.float().mean().item())
+        return out
+
+    threshold_rule.incremental_attention = counted
+    try:
+        yield rows
+    finally:
+        threshold_rule.incremental_attention = original
+
+
+def time_answers(
+    setting: Setting, model: PreTrainedModel, windows: texts.Windows, table: ThresholdTable, rounds: int, new: int
+) -> dict[str, Any]:
+    """Time answers that repeat their prompt in turns, and hold those with drafts against those without."""
+    _, passages = windows.of(setting.text, "evaluation", setting.passage, 1)
+    prompt = torch.cat([passages, passages[:, : setting.passage // 2]], 1)
+    cache = GrowingCache(model.config)
+    with torch.inference_mode(False), torch.no_grad():
+        model(prompt[:, :-1], past_key_values=cache, logits_to_keep=1)
+        seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+        calls, answers = {}, {}
+        for number in range(rounds + 1):  # the first one warms up
+            for name in list(WAYS)[:: 1 if number % 2 else -1]:
+                took, answers[name], calls[name] = _answer(setting, model, table, prompt, cache, name, new)
+                if number:
+                    seconds[name].append(took)
+            print(f"{setting.title}: round {number} of {rounds}", flush=True)
+    logs = {name: torch.tensor(found).log() for name, found in seconds.items()}
+
+    def ratio(slower: str, quicker: str) -> Bounded:
+        return Bounded(*(float(torch.tensor(each).exp()) for each in mean_of((logs[slower] - logs[quicker]).numpy())))
+
+    drafted = {name: (new - 1) / calls[name] for name in WAYS}
+    return {
+        "prompt": prompt.shape[1], "new_tokens": new, "rounds": rounds, "drafts": DRAFTS,
+        "tokens_per_call": drafted,
+        "same_tokens": {name: answers[name] == answers[name.removesuffix(", drafts")] for name in WAYS},
+        "over_dense_with_drafts": ratio("dense, drafts", "Top-θ, drafts")._asdict(),
+        "over_top_theta_alone": ratio("Top-θ", "Top-θ, drafts")._asdict(),
+        "over_dense": ratio("dense", "Top-θ, drafts")._asdict(),
+    }  # fmt: skip
+
+
+def _answer(
+    setting: Setting, model: PreTrainedModel, table: ThresholdTable, prompt: Tensor, cache: GrowingCache, name: str,
+    new: int,
+) -> tuple[float, list[int], int]:  # fmt: skip
+    """Generate once after the prompt: seconds, tokens, and calls of the model after the first."""
+    sparse, drafts = WAYS[name]
+    make: Callable[[], AbstractContextManager[Any]] = (
+        (lambda: sparsify(model, table, k=setting.k)) if sparse else nullcontext
+    )
+    own, count = copy.deepcopy(cache), [-1]
+
+    def called(*_: Any) -> None:
+        count[0] += 1
+
+    options = {"prompt_lookup_num_tokens": drafts} if drafts else {}
+    hook = model.register_forward_pre_hook(called)
+    try:
+        with make():
+            start = time.perf_counter()
+            out = model.generate(
+                prompt, past_key_values=own, max_new_tokens=new, min_new_tokens=new, do_sample=False, **options
+            )
+            took = time.perf_counter() - start
+    finally:
+        hook.remove()
+    return took, out[0, prompt.shape[1] :].tolist(), count[0]
+
+
+def tables(found: dict[str, Any]) -> dict[str, Table]:
+    """Tabulate what was found."""
+
+    def share(bounded: dict[str, float]) -> str:
+        return f"{100 * bounded['value']:.1f} %"
+
+    unions = [
+        [title, *(share(of["unions"][str(count)]) for count in TOKENS)]
+        for title, of in found["models"].items() if "unions" in of
+    ]  # fmt: skip
+    columns = ("V rows that a step needs, of its keys", *(f"{n} token{'s' * (n > 1)}" for n in TOKENS))
+    return {"drafts union": Table("Union of V rows", columns, unions), "drafts speed": _speeds(found)}
+
+
+def _speeds(found: dict[str, Any]) -> Table:
+    def text(bounded: dict[str, float]) -> str:
+        return Bounded(**bounded).text(2)
+
+    rows = []
+    for title, of in found["models"].items():
+        if "speed" not in of:
+            continue
+        speed = of["speed"]
+        rows.append([
+            f"{title}, {speed['prompt']} keys", f"{speed['tokens_per_call']['Top-θ, drafts']:.1f}",
+            f"**{text(speed['over_dense_with_drafts'])}**", f"**{text(speed['over_top_theta_alone'])}**",
+            text(speed["over_dense"]),
+        ])  # fmt: skip
+    columns = ("", "tokens per call", "over dense with drafts", "over Top-θ without", "over dense without")
+    return Table("Speed with drafts", columns, rows)
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="Folder of SmolLM2.")] = _ROOT / "build" / "real-model" / "smollm2",
+    table: Annotated[Path, typer.Option(help="Its thresholds.")] = _ROOT / "build/real_model/pre_softmax_8192.theta",
+    packages: Annotated[Path, typer.Option("--texts", help="Folder of the study's packages.")] = _ROOT
+    / "build/real_model/packages/root",
+    rounds: Annotated[int, typer.Option(help="Rounds of the second part.")] = 5,
+    new: Annotated[int, typer.Option(help="Tokens of an answer.")] = 64,
+    unions: Annotated[bool, typer.Option(help="Count the V rows that tokens share.")] = True,
+    speed: Annotated[bool, typer.Option(help="Time answers.")] = True,
+    real: Annotated[bool, typer.Option(help="Measure SmolLM2, too.")] = True,
+) -> None:
+    """Measure, and renew the page."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"models": {}}
+    network, tokenizer = load_tiny_llama()
+    chosen = [(TINY, network, tokenizer, None, load_tiny_llama_thresholds("pre_softmax"))]
+    if real:
+        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+        chosen.append((REAL, network, AutoTokenizer.from_pretrained(model), packages, ThresholdTable.load(table)))
+    for setting, network, tokenizer, root, thresholds in chosen:
+        windows = texts.Windows(tokenizer, root, setting.scale)
+        of = found["models"].setdefault(setting.title, {})
+        if unions:
+            of["unions"] = count_unions(setting, network, windows, thresholds)
+        if speed:
+            of["speed"] = time_answers(setting, network, windows, thresholds, rounds, new)
+        found["environment"] = environment("cpu")
+        RESULTS.write_text(json.dumps(rounded(found), indent=1) + "\n")
+    renew(PAGE, tables(found))
+
+
+if __name__ == "__main__":
+    typer.run(main)

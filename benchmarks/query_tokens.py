@@ -1,0 +1,187 @@
+"""The native CPU kernel with several query tokens in a step, against one token and against itself at θ = -inf.
+
+    python -m benchmarks.query_tokens [--query-tokens 4] [--level avx2]... [--write]
+
+With --write it renews docs/results/cpu/query_tokens.json and the table of docs/performance.md. Every row of a table
+comes from one interleaved run, and each level of instructions runs in a process of its own. Two minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+
+from benchmarks.tables import Table, renew, rounded
+from toptheta_npu import incremental_attention, incremental_attention_with_stats, row_lengths, use_backend
+from toptheta_npu.cpu import instruction_sets, library
+from toptheta_npu.cpu.build import best_library
+from toptheta_npu.timing.clocks import interleaved_medians
+from toptheta_npu.timing.environment import cache_bytes, environment
+from toptheta_npu.timing.inputs import count_copies, threshold_after
+from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
+from toptheta_npu.timing.shapes import Shape
+
+_ROOT = Path(__file__).resolve().parents[1]
+PAGE, RESULTS = _ROOT / "docs" / "performance.md", _ROOT / "docs" / "results" / "cpu" / "query_tokens.json"
+SHAPES = (Shape(1, 32, 8, n=8192, k=128, dtype="bfloat16"), Shape(1, 48, 48, n=2048, k=128, dtype="bfloat16"))
+LEVELS = ("avx512_bf16", "avx2")
+#: How much of a token's query the next one shares: queries of their own, and neighbours in a text.
+OVERLAPS = {"independent": 0.0, "alike": 0.95}
+#: By heads and level: over θ = -inf at the least, times the step of one token at the most. Of cold calls.
+GOALS = {
+    ("32/8", "avx512_bf16"): (1.3, 2.0), ("32/8", "avx2"): (1.3, 3.3),
+    ("48/48", "avx512_bf16"): (1.4, 1.6), ("48/48", "avx2"): (1.4, 1.6),
+}  # fmt: skip
+_CACHES = ("cold", "hot")
+_ROUNDS = 31
+_TOLERANCE = 2e-2  # of bfloat16 outputs
+_Layers = Sequence[tuple[Tensor, Tensor]]
+
+
+def draw_query(shape: Shape, tokens: int, overlap: float, generator: torch.Generator) -> Tensor:
+    """Draw N(0, 1) queries [1, Hq, Sq, D], of which neighbours have a correlation of ``overlap``."""
+    rows = [torch.randn(1, shape.num_heads, shape.head_dim, generator=generator)]
+    for _ in range(tokens - 1):
+        fresh = torch.randn(1, shape.num_heads, shape.head_dim, generator=generator)
+        rows.append(overlap * rows[-1] + (1 - overlap**2) ** 0.5 * fresh)
+    return torch.stack(rows, 2).to(shape.torch_dtype)
+
+
+def find_thresholds(shape: Shape, query: Tensor, key: Tensor) -> Tensor:
+    """Find thresholds [1, Hq, Sq] by which each row keeps k of the keys that it sees."""
+    tokens = query.shape[2]
+    lengths = row_lengths(torch.tensor([shape.n]), None, tokens)[0].tolist()
+    keys = key.repeat_interleave(shape.group, 1).float()
+    scores = query.float() @ keys.transpose(2, 3) / shape.head_dim**0.5
+    found = [threshold_after(scores[0, :, token, :n], shape.k) for token, n in enumerate(lengths)]
+    return torch.stack(found, -1)[None]
+
+
+def compare(shape: Shape, tokens: int, overlap: float) -> dict[str, Any]:
+    """Measure seconds of each call, cold and hot, and the share of the V rows that the tokens' union is."""
+    generator = torch.Generator().manual_seed(0)
+    size = (1, shape.num_key_value_heads, shape.n, shape.head_dim)
+    key, value = (torch.randn(size, generator=generator).to(shape.torch_dtype) for _ in range(2))
+    copies = count_copies(shape, cache_bytes("cpu"), cold=True)
+    layers = [(key, value), *((key.clone(), value.clone()) for _ in range(copies - 1))]
+    query = draw_query(shape, tokens, overlap, generator)
+    theta = find_thresholds(shape, query, key)
+    last, of_last = query[:, :, -1:].contiguous(), theta[:, :, -1].contiguous()
+    calls = {
+        "tokens": _call(layers, query, theta),
+        "tokens at -inf": _call(layers, query, torch.full_like(theta, -torch.inf)),
+        "one": _call(layers, last, of_last),
+        "one at -inf": _call(layers, last, torch.full_like(of_last, -torch.inf)),
+        "read of K": lambda copy: library.read(layers[copy][0]),
+    }
+    check_answer(calls["tokens"](0), query, key, value, theta)
+    timings = {
+        cache: interleaved_medians(calls, copies if cache == "cold" else 1, _ROUNDS, reheat=cache == "hot")
+        for cache in _CACHES
+    }
+    densities = [
+        float(incremental_attention_with_stats(rows, key, value, of_rows)[3].sum()) * shape.row_bytes / shape.key_bytes
+        for rows, of_rows in ((query, theta), (last, of_last))
+    ]
+    seconds = {cache: {name: timing.median for name, timing in found.items()} for cache, found in timings.items()}
+    return {"shape": str(shape), "tokens": tokens, "overlap": overlap, "densities": densities, "seconds": seconds}
+
+
+def _call(layers: _Layers, query: Tensor, theta: Tensor) -> Callable[[int], Tensor]:
+    return lambda copy: incremental_attention(query, *layers[copy], theta)
+
+
+def check_answer(out: Tensor, query: Tensor, key: Tensor, value: Tensor, theta: Tensor) -> None:
+    """Compare with the fallback.
+
+    Raises:
+        TopThetaWrongResultError: the answer is wrong, and a wrong answer has no time.
+    """
+    with use_backend("fallback", device="cpu"):
+        error = relative_error(out, incremental_attention(query, key, value, theta).float())
+    if not error <= _TOLERANCE:
+        raise TopThetaWrongResultError(f"expected the fallback's answer within {_TOLERANCE:g}, got an error of {error}")
+
+
+def measure(tokens: int) -> list[dict[str, Any]]:
+    """Compare every shape and overlap on the level that this process runs."""
+    with use_backend("native", device="cpu"):
+        return [compare(shape, tokens, overlap) for shape in SHAPES for overlap in OVERLAPS.values()]
+
+
+def measure_levels(tokens: int, levels: Sequence[str]) -> dict[str, Any]:
+    """Measure each level in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.query_tokens", "--query-tokens", str(tokens), "--here"]
+    results: dict[str, Any] = {"environment": dict(environment("cpu")), "levels": {}}
+    for level in levels:
+        settings = os.environ | {instruction_sets.VARIABLE: level}
+        done = subprocess.run(command, check=True, cwd=_ROOT, env=settings, stdout=subprocess.PIPE, text=True)
+        results["levels"][level] = json.loads(done.stdout)
+    return results
+
+
+def as_table(results: dict[str, Any]) -> Table:
+    """Tabulate gains and times, each with its physical bound, the ratio of bytes; of cold calls also with its goal."""
+    rows = []
+    for level, compared in results["levels"].items():
+        for result in compared:
+            words = dict(word.split("=") for word in result["shape"].split(","))
+            name = next(name for name, overlap in OVERLAPS.items() if overlap == result["overlap"])
+            of_tokens, of_one = (1 + density for density in result["densities"])
+            for cache in _CACHES:
+                seconds = result["seconds"][cache]
+                gain, times = seconds["tokens at -inf"] / seconds["tokens"], seconds["tokens"] / seconds["one"]
+                least, most = GOALS[words["heads"], level] if cache == "cold" else (None, None)
+                rows.append([
+                    f"{words['heads']} n={words['n']} k={words['k']}, {name}", level, cache,
+                    f"{result['densities'][1]:.3f} → {result['densities'][0]:.3f}",
+                    _against(gain, least, at_most=False), f"{2 / of_tokens:.2f}",
+                    _against(times, most, at_most=True), f"{of_tokens / of_one:.2f}",
+                    f"{1e3 * seconds['tokens']:.2f}", f"{1e3 * seconds['one']:.2f}",
+                    f"{1e3 * seconds['read of K'] * of_tokens:.2f}",
+                ])  # fmt: skip
+    tokens = {result["tokens"] for compared in results["levels"].values() for result in compared}
+    columns = (
+        "shape, bfloat16", "level", "cache", "V rows, 1 → Sq", "over θ=-inf", "bound", "times one token", "bound", "ms",
+        "one token, ms", "its bytes read, ms",
+    )  # fmt: skip
+    return Table(f"Sq = {', '.join(map(str, sorted(tokens)))} query tokens", columns, rows)
+
+
+def _against(figure: float, goal: float | None, *, at_most: bool) -> str:
+    if goal is None:
+        return f"{figure:.2f}"
+    met = figure <= goal if at_most else figure >= goal
+    return f"{figure:.2f} {'≤' if at_most else '≥'} {goal:g}" if met else f"{figure:.2f}, **missed** {goal:g}"
+
+
+def main(
+    query_tokens: Annotated[int, typer.Option(min=2, max=16, help="Sq.")] = 4,
+    level: Annotated[list[str] | None, typer.Option(help="A level of instructions.  [default: those it has]")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Renew docs/performance.md and docs/results/cpu.")] = False,
+    here: Annotated[bool, typer.Option("--here", help="Print what this process's level takes, as JSON.")] = False,
+) -> None:
+    """Measure steps of several query tokens on this CPU."""
+    if here:
+        best_library(SHAPES[0].dtype)
+        print(json.dumps(rounded(measure(query_tokens))))
+        return
+    results = measure_levels(query_tokens, level or [each for each in LEVELS if each in instruction_sets.available()])
+    if write:
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        renew(PAGE, {"cpu query tokens": as_table(results)})
+    Console(width=180).print(as_table(results).as_rich())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,353 @@
+"""Steps of several query tokens: against the oracle, against each token's own step, and against dense attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.cases import TOKEN_CASES, Case
+from tests.helpers import (
+    Inputs,
+    assert_equals_oracle,
+    by_sequence,
+    in_layout,
+    make_inputs,
+    tolerance,
+)
+from tests.random_cases import inputs_or_reject, largest_score, random_cases
+from toptheta_npu import (
+    incremental_attention,
+    incremental_attention_partial,
+    incremental_attention_with_stats,
+    merge_partials,
+    row_lengths,
+    use_backend,
+)
+from toptheta_npu.fallback import prefill_attention_with_stats, reference
+
+INF = float("inf")
+_BY_ID = {case.id: case for case in TOKEN_CASES}
+BASE = Case("base", query_tokens=4, heads=8, lengths=(150, 77), query_lengths=(4, 2), vmc=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fallback() -> Iterator[None]:
+    with use_backend("fallback"):
+        yield
+
+
+@lru_cache(maxsize=64)
+def inputs_of(case: Case, device: str = "cpu") -> Inputs:
+    return make_inputs(case, device, poison=("outside",))
+
+
+@pytest.mark.parametrize("case", TOKEN_CASES, ids=lambda case: case.id)
+def test_a_step_equals_the_oracle(case: Case, fallback_device: str) -> None:
+    inputs = inputs_of(case, fallback_device)
+    result = incremental_attention_with_stats(**inputs.arguments)
+    assert_equals_oracle(inputs, result)
+    assert torch.equal(incremental_attention(**inputs.arguments), result[0])
+
+
+@pytest.mark.parametrize("case_id", ["tokens-ragged", "tokens-paged-3d-bf16-bsh", "tokens-start-f16-bsnd-post"])
+@pytest.mark.parametrize("path", ["dense", "gather"])
+def test_a_forced_path_equals_the_oracle(path: str, case_id: str) -> None:
+    case = _BY_ID[case_id]
+    inputs = make_inputs(case, poison=("outside", "values") if path == "gather" else ("outside",))
+    assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
+
+
+@given(
+    case=random_cases(for_kernel=False, query_tokens=True), path=st.sampled_from(["auto", "auto", "gather", "dense"])
+)
+def test_a_drawn_step_equals_the_oracle(case: Case, path: str) -> None:
+    inputs = inputs_or_reject(case, path)
+    result = incremental_attention_with_stats(**inputs.arguments, _path=path)
+    assert_equals_oracle(inputs, result, largest_score(inputs))
+
+
+# Each token's own step.
+
+
+def of_token(inputs: Inputs, sequence: int, token: int) -> dict[str, Any]:
+    """The arguments of the step that this token is alone."""
+    case, arguments = inputs.case, dict(inputs.arguments)
+    axis = 2 if case.layout == "BNSD" else 1
+    rows = by_sequence(case, inputs.rows.lengths)[sequence, token].view(1)
+    one = {"query": arguments["query"][sequence, None].narrow(axis, token, 1), "actual_seq_lengths": rows}
+    for name in ("threshold", "discarded_mass", "value_mean"):
+        if name in arguments and arguments[name].dim() > 1:
+            one[name] = arguments[name][sequence, None, :, token]
+    by_sequence_too = ["key_start", "block_table"]
+    if not case.paged:
+        by_sequence_too += ["key", "value"]
+        by_sequence_too += [f"{name}_antiquant_scale" for name, stored in inputs.rows.stored.items() if stored.mode]
+    one |= {name: arguments[name][sequence, None] for name in by_sequence_too if name in arguments}
+    del arguments["actual_query_lengths"]
+    return arguments | one
+
+
+_ALONE = {
+    "plain": {}, "bsnd": {"layout": "BSND"}, "bsh-f16": {"layout": "BSH", "dtype": "float16"},
+    "paged-4d": {"paged": "4d", "block_size": 16}, "paged-3d": {"paged": "3d", "block_size": 7, "layout": "BSH"},
+    "int8": {"int8": "both", "scales": "token"}, "int8-key": {"int8": "key", "dtype": "bfloat16"},
+    "int8-paged": {"int8": "both", "scales": "token", "paged": "4d", "block_size": 16},
+    "start": {"starts": (13, 60, 3, 0)}, "start-bsnd": {"starts": (13, 60, 3, 0), "layout": "BSND"},
+    "post": {"placement": "post_softmax"}, "post-sink": {"placement": "post_softmax", "sink": True},
+    "offline": {"sdc": "offline"}, "exp-threshold": {"sdc": "exp_threshold"}, "none": {"sdc": "none", "vmc": False},
+    "sink": {"sink": True}, "dense": {"theta": "dense"}, "inf": {"theta": "inf"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _ALONE)
+def test_each_token_equals_its_own_step(name: str) -> None:
+    """Selections are equal; sums are within the roundings of another order."""
+    alone = {"lengths": (150, 77, 4, 30), "query_lengths": (4, 2, 1, 0), "theta": "mixed", **_ALONE[name]}
+    inputs = inputs_of(replace(BASE, **alone))
+    case = inputs.case
+    out, lse, kept, _ = incremental_attention_with_stats(**inputs.arguments)
+    axis = 2 if case.layout == "BNSD" else 1
+    for sequence, real in enumerate(case.query_lengths):
+        for token in range(case.query_tokens):
+            here = out[sequence, None].narrow(axis, token, 1)
+            if token >= real:
+                assert here.abs().max() == 0
+                assert lse[sequence, :, token].unique().tolist() == [-INF]
+                assert kept[sequence, :, token].unique().tolist() == [0]
+                continue
+            single = incremental_attention_with_stats(**of_token(inputs, sequence, token))
+            assert torch.equal(kept[sequence, None, :, token], single[2])
+            torch.testing.assert_close(here, single[0], **tolerance(case.torch_dtype))
+            torch.testing.assert_close(lse[sequence, None, :, token], single[1], **tolerance(torch.float32))
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [{}, {"vmc": True}, {"sdc": "none"}, {"sdc": "exp_threshold", "vmc": True}, {"sdc": "offline"},
+     {"placement": "post_softmax", "vmc": True}, {"sink": True}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("starts", [(), (30, 30)], ids=["", "left-padded"])
+def test_a_step_is_the_last_rows_of_a_prompt(starts: tuple[int, ...], modes: dict[str, Any]) -> None:
+    capacity = {"lengths": (150, 150), "lengths_as": "none", "query_lengths": (), "starts": starts, "theta": "mixed"}
+    arguments = inputs_of(replace(BASE, **{"vmc": False, **capacity, **modes})).arguments
+    out, _, kept, _ = incremental_attention_with_stats(**arguments)
+    taken = ("query", "key", "value", "key_start", "placement", "sdc", "discarded_mass", "learnable_sink")
+    options = {name: arguments[name] for name in taken if name in arguments}
+    prompt, stats = prefill_attention_with_stats(
+        **options, threshold_per_row=arguments["threshold"], vmc="value_mean" in arguments
+    )
+    assert torch.equal(kept, stats.kept)
+    torch.testing.assert_close(out, prompt, **tolerance(torch.float32))
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+def test_rows_equal_masked_dense_attention(placement: str) -> None:
+    """Written without a line of the package: one mask of causality and selection, one softmax, one mean."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, n, 16, dtype=torch.float64) for n in (3, 40, 40))
+    n, real = torch.tensor([40, 25]), torch.tensor([3, 2])
+    theta = 0.8 if placement == "pre_softmax" else 0.03
+    position = torch.arange(40)
+    expected, mean = torch.zeros_like(query), torch.zeros(2, 2, 3, 16)
+    for b in range(2):
+        for t in range(int(real[b])):
+            seen = position < n[b] - real[b] + 1 + t
+            scores = torch.where(seen, query[b, :, t, None] @ key[b].mT / 4, -INF)[:, 0]
+            weights = scores.softmax(-1)
+            keep = (weights if placement == "post_softmax" else scores) > theta
+            mean[b, :, t] = value[b][:, seen].mean(1)
+            lost = (weights * ~keep).sum(-1, keepdim=True)
+            expected[b, :, t] = ((weights * keep)[:, None] @ value[b])[:, 0] + lost * mean[b, :, t]
+    tensors = [tensor.float() for tensor in (query, key, value)]
+    out = incremental_attention(
+        *tensors, torch.full((2,), theta), actual_seq_lengths=n, actual_query_lengths=real, value_mean=mean,
+        placement=placement,
+    )  # fmt: skip
+    torch.testing.assert_close(out, expected.float(), atol=1e-5, rtol=0)
+    oracle = reference.several_tokens(
+        query, key, value, torch.full((2, 2, 3), theta, dtype=torch.float64), lengths=n, query_lengths=real,
+        value_mean=mean.double(), placement=placement,
+    )  # fmt: skip
+    torch.testing.assert_close(oracle.out, expected)
+
+
+def test_the_oracle_of_several_tokens_is_that_of_their_steps() -> None:
+    case = replace(BASE, sdc="offline", sink=True, starts=(3, 60))
+    inputs = inputs_of(case)
+    rows, arguments = inputs.rows, inputs.arguments
+    result = reference.several_tokens(
+        arguments["query"].double(), rows.key[::4].double(), rows.value[::4].double(),
+        arguments["threshold"].double(), lengths=torch.tensor(case.lengths), starts=torch.tensor(case.starts),
+        query_lengths=torch.tensor(case.query_lengths), discarded_mass=arguments["discarded_mass"],
+        value_mean=arguments["value_mean"], learnable_sink=arguments["learnable_sink"], sdc="offline",
+    )  # fmt: skip
+    for name in ("out", "keep", "lse", "kept", "maximum", "kept_mass", "discarded_mass"):
+        found = getattr(result, name).transpose(1, 2).flatten(0, 1)
+        torch.testing.assert_close(found, getattr(inputs.expected, name), msg=name)
+    assert torch.equal(result.value_rows, incremental_attention_with_stats(**arguments)[3].long())
+
+
+# What reaches a token, and what does not.
+
+
+def _with_rows(arguments: dict[str, Any], name: str, rows: slice, value: float) -> dict[str, Any]:
+    spoilt = arguments[name].clone()
+    spoilt[:, :, rows] = value
+    return arguments | {name: spoilt}
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("theta", ["mixed", "dense"])
+def test_a_later_token_never_reaches_an_earlier_one(theta: str, placement: str) -> None:
+    """Rejected drafts: other keys, values, queries, means of later tokens change no bit of what stands before."""
+    case = replace(BASE, theta=theta, placement=placement, lengths=(150, 150), query_lengths=())
+    arguments = inputs_of(case).arguments
+    before = incremental_attention_with_stats(**arguments, _path="dense")
+    changed = _with_rows(arguments, "key", slice(148, 150), 3.0)
+    changed = _with_rows(changed, "value", slice(148, 150), -20.0)
+    changed = _with_rows(changed, "query", slice(2, 4), 5.0)
+    changed = _with_rows(changed, "value_mean", slice(2, 4), 9.0)
+    after = incremental_attention_with_stats(**changed, _path="dense")
+    for one, other in zip(before[:3], after[:3], strict=True):
+        assert torch.equal(one[:, :, :2], other[:, :, :2])
+    assert not torch.equal(before[0][:, :, 2:], after[0][:, :, 2:])
+
+
+@pytest.mark.parametrize("name", ["query", "key"])
+def test_nan_of_a_later_token_stays_behind(name: str) -> None:
+    case = replace(BASE, lengths=(150, 150), query_lengths=(3, 4))
+    arguments = inputs_of(case).arguments
+    before = incremental_attention_with_stats(**arguments, _path="gather")
+    rows = slice(2, 4) if name == "query" else slice(149, 150)
+    out, lse, kept, _ = incremental_attention_with_stats(**_with_rows(arguments, name, rows, torch.nan), _path="gather")
+    for one, other in ((out, before[0]), (lse, before[1]), (kept, before[2])):
+        assert torch.equal(one[:, :, :2], other[:, :, :2])
+    assert out[1, :, 3].isnan().all()
+    assert out[0, :, 3].abs().max() == 0  # no real token
+
+
+@pytest.mark.parametrize("path", ["gather", "dense"])
+def test_no_real_token_reads_nothing(path: str) -> None:
+    """Nor do its mean, its thresholds' rows and its caches matter, whatever they hold."""
+    case = replace(BASE, lengths=(40, 30, 0), query_lengths=(0, 2, 0))
+    arguments = dict(inputs_of(case).arguments)
+    expected = incremental_attention_with_stats(**arguments, _path=path)
+    for name in ("query", "key", "value", "value_mean"):
+        arguments[name] = arguments[name].clone()
+        arguments[name][[0, 2]] = torch.nan
+    out, lse, kept, value_rows = incremental_attention_with_stats(**arguments, _path=path)
+    assert all(torch.equal(one, other) for one, other in zip((out, lse, kept, value_rows), expected, strict=True))
+    for sequence in (0, 2):
+        assert out[sequence].abs().max() == 0
+        assert (lse[sequence] == -INF).all()
+        assert (kept[sequence] == 0).all()
+        assert (value_rows[sequence] == 0).all()
+
+
+@pytest.mark.parametrize("theta", ["quantile", "mixed"])
+def test_value_rows_are_the_union_over_tokens_and_heads(theta: str) -> None:
+    inputs = inputs_of(replace(BASE, theta=theta))
+    _, _, kept, value_rows = incremental_attention_with_stats(**inputs.arguments)
+    keep = by_sequence(inputs.case, inputs.expected.keep)  # [B, Sq, Hq, S]
+    union = keep.unflatten(2, (2, 4)).any(3).any(1).sum(-1)
+    assert torch.equal(value_rows.long(), union)
+    assert (value_rows.max() > kept.amax(2)).all() or theta == "mixed"
+
+
+@pytest.mark.parametrize("form", ["[Hq]", "[B, Hq]"])
+def test_thresholds_of_heads_are_those_of_all_tokens(form: str) -> None:
+    arguments = inputs_of(replace(BASE, theta="quantile", vmc=False)).arguments
+    threshold = arguments["threshold"][:, :, 0] if form == "[B, Hq]" else arguments["threshold"][0, :, 0]
+    spread = threshold.expand(2, 8)[..., None].expand(2, 8, 4)
+    whole, shared = (incremental_attention_with_stats(**arguments | {"threshold": t}) for t in (spread, threshold))
+    assert all(torch.equal(one, other) for one, other in zip(whole, shared, strict=True))
+    parts = [incremental_attention_partial(
+        *(arguments[name] for name in ("query", "key", "value")), given,
+        actual_seq_lengths=by_sequence(BASE, inputs_of(BASE).rows.lengths),
+    ) for given in (spread, threshold)]  # fmt: skip
+    merged = [
+        merge_partials([part], given, [by_sequence(BASE, inputs_of(BASE).rows.lengths)], sdc="exp_threshold")
+        for part, given in zip(parts, (spread, threshold), strict=True)
+    ]
+    assert torch.equal(*merged)
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
+@pytest.mark.parametrize("options", [{"starts": (30, 3)}, {"paged": "4d", "block_size": 16}, {}], ids=str)
+def test_strided_queries_and_caches(options: dict[str, Any], layout: str) -> None:
+    inputs = inputs_of(replace(BASE, layout=layout, **options))
+    arguments = dict(inputs.arguments)
+    for name in ("query", "key", "value"):
+        wide = torch.full((*arguments[name].shape[:-1], 2 * arguments[name].shape[-1]), torch.nan)
+        wide[..., ::2] = arguments[name]
+        arguments[name] = wide[..., ::2]
+    result = incremental_attention_with_stats(**arguments)
+    assert_equals_oracle(inputs, result)
+    assert all(tensor.is_contiguous() for tensor in result)
+
+
+def test_ties_take_the_lowest_index_that_the_token_sees() -> None:
+    key = torch.zeros(1, 2, 20, 16)
+    key[:, :, [7, 18, 19], 0] = torch.tensor([1.0, 2.0, 2.0])[:, None].T
+    value = torch.arange(20.0).view(1, 1, 20, 1).expand(1, 2, 20, 16)
+    query = torch.zeros(1, 2, 3, 16)
+    query[..., 0] = 1.0
+    out, _, kept, value_rows = incremental_attention_with_stats(
+        query, key, value, torch.full((2,), INF), scale_value=1.0, sdc="none"
+    )
+    assert out[0, 0, :, 0].tolist() == [7, 18, 18]
+    assert kept.tolist() == [[[1, 1, 1]] * 2]
+    assert value_rows.tolist() == [[2, 2]]
+
+
+def test_one_token_by_query_lengths_is_one_token() -> None:
+    inputs = inputs_of(Case("one", lengths=(150, 77, 0), query_lengths=(1, 0, 0), vmc=True))
+    arguments = dict(inputs.arguments)
+    found = incremental_attention_with_stats(**arguments)
+    arguments["actual_query_lengths"] = None
+    arguments["actual_seq_lengths"] = torch.tensor([150, 0, 0])
+    for one, other in zip(found, incremental_attention_with_stats(**arguments), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_row_lengths() -> None:
+    n, real = torch.tensor([9, 2, 20, 5, -3], dtype=torch.int32), torch.tensor([3, 7, -1, 2, 1])
+    expected = [[7, 8, 9], [1, 2, 0], [0, 0, 0], [4, 5, 0], [0, 0, 0]]
+    assert row_lengths(n, real, 3).tolist() == expected
+    assert row_lengths(n, None, 3).tolist() == [[7, 8, 9], [1, 2, 0], [18, 19, 20], [3, 4, 5], [0, 0, 0]]
+    assert row_lengths(n, None, 1).tolist() == [[9], [2], [20], [5], [0]]
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH"])
+def test_lengths_of_devices_are_clamped(layout: str) -> None:
+    """As where nobody looks at values: s to n and Sq, n to the cache."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(4, 2, n, 16, generator=generator) for n in (3, 9, 9))
+    threshold = torch.zeros(2)
+    options = {"num_heads": 2, "num_key_value_heads": 2, "scale_value": 0.25, "input_layout": layout}
+    rows = [in_layout(tensor, layout) for tensor in (query, key, value)]
+
+    def run(lengths: list[int], real: list[int]) -> tuple[Tensor, ...]:
+        from toptheta_npu import fallback
+
+        result: tuple[Tensor, ...] = fallback.incremental_attention_with_stats(fallback.Arguments(
+            2, 2, 0.25, *rows, threshold, torch.tensor(lengths), actual_query_lengths=torch.tensor(real),
+            input_layout=layout,
+        ))  # fmt: skip
+        return result
+
+    clamped = run([9, 2, 9, 0], [3, 2, 0, 0])
+    assert all(map(torch.equal, run([99, 2, 9, -1], [7, 3, -4, 2]), clamped))
+    good = incremental_attention_with_stats(
+        *rows, threshold, actual_seq_lengths=[9, 2, 9, 0], actual_query_lengths=[3, 2, 0, 0], **options
+    )
+    assert all(map(torch.equal, good, clamped))

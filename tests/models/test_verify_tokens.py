@@ -1,0 +1,333 @@
+"""Several new tokens on a filled cache: each is the decode step it would be alone, and rejected ones leave no trace."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from tests.models.tiny import (
+    CACHES,
+    KINDS,
+    NEW,
+    PROMPT,
+    K,
+    drafting,
+    generate,
+    left_padded,
+    model_of,
+    new_cache,
+    new_model,
+    step_logits,
+    table_of,
+    tokens,
+)  # fmt: skip
+from toptheta_npu import TopThetaTypeError, TopThetaValueError
+from toptheta_npu.models import (
+    DenseDraftsWarning,
+    DriftControl,
+    Int8Cache,
+    calibrate_cache_scales,
+    calibrate_discarded_mass,
+    sparsify,
+)
+from toptheta_npu.models.caches.value_mean import DRIFT
+from toptheta_npu.models.sparse.drift import integrated
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+LOOKUP = {"prompt_lookup_num_tokens": 3}
+#: A text that repeats itself, so that prompt lookup has drafts.
+REPEATED = PROMPT[:, :10].repeat(1, 2)
+COMPENSATIONS = [("none", False), ("exact", False), ("exact", True), ("exp_threshold", True), ("offline", True)]
+
+
+def drafts(how: str) -> dict:
+    """What makes ``generate`` draft: with drafts that are accepted, rejected, or now one and now the other."""
+    if how == "prompt lookup":
+        return dict(LOOKUP)
+    return {"assistant_model": drafting(new_model(seed=5 if how == "assistant" else 0))}
+
+
+def pieces(model, ids: Tensor, cache, first: int, sizes, **options) -> Tensor:
+    """Logits of a prompt's last row, and of the pieces that follow it, each in a call of its own."""
+    parts = [model(ids[:, :first], past_key_values=cache, **options).logits[:, -1:]]
+    for size in sizes:
+        parts.append(model(ids[:, first : first + size], past_key_values=cache, **options).logits)
+        first += size
+    return torch.cat(parts, 1)
+
+
+@contextmanager
+def counting_calls(model, calls: list[int]) -> Iterator[None]:
+    """Puts the new tokens of each call of the model into ``calls``."""
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_call_of_several_tokens_gives_the_logits_of_as_many_steps(kind, placement, cache):
+    model, table, ids = model_of(kind), table_of(kind, placement), tokens(2, 40, seed=3)
+    with sparsify(model, table, k=K):
+        alone = step_logits(model, ids, 20, cache=new_cache(cache))
+        together = pieces(model, ids, new_cache(cache), 20, (4, 1, 8, 2, 5))
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("sdc", "vmc"), COMPENSATIONS)
+def test_compensations_are_those_of_single_steps(sdc, vmc):
+    model, table, ids = model_of(), table_of(), tokens(2, 40, seed=3)
+    if sdc == "offline":
+        table = calibrate_discarded_mass(model, table, tokens(6, 80, seed=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sdc without vmc
+        with sparsify(model, table, k=K, sdc=sdc, vmc=vmc):
+            alone = step_logits(model, ids, 20)
+            together = pieces(model, ids, DynamicCache(), 20, (4, 8, 8))
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tokens_at_once", [2, 8, 9, 16])
+@pytest.mark.parametrize("verify_tokens", [1, 2, 8, 16])
+def test_calls_of_more_tokens_are_dense(verify_tokens, tokens_at_once):
+    model, ids = model_of(), tokens(2, 40, seed=3)
+    dense = pieces(model, ids, DynamicCache(), 20, [tokens_at_once])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nothing was sparsified
+        with sparsify(model, table_of(), k=K, verify_tokens=verify_tokens) as run:
+            found = pieces(model, ids, DynamicCache(), 20, [tokens_at_once])
+    assert torch.equal(found, dense) == (tokens_at_once > verify_tokens)
+    counted = (0, 2 * tokens_at_once) if tokens_at_once > verify_tokens else (2 * tokens_at_once, 0)
+    assert (run.verified_tokens, run.dense_tokens) == counted
+
+
+@pytest.mark.parametrize("length", [3, 8])
+def test_a_short_prompt_is_a_prompt(length):
+    model, ids = model_of(), tokens(2, 20, seed=3)
+    with sparsify(model, table_of(), k=K, prefill="dense") as run:
+        found = pieces(model, ids, DynamicCache(), length, [1] * 8)
+    assert run.verified_tokens == 0
+    assert torch.equal(found[:, :1], model(ids[:, :length]).logits[:, -1:])
+
+
+def test_a_prompt_that_begins_within_the_call_is_a_prompt():
+    """In a batch with padding on the left, fed in pieces."""
+    model = model_of()
+    batch = left_padded([tokens(1, 30, seed=1), tokens(1, 6, seed=2)])
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+
+    def second_piece() -> Tensor:
+        cache = DynamicCache()
+        model(ids[:, :22], attention_mask=mask[:, :22], past_key_values=cache)
+        return model(ids[:, 22:], attention_mask=mask, past_key_values=cache).logits
+
+    dense = second_piece()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that nothing was sparsified
+        with sparsify(model, table_of(), k=K) as run:
+            assert torch.equal(second_piece(), dense)
+    assert run.verified_tokens == 0
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_padding_on_either_side_of_a_few_tokens(kind):
+    """Two sequences of other lengths go on with one token and with four."""
+    model, texts = model_of(), [tokens(1, length, seed=length) for length in (21, 14)]
+    prompts = left_padded([texts[0][:, :20], texts[1][:, :10]])
+    new = torch.zeros(2, 4, dtype=torch.long)
+    new[0, :1], new[1] = texts[0][:, 20:], texts[1][:, 10:]
+    mask = torch.cat([prompts["attention_mask"], torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1]])], 1)
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    with sparsify(model, table_of(), k=K):
+        cache = new_cache(kind)
+        model(**prompts, position_ids=positions[:, :20], past_key_values=cache)
+        together = model(new, attention_mask=mask, position_ids=positions[:, 20:], past_key_values=cache).logits
+        alone = [step_logits(model, text, length)[:, 1:] for text, length in zip(texts, (20, 10), strict=True)]
+    torch.testing.assert_close(together[:1, :1], alone[0], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(together[1:], alone[1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prefill", ["dense", "thresholded"])
+@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
+def test_speculative_decoding_gives_the_tokens_of_greedy_decoding(how, prefill):
+    model, table = model_of(), table_of()
+    with sparsify(model, table, k=K, prefill=prefill):
+        greedy = generate(model, ids=REPEATED)
+        speculative = generate(model, ids=REPEATED, **drafts(how))
+    assert torch.equal(greedy, speculative)
+
+
+@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
+def test_drafts_never_come_in_the_call_of_the_prompt(how):
+    """There they would be dense as it is, or by thresholds where a single token would not be."""
+    model, calls = model_of(), []
+    with counting_calls(model, calls), sparsify(model, table_of(), k=K) as run:
+        generate(model, ids=REPEATED, **drafts(how))
+    assert calls[0] == REPEATED.shape[1]
+    assert run.verified_tokens == sum(new for new in calls[1:] if new > 1) > 0
+
+
+@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
+def test_drafts_that_are_too_many_for_thresholds_are_counted_and_warned_about(how):
+    model, calls = model_of(), []
+    warned = pytest.warns(DenseDraftsWarning, match=r"^\d+ tokens .*thresholded")
+    with counting_calls(model, calls), warned as caught, sparsify(model, table_of(), k=K, verify_tokens=1) as run:
+        generate(model, ids=REPEATED, **drafts(how))
+    expected = sum(new for new in calls[1:] if new > 1)
+    assert run.dense_tokens == expected > 0
+    mine = [warning for warning in caught if warning.category is DenseDraftsWarning]
+    assert [warning.filename for warning in mine] == [__file__]
+    assert str(mine[0].message).startswith(f"{expected} tokens")
+    assert run.verified_tokens == 0
+    for choice in ({"prefill": "thresholded", "verify_tokens": 1}, {}):
+        calls.clear()
+        with warnings.catch_warnings(), counting_calls(model, calls), sparsify(model, table_of(), k=K, **choice) as run:
+            warnings.simplefilter("error", DenseDraftsWarning)
+            generate(model, ids=REPEATED, **drafts(how))
+        verified = 0 if choice else sum(new for new in calls[1:] if new > 1)
+        assert (run.dense_tokens, run.verified_tokens) == (0, verified)
+
+
+def test_further_turns_and_chunks_of_a_prompt_are_counted_and_no_drafts():
+    model, ids, cache = model_of(), tokens(2, 60, seed=11), DynamicCache()
+    with warnings.catch_warnings(), sparsify(model, table_of(), k=K) as run:
+        warnings.simplefilter("error", DenseDraftsWarning)
+        for new in (5, 7, 1, 1, 20, 1, 1):  # rows of up to 8 keys are dense by the rule
+            past = cache.get_seq_length()
+            model(ids[:, past : past + new], past_key_values=cache)
+        assert (run.verified_tokens, run.dense_tokens) == (2 * 4, 2 * 20)
+
+
+def test_a_sparsified_assistant_leaves_the_dense_tokens_alone():
+    model, assistant = model_of(), drafting(new_model(seed=0))
+    dense = generate(model)
+    with sparsify(assistant, table_of(), k=K, statistics=True) as run:
+        assisted = generate(model, assistant_model=assistant)
+    assert torch.equal(dense, assisted)
+    assert run.statistics()[0].decode.any()
+
+
+@pytest.mark.parametrize("how", ["assistant", "accepted", "prompt lookup"])
+@pytest.mark.parametrize("cache_outlives", [False, True])
+def test_statistics_hold_the_rows_of_accepted_tokens_alone(how, cache_outlives):
+    model, calls = model_of(), []
+    options = {"return_dict_in_generate": True} if cache_outlives else {}
+    with sparsify(model, table_of(), k=K, statistics=True) as run:
+        generate(model, ids=REPEATED)
+        greedy = run.statistics()
+        run.clear()
+        with counting_calls(model, calls):
+            held = generate(model, ids=REPEATED, **options, **drafts(how))
+        found = run.statistics()
+    assert how != "assistant" or sum(calls[1:]) > NEW  # some were rejected
+    for ours, theirs in zip(found, greedy, strict=True):
+        assert ours.decode.all()
+        for name in ("keys", "kept", "value_rows", "empty"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    del held
+
+
+def test_summaries_add_up_the_rows_of_accepted_tokens_alone():
+    model, ids = model_of(), tokens(2, 30, seed=3)
+
+    def summaries(sizes, dropped: int) -> list:
+        with sparsify(model, table_of(), k=K, statistics="summary") as run:
+            cache = DynamicCache()
+            pieces(model, ids, cache, 20, sizes)
+            if dropped:
+                cache.crop(-dropped)
+            return run.summaries()
+
+    for ours, theirs in zip(summaries([8], 3), summaries([1] * 5, 0), strict=True):
+        assert ours.rows == theirs.rows == 2 * 5
+        for name in ("keys", "kept", "value_rows", "empty", "wanted_by", "sparse_kept", "sparse_aims"):
+            assert torch.equal(torch.as_tensor(getattr(ours, name)), torch.as_tensor(getattr(theirs, name))), name
+
+
+def test_rows_are_added_before_those_of_the_next_call():
+    model, ids = model_of(), tokens(1, 40, seed=3)
+    with sparsify(model, table_of(), k=K, statistics=True) as run:
+        cache = DynamicCache()
+        pieces(model, ids, cache, 20, [4])
+        cache.crop(-2)
+        model(ids[:, 22:25], past_key_values=cache)  # of the same cache: the length before it counts
+        cache.crop(-1)
+        pieces(model, ids, DynamicCache(), 10, [2])  # another cache
+        assert run.statistics()[0].keys.tolist() == [21, 22, 23, 24, 11, 12]
+        run.clear()
+        model(ids[:, 24:26], past_key_values=cache)
+        run.clear()
+        assert len(run.statistics()[0].keys) == 0
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("dropped", [0, 1, 3, 4])
+def test_drift_control_learns_from_accepted_tokens_alone(kind, dropped):
+    if dropped and kind == "static":
+        pytest.skip("a StaticCache drops no tokens")
+    control, model, ids, cache = DriftControl(start=2), model_of(), tokens(2, 40, seed=3), new_cache(kind)
+    with sparsify(model, table_of(), k=K, drift_control=control, statistics=True) as run:
+        pieces(model, ids, cache, 20, [1] * 6)
+        before = [(getattr(layer, DRIFT).shift.clone(), getattr(layer, DRIFT).steps.clone()) for layer in cache.layers]
+        run.clear()
+        model(ids[:, 26:30], past_key_values=cache)
+        for layer, (shift, _) in zip(cache.layers, before, strict=True):
+            assert torch.equal(getattr(layer, DRIFT).shift, shift)  # nobody knows yet which are accepted
+        if dropped:
+            cache.crop(-dropped)
+        kept = [layer.kept.view(2, 4 - dropped, 4).float() for layer in run.statistics()]
+        run.clear()
+        model(ids[:, 30 - dropped : 31 - dropped], past_key_values=cache)
+        last = [layer.kept.float() for layer in run.statistics()]
+    for layer, (shift, steps), rows, row in zip(cache.layers, before, kept, last, strict=True):
+        for each in (*rows.unbind(1), row):
+            shift = integrated(control, shift, steps, each, torch.full_like(shift, K))
+            steps = steps + 1
+        torch.testing.assert_close(getattr(layer, DRIFT).shift, shift)
+        assert torch.equal(getattr(layer, DRIFT).steps, steps)
+
+
+@pytest.mark.parametrize("scales", ["token", "channel"])
+@pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
+def test_an_int8_cache_verifies_its_numbers_as_they_lie(monkeypatch, scales, how):
+    model, table, expected = model_of(), table_of(), []
+    if scales == "channel":
+        table = calibrate_cache_scales(model, table, tokens(4, 60, seed=1))
+
+    def cache() -> Int8Cache:
+        return Int8Cache(model.config, table=table if scales == "channel" else None)
+
+    with sparsify(model, table, k=K) as run:
+        expected = generate(model, ids=REPEATED, past_key_values=cache())
+        monkeypatch.setattr("toptheta_npu.models.caches.int8.dequantise", only_prompts)
+        found = generate(model, ids=REPEATED, past_key_values=cache(), **drafts(how))
+    assert torch.equal(found, expected)
+    assert run.verified_tokens > 0
+
+
+def only_prompts(numbers: Tensor, scale: Tensor) -> Tensor:
+    assert numbers.shape[2] == REPEATED.shape[1], "a step multiplied the cache out"
+    return numbers.float() * scale
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, TopThetaValueError), (17, TopThetaValueError), (True, TopThetaTypeError)]
+)
+def test_verify_tokens_is_checked(value, error):
+    with (
+        pytest.raises(error, match="verify_tokens: expected an int"),
+        sparsify(model_of(), table_of(), k=K, verify_tokens=value),
+    ):
+        pass

@@ -1,0 +1,116 @@
+"""The registered operators with several query tokens: schema, fakes, outputs, compilation, and who refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo.testing
+from torch import Tensor
+
+import toptheta_npu
+from tests.cases import TOKEN_CASES, valid_arguments
+from tests.helpers import make_inputs
+from tests.test_operator import as_tuple, operator_inputs
+from tests.tiers import product
+from toptheta_npu import TopThetaNotImplementedError, use_backend
+from toptheta_npu.operator.checks import check_arguments, check_kernel_limits
+
+_BY_ID = {case.id: case for case in TOKEN_CASES}
+_CHECKED = (
+    "tokens-ragged", "tokens-paged-3d-bf16-bsh", "tokens-start-f16-bsnd-post", "tokens-offline-vmc",
+    "tokens-int8-paged-token",
+)  # fmt: skip
+_OPERATORS = ("incremental_attention", "incremental_attention_with_stats", "incremental_attention_partial")
+
+
+@pytest.fixture
+def fallback() -> Iterator[None]:
+    with use_backend("fallback", device="cpu"):
+        yield
+
+
+@pytest.mark.usefixtures("fallback")
+@pytest.mark.parametrize(("case_id", "name"), product(_CHECKED, _OPERATORS))
+def test_opcheck(name: str, case_id: str) -> None:
+    positional, keywords = operator_inputs(name, make_inputs(_BY_ID[case_id]))
+    torch.library.opcheck(getattr(torch.ops.toptheta_npu, name), positional, keywords)
+
+
+@pytest.mark.usefixtures("fallback")
+@pytest.mark.parametrize("name", _OPERATORS)
+@pytest.mark.parametrize("case_id", _CHECKED)
+def test_outputs_are_fresh_contiguous_and_those_of_the_fakes(name: str, case_id: str) -> None:
+    positional, keywords = operator_inputs(name, make_inputs(_BY_ID[case_id]))
+    operator = getattr(torch.ops.toptheta_npu, name)
+    real = as_tuple(operator(*positional, **keywords))
+    with torch._subclasses.FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(t) if isinstance(t, Tensor) else t for t in positional]
+        fake = as_tuple(operator(*fakes, **keywords))
+    assert [(t.shape, t.dtype, t.stride()) for t in fake] == [(t.shape, t.dtype, t.stride()) for t in real]
+    tensors = [t for t in positional if isinstance(t, Tensor)]
+    storages = [t.untyped_storage().data_ptr() for t in (*tensors, *real)]
+    assert len(set(storages)) == len(storages)
+    assert all(output.is_contiguous() for output in real)
+
+
+@pytest.mark.usefixtures("fallback")
+def test_compile_needs_one_graph_for_all_lengths() -> None:
+    """Lengths, numbers of real tokens and what follows from them are tensors: nothing is looked at while tracing."""
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+
+    def step(query: Tensor, cache: Tensor, table: Tensor, n: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        rows = toptheta_npu.row_lengths(n, real, 3)
+        theta = table[rows].permute(0, 2, 1)  # [B, Hq, Sq]: each row the threshold of its length
+        whole = toptheta_npu.incremental_attention_with_stats(
+            query, cache, cache, theta.contiguous(), actual_seq_lengths=n, actual_query_lengths=real
+        )
+        part = toptheta_npu.incremental_attention_partial(query, cache, cache, theta, actual_seq_lengths=rows)
+        return *whole, toptheta_npu.merge_partials([part], theta, [rows])
+
+    compiled = torch.compile(step, fullgraph=True, backend=counter)
+    generator = torch.Generator().manual_seed(0)
+    table = torch.linspace(-1.0, 2.0, 65 * 4).view(65, 4)
+    calls = (([64, 3], [3, 3]), ([5, 64], [1, 3]), ([0, 17], [0, 2]), ([33, 34], [0, 0]), ([2, 1], [2, 1]))
+    for n, real in calls:
+        query, cache = (torch.randn(shape, generator=generator) for shape in ((2, 4, 3, 32), (2, 2, 64, 32)))
+        tensors = (query, cache, table, torch.tensor(n), torch.tensor(real, dtype=torch.int32))
+        found, expected = compiled(*tensors), step(*tensors)
+        for got, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(expected[0], expected[-1])
+    assert counter.frame_count == 1
+
+
+@pytest.mark.usefixtures("fallback")
+def test_compile_keeps_up_with_other_numbers_of_tokens() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(toptheta_npu.incremental_attention_with_stats, fullgraph=True, backend="aot_eager")
+    for tokens in (1, 4, 2, 7, 16):
+        generator = torch.Generator().manual_seed(tokens)
+        query, cache = (
+            torch.randn(2, 4, tokens, 32, generator=generator),
+            torch.randn(2, 2, 40, 32, generator=generator),
+        )
+        arguments = (query, cache, cache, torch.full((4,), 0.5))
+        expected = toptheta_npu.incremental_attention_with_stats(*arguments)
+        assert expected[2].shape == ((2, 4) if tokens == 1 else (2, 4, tokens))
+        for got, wanted in zip(compiled(*arguments), expected, strict=True):
+            torch.testing.assert_close(got, wanted)
+
+
+# Backends that take one token.
+
+
+@pytest.mark.parametrize(("name", "base"), [("query", "tokens"), ("actual_query_lengths", "decode")])
+def test_the_npu_kernel_refuses_several_tokens(name: str, base: str) -> None:
+    arguments = valid_arguments(base)
+    lengths = torch.tensor([1, 1]) if base == "decode" else None
+    given = toptheta_npu.fallback.Arguments(
+        None, None, None, *(arguments[each].half() for each in ("query", "key", "value")), arguments["threshold"],
+        actual_query_lengths=lengths,
+    )  # fmt: skip
+    with pytest.raises(TopThetaNotImplementedError, match=rf"^{name}: expected .* on an NPU, got .*device='npu'\)$"):
+        check_kernel_limits(check_arguments(given, part=False))

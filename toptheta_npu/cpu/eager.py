@@ -1,0 +1,43 @@
+"""Who sees what a thread calls: the native library may be called past PyTorch only where nobody does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import profiler
+
+_dispatch_keys, _modes = torch._C._dispatch_keys, torch._C._dispatch_tls_local_include_set
+_PLAIN_TYPES = {Tensor, torch.nn.Parameter}
+
+
+def _bits(*names: str) -> int:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
+    for name in names[1:]:
+        keys = keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name))
+    return keys.raw_repr()
+
+
+#: The dispatcher's keys of a CPU tensor that holds its numbers itself, and those of a thread that nothing watches.
+_PLAIN_TENSOR = _bits("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU")
+_PLAIN_THREAD = _bits("BackendSelect", "ADInplaceOrView")
+
+
+def is_watched() -> bool:
+    """Tell whether a profiler, a mode, a tracer or a functional transform sees what this thread calls.
+
+    Observers that register with PyTorch's record functions alone, as its ExecutionTraceObserver, are not known.
+    """
+    if torch._C._autograd._profiler_enabled() or profiler._is_profiler_enabled or torch._C._len_torch_function_stack():
+        return True
+    modes: int = _modes().raw_repr()
+    return modes | _PLAIN_THREAD != _PLAIN_THREAD
+
+
+def plain_keys(tensor: Any) -> int:
+    """Return the dispatcher's keys of a CPU tensor that holds its numbers itself; 0 for all else."""
+    if type(tensor) not in _PLAIN_TYPES:
+        return 0
+    keys: int = _dispatch_keys(tensor).raw_repr()
+    return keys if keys | _PLAIN_TENSOR == _PLAIN_TENSOR else 0

@@ -1,0 +1,77 @@
+"""What ``generate`` does otherwise within a context: the cache it makes, and when drafts begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from ..caches.growing import GrowingCache
+from .borrowing import disguised, lend_class
+
+_CACHE = "past_key_values"
+
+
+@contextmanager
+def generating(model: PreTrainedModel) -> Iterator[None]:
+    """Let ``generate`` of ``model`` use a `GrowingCache` and keep drafts out of a prompt's call, within the context.
+
+    A cache that the caller passes, or names by ``cache_implementation``, stays what it is.
+    """
+    undo = lend_class(model, _with_growing_cache(type(model)))
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _with_growing_cache(original: type[PreTrainedModel]) -> Any:
+    class Growing(original):  # type: ignore[misc, valid-type]
+        def _prepare_cache_for_generation(
+            self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        ) -> Any:
+            chosen = model_kwargs.get(_CACHE) is not None or generation_config.cache_implementation is not None
+            result = super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+            made = model_kwargs.get(_CACHE)
+            if chosen or generation_config.use_cache is False or not self._supports_default_dynamic_cache():
+                return result
+            if made is None:  # transformers 5.0 leaves it to the model
+                model_kwargs[_CACHE] = GrowingCache(self.config.get_text_config(decoder=True))
+            elif type(made) is DynamicCache:
+                model_kwargs[_CACHE] = GrowingCache.from_dynamic(made)
+            return result
+
+        def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> Any:
+            drafts = super()._get_candidate_generator(*args, **kwargs)
+            # those that need the model's outputs draft nothing before it has run
+            return drafts if getattr(drafts, "requires_model_outputs", False) else _AfterThePrompt(drafts)
+
+    return disguised(Growing, original)
+
+
+class _AfterThePrompt:
+    """A candidate generator whose drafts begin with the second call. It counts as one that rejected the first ones.
+
+    transformers verifies the first drafts in the call of the prompt. There they would be dense as the prompt is, and
+    other tokens than without drafts might come out.
+    """
+
+    def __init__(self, drafts: Any) -> None:
+        self._drafts = drafts
+        self._prompt_came = False
+
+    def get_candidates(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Return the tokens with drafts behind them, and the drafts' logits if there are any."""
+        drafted = self._drafts.get_candidates(input_ids, *args, **kwargs)  # which also makes a drafting model's cache
+        return drafted if self._prompt_came else (input_ids, None)
+
+    def update_candidate_strategy(self, *args: Any, **kwargs: Any) -> None:
+        """Tell how many drafts were accepted."""
+        self._prompt_came = True
+        self._drafts.update_candidate_strategy(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafts, name)
