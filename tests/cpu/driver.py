@@ -87,12 +87,11 @@ class CaseFile:
             outputs = getattr(operators, operator)(Arguments(**arguments))
         returned = (outputs,) if isinstance(outputs, Tensor) else outputs
         fields = list(ARGUMENTS.unpack(packed[0]))
-        names = list(self.tensors)
+        known = {id(tensor): number for number, tensor in enumerate(self.tensors.values(), 1)}
         for place, name in zip(_INPUT_PLACES, _INPUTS, strict=True):
             given = arguments.get(name)
-            assert given is None or self.tensors[name] is given
             assert (fields[place] == 0) == (given is None)
-            fields[place] = 0 if given is None else 1 + names.index(name)
+            fields[place] = 0 if given is None else known[id(given)]
         numbers = {output.data_ptr(): number for number, output in enumerate(returned)}
         order = tuple(numbers[fields[place]] for place in _OUTPUT_PLACES if fields[place])
         for place in _OUTPUT_PLACES:

@@ -40,7 +40,8 @@ class DriverCase:
         whole = with_packed_scales(operator_arguments(inputs))
         whole = with_columns(whole) if columns else whole
         part = partial_arguments(inputs, whole)
-        file = CaseFile({name: given for name, given in (whole | part).items() if isinstance(given, Tensor)})
+        of_part = {f"{name} of the part": given for name, given in part.items() if given is not whole.get(name)}
+        file = CaseFile({name: given for name, given in (whole | of_part).items() if isinstance(given, Tensor)})
         for path in paths:
             for count in threads:
                 for operator in _OPERATORS:

@@ -48,6 +48,9 @@ _FAULTS = (
           "data race"),
 )  # fmt: skip
 
+#: What sets the sums of a granule to 0.
+_ZEROS = "std::fill_n(sums_of(item.number, block), rows * padded_dim_, 0.0F);"
+
 
 def sources_with(fault: Fault) -> Path:
     """The folder of a copy of the sources with the fault, kept."""
@@ -86,7 +89,7 @@ def test_page_behind_each_tensor_stops_a_read_past_its_end(level: str, tmp_path:
 
 @pytest.mark.parametrize("level", OWN_LEVELS[:1])
 def test_judge_finds_memory_that_is_read_before_it_is_written(level: str, tmp_path: Path) -> None:
-    fault = Fault("sums-up-from-anything", "step.h", "std::fill_n(sums, heads * padded_dim_, 0.0F);", "", _ADDRESS, "")
+    fault = Fault("sums-up-from-anything", "step.h", _ZEROS, "", _ADDRESS, "")
     driver = build_driver("float32", level, _ADDRESS, source=sources_with(fault))
     case = driver_case()
     (results,) = run_driver(driver, level, tmp_path, [case.file])
