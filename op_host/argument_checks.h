@@ -1,22 +1,36 @@
 // All checks of the arguments. The Python package has made most of them before; an aclnn caller meets them here first.
 #pragma once
 
+#include "../op_kernel/cube_layout.h"
 #include "antiquant_checks.h"
 
 namespace toptheta {
 
+// Shape and words of a number for each query head of a sequence, and for each of its tokens if there are several.
+inline OptionalTensor PerRow(uint32_t input, const char* name, const Geometry& geometry)
+{
+    if (geometry.queryTokens == 1) {
+        return {input, name, {geometry.batch, geometry.numHeads}, " [B, Hq]", {ElementType::kFloat32}};
+    }
+    return {input,
+            name,
+            {geometry.batch, geometry.numHeads, geometry.queryTokens},
+            " [B, Hq, Sq]",
+            {ElementType::kFloat32}};
+}
+
 inline ArgumentError CheckThreshold(const Arguments& arguments, const Geometry& geometry)
 {
-    const bool perHead = arguments.Dims(InputIndex::kThreshold).size() == 1;
-    if (perHead) {
-        return CheckPresentTensor(
-            arguments, {InputIndex::kThreshold, "threshold", {geometry.numHeads}, " [Hq]", {ElementType::kFloat32}});
+    const size_t axes = arguments.Dims(InputIndex::kThreshold).size();
+    OptionalTensor wanted = PerRow(InputIndex::kThreshold, "threshold", geometry);
+    if (axes == 1) {
+        wanted.shape = {geometry.numHeads};
+        wanted.meaning = " [Hq]";
+    } else if (axes != 3) {
+        wanted.shape = {geometry.batch, geometry.numHeads};
+        wanted.meaning = " [B, Hq]";
     }
-    return CheckPresentTensor(arguments, {InputIndex::kThreshold,
-                                          "threshold",
-                                          {geometry.batch, geometry.numHeads},
-                                          " [B, Hq]",
-                                          {ElementType::kFloat32}});
+    return CheckPresentTensor(arguments, wanted);
 }
 
 inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& geometry)
@@ -26,10 +40,48 @@ inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& ge
             arguments, {InputIndex::kActualSeqLengths, "actual_seq_lengths", {geometry.batch}, " [B]", integers})) {
         return error;
     }
-    const bool both = arguments.Has(InputIndex::kActualSeqLengths);
+    const bool hasLengths = arguments.Has(InputIndex::kActualSeqLengths);
     const std::vector<ElementType> like = {arguments.inputs[InputIndex::kActualSeqLengths].type};
-    return CheckPresentTensor(arguments,
-                              {InputIndex::kKeyStart, "key_start", {geometry.batch}, " [B]", both ? like : integers});
+    if (const ArgumentError error =
+            CheckPresentTensor(arguments, {InputIndex::kKeyStart,
+                                           "key_start",
+                                           {geometry.batch},
+                                           " [B]",
+                                           hasLengths ? like : integers})) {
+        return error;
+    }
+    const bool hasStarts = arguments.Has(InputIndex::kKeyStart);
+    const std::vector<ElementType> likeStarts = {arguments.inputs[InputIndex::kKeyStart].type};
+    return CheckPresentTensor(arguments, {InputIndex::kActualQueryLengths,
+                                          "actual_query_lengths",
+                                          {geometry.batch},
+                                          " [B]",
+                                          hasLengths  ? like
+                                          : hasStarts ? likeStarts
+                                                      : integers});
+}
+
+// What several query tokens do without.
+inline ArgumentError CheckTokens(const Arguments& arguments, const Geometry& geometry)
+{
+    if (!HasTokens(arguments, geometry)) {
+        return {};
+    }
+    const std::string remedy = "give the tokens one by one, or use the fallback";
+    if (arguments.placement == "post_softmax") {
+        return NotSupportedError("placement", "'pre_softmax' with several query tokens on an NPU",
+                                 Quoted(arguments.placement), remedy);
+    }
+    if (arguments.partial) {
+        return NotSupportedError("partial", "False with several query tokens on an NPU", "True", remedy);
+    }
+    if (geometry.key.row > kMostRowStride) {
+        return NotSupportedError("key_strides",
+                                 "rows at most " + std::to_string(kMostRowStride) +
+                                     " elements apart with several query tokens on an NPU",
+                                 std::to_string(geometry.key.row), "pass key.contiguous()");
+    }
+    return {};
 }
 
 inline ArgumentError CheckModes(const Arguments& arguments)
@@ -86,15 +138,19 @@ inline ArgumentError CheckPartial(const Arguments& arguments)
 
 inline ArgumentError CheckCompensationTensors(const Arguments& arguments, const Geometry& geometry)
 {
-    const std::vector<int64_t> perHead = {geometry.batch, geometry.numHeads};
     const std::vector<ElementType> float32 = {ElementType::kFloat32};
-    if (const ArgumentError error = CheckPresentTensor(
-            arguments, {InputIndex::kDiscardedMass, "discarded_mass", perHead, " [B, Hq]", float32})) {
+    if (const ArgumentError error =
+            CheckPresentTensor(arguments, PerRow(InputIndex::kDiscardedMass, "discarded_mass", geometry))) {
         return error;
     }
-    const std::vector<int64_t> means = {geometry.batch, geometry.numKeyValueHeads, geometry.headDim};
+    const bool one = geometry.queryTokens == 1;
+    std::vector<int64_t> means = {geometry.batch, geometry.numKeyValueHeads, geometry.headDim};
+    if (!one) {
+        means.insert(means.begin() + 2, geometry.queryTokens);
+    }
+    const char* meaning = one ? " [B, Hkv, D]" : " [B, Hkv, Sq, D]";
     if (const ArgumentError error =
-            CheckPresentTensor(arguments, {InputIndex::kValueMean, "value_mean", means, " [B, Hkv, D]", float32})) {
+            CheckPresentTensor(arguments, {InputIndex::kValueMean, "value_mean", means, meaning, float32})) {
         return error;
     }
     const std::vector<int64_t> heads = {geometry.numHeads};
@@ -102,7 +158,7 @@ inline ArgumentError CheckCompensationTensors(const Arguments& arguments, const 
             CheckPresentTensor(arguments, {InputIndex::kLearnableSink, "learnable_sink", heads, " [Hq]", float32})) {
         return error;
     }
-    return CheckPresentTensor(arguments, {InputIndex::kRowLse, "row_lse", perHead, " [B, Hq]", float32});
+    return CheckPresentTensor(arguments, PerRow(InputIndex::kRowLse, "row_lse", geometry));
 }
 
 // Outputs that the kernel will write. What it will not write may have any shape.
@@ -116,18 +172,18 @@ inline ArgumentError CheckOutputs(const Arguments& arguments, const Geometry& ge
         const char* meaning;
     };
     const std::vector<int64_t>& query = arguments.Dims(InputIndex::kQuery);
-    const std::vector<int64_t> perHead = {geometry.batch, geometry.numHeads};
+    const OptionalTensor rows = PerRow(0, "", geometry);
     const bool stats = arguments.withStats;
     const bool partial = arguments.partial;
     const Output outputs[] = {
         {OutputIndex::kAttentionOut, "attention_out", !partial, query, ", like query"},
-        {OutputIndex::kLse, "lse", stats, perHead, " [B, Hq]"},
-        {OutputIndex::kKept, "kept", stats || partial, perHead, " [B, Hq]"},
+        {OutputIndex::kLse, "lse", stats, rows.shape, rows.meaning},
+        {OutputIndex::kKept, "kept", stats || partial, rows.shape, rows.meaning},
         {OutputIndex::kValueRows, "value_rows", stats, {geometry.batch, geometry.numKeyValueHeads}, " [B, Hkv]"},
         {OutputIndex::kPartOut, "part_out", partial, query, ", like query"},
-        {OutputIndex::kPartMaximum, "part_maximum", partial, perHead, " [B, Hq]"},
-        {OutputIndex::kPartKeptMass, "part_kept_mass", partial, perHead, " [B, Hq]"},
-        {OutputIndex::kPartDiscardedMass, "part_discarded_mass", partial, perHead, " [B, Hq]"},
+        {OutputIndex::kPartMaximum, "part_maximum", partial, rows.shape, rows.meaning},
+        {OutputIndex::kPartKeptMass, "part_kept_mass", partial, rows.shape, rows.meaning},
+        {OutputIndex::kPartDiscardedMass, "part_discarded_mass", partial, rows.shape, rows.meaning},
     };
     for (const Output& output : outputs) {
         const ArgumentError error =
@@ -179,7 +235,7 @@ inline ArgumentError ResolveArguments(const Arguments& arguments, Geometry& geom
             return error;
         }
     }
-    for (const Check check : {CheckCompensationTensors, CheckOutputs}) {
+    for (const Check check : {CheckTokens, CheckCompensationTensors, CheckOutputs}) {
         if (const ArgumentError error = check(arguments, geometry)) {
             return error;
         }

@@ -13,6 +13,7 @@ constexpr int64_t kStrideStep = 16;         // elements, for the same reason
 constexpr int64_t kInt8Step = 32;           // both for int8
 constexpr int64_t kMaxBatch = 65536;
 constexpr int64_t kMaxHeads = 4096;         // keeps B * Hq far inside 32 bits
+constexpr int64_t kMaxQueryTokens = 16;
 constexpr int64_t kMaxCapacity = 262144;
 constexpr int64_t kMaxPageRows = 512;
 constexpr int64_t kMaxRowGapBytes = 2147483646;  // the gap between rows is a 32-bit field of a copy
@@ -22,6 +23,7 @@ struct Geometry {
     int64_t numHeads = 0;
     int64_t numKeyValueHeads = 0;
     int64_t headDim = 0;
+    int64_t queryTokens = 1;
     int64_t capacity = 0;
     int64_t tableWidth = 0;
     int64_t blocks = 0;  // of a paged cache
@@ -30,15 +32,22 @@ struct Geometry {
     CacheStrides keyScales = {0, 0, 0};  // of those per token and head
     CacheStrides valueScales = {0, 0, 0};
 
-    int64_t Group() const { return numHeads / numKeyValueHeads; }
+    // Query rows of a KV head.
+    int64_t Group() const { return numHeads / numKeyValueHeads * queryTokens; }
 };
+
+// Several query tokens, or one that may be none: such calls have a kernel of their own.
+inline bool HasTokens(const Arguments& arguments, const Geometry& geometry)
+{
+    return geometry.queryTokens > 1 || arguments.Has(InputIndex::kActualQueryLengths);
+}
 
 inline ArgumentError CheckQueryForm(const Arguments& arguments)
 {
     const TensorDescription& query = arguments.inputs[InputIndex::kQuery];
     const std::string& layout = arguments.inputLayout;
     const bool flat = layout == "BSH";
-    const std::string form = layout + (flat ? " [B, 1, Hq*D]" : layout == "BNSD" ? " [B, Hq, 1, D]" : " [B, 1, Hq, D]");
+    const std::string form = layout + (flat ? " [B, Sq, Hq*D]" : layout == "BNSD" ? " [B, Hq, Sq, D]" : " [B, Sq, Hq, D]");
     if (query.dims.size() != (flat ? 3U : 4U)) {
         return ValueError("query", form, ListText(query.dims));
     }
@@ -49,9 +58,13 @@ inline ArgumentError CheckQueryForm(const Arguments& arguments)
         return ValueError("query", "at most " + std::to_string(kMaxBatch) + " sequences", ListText(query.dims),
                           "split the batch");
     }
-    if (query.dims[layout == "BNSD" ? 2 : 1] != 1) {
-        return ValueError("query", "one token, " + form, ListText(query.dims),
-                          "use prefill_attention for several tokens");
+    const int64_t tokens = query.dims[layout == "BNSD" ? 2 : 1];
+    if (tokens < 1) {
+        return ValueError("query", "at least one token, " + form, ListText(query.dims));
+    }
+    if (tokens > kMaxQueryTokens) {
+        return NotSupportedError("query", "1 to " + std::to_string(kMaxQueryTokens) + " tokens, " + form,
+                                 ListText(query.dims), "use prefill_attention for more tokens");
     }
     return CheckType("query", query, {ElementType::kFloat16, ElementType::kBfloat16});
 }
@@ -74,6 +87,7 @@ inline ArgumentError ResolveQuery(const Arguments& arguments, Geometry& geometry
     const int64_t heads = arguments.numHeads;
     geometry.batch = dims[0];
     geometry.numHeads = heads;
+    geometry.queryTokens = dims[arguments.inputLayout == "BNSD" ? 2 : 1];
     if (arguments.inputLayout == "BSH") {
         if (heads < 1 || dims[2] % heads != 0) {
             return ValueError("num_heads", "a divisor of the hidden size " + std::to_string(dims[2]),

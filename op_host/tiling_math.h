@@ -15,6 +15,7 @@ constexpr uint64_t kSectionBytes = 512;                     // alignment of the 
 constexpr uint64_t kMaxScoreBytes = 256ULL * 1024 * 1024;   // float32 scores that post-softmax may keep
 constexpr uint32_t kCubeHeads = 3;                          // query heads of a block from which on the cube pays
 constexpr uint32_t kCubeHeadsBfloat16 = 2;
+constexpr uint32_t kThresholdsOfRows = 3;                   // axes of [B, Hq, Sq]
 constexpr uint32_t kScheduleAllAtOnce = 1;                  // every block resident, as SyncAll needs
 
 static_assert(EveryLayoutFits(), "a head_dim and head block has no Unified Buffer layout within the budget");
@@ -80,33 +81,47 @@ inline void FillModes(const Arguments& arguments, TilingData& data)
     data.sdcGamma = arguments.sdcGamma;
 }
 
-// Of one element of an input of integers, 0 if it is left out.
-inline uint8_t IntegerBytesOf(const Arguments& arguments, uint32_t input)
+// Of one element of the inputs of integers, which are all of one type.
+inline uint8_t IntegerBytes(const Arguments& arguments)
 {
-    if (!arguments.Has(input)) {
-        return 0;
+    for (const uint32_t input :
+         {InputIndex::kActualSeqLengths, InputIndex::kKeyStart, InputIndex::kActualQueryLengths}) {
+        if (arguments.Has(input)) {
+            return arguments.inputs[input].type == ElementType::kInt64 ? 8 : 4;
+        }
     }
-    return arguments.inputs[input].type == ElementType::kInt64 ? 8 : 4;
+    return 0;
 }
+
+// Of an element of K and V.
+inline uint32_t KeyBytes(const TilingData& data) { return Has(data, InputIndex::kKeyAntiquantScale) ? 1 : 2; }
+inline uint32_t ValueBytes(const TilingData& data) { return Has(data, InputIndex::kValueAntiquantScale) ? 1 : 2; }
 
 inline void FillShapes(const Arguments& arguments, const Geometry& geometry, TilingData& data)
 {
     data.key = geometry.key;
     data.value = geometry.value;
     data.batch = static_cast<uint32_t>(geometry.batch);
-    data.numHeads = static_cast<uint32_t>(geometry.numHeads);
+    data.numHeads = static_cast<uint32_t>(geometry.numHeads * geometry.queryTokens);
     data.numKeyValueHeads = static_cast<uint32_t>(geometry.numKeyValueHeads);
     data.headDim = static_cast<uint32_t>(geometry.headDim);
     data.capacity = static_cast<uint32_t>(geometry.capacity);
     data.blocks = static_cast<uint32_t>(std::min<int64_t>(geometry.blocks, UINT32_MAX));
     data.blockSize = arguments.Paged() ? static_cast<uint16_t>(arguments.blockSize) : 0;
     data.blockTableWidth = static_cast<uint32_t>(geometry.tableWidth);
-    data.lengthBytes = IntegerBytesOf(arguments, InputIndex::kActualSeqLengths);
-    data.startBytes = IntegerBytesOf(arguments, InputIndex::kKeyStart);
-    data.thresholdPerSequence = arguments.Dims(InputIndex::kThreshold).size() == 2;
+    data.integerBytes = IntegerBytes(arguments);
+    data.queryTokens = static_cast<uint8_t>(geometry.queryTokens);
+    data.tokensFirst = geometry.queryTokens > 1 && arguments.inputLayout != "BNSD";
+    data.thresholdAxes = static_cast<uint8_t>(arguments.Dims(InputIndex::kThreshold).size());
     const uint32_t group = static_cast<uint32_t>(geometry.Group());
-    data.headBlock = static_cast<uint8_t>(HeadBlockFor(group, data.headDim));
-    data.headBlocks = static_cast<uint16_t>((group + data.headBlock - 1) / data.headBlock);
+    uint32_t headBlock = HeadBlockFor(group, data.headDim);
+    if (HasTokens(arguments, geometry)) {
+        const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
+        headBlock = TokenBlockFor(group, {data.headDim, headBlock, bfloat16, false, true, KeyBytes(data),
+                                          ValueBytes(data), data.queryTokens});
+    }
+    data.headBlock = static_cast<uint8_t>(headBlock);
+    data.headBlocks = static_cast<uint16_t>((group + headBlock - 1) / headBlock);
 }
 
 inline ScaleTiling ScalesOf(const CacheStrides& strides, int64_t mode)
@@ -127,8 +142,14 @@ inline WorkTotal MostWork(const TilingData& data)
 // No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
 inline bool UnitsStayWhole(const TilingData& data)
 {
-    return data.lengthBytes == 0 && data.startBytes == 0 && !SumsHeadBlocks(data) &&
+    return data.integerBytes == 0 && !SumsHeadBlocks(data) &&
            !AnyCut(MostWork(data), UnitsOf(data));
+}
+
+// Whether there is a cube core for every two vector cores.
+inline bool HasCubes(const TilingData& data, const Platform& platform)
+{
+    return data.cores == kPairCores * platform.cubeCores;
 }
 
 // Whether a cube core multiplies the K rows for its two vector cores. One or two float16 queries for each K row the
@@ -136,8 +157,7 @@ inline bool UnitsStayWhole(const TilingData& data)
 inline bool UsesCube(const TilingData& data, const Platform& platform, bool bfloat16)
 {
     const uint32_t worthwhile = bfloat16 ? kCubeHeadsBfloat16 : kCubeHeads;
-    return data.headBlock >= worthwhile && data.cores == kPairCores * platform.cubeCores &&
-           data.key.row <= kMostRowStride;
+    return data.headBlock >= worthwhile && HasCubes(data, platform) && data.key.row <= kMostRowStride;
 }
 
 // Cores that get work when every sequence fills the cache: a launch takes the longer, the more blocks it has. The
@@ -148,10 +168,6 @@ inline uint32_t CoresWithWork(const TilingData& data, bool cube)
     const uint32_t active = MostWork(data).activeCores;
     return cube ? AlignUp(active, kPairCores) : active;
 }
-
-// Of an element of K and V.
-inline uint32_t KeyBytes(const TilingData& data) { return Has(data, InputIndex::kKeyAntiquantScale) ? 1 : 2; }
-inline uint32_t ValueBytes(const TilingData& data) { return Has(data, InputIndex::kValueAntiquantScale) ? 1 : 2; }
 
 // Rings of scores on their way from the cube cores, and behind them the parts of the queries for int8 K rows.
 inline uint64_t RingSectionBytes(const TilingData& data)
@@ -236,13 +252,19 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     tiling.data.valueScales = ScalesOf(geometry.valueScales, arguments.valueAntiquantMode);
     data.cores = static_cast<uint8_t>(std::min(platform.vectorCores, kMaxCores));
     const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
-    const bool cube = UsesCube(data, platform, bfloat16);
+    const bool tokens = HasTokens(arguments, geometry);
+    if (tokens && !HasCubes(data, platform)) {
+        return NotSupportedError("query", "one token per sequence where there is no cube core for two vector cores",
+                                 ListText(arguments.Dims(InputIndex::kQuery)), "give the tokens one by one");
+    }
+    const bool cube = tokens || UsesCube(data, platform, bfloat16);
     const bool split = !UnitsStayWhole(data);
     data.cores = static_cast<uint8_t>(CoresWithWork(data, cube));
     data.pastL2 = GoesPastL2(data, platform);
     const bool twoPhases = data.placement == kPostSoftmax && !Has(data, InputIndex::kRowLse);
     const LayoutChoice choice =
-        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube, KeyBytes(data), ValueBytes(data)},
+        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube, KeyBytes(data), ValueBytes(data),
+                      tokens ? data.queryTokens : 0U},
                      cube ? kCubeChunkRows : kMostInt8ChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);
     data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
@@ -264,7 +286,10 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
                      : split ? TOPTHETA_KEY_SPLIT_POST_SOFTMAX
                              : TOPTHETA_KEY_WHOLE_POST_SOFTMAX;
     } else {
-        tiling.key = cube ? TOPTHETA_KEY_CUBE : split ? TOPTHETA_KEY_SPLIT : TOPTHETA_KEY_WHOLE;
+        tiling.key = tokens  ? TOPTHETA_KEY_CUBE_TOKENS
+                     : cube  ? TOPTHETA_KEY_CUBE
+                     : split ? TOPTHETA_KEY_SPLIT
+                             : TOPTHETA_KEY_WHOLE;
     }
     tiling.blockDim = cube ? data.cores / kPairCores : data.cores;
     tiling.scheduleMode = split ? kScheduleAllAtOnce : 0;

@@ -81,6 +81,7 @@ private:
         DefineInput("block_table", OPTIONAL, Always(ge::DT_INT32));
         DefineStrided("key_antiquant_scale", OPTIONAL, Always(ge::DT_FLOAT));
         DefineStrided("value_antiquant_scale", OPTIONAL, Always(ge::DT_FLOAT));
+        DefineInput("actual_query_lengths", OPTIONAL, LengthTypes());
         DefineInput("discarded_mass", OPTIONAL, Always(ge::DT_FLOAT));
         DefineInput("value_mean", OPTIONAL, Always(ge::DT_FLOAT));
         DefineInput("learnable_sink", OPTIONAL, Always(ge::DT_FLOAT));

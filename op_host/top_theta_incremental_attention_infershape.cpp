@@ -11,13 +11,23 @@ using toptheta::OutputIndex;
 
 constexpr int64_t kUnknownRank = -2;
 
-gert::Shape MakeShape(int64_t first, int64_t second)
+gert::Shape MakeShape(const std::vector<int64_t>& sizes)
 {
     gert::Shape shape;
-    shape.SetDimNum(2);
-    shape.SetDim(0, first);
-    shape.SetDim(1, second);
+    shape.SetDimNum(sizes.size());
+    for (size_t i = 0; i < sizes.size(); i++) {
+        shape.SetDim(i, sizes[i]);
+    }
     return shape;
+}
+
+// Numbers of query rows have an axis of tokens where there are several. A shape may not be known yet.
+gert::Shape PerRow(const gert::Shape& query, const toptheta::Arguments& arguments)
+{
+    const size_t axis = arguments.inputLayout == "BNSD" ? 2 : 1;
+    const int64_t tokens = axis < query.GetDimNum() ? query.GetDim(axis) : 1;
+    return tokens == 1 ? MakeShape({query.GetDim(0), arguments.numHeads})
+                       : MakeShape({query.GetDim(0), arguments.numHeads, tokens});
 }
 
 gert::Shape Empty()
@@ -43,8 +53,8 @@ ge::graphStatus InferShapeForTopThetaIncrementalAttention(gert::InferShapeContex
     toptheta::ReadAttributes(*attributes, arguments);
     const int64_t batch = query->GetDim(0);
     const bool unknown = batch == kUnknownRank;
-    const gert::Shape perHead = unknown ? *query : MakeShape(batch, arguments.numHeads);
-    const gert::Shape perKeyValueHead = unknown ? *query : MakeShape(batch, arguments.numKeyValueHeads);
+    const gert::Shape perHead = unknown ? *query : PerRow(*query, arguments);
+    const gert::Shape perKeyValueHead = unknown ? *query : MakeShape({batch, arguments.numKeyValueHeads});
     const bool stats = arguments.withStats;
     const bool partial = arguments.partial;
     gert::Shape shapes[OutputIndex::kCount] = {

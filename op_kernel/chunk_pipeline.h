@@ -36,7 +36,7 @@ public:
     }
 
     // Around all segments of a core.
-    TOPTHETA_DEVICE inline void BeginWork(const WorkTotal&, SequenceLengths&) {}
+    TOPTHETA_DEVICE inline void BeginWork(const WorkTotal&, SequenceLengths<Types>&) {}
     TOPTHETA_DEVICE inline void EndWork() {}
 
     TOPTHETA_DEVICE inline void Drain()

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "list_entries.h"
+#include "query_tokens.h"
 #include "reductions.h"
 #include "weighted_sum.h"
 
@@ -22,6 +23,9 @@ public:
         tiling_ = tiling;
         entries_.Init(ub);
     }
+
+    // The keys that each head sees, where they may differ.
+    TOPTHETA_DEVICE inline void SetVisible(const VisibleKeys<Types::kTokens>& visible) { visible_ = visible; }
 
     // What stays in UB from the first segment to the last.
     TOPTHETA_DEVICE inline void Prepare()
@@ -74,6 +78,22 @@ public:
             AscendC::Muls(scores, scores, tiling_->scaleValue, static_cast<int32_t>(chunk.rows));
         }
         FillTailsOf(chunk);
+    }
+
+    // Scores of keys that a row does not see become -inf, those past the end of the chunk too: nothing of a row may be
+    // left. The rows behind the real tokens see none.
+    TOPTHETA_DEVICE inline void HideKeys(const Chunk& chunk)
+    {
+        if (visible_.AllSee(chunk.begin + chunk.rows)) {
+            return;
+        }
+        PipeBarrier<PIPE_V>();
+        for (uint32_t head = 0; head < ub_->Heads(); head++) {
+            const uint32_t seen = visible_.Of(head);
+            if (seen < chunk.begin + chunk.rows) {
+                FillFrom(Scores(head, chunk), seen > chunk.begin ? seen - chunk.begin : 0, Lanes(chunk));
+            }
+        }
     }
 
     // Lanes past the end of a chunk become kLowest.
@@ -215,6 +235,16 @@ public:
     }
 
 private:
+    // Lanes [from, end) become -inf.
+    TOPTHETA_DEVICE inline void FillFrom(const LocalTensor<float>& scores, uint32_t from, uint32_t end)
+    {
+        const uint32_t full = AlignUp(from, kLanes);
+        FillTails(scores, 1, kLanes, from, -kInfinity);
+        if (full < end) {
+            AscendC::Duplicate(scores[full], -kInfinity, static_cast<int32_t>(end - full));
+        }
+    }
+
     // Of the scales of a chunk, how many lie in front of the end of their ring.
     TOPTHETA_DEVICE inline uint32_t ScalesAhead(const Chunk& chunk) const
     {
@@ -437,7 +467,7 @@ private:
         ReadCounts();
         allKept_ = true;
         for (uint32_t head = 0; head < ub_->Heads(); head++) {
-            if (result_[head].kept == 0) {
+            if (result_[head].kept == 0 && (!Types::kTokens || visible_.Of(head) > 0)) {
                 allKept_ = false;
                 FindBest(head, chunk);
             }
@@ -487,6 +517,7 @@ private:
     float limit_[kMaxHeadBlock] = {};
     HeadResult result_[kMaxHeadBlock];
     ListEntries entries_;
+    VisibleKeys<Types::kTokens> visible_;
     uint32_t scalesAt_ = 0;
     bool hasKeyScales_ = false;
     bool hasValueScales_ = false;

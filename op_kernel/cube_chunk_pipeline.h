@@ -30,7 +30,7 @@ public:
     }
 
     // Both vector cores of a block take part in as many rounds as the one that has more of them.
-    TOPTHETA_DEVICE inline void BeginWork(const WorkTotal& total, SequenceLengths& lengths)
+    TOPTHETA_DEVICE inline void BeginWork(const WorkTotal& total, SequenceLengths<Types>& lengths)
     {
         if constexpr (kInt8) {
             parts_.MakeAll(lengths.SegmentsOf(total, core_), core_);
@@ -153,9 +153,9 @@ private:
         return Least(rows, list.tileRows);
     }
 
-    TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, SequenceLengths& lengths, uint32_t core)
+    TOPTHETA_DEVICE inline uint32_t CountRounds(const WorkTotal& total, SequenceLengths<Types>& lengths, uint32_t core)
     {
-        SegmentIterator<SequenceLengths> segments = lengths.SegmentsOf(total, core);
+        SegmentIterator<SequenceLengths<Types>> segments = lengths.SegmentsOf(total, core);
         Segment segment;
         uint32_t rounds = 0;
         while (segments.Next(segment)) {
@@ -275,6 +275,9 @@ private:
         } else {
             selection_.ScaleScores(chunk);
         }
+        if constexpr (Types::kTokens) {
+            selection_.HideKeys(chunk);
+        }
         return chunk;
     }
 
@@ -287,7 +290,7 @@ private:
     using ValuePipeline<Types>::own_;
     ScoreRing<Key> ring_;
     // of int8 K rows
-    QueryParts<typename Types::Query> parts_;
+    QueryParts<Types> parts_;
     RowScales keyScales_;
     uint32_t core_ = 0;
     bool isShort_ = false;  // two rounds at most in this segment

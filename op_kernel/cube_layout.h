@@ -73,6 +73,23 @@ TOPTHETA_DEVICE constexpr uint64_t RingBytes(uint32_t headDim, uint32_t headBloc
 // the cube core has finished.
 constexpr uint32_t kCubeChunkRows = 512;
 
+// Whether the scores of a round fit a chunk.
+TOPTHETA_DEVICE constexpr bool RoundFitsChunk(const UbShape& shape)
+{
+    const UbLayout layout = MakeUbLayout(shape, kCubeChunkRows);
+    return LayoutFits(layout, shape.headDim) && layout.chunkRows >= RoundRowsFor(shape.headDim, shape.keyBytes);
+}
+
+// Query rows of a block with several tokens: `shape` with as many as the mean V rows of its tokens leave room for.
+TOPTHETA_DEVICE constexpr uint32_t TokenBlockFor(uint32_t group, UbShape shape)
+{
+    shape.headBlock = HeadBlockFor(group, shape.headDim);
+    while (shape.headBlock > 1 && !RoundFitsChunk(shape)) {
+        shape.headBlock--;
+    }
+    return shape.headBlock;
+}
+
 // Whether the K rows of a round fit their place in L1, and its scores a chunk.
 TOPTHETA_DEVICE constexpr bool RoundFits(uint32_t headDim, uint32_t keyBytes, uint32_t valueBytes, uint32_t mode)
 {
@@ -80,10 +97,12 @@ TOPTHETA_DEVICE constexpr bool RoundFits(uint32_t headDim, uint32_t keyBytes, ui
     if (rows == 0 || rows % (2 * kFractal) != 0 || rows * FractalColumns(headDim, keyBytes) * keyBytes > kRoundBytes) {
         return false;
     }
-    const UbShape shape = {
-        headDim, HeadBlockFor(kMaxHeadBlock, headDim), (mode & 1) != 0, (mode & 2) != 0, true, keyBytes, valueBytes};
-    const UbLayout layout = MakeUbLayout(shape, kCubeChunkRows);
-    return LayoutFits(layout, headDim) && layout.chunkRows >= rows;
+    const uint32_t headBlock = HeadBlockFor(kMaxHeadBlock, headDim);
+    const bool bfloat16 = (mode & 1) != 0;
+    UbShape tokens = {headDim, headBlock, bfloat16, false, true, keyBytes, valueBytes, kMaxHeadBlock};
+    tokens.headBlock = TokenBlockFor(kMaxHeadBlock, tokens);
+    return RoundFitsChunk({headDim, headBlock, bfloat16, (mode & 2) != 0, true, keyBytes, valueBytes}) &&
+           RoundFitsChunk(tokens);
 }
 
 TOPTHETA_DEVICE constexpr bool EveryRoundFits()

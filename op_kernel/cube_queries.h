@@ -18,9 +18,11 @@ struct ProductOf<int8_t> {
     using Type = int32_t;
 };
 
-template <typename T>
+template <typename Types>
 class CubeQueries {
 public:
+    using T = typename Types::Key;
+
     TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR query, GM_ADDR workspace)
     {
         tiling_ = &tiling;
@@ -47,28 +49,37 @@ public:
     TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, const Segment& segment, uint32_t core = 0)
     {
         const HeadRange range = HeadsOf(*tiling_, segment);
-        const uint32_t rows = ProductRows(range.heads, sizeof(T));
-        AscendC::Nd2NzParams copy;
-        // the cube would take a single row for a vector and expect another order of its elements
-        copy.ndNum = rows == 1 ? 2 : 1;
-        copy.nValue = static_cast<uint16_t>(rows);
-        copy.dValue = static_cast<uint16_t>(tiling_->headDim);
-        copy.srcNdMatrixStride = 0;
-        copy.srcDValue = static_cast<uint16_t>(tiling_->headDim);
-        copy.dstNzC0Stride = kFractal;
-        copy.dstNzNStride = 1;
-        copy.dstNzMatrixStride = kFractal;
-        AscendC::DataCopy(to, rows_[FirstElement(segment, range, core)], copy);
+        if constexpr (IsInt8<T>::kValue) {
+            const uint32_t rows = ProductRows(range.heads, sizeof(T));
+            LoadRun(to, {0, rows, QuerySlotOf(*tiling_, segment, core), tiling_->headDim});
+        } else {
+            RowRuns<Types::kTokens> runs(*tiling_, range);
+            RowRun run;
+            while (runs.Next(run)) {
+                LoadRun(to[run.first * kRowPiece], run);
+            }
+            if (range.heads == 1) {
+                // the cube would take a single row for a vector and expect another order of its elements
+                LoadRun(to[kRowPiece], run);
+            }
+        }
     }
 
 private:
-    TOPTHETA_DEVICE inline uint64_t FirstElement(const Segment& segment, const HeadRange& range, uint32_t core) const
+    static constexpr uint32_t kRowPiece = kBlockBytes / sizeof(T);  // elements of a row in a fractal
+
+    TOPTHETA_DEVICE inline void LoadRun(const LocalTensor<T>& to, const RowRun& run)
     {
-        if constexpr (IsInt8<T>::kValue) {
-            return QuerySlotOf(*tiling_, segment, core);
-        } else {
-            return FirstRow(*tiling_, range) * tiling_->headDim;
-        }
+        AscendC::Nd2NzParams copy;
+        copy.ndNum = 1;
+        copy.nValue = static_cast<uint16_t>(run.rows);
+        copy.dValue = static_cast<uint16_t>(tiling_->headDim);
+        copy.srcNdMatrixStride = 0;
+        copy.srcDValue = static_cast<uint16_t>(run.step);
+        copy.dstNzC0Stride = kFractal;
+        copy.dstNzNStride = 1;
+        copy.dstNzMatrixStride = 0;
+        AscendC::DataCopy(to, rows_[run.element], copy);
     }
 
     const TilingData* tiling_ = nullptr;

@@ -12,10 +12,11 @@
 
 namespace toptheta {
 
-// The rounds of one vector core.
+// The rounds of one vector core. `kTokens`: there may be several query tokens.
+template <bool kTokens>
 class RoundIterator {
 public:
-    using Segments = SegmentIterator<ValidRows<LengthTensors>>;
+    using Segments = SegmentIterator<ValidRows<LengthTensors, kTokens>>;
 
     TOPTHETA_DEVICE inline RoundIterator(const Segments& segments, uint32_t roundRows)
         : segments_(segments), roundRows_(roundRows)
@@ -72,7 +73,7 @@ public:
         folds_ = FoldsKeys(tiling->headDim, tiling->headBlock, tiling->key.row, sizeof(T));
         pair_ = static_cast<uint32_t>(AscendC::GetBlockIdx()) * kPairCores;
         LengthTensors integers;
-        integers.Init(*tiling, tensors.lengths, tensors.starts);
+        integers.Init(*tiling, tensors.lengths);
         lengths_.Init(*tiling, integers);
         for (uint32_t core = 0; core < kPairCores; core++) {
             keyRows_[core].Init(*tiling, tensors.key, tensors.blockTable);
@@ -89,8 +90,8 @@ public:
     TOPTHETA_DEVICE inline void Process()
     {
         const WorkTotal total = lengths_.Total();
-        RoundIterator first(lengths_.SegmentsOf(total, pair_), roundRows_);
-        RoundIterator second(lengths_.SegmentsOf(total, pair_ + 1), roundRows_);
+        Rounds first(lengths_.SegmentsOf(total, pair_), roundRows_);
+        Rounds second(lengths_.SegmentsOf(total, pair_ + 1), roundRows_);
         SetFreeFlags();
         Load(first, second, 0);
         uint32_t round = 0;
@@ -112,7 +113,8 @@ public:
     }
 
 private:
-    using Round = RoundIterator::Round;
+    using Rounds = RoundIterator<Types::kTokens>;
+    using Round = typename Rounds::Round;
 
     // places in L1, L0A and L0C: two rounds or segments of each of the two vector cores
     static constexpr uint32_t kPlaces = 2 * kPairCores;
@@ -157,7 +159,7 @@ private:
 
     // ---- K rows and queries to L1 ----
 
-    TOPTHETA_DEVICE inline void Load(RoundIterator& first, RoundIterator& second, uint32_t round)
+    TOPTHETA_DEVICE inline void Load(Rounds& first, Rounds& second, uint32_t round)
     {
         first.Next(rounds_[PlaceOf(0, round)]);
         second.Next(rounds_[PlaceOf(1, round)]);
@@ -300,9 +302,9 @@ private:
     }
 
     const TilingData* tiling_ = nullptr;
-    ValidRows<LengthTensors> lengths_;
+    ValidRows<LengthTensors, Types::kTokens> lengths_;
     CubeKeyRows<T> keyRows_[kPairCores];
-    CubeQueries<T> queries_;
+    CubeQueries<Types> queries_;
     GlobalTensor<Product> scores_;
     AscendC::TBuf<AscendC::TPosition::B1> keys_;
     AscendC::TBuf<AscendC::TPosition::A1> loadedQueries_;

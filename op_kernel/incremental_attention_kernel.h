@@ -30,10 +30,11 @@ public:
                                TwoPhases(),
                                !Pipeline<Types>::kMultipliesKeys,
                                sizeof(typename Types::Key),
-                               sizeof(typename Types::Value)};
+                               sizeof(typename Types::Value),
+                               Types::kTokens ? static_cast<uint32_t>(tiling->queryTokens) : 0};
         ub_.Init(pipe, PlaceBuffers(shape, {tiling->slots, tiling->chunkRows}), tiling->headBlock);
-        LengthSlices slices;
-        slices.Init(ub_, *tiling, tensors.lengths, tensors.starts);
+        LengthSlices<Types::kTokens> slices;
+        slices.Init(ub_, *tiling, tensors.lengths);
         lengths_.Init(*tiling, slices);
         valueRows_.Init(ub_, *tiling, tiling->value, tensors.value, tensors.blockTable, 1, kValueTableEvent);
         parameters_.Init(&ub_, tiling, tensors.parameters, Pipeline<Types>::kMultipliesKeys);
@@ -54,7 +55,7 @@ public:
         const WorkTotal total = lengths_.Total();
         WriteEmptySequences();
         pipeline_.BeginWork(total, lengths_);
-        SegmentIterator<SequenceLengths> segments = lengths_.SegmentsOf(total, core_);
+        SegmentIterator<SequenceLengths<Types>> segments = lengths_.SegmentsOf(total, core_);
         Segment segment;
         hasNext_ = segments.Next(next_);
         while (hasNext_) {
@@ -97,7 +98,7 @@ public:
         const HeadResult& result = pipeline_.Selection().Result(0);
         isDivisionReady_ = isWhole_ && ub_.Heads() == 1 && result.kept > 0;
         if (isDivisionReady_) {
-            output_.PrepareDivision(1, rows_, &result.kept);
+            output_.PrepareDivision(1, visible_, &result.kept);
         }
     }
 
@@ -123,7 +124,6 @@ private:
     TOPTHETA_DEVICE inline void ProcessSegment(const Segment& segment)
     {
         isWhole_ = !kSplit || IsWhole(segment);
-        rows_ = segment.unitRows;
         isDivisionReady_ = false;
         BeginSegment(segment);
         if (!TwoPhases()) {
@@ -148,6 +148,7 @@ private:
     {
         const HeadRange range = HeadsOf(*tiling_, segment);
         nextStarted_ = false;
+        visible_.Begin(*tiling_, range, segment.unitRows, lengths_.Tokens(segment.batch, segment.unitRows));
         ub_.SetHeads(range.heads);
         output_.WaitForCopies();
         BeginValues(segment, segment.rowBegin);
@@ -159,6 +160,7 @@ private:
             prepared_ = true;
         }
         pipeline_.Selection().Begin();
+        pipeline_.Selection().SetVisible(visible_);
         parameters_.Unpack(range);
         if (!TwoPhases()) {
             SetLimits();
@@ -218,15 +220,15 @@ private:
         for (uint32_t head = 0; head < range.heads; head++) {
             const HeadResult& result = pipeline_.Selection().Result(head);
             kept[head] = result.kept;
-            if (kept[head] == 0) {
+            if (kept[head] == 0 && visible_.Of(head) > 0) {
                 kept[head] = StandIn(segment, head, result.bestRow);
                 listRows += standIns.Add(result.bestRow, result.bestListed);
             }
         }
         if (!isDivisionReady_) {
-            output_.PrepareDivision(range.heads, segment.unitRows, kept);
+            output_.PrepareDivision(range.heads, visible_, kept);
         }
-        output_.Write(range, segment.unitRows, kept, parameters_.ValueMean(), parameters_.ValueChannels());
+        output_.Write(range, visible_, kept, parameters_);
         if (tiling_->withStats) {
             WriteListRows(segment, listRows);
         }
@@ -337,6 +339,7 @@ private:
         exchange_.CopyHead(segment, range.heads, head);
         parameters_.Copy(one, true);
         const CombinedHead combined = exchange_.Combine(segment);
+        visible_.Begin(*tiling_, one, segment.unitRows, lengths_.Tokens(segment.batch, segment.unitRows));
         parameters_.Unpack(one, true);
         if (tiling_->sdc == kSdcExpThreshold) {
             parameters_.MakeLimits();
@@ -345,12 +348,12 @@ private:
             listRows += exchange_.ListRows();
         }
         uint32_t kept[1] = {combined.kept};
-        if (combined.kept == 0) {
+        if (combined.kept == 0 && visible_.Of(0) > 0) {
             kept[0] = StandIn(segment, 0, combined.bestRow);
             listRows += standIns.Add(combined.bestRow, combined.bestListed);
         }
-        output_.PrepareDivision(1, segment.unitRows, kept);
-        output_.Write(one, segment.unitRows, kept, parameters_.ValueMean(), parameters_.ValueChannels());
+        output_.PrepareDivision(1, visible_, kept);
+        output_.Write(one, visible_, kept, parameters_);
         output_.CopiesIssued();
     }
 
@@ -372,7 +375,8 @@ private:
 
     const TilingData* tiling_ = nullptr;
     UbMap ub_;
-    SequenceLengths lengths_;
+    SequenceLengths<Types> lengths_;
+    VisibleKeys<Types::kTokens> visible_;
     CacheRows<typename Types::Value> valueRows_;
     UnitParameters<Types, kPlacement> parameters_;
     Pipeline<Types> pipeline_;
@@ -383,7 +387,6 @@ private:
     Segment next_;
     Segment cut_[2];
     uint32_t cutCount_ = 0;
-    uint32_t rows_ = 0;  // valid rows of the sequence at work
     bool isWhole_ = false;
     bool isDivisionReady_ = false;
     uint32_t core_ = 0;

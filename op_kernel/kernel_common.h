@@ -69,12 +69,14 @@ struct IsInt8<int8_t> {
     static constexpr bool kValue = true;
 };
 
-// The dtypes of a call: of the query and the output, and of the rows of both caches.
-template <typename Q, typename K, typename V>
+// The dtypes of a call: of the query and the output, and of the rows of both caches. `kSeveral`: the call may have
+// several query tokens of a sequence (query_tokens.h).
+template <typename Q, typename K, typename V, bool kSeveral = false>
 struct CallTypes {
     using Query = Q;
     using Key = K;
     using Value = V;
+    static constexpr bool kTokens = kSeveral;
 };
 
 // Running quantities, one 32-byte block of equal values for each head of the block.
@@ -217,9 +219,10 @@ public:
     {
         return At<T>(layout_.parameters + kParameterBlocks * kBlockBytes, count);
     }
-    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean(uint32_t headDim, uint32_t parity)
+    // of a token of the block
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean(uint32_t headDim, uint32_t parity, uint32_t token = 0)
     {
-        return At<float>(layout_.valueMean + parity * headDim * 4, headDim);
+        return At<float>(layout_.valueMean + (parity * layout_.blockTokens + token) * headDim * 4, headDim);
     }
     TOPTHETA_DEVICE inline LocalTensor<float> State(StateQuantity quantity)
     {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "row_output.h"
+#include "sequence_lengths.h"
 #include "unit_parameters.h"
 
 namespace toptheta {
@@ -12,8 +13,7 @@ struct KernelTensors {
     GM_ADDR value;
     GM_ADDR keyScale;
     GM_ADDR valueScale;
-    GM_ADDR lengths;
-    GM_ADDR starts;
+    LengthInputs lengths;
     GM_ADDR blockTable;
     ParameterTensors parameters;
     OutputTensors outputs;

@@ -13,9 +13,11 @@
 
 namespace toptheta {
 
-template <typename T>
+template <typename Types>
 class QueryParts {
 public:
+    using T = typename Types::Query;
+
     TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, const KernelTensors& tensors,
                                      GM_ADDR workspace)
     {
@@ -84,11 +86,23 @@ private:
         const uint32_t D = tiling_->headDim;
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
-        AscendC::DataCopy(Raw(turn), query_[FirstRow(*tiling_, range) * D], range.heads * D);
+        CopyQueries(Raw(turn), range);
         if (perChannel_) {
             AscendC::DataCopy(Channels(turn), channels_[static_cast<uint64_t>(range.kvHead) * D], D);
         }
         SetFlag<HardEvent::MTE2_V>(turn);
+    }
+
+    TOPTHETA_DEVICE inline void CopyQueries(const LocalTensor<T>& to, const HeadRange& range)
+    {
+        const uint32_t blocks = tiling_->headDim * sizeof(T) / kBlockBytes;
+        RowRuns<Types::kTokens> runs(*tiling_, range);
+        for (RowRun run; runs.Next(run);) {
+            const uint32_t gap = run.step * sizeof(T) / kBlockBytes - blocks;
+            AscendC::DataCopy(
+                to[run.first * tiling_->headDim], query_[run.element],
+                AscendC::DataCopyParams(static_cast<uint16_t>(run.rows), blocks, static_cast<uint16_t>(gap), 0));
+        }
     }
 
     TOPTHETA_DEVICE inline void Make(const Segment& segment, uint32_t core, uint32_t made)

@@ -53,12 +53,15 @@ public:
         }
     }
 
-    // State kEstimate, kDenominator and kShare, from the masses: `kept[h]` elements of `rows` are kept, a stand-in
+    // The keys that each head sees.
+    using Visible = VisibleKeys<Types::kTokens>;
+
+    // State kEstimate, kDenominator and kShare, from the masses: `kept[h]` of the visible elements are kept, a stand-in
     // included. The sums need not be complete.
-    TOPTHETA_DEVICE inline void PrepareDivision(uint32_t heads, uint32_t rows, const uint32_t* kept)
+    TOPTHETA_DEVICE inline void PrepareDivision(uint32_t heads, const Visible& visible, const uint32_t* kept)
     {
-        MakeEstimate(heads, rows, kept);
-        MakeDenominator(heads, kept);
+        MakeEstimate(heads, visible, kept);
+        MakeDenominator(heads, visible, kept);
     }
 
     // log-sum-exp of each row from its maximum and total mass, and the sink
@@ -74,13 +77,14 @@ public:
     }
 
     // CopiesIssued() ends the outputs of a segment.
-    TOPTHETA_DEVICE inline void Write(const HeadRange& range, uint32_t rows, const uint32_t* kept,
-                                      const LocalTensor<float>& valueMean, const LocalTensor<float>& valueChannels)
+    template <typename Parameters>
+    TOPTHETA_DEVICE inline void Write(const HeadRange& range, const Visible& visible, const uint32_t* kept,
+                                      Parameters& parameters)
     {
-        Divide(range.heads, rows, kept, valueMean, valueChannels);
+        Divide(range.heads, visible, kept, parameters);
         WriteRows(range);
         if (tiling_->withStats || tiling_->partial) {
-            WriteStatistics(range, kept);
+            WriteStatistics(range, visible, kept);
         }
     }
 
@@ -142,7 +146,7 @@ private:
     }
 
     // State kEstimate: the discarded mass by the SDC mode, 0 where nothing is discarded.
-    TOPTHETA_DEVICE inline void MakeEstimate(uint32_t heads, uint32_t rows, const uint32_t* kept)
+    TOPTHETA_DEVICE inline void MakeEstimate(uint32_t heads, const Visible& visible, const uint32_t* kept)
     {
         const int32_t count = heads * kBlockFloats;
         LocalTensor<float> estimate = ub_->State(kEstimate);
@@ -166,7 +170,7 @@ private:
         }
         PipeBarrier<PIPE_V>();
         for (uint32_t head = 0; head < heads; head++) {
-            ScaleEstimate(estimate[head * kBlockFloats], rows - kept[head]);
+            ScaleEstimate(estimate[head * kBlockFloats], visible.Of(head) - kept[head]);
         }
     }
 
@@ -212,7 +216,7 @@ private:
     }
 
     // R + estimate + sink, and the share of the estimate for VMC; a part divides by R alone.
-    TOPTHETA_DEVICE inline void MakeDenominator(uint32_t heads, const uint32_t* kept)
+    TOPTHETA_DEVICE inline void MakeDenominator(uint32_t heads, const Visible& visible, const uint32_t* kept)
     {
         const int32_t count = heads * kBlockFloats;
         LocalTensor<float> denominator = ub_->State(kDenominator);
@@ -230,6 +234,7 @@ private:
             if (Has(*tiling_, InputIndex::kLearnableSink)) {
                 AddSinkMass(denominator, count);
             }
+            FillUnseen(denominator, heads, visible, 1.0f);
         }
         PipeBarrier<PIPE_V>();
         if (Has(*tiling_, InputIndex::kValueMean)) {
@@ -240,10 +245,25 @@ private:
         }
     }
 
+    // What stands for rows that see no keys, whose sums are 0.
+    TOPTHETA_DEVICE inline void FillUnseen(const LocalTensor<float>& blocks, uint32_t heads, const Visible& visible,
+                                           float value)
+    {
+        if constexpr (Types::kTokens) {
+            PipeBarrier<PIPE_V>();
+            for (uint32_t head = 0; head < heads; head++) {
+                if (visible.Of(head) == 0) {
+                    AscendC::Duplicate(blocks[head * kBlockFloats], value, static_cast<int32_t>(kBlockFloats));
+                }
+            }
+        }
+    }
+
     // accumulator / denominator, plus the mean of V by the estimate's share. Sums of int8 V with a scale for each
     // channel become sums of what the rows stand for here, where every sum comes by once.
-    TOPTHETA_DEVICE inline void Divide(uint32_t heads, uint32_t rows, const uint32_t* kept,
-                                       const LocalTensor<float>& valueMean, const LocalTensor<float>& valueChannels)
+    template <typename Parameters>
+    TOPTHETA_DEVICE inline void Divide(uint32_t heads, const Visible& visible, const uint32_t* kept,
+                                       Parameters& parameters)
     {
         const LocalTensor<float> share = ub_->State(kShare);
         PipeBarrier<PIPE_V>();
@@ -253,13 +273,14 @@ private:
             PipeBarrier<PIPE_V>();
             for (uint32_t head = 0; head < heads && byChannel_; head++) {
                 const LocalTensor<float> sum = ub_->Accumulator(head, tiling_->headDim);
-                AscendC::Mul(sum, sum, valueChannels, static_cast<int32_t>(tiling_->headDim));
+                AscendC::Mul(sum, sum, parameters.ValueChannels(), static_cast<int32_t>(tiling_->headDim));
             }
         }
         for (uint32_t head = 0; head < heads; head++) {
             // where nothing is discarded the mean may be anything
-            if (Has(*tiling_, InputIndex::kValueMean) && kept[head] < rows) {
-                AddValueMean(ub_->Accumulator(head, tiling_->headDim), valueMean, share[head * kBlockFloats]);
+            if (Has(*tiling_, InputIndex::kValueMean) && kept[head] < visible.Of(head)) {
+                AddValueMean(ub_->Accumulator(head, tiling_->headDim), parameters.ValueMean(head),
+                             share[head * kBlockFloats]);
             }
         }
     }
@@ -277,7 +298,6 @@ private:
     TOPTHETA_DEVICE inline void WriteRows(const HeadRange& range)
     {
         const uint32_t count = range.heads * tiling_->headDim;
-        const uint64_t offset = FirstRow(*tiling_, range) * tiling_->headDim;
         LocalTensor<float> rows = ub_->At<float>(ub_->Layout().accumulator, count);
         LocalTensor<T> narrow = ub_->At<T>(ub_->Layout().weights, count);
         if (!tiling_->partial) {
@@ -287,13 +307,29 @@ private:
         SetFlag<HardEvent::V_MTE3>(kEvent);
         WaitFlag<HardEvent::V_MTE3>(kEvent);
         if (tiling_->partial) {
-            CopyOut(partOut_, offset, rows, count);
+            CopyRows(partOut_, range, rows);
         } else {
-            CopyOut(out_, offset, narrow, count);
+            CopyRows(out_, range, narrow);
         }
     }
 
-    TOPTHETA_DEVICE inline void WriteStatistics(const HeadRange& range, const uint32_t* kept)
+    template <typename U>
+    TOPTHETA_DEVICE inline void CopyRows(GlobalTensor<U>& to, const HeadRange& range, const LocalTensor<U>& from)
+    {
+        const uint32_t D = tiling_->headDim;
+        RowRuns<Types::kTokens> runs(*tiling_, range);
+        for (RowRun run; runs.Next(run);) {
+            if (run.step == D) {
+                CopyOut(to, run.element, from[run.first * D], run.rows * D);
+                continue;
+            }
+            const AscendC::DataCopyExtParams copy(static_cast<uint16_t>(run.rows), D * sizeof(U), 0,
+                                                  (run.step - D) * sizeof(U), 0);
+            AscendC::DataCopyPad(to[run.element], from[run.first * D], copy);
+        }
+    }
+
+    TOPTHETA_DEVICE inline void WriteStatistics(const HeadRange& range, const Visible& visible, const uint32_t* kept)
     {
         const uint64_t row = FirstRow(*tiling_, range);
         LocalTensor<float> keptBlocks = ub_->State(kKeptCount);
@@ -303,6 +339,7 @@ private:
         }
         const LocalTensor<float> lse = ub_->State(kDenominator);
         MakeLse(lse);
+        FillUnseen(lse, range.heads, visible, -kInfinity);
         PipeBarrier<PIPE_V>();
         Gather(kStagedKept, keptBlocks, range.heads);
         Gather(kStagedFloat, tiling_->partial ? ub_->State(kMaximum) : lse, range.heads);

@@ -1,27 +1,32 @@
-// Valid rows and first row of each sequence, read from device tensors.
+// Valid rows, first row and query tokens of each sequence, read from device tensors.
 #pragma once
 
 #include "kernel_common.h"
 
 namespace toptheta {
 
-// Of one length or start; both tensors have the same type.
-TOPTHETA_DEVICE inline uint32_t IntegerBytes(const TilingData& tiling)
-{
-    return tiling.lengthBytes > 0 ? tiling.lengthBytes : tiling.startBytes;
-}
+struct LengthInputs {
+    GM_ADDR lengths;
+    GM_ADDR starts;
+    GM_ADDR tokens;
+};
 
-// A slice of each tensor at a time, through the Unified Buffer.
+// A slice of each tensor at a time, through the Unified Buffer. `kTokens`: there may be several query tokens.
+template <bool kTokens>
 class LengthSlices {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
+    TOPTHETA_DEVICE inline void Init(UbMap& ub, const TilingData& tiling, const LengthInputs& inputs)
     {
         tiling_ = &tiling;
-        bytes_ = IntegerBytes(tiling);
-        lengths_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(lengths));
-        starts_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(starts));
+        bytes_ = tiling.integerBytes;
+        lengths_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(inputs.lengths));
+        starts_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(inputs.starts));
         lengthSlice_ = ub.At<uint8_t>(ub.Layout().lengths, kLengthSlice);
         startSlice_ = ub.At<uint8_t>(ub.Layout().lengths + kLengthSlice, kLengthSlice);
+        if constexpr (kTokens) {
+            tokens_.SetGlobalBuffer(reinterpret_cast<__gm__ uint8_t*>(inputs.tokens));
+            tokenSlice_ = ub.At<uint8_t>(ub.Layout().lengths + 2 * kLengthSlice, kLengthSlice);
+        }
     }
 
     TOPTHETA_DEVICE inline int64_t Length(uint32_t sequence)
@@ -36,6 +41,12 @@ public:
         return Value(startSlice_, sequence);
     }
 
+    TOPTHETA_DEVICE inline int64_t Tokens(uint32_t sequence)
+    {
+        Load(sequence);
+        return Value(tokenSlice_, sequence);
+    }
+
 private:
     // Makes sure that the slices hold this sequence.
     TOPTHETA_DEVICE inline void Load(uint32_t sequence)
@@ -45,22 +56,28 @@ private:
         if (loaded_ && begin == begin_) {
             return;
         }
-        const uint32_t bytes = Least(perSlice, tiling_->batch - begin) * bytes_;
-        const AscendC::DataCopyExtParams copy(1, bytes, 0, 0, 0);
-        const AscendC::DataCopyPadExtParams<uint8_t> noPad(false, 0, 0, 0);
-        const uint64_t offset = static_cast<uint64_t>(begin) * bytes_;
+        const uint32_t count = Least(perSlice, tiling_->batch - begin);
         SetFlag<HardEvent::S_MTE2>(kEvent);
         WaitFlag<HardEvent::S_MTE2>(kEvent);
-        if (tiling_->lengthBytes > 0) {
-            AscendC::DataCopyPad(lengthSlice_, lengths_[offset], copy, noPad);
-        }
-        if (tiling_->startBytes > 0) {
-            AscendC::DataCopyPad(startSlice_, starts_[offset], copy, noPad);
+        LoadSlice(InputIndex::kActualSeqLengths, lengthSlice_, lengths_, begin, count);
+        LoadSlice(InputIndex::kKeyStart, startSlice_, starts_, begin, count);
+        if constexpr (kTokens) {
+            LoadSlice(InputIndex::kActualQueryLengths, tokenSlice_, tokens_, begin, count);
         }
         SetFlag<HardEvent::MTE2_S>(kLengthEvent);
         WaitFlag<HardEvent::MTE2_S>(kLengthEvent);
         loaded_ = true;
         begin_ = begin;
+    }
+
+    TOPTHETA_DEVICE inline void LoadSlice(uint32_t input, const LocalTensor<uint8_t>& to,
+                                          const GlobalTensor<uint8_t>& from, uint32_t begin, uint32_t count)
+    {
+        if (Has(*tiling_, input)) {
+            AscendC::DataCopyPad(to, from[static_cast<uint64_t>(begin) * bytes_],
+                                 AscendC::DataCopyExtParams(1, count * bytes_, 0, 0, 0),
+                                 AscendC::DataCopyPadExtParams<uint8_t>(false, 0, 0, 0));
+        }
     }
 
     TOPTHETA_DEVICE inline int64_t Value(LocalTensor<uint8_t>& slice, uint32_t sequence)
@@ -75,8 +92,10 @@ private:
     const TilingData* tiling_ = nullptr;
     GlobalTensor<uint8_t> lengths_;
     GlobalTensor<uint8_t> starts_;
+    GlobalTensor<uint8_t> tokens_;
     LocalTensor<uint8_t> lengthSlice_;
     LocalTensor<uint8_t> startSlice_;
+    LocalTensor<uint8_t> tokenSlice_;
     uint32_t bytes_ = 0;  // of one integer
     uint32_t begin_ = 0;
     bool loaded_ = false;
@@ -85,15 +104,15 @@ private:
 // A cube core has no Unified Buffer: its scalar unit reads the tensors through the data cache. No core writes them.
 class LengthTensors {
 public:
-    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, GM_ADDR lengths, GM_ADDR starts)
+    TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const LengthInputs& inputs)
     {
-        wide_ = IntegerBytes(tiling) == 8;
-        lengths_ = lengths;
-        starts_ = starts;
+        wide_ = tiling.integerBytes == 8;
+        inputs_ = inputs;
     }
 
-    TOPTHETA_DEVICE inline int64_t Length(uint32_t sequence) { return Value(lengths_, sequence); }
-    TOPTHETA_DEVICE inline int64_t Start(uint32_t sequence) { return Value(starts_, sequence); }
+    TOPTHETA_DEVICE inline int64_t Length(uint32_t sequence) { return Value(inputs_.lengths, sequence); }
+    TOPTHETA_DEVICE inline int64_t Start(uint32_t sequence) { return Value(inputs_.starts, sequence); }
+    TOPTHETA_DEVICE inline int64_t Tokens(uint32_t sequence) { return Value(inputs_.tokens, sequence); }
 
 private:
     TOPTHETA_DEVICE inline int64_t Value(GM_ADDR tensor, uint32_t sequence)
@@ -108,13 +127,13 @@ private:
         return values.GetValue(sequence);
     }
 
-    GM_ADDR lengths_ = nullptr;
-    GM_ADDR starts_ = nullptr;
+    LengthInputs inputs_ = {nullptr, nullptr, nullptr};
     bool wide_ = false;
 };
 
-// What the sequences hold, inside the cache whatever the tensors say.
-template <typename Integers>
+// What the sequences hold, inside the cache whatever the tensors say. `kTokens`: a sequence may have none of several
+// query tokens, and then nothing of it is read.
+template <typename Integers, bool kTokens>
 class ValidRows {
 public:
     TOPTHETA_DEVICE inline void Init(const TilingData& tiling, const Integers& integers)
@@ -125,13 +144,28 @@ public:
 
     TOPTHETA_DEVICE inline uint32_t operator()(uint32_t sequence)
     {
+        if constexpr (kTokens) {
+            if (Has(*tiling_, InputIndex::kActualQueryLengths) && integers_.Tokens(sequence) <= 0) {
+                return 0;
+            }
+        }
         const uint32_t room = tiling_->capacity - Start(sequence);
-        return tiling_->lengthBytes > 0 ? Clamp(integers_.Length(sequence), room) : room;
+        return Has(*tiling_, InputIndex::kActualSeqLengths) ? Clamp(integers_.Length(sequence), room) : room;
     }
 
     TOPTHETA_DEVICE inline uint32_t Start(uint32_t sequence)
     {
-        return tiling_->startBytes > 0 ? Clamp(integers_.Start(sequence), tiling_->capacity) : 0;
+        return Has(*tiling_, InputIndex::kKeyStart) ? Clamp(integers_.Start(sequence), tiling_->capacity) : 0;
+    }
+
+    // Real query tokens of a sequence with `rows` valid rows.
+    TOPTHETA_DEVICE inline uint32_t Tokens(uint32_t sequence, uint32_t rows)
+    {
+        if constexpr (!kTokens) {
+            return 1;
+        }
+        const uint32_t most = Least(tiling_->queryTokens, rows);
+        return Has(*tiling_, InputIndex::kActualQueryLengths) ? Clamp(integers_.Tokens(sequence), most) : most;
     }
 
     // The work of all cores, and the share of one of them (work_split.h).
@@ -150,6 +184,7 @@ private:
     Integers integers_;
 };
 
-using SequenceLengths = ValidRows<LengthSlices>;
+template <typename Types>
+using SequenceLengths = ValidRows<LengthSlices<Types::kTokens>, Types::kTokens>;
 
 }  // namespace toptheta

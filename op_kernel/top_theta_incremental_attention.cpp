@@ -7,6 +7,7 @@
 namespace toptheta {
 
 using Types = CallTypes<DTYPE_QUERY, DTYPE_KEY, DTYPE_VALUE>;
+using TokenTypes = CallTypes<DTYPE_QUERY, DTYPE_KEY, DTYPE_VALUE, true>;
 
 // As much of the tiling data as a call of these dtypes needs.
 template <typename K>
@@ -32,13 +33,23 @@ TOPTHETA_DEVICE inline const TopThetaIncrementalAttentionTilingData* ScalesOf(
 }
 
 // One vector core of a launch. `kSplit`: cores meet.
-template <template <typename> class Pipeline, Placement kPlacement, bool kSplit>
+template <template <typename> class Pipeline, Placement kPlacement, bool kSplit, typename Types = toptheta::Types>
 TOPTHETA_DEVICE inline void RunVectorCore(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
                                           GM_ADDR workspace)
 {
     IncrementalAttentionKernel<Types, Pipeline, kPlacement> kernel;
     kernel.Init(pipe, tiling, tensors, workspace);
     kernel.template Process<kSplit>();
+}
+
+// A cube core, which works for two of them.
+template <typename Types>
+TOPTHETA_DEVICE inline void RunCubeCore(AscendC::TPipe* pipe, const TilingData* tiling, const KernelTensors& tensors,
+                                        GM_ADDR workspace)
+{
+    CubeScores<Types> kernel;
+    kernel.Init(pipe, tiling, tensors, workspace);
+    kernel.Process();
 }
 
 // Asks for all cache lines of the tiling data at once. A build for one shape has constants instead, and no pointer.
@@ -57,10 +68,10 @@ TOPTHETA_DEVICE inline void PreloadTiling(GM_ADDR tiling)
 
 extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     GM_ADDR query, GM_ADDR key, GM_ADDR value, GM_ADDR threshold, GM_ADDR actual_seq_lengths, GM_ADDR key_start,
-    GM_ADDR block_table, GM_ADDR key_antiquant_scale, GM_ADDR value_antiquant_scale, GM_ADDR discarded_mass,
-    GM_ADDR value_mean, GM_ADDR learnable_sink, GM_ADDR row_lse, GM_ADDR attention_out, GM_ADDR lse, GM_ADDR kept,
-    GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum, GM_ADDR part_kept_mass, GM_ADDR part_discarded_mass,
-    GM_ADDR workspace, GM_ADDR tiling)
+    GM_ADDR block_table, GM_ADDR key_antiquant_scale, GM_ADDR value_antiquant_scale, GM_ADDR actual_query_lengths,
+    GM_ADDR discarded_mass, GM_ADDR value_mean, GM_ADDR learnable_sink, GM_ADDR row_lse, GM_ADDR attention_out,
+    GM_ADDR lse, GM_ADDR kept, GM_ADDR value_rows, GM_ADDR part_out, GM_ADDR part_maximum, GM_ADDR part_kept_mass,
+    GM_ADDR part_discarded_mass, GM_ADDR workspace, GM_ADDR tiling)
 {
     REGISTER_TILING_DEFAULT(toptheta::TopThetaIncrementalAttentionTilingData);
 #ifdef COPY_TILING_WITH_STRUCT
@@ -76,6 +87,7 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     KERNEL_TASK_TYPE(TOPTHETA_KEY_WHOLE, KERNEL_TYPE_AIV_ONLY);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_SPLIT, KERNEL_TYPE_MIX_AIV_1_0);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_CUBE, KERNEL_TYPE_MIX_AIC_1_2);
+    KERNEL_TASK_TYPE(TOPTHETA_KEY_CUBE_TOKENS, KERNEL_TYPE_MIX_AIC_1_2);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_WHOLE_POST_SOFTMAX, KERNEL_TYPE_AIV_ONLY);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_SPLIT_POST_SOFTMAX, KERNEL_TYPE_MIX_AIV_1_0);
     KERNEL_TASK_TYPE(TOPTHETA_KEY_CUBE_POST_SOFTMAX, KERNEL_TYPE_MIX_AIC_1_2);
@@ -84,8 +96,7 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
         value,
         key_antiquant_scale,
         value_antiquant_scale,
-        actual_seq_lengths,
-        key_start,
+        {actual_seq_lengths, key_start, actual_query_lengths},
         block_table,
         {query, threshold, discarded_mass, value_mean, learnable_sink, row_lse},
         {attention_out, lse, kept, value_rows, part_out, part_maximum, part_kept_mass, part_discarded_mass},
@@ -94,9 +105,9 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
     AscendC::TPipe pipe;
     if ASCEND_IS_AIC {
         if (TILING_KEY_IS(TOPTHETA_KEY_CUBE) || TILING_KEY_IS(TOPTHETA_KEY_CUBE_POST_SOFTMAX)) {
-            toptheta::CubeScores<toptheta::Types> kernel;
-            kernel.Init(&pipe, tilingData, tensors, userWorkspace);
-            kernel.Process();
+            toptheta::RunCubeCore<toptheta::Types>(&pipe, tilingData, tensors, userWorkspace);
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_CUBE_TOKENS)) {
+            toptheta::RunCubeCore<toptheta::TokenTypes>(&pipe, tilingData, tensors, userWorkspace);
         }
     }
     if ASCEND_IS_AIV {
@@ -111,6 +122,9 @@ extern "C" __global__ __aicore__ void top_theta_incremental_attention(
             RunVectorCore<ChunkPipeline, kPreSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(TOPTHETA_KEY_CUBE)) {
             RunVectorCore<CubeChunkPipeline, kPreSoftmax, true>(&pipe, tilingData, tensors, userWorkspace);
+        } else if (TILING_KEY_IS(TOPTHETA_KEY_CUBE_TOKENS)) {
+            RunVectorCore<CubeChunkPipeline, kPreSoftmax, true, toptheta::TokenTypes>(&pipe, tilingData, tensors,
+                                                                                      userWorkspace);
         } else if (TILING_KEY_IS(TOPTHETA_KEY_WHOLE_POST_SOFTMAX)) {
             RunVectorCore<ChunkPipeline, kPostSoftmax, false>(&pipe, tilingData, tensors, userWorkspace);
         } else if (TILING_KEY_IS(TOPTHETA_KEY_SPLIT_POST_SOFTMAX)) {

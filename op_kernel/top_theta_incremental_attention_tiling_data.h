@@ -9,13 +9,15 @@
 
 // Tiling keys. WHOLE: no (sequence, KV head, head block) is shared by two cores, so no SyncAll and a vector-only
 // launch. SPLIT: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. CUBE: the same, with the
-// scores from a cube core for every two vector cores. Post-softmax has keys of its own, since its second phase is a
-// third of the code: the common keys are without it. They are macros because the operator build looks for their numbers
+// scores from a cube core for every two vector cores. CUBE_TOKENS: of several query tokens, each with keys of its own to
+// see. Post-softmax has keys of its own, since its second phase is a third of the code: the common keys are without it.
+// They are macros because the operator build looks for their numbers
 // in the preprocessed text of KERNEL_TASK_TYPE and TILING_KEY_IS, where a constant would be a name still
 // (KernelInfoInfer, kernel_info_infer.py of asc-devkit).
 #define TOPTHETA_KEY_WHOLE 1
 #define TOPTHETA_KEY_SPLIT 2
 #define TOPTHETA_KEY_CUBE 3
+#define TOPTHETA_KEY_CUBE_TOKENS 4
 #define TOPTHETA_KEY_WHOLE_POST_SOFTMAX 11
 #define TOPTHETA_KEY_SPLIT_POST_SOFTMAX 12
 #define TOPTHETA_KEY_CUBE_POST_SOFTMAX 13
@@ -38,6 +40,7 @@ struct InputIndex {
         kBlockTable,
         kKeyAntiquantScale,
         kValueAntiquantScale,
+        kActualQueryLengths,
         kDiscardedMass,
         kValueMean,
         kLearnableSink,
@@ -62,7 +65,7 @@ struct TilingData {
     uint64_t valueRowsOffset;  // bytes: rows read by each (sequence, KV head, head block), 32 bytes apart
     uint64_t scoresOffset;     // bytes: float32 scores [B, Hq, capacity] of post-softmax
     uint32_t batch;
-    uint32_t numHeads;
+    uint32_t numHeads;  // query rows of a sequence: one for each head and token, the tokens of a head side by side
     uint32_t numKeyValueHeads;
     uint32_t headDim;
     uint32_t capacity;         // rows that a sequence may hold
@@ -77,15 +80,16 @@ struct TilingData {
     uint8_t slots;                 // of the ring of tiles
     uint8_t cores;                 // vector cores of the launch
     uint8_t headBlock;             // query heads handled together
-    uint8_t lengthBytes;           // 4 or 8, of one length; 0: every sequence ends with the cache
-    uint8_t startBytes;            // 4 or 8, of one start, as of a length; 0: every sequence starts with row 0
-    uint8_t pastL2;                // 1: K and V go past the L2
-    uint8_t thresholdPerSequence;  // 1: [B, Hq], 0: [Hq]
+    uint8_t integerBytes;          // 4 or 8, of a length, a start or a number of tokens
+    uint8_t queryTokens;           // of each sequence
+    uint8_t thresholdAxes;         // 1: [Hq], 2: [B, Hq], 3: [B, Hq, Sq]
     uint8_t placement;
     uint8_t sdc;
     uint8_t path;
     uint8_t withStats;
     uint8_t partial;
+    uint8_t pastL2 : 1;       // K and V go past the L2
+    uint8_t tokensFirst : 1;  // of query and output: tokens come before heads
 };
 static_assert(InputIndex::kCount <= 16, "every input has a bit in givenInputs");
 

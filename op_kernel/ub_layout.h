@@ -23,12 +23,14 @@
 // | parameters  | 96 (+ headBlock * D * 2)   | per-head inputs, as copied; queries too, of bfloat16 and int8 K   |
 // | partCounts  | headBlock * 32             | counts of a part on their way to the workspace                    |
 // | accumulator | headBlock * D * 4          | sum of weight * V row                                             |
-// | valueMean   | 2 * D * 4                  | mean V row of the KV head, of this segment and the next           |
+// | valueMean   | 2 * blockTokens * D * 4    | mean V row of the KV head, of this segment and the next; of each  |
+// |             |                            | query token that a block has                                      |
 // | channels    | 3 * D * 4, int8            | scales of V by channel, of this segment and the next, and of K    |
 // | valueScales | the same, int8 V           | ring of scales of the V rows of the same keys                     |
 // | state       | 16 * headBlock * 32        | one 32-byte block per head for each running quantity              |
 // | scratch     | 1504                       | reductions and their broadcasts, a block of 1.0                   |
-// | lengths     | 1 KiB                      | a slice of the lengths and one of the starts                      |
+// | lengths     | 1 KiB (+ 512)              | a slice of the lengths and one of the starts; with several tokens |
+// |             |                            | one of their numbers                                              |
 // | blockTable  | 2 * 4 * 256                | rings of slices of the block table, for K and for V               |
 #pragma once
 
@@ -76,6 +78,7 @@ struct UbLayout {
     uint32_t slotBytes;
     uint32_t valueTileRows;  // V rows of a tile
     uint32_t valueListRows;  // of the longest list that `valueRows` holds
+    uint32_t blockTokens;    // query tokens that the rows of a head block are of, at most
     uint32_t keyTiles;
     uint32_t keyScales;
     uint32_t partials;
@@ -108,6 +111,13 @@ TOPTHETA_DEVICE constexpr uint32_t HeadBlockFor(uint32_t group, uint32_t headDim
 {
     const uint32_t most = headDim > kWideHeadDim ? kMaxHeadBlock / 2 : kMaxHeadBlock;
     return group < most ? group : most;
+}
+
+// Query tokens that the rows of a block are of, at most.
+TOPTHETA_DEVICE constexpr uint32_t BlockTokens(uint32_t queryTokens, uint32_t headBlock)
+{
+    const uint32_t tokens = queryTokens < headBlock ? queryTokens : headBlock;
+    return tokens > 0 ? tokens : 1;
 }
 
 // Rows of a tile: 32 KiB where possible, which a copy needs for the full transfer rate.
@@ -152,6 +162,7 @@ struct UbShape {
     bool cube = false;  // K rows are multiplied elsewhere, so the queries are not here
     uint32_t keyBytes = 2;  // of an element
     uint32_t valueBytes = 2;
+    uint32_t queryTokens = 0;  // of each sequence; 0: the kernel knows a single one
 };
 
 // Slots of the ring of tiles, and keys of a chunk.
@@ -195,12 +206,13 @@ TOPTHETA_DEVICE constexpr uint32_t PlaceFixedBuffers(const UbShape& shape, UbLay
     at.partCounts = at.parameters + kParameterBlocks * kBlockBytes + rawQueries;
     at.accumulator = at.partCounts + shape.headBlock * kBlockBytes;
     at.valueMean = at.accumulator + shape.headBlock * shape.headDim * 4;
-    at.channels = at.valueMean + 2 * shape.headDim * 4;
+    at.blockTokens = BlockTokens(shape.queryTokens, shape.headBlock);
+    at.channels = at.valueMean + 2 * at.blockTokens * shape.headDim * 4;
     at.valueScales = at.channels + (int8 ? 3 * shape.headDim * 4 : 0);
     at.state = at.valueScales + (int8Values ? ScaleRows(at) * 4 : 0);
     at.scratch = at.state + kStateQuantities * shape.headBlock * kBlockBytes;
     at.lengths = at.scratch + kScratchBytes;
-    at.blockTable = at.lengths + 2 * kLengthSlice;
+    at.blockTable = at.lengths + (shape.queryTokens > 0 ? 3 : 2) * kLengthSlice;
     return at.blockTable + 2 * kTableSlices * kTableSlicePages * 4;
 }
 

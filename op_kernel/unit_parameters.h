@@ -2,29 +2,9 @@
 #pragma once
 
 #include "int8_query.h"
+#include "query_tokens.h"
 
 namespace toptheta {
-
-// The query heads [firstHead, firstHead + heads) of one sequence and their KV head.
-struct HeadRange {
-    uint32_t batch;
-    uint32_t kvHead;
-    uint32_t firstHead;
-    uint32_t heads;
-};
-
-TOPTHETA_DEVICE inline HeadRange HeadsOf(const TilingData& tiling, const Segment& segment)
-{
-    const uint32_t group = tiling.numHeads / tiling.numKeyValueHeads;
-    const uint32_t first = segment.headBlock * tiling.headBlock;
-    return {segment.batch, segment.kvHead, segment.kvHead * group + first, Least(tiling.headBlock, group - first)};
-}
-
-// The first of them among the rows [B, Hq] of query, thresholds and outputs.
-TOPTHETA_DEVICE inline uint64_t FirstRow(const TilingData& tiling, const HeadRange& range)
-{
-    return static_cast<uint64_t>(range.batch) * tiling.numHeads + range.firstHead;
-}
 
 struct ParameterTensors {
     GM_ADDR query;
@@ -88,21 +68,19 @@ public:
             CopyFloats(ub_->ValueChannels(D, parity_), valueScale_, range.kvHead * D, D);
         }
         if (NeedsLimits(combining)) {
-            CopyPerHead(kThresholdPlace, threshold_, tiling_->thresholdPerSequence ? row : range.firstHead,
-                        range.heads);
+            CopyThreshold(range);
         }
         if (tiling_->sdc == kSdcOffline) {
             CopyPerHead(kMassPlace, discardedMass_, row, range.heads);
         }
         if (HasSink()) {
-            CopyPerHead(kSinkPlace, learnableSink_, range.firstHead, range.heads);
+            CopyOfHeads(kSinkPlace, learnableSink_, 0, range);
         }
         if (GivenLse() && NeedsLimits(combining)) {
             CopyPerHead(kLsePlace, rowLse_, row, range.heads);
         }
         if (Has(*tiling_, InputIndex::kValueMean)) {
-            const uint64_t mean = (static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead) * D;
-            CopyFloats(ub_->ValueMean(D, parity_), valueMean_, mean, D);
+            CopyValueMean(range);
         }
         SetFlag<HardEvent::MTE2_V>(kParameterEvent);
     }
@@ -116,13 +94,17 @@ public:
             WidenQuery(range.heads);
         }
         if (NeedsLimits(combining)) {
-            UnpackPerHead(kThreshold, kThresholdPlace);
+            if (IsOfHeads(tiling_->thresholdAxes)) {
+                UnpackOfHeads(kThreshold, kThresholdPlace, range);
+            } else {
+                UnpackPerHead(kThreshold, kThresholdPlace);
+            }
         }
         if (tiling_->sdc == kSdcOffline) {
             UnpackPerHead(kOfflineMass, kMassPlace);
         }
         if (HasSink()) {
-            UnpackPerHead(kSink, kSinkPlace);
+            UnpackOfHeads(kSink, kSinkPlace, range);
         }
         if (GivenLse() && NeedsLimits(combining)) {
             UnpackPerHead(kRowLse, kLsePlace);
@@ -164,7 +146,12 @@ public:
     {
         return ub_->ValueChannels(tiling_->headDim, unpackedParity_);
     }
-    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean() { return ub_->ValueMean(tiling_->headDim, unpackedParity_); }
+    // The mean V row of the keys that a query row sees.
+    TOPTHETA_DEVICE inline LocalTensor<float> ValueMean(uint32_t head)
+    {
+        const uint32_t token = Types::kTokens ? head % ub_->Layout().blockTokens : 0;
+        return ub_->ValueMean(tiling_->headDim, unpackedParity_, token);
+    }
 
 private:
     // among the blocks of UbMap::Parameters; parts alone are given a log-sum-exp, and no sink
@@ -215,6 +202,49 @@ private:
                              AscendC::DataCopyPadExtParams<float>(false, 0, 0, 0));
     }
 
+    // Whether a tensor has a number for each head, of which all tokens take the same.
+    TOPTHETA_DEVICE inline bool IsOfHeads(uint32_t axes) const { return Types::kTokens && axes < 3; }
+
+    TOPTHETA_DEVICE inline void CopyThreshold(const HeadRange& range)
+    {
+        if (Types::kTokens && !IsOfHeads(tiling_->thresholdAxes)) {
+            CopyPerHead(kThresholdPlace, threshold_, FirstRow(*tiling_, range), range.heads);
+            return;
+        }
+        const uint32_t heads = Types::kTokens ? tiling_->numHeads / tiling_->queryTokens : tiling_->numHeads;
+        CopyOfHeads(kThresholdPlace, threshold_,
+                    tiling_->thresholdAxes > 1 ? static_cast<uint64_t>(range.batch) * heads : 0, range);
+    }
+
+    // The numbers of the heads that the rows of a range belong to; those of a sequence begin at `begin`.
+    TOPTHETA_DEVICE inline void CopyOfHeads(Place place, const GlobalTensor<float>& from, uint64_t begin,
+                                            const HeadRange& range)
+    {
+        uint32_t first = range.firstHead;
+        uint32_t heads = range.heads;
+        if constexpr (Types::kTokens) {
+            first /= tiling_->queryTokens;
+            heads = (range.firstHead + range.heads - 1) / tiling_->queryTokens - first + 1;
+        }
+        CopyPerHead(place, from, begin + first, heads);
+    }
+
+    // One for each token of the block, in the places that rows of the token come by.
+    TOPTHETA_DEVICE inline void CopyValueMean(const HeadRange& range)
+    {
+        const uint32_t D = tiling_->headDim;
+        const uint64_t group = static_cast<uint64_t>(range.batch) * tiling_->numKeyValueHeads + range.kvHead;
+        if constexpr (!Types::kTokens) {
+            CopyFloats(ub_->ValueMean(D, parity_), valueMean_, group * D, D);
+        } else {
+            const uint32_t tokens = tiling_->queryTokens;
+            for (uint32_t place = 0; place < Least(range.heads, ub_->Layout().blockTokens); place++) {
+                const uint32_t token = (range.firstHead + place) % tokens;
+                CopyFloats(ub_->ValueMean(D, parity_, place), valueMean_, (group * tokens + token) * D, D);
+            }
+        }
+    }
+
     // Eight values per tensor, those past the last head 0.
     TOPTHETA_DEVICE inline void CopyPerHead(Place place, const GlobalTensor<float>& from, uint64_t offset,
                                             uint32_t heads)
@@ -232,6 +262,28 @@ private:
         AscendC::Brcb(blocks, ub_->Parameters()[place * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
         PipeBarrier<PIPE_V>();
         AscendC::Adds(ub_->State(quantity), blocks, 0.0f, static_cast<int32_t>(ub_->StateCount()));
+    }
+
+    // The block of a head for each of its rows.
+    TOPTHETA_DEVICE inline void UnpackOfHeads(StateQuantity quantity, Place place, const HeadRange& range)
+    {
+        if constexpr (!Types::kTokens) {
+            UnpackPerHead(quantity, place);
+        } else {
+            const uint32_t tokens = tiling_->queryTokens;
+            LocalTensor<float> blocks = ub_->PerHeadBlocks();
+            PipeBarrier<PIPE_V>();
+            AscendC::Brcb(blocks, ub_->Parameters()[place * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
+            PipeBarrier<PIPE_V>();
+            const uint32_t first = range.firstHead / tokens;
+            for (uint32_t row = 0; row < range.heads;) {
+                const uint32_t head = (range.firstHead + row) / tokens;
+                const uint32_t rows = Least((head + 1) * tokens - range.firstHead - row, range.heads - row);
+                AscendC::Adds(ub_->State(quantity)[row * kBlockFloats], blocks[(head - first) * kBlockFloats], 0.0f,
+                              kBlockFloats, static_cast<uint8_t>(rows), AscendC::UnaryRepeatParams(1, 1, 1, 0));
+                row += rows;
+            }
+        }
     }
 
     UbMap* ub_ = nullptr;

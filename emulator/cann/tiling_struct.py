@@ -12,7 +12,7 @@ from ..compile_cache import REPOSITORY
 _HEADER = REPOSITORY / "op_kernel" / "top_theta_incremental_attention_tiling_data.h"
 _NAME = "TopThetaIncrementalAttentionTilingData"
 _STRUCT = re.compile(r"struct (\w+) \{(.*?)\};", re.DOTALL)
-_FIELD = re.compile(r"^\s*(\w+) (\w+);", re.MULTILINE)
+_FIELD = re.compile(r"^\s*(\w+) (\w+)(?: : (\d+))?;", re.MULTILINE)
 
 
 @cache
@@ -22,7 +22,7 @@ def tiling_struct() -> type[ctypes.Structure]:
         f"{sign}int{bits}_t": getattr(ctypes, f"c_{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)
     } | {"float": ctypes.c_float}
     for name, body in _STRUCT.findall(_HEADER.read_text()):
-        fields = [(field, types[kind]) for kind, field in _FIELD.findall(body)]
+        fields = [(field, types[kind], *([int(bits)] if bits else [])) for kind, field, bits in _FIELD.findall(body)]
         types[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
     return types[_NAME]  # type: ignore[no-any-return]
 

@@ -16,7 +16,10 @@ from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
 
 #: The tiling key under which cube cores multiply the K rows.
 CUBE_KEY = 3
+#: The one of several query tokens.
+TOKENS_KEY = 4
 _MODES = ("key_antiquant_mode", "value_antiquant_mode")
+_INTEGERS = ("actual_seq_lengths", "key_start", "actual_query_lengths")
 _STATISTICS = ("attention_out", "lse", "kept", "value_rows")
 _PART = ("part_out", "part_maximum", "part_kept_mass", "part_discarded_mass", "kept")
 
@@ -43,8 +46,9 @@ def call(
     ``cube``: whether the SoC has a cube core for every two of its vector cores, so that tiling may use them.
     """
     tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
-    if isinstance(arguments.get("actual_seq_lengths"), list):
-        tensors["actual_seq_lengths"] = torch.tensor(arguments["actual_seq_lengths"], dtype=torch.int32)
+    for name in _INTEGERS:
+        if isinstance(arguments.get(name), list):
+            tensors[name] = torch.tensor(arguments[name], dtype=torch.int32)
     _same_integers(tensors)
     if row_lse is not None:
         tensors["row_lse"] = row_lse
@@ -52,7 +56,8 @@ def call(
     query, key = tensors["query"], tensors["key"]
     heads = arguments.get("num_heads") or query.shape[1 if layout == "BNSD" else 2]
     kv_heads = arguments.get("num_key_value_heads") or key.shape[_kv_axis(arguments)]
-    head_dim = query.numel() // query.shape[0] // heads
+    tokens = query.shape[2 if layout == "BNSD" else 1]
+    head_dim = query.numel() // query.shape[0] // heads // tokens
     modes = {name: arguments.get(name, PER_CHANNEL) for name in _MODES}
     for name, mode in modes.items():
         scale = name.replace("mode", "scale")
@@ -91,6 +96,7 @@ def _kv_axis(arguments: dict[str, Any]) -> int:
 
 
 def _same_integers(tensors: dict[str, Tensor]) -> None:
-    """Lengths and starts share an integer type, as the operator's definition asks."""
-    if "key_start" in tensors and "actual_seq_lengths" in tensors:
-        tensors["key_start"] = tensors["key_start"].to(tensors["actual_seq_lengths"].dtype)
+    """Lengths, starts and numbers of tokens share an integer type, as the operator's definition asks."""
+    given = [name for name in _INTEGERS if name in tensors]
+    for name in given[1:]:
+        tensors[name] = tensors[name].to(tensors[given[0]].dtype)
