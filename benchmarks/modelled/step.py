@@ -61,20 +61,21 @@ class Step:
         return self.key.shape[2] if self.lengths is None else int(self.lengths[sequence])
 
     def scores(self, sequence: int, kv_head: int) -> Tensor:
-        """Compute scaled scores [heads of the group, rows], float32."""
-        group = self.query.shape[1] // self.key.shape[1]
-        query = self.query[sequence, kv_head * group : (kv_head + 1) * group, 0].float()
+        """Compute scaled scores [heads of the group * Sq, rows], float32; -inf of keys that a token does not see."""
+        group, tokens = self.query.shape[1] // self.key.shape[1], self.query.shape[2]
+        query = self.query[sequence, kv_head * group : (kv_head + 1) * group].flatten(0, 1).float()
         key = self.key[sequence, kv_head, : self.rows(sequence)].float()
         if self.key.dtype is torch.int8:
             scale = self.extra["key_antiquant_scale"]
             key *= scale[kv_head] if scale.dim() == 2 else scale[sequence, kv_head, : len(key), None]
-        scores: Tensor = query @ key.T
-        return scores * self.scale
+        scores: Tensor = query @ key.T * self.scale
+        seen = len(key) - tokens + 1 + torch.arange(tokens).repeat(group)
+        return scores.masked_fill_(torch.arange(len(key)) >= seen[:, None], -math.inf)
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Thresholds [B, Hq], and how many V rows they need: the union over the heads of each KV head."""
+    """Thresholds [B, Hq] or [B, Hq, Sq], and how many V rows they need: the union over heads and tokens of a KV head."""
 
     threshold: Tensor
     rows: int
@@ -118,16 +119,17 @@ class Measurement:
 
 def make_step(
     heads: int, kv_heads: int, n: int, *, batch: int = 1, head_dim: int = 128, dtype: torch.dtype = torch.float16,
-    overlap: float = 0.0, lengths: Tensor | None = None,
+    overlap: float = 0.0, lengths: Tensor | None = None, tokens: int = 1,
 ) -> Step:  # fmt: skip
-    """Draw normal q, K and V. `overlap` is the correlation of the queries of a group. `lengths` sets the batch."""
+    """Draw normal q, K and V. `overlap` is the correlation of the queries of a group, whatever their tokens. `lengths`
+    sets the batch."""
     generator = torch.Generator().manual_seed(0)
     batch = batch if lengths is None else len(lengths)
-    own = torch.randn(batch, kv_heads, heads // kv_heads, head_dim, generator=generator)
+    own = torch.randn(batch, kv_heads, heads // kv_heads * tokens, head_dim, generator=generator)
     common = torch.randn(batch, kv_heads, 1, head_dim, generator=generator)
     query = overlap**0.5 * common + (1 - overlap) ** 0.5 * own
     key, value = (torch.randn(batch, kv_heads, n, head_dim, generator=generator).to(dtype) for _ in range(2))
-    return Step(query.reshape(batch, heads, 1, head_dim).to(dtype), key, value, lengths)
+    return Step(query.reshape(batch, heads, tokens, head_dim).to(dtype), key, value, lengths)
 
 
 def as_int8(step: Step, caches: Sequence[str] = ("key", "value"), *, by_token: bool = False) -> Step:
@@ -143,7 +145,7 @@ def as_int8(step: Step, caches: Sequence[str] = ("key", "value"), *, by_token: b
 
 def select(step: Step, density: float, *, post_softmax: bool = False) -> Selection:
     """Choose thresholds that keep exactly density * n elements of each head."""
-    threshold = torch.empty(step.query.shape[:2])
+    threshold = torch.empty(_rows_of(step))
     rows = of_rows = 0
     for sequence in range(step.query.shape[0]):
         n = step.rows(sequence)
@@ -161,7 +163,13 @@ def select(step: Step, density: float, *, post_softmax: bool = False) -> Selecti
 def everything(step: Step) -> Selection:
     """Keep everything by theta = -inf: the same kernel as dense attention."""
     rows = step.key.shape[1] * sum(step.rows(sequence) for sequence in range(step.query.shape[0]))
-    return Selection(torch.full(step.query.shape[:2], -math.inf), rows, rows)
+    return Selection(torch.full(_rows_of(step), -math.inf), rows, rows)
+
+
+def _rows_of(step: Step) -> tuple[int, ...]:
+    """Give the shape of a number for each query row: [B, Hq], or [B, Hq, Sq] with several tokens."""
+    batch, heads, tokens, _ = step.query.shape
+    return (batch, heads) if tokens == 1 else (batch, heads, tokens)
 
 
 def run(
