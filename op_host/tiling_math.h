@@ -97,6 +97,19 @@ inline uint8_t IntegerBytes(const Arguments& arguments)
 inline uint32_t KeyBytes(const TilingData& data) { return Has(data, InputIndex::kKeyAntiquantScale) ? 1 : 2; }
 inline uint32_t ValueBytes(const TilingData& data) { return Has(data, InputIndex::kValueAntiquantScale) ? 1 : 2; }
 
+// Several tokens, and the head blocks of their query rows: one, or an even number, since two cores share keys.
+inline void FillTokens(const Arguments& arguments, const Geometry& geometry, bool bfloat16, TilingData& data)
+{
+    data.queryTokens = static_cast<uint8_t>(geometry.queryTokens);
+    data.tokensFirst = geometry.queryTokens > 1 && arguments.inputLayout != "BNSD";
+    const uint32_t group = static_cast<uint32_t>(geometry.Group());
+    const uint32_t most = TokenBlockFor(
+        group, {data.headDim, 0, bfloat16, false, true, KeyBytes(data), ValueBytes(data), data.queryTokens});
+    const uint32_t blocks = group <= most ? 1 : kPairCores * ((group + kPairCores * most - 1) / (kPairCores * most));
+    data.headBlocks = static_cast<uint16_t>(blocks);
+    data.headBlock = static_cast<uint8_t>((group + blocks - 1) / blocks);
+}
+
 inline void FillShapes(const Arguments& arguments, const Geometry& geometry, TilingData& data)
 {
     data.key = geometry.key;
@@ -110,18 +123,15 @@ inline void FillShapes(const Arguments& arguments, const Geometry& geometry, Til
     data.blockSize = arguments.Paged() ? static_cast<uint16_t>(arguments.blockSize) : 0;
     data.blockTableWidth = static_cast<uint32_t>(geometry.tableWidth);
     data.integerBytes = IntegerBytes(arguments);
-    data.queryTokens = static_cast<uint8_t>(geometry.queryTokens);
-    data.tokensFirst = geometry.queryTokens > 1 && arguments.inputLayout != "BNSD";
     data.thresholdAxes = static_cast<uint8_t>(arguments.Dims(InputIndex::kThreshold).size());
-    const uint32_t group = static_cast<uint32_t>(geometry.Group());
-    uint32_t headBlock = HeadBlockFor(group, data.headDim);
     if (HasTokens(arguments, geometry)) {
         const bool bfloat16 = arguments.inputs[InputIndex::kQuery].type == ElementType::kBfloat16;
-        headBlock = TokenBlockFor(group, {data.headDim, headBlock, bfloat16, false, true, KeyBytes(data),
-                                          ValueBytes(data), data.queryTokens});
+        FillTokens(arguments, geometry, bfloat16, data);
+        return;
     }
-    data.headBlock = static_cast<uint8_t>(headBlock);
-    data.headBlocks = static_cast<uint16_t>((group + headBlock - 1) / headBlock);
+    const uint32_t group = static_cast<uint32_t>(geometry.Group());
+    data.headBlock = static_cast<uint8_t>(HeadBlockFor(group, data.headDim));
+    data.headBlocks = static_cast<uint16_t>((group + data.headBlock - 1) / data.headBlock);
 }
 
 inline ScaleTiling ScalesOf(const CacheStrides& strides, int64_t mode)
@@ -136,14 +146,16 @@ inline uint32_t UnitsOf(const TilingData& data) { return data.batch * data.numKe
 inline WorkTotal MostWork(const TilingData& data)
 {
     const auto capacity = [&data](uint32_t) { return data.capacity; };
-    return TotalWork(1, UnitsOf(data), data.cores, capacity);  // as of one sequence: all are alike
+    const uint32_t sharers = SharersOfKeys(data);
+    // as of one sequence: all are alike
+    return TotalWork(1, UnitsOf(data) / sharers, data.cores / sharers, capacity);
 }
 
 // No core has to meet another: what the kernel decides from the lengths (work_split.h), where these are known already.
 inline bool UnitsStayWhole(const TilingData& data)
 {
     return data.integerBytes == 0 && !SumsHeadBlocks(data) &&
-           !AnyCut(MostWork(data), UnitsOf(data));
+           !AnyCut(MostWork(data), UnitsOf(data) / SharersOfKeys(data));
 }
 
 // Whether there is a cube core for every two vector cores.
@@ -165,7 +177,7 @@ inline bool UsesCube(const TilingData& data, const Platform& platform, bool bflo
 // cores.
 inline uint32_t CoresWithWork(const TilingData& data, bool cube)
 {
-    const uint32_t active = MostWork(data).activeCores;
+    const uint32_t active = MostWork(data).activeCores * SharersOfKeys(data);
     return cube ? AlignUp(active, kPairCores) : active;
 }
 

@@ -48,7 +48,7 @@ public:
     // `core`: the vector core that works on the segment.
     TOPTHETA_DEVICE inline void Load(const LocalTensor<T>& to, const Segment& segment, uint32_t core = 0)
     {
-        const HeadRange range = HeadsOf(*tiling_, segment);
+        const HeadRange range = HeadsOf<Types::kTokens>(*tiling_, segment);
         if constexpr (IsInt8<T>::kValue) {
             const uint32_t rows = ProductRows(range.heads, sizeof(T));
             LoadRun(to, {0, rows, QuerySlotOf(*tiling_, segment, core), tiling_->headDim});

@@ -2,7 +2,8 @@
 //
 // The cube core walks through the segments of both vector cores in rounds of some hundred rows (cube_layout.h). The K
 // rows of a round arrive while those of the round before are multiplied; the scores leave for the rings of the vector
-// cores (score_ring.h), which may be some rounds behind.
+// cores (score_ring.h), which may be some rounds behind. Where both vector cores take the same keys, for query rows of
+// their own, a round is copied once and multiplied for one of them after the other.
 #pragma once
 
 #include "cube_key_rows.h"
@@ -100,7 +101,7 @@ public:
             if (round >= kRingRounds) {
                 AscendC::CrossCoreWaitFlag(PlaceFree(round));
             }
-            for (uint32_t core = 0; core < kPairCores; core++) {
+            for (uint32_t core = 0; core < kPairCores; core += Sharers()) {
                 Multiply(core, round);
             }
             AscendC::CrossCoreSetFlag<2, PIPE_FIX>(kScoresReady);
@@ -163,7 +164,7 @@ private:
     {
         first.Next(rounds_[PlaceOf(0, round)]);
         second.Next(rounds_[PlaceOf(1, round)]);
-        for (uint32_t core = 0; core < kPairCores; core++) {
+        for (uint32_t core = 0; core < kPairCores; core += Sharers()) {
             const Round& wanted = rounds_[PlaceOf(core, round)];
             if (wanted.rows > 0) {
                 LoadRound(core, PlaceOf(core, round), wanted);
@@ -178,7 +179,7 @@ private:
         if (round.first) {
             keyRows_[core].Begin(segment, lengths_.Start(segment.batch));
             if constexpr (!IsInt8<T>::kValue) {
-                queries_.Load(LoadedQuery(PlaceOf(core, round.segmentNumber)), segment);
+                LoadQueries(core, round);
             }
         }
         const bool folded = IsFolded(round);
@@ -190,9 +191,18 @@ private:
         if (IsInt8<T>::kValue && round.first) {
             // behind the K rows, which need not wait until the vector cores have made the parts
             queries_.Await(round.segmentNumber);
-            queries_.Load(LoadedQuery(PlaceOf(core, round.segmentNumber)), segment, pair_ + core);
+            LoadQueries(core, round);
         }
         SetFlag<HardEvent::MTE2_MTE1>(place);
+    }
+
+    // Of the vector core that the round is for, and of the one that shares its keys.
+    TOPTHETA_DEVICE inline void LoadQueries(uint32_t core, const Round& round)
+    {
+        for (uint32_t end = core + Sharers(); core < end; core++) {
+            const uint32_t number = round.segmentNumber;
+            queries_.Load(LoadedQuery(PlaceOf(core, number)), SegmentFor(core, round), pair_ + core);
+        }
     }
 
     // ---- products ----
@@ -204,20 +214,27 @@ private:
         if (round.rows == 0) {
             return;
         }
-        const uint32_t query = PlaceOf(core, round.segmentNumber);
+        const uint32_t end = core + Sharers();
         WaitFlag<HardEvent::MTE2_MTE1>(place);
-        WaitFlag<HardEvent::FIX_M>(place);
-        for (uint32_t done = 0; done < round.rows; done += PartRows(round)) {
-            MultiplyPart(place, query, round, done);
+        for (uint32_t own = core; own < end; own++) {
+            WaitFlag<HardEvent::FIX_M>(PlaceOf(own, number));
         }
-        SetFlag<HardEvent::M_FIX>(place);
-        WaitFlag<HardEvent::M_FIX>(place);
-        WriteScores(core, place, number, round);
-        SetFlag<HardEvent::FIX_M>(place);
+        for (uint32_t done = 0; done < round.rows; done += PartRows(round)) {
+            MultiplyPart(core, number, round, done);
+        }
+        for (uint32_t own = core; own < end; own++) {
+            const uint32_t products = PlaceOf(own, number);
+            SetFlag<HardEvent::M_FIX>(products);
+            WaitFlag<HardEvent::M_FIX>(products);
+            WriteScores(own, number, round);
+            SetFlag<HardEvent::FIX_M>(products);
+        }
     }
 
-    TOPTHETA_DEVICE inline void MultiplyPart(uint32_t place, uint32_t query, const Round& round, uint32_t done)
+    TOPTHETA_DEVICE inline void MultiplyPart(uint32_t core, uint32_t number, const Round& round, uint32_t done)
     {
+        const uint32_t place = PlaceOf(core, number);
+        const uint32_t end = core + Sharers();
         const uint32_t rows = Least(PartRows(round), round.rows - done);
         const uint32_t fractals = CeilDiv(rows, kFractal) * ColumnFractals();
         const int32_t half = half_;
@@ -227,7 +244,10 @@ private:
         if (round.first && done == 0) {
             // the place of the query is free: the product before the last one has ended, and the segment in between
             // had at least one, so that all of the segment before that have
-            MoveFractals(Left(query), LoadedQuery(query), ColumnFractals());
+            for (uint32_t own = core; own < end; own++) {
+                const uint32_t query = PlaceOf(own, round.segmentNumber);
+                MoveFractals(Left(query), LoadedQuery(query), ColumnFractals());
+            }
         }
         MoveFractals(right, KeyTile(place, done, PartRows(round)), fractals);
         if (done + rows == round.rows) {
@@ -235,11 +255,14 @@ private:
         }
         SetFlag<HardEvent::MTE1_M>(half);
         WaitFlag<HardEvent::MTE1_M>(half);
-        AscendC::MmadParams product;
-        product.m = static_cast<uint16_t>(Most(RowsOfProducts(round), 2));
-        product.n = static_cast<uint16_t>(rows);
-        product.k = static_cast<uint16_t>(tiling_->headDim);
-        AscendC::Mmad(Products(place)[done * kFractal], Left(query), right, product);
+        for (uint32_t own = core; own < end; own++) {
+            AscendC::MmadParams product;
+            product.m = static_cast<uint16_t>(Most(RowsOfProducts(own, round), 2));
+            product.n = static_cast<uint16_t>(rows);
+            product.k = static_cast<uint16_t>(tiling_->headDim);
+            AscendC::Mmad(Products(PlaceOf(own, number))[done * kFractal], Left(PlaceOf(own, round.segmentNumber)),
+                          right, product);
+        }
         SetFlag<HardEvent::M_MTE1>(kHalfEvent + half);
     }
 
@@ -253,23 +276,34 @@ private:
     }
 
     // [head][row], or [part][head][row], into this round's place in the ring of the vector core
-    TOPTHETA_DEVICE inline void WriteScores(uint32_t core, uint32_t place, uint32_t number, const Round& round)
+    TOPTHETA_DEVICE inline void WriteScores(uint32_t core, uint32_t number, const Round& round)
     {
         const uint64_t ring = static_cast<uint64_t>(pair_ + core) * kRingRounds + number % kRingRounds;
         AscendC::FixpipeParamsV220 copy;
         // whole fractals, as documents ask; what lies behind the rows is not read
         copy.nSize = static_cast<uint16_t>(AlignUp(round.rows, kFractal));
-        copy.mSize = static_cast<uint16_t>(RowsOfProducts(round));
+        copy.mSize = static_cast<uint16_t>(RowsOfProducts(core, round));
         copy.srcStride = kFractal;
         copy.dstStride = roundRows_;
         copy.ndNum = 1;
         AscendC::Fixpipe<Product, Product, AscendC::CFG_ROW_MAJOR>(
-            scores_[ring * RoundScores(tiling_->headDim, tiling_->headBlock, sizeof(T))], Products(place), copy);
+            scores_[ring * RoundScores(tiling_->headDim, tiling_->headBlock, sizeof(T))],
+            Products(PlaceOf(core, number)), copy);
     }
 
-    TOPTHETA_DEVICE inline uint32_t RowsOfProducts(const Round& round) const
+    TOPTHETA_DEVICE inline uint32_t Sharers() const { return lengths_.Sharers(); }
+    // Of the two that share the keys of a round, the second one has the next head block.
+    TOPTHETA_DEVICE inline Segment SegmentFor(uint32_t core, const Round& round) const
     {
-        return ProductRows(HeadsOf(*tiling_, round.segment).heads, sizeof(T));
+        Segment segment = round.segment;
+        if constexpr (Types::kTokens) {
+            segment.headBlock += core % Sharers();
+        }
+        return segment;
+    }
+    TOPTHETA_DEVICE inline uint32_t RowsOfProducts(uint32_t core, const Round& round) const
+    {
+        return ProductRows(HeadsOf<Types::kTokens>(*tiling_, SegmentFor(core, round)).heads, sizeof(T));
     }
     TOPTHETA_DEVICE inline uint32_t ColumnFractals() const { return columns_ * sizeof(T) / kBlockBytes; }
     TOPTHETA_DEVICE inline uint32_t HalfRows() const { return roundRows_ / kHalves; }

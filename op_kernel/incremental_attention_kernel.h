@@ -43,7 +43,8 @@ public:
         if constexpr (IsInt8<typename Types::Key>::kValue) {
             parameters_.InitScales(*tensors.scales, tensors.keyScale, tensors.valueScale);
         }
-        exchange_.Init(&ub_, tiling, workspace);
+        share_ = core_ / lengths_.Sharers();
+        exchange_.Init(&ub_, tiling, workspace, core_ % lengths_.Sharers() * tiling->cores);
         store_.Init(&ub_, tiling, workspace);
         unitRows_.SetGlobalBuffer(reinterpret_cast<__gm__ int32_t*>(workspace + tiling->valueRowsOffset));
     }
@@ -51,7 +52,7 @@ public:
     template <bool kSplit>
     TOPTHETA_DEVICE inline void Process()
     {
-        const uint32_t units = tiling_->numKeyValueHeads * tiling_->headBlocks;
+        const uint32_t units = tiling_->numKeyValueHeads * tiling_->headBlocks / lengths_.Sharers();
         const WorkTotal total = lengths_.Total();
         WriteEmptySequences();
         pipeline_.BeginWork(total, lengths_);
@@ -88,7 +89,7 @@ public:
             return;
         }
         nextStarted_ = true;
-        parameters_.Copy(HeadsOf(*tiling_, next_));
+        parameters_.Copy(HeadsOf<Types::kTokens>(*tiling_, next_));
         pipeline_.Start(next_, lengths_.Start(next_.batch));
     }
 
@@ -146,7 +147,7 @@ private:
 
     TOPTHETA_DEVICE inline void BeginSegment(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(*tiling_, segment);
+        const HeadRange range = HeadsOf<Types::kTokens>(*tiling_, segment);
         nextStarted_ = false;
         visible_.Begin(*tiling_, range, segment.unitRows, lengths_.Tokens(segment.batch, segment.unitRows));
         ub_.SetHeads(range.heads);
@@ -207,13 +208,13 @@ private:
         for (uint32_t head = 0; head < ub_.Heads(); head++) {
             results[head] = pipeline_.Selection().Result(head);
         }
-        exchange_.Store(segment, core_, results, pipeline_.Selection().ListRows());
+        exchange_.Store(segment, share_, results, pipeline_.Selection().ListRows());
         output_.CopiesIssued();
     }
 
     TOPTHETA_DEVICE inline void WriteUnit(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(*tiling_, segment);
+        const HeadRange range = HeadsOf<Types::kTokens>(*tiling_, segment);
         uint32_t kept[kMaxHeadBlock];
         uint32_t listRows = pipeline_.Selection().ListRows();
         StandIns standIns;
@@ -298,7 +299,7 @@ private:
     // Second phase of post-softmax for a part: the other parts' masses give the log-sum-exp of the row.
     TOPTHETA_DEVICE inline void SecondPhase(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(*tiling_, segment);
+        const HeadRange range = HeadsOf<Types::kTokens>(*tiling_, segment);
         parameters_.Copy(range);
         exchange_.CopyMasses(segment, range.heads);
         BeginSegment(segment);
@@ -311,9 +312,9 @@ private:
     // The heads of a cut unit go round its cores; statistics of a unit need all of them in one place.
     TOPTHETA_DEVICE inline void CombineUnit(const Segment& segment)
     {
-        const HeadRange range = HeadsOf(*tiling_, segment);
+        const HeadRange range = HeadsOf<Types::kTokens>(*tiling_, segment);
         const uint32_t parts = segment.lastCore - segment.firstCore + 1;
-        const uint32_t part = core_ - segment.firstCore;
+        const uint32_t part = share_ - segment.firstCore;
         const bool together = tiling_->withStats;
         if (together ? part != 0 : part >= range.heads) {
             return;
@@ -390,6 +391,7 @@ private:
     bool isWhole_ = false;
     bool isDivisionReady_ = false;
     uint32_t core_ = 0;
+    uint32_t share_ = 0;  // the core, or the pair of cores that share keys, as work is split
     bool hasNext_ = false;
     bool nextStarted_ = false;
     bool prepared_ = false;

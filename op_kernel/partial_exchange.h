@@ -16,12 +16,15 @@ struct CombinedHead {
 
 class PartialExchange {
 public:
-    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, GM_ADDR workspace)
+    // `firstSlot`: of the cores that this one exchanges parts with.
+    TOPTHETA_DEVICE inline void Init(UbMap* ub, const TilingData* tiling, GM_ADDR workspace, uint32_t firstSlot)
     {
         ub_ = ub;
         tiling_ = tiling;
         slotFloats_ = tiling->headBlock * (kHeadFloats + tiling->headDim);
         slots_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(workspace));
+        storeFrom_ = firstSlot;
+        loadFrom_ = firstSlot;
         SetFlag<HardEvent::MTE3_S>(kEvent);
     }
 

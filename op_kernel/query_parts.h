@@ -62,7 +62,7 @@ public:
     // Copies the scales of a segment's queries to the state of its heads.
     TOPTHETA_DEVICE inline void CopyScales(const Segment& segment, uint32_t core)
     {
-        const uint32_t heads = HeadsOf(*tiling_, segment).heads;
+        const uint32_t heads = HeadsOf<Types::kTokens>(*tiling_, segment).heads;
         const uint32_t place = ub_->Layout().state + kScoreScale * tiling_->headBlock * kBlockBytes;
         const uint32_t count = heads * kBlockFloats;
         AscendC::DataCopy(ub_->template At<float>(place, count), scales_[ScalesAt(segment, core)], count);
@@ -82,7 +82,7 @@ private:
 
     TOPTHETA_DEVICE inline void CopyIn(const Segment& segment, uint32_t turn)
     {
-        const HeadRange range = HeadsOf(*tiling_, segment);
+        const HeadRange range = HeadsOf<Types::kTokens>(*tiling_, segment);
         const uint32_t D = tiling_->headDim;
         SetFlag<HardEvent::V_MTE2>(kParameterEvent);
         WaitFlag<HardEvent::V_MTE2>(kParameterEvent);
@@ -108,7 +108,7 @@ private:
     TOPTHETA_DEVICE inline void Make(const Segment& segment, uint32_t core, uint32_t made)
     {
         const uint32_t turn = made % kTurns;
-        const uint32_t heads = HeadsOf(*tiling_, segment).heads;
+        const uint32_t heads = HeadsOf<Types::kTokens>(*tiling_, segment).heads;
         WaitFlag<HardEvent::MTE2_V>(turn);
         Widen(turn, heads);
         const LocalTensor<float> largest = FindLargest(heads);

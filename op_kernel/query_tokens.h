@@ -17,9 +17,16 @@ struct HeadRange {
     uint32_t heads;
 };
 
+// `kTokens`: there may be several tokens, whose head blocks differ by one row at most.
+template <bool kTokens>
 TOPTHETA_DEVICE inline HeadRange HeadsOf(const TilingData& tiling, const Segment& segment)
 {
     const uint32_t group = tiling.numHeads / tiling.numKeyValueHeads;
+    if constexpr (kTokens) {
+        const uint32_t begin = segment.headBlock * group / tiling.headBlocks;
+        const uint32_t end = (segment.headBlock + 1) * group / tiling.headBlocks;
+        return {segment.batch, segment.kvHead, segment.kvHead * group + begin, end - begin};
+    }
     const uint32_t first = segment.headBlock * tiling.headBlock;
     return {segment.batch, segment.kvHead, segment.kvHead * group + first, Least(tiling.headBlock, group - first)};
 }

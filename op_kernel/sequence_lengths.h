@@ -171,13 +171,20 @@ public:
     // The work of all cores, and the share of one of them (work_split.h).
     TOPTHETA_DEVICE inline WorkTotal Total()
     {
-        return TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks, tiling_->cores, *this);
+        const uint32_t sharers = Sharers();
+        return TotalWork(tiling_->batch, tiling_->numKeyValueHeads * tiling_->headBlocks / sharers,
+                         tiling_->cores / sharers, *this);
     }
 
     TOPTHETA_DEVICE inline SegmentIterator<ValidRows> SegmentsOf(const WorkTotal& total, uint32_t core)
     {
-        return SegmentIterator<ValidRows>(total, core, tiling_->numKeyValueHeads, tiling_->headBlocks, *this);
+        const uint32_t sharers = Sharers();
+        return SegmentIterator<ValidRows>(total, core / sharers, tiling_->numKeyValueHeads,
+                                          tiling_->headBlocks / sharers, *this, sharers, core % sharers);
     }
+
+    // Vector cores that take the same keys.
+    TOPTHETA_DEVICE inline uint32_t Sharers() const { return kTokens ? SharersOfKeys(*tiling_) : 1; }
 
 private:
     const TilingData* tiling_ = nullptr;

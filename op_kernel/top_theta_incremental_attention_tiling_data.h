@@ -81,7 +81,7 @@ struct TilingData {
     uint8_t cores;                 // vector cores of the launch
     uint8_t headBlock;             // query heads handled together
     uint8_t integerBytes;          // 4 or 8, of a length, a start or a number of tokens
-    uint8_t queryTokens;           // of each sequence
+    uint8_t queryTokens;           // of each sequence; 0: the call knows a single one
     uint8_t thresholdAxes;         // 1: [Hq], 2: [B, Hq], 3: [B, Hq, Sq]
     uint8_t placement;
     uint8_t sdc;
@@ -96,6 +96,13 @@ static_assert(InputIndex::kCount <= 16, "every input has a bit in givenInputs");
 TOPTHETA_DEVICE inline bool Has(const TilingData& tiling, uint32_t input)
 {
     return (tiling.givenInputs >> input & 1) != 0;
+}
+
+// Vector cores of a block that take the same keys, each for head blocks of its own: with several tokens and more than
+// one head block the two of them, so that their cube core copies the K rows once.
+TOPTHETA_DEVICE inline uint32_t SharersOfKeys(const TilingData& tiling)
+{
+    return tiling.queryTokens > 0 && tiling.headBlocks > 1 ? 2 : 1;
 }
 
 // Statistics of a group with several head blocks: the cores meet to add up the rows that the blocks read.

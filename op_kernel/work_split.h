@@ -4,6 +4,7 @@
 // granules [G*c/A, G*(c+1)/A), rounded to the nearest, so that no core has more than one granule above another. A unit
 // (sequence, KV head, head block) may be cut between cores; a core touches at most two cut units, its first and its
 // last. Where the cores divide evenly among units of one length, granules have 32 rows: nobody gets a sliver of a unit.
+// Where two cores share keys, each pair of them is one in all this, and so are its two head blocks: each core takes one.
 // Plain integer functions, compiled by the kernel and by host tests alike.
 #pragma once
 
@@ -101,14 +102,17 @@ TOPTHETA_DEVICE inline bool IsWhole(const Segment& segment) { return segment.fir
 template <typename RowsOf>
 class SegmentIterator {
 public:
+    // `sharers` cores are one `core`, of which this is number `own`.
     TOPTHETA_DEVICE inline SegmentIterator(const WorkTotal& total, uint32_t core, uint32_t kvHeads, uint32_t headBlocks,
-                                           RowsOf& rowsOf)
+                                           RowsOf& rowsOf, uint32_t sharers = 1, uint32_t own = 0)
         : rowsOf_(rowsOf),
           granules_(total.granules),
           granuleRows_(total.granuleRows),
           activeCores_(total.activeCores),
           kvHeads_(kvHeads),
           headBlocks_(headBlocks),
+          sharers_(sharers),
+          own_(own),
           next_(FirstGranule(total.granules, activeCores_, core)),
           end_(FirstGranule(total.granules, activeCores_, core + 1))
     {}
@@ -126,7 +130,7 @@ public:
         const uint64_t stop = unitEnd < end_ ? unitEnd : end_;
         segment.batch = sequence_;
         segment.kvHead = unit / headBlocks_;
-        segment.headBlock = unit % headBlocks_;
+        segment.headBlock = unit % headBlocks_ * sharers_ + own_;
         segment.rowBegin = static_cast<uint32_t>(next_ - unitBegin) * granuleRows_;
         segment.rowEnd = static_cast<uint32_t>(stop - unitBegin) * granuleRows_;
         segment.rowEnd = segment.rowEnd < rows_ ? segment.rowEnd : rows_;
@@ -157,6 +161,8 @@ private:
     uint32_t activeCores_;
     uint32_t kvHeads_;
     uint32_t headBlocks_;
+    uint32_t sharers_;
+    uint32_t own_;
     uint64_t next_;
     uint64_t end_;
     uint64_t sequenceBegin_ = 0;
