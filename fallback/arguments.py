@@ -48,7 +48,6 @@ class About(NamedTuple):
         dtypes: of a tensor.
         operators: that have it in their schema, on all devices.
         values: of a tensor that a CPU looks at.
-        in_kernels: whether the native CPU kernel and the op package have it; if not, they refuse it.
     """
 
     meaning: str
@@ -56,7 +55,6 @@ class About(NamedTuple):
     dtypes: tuple[torch.dtype, ...] = ()
     operators: tuple[str, ...] = tuple(OPERATORS)
     values: Values | None = None
-    in_kernels: bool = True
 
 
 class Arguments(NamedTuple):
@@ -104,7 +102,7 @@ class Arguments(NamedTuple):
     ] = None
     actual_query_lengths: Annotated[
         Tensor | None,
-        About("real query tokens, which come first; None is all Sq", "[B]", _INTEGERS, _WHOLE_ROW, in_kernels=False),
+        About("real query tokens, which come first; None is all Sq", "[B]", _INTEGERS, _WHOLE_ROW),
     ] = None
     discarded_mass: Annotated[
         Tensor | None,
@@ -159,8 +157,8 @@ class Arguments(NamedTuple):
         return self.query.shape[2 if self.input_layout == "BNSD" else 1]
 
     @property
-    def is_for_kernels(self) -> bool:
-        """Whether a step is one that the native CPU kernel and the op package know: of one token."""
+    def is_of_one_token(self) -> bool:
+        """Whether every sequence has one query token, which is real."""
         return self.query_tokens == 1 and self.actual_query_lengths is None
 
 

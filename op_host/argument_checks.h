@@ -42,12 +42,8 @@ inline ArgumentError CheckLengths(const Arguments& arguments, const Geometry& ge
     }
     const bool hasLengths = arguments.Has(InputIndex::kActualSeqLengths);
     const std::vector<ElementType> like = {arguments.inputs[InputIndex::kActualSeqLengths].type};
-    if (const ArgumentError error =
-            CheckPresentTensor(arguments, {InputIndex::kKeyStart,
-                                           "key_start",
-                                           {geometry.batch},
-                                           " [B]",
-                                           hasLengths ? like : integers})) {
+    if (const ArgumentError error = CheckPresentTensor(
+            arguments, {InputIndex::kKeyStart, "key_start", {geometry.batch}, " [B]", hasLengths ? like : integers})) {
         return error;
     }
     const bool hasStarts = arguments.Has(InputIndex::kKeyStart);
@@ -75,11 +71,15 @@ inline ArgumentError CheckTokens(const Arguments& arguments, const Geometry& geo
     if (arguments.partial) {
         return NotSupportedError("partial", "False with several query tokens on an NPU", "True", remedy);
     }
+    if (geometry.numHeads * geometry.queryTokens > kMaxHeads) {
+        return NotSupportedError("query", "at most " + std::to_string(kMaxHeads) + " heads times tokens on an NPU",
+                                 ListText(arguments.Dims(InputIndex::kQuery)), "give fewer tokens at once");
+    }
     if (geometry.key.row > kMostRowStride) {
-        return NotSupportedError("key_strides",
-                                 "rows at most " + std::to_string(kMostRowStride) +
-                                     " elements apart with several query tokens on an NPU",
-                                 std::to_string(geometry.key.row), "pass key.contiguous()");
+        return NotSupportedError(
+            "key_strides",
+            "rows at most " + std::to_string(kMostRowStride) + " elements apart with several query tokens on an NPU",
+            std::to_string(geometry.key.row), "pass key.contiguous()");
     }
     return {};
 }
@@ -225,7 +225,7 @@ inline ArgumentError ResolveArguments(const Arguments& arguments, Geometry& geom
         }
     }
     using Check = ArgumentError (*)(const Arguments&, const Geometry&);
-    for (const Check check : {CheckThreshold, CheckLengths}) {
+    for (const Check check : {CheckTokens, CheckThreshold, CheckLengths}) {
         if (const ArgumentError error = check(arguments, geometry)) {
             return error;
         }
@@ -235,7 +235,7 @@ inline ArgumentError ResolveArguments(const Arguments& arguments, Geometry& geom
             return error;
         }
     }
-    for (const Check check : {CheckTokens, CheckCompensationTensors, CheckOutputs}) {
+    for (const Check check : {CheckCompensationTensors, CheckOutputs}) {
         if (const ArgumentError error = check(arguments, geometry)) {
             return error;
         }

@@ -47,7 +47,9 @@ inline ArgumentError CheckQueryForm(const Arguments& arguments)
     const TensorDescription& query = arguments.inputs[InputIndex::kQuery];
     const std::string& layout = arguments.inputLayout;
     const bool flat = layout == "BSH";
-    const std::string form = layout + (flat ? " [B, Sq, Hq*D]" : layout == "BNSD" ? " [B, Hq, Sq, D]" : " [B, Sq, Hq, D]");
+    const std::string form = layout + (flat               ? " [B, Sq, Hq*D]"
+                                       : layout == "BNSD" ? " [B, Hq, Sq, D]"
+                                                          : " [B, Sq, Hq, D]");
     if (query.dims.size() != (flat ? 3U : 4U)) {
         return ValueError("query", form, ListText(query.dims));
     }

@@ -274,10 +274,9 @@ inline ArgumentError ComputeTiling(const Arguments& arguments, const Platform& p
     data.cores = static_cast<uint8_t>(CoresWithWork(data, cube));
     data.pastL2 = GoesPastL2(data, platform);
     const bool twoPhases = data.placement == kPostSoftmax && !Has(data, InputIndex::kRowLse);
-    const LayoutChoice choice =
-        ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube, KeyBytes(data), ValueBytes(data),
-                      tokens ? data.queryTokens : 0U},
-                     cube ? kCubeChunkRows : kMostInt8ChunkRows);
+    const LayoutChoice choice = ChooseLayout({data.headDim, data.headBlock, bfloat16, twoPhases, cube, KeyBytes(data),
+                                              ValueBytes(data), tokens ? data.queryTokens : 0U},
+                                             cube ? kCubeChunkRows : kMostInt8ChunkRows);
     data.slots = static_cast<uint8_t>(choice.slots);
     data.chunkRows = static_cast<uint16_t>(choice.chunkRows);
     const uint64_t scores = ScoreBytes(data, bfloat16, split);

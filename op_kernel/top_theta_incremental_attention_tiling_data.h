@@ -9,11 +9,10 @@
 
 // Tiling keys. WHOLE: no (sequence, KV head, head block) is shared by two cores, so no SyncAll and a vector-only
 // launch. SPLIT: cores meet in SyncAll, which needs the scheduler that a MIX launch starts. CUBE: the same, with the
-// scores from a cube core for every two vector cores. CUBE_TOKENS: of several query tokens, each with keys of its own to
-// see. Post-softmax has keys of its own, since its second phase is a third of the code: the common keys are without it.
-// They are macros because the operator build looks for their numbers
-// in the preprocessed text of KERNEL_TASK_TYPE and TILING_KEY_IS, where a constant would be a name still
-// (KernelInfoInfer, kernel_info_infer.py of asc-devkit).
+// scores from a cube core for every two vector cores. CUBE_TOKENS: of several query tokens, each with keys of its own
+// to see. Post-softmax has keys of its own, since its second phase is a third of the code: the common keys are without
+// it. They are macros because the operator build looks for their numbers in the preprocessed text of KERNEL_TASK_TYPE
+// and TILING_KEY_IS, where a constant would be a name still (KernelInfoInfer, kernel_info_infer.py of asc-devkit).
 #define TOPTHETA_KEY_WHOLE 1
 #define TOPTHETA_KEY_SPLIT 2
 #define TOPTHETA_KEY_CUBE 3

@@ -4,8 +4,8 @@
 // granules [G*c/A, G*(c+1)/A), rounded to the nearest, so that no core has more than one granule above another. A unit
 // (sequence, KV head, head block) may be cut between cores; a core touches at most two cut units, its first and its
 // last. Where the cores divide evenly among units of one length, granules have 32 rows: nobody gets a sliver of a unit.
-// Where two cores share keys, each pair of them is one in all this, and so are its two head blocks: each core takes one.
-// Plain integer functions, compiled by the kernel and by host tests alike.
+// Where two cores share keys, each pair of them is one in all this, and so are its two head blocks: each core takes
+// one. Plain integer functions, compiled by the kernel and by host tests alike.
 #pragma once
 
 #include <cstdint>

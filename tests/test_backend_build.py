@@ -13,7 +13,7 @@ import torch
 
 import toptheta_npu  # noqa: F401 (registers the operators)
 from emulator.cann import describe_operator
-from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError
+from toptheta_npu import TopThetaBackendError
 from toptheta_npu.fallback.arguments import OPERATORS
 from toptheta_npu.npu import build, converter
 from toptheta_npu.npu.adapter_arguments import adapter_header
@@ -119,24 +119,12 @@ def test_converter_maps_a_paged_call(name: str, returned: Any, monkeypatch: pyte
     assert attributes == expected
 
 
-@pytest.mark.parametrize(
-    ("layout", "sizes", "lengths", "message"),
-    [
-        ("BNSD", [1, 4, 3, 64], None, "query: expected one token per sequence in a GE graph, got 3"),
-        ("BSH", [1, 3, 256], None, "query: expected one token per sequence in a GE graph, got 3"),
-        ("BSND", [1, 1, 4, 64], "lengths", "actual_query_lengths: expected None in a GE graph, got a tensor"),
-    ],
-)
-def test_converter_refuses_several_tokens(
-    layout: str, sizes: list[int], lengths: str | None, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_converter_passes_the_numbers_of_query_tokens_on(monkeypatch: pytest.MonkeyPatch) -> None:
     torchair, converters, nodes = _recording_torchair()
     monkeypatch.setitem(sys.modules, "torchair", torchair)
     converter.register()
-    query, key = types.SimpleNamespace(symsize=sizes), types.SimpleNamespace(symsize=[1, 2, 32, 64])
-    with pytest.raises(TopThetaNotImplementedError, match=f"^{message}; compile without torchair's backend"):
-        converters[torch.ops.toptheta_npu.incremental_attention.default](
-            query, key, "v", "theta", actual_query_lengths=lengths, num_heads=4, num_key_value_heads=2,
-            scale_value=0.125, input_layout=layout,
-        )  # fmt: skip
-    assert not nodes
+    query, key = types.SimpleNamespace(symsize=[1, 4, 3, 64]), types.SimpleNamespace(symsize=[1, 2, 32, 64])
+    converters[torch.ops.toptheta_npu.incremental_attention.default](
+        query, key, "v", "theta", actual_query_lengths="tokens", num_heads=4, num_key_value_heads=2, scale_value=0.125
+    )
+    assert nodes[0]["inputs"]["actual_query_lengths"] == "tokens"

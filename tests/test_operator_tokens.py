@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -101,16 +102,33 @@ def test_compile_keeps_up_with_other_numbers_of_tokens() -> None:
             torch.testing.assert_close(got, wanted)
 
 
-# Backends that take one token.
+# What the NPU kernel has for one token alone.
 
 
-@pytest.mark.parametrize(("name", "base"), [("query", "tokens"), ("actual_query_lengths", "decode")])
-def test_the_npu_kernel_refuses_several_tokens(name: str, base: str) -> None:
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        (True, {}, r"query: expected one token per sequence in a part of rows on an NPU, got \[2, 4, 3, 16\]"),
+        (False, {"placement": "post_softmax"},
+         "placement: expected 'pre_softmax' with several query tokens on an NPU, got 'post_softmax'"),
+        (False, {"key": torch.empty_strided((2, 2, 8, 16), (0, 0, 65552, 1), dtype=torch.float16)},
+         "key: expected rows at most 65535 elements apart with several query tokens on an NPU, got 65552"),
+    ],
+    ids=["part", "post-softmax", "rows-far-apart"],
+)  # fmt: skip
+def test_the_npu_kernel_refuses(part: bool, change: dict[str, Any], message: str) -> None:
+    arguments = valid_arguments("tokens")
+    rows = {name: arguments[name].half() for name in ("query", "key", "value")}
+    given = toptheta_npu.fallback.Arguments(4, 2, 0.25, threshold=arguments["threshold"], **rows)._replace(**change)
+    with pytest.raises(TopThetaNotImplementedError, match=f"^{message}; "):
+        check_kernel_limits(given, part=part)
+
+
+@pytest.mark.parametrize("base", ["tokens", "decode"])
+def test_the_npu_kernel_takes_several_tokens_and_one_that_may_be_none(base: str) -> None:
     arguments = valid_arguments(base)
-    lengths = torch.tensor([1, 1]) if base == "decode" else None
     given = toptheta_npu.fallback.Arguments(
         None, None, None, *(arguments[each].half() for each in ("query", "key", "value")), arguments["threshold"],
-        actual_query_lengths=lengths,
+        actual_query_lengths=torch.tensor([1, 1]),
     )  # fmt: skip
-    with pytest.raises(TopThetaNotImplementedError, match=rf"^{name}: expected .* on an NPU, got .*device='npu'\)$"):
-        check_kernel_limits(check_arguments(given, part=False))
+    check_kernel_limits(check_arguments(given, part=False))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
-from .fallback.arguments import Arguments
 
 PLACEMENTS = ("pre_softmax", "post_softmax")
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
@@ -25,6 +24,8 @@ NPU = "npu"
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 KERNEL_STEP = 16
 KERNEL_PAGE_ROWS = 512
+#: Elements between two K rows with several query tokens, which a cube core copies.
+KERNEL_TOKENS_STRIDE = 65535
 INTEGERS = (torch.int32, torch.int64)
 FLOAT32 = (torch.float32,)
 _STRIDED = torch.strided
@@ -154,14 +155,6 @@ def check_largest_only(sdc: str, vmc: bool) -> None:
 def check_head_dim(head_dim: int) -> None:
     if not HEAD_DIMS[0] <= head_dim <= HEAD_DIMS[1]:
         raise TopThetaValueError("query", f"head_dim from {HEAD_DIMS[0]} to {HEAD_DIMS[1]}", str(head_dim))
-
-
-def one_token_error(a: Arguments, where: str, device: str) -> TopThetaNotImplementedError:
-    """Make the error for a step of several tokens, ``where`` one runs alone; ``device`` as `use_backend` has it."""
-    remedy = f"choose the fallback by use_backend('fallback', device={device!r})"
-    if a.query_tokens != 1:
-        return TopThetaNotImplementedError("query", f"one token per sequence {where}", shape_text(a.query), remedy)
-    return TopThetaNotImplementedError("actual_query_lengths", f"None {where}", "a tensor", remedy)
 
 
 def check_device(query: Tensor, devices: tuple[str, ...] = DEVICES) -> None:

@@ -146,7 +146,7 @@ def check_step_values(a: Arguments) -> None:
     lengths = a.actual_seq_lengths
     capacity = cache_capacity(a.key, a.input_layout, a.block_table)
     check_cache_values(lengths, a.key_start, capacity)
-    if not a.is_for_kernels and (lengths is None or lengths.dim() == 1):
+    if not a.is_of_one_token and (lengths is None or lengths.dim() == 1):
         check_query_lengths(a, capacity)
     if a.block_table is not None:
         check_blocks(a.key, _read_keys(a)[1], a.block_table)

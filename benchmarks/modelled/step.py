@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Selection:
-    """Thresholds [B, Hq] or [B, Hq, Sq], and how many V rows they need: the union over heads and tokens of a KV head."""
+    """Thresholds [B, Hq] or [B, Hq, Sq], and how many V rows all rows of a KV head need together."""
 
     threshold: Tensor
     rows: int

@@ -13,11 +13,12 @@ from torch import Tensor
 
 import toptheta_npu
 from emulator.acl.environment import in_emulator
-from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, Case, ErrorCase, valid_arguments
+from tests.cases import CASES, ENTRY_POINTS, ERROR_CASES, TOKEN_CASES, Case, ErrorCase, valid_arguments
 from tests.helpers import (
     assert_equals_oracle,
     assert_within_yardstick,
     make_inputs,
+    needed_value_rows,
     tolerance,
     yardstick,
 )
@@ -37,6 +38,7 @@ from toptheta_npu.npu import loading
 
 _BY_ID = {case.id: case for case in CASES}
 _INSIDE = [case for case in map(for_kernel, CASES) if case is not None]
+_TOKENS = [case for case in map(for_kernel, TOKEN_CASES) if case is not None and case.placement == "pre_softmax"]
 _OUTSIDE = [case for case in CASES if case.dtype == "float32" or for_kernel(case) is None]
 
 
@@ -91,29 +93,33 @@ def test_error(case: ErrorCase) -> None:
         assert str(caught.value) == case.message.replace("{device}", "npu:0")
 
 
-@pytest.mark.parametrize(("base", "change"), [("tokens", {}), ("decode", {"actual_query_lengths": [1, 0]})])
-def test_several_tokens_are_refused_by_name(base: str, change: dict[str, Any]) -> None:
-    """By the public functions, and by the adapter where an operator is called past them; the fallback takes them."""
-    arguments = valid_arguments(base, "npu") | change
+@pytest.mark.parametrize("case", _TOKENS, ids=lambda case: case.id)
+def test_several_tokens_equal_the_oracle(case: Case) -> None:
+    inputs = make_inputs(case, "npu")
+    result = on_cpu(incremental_attention_with_stats(**inputs.arguments))
+    if case.heads // case.kv_heads * case.query_tokens > 8:
+        result = (*result[:3], needed_value_rows(case, inputs.expected).int())  # tests/op_kernel counts them
+    assert_equals_oracle(inputs, result)
+    (out,) = on_cpu(incremental_attention(**inputs.arguments))
+    assert torch.equal(out, result[0])
+
+
+def test_several_tokens_in_parts_and_post_softmax_are_refused_by_name() -> None:
+    """By the public functions, and by tiling where an operator is called past them; the fallback takes them."""
+    arguments = valid_arguments("tokens", "npu")
     rows = [arguments.pop(name).half() for name in ("query", "key", "value")]
     arguments["actual_query_lengths"] = torch.as_tensor(arguments["actual_query_lengths"]).npu()
-    tokens = base == "tokens"
-    name, got = ("query", "[2, 4, 3, 16]") if tokens else ("actual_query_lengths", "a tensor")
-    wanted = "one token per sequence" if tokens else "None"
-    message = (
-        f"{name}: expected {wanted} on an NPU, got {got}; choose the fallback by use_backend('fallback', device='npu')"
-    )
-    with pytest.raises(TopThetaNotImplementedError) as caught:
+    arguments["placement"] = "post_softmax"
+    message = "placement: expected 'pre_softmax' with several query tokens on an NPU, got 'post_softmax'; "
+    with pytest.raises(TopThetaNotImplementedError, match=re.escape(message)):
         incremental_attention(*rows, **arguments)
-    assert str(caught.value) == message
     operator = torch.ops.toptheta_npu.incremental_attention.default
-    keywords = {"num_heads": 4, "num_key_value_heads": 2, "scale_value": 0.25}
-    with pytest.raises(NotImplementedError, match=re.escape(message)):
-        operator(*rows, **arguments, **keywords)
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        operator(*rows, **arguments, num_heads=4, num_key_value_heads=2, scale_value=0.25)
     with toptheta_npu.use_backend("fallback", device="npu"):
         out, _, kept, _ = incremental_attention_with_stats(*rows, **arguments)
     assert out.isfinite().all()
-    assert kept.shape == ((2, 4, 3) if tokens else (2, 4))
+    assert kept.shape == (2, 4, 3)
 
 
 @pytest.mark.parametrize("path", ["dense", "gather"])

@@ -169,9 +169,9 @@ def test_struct_holds_the_call(drawn: tuple[Shape, Call]) -> None:
         "numKeyValueHeads": shape.kv_heads, "headDim": shape.head_dim, "capacity": shape.capacity,
         "blockSize": shape.block_size, "blockTableWidth": shape.rows if shape.paged else 0,
         "blocks": shape.blocks if shape.paged else 0,
-        "lengthBytes": integer_bytes(inputs.get("actual_seq_lengths")),
-        "startBytes": integer_bytes(inputs.get("key_start")), "pastL2": goes_past_l2(shape, call),
-        "thresholdPerSequence": len(threshold.shape) == 2, "headBlock": block, "headBlocks": blocks,
+        "integerBytes": integer_bytes(inputs.get("actual_seq_lengths") or inputs.get("key_start")),
+        "pastL2": goes_past_l2(shape, call), "queryTokens": 0, "tokensFirst": 0,
+        "thresholdAxes": len(threshold.shape), "headBlock": block, "headBlocks": blocks,
         "cores": cores_with_work(shape, call), "placement": attrs["placement"] == "post_softmax",
         "sdc": ("none", "exact", "exp_threshold", "offline").index(attrs.get("sdc", "exact")), "path": 0,
         "givenInputs": sum(1 << index for index, item in enumerate(describe_operator()["inputs"])
@@ -360,7 +360,7 @@ def test_workspace_depends_on_shapes_alone(shape: Shape, stats: bool, placement:
     results = [short.run(), short.run(), long.run()]
     assert len({(result.workspace, result.key, result.block_dim) for result in results}) == 1
     fields = [tiling_fields(result.tiling) for result in results]
-    assert fields[0] == fields[1] == fields[2] | {"lengthBytes": 4}
+    assert fields[0] == fields[1] == fields[2] | {"integerBytes": 4}
 
 
 @given(shapes(), st.integers(1, 4), st.integers(1, 4))

@@ -18,6 +18,7 @@ _PAGED = Shape(paged="4d", block_size=16, rows=4)
 _BSH = Shape(layout="BSH")
 _POST = {"placement": "post_softmax"}
 _MERGE = "give {} to merge_partials"
+_ONE_BY_ONE = "give the tokens one by one, or use the fallback"
 
 
 def _int8(shape: Shape = _BASE, *, by_token: bool = False, **attrs: Any) -> Call:
@@ -39,9 +40,40 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
      "pad query, key and value with zeros and keep scale_value"),
     ("batch", Shape(batch=65537).call(), "query: expected at most 65536 sequences, got [65537, 4, 1, 32]; "
      "split the batch"),
-    ("query-dims", _BASE.call().with_shapes(query=(2, 4, 32)), "query: expected BNSD [B, Hq, 1, D], got [2, 4, 32]"),
-    ("two-tokens", _BASE.call().with_shapes(query=(2, 4, 2, 32)), "query: expected one token, BNSD [B, Hq, 1, D], "
-     "got [2, 4, 2, 32]; use prefill_attention for several tokens"),
+    ("query-dims", _BASE.call().with_shapes(query=(2, 4, 32)), "query: expected BNSD [B, Hq, Sq, D], got [2, 4, 32]"),
+    ("no-tokens", _BASE.call().with_shapes(query=(2, 4, 0, 32)), "query: expected at least one token, "
+     "BNSD [B, Hq, Sq, D], got [2, 4, 0, 32]"),
+    ("many-tokens", _BASE.call().with_shapes(query=(2, 4, 17, 32)), "query: expected 1 to 16 tokens, "
+     "BNSD [B, Hq, Sq, D], got [2, 4, 17, 32]; use prefill_attention for more tokens"),
+    # several tokens
+    ("tokens-post", _BASE.call(**_POST).with_shapes(query=(2, 4, 2, 32)), "placement: expected 'pre_softmax' with "
+     f"several query tokens on an NPU, got 'post_softmax'; {_ONE_BY_ONE}"),
+    ("tokens-part", _BASE.call(partial=True).with_shapes(query=(2, 4, 2, 32)), "partial: expected False with several "
+     f"query tokens on an NPU, got True; {_ONE_BY_ONE}"),
+    ("tokens-part-of-one", _BASE.call(partial=True).with_inputs(actual_query_lengths=TensorSpec((2,), "int32")),
+     f"partial: expected False with several query tokens on an NPU, got True; {_ONE_BY_ONE}"),
+    ("tokens-rows", Shape(kv_heads=1, group=257).call().with_shapes(query=(2, 257, 16, 32), threshold=(257,)),
+     "query: expected at most 4096 heads times tokens on an NPU, got [2, 257, 16, 32]; give fewer tokens at once"),
+    ("tokens-far-rows", _BASE.call(key_strides=[16, 512, 65536]).with_shapes(query=(2, 4, 2, 32)),
+     "key_strides: expected rows at most 65535 elements apart with several query tokens on an NPU, got 65536; "
+     "pass key.contiguous()"),
+    ("tokens-without-cubes", replace(_BASE.call().with_shapes(query=(2, 4, 2, 32)), platform=Platform(cube_cores=0)),
+     "query: expected one token per sequence where there is no cube core for two vector cores, got [2, 4, 2, 32]; "
+     "give the tokens one by one"),
+    ("tokens-threshold", _BASE.call().with_shapes(query=(2, 4, 2, 32), threshold=(2, 4, 3)),
+     "threshold: expected shape [2, 4, 2] [B, Hq, Sq], got [2, 4, 3]"),
+    ("tokens-mean", _BASE.call().with_shapes(query=(2, 4, 2, 32), value_mean=(2, 2, 32)),
+     "value_mean: expected shape [2, 2, 2, 32] [B, Hkv, Sq, D], got [2, 2, 32]"),
+    ("tokens-mass", _BASE.call(sdc="offline").with_shapes(query=(2, 4, 2, 32), discarded_mass=(2, 4)),
+     "discarded_mass: expected shape [2, 4, 2] [B, Hq, Sq], got [2, 4]"),
+    ("query-lengths-dtype", _BASE.call(lengths="int32").with_inputs(actual_query_lengths=TensorSpec((2,), "int64")),
+     "actual_query_lengths: expected dtype int32, got int64; "
+     "convert it with actual_query_lengths.to(torch.int32)"),
+    ("query-lengths-like-starts", _BASE.call(starts="int64").with_inputs(
+        actual_query_lengths=TensorSpec((2,), "int32")), "actual_query_lengths: expected dtype int64, got int32; "
+     "convert it with actual_query_lengths.to(torch.int64)"),
+    ("query-lengths-shape", _BASE.call().with_inputs(actual_query_lengths=TensorSpec((3,), "int32")),
+     "actual_query_lengths: expected shape [2] [B], got [3]"),
     ("heads", Shape(kv_heads=4097, group=1).call(), "num_heads: expected 1 to 4096, got 4097"),
     ("capacity", Shape(rows=262145).call(), "key: expected at most 262144 keys per sequence, got [2, 2, 262145, 32]"),
     ("paged-capacity", replace(_PAGED, rows=16385).call(),
@@ -110,9 +142,9 @@ _OWN_ERRORS: tuple[tuple[str, Call, str], ...] = (
      "num_heads: expected a divisor of the hidden size 128, got 0"),
     ("bsh-kv-heads-zero", _BSH.call().with_attrs(num_key_value_heads=0), "num_key_value_heads: expected a divisor of "
      "the 4 query heads, got 0; check the KV cache's layout"),
-    ("bsh-form", _BSH.call().with_shapes(query=(2, 4, 1, 32)), "query: expected BSH [B, 1, Hq*D], got [2, 4, 1, 32]"),
+    ("bsh-form", _BSH.call().with_shapes(query=(2, 4, 1, 32)), "query: expected BSH [B, Sq, Hq*D], got [2, 4, 1, 32]"),
     ("bsnd-form", Shape(layout="BSND").call().with_shapes(query=(2, 128)),
-     "query: expected BSND [B, 1, Hq, D], got [2, 128]"),
+     "query: expected BSND [B, Sq, Hq, D], got [2, 128]"),
     ("bsnd-key", Shape(layout="BSND").call().with_shapes(key=(2, 64, 2, 16)),
      "key: expected shape [2, 64, 2, 32] [B, S, Hkv, D], got [2, 64, 2, 16]"),
     ("bsh-key-dims", _BSH.call().with_shapes(key=(2, 64, 2, 32)),

@@ -18,7 +18,8 @@ _KERNEL = Path(__file__).resolve().parents[2] / "op_kernel"
 _HEADER = _KERNEL / "ub_layout.h"
 _BUDGET = 184 * 1024 - 256  # what CANN leaves of the 192 KiB: 8 KiB and 256 bytes are its own
 _BLOCK = 32
-_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "slotBytes", "valueTileRows", "valueListRows")
+_COUNTS = ("chunkRows", "scoreRows", "slots", "tileRows", "slotBytes", "valueTileRows", "valueListRows",
+           "blockTokens")  # fmt: skip
 _FIELDS = tuple(re.findall(r"uint32_t (\w+);", _HEADER.read_text().split("struct UbLayout {")[1].split("};")[0]))
 _MOST_CORES = 64
 _MOST_HEADS = 4096
@@ -41,6 +42,7 @@ class Variant:
     cube: bool = False
     key_bytes: int = 2
     value_bytes: int = 2
+    query_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,17 @@ def _variants() -> Iterator[Variant]:
                         yield Variant(head_dim, head_block, bfloat16, post_softmax, cube)
                     for value_bytes in (1, 2) if head_dim % 32 == 0 else ():
                         yield Variant(head_dim, head_block, bfloat16, post_softmax, False, 1, value_bytes)
+        yield from _variants_of_tokens(head_dim)
+
+
+def _variants_of_tokens(head_dim: int) -> Iterator[Variant]:
+    """Blocks of so many query rows as tiling may ask for with several tokens."""
+    for key_bytes, value_bytes in ((2, 2), (1, 2), (1, 1)) if head_dim % 32 == 0 else ((2, 2),):
+        for bfloat16 in (False, True):
+            for tokens in (1, 3, 16):
+                most = _library().TokenBlockOf(64, head_dim, bfloat16, key_bytes, value_bytes, tokens)
+                for block in range(1, most + 1):
+                    yield Variant(head_dim, block, bfloat16, False, True, key_bytes, value_bytes, tokens)
 
 
 _ALL = tuple(_variants())
@@ -143,10 +156,11 @@ def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -
         assert layout.bytes_of("spread") >= variant.head_block * chunk // 8 * 4, variant
         # masks of several heads are read as one
         assert variant.head_block == 1 or chunk % 256 == 0, variant
-        # four blocks of one head of all parts of a unit, then at least one accumulator; or two blocks of every head
+        # four blocks of one head of all parts of a unit, then at least one accumulator
         ring = layout.bytes_of("keyTiles")
         assert ring >= _MOST_CORES * 4 * _BLOCK + variant.head_dim * 4, variant
-        assert ring >= _MOST_CORES * 2 * _BLOCK * variant.head_block, variant
+        # two of every head in post-softmax, of which several tokens have none
+        assert variant.query_tokens or ring >= _MOST_CORES * 2 * _BLOCK * variant.head_block, variant
         # one 32-byte block for each head block of the largest group, when nothing else is left in front of them
         most_blocks = -(-_MOST_HEADS // (8 if variant.head_dim <= 256 else 4))
         assert layout.buffers["partials"].stop >= most_blocks * _BLOCK, variant
@@ -154,9 +168,14 @@ def test_buffers_hold_their_second_uses(layouts: list[tuple[Variant, Layout]]) -
         second = variant.head_block * chunk * 4
         assert variant.post_softmax or layout.total - layout.buffers["valueRows"].start >= second, variant
         assert variant.post_softmax or layout.buffers["scores"].stop == layout.buffers["valueRows"].start, variant
+        # a round of the cube core with several tokens, and a mean V row for each token of a block
+        if variant.query_tokens:
+            assert chunk >= _library().RoundRowsOf(variant.head_dim, variant.key_bytes), variant
+            assert layout.counts["blockTokens"] == min(variant.query_tokens, variant.head_block), variant
         # an output row in the dtype of the query, for each head
         assert layout.bytes_of("weights") >= variant.head_block * variant.head_dim * 2, variant
-        assert layout.bytes_of("castPiece") == (16384 if variant.bfloat16 or variant.key_bytes == 1 else 0), variant
+        cast = variant.bfloat16 or (variant.value_bytes if variant.cube else variant.key_bytes) == 1
+        assert layout.bytes_of("castPiece") == (16384 if cast else 0), variant
         # whole pairs of V rows in a tile, which no slot of the ring is too small for
         assert counts_of_values(variant, layout.counts) == 0, variant
 

@@ -84,7 +84,7 @@ class RepeatedDecode:
     @staticmethod
     def is_possible(arguments: Arguments) -> bool:
         """Tell whether the native kernel runs these arguments, and a call is one that can be repeated."""
-        plain = are_seen(arguments.query) and arguments.key.dim() == 4 and arguments.is_for_kernels
+        plain = are_seen(arguments.query) and arguments.key.dim() == 4 and arguments.is_of_one_token
         rest = arguments.key_start, arguments.learnable_sink, arguments.lse
         paged = arguments.block_table is not None and arguments.actual_seq_lengths is not None
         return plain and paged and rest == (None,) * 3 and page_sums.find(arguments.query.dtype) is not None

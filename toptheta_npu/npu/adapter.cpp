@@ -39,7 +39,6 @@ constexpr int kFloat32 = 0;  // aclDataType
 constexpr int kInt32 = 3;
 constexpr int64_t kBlockBytes = 32;  // the kernel copies rows of whole blocks
 constexpr int64_t kPerChannel = 0;   // key_antiquant_mode, value_antiquant_mode
-constexpr char kByFallback[] = "; choose the fallback by use_backend('fallback', device='npu')";
 
 // A function of aclnn, looked up once.
 template <typename Function>
@@ -221,7 +220,7 @@ private:
 
     aclOpExecutor* executor_ = nullptr;
     // In place: what another thread frees makes the next allocation slow.
-    c10::SmallVector<Tensor, 21> tensors_;
+    c10::SmallVector<Tensor, 22> tensors_;
     c10::SmallVector<const aclIntArray*, 4> arrays_;
     std::array<std::string, 4> texts_;
     size_t textCount_ = 0;
@@ -297,12 +296,14 @@ std::array<int64_t, 3> ScaleStrides(const OptionalTensor& scale, int64_t mode)
 }
 
 // The operator's definition asks for one integer type.
-OptionalTensor StartLikeLengths(const Arguments& a)
+void UnifyIntegers(Arguments& a)
 {
-    if (!a.key_start.has_value() || !a.actual_seq_lengths.has_value()) {
-        return a.key_start;
+    const OptionalTensor& like = a.actual_seq_lengths.has_value() ? a.actual_seq_lengths : a.key_start;
+    for (OptionalTensor* tensor : {&a.key_start, &a.actual_query_lengths}) {
+        if (tensor->has_value() && like.has_value()) {
+            *tensor = (*tensor)->to(like->scalar_type());
+        }
     }
-    return a.key_start->to(a.actual_seq_lengths->scalar_type());
 }
 
 struct Launch {
@@ -321,24 +322,14 @@ struct ForPlan {
     char* Text(c10::string_view text) { return resources.Add(text); }
 };
 
-void CheckOneToken(const Arguments& a)
-{
-    const int64_t tokens = a.query.dim() < 3 ? 1 : a.query.size(a.input_layout == "BNSD" ? 2 : 1);
-    TORCH_CHECK_NOT_IMPLEMENTED(tokens == 1, "query: expected one token per sequence on an NPU, got ", a.query.sizes(),
-                                kByFallback);
-    TORCH_CHECK_NOT_IMPLEMENTED(!a.actual_query_lengths.has_value(),
-                                "actual_query_lengths: expected None on an NPU, got a tensor", kByFallback);
-}
-
 Launch PlanLaunch(Arguments a, const Outputs& out, bool withStats, bool partial)
 {
-    CheckOneToken(a);
     Launch launch;
     Resources& r = *launch.resources;
     ForPlan forPlan = {r, a.query.device()};
     const std::array<int64_t, 3> keyStrides = CacheStrides(a, a.key, "key");
     const std::array<int64_t, 3> valueStrides = CacheStrides(a, a.value, "value");
-    a.key_start = StartLikeLengths(a);
+    UnifyIntegers(a);
     a.key_antiquant_scale = KernelScale(a, a.key_antiquant_scale, a.key_antiquant_mode, "key_antiquant_scale");
     a.value_antiquant_scale = KernelScale(a, a.value_antiquant_scale, a.value_antiquant_mode, "value_antiquant_scale");
     const std::array<int64_t, 3> keyScales = ScaleStrides(a.key_antiquant_scale, a.key_antiquant_mode);
@@ -378,9 +369,16 @@ void Run(const Arguments& arguments, const Outputs& outputs, bool withStats, boo
 
 at::Tensor NewOutput(const at::Tensor& query) { return at::empty(query.sizes(), query.options()); }
 
-at::Tensor NewPerHead(const at::Tensor& query, int64_t heads, at::ScalarType type)
+// A number for each query row: [B, Hq], with several tokens [B, Hq, Sq].
+at::Tensor NewPerRow(const Arguments& a, at::ScalarType type)
 {
-    return at::empty({query.size(0), heads}, query.options().dtype(type));
+    const at::Tensor& query = a.query;
+    const int64_t tokens = query.dim() < 3 ? 1 : query.size(a.input_layout == "BNSD" ? 2 : 1);
+    c10::SmallVector<int64_t, 3> sizes = {query.size(0), a.num_heads};
+    if (tokens != 1) {
+        sizes.push_back(tokens);
+    }
+    return at::empty(sizes, query.options().dtype(type));
 }
 
 at::Tensor Attention(const Arguments& a)
@@ -395,9 +393,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> AttentionWithStats(co
 {
     Outputs outputs;
     outputs.out = NewOutput(a.query);
-    outputs.lse = NewPerHead(a.query, a.num_heads, at::kFloat);
-    outputs.kept = NewPerHead(a.query, a.num_heads, at::kInt);
-    outputs.valueRows = NewPerHead(a.query, a.num_key_value_heads, at::kInt);
+    outputs.lse = NewPerRow(a, at::kFloat);
+    outputs.kept = NewPerRow(a, at::kInt);
+    outputs.valueRows = at::empty({a.query.size(0), a.num_key_value_heads}, a.query.options().dtype(at::kInt));
     Run(a, outputs, true, false);
     return {outputs.out, outputs.lse, outputs.kept, outputs.valueRows};
 }
@@ -406,10 +404,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> Attention
 {
     Outputs outputs;
     outputs.partOut = at::empty(a.query.sizes(), a.query.options().dtype(at::kFloat));
-    outputs.partMaximum = NewPerHead(a.query, a.num_heads, at::kFloat);
-    outputs.partKeptMass = NewPerHead(a.query, a.num_heads, at::kFloat);
-    outputs.partDiscardedMass = NewPerHead(a.query, a.num_heads, at::kFloat);
-    outputs.kept = NewPerHead(a.query, a.num_heads, at::kInt);
+    outputs.partMaximum = NewPerRow(a, at::kFloat);
+    outputs.partKeptMass = NewPerRow(a, at::kFloat);
+    outputs.partDiscardedMass = NewPerRow(a, at::kFloat);
+    outputs.kept = NewPerRow(a, at::kInt);
     Run(a, outputs, false, true);
     return {outputs.partOut, outputs.partMaximum, outputs.partKeptMass, outputs.partDiscardedMass, outputs.kept};
 }

@@ -60,7 +60,7 @@ def adapter_header() -> str:
     return _TEXT.format(
         plan=_lines(f"{kind} {name}" for kind, name in PARAMETERS),
         fields="".join(f"    {_FIELDS[argument.type]} {argument.name};\n" for argument in passed),
-        given=_lines(_given(argument) for argument in passed if argument.about.in_kernels),
+        given=_lines(_given(argument) for argument in passed),
         takers="\n".join(_taker(operator, passed) for operator in OPERATORS),
     )
 

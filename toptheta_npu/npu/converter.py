@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..errors import TopThetaBackendError, TopThetaNotImplementedError
+from ..errors import TopThetaBackendError
 from .interface import ATTRIBUTES, INPUTS, OUTPUTS
 
 OPERATOR = "TopThetaIncrementalAttention"
@@ -76,7 +76,6 @@ def _converter(torchair: Any, operator: str, schema: Any) -> Any:
 
     def convert(*positional: Any, meta_outputs: Any = None, **keywords: Any) -> Any:
         arguments = {**defaults, **dict(zip(names, positional, strict=False)), **keywords}
-        _check_one_token(arguments)
         values = node_attributes(operator, arguments, list(arguments["key"].symsize))
         results = torchair.ge.custom_op(
             OPERATOR,
@@ -89,12 +88,3 @@ def _converter(torchair: Any, operator: str, schema: Any) -> Any:
         return chosen[0] if len(chosen) == 1 else chosen
 
     return convert
-
-
-def _check_one_token(arguments: Mapping[str, Any]) -> None:
-    tokens = arguments["query"].symsize[2 if arguments["input_layout"] == "BNSD" else 1]
-    remedy = "compile without torchair's backend, with the fallback by use_backend('fallback', device='npu')"
-    if tokens != 1:
-        raise TopThetaNotImplementedError("query", "one token per sequence in a GE graph", str(tokens), remedy)
-    if arguments.get("actual_query_lengths") is not None:
-        raise TopThetaNotImplementedError("actual_query_lengths", "None in a GE graph", "a tensor", remedy)

@@ -20,7 +20,7 @@ PLAN = "aclnnTopThetaIncrementalAttentionGetWorkspaceSize"
 INPUTS = {
     {"lse": "row_lse"}.get(argument.name, argument.name): argument.name
     for argument in TABLE.values()
-    if argument.type in (Tensor, Tensor | None) and argument.about.in_kernels
+    if argument.type in (Tensor, Tensor | None)
 }
 _KINDS = {int: "Int", float: "Float", str: "Str"}
 #: Attributes of the definition and the kind of each, in the order of the definition. The last ones are of the kernel

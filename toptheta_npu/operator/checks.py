@@ -15,6 +15,7 @@ from .._checks import (
     KERNEL_DTYPES,
     KERNEL_PAGE_ROWS,
     KERNEL_STEP,
+    KERNEL_TOKENS_STRIDE,
     MOST_TOKENS,
     PLACEMENTS,
     check_choice,
@@ -24,7 +25,6 @@ from .._checks import (
     check_modes,
     check_number,
     check_tensor,
-    one_token_error,
     shape_text,
 )
 from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
@@ -305,11 +305,29 @@ def resolve_arguments(given: Arguments, *, part: bool = False) -> tuple[tuple[An
     return tensors, heads, kv_heads, float(scale)
 
 
-def check_kernel_limits(a: Arguments) -> None:
+def _check_kernel_tokens(a: Arguments, part: bool) -> None:
+    """Refuse what the NPU kernel has for one token alone."""
+    remedy = "choose the fallback by use_backend('fallback', device='npu')"
+    if part:
+        raise TopThetaNotImplementedError(
+            "query", "one token per sequence in a part of rows on an NPU", shape_text(a.query), remedy
+        )
+    if a.placement != "pre_softmax":
+        wanted = "'pre_softmax' with several query tokens on an NPU"
+        raise TopThetaNotImplementedError("placement", wanted, repr(a.placement), remedy)
+    stride = a.key.stride(1 if a.key.dim() == 3 or (a.input_layout == "BSND" and a.block_table is None) else 2)
+    if stride > KERNEL_TOKENS_STRIDE:
+        raise TopThetaNotImplementedError(
+            "key", f"rows at most {KERNEL_TOKENS_STRIDE} elements apart with several query tokens on an NPU",
+            str(stride), "pass key.contiguous()",
+        )  # fmt: skip
+
+
+def check_kernel_limits(a: Arguments, *, part: bool = False) -> None:
     """Refuse what only the fallback takes, not the NPU kernel: float32, other sizes, caches with other steps."""
     check_tensor("query", a.query, a.query, None, KERNEL_DTYPES)
-    if not a.is_for_kernels:
-        raise one_token_error(a, "on an NPU", "npu")
+    if not a.is_of_one_token:
+        _check_kernel_tokens(a, part)
     int8 = a.key.dtype is torch.int8
     step = _kernel_step(a.key)
     if a.head_dim % step:

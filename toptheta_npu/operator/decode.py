@@ -287,4 +287,4 @@ def _check_npu(given: Arguments, *, part: bool) -> None:
     if given.query.is_cpu:  # the name of a device takes longer to make
         return
     if given.query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
-        check_kernel_limits(check_arguments(given, part=part))
+        check_kernel_limits(check_arguments(given, part=part), part=part)

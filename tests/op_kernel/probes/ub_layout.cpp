@@ -15,16 +15,24 @@ uint32_t BufferCount() { return kBufferCount; }
 
 uint32_t HeadBlockOf(uint32_t group, uint32_t headDim) { return toptheta::HeadBlockFor(group, headDim); }
 
+uint32_t TokenBlockOf(uint32_t group, uint32_t headDim, uint32_t bfloat16, uint32_t keyBytes, uint32_t valueBytes,
+                      uint32_t queryTokens)
+{
+    return toptheta::TokenBlockFor(group, {headDim, 0, bfloat16 != 0, false, true, keyBytes, valueBytes, queryTokens});
+}
+
+uint32_t RoundRowsOf(uint32_t headDim, uint32_t keyBytes) { return toptheta::RoundRowsFor(headDim, keyBytes); }
+
 uint32_t Budget() { return toptheta::kUbBudget; }
 
 // The sizes are those of the uses, not the distances between the offsets.
 void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t postSoftmax, uint32_t cube,
-              uint32_t keyBytes, uint32_t valueBytes, toptheta::UbLayout* layout, Buffer* buffers)
+              uint32_t keyBytes, uint32_t valueBytes, uint32_t queryTokens, toptheta::UbLayout* layout, Buffer* buffers)
 {
     using namespace toptheta;
-    const UbLayout at =
-        MakeUbLayout({headDim, headBlock, bfloat16 != 0, postSoftmax != 0, cube != 0, keyBytes, valueBytes},
-                     cube != 0 ? kCubeChunkRows : kMostInt8ChunkRows);
+    const UbLayout at = MakeUbLayout(
+        {headDim, headBlock, bfloat16 != 0, postSoftmax != 0, cube != 0, keyBytes, valueBytes, queryTokens},
+        cube != 0 ? kCubeChunkRows : kMostInt8ChunkRows);
     const uint32_t queries = cube != 0 ? 0 : headBlock;
     const uint32_t maskBytes = MaskBytes(at.chunkRows);
     const bool int8 = keyBytes == 1;
@@ -52,12 +60,12 @@ void LayoutOf(uint32_t headDim, uint32_t headBlock, uint32_t bfloat16, uint32_t 
         {"parameters", at.parameters,
          kParameterBlocks * kBlockBytes + (bfloat16 != 0 || int8 ? queries * headDim * 2 : 0)},
         {"partCounts", at.partCounts, headBlock * kBlockBytes},
-        {"valueMean", at.valueMean, 2 * headDim * 4},
+        {"valueMean", at.valueMean, 2 * BlockTokens(queryTokens, headBlock) * headDim * 4},
         {"channels", at.channels, int8 ? 3 * headDim * 4 : 0},
         {"valueScales", at.valueScales, valueBytes == 1 ? ScaleRows(at) * 4 : 0},
         {"state", at.state, kStateQuantities * headBlock * kBlockBytes},
         {"scratch", at.scratch, kScratchBytes},
-        {"lengths", at.lengths, 2 * kLengthSlice},
+        {"lengths", at.lengths, (queryTokens > 0 ? 3 : 2) * kLengthSlice},
         {"blockTable", at.blockTable, 2 * kTableSlices * kTableSlicePages * 4},
     };
     for (uint32_t i = 0; i < kBufferCount; i++) {
