@@ -255,12 +255,19 @@ private:
             AscendC::DataCopyPadExtParams<float>(true, 0, static_cast<uint8_t>(kBlockFloats - heads), 0.0f));
     }
 
-    TOPTHETA_DEVICE inline void UnpackPerHead(StateQuantity quantity, Place place)
+    // A block of each number that was copied to a place.
+    TOPTHETA_DEVICE inline LocalTensor<float> BlocksOf(Place place)
     {
         LocalTensor<float> blocks = ub_->PerHeadBlocks();
         PipeBarrier<PIPE_V>();
         AscendC::Brcb(blocks, ub_->Parameters()[place * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
         PipeBarrier<PIPE_V>();
+        return blocks;
+    }
+
+    TOPTHETA_DEVICE inline void UnpackPerHead(StateQuantity quantity, Place place)
+    {
+        const LocalTensor<float> blocks = BlocksOf(place);
         AscendC::Adds(ub_->State(quantity), blocks, 0.0f, static_cast<int32_t>(ub_->StateCount()));
     }
 
@@ -271,10 +278,7 @@ private:
             UnpackPerHead(quantity, place);
         } else {
             const uint32_t tokens = tiling_->queryTokens;
-            LocalTensor<float> blocks = ub_->PerHeadBlocks();
-            PipeBarrier<PIPE_V>();
-            AscendC::Brcb(blocks, ub_->Parameters()[place * kBlockFloats], 1, AscendC::BrcbRepeatParams(1, 8));
-            PipeBarrier<PIPE_V>();
+            const LocalTensor<float> blocks = BlocksOf(place);
             const uint32_t first = range.firstHead / tokens;
             for (uint32_t row = 0; row < range.heads;) {
                 const uint32_t head = (range.firstHead + row) / tokens;

@@ -18,12 +18,11 @@ from tests.helpers import (
     assert_equals_oracle,
     assert_within_yardstick,
     make_inputs,
-    needed_value_rows,
     tolerance,
     yardstick,
 )
 from tests.npu.acl_calls import live_descriptors, live_executors
-from tests.op_kernel.calls import for_kernel
+from tests.op_kernel.calls import assert_kernel_equals_oracle, for_kernel, has_tokens
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import (
     TopThetaNotImplementedError,
@@ -64,6 +63,14 @@ def test_drawn_cases_equal_the_oracle(case: Case) -> None:
     assert_equals_oracle(inputs, result, largest_score(inputs))
 
 
+@given(case=random_cases(for_kernel=True, query_tokens=True).filter(
+    lambda case: has_tokens(case) and case.placement == "pre_softmax"))  # fmt: skip
+def test_drawn_steps_of_several_tokens_equal_the_oracle(case: Case) -> None:
+    inputs = inputs_or_reject(case, device="npu")
+    result = on_cpu(incremental_attention_with_stats(**inputs.arguments))
+    assert_kernel_equals_oracle(inputs, result, largest_score(inputs))
+
+
 def test_the_kernel_ran_and_not_the_fallback() -> None:
     incremental_attention(**make_inputs(_BY_ID["f16-bnsd"], "npu").arguments)
     assert loading.loaded() is not None
@@ -97,9 +104,7 @@ def test_error(case: ErrorCase) -> None:
 def test_several_tokens_equal_the_oracle(case: Case) -> None:
     inputs = make_inputs(case, "npu")
     result = on_cpu(incremental_attention_with_stats(**inputs.arguments))
-    if case.heads // case.kv_heads * case.query_tokens > 8:
-        result = (*result[:3], needed_value_rows(case, inputs.expected).int())  # tests/op_kernel counts them
-    assert_equals_oracle(inputs, result)
+    assert_kernel_equals_oracle(inputs, result)
     (out,) = on_cpu(incremental_attention(**inputs.arguments))
     assert torch.equal(out, result[0])
 
@@ -396,6 +401,29 @@ def test_captured_graph_replays_with_other_values() -> None:
     graph.replay()
     torch.npu.synchronize()
     assert_equals_oracle(inputs, on_cpu(result))
+
+
+def test_captured_graph_replays_with_other_numbers_of_tokens() -> None:
+    inputs = make_inputs(next(case for case in _TOKENS if case.id == "tokens-ragged"), "npu")
+    arguments = dict(inputs.arguments)
+    names = ("actual_seq_lengths", "actual_query_lengths", "threshold", "query")
+    buffers = {name: torch.ones_like(arguments[name]) for name in names}
+    stream = torch.npu.Stream()
+    with torch.npu.stream(stream):
+        incremental_attention_with_stats(**arguments | buffers)
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, stream=stream):
+        result = incremental_attention_with_stats(**arguments | buffers)
+    real = arguments["actual_query_lengths"]
+    for tokens in (torch.zeros_like(real), real):
+        for name, buffer in buffers.items():
+            buffer.copy_(tokens if name == "actual_query_lengths" else arguments[name])
+        graph.replay()
+        torch.npu.synchronize()
+        if not tokens.any():
+            assert not on_cpu(result)[2].any(), "a sequence without tokens keeps nothing"
+    assert_kernel_equals_oracle(inputs, on_cpu(result))
 
 
 def test_autocast_changes_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from emulator.cann import Platform
 from emulator.incremental_attention import OperatorRun, run_operator
 from tests.cases import Case
-from tests.helpers import Inputs
+from tests.helpers import Inputs, assert_equals_oracle, by_sequence
+from tests.op_kernel.test_ub_layout import token_blocks_of
 from toptheta_npu.fallback.antiquant import PER_CHANNEL, per_channel
 
 #: The tiling key under which cube cores multiply the K rows.
@@ -77,6 +79,25 @@ def call(
 def statistics(result: OperatorRun) -> tuple[Tensor, ...]:
     """What `incremental_attention_with_stats` returns."""
     return tuple(result.outputs[name] for name in _STATISTICS)
+
+
+def has_tokens(case: Case) -> bool:
+    """Whether the case is for the kernel of several query tokens."""
+    return case.query_tokens > 1 or bool(case.query_lengths)
+
+
+def assert_kernel_equals_oracle(inputs: Inputs, result: tuple[Tensor, ...], largest_score: float = 0.0) -> None:
+    """The same as `assert_equals_oracle`, for the kernel: with several tokens, each block of the query rows of a KV
+    head reads the V rows that any of its rows keeps."""
+    case, read = inputs.case, None
+    if has_tokens(case):
+        keep = by_sequence(case, inputs.expected.keep).transpose(1, 2).flatten(1, 2).unflatten(1, (case.kv_heads, -1))
+        rows = keep.shape[2]
+        sizes = (1 if case.int8 else 2, 1 if case.int8 == "both" else 2)
+        blocks = token_blocks_of(rows, case.head_dim, case.dtype == "bfloat16", *sizes, case.query_tokens)
+        ends = [block * rows // blocks for block in range(blocks + 1)]
+        read = torch.stack([keep[:, :, first:end].any(2).sum(-1) for first, end in pairwise(ends)]).sum(0)
+    assert_equals_oracle(inputs, result, largest_score, read)
 
 
 def part(result: OperatorRun) -> tuple[Tensor, ...]:

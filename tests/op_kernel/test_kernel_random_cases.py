@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from tests.cases import Case
 from tests.helpers import (
-    assert_equals_oracle,
     assert_parts_merge,
     assert_within_yardstick,
     from_layout,
     whole_row_tensors,
     yardstick,
 )
-from tests.op_kernel.calls import call, part, statistics
+from tests.op_kernel.calls import assert_kernel_equals_oracle, call, has_tokens, part, statistics
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
 
 _CUBE = st.sampled_from([True, True, False])
@@ -26,12 +25,18 @@ _ROW_SCALES = {f"{name}_antiquant_scale": f"{name}_antiquant_mode" for name in (
 _PATHS = st.sampled_from(["auto", "auto", "gather", "dense"])
 
 
+def tokens_for_the_kernel(**options: Any) -> st.SearchStrategy[Case]:
+    """Steps of several tokens, or of one that may be none; the kernel takes them in pre-softmax."""
+    cases = random_cases(for_kernel=True, query_tokens=True, **options)
+    return cases.filter(lambda case: has_tokens(case) and case.placement == "pre_softmax")
+
+
 def _assert_equals_the_oracle(case: Case, path: str, with_stats: bool, **options: Any) -> None:
     inputs = inputs_or_reject(case, path, for_kernel=True)
     result = call(inputs.arguments, path=path, with_stats=with_stats, **options)
     result.run.require_clean()
     if with_stats:
-        assert_equals_oracle(inputs, statistics(result), largest_score(inputs))
+        assert_kernel_equals_oracle(inputs, statistics(result), largest_score(inputs))
     else:
         out = from_layout(result.outputs["attention_out"], case.layout, case.heads)
         assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out, largest_score(inputs))
@@ -46,6 +51,17 @@ def _assert_equals_the_oracle(case: Case, path: str, with_stats: bool, **options
 )
 def test_kernel_equals_the_oracle(case: Case, cores: int, cube: bool, path: str, with_stats: bool) -> None:
     _assert_equals_the_oracle(case, path, with_stats, cores=cores, cube=cube)
+
+
+@given(case=tokens_for_the_kernel(), cores=st.sampled_from([48, 40, 20]) | st.integers(1, 32).map(lambda n: 2 * n),
+       path=_PATHS, with_stats=st.booleans())  # fmt: skip
+def test_several_tokens_equal_the_oracle(case: Case, cores: int, path: str, with_stats: bool) -> None:
+    _assert_equals_the_oracle(case, path, with_stats, cores=cores)
+
+
+@given(case=tokens_for_the_kernel(at_borders=True), cores=st.sampled_from([2, 2, 4, 6]), path=_PATHS)
+def test_several_tokens_beside_borders_equal_the_oracle(case: Case, cores: int, path: str) -> None:
+    _assert_equals_the_oracle(case, path, True, cores=cores)
 
 
 @given(

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.cases import Case
-from tests.helpers import Inputs, assert_equals_oracle, make_inputs
-from tests.op_kernel.calls import call, statistics
+from tests.helpers import Inputs, make_inputs
+from tests.op_kernel.calls import assert_kernel_equals_oracle, call, statistics
 
 _SOURCES = Path(__file__).resolve().parents[2] / "op_kernel"
 _SYNC_CALL = re.compile(r"\b((?:CrossCore)?(?:Set|Wait)Flag|PipeBarrier|SyncAll)[<(]")
@@ -84,6 +84,11 @@ _PROBES = (
     _probe("cube-int8-many-heads", 8, 32, (2300, 900), 2, cube=True, dtype="bfloat16", int8="both"),
     _probe("cube-int8-many-segments", 3, 32, (300, 40) * 4, 2, cube=True, **_TOKEN),
     _probe("cube-int8-dense", 4, 64, (3000,), 2, cube=True, theta="dense", **_TOKEN),
+    _probe("tokens", 2, 64, (1300, 40), 2, cube=True, query_tokens=3, query_lengths=(3, 1), vmc=True, sink=True,
+           shared_theta=True),
+    _probe("tokens-cut", 2, 64, (1300,), 4, cube=True, query_tokens=3, theta="mixed", shared_theta=True, sink=True),
+    _probe("tokens-of-two-blocks", 4, 32, (900, 300), 4, cube=True, query_tokens=4, query_lengths=(4, 2),
+           layout="BSND", dtype="bfloat16"),
     _probe("cube-int8-post", 4, 128, (3900, 100), 2, cube=True, int8="key", scales="token", **_POST),
 )  # fmt: skip
 _BY_ID = {probe.case.id: probe for probe in _PROBES}
@@ -126,7 +131,7 @@ WAIVERS = {
     ("row_output.h", "AddValueMean", "LocalTensor<float> work = ub_->Partials();",
      "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
     ("score_store.h", "Load", "}", "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
-    ("unit_parameters.h", "UnpackPerHead", "LocalTensor<float> blocks = ub_->PerHeadBlocks();",
+    ("unit_parameters.h", "BlocksOf", "LocalTensor<float> blocks = ub_->PerHeadBlocks();",
      "PipeBarrier<PIPE_V>();"): _SYNCED_BEFORE,
 }  # fmt: skip
 
@@ -173,7 +178,7 @@ def executed_by(name: str) -> frozenset[str]:
     result = call(inputs_of(name).arguments, trace=False, **probe.options)
     result.run.require_clean()
     if not probe.options.get("partial"):
-        assert_equals_oracle(inputs_of(name), statistics(result))
+        assert_kernel_equals_oracle(inputs_of(name), statistics(result))
     return frozenset(site.name for site in result.run.sync_sites)
 
 
@@ -227,5 +232,5 @@ def test_cores_without_work_meet_the_others(rows: int, heads: int, placement: st
     inputs = make_inputs(case)
     result = call(inputs.arguments, cores=48)
     result.run.require_clean()
-    assert_equals_oracle(inputs, statistics(result))
+    assert_kernel_equals_oracle(inputs, statistics(result))
     assert [site.count for site in result.run.sync_sites if site.kind == "SyncAll"] == [48] * meetings

@@ -65,6 +65,14 @@ def head_block_of(group: int, head_dim: int) -> int:
     return int(_library().HeadBlockOf(group, head_dim))
 
 
+def token_blocks_of(
+    rows: int, head_dim: int, bfloat16: bool, key_bytes: int, value_bytes: int, query_tokens: int
+) -> int:
+    """Blocks of the query rows of a KV head with several tokens: one, or an even number, as few as fit."""
+    most = int(_library().TokenBlockOf(rows, head_dim, bfloat16, key_bytes, value_bytes, query_tokens))
+    return 1 if rows <= most else 2 * -(-rows // (2 * most))
+
+
 @cache
 def layout_of(variant: Variant) -> Layout:
     layout = _Layout()
