@@ -3,15 +3,14 @@
     python -m benchmarks.drafts --model build/real-model/smollm2 --table TABLE.theta --texts FOLDER
 
 The union: a prompt fills a cache, and the next 1 to 8 tokens of the text are verified in one call. Speed: the prompt is
-a passage and its beginning again, which the model goes on to repeat, so that prompt lookup finds its drafts; dense and
-sparse answers, with drafts and without, take turns. What was found is in docs/results/drafts.json, and the tables of
-docs/transformers.md are renewed. Thresholds and texts are those of the study of the real model. Other programs on the
-same cores spoil the second part; ``--no-speed`` leaves it out.
+a passage twice and its beginning once more, which the model goes on to repeat, so that prompt lookup finds its drafts;
+dense and sparse answers, with drafts and without, take turns, and the prompt's call is not counted. What was found is
+in docs/results/drafts.json, and the tables of docs/transformers.md are renewed. Thresholds and texts are those of the
+study of the real model. Other programs on the same cores spoil the second part; ``--no-speed`` leaves it out.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +40,8 @@ PAGE, RESULTS = _ROOT / "docs" / "transformers.md", _ROOT / "docs" / "results" /
 TOKENS = (1, 2, 4, 8)
 #: Drafts of prompt lookup at a time.
 DRAFTS = 7
+#: Tokens of the passage that the prompt has for the third time.
+_BEGUN = 60
 #: Ways to generate, by name: by thresholds or dense, with drafts or without.
 WAYS = {"dense": (False, 0), "dense, drafts": (False, DRAFTS), "Top-θ": (True, 0), "Top-θ, drafts": (True, DRAFTS)}
 
@@ -54,7 +55,7 @@ class Setting:
         text, scale: of the study's texts.
         length: keys of the prompts whose unions are counted.
         windows: how many of them.
-        passage: tokens of a passage; half of it follows once more.
+        passage: tokens of a passage, which the prompt has twice, and its beginning once more.
         k: of the thresholds.
     """
 
@@ -67,8 +68,8 @@ class Setting:
     k: int
 
 
-REAL = Setting("SmolLM2-135M", "prose", SCALES["headline"], 8192, 4, 4000, 128)
-TINY = Setting("embedded model", "python", replace(EMBEDDED, splits={"evaluation": 8}), 2048, 8, 1000, 64)
+REAL = Setting("SmolLM2-135M", "prose", SCALES["headline"], 8192, 4, 3000, 128)
+TINY = Setting("embedded model", "python", replace(EMBEDDED, splits={"evaluation": 8}), 2048, 8, 900, 64)
 
 
 def count_unions(
@@ -116,60 +117,68 @@ def time_answers(
 ) -> dict[str, Any]:
     """Time answers that repeat their prompt in turns, and hold those with drafts against those without."""
     _, passages = windows.of(setting.text, "evaluation", setting.passage, 1)
-    prompt = torch.cat([passages, passages[:, : setting.passage // 2]], 1)
-    cache = GrowingCache(model.config)
-    with torch.inference_mode(False), torch.no_grad():
-        model(prompt[:, :-1], past_key_values=cache, logits_to_keep=1)
-        seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-        calls, answers = {}, {}
-        for number in range(rounds + 1):  # the first one warms up
-            for name in list(WAYS)[:: 1 if number % 2 else -1]:
-                took, answers[name], calls[name] = _answer(setting, model, table, prompt, cache, name, new)
-                if number:
-                    seconds[name].append(took)
-            print(f"{setting.title}: round {number} of {rounds}", flush=True)
-    logs = {name: torch.tensor(found).log() for name, found in seconds.items()}
+    prompt = torch.cat([passages, passages, passages[:, :_BEGUN]], 1)
+    found: dict[str, list[Answer]] = {name: [] for name in WAYS}
+    for number in range(rounds + 1):  # the first one warms up
+        for name in list(WAYS)[:: 1 if number % 2 else -1]:
+            found[name].append(_answer(setting, model, table, prompt, name, new))
+        print(f"{setting.title}: round {number} of {rounds}", flush=True)
+    logs = {name: torch.tensor([each.seconds_per_token for each in own[1:]]).log() for name, own in found.items()}
+    last = {name: own[-1] for name, own in found.items()}
 
     def ratio(slower: str, quicker: str) -> Bounded:
         return Bounded(*(float(torch.tensor(each).exp()) for each in mean_of((logs[slower] - logs[quicker]).numpy())))
 
-    drafted = {name: (new - 1) / calls[name] for name in WAYS}
     return {
         "prompt": prompt.shape[1], "new_tokens": new, "rounds": rounds, "drafts": DRAFTS,
-        "tokens_per_call": drafted,
-        "same_tokens": {name: answers[name] == answers[name.removesuffix(", drafts")] for name in WAYS},
+        "tokens_per_call": {name: answer.tokens_per_call for name, answer in last.items()},
+        "same_tokens": {name: last[name].tokens == last[name.removesuffix(", drafts")].tokens for name in WAYS},
         "over_dense_with_drafts": ratio("dense, drafts", "Top-θ, drafts")._asdict(),
         "over_top_theta_alone": ratio("Top-θ", "Top-θ, drafts")._asdict(),
         "over_dense": ratio("dense", "Top-θ, drafts")._asdict(),
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What an answer took behind the prompt's call, which drafts may have come with already.
+
+    Attributes:
+        tokens: of the answer.
+        seconds_per_token: of those that came behind that call.
+        tokens_per_call: of these.
+    """
+
+    tokens: list[int]
+    seconds_per_token: float
+    tokens_per_call: float
+
+
 def _answer(
-    setting: Setting, model: PreTrainedModel, table: ThresholdTable, prompt: Tensor, cache: GrowingCache, name: str,
-    new: int,
-) -> tuple[float, list[int], int]:  # fmt: skip
-    """Generate once after the prompt: seconds, tokens, and calls of the model after the first."""
+    setting: Setting, model: PreTrainedModel, table: ThresholdTable, prompt: Tensor, name: str, new: int
+) -> Answer:
     sparse, drafts = WAYS[name]
     make: Callable[[], AbstractContextManager[Any]] = (
         (lambda: sparsify(model, table, k=setting.k)) if sparse else nullcontext
     )
-    own, count = copy.deepcopy(cache), [-1]
+    cache, begun = GrowingCache(model.config), []
 
-    def called(*_: Any) -> None:
-        count[0] += 1
+    def begins(*_: Any) -> None:
+        begun.append((time.perf_counter(), cache.get_seq_length()))
 
     options = {"prompt_lookup_num_tokens": drafts} if drafts else {}
-    hook = model.register_forward_pre_hook(called)
+    hook = model.register_forward_pre_hook(begins)
     try:
         with make():
-            start = time.perf_counter()
             out = model.generate(
-                prompt, past_key_values=own, max_new_tokens=new, min_new_tokens=new, do_sample=False, **options
+                prompt, past_key_values=cache, max_new_tokens=new, min_new_tokens=new, do_sample=False, **options
             )
-            took = time.perf_counter() - start
+            end = time.perf_counter()
     finally:
         hook.remove()
-    return took, out[0, prompt.shape[1] :].tolist(), count[0]
+    (start, cached), calls = begun[1], len(begun) - 1
+    left = prompt.shape[1] + new - (cached + 1)  # the token that a call takes is known, and not in the cache yet
+    return Answer(out[0, prompt.shape[1] :].tolist(), (end - start) / left, left / calls)
 
 
 def tables(found: dict[str, Any]) -> dict[str, Table]:

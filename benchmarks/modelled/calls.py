@@ -67,15 +67,18 @@ class Call:
         alike: the queries of a group are much alike, and so select much the same; otherwise they are independent.
         ragged: the sequences have `RAGGED_LENGTHS` and keep as large a share of them as the shape does.
         variant: a name of `VARIANTS`.
+        tokens: query tokens of each sequence.
     """
 
     shape: Shape
     alike: bool = False
     ragged: bool = False
     variant: str = ""
+    tokens: int = 1
 
     def __str__(self) -> str:
-        words = ("alike" if self.alike else "", "ragged" if self.ragged else "", self.variant)
+        tokens = f"{self.tokens} tokens" if self.tokens > 1 else ""
+        words = ("alike" if self.alike else "", "ragged" if self.ragged else "", self.variant, tokens)
         return ", ".join([str(self.shape), *filter(None, words)])
 
 
@@ -167,7 +170,7 @@ def _step(call: Call) -> Step:
         lengths = torch.tensor(RAGGED_LENGTHS, dtype=torch.int32)
     return make_step(
         shape.num_heads, shape.num_key_value_heads, rows, batch=shape.batch, head_dim=shape.head_dim,
-        dtype=shape.torch_dtype, overlap=_ALIKE if call.alike else 0.0, lengths=lengths,
+        dtype=shape.torch_dtype, overlap=_ALIKE if call.alike else 0.0, lengths=lengths, tokens=call.tokens,
     )  # fmt: skip
 
 
@@ -218,6 +221,15 @@ GROUPED_INT8 = (
     grouped_call(8192, 4, variant="int8"), grouped_call(32768, 4, k=512, variant="int8"),
     *(grouped_call(32768, group, alike=alike, variant="int8") for group in (4, 8) for alike in (False, True)),
 )  # fmt: skip
+#: Several query tokens: the calls, and the same with one.
+TOKENS: Mapping[Call, Call] = {
+    replace(call, tokens=tokens): call
+    for call, tokens in (
+        (PAPER_CALL, 4),
+        *((grouped_call(32768, 4, k=k, alike=alike), 4) for k in (2048, 512) for alike in (False, True)),
+        (grouped_call(32768, 4), 2), (grouped_call(32768, 4), 8), (grouped_call(32768, 4, variant="int8"), 4),
+    )
+}  # fmt: skip
 #: With int8 caches, by the dtype of the queries.
 INT8_VARIANTS = {"float16": ("int8", "int8 K", "int8, a scale per token"), "bfloat16": ("int8",)}
 #: Ways to call the kernel at the paper's point, by the names that the page gives them.
@@ -247,7 +259,19 @@ OTHERWISE: Mapping[str, Sequence[Call]] = {
 #: All calls of the pages, those of one cache one behind the other.
 CALLS: tuple[Call, ...] = tuple(
     sorted(
-        dict.fromkeys((*LENGTHS, *DENSITIES, UNEVEN, *GROUPED, *GROUPED_INT8, *MODE_CALLS.values(), *DEFAULT)),
+        dict.fromkeys(
+            (
+                *LENGTHS,
+                *DENSITIES,
+                UNEVEN,
+                *GROUPED,
+                *GROUPED_INT8,
+                *TOKENS,
+                *TOKENS.values(),
+                *MODE_CALLS.values(),
+                *DEFAULT,
+            )
+        ),
         key=lambda call: str(replace(call, shape=replace(call.shape, k=1))),
     )
 )

@@ -18,6 +18,7 @@ from .calls import (
     MODE_CALLS,
     PAPER_CALL,
     SYNC_ALL_MICROSECONDS,
+    TOKENS,
     UNEVEN,
     Call,
     Modelled,
@@ -60,6 +61,7 @@ def kernel_tables(figures: Figures) -> dict[str, Table]:
         "crossover": crossover_table([calls[call] for call in DENSITIES]),
         "uneven": uneven_table(calls[UNEVEN], figures.paper), "grouped": grouped_table([calls[c] for c in GROUPED]),
         "grouped_int8": grouped_table([calls[call] for call in GROUPED_INT8]),
+        "tokens": token_table([(calls[call], calls[one]) for call, one in TOKENS.items()]),
         "modes": mode_table({name: calls[call] for name, call in MODE_CALLS.items()}),
     }  # fmt: skip
 
@@ -223,6 +225,26 @@ def grouped_table(results: Sequence[Modelled]) -> Table:
          f"{result.dense.bound['cold']:.1f}", f"{result.kept.hot:.1f}", f"{result.gain('hot'):.2f}"]
         for result in results
     ])  # fmt: skip
+
+
+def token_table(results: Sequence[tuple[Modelled, Modelled]]) -> Table:
+    """Tabulate steps of several query tokens, each with that of one token."""
+    columns = ("call", "tokens", "union", "cold, µs", "dense", "gain", "as steps of one token, µs", "V busy",
+               "cube copies busy", "hot, µs")  # fmt: skip
+    return Table("Several query tokens", columns, [
+        [_token_call(result.call), str(result.call.tokens), f"{result.kept.rows_needed / result.kept.of_rows:.1%}",
+         *_against_dense(result, "cold"), f"{result.call.tokens * one.kept.cold:.1f}",
+         f"{result.kept.busy['cold']['V']:.0%}", f"{result.kept.busy['cold']['cube MTE2']:.0%}",
+         f"{result.kept.hot:.1f}"]
+        for result, one in results
+    ])  # fmt: skip
+
+
+def _token_call(call: Call) -> str:
+    shape, words = call.shape, [call.variant] if call.variant else []
+    if shape.group > 1:
+        words.append("alike" if call.alike else "independent")
+    return ", ".join([f"heads {shape.heads}", f"n {shape.n}", f"k {shape.k}", *words])
 
 
 def _group(call: Call) -> str:
