@@ -49,6 +49,8 @@ def test_goals() -> None:
     assert missed == [
         "8 heads per KV head, n = 32768, independent, cold: stretch",
         "8 heads per KV head, n = 32768, alike, cold: stretch",
+        "4 query tokens, 4 heads per KV head, n = 32768, k = 2048, independent: stretch, cold",
+        "4 query tokens, 4 heads per KV head, n = 32768, k = 2048, alike: stretch, cold",
     ]  # fmt: skip
 
 
