@@ -56,7 +56,8 @@ class Setting:
         length: keys of the prompts whose unions are counted.
         windows: how many of them.
         passage: tokens of a passage, which the prompt has twice, and its beginning once more.
-        k: of the thresholds.
+        k: of the thresholds by which unions are counted.
+        answer_k: by which answers are given, which go on with the passage as dense attention does.
     """
 
     title: str
@@ -66,10 +67,11 @@ class Setting:
     windows: int
     passage: int
     k: int
+    answer_k: int
 
 
-REAL = Setting("SmolLM2-135M", "prose", SCALES["headline"], 8192, 4, 3000, 128)
-TINY = Setting("embedded model", "python", replace(EMBEDDED, splits={"evaluation": 8}), 2048, 8, 900, 64)
+REAL = Setting("SmolLM2-135M", "prose", SCALES["headline"], 8192, 4, 3000, 128, 256)
+TINY = Setting("embedded model", "python", replace(EMBEDDED, splits={"evaluation": 8}), 2048, 8, 900, 64, 64)
 
 
 def count_unions(
@@ -130,7 +132,7 @@ def time_answers(
         return Bounded(*(float(torch.tensor(each).exp()) for each in mean_of((logs[slower] - logs[quicker]).numpy())))
 
     return {
-        "prompt": prompt.shape[1], "new_tokens": new, "rounds": rounds, "drafts": DRAFTS,
+        "prompt": prompt.shape[1], "k": setting.answer_k, "new_tokens": new, "rounds": rounds, "drafts": DRAFTS,
         "tokens_per_call": {name: answer.tokens_per_call for name, answer in last.items()},
         "same_tokens": {name: last[name].tokens == last[name.removesuffix(", drafts")].tokens for name in WAYS},
         "over_dense_with_drafts": ratio("dense, drafts", "Top-θ, drafts")._asdict(),
@@ -159,7 +161,7 @@ def _answer(
 ) -> Answer:
     sparse, drafts = WAYS[name]
     make: Callable[[], AbstractContextManager[Any]] = (
-        (lambda: sparsify(model, table, k=setting.k)) if sparse else nullcontext
+        (lambda: sparsify(model, table, k=setting.answer_k)) if sparse else nullcontext
     )
     cache, begun = GrowingCache(model.config), []
 
@@ -205,7 +207,7 @@ def _speeds(found: dict[str, Any]) -> Table:
             continue
         speed = of["speed"]
         rows.append([
-            f"{title}, {speed['prompt']} keys", f"{speed['tokens_per_call']['Top-θ, drafts']:.1f}",
+            f"{title}, {speed['prompt']} keys, k = {speed['k']}", f"{speed['tokens_per_call']['Top-θ, drafts']:.1f}",
             f"**{text(speed['over_dense_with_drafts'])}**", f"**{text(speed['over_top_theta_alone'])}**",
             text(speed["over_dense"]),
         ])  # fmt: skip
