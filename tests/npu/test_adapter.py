@@ -384,18 +384,24 @@ def test_compiled_step_with_dynamic_shapes() -> None:
         assert torch.equal(compiled(query, cache, cache, threshold).cpu(), expected.cpu())
 
 
+def _captured(arguments: dict[str, Any]) -> tuple[torch.npu.NPUGraph, Any]:
+    """A graph of one step, which ran once before, and its result."""
+    stream = torch.npu.Stream()
+    with torch.npu.stream(stream):
+        incremental_attention_with_stats(**arguments)
+    torch.npu.synchronize()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph, stream=stream):
+        result = incremental_attention_with_stats(**arguments)
+    return graph, result
+
+
 def test_captured_graph_replays_with_other_values() -> None:
     """Lengths and thresholds are static buffers; the workspace and the launch depend on shapes alone."""
     inputs = make_inputs(_BY_ID["f16-bnsd"], "npu")
     arguments = dict(inputs.arguments)
     buffers = {name: torch.zeros_like(arguments[name]) for name in ("actual_seq_lengths", "threshold", "query")}
-    stream = torch.npu.Stream()
-    with torch.npu.stream(stream):
-        incremental_attention_with_stats(**arguments | buffers)
-    torch.npu.synchronize()
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph, stream=stream):
-        result = incremental_attention_with_stats(**arguments | buffers)
+    graph, result = _captured(arguments | buffers)
     for name, buffer in buffers.items():
         buffer.copy_(arguments[name])
     graph.replay()
@@ -408,13 +414,7 @@ def test_captured_graph_replays_with_other_numbers_of_tokens() -> None:
     arguments = dict(inputs.arguments)
     names = ("actual_seq_lengths", "actual_query_lengths", "threshold", "query")
     buffers = {name: torch.ones_like(arguments[name]) for name in names}
-    stream = torch.npu.Stream()
-    with torch.npu.stream(stream):
-        incremental_attention_with_stats(**arguments | buffers)
-    torch.npu.synchronize()
-    graph = torch.npu.NPUGraph()
-    with torch.npu.graph(graph, stream=stream):
-        result = incremental_attention_with_stats(**arguments | buffers)
+    graph, result = _captured(arguments | buffers)
     real = arguments["actual_query_lengths"]
     for tokens in (torch.zeros_like(real), real):
         for name, buffer in buffers.items():
