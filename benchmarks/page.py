@@ -29,6 +29,7 @@ from benchmarks import (
     cpu_tables,
     generation,
     generation_of_a_model,
+    query_tokens,
     whole_models,
 )
 from benchmarks.modelled import figures as modelled
@@ -64,6 +65,7 @@ def stored_tables() -> dict[str, Table]:
     return (
         tables(json.loads(FIGURES.read_text()))
         | cpu_tables.tables()
+        | query_tokens.tables()
         | calibration_prefill.tables()
         | generation_of_a_model.tables()
     )

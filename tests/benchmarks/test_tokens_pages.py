@@ -33,4 +33,5 @@ def test_answers_with_drafts_are_those_without() -> None:
 def test_the_page_shows_steps_of_several_tokens() -> None:
     results = json.loads(query_tokens.RESULTS.read_text())
     assert list(results["levels"]) == list(query_tokens.LEVELS)
-    _assert_shown(query_tokens.PAGE, "cpu query tokens", query_tokens.as_table(results))
+    for name, table in query_tokens.tables().items():
+        _assert_shown(query_tokens.PAGE, name, table)
