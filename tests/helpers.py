@@ -454,8 +454,9 @@ def whole_queries(case: Case, rows: Rows) -> list[Tensor]:
 
 
 def kernel_queries(case: Case, rows: Rows) -> list[Tensor]:
-    """The query, float64, as the cores of an NPU round it: single heads are for the vector cores."""
-    return [half_query(case, rows)] + [query_of_parts(case, rows)] * (case.heads > case.kv_heads)
+    """The query, float64, as the cores of an NPU round it: single heads with one token are for the vector cores."""
+    cube = case.heads > case.kv_heads or case.query_tokens > 1 or bool(case.query_lengths)
+    return [half_query(case, rows)] + [query_of_parts(case, rows)] * cube
 
 
 def query_of_parts(case: Case, rows: Rows) -> Tensor:
