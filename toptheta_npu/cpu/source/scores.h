@@ -13,6 +13,7 @@
 namespace toptheta {
 
 constexpr int kMostHeads = 8;  // query heads of a block
+constexpr int kMostBlockRows = kMostHeads * kMostTokens;
 constexpr int kMostRows = 32;  // of their tokens, which share each K row; of more, K is read again
 constexpr int kMostHeadDim = 512;
 // How far ahead of the row at hand K is called into the cache near the core, and into the next one.

@@ -28,13 +28,11 @@ namespace toptheta {
 // rows that are called into the cache ahead of time come as fast one by one.
 constexpr double kDenseAbove = 0.8;
 
-// Below this share of the weights of several tokens that are not 0, each row of weights takes its own V rows alone.
+// Below this share of the weights of several tokens that are not 0, a V row is added up only for the rows that keep it.
 constexpr double kKeptBelow = 0.5;
-constexpr int kFewRows = 8;  // of weights, for which the reads count and not the work
+constexpr int kFewRows = 4;  // of weights, for which the reads count and not the work
 
 constexpr int kScoreStride = kMostGranuleRows + kLanes;  // not a power of two, which caches would map to one place
-
-constexpr int kMostBlockRows = kMostHeads * kMostTokens;
 
 // What a thread works in, kept for its next item.
 struct Scratch {

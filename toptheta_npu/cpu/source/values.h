@@ -131,88 +131,77 @@ public:
     // Whether the next function can be called.
     bool can_add_kept() const { return values_.fits_steps(); }
 
-    // The same, row of weights by row of weights, and of each only the keys that it keeps: less work where rows keep
-    // different keys. V rows that several rows keep stay in the cache from one to the next.
+    // The same, and each V row only for the rows of weights that keep it: less work where these keep different keys.
     void add_kept(const int32_t* keys, int count, const KeptKeys& kept, const Weights& weights, int rows, float* sums,
                   int64_t sums_stride) const
     {
-        int next = 0;
-        for (; next < count && keys[next] < kPieceWords * kLanes; ++next) {
-        }
-        call_in(keys, 0, next);
-        for (int word = 0; word < kept.words; word += kPieceWords) {
-            const int end_word = std::min(word + kPieceWords, kept.words);
-            int end = next;
-            for (; end < count && keys[end] < (end_word + kPieceWords) * kLanes; ++end) {
+        int at = 0, called_in = 0;  // of the list
+        KeepingRows keeping;
+        for (int word = 0; word < kept.words; ++word) {
+            if (kept.unions[word] == 0) {
+                continue;
             }
-            for (int row = 0; row < rows; ++row) {
-                call_in(keys, next + (end - next) * row / rows, next + (end - next) * (row + 1) / rows);
-                KeptRows listed;
-                for (int w = word; w < end_word; ++w) {
-                    for (uint32_t left = kept.of_row(row)[w]; left != 0; left &= left - 1) {
-                        const int32_t key = w * kLanes + __builtin_ctz(left);
-                        listed.rows[listed.count] = values_[first_key_ + key];
-                        listed.weights[listed.count++] = weights.of(row, key);
-                    }
+            keeping.find(kept, word, rows);
+            for (uint32_t left = kept.unions[word]; left != 0; left &= left - 1) {
+                const int lane = __builtin_ctz(left);
+                const int32_t key = word * kLanes + lane;
+                for (; keys[at] < key; ++at) {
                 }
-                add_kept_rows(listed, sums + row * sums_stride);
+                for (; called_in < std::min(at + kPrefetchedRows<Element> + 1, count); ++called_in) {
+                    prefetch<kNearCache>(values_[first_key_ + keys[called_in]], steps_ * Element::kStep);
+                }
+                const Stored* value = values_[first_key_ + key];
+                for (int i = 0; i < keeping.counts[lane]; ++i) {
+                    const int row = keeping.rows[lane][i];
+                    add_row(value, weights.of(row, key), sums + row * sums_stride);
+                }
             }
-            next = end;
         }
     }
 
 private:
     static constexpr int kLength = kMostHeadDim + Element::kStep;
-    static constexpr int kPieceWords = 256 / kLanes;  // of keys whose V rows are called in together
 
-    struct KeptRows {
-        const Stored* rows[kPieceWords * kLanes];
-        float weights[kPieceWords * kLanes];
-        int count = 0;
+    // The rows of weights that keep each key of a word.
+    struct KeepingRows {
+        uint8_t rows[kLanes][kMostBlockRows];
+        int counts[kLanes];
+
+        void find(const KeptKeys& kept, int word, int count)
+        {
+            std::fill_n(counts, kLanes, 0);
+            for (int row = 0; row < count; ++row) {
+                for (uint32_t left = kept.of_row(row)[word]; left != 0; left &= left - 1) {
+                    const int lane = __builtin_ctz(left);
+                    rows[lane][counts[lane]++] = static_cast<uint8_t>(row);
+                }
+            }
+        }
     };
 
-    // Calls the V rows of listed keys into the cache.
-    void call_in(const int32_t* keys, int begin, int end) const
-    {
-        for (int i = begin; i < end; ++i) {
-            prefetch<kNearCache>(values_[first_key_ + keys[i]], steps_ * Element::kStep);
-        }
-    }
-
-    void add_kept_rows(const KeptRows& kept, float* sums) const
+    void add_row(const Stored* value, float weight, float* sum) const
     {
         constexpr int kSteps = 8 / Element::kVectors;
+        const Floats factor = broadcast(weight);
         int step = 0;
         for (; step + kSteps <= steps_; step += kSteps) {
-            add_kept_block<kSteps>(kept, step, sums);
+            add_steps<kSteps>(value, factor, step, sum);
         }
         for (; step < steps_; ++step) {
-            add_kept_block<1>(kept, step, sums);
+            add_steps<1>(value, factor, step, sum);
         }
     }
 
     template <int Steps>
-    void add_kept_block(const KeptRows& kept, int step, float* sums) const
+    static void add_steps(const Stored* value, Floats weight, int step, float* sum)
     {
-        constexpr int kVectors = Steps * Element::kVectors;
-        float* sum = sums + step * Element::kStep;
-        Floats totals[kVectors];
-        for (int v = 0; v < kVectors; ++v) {
-            totals[v] = load(sum + v * kLanes);
-        }
-        for (int i = 0; i < kept.count; ++i) {
-            const Floats weight = broadcast(kept.weights[i]);
-            for (int s = 0; s < Steps; ++s) {
-                Floats parts[Element::kVectors];
-                Element::load(kept.rows[i] + (step + s) * Element::kStep, parts);
-                for (int part = 0; part < Element::kVectors; ++part) {
-                    Floats& total = totals[s * Element::kVectors + part];
-                    total = multiply_add(weight, parts[part], total);
-                }
+        for (int s = step; s < step + Steps; ++s) {
+            Floats parts[Element::kVectors];
+            Element::load(value + s * Element::kStep, parts);
+            for (int part = 0; part < Element::kVectors; ++part) {
+                float* to = sum + (s * Element::kVectors + part) * kLanes;
+                store(to, multiply_add(weight, parts[part], load(to)));
             }
-        }
-        for (int v = 0; v < kVectors; ++v) {
-            store(sum + v * kLanes, totals[v]);
         }
     }
 
