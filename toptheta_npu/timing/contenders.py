@@ -182,7 +182,7 @@ def _sdpa(backend: SDPBackend | None = None, suffix: str = "", foreign: bool = F
 
 def _folded(inputs: Inputs) -> Tensor:
     """View the query rows of each KV head side by side, the tokens of a head together: [B, Hkv, group * Sq, D]."""
-    return inputs.query.unflatten(1, (inputs.shape.num_key_value_heads, -1)).flatten(2, 3)
+    return inputs.query.reshape(inputs.shape.batch, inputs.shape.num_key_value_heads, -1, inputs.shape.head_dim)
 
 
 def _additive_mask(inputs: Inputs, heads: int) -> Tensor | None:

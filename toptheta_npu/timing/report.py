@@ -175,8 +175,9 @@ def notes(result: ShapeResult) -> list[str]:
     read = []
     if result.traffic is not None:
         mib = [count / 2**20 for count in (result.traffic.key_bytes, result.traffic.value_bytes)]
+        row = "head and token" if result.shape.query_tokens > 1 else "head"
         read = [
-            f"{result.kept:.1f} kept per {'head' if result.shape.query_tokens == 1 else 'head and token'}; reads {mib[0]:.2f} MiB of K, needs {mib[1]:.2f} MiB of V "
+            f"{result.kept:.1f} kept per {row}; reads {mib[0]:.2f} MiB of K, needs {mib[1]:.2f} MiB of V "
             f"({result.traffic.density:.1%} of its rows); {result.copies} copies of the cache"
             + (f" in {result.pages}" if result.pages else "")
         ]

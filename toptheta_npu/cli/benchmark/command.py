@@ -117,8 +117,10 @@ def choose_shapes(
     own = bool(shapes)
     if not own:
         shapes = list(SWEEPS[sweep](device) if sweep else default_shapes(device))
-    for_every = {name: value for name, value in (("k", k), ("query_tokens", query_tokens)) if value is not None}
-    shapes = list(dict.fromkeys(replace(each, **for_every) for each in shapes)) if for_every else shapes
+    given = {"k": k, "query_tokens": query_tokens}
+    of_every: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if of_every:
+        shapes = list(dict.fromkeys(replace(each, **of_every) for each in shapes))
     for each in shapes:
         check_for_device(each, device)
     return shapes, own
