@@ -57,6 +57,8 @@ _DEFECTS = {
     ("ragged-fixpipe", "fixpipe-writes-whole-fractals"): r"expected .*, got",
     ("cube-nan", "mmad-drops-nan"): r"on cube cores the heads whose lse is NaN should be \[True, .*\[False, ",
     ("sync-all-cube", "sync-all-lets-through"): r"expected .*, got",
+    ("query-tokens", "gaps-of-outputs-ignored"): r"^out\[.*expected .*, got",
+    ("shared-tokens", "sync-all-lets-through"): r"expected .*, got",
     ("graph-replay", "replay-with-captured-lengths"): r"expected .*, got",
 }
 

@@ -35,7 +35,7 @@ class Inputs:
         block_table, lengths: int32 [B, blocks] shuffled and int64 [B] if paged, else None.
         answers: by name ("dense", "kept", "compensated") the output in float32 [B, Hq, Sq, D].
         kept: elements kept per row, [B, Hq] or [B, Hq, Sq].
-        value_rows: V rows needed by any head and token, [B, Hkv], as the operator counts them.
+        value_rows: V rows needed by any head and token, [B, Hkv], as the operator counts them on a CPU.
     """
 
     shape: Shape

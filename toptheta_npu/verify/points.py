@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..errors import TopThetaValueError, nearest
 from . import cube_checks as cube
 from . import launch_checks as launch
+from . import token_checks as tokens
 from . import vector_checks as vector
 
 
@@ -149,7 +150,19 @@ POINTS: tuple[Point, ...] = (
         cube.sync_all_cube,
     ),
     Point(
-        "graph-replay", "a captured launch reads lengths, thresholds and queries when it is replayed",
+        "query-tokens", "DataCopyPad out of the Unified Buffer leaves alone what lies between two rows",
+        "docs, DataCopyPad (from the Unified Buffer to global memory)",
+        "op_kernel/query_tokens.h, RowRuns: runs of one row each; partial_exchange.h: a copy for each piece",
+        tokens.query_tokens,
+    ),
+    Point(
+        "shared-tokens", "pairs of vector cores that share a cube core and keys meet at SyncAll",
+        "docs, SyncAll (isAIVOnly) and CrossCoreSetFlag",
+        "op_kernel/top_theta_incremental_attention_tiling_data.h, SharersOfKeys: 1, so that no two cores share keys",
+        tokens.shared_tokens,
+    ),
+    Point(
+        "graph-replay", "a captured launch reads lengths, token counts, thresholds and queries when it is replayed",
         "torch_npu, NPUGraph; aclmdlRI of CANN",
         "toptheta_npu/npu/adapter.cpp: what a capture keeps; op_host: no value dependence of the lengths",
         launch.graph_replay,

@@ -23,6 +23,7 @@ enum class Defect : int {
     kExpInHalf,  // Exp and Ln give ten bits behind the point
     kLnInHalf,
     kWideGapsWrap,  // DataCopyPad takes gaps modulo 2^30 bytes
+    kGapsOfOutputsIgnored,  // DataCopyPad writes rows to global memory without gaps
     kTopOfUbTaken,  // the last KiB of the Unified Buffer belongs to somebody else
     kSyncAllLetsThrough,  // no core waits at a SyncAll
     kBlockIndexAcrossBlocks,  // GetBlockIdx counts the first vector cores of all blocks, then the second ones
@@ -54,6 +55,7 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kExpInHalf, "exp-in-half"},
     DefectName{Defect::kLnInHalf, "ln-in-half"},
     DefectName{Defect::kWideGapsWrap, "wide-gaps-wrap"},
+    DefectName{Defect::kGapsOfOutputsIgnored, "gaps-of-outputs-ignored"},
     DefectName{Defect::kTopOfUbTaken, "top-of-ub-taken"},
     DefectName{Defect::kSyncAllLetsThrough, "sync-all-lets-through"},
     DefectName{Defect::kBlockIndexAcrossBlocks, "block-index-across-blocks"},
