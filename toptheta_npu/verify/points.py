@@ -144,6 +144,12 @@ POINTS: tuple[Point, ...] = (
         cube.cube_nan,
     ),
     Point(
+        "cube-integers", "Mmad of int8 adds in 32 bits, and its fractals are 32 columns wide",
+        "docs, Mmad, LoadData and DataCopy with Nd2NzParams (int8)",
+        "op_host/tiling_math.h, UsesCube: not for int8 K, which the vector cores then cast",
+        cube.cube_integers,
+    ),
+    Point(
         "sync-all-cube", "SyncAll of the vector cores works in a KERNEL_TYPE_MIX_AIC_1_2 launch",
         "docs, SyncAll (isAIVOnly)",
         "op_kernel/incremental_attention_kernel.h: SyncAll<false> on both kinds of cores",

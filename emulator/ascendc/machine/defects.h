@@ -31,6 +31,7 @@ enum class Defect : int {
     kFractalsRowByRow,  // DataCopy to L1 lays the fractals of 16 rows side by side
     kFixpipeWritesWholeFractals,  // 16 rows, however many it is asked for
     kMmadDropsNan,  // a NaN counts as 0
+    kInt8SumsIn16Bits,  // Mmad of int8 adds in 16 bits
     // of the runtime below torch_npu
     kEmptyOutputSkipsLaunch,  // one output of no elements, and the kernel does not run
     kStridesIgnored,  // tiling sees the strides of a contiguous tensor
@@ -63,6 +64,7 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kFractalsRowByRow, "fractals-row-by-row"},
     DefectName{Defect::kFixpipeWritesWholeFractals, "fixpipe-writes-whole-fractals"},
     DefectName{Defect::kMmadDropsNan, "mmad-drops-nan"},
+    DefectName{Defect::kInt8SumsIn16Bits, "int8-sums-in-16-bits"},
     DefectName{Defect::kEmptyOutputSkipsLaunch, "empty-output-skips-launch"},
     DefectName{Defect::kStridesIgnored, "strides-ignored"},
     DefectName{Defect::kFirstKernelForAllTypes, "first-kernel-for-all-types"},
