@@ -33,8 +33,9 @@ _LONGEST_LINE = 4000
 CAPTION = (
     "θ=-inf, top-θ, +SDC+VMC, top-k, fallback: times as fast as the best dense row, θ=-inf among them, in the same "
     "rounds.\n"
-    "own gain: top-θ over itself at θ=-inf. V rows: share that any head and token needs. bound: 2/(1 + that share), "
-    "the most\nthat fewer bytes allow. share: of that bound, above 100 % where θ=-inf is not held up by bytes."
+    "own gain: top-θ over itself at θ=-inf. V rows: share that any head and token needs.\n"
+    "bound: 2/(1 + that share), the most that fewer bytes allow. share: of that bound, above 100 % where θ=-inf is not "
+    "held up by bytes."
 )
 _LIMIT = (
     " k̃/k: kept over asked for.\n"
