@@ -93,7 +93,7 @@ def value_row_share(model: Any, table: ThresholdTable, tokens: Tensor, prompt: D
             yield
 
     with torch.inference_mode():
-        end_to_end.step_seconds(model, tokens, prompt, Variant(counting, growing=True), _COUNTED_TOKENS)
+        end_to_end.step_seconds(model, tokens, prompt, Variant(counting, end_to_end.growing), _COUNTED_TOKENS)
     layers = runs[0].statistics()
     needed = sum(int(layer.value_rows.sum()) for layer in layers)
     return needed / sum(int(layer.keys.sum()) * layer.value_rows.shape[1] for layer in layers)

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,12 +23,12 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmarks.tables import Table, renew, rounded
-from toptheta_npu import incremental_attention, incremental_attention_with_stats, row_lengths, use_backend
+from toptheta_npu import incremental_attention, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu import instruction_sets, library
 from toptheta_npu.cpu.build import best_library
 from toptheta_npu.timing.clocks import interleaved_medians
 from toptheta_npu.timing.environment import cache_bytes, environment
-from toptheta_npu.timing.inputs import count_copies, threshold_after
+from toptheta_npu.timing.inputs import count_copies, make_inputs
 from toptheta_npu.timing.measure import TopThetaWrongResultError, relative_error
 from toptheta_npu.timing.shapes import Shape
 
@@ -48,34 +49,12 @@ _TOLERANCE = 2e-2  # of bfloat16 outputs
 _Layers = Sequence[tuple[Tensor, Tensor]]
 
 
-def draw_query(shape: Shape, tokens: int, overlap: float, generator: torch.Generator) -> Tensor:
-    """Draw N(0, 1) queries [1, Hq, Sq, D], of which neighbours have a correlation of ``overlap``."""
-    rows = [torch.randn(1, shape.num_heads, shape.head_dim, generator=generator)]
-    for _ in range(tokens - 1):
-        fresh = torch.randn(1, shape.num_heads, shape.head_dim, generator=generator)
-        rows.append(overlap * rows[-1] + (1 - overlap**2) ** 0.5 * fresh)
-    return torch.stack(rows, 2).to(shape.torch_dtype)
-
-
-def find_thresholds(shape: Shape, query: Tensor, key: Tensor) -> Tensor:
-    """Find thresholds [1, Hq, Sq] by which each row keeps k of the keys that it sees."""
-    tokens = query.shape[2]
-    lengths = row_lengths(torch.tensor([shape.n]), None, tokens)[0].tolist()
-    keys = key.repeat_interleave(shape.group, 1).float()
-    scores = query.float() @ keys.transpose(2, 3) / shape.head_dim**0.5
-    found = [threshold_after(scores[0, :, token, :n], shape.k) for token, n in enumerate(lengths)]
-    return torch.stack(found, -1)[None]
-
-
 def compare(shape: Shape, tokens: int, overlap: float) -> dict[str, Any]:
     """Measure seconds of each call, cold and hot, and the share of the V rows that the tokens' union is."""
-    generator = torch.Generator().manual_seed(0)
-    size = (1, shape.num_key_value_heads, shape.n, shape.head_dim)
-    key, value = (torch.randn(size, generator=generator).to(shape.torch_dtype) for _ in range(2))
     copies = count_copies(shape, cache_bytes("cpu"), cold=True)
-    layers = [(key, value), *((key.clone(), value.clone()) for _ in range(copies - 1))]
-    query = draw_query(shape, tokens, overlap, generator)
-    theta = find_thresholds(shape, query, key)
+    inputs = make_inputs(replace(shape, query_tokens=tokens), "cpu", copies, overlap=overlap)
+    layers, query, theta = inputs.layers, inputs.query, inputs.threshold
+    key, value = layers[0]
     last, of_last = query[:, :, -1:].contiguous(), theta[:, :, -1].contiguous()
     calls = {
         "tokens": _call(layers, query, theta),

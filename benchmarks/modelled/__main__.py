@@ -21,12 +21,18 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def modelled(
     shape: Annotated[
-        list[str] | None, typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size.")
+        list[str] | None,
+        typer.Option(
+            help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size, cache=int8, query_tokens."
+        ),
     ] = None,
     config: Annotated[str | None, typer.Option(help="Shapes of a transformers config: file, folder or name.")] = None,
     n: Annotated[list[int] | None, typer.Option("--n", help="Keys, with --config.  [default: 8192]")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences, with --config.  [default: 1]")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Kept per head, for every shape.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Kept per head and token, for every shape.")] = None,
+    query_tokens: Annotated[
+        int | None, typer.Option(help="Query tokens of each sequence in a step, up to 16, for every shape.")
+    ] = None,
     sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Chrome trace, for a single shape.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures here.")] = None,
@@ -36,7 +42,7 @@ def modelled(
     Every time is modelled and uncalibrated; none is a latency of a device.
     """
     console = Console(highlight=False, width=max(Console().width, 176))
-    shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep)
+    shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep, query_tokens)
     prepare_outputs(json_file)
     if trace is not None:
         check_writable(trace, "--trace")

@@ -67,19 +67,21 @@ class Call:
         alike: the queries of a group are much alike, and so select much the same; otherwise they are independent.
         ragged: the sequences have `RAGGED_LENGTHS` and keep as large a share of them as the shape does.
         variant: a name of `VARIANTS`.
-        tokens: query tokens of each sequence.
     """
 
     shape: Shape
     alike: bool = False
     ragged: bool = False
     variant: str = ""
-    tokens: int = 1
 
     def __str__(self) -> str:
-        tokens = f"{self.tokens} tokens" if self.tokens > 1 else ""
+        of_one = replace(self.shape, query_tokens=1)
+        tokens = f"{self.shape.query_tokens} tokens" if self.shape != of_one else ""
         words = ("alike" if self.alike else "", "ragged" if self.ragged else "", self.variant, tokens)
-        return ", ".join([str(self.shape), *filter(None, words)])
+        return ", ".join([str(of_one), *filter(None, words)])
+
+    def with_tokens(self, tokens: int) -> Call:
+        return replace(self, shape=replace(self.shape, query_tokens=tokens))
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _step(call: Call) -> Step:
         lengths = torch.tensor(RAGGED_LENGTHS, dtype=torch.int32)
     return make_step(
         shape.num_heads, shape.num_key_value_heads, rows, batch=shape.batch, head_dim=shape.head_dim,
-        dtype=shape.torch_dtype, overlap=_ALIKE if call.alike else 0.0, lengths=lengths, tokens=call.tokens,
+        dtype=shape.torch_dtype, overlap=_ALIKE if call.alike else 0.0, lengths=lengths, tokens=shape.query_tokens,
     )  # fmt: skip
 
 
@@ -223,7 +225,7 @@ GROUPED_INT8 = (
 )  # fmt: skip
 #: Several query tokens: the calls, and the same with one.
 TOKENS: Mapping[Call, Call] = {
-    replace(call, tokens=tokens): call
+    call.with_tokens(tokens): call
     for call, tokens in (
         (PAPER_CALL, 4),
         *((grouped_call(32768, 4, k=k, alike=alike), 4) for k in (2048, 512) for alike in (False, True)),

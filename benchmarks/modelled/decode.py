@@ -96,7 +96,11 @@ def times_table(results: Iterable[Modelled]) -> Table:
 def shape_cells(shape: Shape) -> list[str]:
     """Format the cells below `SHAPE_COLUMNS`."""
     block = str(shape.block_size or "")
-    return [shape.heads, str(shape.batch), str(shape.n), str(shape.k), shape.dtype, block]
+    return [_heads(shape), str(shape.batch), str(shape.n), str(shape.k), shape.dtype, block]
+
+
+def _heads(shape: Shape) -> str:
+    return shape.heads + (f", {shape.query_tokens} tokens" if shape.query_tokens > 1 else "")
 
 
 def cells(result: Modelled) -> list[str]:
@@ -130,7 +134,7 @@ def pipes_table(results: Iterable[Modelled]) -> Table:
         table.add_column(f"{name} ({work})")
     for result in results:
         shape = result.shape
-        about = (shape.heads, str(shape.batch), str(shape.n), str(shape.k))
+        about = (_heads(shape), str(shape.batch), str(shape.n), str(shape.k))
         for mode, busy in result.kept.busy.items():
             first = about if mode == "cold" else ("",) * len(about)
             table.add_row(*first, mode, *(_bar(busy[name]) for name in _PIPES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,9 @@ class Figures:
 def _token_goals() -> list[tuple[Call, str, float]]:
     """List calls of several tokens, what they are in words, and the most they were to take."""
     long = "4 heads per KV head, n = 32768, k = 2048"
-    alike, apart = (replace(grouped_call(32768, 4, alike=alike), tokens=4) for alike in (True, False))
+    alike, apart = (grouped_call(32768, 4, alike=alike).with_tokens(4) for alike in (True, False))
     return [
-        (replace(PAPER_CALL, tokens=4), "48 heads, n = 2048, k = 128", 30.0),
+        (PAPER_CALL.with_tokens(4), "48 heads, n = 2048, k = 128", 30.0),
         (apart, f"{long}, independent", 150.0), (apart, f"{long}, independent: stretch", 110.0),
         (alike, f"{long}, alike", 125.0), (alike, f"{long}, alike: stretch", 90.0),
     ]  # fmt: skip

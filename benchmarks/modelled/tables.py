@@ -232,8 +232,9 @@ def token_table(results: Sequence[tuple[Modelled, Modelled]]) -> Table:
     columns = ("call", "tokens", "union", "cold, µs", "dense", "gain", "as steps of one token, µs", "V busy",
                "cube copies busy", "hot, µs")  # fmt: skip
     return Table("Several query tokens", columns, [
-        [_token_call(result.call), str(result.call.tokens), f"{result.kept.rows_needed / result.kept.of_rows:.1%}",
-         *_against_dense(result, "cold"), f"{result.call.tokens * one.kept.cold:.1f}",
+        [_token_call(result.call), str(result.shape.query_tokens),
+         f"{result.kept.rows_needed / result.kept.of_rows:.1%}",
+         *_against_dense(result, "cold"), f"{result.shape.query_tokens * one.kept.cold:.1f}",
          f"{result.kept.busy['cold']['V']:.0%}", f"{result.kept.busy['cold']['cube MTE2']:.0%}",
          f"{result.kept.hot:.1f}"]
         for result, one in results

@@ -47,6 +47,7 @@ def test_bytes_bounds_and_gains() -> None:
         "heads=8/2,n=1000,block_size=128,batch=2,head_dim=64",  # the last block of each sequence is not full
         "heads=4/4,n=256,k=256,dtype=bfloat16",
         "heads=4/1,n=512,k=5,head_dim=32,batch=3",
+        "heads=4/2,n=250,k=5,head_dim=32,query_tokens=3",
     ],
 )
 def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
@@ -55,7 +56,7 @@ def test_exactly_the_asked_for_rows_are_needed(text: str) -> None:
     valid = shape.batch * shape.num_key_value_heads * shape.n
     assert result.kept.of_rows == result.dense.rows_needed == valid
     assert shape.k * shape.batch * shape.num_key_value_heads <= result.kept.rows_needed
-    assert result.kept.rows_needed <= min(valid, shape.k * shape.batch * shape.num_heads)
+    assert result.kept.rows_needed <= min(valid, shape.k * shape.batch * shape.num_heads * shape.query_tokens)
     assert result.kept.rows_read >= result.kept.rows_needed
 
 

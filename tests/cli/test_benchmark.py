@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.command import toptheta
+from toptheta_npu.cli.benchmark.command import choose_shapes
 from toptheta_npu.timing.measure import ShapeResult
 
 ROOT = Path(__file__).parents[2]
@@ -81,6 +83,12 @@ def test_json_has_times_and_ratios(results: tuple[Path, str]) -> None:
         ([*TINY, "--plots", "/dev/null"], "--plots: expected a folder that can be made, got /dev/null"),
         ([*TINY, "--batch", "0"], "--config: expected a config with --n and --batch"),
         ([*TINY, "--config", "toptheta_npu/assets/tiny_llama", "--batch", "0"], "batch: expected a number from 1"),
+        (
+            [*TINY, "--query-tokens", "17"],
+            "--query-tokens: expected a number from 1 to 16, got 17; split longer drafts",
+        ),
+        ([*TINY, "--query-tokens", "0"], "--query-tokens: expected a number from 1 to 16, got 0"),
+        ([*TINY, "--shape", "heads=8,n=2,k=1", "--query-tokens", "3"], "--query-tokens: expected at most n = 2"),
         ([*TINY, "--k", "-5"], "k: expected a number from 1 to 2147483647, got -5"),
         ([*TINY, "--json", "/no/such/folder/file.json"], "--json: expected a file in an existing folder"),
         (["--device", "npu", "--shape", "heads=8,n=64"], "--device: expected torch_npu"),
@@ -158,7 +166,9 @@ _CONFIGS = st.one_of(
         },
     ),
 )
-_OPTIONS = dict.fromkeys(("--device", "--n", "--batch", "--k", "--sweep", "--cache", "--rounds"), _WORDS)
+_OPTIONS = dict.fromkeys(
+    ("--device", "--n", "--batch", "--k", "--query-tokens", "--sweep", "--cache", "--rounds"), _WORDS
+)  # fmt: skip
 
 
 @settings(max_examples=100)
@@ -182,6 +192,28 @@ def test_any_value_is_measured_or_refused_in_words(
         status = toptheta("benchmark", *arguments)
     assert status in (0, 2), arguments
     assert (status == 0) == (not err.getvalue()), (arguments, err.getvalue())
+
+
+def test_several_query_tokens_of_every_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "results.json"
+    shapes = ("--shape", "heads=4/2,n=128,dtype=float32", "--shape", "heads=4/2,n=96,dtype=float32,query_tokens=2")
+    assert toptheta("benchmark", *TINY, *shapes, "--query-tokens", "3", "--cache", "hot", "--json", str(file)) == 0
+    shown = capsys.readouterr().out
+    for n, k in ((128, 8), (96, 6)):
+        assert f"4/2 n={n} k={k} f32, 3 tokens" in shown
+    assert shown.count("kept per head and token") == 2
+    results = json.loads(file.read_text())["results"]
+    assert all(result["shape"].endswith(",query_tokens=3") for result in results)
+    assert not [row["missing"] for result in results for row in result["rows"] if row["missing"]]
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+@pytest.mark.parametrize("sweep", [None, "lengths", "densities"])
+def test_query_tokens_of_the_tables(sweep: str | None, device: str) -> None:
+    wanted = choose_shapes(device, [], None, None, None, None, sweep)[0]
+    shapes, own = choose_shapes(device, [], None, None, None, None, sweep, 4)
+    assert shapes == [replace(shape, query_tokens=4) for shape in wanted]
+    assert not own
 
 
 def test_script_and_config(tmp_path: Path) -> None:

@@ -56,7 +56,10 @@ _DEFECTS = {
     ("cube-fractals", "fractals-row-by-row"): r"expected .*, got",
     ("ragged-fixpipe", "fixpipe-writes-whole-fractals"): r"expected .*, got",
     ("cube-nan", "mmad-drops-nan"): r"on cube cores the heads whose lse is NaN should be \[True, .*\[False, ",
+    ("cube-integers", "int8-sums-in-16-bits"): r"expected .*, got",
     ("sync-all-cube", "sync-all-lets-through"): r"expected .*, got",
+    ("query-tokens", "gaps-of-outputs-ignored"): r"^out\[.*expected .*, got",
+    ("shared-tokens", "sync-all-lets-through"): r"expected .*, got",
     ("graph-replay", "replay-with-captured-lengths"): r"expected .*, got",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from transformers import DynamicCache
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.cli import app
 from toptheta_npu.errors import TopThetaError, TopThetaValueError
-from toptheta_npu.models import GrowingCache
+from toptheta_npu.models import GrowingCache, Int8Cache, calibrate_cache_scales
 from toptheta_npu.models.sparse import threshold_rule
 from toptheta_npu.timing import end_to_end
 from toptheta_npu.timing.clocks import Timing
@@ -54,6 +55,32 @@ def test_a_step_takes_what_its_attention_takes(monkeypatch: pytest.MonkeyPatch) 
     names = ("dense", "dense, GrowingCache", "θ=-inf", "k=32", "k=64")
     assert found == dict(zip(names, (whole, whole, half, half, half), strict=True))
     assert rates[-1].tokens_per_second == pytest.approx(2 / layers)
+
+
+def test_int8_is_generated_with_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of scales, from the same prompt and with as many new tokens; the operator gets numbers, not rows."""
+    model, _ = load_tiny_llama()
+    table, ids = load_tiny_llama_thresholds("post_softmax"), prompt(model)
+    generate, caches, operator, read = model.generate, [], threshold_rule.incremental_attention, set()
+
+    def watched(tokens: torch.Tensor, **options: Any) -> Any:
+        caches.append(options["past_key_values"])
+        return generate(tokens, **options)
+
+    def seen(query: torch.Tensor, key: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        read.add((key.dtype, options.get("key_antiquant_mode", 0)))
+        return operator(query, key, *arguments, **options)
+
+    monkeypatch.setattr(model, "generate", watched)
+    monkeypatch.setattr(threshold_rule, "incremental_attention", seen)
+    for scaled, mode in ((table, 3), (calibrate_cache_scales(model, table, ids), 0)):
+        caches.clear(), read.clear()
+        rates = end_to_end.compare(model, scaled, [32], ids, new_tokens=3, rounds=1, int8=True)
+        names = [rate.name for rate in rates]
+        assert names == ["dense", "dense, GrowingCache", "θ=-inf", "k=32", "θ=-inf, Int8Cache", "k=32, Int8Cache"]
+        assert [type(cache) for cache in caches[-6:]] == [DynamicCache, *[GrowingCache] * 3, *[Int8Cache] * 2]
+        assert {cache.get_seq_length() for cache in caches[-6:]} == {99 + 3}
+        assert {each for each in read if each[0] is torch.int8} == {(torch.int8, mode)}
 
 
 def test_each_variant_goes_on_with_its_own_kind_of_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,12 +129,23 @@ def test_command_with_the_embedded_model(tmp_path: Path) -> None:
     assert all(rate["seconds_per_token"]["median"] > 0 for rate in rates)
 
 
+def test_command_with_an_int8_cache() -> None:
+    arguments = ["--device", "cpu", "--prompt", "64", "--k", "32", "--new-tokens", "2", "--rounds", "1"]
+    done = CliRunner().invoke(app, ["benchmark-generate", *arguments, "--kv-cache", "int8"])
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.output.split())
+    assert "1 x 64 tokens before the first new one; int8 with a scale per row" in shown
+    for name in ("θ=-inf, Int8Cache", "k=32, Int8Cache"):
+        assert re.search(rf"{name} │ [\d.]+ │", shown)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--device: expected one of cpu, cuda, npu, got nothing"),
         (["--device", "host-model"], "--device: expected one of cpu, cuda, npu, got 'host-model'"),
         (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
+        (["--device", "cpu", "--kv-cache", "int4"], "--kv-cache: expected one of auto, int8, got 'int4'"),
         (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds: expected the model they belong to"),
         (["--device", "cpu", "--model", "x"], "--thresholds: expected a file for --model, got none"),
         (["--device", "cpu", "--k", "100000"], "--k: expected"),

@@ -96,6 +96,14 @@ def test_without_a_file_the_times_are_uncalibrated(tmp_path: Path, capsys: pytes
     assert "Modelled, uncalibrated" in capsys.readouterr().out
 
 
+def test_several_tokens_take_longer_than_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, four = (modelled(tmp_path, "--cache", "hot", "--query-tokens", tokens)["results"][0] for tokens in "14")
+    assert (one["shape"]["query_tokens"], four["shape"]["query_tokens"]) == (1, 4)
+    assert four["kept"] > one["kept"]
+    assert four["dense"] > four["kept"]
+    assert "4/2 n=256 k=16 f16, head_dim 64, 4 tokens" in capsys.readouterr().out
+
+
 def test_the_model_knows_its_launches() -> None:
     assert {"launch_microseconds", "launch_mixed_microseconds", "sync_all_microseconds"} <= known_constants()
 

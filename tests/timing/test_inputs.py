@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,16 +27,23 @@ CASES = [
     Shape(2, 4, 1, 130, 33, head_dim=64, dtype="bfloat16", block_size=32),
     Shape(1, 4, 2, 64, 64, head_dim=32, dtype="float32", block_size=16),
 ]
+TOKENS = [
+    Shape(1, 20, 2, 200, 20, head_dim=32, dtype="float32", query_tokens=3),
+    Shape(2, 4, 2, 130, 33, head_dim=64, dtype="bfloat16", block_size=32, query_tokens=4),
+    Shape(2, 8, 2, 300, 1, head_dim=64, dtype="float16", query_tokens=16),
+]
 
 
-@pytest.mark.parametrize("shape", CASES, ids=str)
+@pytest.mark.parametrize("shape", [*CASES, *TOKENS], ids=str)
 def test_exactly_k_are_kept(shape: Shape) -> None:
     inputs = make_inputs(shape, "cpu", copies=2)
     out, _, kept, value_rows = toptheta_npu.incremental_attention_with_stats(
         inputs.query, *inputs.layers[1], inputs.threshold, actual_seq_lengths=inputs.lengths,
         block_table=inputs.block_table, block_size=shape.block_size, sdc="none",
     )  # fmt: skip
-    assert kept.tolist() == inputs.kept.tolist() == [[shape.k] * shape.num_heads] * shape.batch
+    assert torch.equal(kept, inputs.kept)
+    rows = (shape.batch, shape.num_heads, *([shape.query_tokens] if shape.query_tokens > 1 else []))
+    assert torch.equal(kept, torch.full(rows, shape.k, dtype=torch.int32))
     assert torch.equal(value_rows, inputs.value_rows)
     torch.testing.assert_close(out.float(), inputs.answers["kept"], atol=1e-2, rtol=1e-2)
 
@@ -51,6 +59,37 @@ def test_answers_are_those_of_the_reference(shape: Shape) -> None:
     ):
         expected = reference.incremental_attention(query, key, value, threshold.double(), sdc=sdc, value_mean=mean).out
         torch.testing.assert_close(inputs.answers[name][:, :, 0].double(), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [TOKENS[0], replace(TOKENS[0], k=199)], ids=str)
+def test_a_token_has_the_answers_that_it_has_alone(shape: Shape) -> None:
+    """The last token sees all keys, and each one before it one key less. With k = 199, the first one has too few."""
+    inputs = make_inputs(shape, "cpu", copies=1)
+    query, key, value = (tensor.double() for tensor in (inputs.query, *inputs.layers[0]))
+    for token, seen in enumerate((198, 199, 200)):
+        theta, mean = inputs.threshold[:, :, token], inputs.value_mean[:, :, token].double()
+        torch.testing.assert_close(mean, value[:, :, :seen].mean(2), atol=1e-6, rtol=1e-4)
+        for name, threshold, sdc, vmc in (
+            ("dense", torch.full_like(theta, -math.inf), "none", None),
+            ("kept", theta, "none", None),
+            ("compensated", theta, "exact", mean),
+        ):
+            expected = reference.incremental_attention(
+                query[:, :, token], key[:, :, :seen], value[:, :, :seen], threshold.double(), sdc=sdc, value_mean=vmc
+            )
+            torch.testing.assert_close(inputs.answers[name][:, :, token].double(), expected.out, atol=1e-5, rtol=1e-4)
+        assert inputs.kept[:, :, token].tolist() == [[min(seen, shape.k)] * shape.num_heads]
+
+
+def test_alike_tokens_need_fewer_rows() -> None:
+    shape = Shape(1, 4, 4, 500, 20, head_dim=32, dtype="float32", query_tokens=4)
+    apart, alike = (make_inputs(shape, "cpu", 1, overlap=overlap) for overlap in (0.0, 0.99))
+    assert (apart.kept == shape.k).all()
+    assert (alike.kept == shape.k).all()
+    assert (alike.value_rows >= shape.k).all()
+    assert alike.traffic.density < 0.7 * apart.traffic.density < 4 * shape.k / shape.n
+    neighbours = torch.stack([alike.query[0, :, 0].flatten(), alike.query[0, :, 1].flatten()])
+    assert torch.corrcoef(neighbours)[0, 1] > 0.9
 
 
 def test_layers_lie_apart_and_are_equal() -> None:
@@ -84,6 +123,7 @@ def test_bytes_and_bound_by_hand() -> None:
     assert traffic.value_bytes == 48 * 128 * 256
     assert traffic.density == 1 / 16
     assert traffic.bound == pytest.approx(32 / 17)
+    assert make_traffic(replace(paper, query_tokens=4), 48 * 400).bound == pytest.approx(2 / (1 + 400 / 2048))
     assert make_traffic(paper, 48 * 2048).bound == 1
 
 
@@ -97,5 +137,7 @@ def test_copies_exceed_twice_the_cache() -> None:
 def test_memory_is_checked_before_anything_is_allocated() -> None:
     huge = Shape(64, 64, 64, 1 << 20, 1)
     assert bytes_needed(huge, 2) > 2 * huge.layer_bytes
+    scores = 4 * 64 * 64 * (1 << 20)
+    assert bytes_needed(replace(huge, query_tokens=4), 2) > bytes_needed(huge, 2) + 3 * scores
     with pytest.raises(TopThetaValueError, match=r"shape: .* the 1\.0 GiB that are free .* GiB for batch=64"):
         check_memory(huge, 2, 1 << 30)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ from torch import Tensor
 import toptheta_npu
 from toptheta_npu import TopThetaBackendError, TopThetaValueError
 from toptheta_npu.cpu import cache, library
-from toptheta_npu.timing import measure, report
+from toptheta_npu.timing import contenders, measure, plots, report
 from toptheta_npu.timing.clocks import Timing
 from toptheta_npu.timing.contenders import COPY, Contender, list_contenders
 from toptheta_npu.timing.environment import container_room, free_bytes
@@ -27,7 +30,6 @@ from toptheta_npu.timing.measure import (
     compare_one,
     relative_error,
 )
-from toptheta_npu.timing.plots import crossover
 from toptheta_npu.timing.shapes import PAPER, Shape
 
 SMALL = Shape(2, 8, 2, 256, 16, head_dim=64, dtype="float32")
@@ -38,6 +40,10 @@ SHAPES = [
     replace(SMALL, block_size=32, n=250),
     replace(SMALL, cache="int8"),
     replace(SMALL, cache="int8", dtype="bfloat16", block_size=32, n=250),
+    replace(SMALL, query_tokens=4),
+    replace(SMALL, query_tokens=4, cache="int8", dtype="bfloat16"),
+    replace(SMALL, query_tokens=16, num_key_value_heads=8),
+    replace(SMALL, query_tokens=3, block_size=32, n=250, dtype="float16"),
 ]
 
 
@@ -89,24 +95,70 @@ def test_a_native_kernel_that_must_run_is_an_error(tmp_path: Path, monkeypatch: 
         compare_one(SMALL, "cpu", copies=2, rounds=1)
 
 
+@pytest.mark.parametrize("tokens", [1, 4])
 @pytest.mark.parametrize("device", ["cuda", "npu"])
-def test_rows_of_accelerators(device: str) -> None:
-    contenders = list_contenders(device)
-    roles = [contender.role for contender in contenders]
+def test_rows_of_accelerators(device: str, tokens: int) -> None:
+    listed = list_contenders(device)
+    roles = [contender.role for contender in listed]
     assert {"floor", "dense", "own dense", "sparse", "compensated", "top-k"} <= set(roles)
-    assert len({contender.name for contender in contenders}) == len(contenders)
-    inputs = make_inputs(replace(SMALL, dtype="float16"), "cpu", copies=1)
+    assert len({contender.name for contender in listed}) == len(listed)
+    inputs = make_inputs(replace(SMALL, dtype="float16", query_tokens=tokens), "cpu", copies=1)
     run = set()
-    for contender in contenders:
+    for contender in listed:
         row = Row(contender.name, contender.role)
         if check_answer(contender, inputs, row) is not None:
             run.add(row.name)
         else:
             assert contender.foreign
             assert row.missing
-    assert run >= {contender.name for contender in contenders if not contender.foreign}
+    assert run >= {contender.name for contender in listed if not contender.foreign}
     if device == "cuda":
         assert {"SDPA enable_gqa, math", "SDPA folded, math"} <= run
+
+
+def _vendor(name: str) -> Contender:
+    return next(contender for contender in list_contenders("npu") if contender.name == name)
+
+
+def test_what_the_vendor_takes_of_several_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contenders, "is_emulated", lambda device: False)
+    shape = replace(SMALL, dtype="float16", query_tokens=4)
+    assert _vendor("npu_incre_flash_attention").reason(replace(shape, query_tokens=1)) is None
+    assert _vendor("npu_incre_flash_attention").reason(shape) == "takes one query token per sequence"
+    reason = _vendor("npu_fused_infer_attention_score").reason
+    for rows in (0, 128, 512):
+        assert reason(replace(shape, block_size=rows)) is None
+    for rows in (16, 64, 640):
+        assert reason(replace(shape, block_size=rows)) == (
+            "takes blocks of a multiple of 128 rows up to 512 with several query tokens"
+        )
+    assert reason(replace(shape, block_size=16, query_tokens=1)) is None
+    assert reason(replace(shape, n=300000)) is None
+    assert reason(replace(shape, n=300000, query_tokens=1)) == "takes up to 262144 keys"
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_the_mask_that_the_vendor_is_given(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of its operator one that does what its documentation says of sparse_mode 3."""
+
+    def documented(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, None]:
+        seen = torch.ones(tokens, key.shape[2], dtype=torch.bool)
+        if tokens > 1:
+            mask = options["atten_mask"]
+            assert (mask.shape, mask.dtype, options["sparse_mode"]) == ((2048, 2048), torch.bool, 3)
+            assert torch.equal(~mask, torch.ones_like(mask).tril())  # True is left out
+            seen = seen.tril(key.shape[2] - tokens)
+        assert options["num_heads"] == query.shape[1]
+        assert (options["num_key_value_heads"], options["input_layout"]) == (key.shape[1], "BNSD")
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, scale=options["scale"], enable_gqa=True
+        ), None
+
+    monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(npu_fused_infer_attention_score=documented))
+    inputs = make_inputs(replace(SMALL, query_tokens=tokens), "cpu", copies=1)
+    row = Row("it", "dense")
+    assert check_answer(_vendor("npu_fused_infer_attention_score"), inputs, row) is not None
+    assert row.error is not None
 
 
 def _contender(out: Tensor | Exception, foreign: bool = False) -> Contender:
@@ -234,6 +286,17 @@ def test_summary_of_a_cpu() -> None:
     assert report.notes(result)[0].endswith("2 copies of the cache in small pages")
 
 
+def test_several_tokens_are_named() -> None:
+    one, four = _result(), _result()
+    four.shape = replace(four.shape, query_tokens=4)
+    assert report.summary([four], "cpu").rows[0][0] == "48/48 n=2048 k=128 f32, 4 tokens"
+    assert report.notes(one)[0].startswith("128.0 kept per head; ")
+    assert report.notes(four)[0].startswith("128.0 kept per head and token; ")
+    assert report.from_json(report.as_json([four], {}, {})) == [four]
+    labels = [label for label, _ in plots._groups([one, four], plots._common, least=1)]
+    assert labels == ["48/48 heads, batch 1, float32", "48/48 heads, batch 1, float32, 4 tokens"]
+
+
 @pytest.mark.parametrize("device", ["cuda", "npu"])
 def test_summary_of_an_accelerator(device: str) -> None:
     table = report.summary([_result()], device)
@@ -293,5 +356,5 @@ def test_no_container(tmp_path: Path) -> None:
 
 
 def test_crossover() -> None:
-    assert crossover([0.25, 0.5, 1.0], [2.0, 1.5, 1.1]) is None
-    assert crossover([0.25, 1.0], [2.0, 0.0]) == pytest.approx(0.5)
+    assert plots.crossover([0.25, 0.5, 1.0], [2.0, 1.5, 1.1]) is None
+    assert plots.crossover([0.25, 1.0], [2.0, 0.0]) == pytest.approx(0.5)

@@ -28,11 +28,19 @@ def test_example_parses() -> None:
 def test_defaults_of_a_text() -> None:
     assert parse_shape("heads=8, n=1000") == Shape(1, 8, 8, 1000, 62)
     assert parse_shape("heads=8,n=5").k == 1
+    assert parse_shape("heads=8,n=5").query_tokens == 1
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, *CPU_SHAPES, replace(SHAPES[0], cache="int8")], ids=str)
+@pytest.mark.parametrize("shape", [
+    *SHAPES, *CPU_SHAPES, replace(SHAPES[0], cache="int8"), replace(SHAPES[0], cache="int8", query_tokens=16),
+], ids=str)  # fmt: skip
 def test_text_gives_the_shape_back(shape: Shape) -> None:
     assert parse_shape(str(shape)) == shape
+
+
+def test_one_token_is_not_named() -> None:
+    assert "query_tokens" not in str(parse_shape("heads=8,n=64,query_tokens=1"))
+    assert str(parse_shape("heads=8,n=64,query_tokens=4")).endswith(",query_tokens=4")
 
 
 def test_table_covers_what_is_compared() -> None:
@@ -93,6 +101,10 @@ def test_bytes() -> None:
         ("heads=8,n=8,batch=-1", "batch: expected a number from 1 to 2147483647, got -1"),
         ("heads=8,n=8,dtype=int8", "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
         ("heads=8,n=8,cache=int4", "cache: expected int8, or nothing for a cache of dtype, got 'int4'"),
+        ("heads=8,n=64,query_tokens=0", "query_tokens: expected a number from 1 to 16, got 0; split longer drafts"),
+        ("heads=8,n=64,query_tokens=17", "query_tokens: expected a number from 1 to 16, got 17"),
+        ("heads=8,n=64,query_tokens=four", "query_tokens: expected a whole number, got 'four'"),
+        ("heads=8,n=3,query_tokens=4", "query_tokens: expected at most n = 3, since their keys are among the n, got 4"),
         ("heads=8,n=8,head_dim=1024", "head_dim: expected 16 to 512, got 1024"),
         ("heads=8,n=8,block_size=-1", "block_size: expected 0"),
         ("heads=8,n=99999999999", "n: expected a number from 1 to 2147483647, got 99999999999"),

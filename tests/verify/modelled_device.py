@@ -17,6 +17,7 @@ PLANTED = {
 QUICK = (
     "heads=48,n=256,k=16", "heads=48,n=1024,k=128", "heads=48,n=1024,k=128,head_dim=64", "heads=4,n=2048,k=128",
     "heads=20,n=512,k=64", "heads=16/4,n=1024,k=64", "heads=16/4,n=4096,k=64", "heads=8/2,n=1024,k=64",
+    "heads=8/2,n=512,k=64,query_tokens=4",
 )  # fmt: skip
 
 

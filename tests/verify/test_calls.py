@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from toptheta_npu.verify.calls import PARTIAL, STATS, Mismatch, check, compare, make_call, require_equal, run_on
+from toptheta_npu.verify.calls import (
+    PARTIAL,
+    STATS,
+    Mismatch,
+    check,
+    compare,
+    make_call,
+    require_equal,
+    run_on,
+    thresholds,
+)
 
 FUNCTIONS = ("incremental_attention", STATS, PARTIAL)
 
@@ -20,6 +30,19 @@ def test_scores_are_exact_and_half_a_step_from_the_thresholds(dtype: torch.dtype
     assert torch.equal((call["threshold"] / scale) % 1, torch.full((1, 8), 0.5))
     kept = (steps * scale > call["threshold"].view(1, 2, 4, 1)).sum(-1)
     assert ((kept >= 30) & (kept <= 60)).all()
+
+
+def test_thresholds_of_several_tokens_are_those_of_each_alone() -> None:
+    """The last token of three sees 300 keys, those before it 299 and 298."""
+    call = make_call(4, 2, 300, 64, keep=[20, 30, 40, 300], tokens=3)
+    assert call["threshold"].shape == (1, 4, 3)
+    assert call["threshold"][0, 3].tolist()[:2] == [-torch.inf, -torch.inf]
+    for token, seen in enumerate((298, 299, 300)):
+        key = call["key"][:, :, :seen]
+        alone = call.with_tensors(query=call["query"][:, :, token : token + 1], key=key)
+        expected = thresholds(alone, [20, 30, 40, seen])
+        assert torch.equal(call["threshold"][:, :3, token], expected[:, :3])
+    check(call, "cpu")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

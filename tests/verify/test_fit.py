@@ -11,6 +11,7 @@ import torch
 from tests.tiers import full
 from tests.verify.modelled_device import PLANTED, model_runs
 from toptheta_npu.timing.host_model import ModelledRun, known_constants
+from toptheta_npu.timing.shapes import check_for_device
 from toptheta_npu.verify.fit import FREE, fit
 from toptheta_npu.verify.times import SHAPES, modelled
 
@@ -52,9 +53,12 @@ def test_a_constant_cannot_fall_below_0() -> None:
     assert fitted.constants["launch_microseconds"].value == 0
 
 
-def test_there_are_sixteen_shapes_that_the_kernel_takes() -> None:
-    assert len(set(SHAPES)) == 16
+def test_there_are_eighteen_shapes_that_the_kernel_takes() -> None:
+    assert len(set(SHAPES)) == 18
     assert {shape.group for shape in SHAPES} == {1, 4, 8}
+    assert {shape.group for shape in SHAPES if shape.query_tokens == 4} == {1, 4}
+    for shape in SHAPES:
+        check_for_device(shape, "npu")
 
 
 def test_every_free_constant_is_one_of_the_model() -> None:

@@ -30,7 +30,7 @@ def verify(
     only: Annotated[list[str] | None, typer.Option(help="Name of a check; may be given several times.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the checks and what each takes for granted.")] = False,
     times: Annotated[
-        bool, typer.Option("--times/--no-times", help="Also time 16 shapes and fit the model's constants.")
+        bool, typer.Option("--times/--no-times", help="Also time 18 shapes and fit the model's constants.")
     ] = True,
     output: Annotated[Path | None, typer.Option(help="Write outcomes, times and constants here, as JSON.")] = None,
     seconds: Annotated[float, typer.Option(min=1, help="A check that takes longer counts as hanging.")] = 300,

@@ -17,7 +17,7 @@ import toptheta_npu
 from .. import fallback
 from ..cpu.backend import CPU_SELECTOR
 from .clocks import is_emulated
-from .inputs import INT8_SCALE, Inputs
+from .inputs import INT8_SCALE, Inputs, hidden_keys
 from .shapes import Shape
 
 Role = Literal[
@@ -29,6 +29,10 @@ ANSWERS: dict[str, str] = {
     "dense": "dense", "own dense": "dense", "sparse": "kept", "compensated": "compensated", "top-k": "kept",
     "own dense int8": "dense", "sparse int8": "kept", "fallback": "kept",
 }  # fmt: skip
+#: Rows and columns of the causal mask of npu_fused_infer_attention_score, which it takes in this size alone.
+_MASK_SIZE = 2048
+#: Rows of a block that it takes a multiple of with several query tokens, and takes at most.
+_VENDOR_BLOCK_ROWS = (128, 512)
 #: The floor of an NPU, where no sum over K is known to run at the rate of the memory.
 COPY = "copy K (torch.neg)"
 _ROUNDING = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 3e-2}
@@ -84,8 +88,8 @@ def list_contenders(device: str, *, int8: bool = False) -> list[Contender]:
     if device == "npu":
         own += _own_int8(_always) if int8 else []
         vendor = [
-            Contender("npu_incre_flash_attention", "dense", _incre_flash_attention, _vendor_limits, foreign=True),
-            Contender("npu_fused_infer_attention_score", "dense", _fused_infer_attention, _vendor_limits, foreign=True),
+            Contender("npu_incre_flash_attention", "dense", _incre_flash_attention, _incre_limits, foreign=True),
+            Contender("npu_fused_infer_attention_score", "dense", _fused_infer_attention, _fused_limits, foreign=True),
         ]
         return [Contender(COPY, "floor", _copy_keys), *vendor, *own, top_k, fallback_row]
     flash = Contender("flash_attn", "dense", _flash_attn, _no_flash_attn, foreign=True)
@@ -132,19 +136,32 @@ def _vendor_limits(shape: Shape) -> str | None:
         return "not available: the emulator has no fused operators of torch_npu"
     if shape.group > 64 or shape.num_heads > 256:
         return "takes up to 256 heads in groups of up to 64"
-    return "takes up to 262144 keys" if shape.n > 262144 else None
+    return "takes up to 262144 keys" if shape.n > 262144 and shape.query_tokens == 1 else None
+
+
+def _incre_limits(shape: Shape) -> str | None:
+    return "takes one query token per sequence" if shape.query_tokens > 1 else _vendor_limits(shape)
+
+
+def _fused_limits(shape: Shape) -> str | None:
+    step, most = _VENDOR_BLOCK_ROWS
+    if shape.query_tokens > 1 and (shape.block_size % step or shape.block_size > most):
+        return f"takes blocks of a multiple of {step} rows up to {most} with several query tokens"
+    return _vendor_limits(shape)
 
 
 def _sdpa(backend: SDPBackend | None = None, suffix: str = "", foreign: bool = False) -> Iterator[Contender]:
     """Yield SDPA's rows: a group's heads folded into query rows, or spread by enable_gqa (the same without groups)."""
 
     def make(inputs: Inputs, folded: bool) -> Call:
-        shape, query = inputs.shape, inputs.query
-        rows = query.view(shape.batch, shape.num_key_value_heads, shape.group, shape.head_dim) if folded else query
-        repeated = not folded and shape.group > 1
+        query = inputs.query
+        rows = _folded(inputs) if folded else query
+        mask = _additive_mask(inputs, inputs.shape.group if folded else 1)
+        repeated = not folded and inputs.shape.group > 1
 
         def attend(copy: int) -> Tensor:
-            return F.scaled_dot_product_attention(rows, *inputs.layers[copy], enable_gqa=repeated).view_as(query)
+            out = F.scaled_dot_product_attention(rows, *inputs.layers[copy], attn_mask=mask, enable_gqa=repeated)
+            return out.view_as(query)
 
         if backend is None:
             return attend
@@ -163,6 +180,20 @@ def _sdpa(backend: SDPBackend | None = None, suffix: str = "", foreign: bool = F
     yield Contender(f"SDPA folded{suffix}", "dense", lambda inputs: make(inputs, True), same, foreign)
 
 
+def _folded(inputs: Inputs) -> Tensor:
+    """View the query rows of each KV head side by side, the tokens of a head together: [B, Hkv, group * Sq, D]."""
+    return inputs.query.reshape(inputs.shape.batch, inputs.shape.num_key_value_heads, -1, inputs.shape.head_dim)
+
+
+def _additive_mask(inputs: Inputs, heads: int) -> Tensor | None:
+    """Make what is added to the scores [heads * Sq, n]: -inf where a token does not see a key; None with one token."""
+    if inputs.shape.query_tokens == 1:
+        return None
+    query = inputs.query
+    hidden = hidden_keys(inputs.shape, query.device).repeat(heads, 1)
+    return query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+
+
 def _sdpa_on_cuda() -> Iterator[Contender]:
     for name, backend in _SDPA_BACKENDS.items():
         yield from _sdpa(backend, f", {name}", foreign=True)
@@ -174,7 +205,8 @@ def _flash_attn(inputs: Inputs) -> Call:
     query = inputs.query.transpose(1, 2)
     layers = [(key.transpose(1, 2), value.transpose(1, 2)) for key, value in inputs.layers]
     attend: Callable[..., Tensor] = flash_attn_with_kvcache
-    return lambda copy: attend(query, *layers[copy]).transpose(1, 2)
+    # its causal mask ends with the last key; it changes nothing for one token
+    return lambda copy: attend(query, *layers[copy], causal=True).transpose(1, 2)
 
 
 def _incre_flash_attention(inputs: Inputs) -> Call:
@@ -196,6 +228,9 @@ def _fused_infer_attention(inputs: Inputs) -> Call:
         arguments["actual_seq_lengths_kv"] = [inputs.shape.n] * inputs.shape.batch
     # its default, 0, is "high precision", which the documented rules keep away from the preload cube template
     arguments |= {"scale": inputs.shape.head_dim**-0.5, "inner_precise": 1}
+    if inputs.shape.query_tokens > 1:
+        mask = torch.ones(_MASK_SIZE, _MASK_SIZE, dtype=torch.bool, device=inputs.query.device).triu_(1)
+        arguments |= {"atten_mask": mask, "sparse_mode": 3}  # of the lower right corner, as the operator has it
     attend: Callable[..., tuple[Tensor, Tensor]] = torch_npu.npu_fused_infer_attention_score
     return lambda copy: attend(inputs.query, *inputs.layers[copy], **arguments)[0]
 
@@ -233,16 +268,19 @@ def _fallback(inputs: Inputs) -> Call:
 
 
 def _top_k(inputs: Inputs) -> Call:
-    """Make the call of Top-k: scores, torch.topk, and a gather of the chosen V rows of each head."""
+    """Make the call of Top-k: scores, torch.topk, and a gather of the chosen V rows of each query row."""
     shape, query = inputs.shape, inputs.query
-    folded = query.view(shape.batch, shape.num_key_value_heads, shape.group, shape.head_dim) * shape.head_dim**-0.5
+    folded, mask = _folded(inputs) * shape.head_dim**-0.5, _additive_mask(inputs, shape.group)
 
     def attend(copy: int) -> Tensor:
         key, value = inputs.layers[copy]
-        chosen = (folded @ key.transpose(-1, -2)).topk(shape.k, dim=-1, sorted=False)
+        scores = folded @ key.transpose(-1, -2)
+        if mask is not None:
+            scores += mask
+        chosen = scores.topk(shape.k, dim=-1, sorted=False)
         weights = chosen.values.float().softmax(-1).to(value.dtype)
         index = chosen.indices.flatten(2)[..., None].expand(-1, -1, -1, shape.head_dim)
-        rows = value.gather(2, index).unflatten(2, (shape.group, shape.k))
+        rows = value.gather(2, index).unflatten(2, (-1, shape.k))
         out: Tensor = weights.unsqueeze(-2) @ rows
         return out.view_as(query)
 

@@ -21,11 +21,14 @@ from .clocks import Timing, summarise
 
 if TYPE_CHECKING:
     from transformers import DynamicCache
+    from transformers.cache_utils import Cache
 
     from ..thresholds import ThresholdTable
 
 Clock = Callable[[], float]
 DENSE, GROWING, INFINITE = "dense", "dense, GrowingCache", "θ=-inf"
+#: Behind the names of what runs over an `Int8Cache`.
+IN_INT8 = ", Int8Cache"
 
 
 @dataclass(frozen=True)
@@ -42,22 +45,34 @@ class Rate:
 
 @dataclass(frozen=True)
 class Variant:
-    """A way of generating: the context that the model runs in, and whether its cache grows in place."""
+    """A way of generating.
+
+    Attributes:
+        context: that the model runs in.
+        cache_of: makes its cache from a copy of the prompt's; None: it is that copy.
+    """
 
     context: Callable[[], AbstractContextManager[Any]]
-    growing: bool
+    cache_of: Callable[[DynamicCache], Cache] | None = None
+
+
+def growing(prompt: DynamicCache) -> Cache:
+    """Make a cache with the prompt's tokens that grows in place."""
+    from ..models import GrowingCache
+
+    return GrowingCache.from_dynamic(prompt)
 
 
 def compare(
     model: Any, thresholds: ThresholdTable, ks: list[int], tokens: Tensor, *, new_tokens: int = 32, rounds: int = 5,
-    clock: Clock | None = None, prompt: DynamicCache | None = None, console: Console | None = None,
+    clock: Clock | None = None, prompt: DynamicCache | None = None, console: Console | None = None, int8: bool = False,
 ) -> list[Rate]:  # fmt: skip
     """Measure the decode steps of ``generate``, dense and by thresholds, in turns.
 
     The prompt is run once. In every round each variant gets a copy of its cache and generates from there, and the time
     from token to token counts, the first left out. The variants: dense attention with the ``DynamicCache`` of
     transformers, the same with a `GrowingCache`, and with it by thresholds: those of each k, and -inf, which is dense
-    attention by the same operator.
+    attention by the same operator. On request those by thresholds over an `Int8Cache`, too.
 
     Args:
         model: a decoder-only transformers model in evaluation mode.
@@ -67,9 +82,11 @@ def compare(
         new_tokens: tokens that each variant generates in a round.
         clock: tells seconds; None: ``time.perf_counter``.
         prompt: a cache that holds all of the prompt but its last token, as `prompt_cache` makes it; None: it is made.
+        int8: also over an `Int8Cache`, with the scales per channel of the table if it has them, else with one per row.
 
     Raises:
         TopThetaValueError: ``new_tokens``, ``rounds`` or the prompt are too few.
+        TopThetaNotImplementedError: the model has layers that an `Int8Cache` does not take.
 
     Example:
         >>> import torch, toptheta_npu.models as models
@@ -86,7 +103,7 @@ def compare(
         if value < least:
             raise TopThetaValueError(name, f"a number from {least}", str(value))
     clock = clock or time.perf_counter
-    chosen = variants(model, thresholds, ks)
+    chosen = variants(model, thresholds, ks, int8=int8)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     with torch.inference_mode():
         prompt = prompt or prompt_cache(model, tokens)
@@ -98,17 +115,41 @@ def compare(
     return [Rate(name, summarise(values)) for name, values in seconds.items()]
 
 
-def variants(model: Any, thresholds: ThresholdTable, ks: list[int]) -> dict[str, Variant]:
+def variants(model: Any, thresholds: ThresholdTable, ks: list[int], *, int8: bool = False) -> dict[str, Variant]:
     """List what is compared, by name."""
     from ..thresholds import ThresholdTable
 
     nothing = ThresholdTable(**{**vars(thresholds), "theta": torch.full_like(thresholds.theta, -torch.inf)})
-    return {
-        DENSE: Variant(nullcontext, growing=False),
-        GROWING: Variant(nullcontext, growing=True),
-        INFINITE: Variant(_sparsified(model, nothing, int(thresholds.k[0])), growing=True),
-        **{f"k={k}": Variant(_sparsified(model, thresholds, k), growing=True) for k in ks},
+    contexts = {
+        INFINITE: _sparsified(model, nothing, int(thresholds.k[0])),
+        **{f"k={k}": _sparsified(model, thresholds, k) for k in ks},
     }
+    chosen = {DENSE: Variant(nullcontext), GROWING: Variant(nullcontext, growing)}
+    chosen |= {name: Variant(context, growing) for name, context in contexts.items()}
+    if int8:
+        cache_of = _int8_cache(model, thresholds)
+        chosen |= {f"{name}{IN_INT8}": Variant(context, cache_of) for name, context in contexts.items()}
+    return chosen
+
+
+def has_channel_scales(thresholds: ThresholdTable) -> bool:
+    """Tell whether the table has the static scales of an `Int8Cache`."""
+    return thresholds.key_cache_scale is not None and thresholds.value_cache_scale is not None
+
+
+def _int8_cache(model: Any, thresholds: ThresholdTable) -> Callable[[DynamicCache], Cache]:
+    from ..models import Int8Cache
+
+    table = thresholds if has_channel_scales(thresholds) else None
+
+    def cache_of(prompt: DynamicCache) -> Cache:
+        cache = Int8Cache(model.config, table=table)
+        layers: list[Any] = prompt.layers
+        for number, layer in enumerate(layers):
+            cache.update(layer.keys, layer.values, number)
+        return cache
+
+    return cache_of
 
 
 def _sparsified(model: Any, thresholds: ThresholdTable, k: int) -> Callable[[], AbstractContextManager[Any]]:
@@ -130,11 +171,8 @@ def step_seconds(
     model: Any, tokens: Tensor, prompt: DynamicCache, variant: Variant, count: int, clock: Clock = time.perf_counter
 ) -> list[float]:
     """Generate after a prompt whose cache holds all but its last token. Measure from each new token to the next."""
-    from ..models import GrowingCache
-
-    cache: DynamicCache = copy.deepcopy(prompt)
-    if variant.growing:
-        cache = GrowingCache.from_dynamic(cache)
+    own = copy.deepcopy(prompt)
+    cache = own if variant.cache_of is None else variant.cache_of(own)
     ticks: list[float] = []
 
     def tick(_: Tensor, scores: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""The data of one shape: caches that rotate through memory, thresholds that keep exactly k, and the right answers."""
+"""The data of one shape: caches that rotate through memory, thresholds that keep exactly k, and the right answers.
+
+What has a number for each query row has no axis Sq where a step has one token, as in the operator.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaValueError
-from ..fallback.layout import count_value_rows
+from ..fallback.layout import any_true, count_value_rows, row_lengths, without_tokens
 from .shapes import Shape
 
 #: A power of two, so that what int8 rows stand for is the same in every dtype: answers and thresholds are, too.
@@ -23,16 +26,16 @@ class Inputs:
     """Everything that a contender may use.
 
     Attributes:
-        query: [B, Hq, 1, D].
+        query: [B, Hq, Sq, D].
         layers: (K, V) pairs at different addresses, equal in content; [B, Hkv, n, D] or
             [blocks, Hkv, block_size, D]. Cold calls rotate through them, hot calls use the first.
         int8_layers: the same numbers in int8, each of which stands for itself times `INT8_SCALE`; empty without int8.
-        threshold: float32 [B, Hq], between the k-th and the next score of each head.
-        value_mean: float32 [B, Hkv, D].
+        threshold: float32 [B, Hq] or [B, Hq, Sq], between the k-th and the next score of each row.
+        value_mean: float32 [B, Hkv, D] or [B, Hkv, Sq, D], of the V rows that a token sees.
         block_table, lengths: int32 [B, blocks] shuffled and int64 [B] if paged, else None.
-        answers: by name ("dense", "kept", "compensated") the output in float32 [B, Hq, 1, D].
-        kept: elements kept per head, [B, Hq].
-        value_rows: V rows needed, [B, Hkv], as the operator counts them.
+        answers: by name ("dense", "kept", "compensated") the output in float32 [B, Hq, Sq, D].
+        kept: elements kept per row, [B, Hq] or [B, Hq, Sq].
+        value_rows: V rows needed by any head and token, [B, Hkv], as the operator counts them on a CPU.
     """
 
     shape: Shape
@@ -92,9 +95,9 @@ def count_copies(shape: Shape, cache_bytes: int, cold: bool) -> int:
 
 def bytes_needed(shape: Shape, copies: int) -> int:
     """Estimate the bytes that `make_inputs` and the contenders allocate at most."""
-    scores = 4 * shape.batch * shape.num_heads * shape.n
+    scores = 4 * shape.batch * shape.num_heads * shape.query_tokens * shape.n
     sequence_in_float32 = 4 * shape.num_key_value_heads * shape.n * shape.head_dim
-    gathered = 4 * shape.batch * shape.num_heads * shape.k * shape.head_dim
+    gathered = 4 * shape.batch * shape.num_heads * shape.query_tokens * shape.k * shape.head_dim
     # one more layer: the contiguous cache that a paged one is made from, or a copy of K
     return (
         (copies + 1) * (shape.layer_bytes + shape.int8_layer_bytes)
@@ -119,8 +122,11 @@ def check_memory(shape: Shape, copies: int, free: float) -> None:
         )  # fmt: skip
 
 
-def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs:
+def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0, overlap: float = 0.0) -> Inputs:
     """Draw normal K, V and query, set the thresholds, and lay the caches out.
+
+    Args:
+        overlap: correlation of the queries of neighbouring tokens; 0 is the worst case for the V rows of their union.
 
     Example:
         >>> inputs = make_inputs(Shape(1, 4, 2, n=64, k=8, dtype="float32"), "cpu", copies=2)
@@ -136,7 +142,7 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs
         drawn = normal(*size)
         return _as_int8(drawn).to(drawn.dtype) * INT8_SCALE if shape.cache else drawn
 
-    query = normal(shape.batch, shape.num_heads, 1, shape.head_dim)
+    query = _draw_query(shape, overlap, generator, device)
     cache_size = (shape.num_key_value_heads, shape.n, shape.head_dim)
     # one sequence at a time: float32 draws of a whole batch would need twice the cache's memory
     key, value = (torch.stack([rows(*cache_size) for _ in range(shape.batch)]) for _ in range(2))
@@ -153,9 +159,19 @@ def make_inputs(shape: Shape, device: str, copies: int, seed: int = 0) -> Inputs
     int8_layers = [(_as_int8(key), _as_int8(value)) for key, value in layers] if shape.cache else []
     outputs = {"dense": answers.dense, "kept": answers.sparse, "compensated": answers.compensated}
     return Inputs(
-        shape, query, layers, int8_layers, answers.threshold, answers.value_mean, block_table, lengths, outputs,
-        answers.kept, answers.value_rows,
+        shape, query, layers, int8_layers, without_tokens(answers.threshold), without_tokens(answers.value_mean),
+        block_table, lengths, outputs, without_tokens(answers.kept), answers.value_rows,
     )  # fmt: skip
+
+
+def _draw_query(shape: Shape, overlap: float, generator: torch.Generator, device: str) -> Tensor:
+    """Draw N(0, 1) queries [B, Hq, Sq, D], of which neighbouring tokens have a correlation of ``overlap``."""
+    size = (shape.batch, shape.num_heads, shape.head_dim)
+    tokens: list[Tensor] = []
+    for _ in range(shape.query_tokens):
+        drawn = torch.randn(size, generator=generator, device=device, dtype=torch.float32)
+        tokens.append(overlap * tokens[-1] + (1 - overlap**2) ** 0.5 * drawn if tokens else drawn)
+    return torch.stack(tokens, 2).to(shape.torch_dtype)
 
 
 def _as_int8(rows: Tensor) -> Tensor:
@@ -178,38 +194,56 @@ class _Answers:
     @classmethod
     def empty(cls, shape: Shape, device: str) -> _Answers:
         batch, heads, kv_heads, dim = shape.batch, shape.num_heads, shape.num_key_value_heads, shape.head_dim
-        dense, sparse, compensated = (torch.empty((batch, heads, 1, dim), device=device) for _ in range(3))
-        kept, value_rows = (
-            torch.empty((batch, count), dtype=torch.int32, device=device) for count in (heads, kv_heads)
-        )
-        threshold = torch.empty((batch, heads), device=device)
-        value_mean = torch.empty((batch, kv_heads, dim), device=device)
+        tokens = shape.query_tokens
+        dense, sparse, compensated = (torch.empty((batch, heads, tokens, dim), device=device) for _ in range(3))
+        kept = torch.empty((batch, heads, tokens), dtype=torch.int32, device=device)
+        value_rows = torch.empty((batch, kv_heads), dtype=torch.int32, device=device)
+        threshold = torch.empty((batch, heads, tokens), device=device)
+        value_mean = torch.empty((batch, kv_heads, tokens, dim), device=device)
         return cls(shape, threshold, value_mean, dense, sparse, compensated, kept, value_rows)
 
     def fill(self, sequence: int, head: int, query: Tensor, key: Tensor, value: Tensor) -> None:
         group = slice(head * self.shape.group, (head + 1) * self.shape.group)
-        scores = query[sequence, group, 0].float() / math.sqrt(self.shape.head_dim) @ key.transpose(0, 1)
+        scores = query[sequence, group].float() / math.sqrt(self.shape.head_dim) @ key.transpose(0, 1)
+        scores = scores.masked_fill_(hidden_keys(self.shape, scores.device), -math.inf)
         theta = threshold_after(scores, self.shape.k)
-        keep = scores > theta[:, None]
-        mean = value.mean(0)
+        keep = scores > theta[..., None]
+        mean = torch.stack([value[:seen].mean(0) for seen in seen_keys(self.shape)])
         weights = (scores - scores.amax(-1, keepdim=True)).exp()
         total, mass = weights.sum(-1, keepdim=True), (weights * keep).sum(-1, keepdim=True)
         numerator = (weights * keep) @ value
         self.threshold[sequence, group] = theta
         self.value_mean[sequence, head] = mean
-        self.dense[sequence, group, 0] = weights @ value / total
-        self.sparse[sequence, group, 0] = numerator / mass
-        self.compensated[sequence, group, 0] = (numerator + (total - mass) * mean) / total
+        self.dense[sequence, group] = weights @ value / total
+        self.sparse[sequence, group] = numerator / mass
+        self.compensated[sequence, group] = (numerator + (total - mass) * mean) / total
         self.kept[sequence, group] = keep.sum(-1).int()
-        rows = count_value_rows(keep[None], 1, self.shape.head_dim)
+        rows = count_value_rows(any_true(keep, 1)[None], 1, self.shape.head_dim)
         self.value_rows[sequence, head] = rows[0, 0].int()
 
 
+def seen_keys(shape: Shape) -> list[int]:
+    """Count the keys that each query token sees: the last one all.
+
+    Example:
+        >>> seen_keys(Shape(1, 4, 2, n=64, k=8, query_tokens=3))
+        [62, 63, 64]
+    """
+    counts: list[int] = row_lengths(torch.tensor([shape.n]), None, shape.query_tokens)[0].tolist()
+    return counts
+
+
+def hidden_keys(shape: Shape, device: torch.device) -> Tensor:
+    """Mark the keys that each query token does not see, bool [Sq, n]."""
+    seen = torch.tensor(seen_keys(shape), device=device)
+    return torch.arange(shape.n, device=device) >= seen[:, None]
+
+
 def threshold_after(scores: Tensor, k: int) -> Tensor:
-    """Find per row of scores [g, n] a value below its k-th largest and not below the next; -inf if all are kept."""
+    """Find per row of scores [..., n] a value below its k-th largest and not below the next; -inf if all are kept."""
     if k == scores.shape[-1]:
-        return torch.full_like(scores[:, 0], -math.inf)
-    last, following = scores.topk(k + 1, dim=-1).values[:, -2:].unbind(-1)
+        return torch.full_like(scores[..., 0], -math.inf)
+    last, following = scores.topk(k + 1, dim=-1).values[..., -2:].unbind(-1)
     middle = (last + following) / 2
     # two neighbours among the float32 numbers have nothing between them
     return torch.where(middle < last, middle, following)

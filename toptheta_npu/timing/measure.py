@@ -60,9 +60,9 @@ class ShapeResult:
     """All contenders on a shape, or why it was skipped.
 
     Attributes:
-        kept: elements kept per head, mean.
+        kept: elements kept per query row, mean.
         copies: layers that cold calls rotate through.
-        template: what npu_incre_flash_attention takes by its documented rules; on an NPU only.
+        template: what npu_incre_flash_attention takes by its documented rules; on an NPU and of one token only.
         pages: what the caches of all contenders lie in, such as "small pages"; on a CPU only.
     """
 
@@ -170,7 +170,8 @@ def compare(
 def compare_one(shape: Shape, device: str, *, copies: int, rounds: int, caches: Sequence[str] = CACHES) -> ShapeResult:
     """Compare all contenders on one shape. On an emulated device do everything but the times."""
     inputs = make_inputs(shape, device, copies)
-    template = str(vendor_template(shape, core_counts(device_name(device)))) if device == "npu" else None
+    takes = device == "npu" and shape.query_tokens == 1
+    template = str(vendor_template(shape, core_counts(device_name(device)))) if takes else None
     kept = float(inputs.kept.float().mean())
     pages = page_mode(tensor for layer in inputs.layers for tensor in layer) if device == "cpu" else None
     result = ShapeResult(shape, None, kept, copies, inputs.traffic, template, pages)

@@ -58,12 +58,14 @@ def _groups(
         if len(members) >= least:
             shape = members[0].shape
             paged = ", paged" if shape.block_size else ""
-            yield f"{shape.heads} heads, batch {shape.batch}, {shape.dtype}{paged}", members
+            tokens = f", {shape.query_tokens} tokens" if shape.query_tokens > 1 else ""
+            yield f"{shape.heads} heads, batch {shape.batch}, {shape.dtype}{paged}{tokens}", members
 
 
 def _common(result: ShapeResult) -> tuple[Any, ...]:
     shape = result.shape
-    return shape.num_heads, shape.num_key_value_heads, shape.batch, shape.head_dim, shape.dtype, shape.block_size
+    heads = shape.num_heads, shape.num_key_value_heads
+    return (*heads, shape.batch, shape.head_dim, shape.dtype, shape.block_size, shape.query_tokens)
 
 
 def _caches(results: Sequence[ShapeResult]) -> list[str]:

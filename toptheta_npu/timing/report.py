@@ -33,8 +33,9 @@ _LONGEST_LINE = 4000
 CAPTION = (
     "θ=-inf, top-θ, +SDC+VMC, top-k, fallback: times as fast as the best dense row, θ=-inf among them, in the same "
     "rounds.\n"
-    "own gain: top-θ over itself at θ=-inf. V rows: share that is needed. bound: 2/(1 + that share), the most that "
-    "fewer bytes allow.\nshare: of that bound, above 100 % where θ=-inf is not held up by bytes."
+    "own gain: top-θ over itself at θ=-inf. V rows: share that any head and token needs.\n"
+    "bound: 2/(1 + that share), the most that fewer bytes allow. share: of that bound, above 100 % where θ=-inf is not "
+    "held up by bytes."
 )
 _LIMIT = (
     " k̃/k: kept over asked for.\n"
@@ -108,6 +109,7 @@ def short_name(shape: Shape) -> str:
     parts += [f"batch {shape.batch}"] if shape.batch > 1 else []
     parts += ["paged"] if shape.block_size else []
     parts += [shape.cache] if shape.cache else []
+    parts += [f"{shape.query_tokens} tokens"] if shape.query_tokens > 1 else []
     return ", ".join(parts)
 
 
@@ -174,8 +176,9 @@ def notes(result: ShapeResult) -> list[str]:
     read = []
     if result.traffic is not None:
         mib = [count / 2**20 for count in (result.traffic.key_bytes, result.traffic.value_bytes)]
+        row = "head and token" if result.shape.query_tokens > 1 else "head"
         read = [
-            f"{result.kept:.1f} kept per head; reads {mib[0]:.2f} MiB of K, needs {mib[1]:.2f} MiB of V "
+            f"{result.kept:.1f} kept per {row}; reads {mib[0]:.2f} MiB of K, needs {mib[1]:.2f} MiB of V "
             f"({result.traffic.density:.1%} of its rows); {result.copies} copies of the cache"
             + (f" in {result.pages}" if result.pages else "")
         ]

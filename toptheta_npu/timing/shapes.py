@@ -11,24 +11,25 @@ from typing import Any
 
 import torch
 
-from .._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP
+from .._checks import HEAD_DIMS, KERNEL_PAGE_ROWS, KERNEL_STEP, MOST_TOKENS
 from ..errors import TopThetaValueError
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 DEVICES = ("cpu", "cuda", "npu")
 EXAMPLE = "batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128"
 _LARGEST = 2**31 - 1
-_KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size", "cache")
+_KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size", "cache", "query_tokens")
 #: What a cache may be beside one of the query's dtype.
 _CACHES = ("", "int8")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One decode step: ``batch`` sequences of ``n`` keys each, ``k`` kept per query head.
+    """One decode step: ``batch`` sequences of ``n`` keys each, ``k`` kept per query head and token.
 
     ``block_size`` is that of a paged cache, 0 means a contiguous one [batch, num_key_value_heads, n, head_dim].
-    ``cache`` "int8" compares also int8 caches with scales per channel, beside those of ``dtype``.
+    ``cache`` "int8" compares also int8 caches with scales per channel, beside those of ``dtype``. ``query_tokens`` are
+    those of each sequence, whose keys are its last ones; a token that sees no k keys keeps all that it sees.
 
     Raises:
         TopThetaValueError: naming the value that cannot be, such as k > n.
@@ -50,6 +51,7 @@ class Shape:
     dtype: str = "float16"
     block_size: int = 0
     cache: str = ""
+    query_tokens: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch", "num_heads", "num_key_value_heads", "n", "k"):
@@ -69,11 +71,25 @@ class Shape:
             raise TopThetaValueError("block_size", "0 (contiguous) or rows per block", _brief(self.block_size))
         if self.cache not in _CACHES:
             raise TopThetaValueError("cache", "int8, or nothing for a cache of dtype", _brief(self.cache))
+        self._check_query_tokens()
+
+    def _check_query_tokens(self) -> None:
+        if not 1 <= self.query_tokens <= MOST_TOKENS:
+            raise TopThetaValueError(
+                "query_tokens", f"a number from 1 to {MOST_TOKENS}", _brief(self.query_tokens), "split longer drafts"
+            )
+        if self.query_tokens > self.n:
+            raise TopThetaValueError(
+                "query_tokens", f"at most n = {self.n}, since their keys are among the n", str(self.query_tokens),
+                "take fewer tokens, or add keys",
+            )  # fmt: skip
 
     def __str__(self) -> str:
         return (
             f"batch={self.batch},heads={self.heads},n={self.n},k={self.k},head_dim={self.head_dim},"
-            f"dtype={self.dtype},block_size={self.block_size}" + (f",cache={self.cache}" if self.cache else "")
+            f"dtype={self.dtype},block_size={self.block_size}"
+            + (f",cache={self.cache}" if self.cache else "")
+            + (f",query_tokens={self.query_tokens}" if self.query_tokens > 1 else "")
         )
 
     @property
@@ -119,8 +135,8 @@ class Shape:
 def parse_shape(text: str) -> Shape:
     """Parse a shape from text such as ``heads=32/8,n=8192``.
 
-    heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16, block_size 0 (contiguous) and the cache
-    of dtype if not.
+    heads and n must be given; k is n/16, batch 1, head_dim 128, dtype float16, block_size 0 (contiguous), the cache of
+    dtype and query_tokens 1 if not.
 
     Raises:
         TopThetaValueError: naming the key that is unknown, missing, given twice or has an unusable value.

@@ -16,6 +16,8 @@ from torch import Tensor
 
 import toptheta_npu
 
+from ..fallback.layout import row_lengths, without_tokens
+
 STATS = "incremental_attention_with_stats"
 PARTIAL = "incremental_attention_partial"
 _OUTPUTS = {
@@ -69,20 +71,21 @@ def as_tuple(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def make_call(
     heads: int, kv_heads: int, n: int, head_dim: int, *, batch: int = 1, dtype: torch.dtype = torch.float16,
-    keep: float | Sequence[int] = 0.1, lengths: Sequence[int] | None = None, seed: int = 0,
+    keep: float | Sequence[int] = 0.1, lengths: Sequence[int] | None = None, seed: int = 0, tokens: int = 1,
 ) -> Call:  # fmt: skip
     """Make a call in the layout BNSD.
 
     Args:
-        keep: share of the keys that each head keeps, or how many, head by head; about, where scores are equal.
+        keep: share of the keys that each row keeps, or how many, head by head; about, where scores are equal.
         lengths: actual_seq_lengths; without them the host knows that no row is shared between cores.
+        tokens: query tokens of each sequence.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def whole(*shape: int) -> Tensor:
         return torch.randint(-2, 3, shape, generator=generator).to(dtype)
 
-    query, key = whole(batch, heads, 1, head_dim), whole(batch, kv_heads, n, head_dim)
+    query, key = whole(batch, heads, tokens, head_dim), whole(batch, kv_heads, n, head_dim)
     value = torch.randn(batch, kv_heads, n, head_dim, generator=generator).to(dtype)
     scale = 2.0 ** -round(math.log2(2 * math.sqrt(head_dim)))
     call = Call({"query": query, "key": key, "value": value}, {"scale_value": scale})
@@ -93,16 +96,16 @@ def make_call(
 
 
 def thresholds(call: Call, keep: float | Sequence[int]) -> Tensor:
-    """Compute thresholds, float32 [B, Hq]: half a step below the score that is the last to be kept."""
+    """Compute thresholds, float32 [B, Hq] or [B, Hq, Sq]: half a step below the score that is the last to be kept."""
     query, key, scale = call["query"].float(), call["key"].float(), call.options["scale_value"]
-    batch, heads, n = query.shape[0], query.shape[1], key.shape[2]
-    grouped = query.view(batch, key.shape[1], -1, query.shape[3])
-    scores = (grouped @ key.transpose(-1, -2)).view(batch, heads, n) * scale
+    heads, tokens, n = query.shape[1], query.shape[2], key.shape[2]
+    scores = query @ key.repeat_interleave(heads // key.shape[1], 1).transpose(-1, -2) * scale
+    seen = row_lengths(torch.tensor([n]), None, tokens)[0]
+    scores = scores.masked_fill(torch.arange(n) >= seen[:, None], -torch.inf)
     counts = [max(1, round(keep * n))] * heads if isinstance(keep, float) else list(keep)
     ranked = scores.sort(-1, descending=True).values
-    last = torch.stack([ranked[:, head, count - 1] for head, count in enumerate(counts)], 1)
-    limit: Tensor = last - scale / 2
-    return limit
+    last = torch.stack([ranked[:, head, :, count - 1] for head, count in enumerate(counts)], 1)
+    return without_tokens(last - scale / 2)
 
 
 def run_on(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD
 from .calls import STATS, Call, Mismatch, check, make_call, run_on
 from .launch_checks import ROWS_FOR_EVERY_CORE
+
+#: The whole numbers of `make_call` times these are int8 numbers whose products need more than 16 bits.
+_INT8_UNITS, _INT8_SCALE = 60, 2.0**-6
 
 
 def cube_block_index(device: str) -> None:
@@ -49,6 +55,22 @@ def _with_nan(call: Call) -> Call:
     key = call["key"].clone()
     key[0, 0, 5, 3] = torch.nan
     return call.with_tensors(key=key)
+
+
+def cube_integers(device: str) -> None:
+    """Check int8 K of large numbers: V in int8 too, with scales of channels, and K alone, with scales of its rows."""
+    check(_in_int8(make_call(8, 2, 600, 128), ("key", "value"), by_token=False), device)
+    check(_in_int8(make_call(8, 2, 600, 128, dtype=torch.bfloat16), ("key",), by_token=True), device)
+
+
+def _in_int8(call: Call, caches: Sequence[str], *, by_token: bool) -> Call:
+    """Put caches into int8 with scales that are powers of two, and let the thresholds follow the new K."""
+    for name in caches:
+        numbers = (call[name] * _INT8_UNITS).clamp(-127, 127).round().to(torch.int8)
+        size = (numbers.shape[0], *numbers.shape[1:3]) if by_token else (numbers.shape[1], numbers.shape[3])
+        call = call.with_tensors(**{name: numbers, f"{name}_antiquant_scale": torch.full(size, _INT8_SCALE)})
+        call = call.with_options(**{f"{name}_antiquant_mode": PER_TOKEN_AND_HEAD if by_token else PER_CHANNEL})
+    return call.with_tensors(threshold=call["threshold"] * (_INT8_UNITS * _INT8_SCALE))
 
 
 def sync_all_cube(device: str) -> None:

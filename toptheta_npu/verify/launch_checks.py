@@ -21,11 +21,12 @@ _REPEATS = 3
 
 
 def launch_forms(device: str) -> None:
-    """Launch the three tiling keys one after the other, each with inputs of its own, and the first again."""
+    """Launch the four pre-softmax tiling keys one after the other, each with inputs of its own, and the first again."""
     check(make_call(2, 2, 128, 64, seed=1), device)
     check(make_call(2, 2, 128, 64, lengths=[100], seed=2), device)
     check(make_call(4, 1, 128, 64, seed=3), device)
-    check(make_call(2, 2, 128, 64, seed=4), device)
+    check(make_call(2, 2, 128, 64, tokens=2, seed=4), device)
+    check(make_call(2, 2, 128, 64, seed=5), device)
 
 
 def dtypes(device: str) -> None:
@@ -79,12 +80,20 @@ def sync_all(device: str) -> None:
 
 
 def graph_replay(device: str) -> None:
-    """Replay a graph with other lengths, thresholds and queries than it was captured with."""
-    accelerator: Any = getattr(torch, device)
+    """Replay graphs with other lengths, token counts, thresholds and queries than they were captured with."""
     captured = make_call(4, 4, 512, 64, batch=2, lengths=[512, 1], seed=1)
     replayed = make_call(4, 4, 512, 64, batch=2, lengths=[37, 400], seed=1).with_tensors(
         query=make_call(4, 4, 512, 64, batch=2, seed=2)["query"]
     )
+    _replay(device, captured, replayed)
+    drafts = make_call(4, 2, 512, 64, batch=2, lengths=[512, 400], tokens=3)
+    counts = (torch.tensor(real, dtype=torch.int32) for real in ([3, 1], [2, 3]))
+    _replay(device, *(drafts.with_tensors(actual_query_lengths=real) for real in counts))
+
+
+def _replay(device: str, captured: Call, replayed: Call) -> None:
+    """Capture one call, and replay it with the tensors of the other one and with its own."""
+    accelerator: Any = getattr(torch, device)
     arguments = captured.on(device)
     stream = accelerator.Stream()
     function = toptheta_npu.incremental_attention_with_stats
@@ -95,7 +104,7 @@ def graph_replay(device: str) -> None:
     with accelerator.graph(graph, stream=stream):
         result = function(**arguments)
     for call in (replayed, captured):
-        for name in ("query", "threshold", "actual_seq_lengths"):
+        for name in call.tensors.keys() - {"key", "value"}:
             arguments[name].copy_(call[name].to(device))
         graph.replay()
         accelerator.synchronize()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..errors import TopThetaValueError, nearest
 from . import cube_checks as cube
 from . import launch_checks as launch
+from . import token_checks as tokens
 from . import vector_checks as vector
 
 
@@ -143,13 +144,31 @@ POINTS: tuple[Point, ...] = (
         cube.cube_nan,
     ),
     Point(
+        "cube-integers", "Mmad of int8 adds in 32 bits, and its fractals are 32 columns wide",
+        "docs, Mmad, LoadData and DataCopy with Nd2NzParams (int8)",
+        "op_host/tiling_math.h, UsesCube: not for int8 K, which the vector cores then cast",
+        cube.cube_integers,
+    ),
+    Point(
         "sync-all-cube", "SyncAll of the vector cores works in a KERNEL_TYPE_MIX_AIC_1_2 launch",
         "docs, SyncAll (isAIVOnly)",
         "op_kernel/incremental_attention_kernel.h: SyncAll<false> on both kinds of cores",
         cube.sync_all_cube,
     ),
     Point(
-        "graph-replay", "a captured launch reads lengths, thresholds and queries when it is replayed",
+        "query-tokens", "DataCopyPad out of the Unified Buffer leaves alone what lies between two rows",
+        "docs, DataCopyPad (from the Unified Buffer to global memory)",
+        "op_kernel/query_tokens.h, RowRuns: runs of one row each; partial_exchange.h: a copy for each piece",
+        tokens.query_tokens,
+    ),
+    Point(
+        "shared-tokens", "pairs of vector cores that share a cube core and keys meet at SyncAll",
+        "docs, SyncAll (isAIVOnly) and CrossCoreSetFlag",
+        "op_kernel/top_theta_incremental_attention_tiling_data.h, SharersOfKeys: 1, so that no two cores share keys",
+        tokens.shared_tokens,
+    ),
+    Point(
+        "graph-replay", "a captured launch reads lengths, token counts, thresholds and queries when it is replayed",
         "torch_npu, NPUGraph; aclmdlRI of CANN",
         "toptheta_npu/npu/adapter.cpp: what a capture keeps; op_host: no value dependence of the lengths",
         launch.graph_replay,

@@ -21,7 +21,7 @@ from ..timing.templates import core_counts
 ROUNDS = 50
 _HOST_CALLS = 100
 #: Little work for the launch, much for the rate of the memory, many and narrow rows for scattered reads, heads that
-#: share cores for SyncAll, groups for the launch with cube cores and its flags.
+#: share cores for SyncAll, groups for the launch with cube cores and its flags, and several query tokens.
 SHAPES: tuple[Shape, ...] = tuple(
     parse_shape(text)
     for text in (
@@ -29,7 +29,8 @@ SHAPES: tuple[Shape, ...] = tuple(
         "heads=48,n=2048,k=512", "heads=48,n=8192,k=512", "heads=48,n=2048,k=128,head_dim=64",
         "heads=32,n=2048,k=128", "heads=32,n=8192,k=512", "heads=8,n=2048,k=128", "heads=8,n=32768,k=2048",
         "heads=4,n=1024,k=64", "heads=16/4,n=1024,k=64", "heads=32/8,n=2048,k=128", "heads=32/8,n=8192,k=512",
-        "heads=32/8,n=32768,k=2048", "heads=64/8,n=8192,k=512",
+        "heads=32/8,n=32768,k=2048", "heads=64/8,n=8192,k=512", "heads=48,n=2048,k=128,query_tokens=4",
+        "heads=32/8,n=8192,k=512,query_tokens=4",
     )
 )  # fmt: skip
 _ROLES: dict[str, Role] = {"keeps k": "sparse", "-inf": "own dense"}

@@ -23,6 +23,7 @@ enum class Defect : int {
     kExpInHalf,  // Exp and Ln give ten bits behind the point
     kLnInHalf,
     kWideGapsWrap,  // DataCopyPad takes gaps modulo 2^30 bytes
+    kGapsOfOutputsIgnored,  // DataCopyPad writes rows to global memory without gaps
     kTopOfUbTaken,  // the last KiB of the Unified Buffer belongs to somebody else
     kSyncAllLetsThrough,  // no core waits at a SyncAll
     kBlockIndexAcrossBlocks,  // GetBlockIdx counts the first vector cores of all blocks, then the second ones
@@ -30,6 +31,7 @@ enum class Defect : int {
     kFractalsRowByRow,  // DataCopy to L1 lays the fractals of 16 rows side by side
     kFixpipeWritesWholeFractals,  // 16 rows, however many it is asked for
     kMmadDropsNan,  // a NaN counts as 0
+    kInt8SumsIn16Bits,  // Mmad of int8 adds in 16 bits
     // of the runtime below torch_npu
     kEmptyOutputSkipsLaunch,  // one output of no elements, and the kernel does not run
     kStridesIgnored,  // tiling sees the strides of a contiguous tensor
@@ -54,6 +56,7 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kExpInHalf, "exp-in-half"},
     DefectName{Defect::kLnInHalf, "ln-in-half"},
     DefectName{Defect::kWideGapsWrap, "wide-gaps-wrap"},
+    DefectName{Defect::kGapsOfOutputsIgnored, "gaps-of-outputs-ignored"},
     DefectName{Defect::kTopOfUbTaken, "top-of-ub-taken"},
     DefectName{Defect::kSyncAllLetsThrough, "sync-all-lets-through"},
     DefectName{Defect::kBlockIndexAcrossBlocks, "block-index-across-blocks"},
@@ -61,6 +64,7 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kFractalsRowByRow, "fractals-row-by-row"},
     DefectName{Defect::kFixpipeWritesWholeFractals, "fixpipe-writes-whole-fractals"},
     DefectName{Defect::kMmadDropsNan, "mmad-drops-nan"},
+    DefectName{Defect::kInt8SumsIn16Bits, "int8-sums-in-16-bits"},
     DefectName{Defect::kEmptyOutputSkipsLaunch, "empty-output-skips-launch"},
     DefectName{Defect::kStridesIgnored, "strides-ignored"},
     DefectName{Defect::kFirstKernelForAllTypes, "first-kernel-for-all-types"},

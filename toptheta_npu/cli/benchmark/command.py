@@ -32,12 +32,17 @@ def benchmark(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or npu; in a clone also host-model.")] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size, cache=int8."),
+        typer.Option(
+            help="heads=32/8,n=8192 and any of k, batch, head_dim, dtype, block_size, cache=int8, query_tokens."
+        ),
     ] = None,
     config: Annotated[str | None, typer.Option(help="Shapes of a transformers config: file, folder or name.")] = None,
     n: Annotated[list[int] | None, typer.Option("--n", help="Keys, with --config.  [default: 8192]")] = None,
     batch: Annotated[int | None, typer.Option(help="Sequences, with --config.  [default: 1]")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Kept per head, for every shape.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Kept per head and token, for every shape.")] = None,
+    query_tokens: Annotated[
+        int | None, typer.Option(help="Query tokens of each sequence in a step, up to 16, for every shape.")
+    ] = None,
     sweep: Annotated[str | None, typer.Option(help="lengths or densities: the shapes of a plot.")] = None,
     cache: Annotated[str, typer.Option(help="cold: beyond the last-level cache; hot; or both.")] = "both",
     rounds: Annotated[int | None, typer.Option(min=1, max=MOST_ROUNDS, help="Interleaved rounds per shape.")] = None,
@@ -58,14 +63,14 @@ def benchmark(
     if device == _MODEL:
         _check_for_model(rounds, plots)
         given = read_given(constants)
-        shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep)
+        shapes, own = choose_shapes("npu", shape or [], config, n, batch, k, sweep, query_tokens)
         prepare_outputs(json_file)
         run_on_model(console, shapes, _CACHES[cache], given, json_file, own=own)
         return
     device = check_device(device, (_MODEL,))
     if constants is not None:
         raise TopThetaValueError("--constants", f"--device {_MODEL} beside it", f"--device {device}", "leave it out")
-    shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep)
+    shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep, query_tokens)
     prepare_outputs(json_file, plots)
     rounds = rounds or (_ROUNDS_ON_CPU if device == "cpu" else _ROUNDS)
     results = run(console, shapes, device, rounds, cache, skip_large=not own)
@@ -86,6 +91,7 @@ def choose_shapes(
     batch: int | None,
     k: int | None,
     sweep: str | None,
+    query_tokens: int | None = None,
 ) -> tuple[list[Shape], bool]:
     """Choose the shapes to compare, and tell whether the user chose them.
 
@@ -111,8 +117,10 @@ def choose_shapes(
     own = bool(shapes)
     if not own:
         shapes = list(SWEEPS[sweep](device) if sweep else default_shapes(device))
-    if k is not None:
-        shapes = list(dict.fromkeys(replace(each, k=k) for each in shapes))
+    given = {"k": k, "query_tokens": query_tokens}
+    of_every: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if of_every:
+        shapes = list(dict.fromkeys(replace(each, **of_every) for each in shapes))
     for each in shapes:
         check_for_device(each, device)
     return shapes, own
@@ -180,7 +188,7 @@ def finish(
         printing.print_table(console, report.summary(results, device))
         if (int8 := report.int8_summary(results)) is not None:
             printing.print_table(console, int8)
-    if device == "npu":
+    if any(result.template for result in results):
         console.print(f"{NOTE}.")
     if json_file is not None:
         write_atomically(json_file, report.as_json(results, environment(device), settings) + "\n")

@@ -15,6 +15,7 @@ from ..._files import check_writable, write_atomically
 from ..._gguf import how_to_convert, is_gguf
 from ...errors import TopThetaValueError
 from ..common.devices import check_device
+from ..common.options import INT8, KV_CACHES
 from .command import MOST_ROUNDS
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def benchmark_generate(
     thresholds: Annotated[Path | None, typer.Option(help="Its thresholds, a .theta file.")] = None,
     k: Annotated[list[int] | None, typer.Option(help="Elements to keep per row; may be given again.")] = None,
     placement: Annotated[str, typer.Option(help="Which of the embedded model's thresholds.")] = "post_softmax",
+    kv_cache: Annotated[str, typer.Option(help="int8: also by thresholds over an Int8Cache; auto: not.")] = "auto",
     prompt: Annotated[int, typer.Option(min=2, help="Tokens in each prompt.")] = 2048,
     batch: Annotated[int, typer.Option(min=1, help="Prompts at a time.")] = 1,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float32",
@@ -45,6 +47,7 @@ def benchmark_generate(
     device = check_device(device)
     make_timer(device)  # refuses an emulated one
     check_choice("--dtype", dtype, tuple(DTYPES))
+    check_choice("--kv-cache", kv_cache, KV_CACHES)
     if json_file is not None:
         check_writable(json_file, "--json")
     console = Console()
@@ -55,12 +58,15 @@ def benchmark_generate(
             "--new-tokens", f"at most {most} tokens with the prompt, for which the model is made",
             f"{prompt} and {new_tokens} new ones",
         )  # fmt: skip
+    int8 = kv_cache == INT8
     tokens = token_windows(tokenizer, "evaluation", prompt, batch).to(device)
     rates = end_to_end.compare(
         network, table, k or [int(table.k[len(table.k) // 2])], tokens, new_tokens=new_tokens, rounds=rounds,
-        console=console,
+        console=console, int8=int8,
     )  # fmt: skip
     title = f"generate() on {device}, {dtype}, {batch} x {prompt} tokens before the first new one"
+    if int8:
+        title += f"; int8 with a scale per {'channel' if end_to_end.has_channel_scales(table) else 'row'}"
     console.print(end_to_end.as_table(rates, title))
     if json_file is not None:
         stored = {"title": title, "rates": end_to_end.as_json(rates)}

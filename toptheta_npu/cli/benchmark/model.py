@@ -52,6 +52,7 @@ def run_on_model(
     Args:
         own: the shapes were asked for one by one, so that large ones run too.
     """
+    from ...timing.report import short_name
     from ...timing.templates import core_counts
 
     wanted = [shape for shape in shapes if own or shape.layer_bytes <= _MOST_BYTES]
@@ -62,7 +63,7 @@ def run_on_model(
         results += _times(shape, caches, values, cores)
     source = _UNCALIBRATED if constants is None else _calibrated(constants)
     rows = [
-        (str(result["shape"]), result["cache"], *(f"{result[name]:.1f}" for name in ("kept", "dense")),
+        (short_name(result["shape"]), result["cache"], *(f"{result[name]:.1f}" for name in ("kept", "dense")),
          f"{result['dense'] / result['kept']:.2f}")
         for result in results
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from ..._files import held
 from ..common import printing
 from ..common.devices import choose_device
 from ..common.model import DTYPES, Candidate, default_dtype, load_weights
-from ..common.options import Settings
+from ..common.options import INT8, Settings
 from ..common.options import command as make_command
 from ..common.progress import Bars
 from ..common.shell import interruptible
@@ -88,7 +88,7 @@ def calibrate(options: asked.Options) -> None:
                 # as many writings as of the thresholds, whose windows are four times as many
                 every = max(1, options.checkpoint_every // 4)
                 table = ranks.measure(network, table, material.curves, curves_file(state), every, more)
-            if options.kv_cache == asked.INT8:
+            if options.kv_cache == INT8:
                 own_texts = list(material.sequences())[ranks.rank :: ranks.count]
                 progress = bars.count("finding scales for int8", len(own_texts), "windows")
                 table = ranks.find_scales(network, table, own_texts, progress)

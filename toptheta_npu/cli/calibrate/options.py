@@ -20,7 +20,7 @@ from ...errors import TopThetaValueError, shown
 from ...thresholds.kinds import ESTIMATORS
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
-from ..common.options import DeviceName, DtypeName, ModelName, TrustRemoteCode
+from ..common.options import INT8, KV_CACHES, DeviceName, DtypeName, ModelName, TrustRemoteCode
 
 if TYPE_CHECKING:
     from ...thresholds import Estimator, Placement
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_K = (64, 128, 256)
 #: With error curves, from which budgets choose: from few to many, each twice the one before.
 CURVE_K = (16, 32, 64, 128, 256, 512, 1024)
-INT8 = "int8"
-KV_CACHES = ("auto", INT8)
 #: Windows are not longer by default: scores of longer ones take long, and thresholds level off.
 MOST_LENGTH = 4096
 ALL = "all"

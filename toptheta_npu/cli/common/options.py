@@ -27,6 +27,9 @@ DtypeName = Annotated[str | None, typer.Option(help="auto (the checkpoint's), fl
 DeviceName = Annotated[
     str | None, typer.Option(help="cpu, cuda, npu, or auto to spread the layers. Default: the best there is.")
 ]
+#: What --kv-cache takes.
+INT8 = "int8"
+KV_CACHES = ("auto", INT8)
 TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
 
 

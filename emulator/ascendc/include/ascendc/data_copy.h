@@ -214,7 +214,7 @@ void RunPadOut(const CallSite& site, const AscendC::GlobalTensor<T>& dst, const 
     copy.bytes = params.blockLen;
     copy.sourceStep = (copy.bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes +
                       static_cast<uint64_t>(params.srcStride) * kBlockBytes;
-    copy.targetStep = copy.bytes + params.dstStride;
+    copy.targetStep = copy.bytes + (Planted(Defect::kGapsOfOutputsIgnored) ? 0 : params.dstStride);
     CopyOut(site, dst.View(), src.View(), copy);
 }
 

@@ -171,6 +171,10 @@ void Multiply(Instruction& instruction, const LocalView& result, const LocalView
             for (uint32_t kBlock = 0; kBlock < kBlocks; ++kBlock) {
                 AddProducts<T>(sum, a[row * kBlocks + kBlock], b[kBlock * nBlocks + nBlock]);
             }
+            if constexpr (std::is_same_v<T, int8_t>) {
+                const bool narrow = Planted(Defect::kInt8SumsIn16Bits);
+                for (uint32_t& number : sum) number = narrow ? static_cast<int16_t>(number) : number;
+            }
             std::memcpy(instruction.Write(result, offset, bytes), sum.data(), bytes);
         }
     }

@@ -1,0 +1,43 @@
+"""Points of a step of several query tokens, whose rows lie apart and are shared out to two vector cores."""
+
+from __future__ import annotations
+
+import torch
+
+from .calls import STATS, Call, Mismatch, compare, make_call, run_on
+from .launch_checks import ROWS_FOR_EVERY_CORE
+
+_LAYOUTS = ("query", "key", "value")
+
+
+def query_tokens(device: str) -> None:
+    """Check tokens that lie side by side and tokens that have all heads between them, real ones and others.
+
+    16 rows of a KV head are two blocks, which two vector cores take with the same keys. 15 rows are blocks that differ.
+    """
+    for seed, (heads, tokens) in enumerate(((4, 4), (5, 3))):
+        call = make_call(2 * heads, 2, 600, 64, batch=3, lengths=[600, 77, 300], tokens=tokens, seed=seed)
+        _check(call, device)
+        real = torch.tensor([tokens, 1, 0], dtype=torch.int32)
+        _check(_with_tokens_first(call).with_tensors(actual_query_lengths=real), device)
+
+
+def shared_tokens(device: str) -> None:
+    """Share one sequence among all pairs of vector cores, so that each combines what the others have left."""
+    for seed in range(2):
+        _check(make_call(4, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, tokens=4, seed=seed), device)
+
+
+def _with_tokens_first(call: Call) -> Call:
+    turned = {name: call[name].transpose(1, 2).contiguous() for name in _LAYOUTS}
+    return call.with_tensors(**turned).with_options(input_layout="BSND")
+
+
+def _check(call: Call, device: str) -> None:
+    """Compare with the fallback; of `value_rows` the bounds, since each block of query rows counts what it needs."""
+    out, lse, kept, value_rows = run_on(call, device)
+    union = call.expected(STATS)[3]
+    compare(call, (out, lse, kept, union))
+    most = kept.view(*union.shape, -1).sum(-1)
+    if not ((union <= value_rows) & (value_rows <= most)).all():
+        raise Mismatch(f"value_rows: expected {union.tolist()} to {most.tolist()}, got {value_rows.tolist()}")
