@@ -29,7 +29,7 @@ def decoder() -> step.Decoder:
 
 def test_all_figures(decoder: step.Decoder) -> None:
     figures = step.measure(decoder, k=K, rounds=1)
-    forms = [step.SPARSE, step.DENSE, step.SPARSE_INT8, step.DENSE_INT8, step.SDPA, step.REST]
+    forms = [step.SPARSE, step.DENSE, step.SPARSE_INT8, step.DENSE_INT8, step.SPARSE_CHANNELS, step.SDPA, step.REST]
     assert list(figures["seconds"]) == forms
     assert all(timing["median"] > 0 for timing in figures["seconds"].values())
     assert figures["key_bytes"] == 2 * 2 * 2 * KEYS * 16 * 2
@@ -66,14 +66,27 @@ def test_the_cache_in_int8_has_the_same_rows(decoder: step.Decoder) -> None:
         torch.testing.assert_close(rows, source.keys.float(), rtol=0, atol=0.02)
 
 
+def test_the_scales_by_channel_are_those_of_the_largest_numbers(decoder: step.Decoder) -> None:
+    with torch.no_grad():
+        table = step.calibrate(decoder, K, torch.Generator())
+    scaled = step.with_channel_scales(decoder, table)
+    for layer, source in zip(step.in_int8(decoder, scaled).cache.layers, decoder.cache.layers, strict=True):
+        assert int(layer.keys.abs().amax()) == int(layer.values.abs().amax()) == 127
+        rows = layer.values.float() * layer.scales["value_antiquant_scale"][:, None]
+        torch.testing.assert_close(rows, source.values.float(), rtol=0, atol=0.02)
+
+
 def test_memory_is_checked_before_anything_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "free_bytes", lambda device: 5 << 30)
-    with pytest.raises(TopThetaValueError, match=r"^memory: expected 9\.4 GiB, got 5\.0 GiB that are free"):
+    with pytest.raises(TopThetaValueError, match=r"^memory: expected 11\.4 GiB, got 5\.0 GiB that are free"):
         step.make_decoder()
 
 
 def test_ratios_by_hand() -> None:
-    seconds = {step.SPARSE: 2.0, step.DENSE: 3.0, step.SPARSE_INT8: 1.5, step.SDPA: 5.0, step.REST: 1.0}
+    seconds = {
+        step.SPARSE: 2.0, step.DENSE: 3.0, step.SPARSE_INT8: 1.5, step.SPARSE_CHANNELS: 1.25, step.SDPA: 5.0,
+        step.REST: 1.0,
+    }  # fmt: skip
     figures = {
         "settings": {"batch": 4, "keys": 32768, "k": 128}, "pages": "small pages", "weight_bytes": 4e9,
         "key_bytes": 2e9, "value_bytes": 0.4e9, "kept": {"mean": 130.0, "p10": 40.0, "p90": 280.0, "density": 0.2},
@@ -85,11 +98,12 @@ def test_ratios_by_hand() -> None:
         ["native top-θ", "2000", "1000 to 4000", "50%", "1.50", "2.50"],
         ["native at θ=-inf", "3000", "1500 to 6000", "67%", "1.00", "1.67"],
         ["native top-θ, int8 cache", "1500", "750 to 3000", "33%", "2.00", "3.33"],
+        ["native top-θ, int8 cache by channel", "1250", "625 to 2500", "20%", "2.40", "4.00"],
         ["SDPA of the model", "5000", "2500 to 10000", "80%", "0.60", "1.00"],
         ["without attention", "1000", "500 to 2000", "", "3.00", "5.00"],
     ]
     assert step.bytes_table(figures).rows == [
         ["4", "32768", "130", "40 to 280", "0.2000", "4.00", "2.00", "0.40", "1.25"]
     ]
-    assert [goal.value for goal in step.goals(figures)] == [1.5, 2.0]
+    assert [goal.value for goal in step.goals(figures)] == [1.5, 2.0, 2.4]
     assert all(goal.met for goal in step.goals(figures))
