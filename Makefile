@@ -34,7 +34,7 @@ REAL_MODEL := build/real-model
 RUN_REAL := REQUIRE_REAL_MODEL=1
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
-.PHONY: demo test test-all durations test-vllm clean-vllm real-model test-real test-sanitizers test-aarch64 study-cut \
+.PHONY: demo test test-all durations explore test-vllm clean-vllm real-model test-real test-sanitizers test-aarch64 study-cut \
   test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
@@ -54,6 +54,14 @@ test-all: test
 # the table of how long the last of them took
 durations: $(READY)
 	$(BIN)/python -m tests.durations $(wildcard build/reports/*.xml)
+
+# new calls against the oracle, so many of each test that draws them, on every backend; and the table of what they found
+EXAMPLES ?= 1000
+explore: $(READY)
+	rm -f build/reports/drawn*.xml
+	-HYPOTHESIS_PROFILE=explore EXAMPLES=$(EXAMPLES) $(RUN) $(RING) -m drawn --junitxml=build/reports/drawn.xml
+	-HYPOTHESIS_PROFILE=explore EXAMPLES=$(EXAMPLES) $(RUN_NPU) tests/npu -m drawn --junitxml=build/reports/drawn-npu.xml
+	$(BIN)/python -m tests.drawn build/reports/drawn*.xml
 
 # the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
 # those of $(VENV)

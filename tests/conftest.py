@@ -12,18 +12,26 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import toptheta_npu
+from tests.drawn import DRAWN
 from tests.helpers import has_npu
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
-# "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones
+# "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones, as many as EXAMPLES
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25, suppress_health_check=_SLOW_MACHINE)
-settings.register_profile("explore", deadline=None, max_examples=500, suppress_health_check=_SLOW_MACHINE)
+_EXAMPLES = int(os.environ.get("EXAMPLES", "500"))
+settings.register_profile("explore", deadline=None, max_examples=_EXAMPLES, suppress_health_check=_SLOW_MACHINE)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 # a shell lets its background jobs ignore interrupts, and so would the processes that tests start and interrupt
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Report how many calls a test has drawn, for the table of `make explore`."""
+    item.user_properties.extend((f"drawn {name}", str(count)) for name, count in DRAWN.items())
+    DRAWN.clear()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

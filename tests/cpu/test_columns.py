@@ -56,6 +56,7 @@ def test_every_case_equals_the_oracle(dtype: str, level: str) -> None:
         assert_parts_merge(inputs, [partial], [keys_of_part(inputs)])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @settings(max_examples=2 * settings().max_examples)
 @given(

@@ -92,6 +92,7 @@ def test_each_token_is_as_alone_bit_for_bit(dtype: str, level: str, columns: boo
                 assert_each_token_is_as_alone(inputs, with_columns(arguments) if columns else arguments)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @given(case=random_cases(for_kernel=False, query_tokens=True).filter(lambda case: case.query_tokens > 1))
 @settings(max_examples=settings().max_examples)

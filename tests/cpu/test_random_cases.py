@@ -21,6 +21,7 @@ from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu.fallback import Arguments
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("level", OWN_LEVELS)
 @settings(max_examples=2 * settings().max_examples)
 @given(

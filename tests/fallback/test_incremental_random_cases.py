@@ -12,6 +12,7 @@ from tests.random_cases import inputs_or_reject, largest_score, random_cases
 from toptheta_npu import incremental_attention_with_stats, use_backend
 
 
+@pytest.mark.drawn
 @settings(max_examples=2 * settings().max_examples)
 @given(case=random_cases(for_kernel=False), path=st.sampled_from(["auto", "auto", "gather", "dense"]))
 @pytest.mark.parametrize("backend", ["native", "fallback"])

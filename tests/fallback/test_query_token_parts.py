@@ -26,6 +26,7 @@ def fallback() -> Iterator[None]:
         yield
 
 
+@pytest.mark.drawn
 @given(case=random_cases(for_kernel=False, query_tokens=True), data=st.data())
 def test_parts_of_a_drawn_step_merge(case: Case, data: st.DataObject) -> None:
     case = replace(case, paged="", block_size=0)

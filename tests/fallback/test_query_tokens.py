@@ -65,6 +65,7 @@ def test_a_forced_path_equals_the_oracle(path: str, case_id: str) -> None:
     assert_equals_oracle(inputs, incremental_attention_with_stats(**inputs.arguments, _path=path))
 
 
+@pytest.mark.drawn
 @given(
     case=random_cases(for_kernel=False, query_tokens=True), path=st.sampled_from(["auto", "auto", "gather", "dense"])
 )

@@ -56,6 +56,7 @@ def test_equals_the_oracle(case: Case) -> None:
     torch.testing.assert_close(out, result[0], **tolerance(out.dtype))
 
 
+@pytest.mark.drawn
 @given(case=random_cases(for_kernel=True))
 def test_drawn_cases_equal_the_oracle(case: Case) -> None:
     inputs = inputs_or_reject(case, device="npu")
@@ -63,6 +64,7 @@ def test_drawn_cases_equal_the_oracle(case: Case) -> None:
     assert_equals_oracle(inputs, result, largest_score(inputs))
 
 
+@pytest.mark.drawn
 @given(case=random_cases(for_kernel=True, query_tokens=True).filter(
     lambda case: has_tokens(case) and case.placement == "pre_softmax"))  # fmt: skip
 def test_drawn_steps_of_several_tokens_equal_the_oracle(case: Case) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ def _assert_equals_the_oracle(case: Case, path: str, with_stats: bool, **options
         assert_within_yardstick(out, yardstick(inputs)[0], inputs.expected.out, largest_score(inputs))
 
 
+@pytest.mark.drawn
 @given(
     case=random_cases(for_kernel=True),
     cores=st.sampled_from([48, 40, 20]) | st.integers(1, 64),
@@ -53,17 +55,20 @@ def test_kernel_equals_the_oracle(case: Case, cores: int, cube: bool, path: str,
     _assert_equals_the_oracle(case, path, with_stats, cores=cores, cube=cube)
 
 
+@pytest.mark.drawn
 @given(case=tokens_for_the_kernel(), cores=st.sampled_from([48, 40, 20]) | st.integers(1, 32).map(lambda n: 2 * n),
        path=_PATHS, with_stats=st.booleans())  # fmt: skip
 def test_several_tokens_equal_the_oracle(case: Case, cores: int, path: str, with_stats: bool) -> None:
     _assert_equals_the_oracle(case, path, with_stats, cores=cores)
 
 
+@pytest.mark.drawn
 @given(case=tokens_for_the_kernel(at_borders=True), cores=st.sampled_from([2, 2, 4, 6]), path=_PATHS)
 def test_several_tokens_beside_borders_equal_the_oracle(case: Case, cores: int, path: str) -> None:
     _assert_equals_the_oracle(case, path, True, cores=cores)
 
 
+@pytest.mark.drawn
 @given(
     case=random_cases(for_kernel=True, at_borders=True),
     cores=st.sampled_from([1, 1, 2, 3]),
@@ -78,6 +83,7 @@ def test_segments_that_end_beside_borders_equal_the_oracle(
     _assert_equals_the_oracle(case, path, with_stats, cores=cores, cube=cube)
 
 
+@pytest.mark.drawn
 @given(
     case=random_cases(for_kernel=True).filter(lambda case: not case.paged and not case.starts),
     share=st.floats(0, 1),
