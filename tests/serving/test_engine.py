@@ -33,7 +33,7 @@ class MambaSpec:
 
 def engine(metrics: Metrics | None = None, drafts: int = 0, **options: Any) -> EngineLayers:
     table, settings = load_tiny_llama_thresholds("pre_softmax"), Settings(TABLE, k=64, **options)
-    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts, verifies=False)
+    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts)
 
 
 def layer(sliding_window: object = None) -> Any:
