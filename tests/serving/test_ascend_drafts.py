@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 from pathlib import Path
@@ -17,8 +18,8 @@ from tests.serving.ascend_parts import common_metadata
 from tests.serving.test_ascend import assert_right, dense_tokens
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError
 from toptheta_npu.thresholds import ThresholdTable
-from toptheta_npu.vllm import ascend, ascend_drafts
-from toptheta_npu.vllm.steps import Step, attend
+from toptheta_npu.vllm import ascend_drafts
+from toptheta_npu.vllm.drafts import DraftRows
 
 DRAFTS = 3
 
@@ -66,22 +67,164 @@ def test_each_token_is_the_step_that_it_would_be_alone(
     assert totals.rows == LAYERS * totals.decode_tokens
 
 
+def test_means_are_right_where_drafts_fill_pages(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toptheta_npu.vllm.page_sums.are_seen", lambda tensor: False)
+    served = serve(table, block_size=2, vmc=True)
+    served.step([3, 4])
+    for rejected in ((1, 3), (3, 0), (0, 2), (2, 1)):
+        assert_right(served.step([4, 4]))
+        served.reject(*rejected)
+
+
+def test_verified_rows_of_an_int8_cache_are_not_computed_densely_first(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(table, c8=True)
+    served.step([40, 21])
+    monkeypatch.setattr("toptheta_npu.vllm.ascend_c8.DenseRows.of", lambda *_: pytest.fail("dense rows"))
+    assert_right(served.step([4, 2, 20]))
+
+
+def test_padding_has_no_keys_and_no_tokens() -> None:
+    lengths = torch.tensor([9, 0], dtype=torch.int32)
+    rows = DraftRows.of(torch.tensor([0, 3, 6]), np.array([0, 1]), lengths)
+    new = rows.read(lengths, torch.zeros(2, 1, dtype=torch.int32))
+    assert new.decoding_lengths.tolist() == [7, 8, 9, 0, 0, 0]
+    assert rows.counts.tolist() == [3, 0]
+
+
 def test_lengths_on_the_device_stay_there(table: Path) -> None:
-    """Tensors on "meta" have no values: a step with other numbers of drafts runs in all parts of the path."""
-    served = serve(table, vmc=True, device="cpu", metrics=True)
-    served.step([40, 21, 30])
-    impl = next(iter(served.layers.values())).impl
-    keys, values, _ = impl._pages[1]
-    on_meta = torch.device("meta")
-    engine = Served(table, device="meta", vmc=True, metrics=True, config={"speculative_config": ngrams(DRAFTS)})
-    rule = next(iter(engine.layers.values())).impl.rule
-    step = Step.of(
-        torch.tensor([0, 4, 5, 7]), torch.zeros(3, dtype=torch.int32, device=on_meta),
-        torch.zeros(3, 8, dtype=torch.int32, device=on_meta), verify_tokens=4, goes_on=np.array([True] * 3),
-    )  # fmt: skip
-    pages = type(impl._pages[1])(keys.to(on_meta), values.to(on_meta), None)
-    rule = dataclasses.replace(rule, page_sums=None).with_pages(pages)
-    out = torch.empty(7, HEADS, HEAD_DIM, device=on_meta)
-    attend(step, torch.empty(7, HEADS, HEAD_DIM, device=on_meta), pages.keys, pages.values, rule, out)
-    assert step.drafts is not None
-    assert (step.new.num_decoding, step.drafts.verified, step.drafts.most) == (7, 6, 4)
+    """Tensors on "meta" have no values: whoever looks at one of a step with drafts fails."""
+    served = serve(table, device="meta", metrics=True)
+    atexit.unregister(served.builder._engine.metrics.report)  # it looks at counts
+    common = common_metadata([4, 1, 2], served.lengths[:3], served.table[:3], served.slots[:7], host_lengths=LENGTHS)
+    metadata = served.builder.build(0, common)
+    for layer in served.layers.values():
+        query, out = torch.empty(2, 7, HEADS, HEAD_DIM, device="meta")
+        layer.impl.forward_impl(query, None, None, layer.kv_cache, metadata, out)
+    step = metadata.toptheta_step
+    assert (step.new.num_decoding, step.drafts.verified, step.drafts.most, len(step.several)) == (7, 6, 4, 0)
+
+
+LENGTHS = torch.tensor([5, 1, 3], dtype=torch.int32)
+
+
+def test_a_sequence_goes_on_by_what_the_host_knows(table: Path) -> None:
+    """A prompt as short as drafts is none of them, and padding is nothing."""
+    served = serve(table)
+    tables = torch.zeros(4, 8, dtype=torch.int32)
+    lengths = torch.tensor([4, 9, 3, 0], dtype=torch.int32)
+    common = common_metadata([4, 4, 3], lengths, tables, served.slots[:11], padded_tokens=4)
+    step = served.builder.build(0, common).toptheta_step
+    assert (step.sequences.tolist(), step.several.tolist()) == ([1], [0, 2])
+    metadata = SimpleNamespace(seq_lens_cpu=torch.empty(3, device="meta"))
+    with pytest.raises(TopThetaBackendError, match="expected seq_lens_cpu on the host, got meta"):
+        ascend_drafts.going_on(metadata, torch.tensor([0, 4]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("vmc", [False, True])
+@pytest.mark.parametrize("c8", [False, True])
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_a_traced_step_of_drafts_serves_other_sequences(table: Path, vmc: bool, c8: bool) -> None:
+    """As a captured one: each sequence has as many new tokens, some of which are rejected, and some have none."""
+    torch._dynamo.reset()
+    served = serve(table, graphs="FULL_DECODE_ONLY", vmc=vmc, c8=c8)
+    served.step([40, 15, 30, 2])
+    layer, tokens = next(iter(served.layers.values())), 4 * (1 + DRAFTS)
+    query, out = torch.zeros(tokens, HEADS, HEAD_DIM), torch.zeros(tokens, HEADS, HEAD_DIM)
+    new_rows = torch.zeros(2, tokens, KV_HEADS, HEAD_DIM)
+    lengths = torch.full((4,), 1 + DRAFTS, dtype=torch.int32)  # as vllm-ascend has them at a capture
+    common = common_metadata(
+        [1 + DRAFTS] * 4, served.lengths, served.table, served.slots[:tokens], host_lengths=lengths
+    )
+    metadata = served.builder.build_for_cudagraph_capture(common)
+
+    @torch.compile(backend="eager", fullgraph=True, dynamic=False)
+    def attend() -> None:
+        if c8:
+            layer.impl.forward(layer, query, *new_rows, layer.kv_cache, metadata, out)
+        else:
+            layer.impl.forward_impl(query, *new_rows, layer.kv_cache, metadata, out)
+
+    for step in range(18):
+        counts = [1 + DRAFTS] * (2 + step % 3)
+        taken = sum(counts)
+        served.prepare(counts)
+        new = [served.draw(taken, heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        query[:taken], new_rows[0, :taken], new_rows[1, :taken] = new
+        served.note(counts, 0, *new[1:])
+        if not c8:
+            layer.impl.reshape_and_cache(*new[1:], layer.kv_cache, served.slots[:tokens])
+        attend()
+        torch.testing.assert_close(out[:taken], served.expected(0, counts, new[0]), atol=2e-6, rtol=1e-5)
+        assert (out[taken:] == 0).all()
+        served.reject(*((step + index) % (1 + DRAFTS) for index in range(len(counts))))
+
+
+def test_a_captured_step_has_as_many_tokens_in_each_sequence(table: Path) -> None:
+    served = serve(table, graphs="FULL_DECODE_ONLY")
+    lengths, tables = torch.tensor([4, 2], dtype=torch.int32), torch.zeros(2, 8, dtype=torch.int32)
+    common = common_metadata([4, 2], lengths, tables, served.slots[:6])
+    with pytest.raises(TopThetaBackendError, match=r"as many new tokens in each .* got \[4, 2\]; install version"):
+        served.builder.build_for_cudagraph_capture(common)
+    step = served.builder.build(0, common).toptheta_step
+    assert step.several.tolist() == [0, 1]  # no capture: they are prompts
+
+
+def test_prompts_are_not_captured(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an engine captures steps without saying so, their lengths would be those of the capture."""
+    served = serve(table, graphs="FULL_DECODE_ONLY")
+    metadata, layer = served.prepare([4, 4]), next(iter(served.layers.values()))
+    monkeypatch.setattr("toptheta_npu.vllm.ascend.is_capturing", lambda: True)
+    rows = served.draw(8, HEADS)
+    with pytest.raises(TopThetaBackendError, match="expected tokens that follow the thresholds in a captured step"):
+        layer.impl.forward_impl(rows, rows, rows, layer.kv_cache, metadata, rows)
+
+
+def post_softmax(folder: Path) -> Path:
+    table = ThresholdTable.load(save_table(folder))
+    dataclasses.replace(table, theta=table.theta / 100, placement="post_softmax").save(folder / "post.theta")
+    return folder / "post.theta"
+
+
+def test_post_softmax_drafts_stay_dense_and_the_log_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
+        served = serve(post_softmax(tmp_path), vmc=False, metrics=True)
+    [line] = [message for message in caplog.messages if "decode by the thresholds" in message]
+    assert line.endswith(
+        "dense: prompts (prefill=dense), drafts (an NPU verifies no drafts post-softmax; use thresholds for "
+        "placement='pre_softmax')"
+    )
+    assert_right(served.step([30, 9]))
+    served.step([1, 4])
+    assert dense_tokens(served) == [[39, 4]] * LAYERS
+    totals = served.builder._engine.metrics.totals()
+    assert (totals.draft_tokens, totals.thresholded_tokens, totals.decode_tokens) == (4, 0, 1)
+    with pytest.raises(
+        TopThetaNotImplementedError, match=r"^cudagraph_mode: .* drafts stay dense: an NPU verifies no drafts post-s"
+    ):
+        serve(post_softmax(tmp_path), graphs="FULL_DECODE_ONLY", vmc=False)
+
+
+@pytest.mark.parametrize(("heads", "most"), [(256, 16), (512, 8), (1024, 4)])
+def test_many_heads_have_fewer_tokens_verified(table: Path, heads: int, most: int) -> None:
+    engine = serve(table, drafts=15).builder._engine
+    ascend_drafts.limit_drafts(engine, heads)
+    assert engine.verify_tokens == most
+    why = None if most == 16 else "an NPU takes 4096 query heads times tokens"
+    assert engine.why_dense_drafts == why
+
+
+def test_rows_too_far_apart_for_several_tokens_are_refused_by_name(table: Path) -> None:
+    for served in (serve(table), Served(table)):
+        layer = next(iter(served.layers.values()))
+        strides = (16 * 65536, 65536, HEAD_DIM, 1)
+        layer.kv_cache = (torch.empty_strided((4, 16, KV_HEADS, HEAD_DIM), strides, device="meta"),) * 2
+        if served.builder._engine.verify_tokens == 1:
+            served.prepare([1])
+            continue
+        with pytest.raises(
+            TopThetaNotImplementedError, match=r"^kv_cache: expected K rows at most 65535 .*layers\.0.*, got 65536"
+        ):
+            served.prepare([1])

@@ -172,9 +172,7 @@ class Impl:
         if self._pages is None:
             raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
         if len(step.several) and is_capturing():
-            raise _unprepared(
-                "sequences that go on with as many tokens as can be verified in a captured step", "others"
-            )
+            raise _unprepared("tokens that follow the thresholds in a captured step", "prompts")
         return step, self._pages[1]
 
     def _their_attention(self, *arguments: Any) -> Tensor:
