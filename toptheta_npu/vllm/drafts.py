@@ -77,7 +77,7 @@ class DraftRows:
         Returns:
             What the step has written, each of the tokens as the only new one of a sequence that ends with it.
         """
-        self.lengths, self.block_table = seq_lens[self._chosen], block_table[self._chosen]
+        self.lengths, self.block_table = (each.index_select(0, self._chosen) for each in (seq_lens, block_table))
         self.counts = self._counts.minimum(self.lengths)
         return self._split.new_rows(seq_lens, block_table, self.most)
 
@@ -92,7 +92,7 @@ class DraftRows:
     def taken(self, padded: Tensor) -> Tensor:
         """Take it out again: [S, Sq, ...] to [R, ...]."""
         rows = padded.flatten(0, 1)
-        return rows if len(rows) == len(self.tokens) else rows[self._places]
+        return rows if len(rows) == len(self.tokens) else rows.index_select(0, self._places)
 
     def at_first(self, of_sequences: Tensor) -> Tensor:
         """Give what sequences have, [S, ...], to their first rows, and 0 to the others: [R, ...]."""
@@ -130,8 +130,8 @@ class SplitSequences:
 
     def new_rows(self, seq_lens: Tensor, block_table: Tensor, most: int) -> NewRows:
         """Give each piece the keys up to its end; ``most`` of them are of one sequence."""
-        lengths = (seq_lens[self.sequences] - self.behind).clamp_min(0)
-        return NewRows(block_table[self.sequences], lengths, self.query_start_loc, most_in_a_row=most)
+        lengths = (seq_lens.index_select(0, self.sequences) - self.behind).clamp_min(0)
+        return NewRows(block_table.index_select(0, self.sequences), lengths, self.query_start_loc, most_in_a_row=most)
 
 
 def put(device: torch.device, *numbers: np.ndarray) -> tuple[Tensor, ...]:

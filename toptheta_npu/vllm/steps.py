@@ -251,7 +251,7 @@ def _verify(
     mean, mass = _means(step, value_cache, rule), looked_up.discarded_mass
     antiquant = {} if rule.antiquant is None else rule.antiquant._asdict()
     result, _, kept, value_rows = incremental_attention_with_stats(
-        drafts.padded(query[drafts.tokens]).transpose(1, 2), key_cache, value_cache,
+        drafts.padded(query.index_select(0, drafts.tokens)).transpose(1, 2), key_cache, value_cache,
         drafts.padded(looked_up.theta[layer]).transpose(1, 2).contiguous(), actual_seq_lengths=drafts.lengths,
         actual_query_lengths=drafts.counts, block_table=drafts.block_table,
         block_size=key_cache.shape[2 if key_cache.dim() == 4 else 1], num_key_value_heads=rule.num_key_value_heads,
