@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import logging
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,23 +163,28 @@ def test_a_traced_step_of_drafts_serves_other_sequences(table: Path, vmc: bool, 
         served.reject(*((step + index) % (1 + DRAFTS) for index in range(len(counts))))
 
 
-def test_a_captured_step_has_as_many_tokens_in_each_sequence(table: Path) -> None:
+@pytest.mark.parametrize(
+    ("counts", "past", "says_so", "refused"),
+    [
+        ([4, 4], 0, True, False), ([1, 1], 0, True, False), ([1, 1], 0, False, False),
+        ([4, 4], 0, False, True), ([4, 2], 0, True, True), ([4, 2], 9, True, True), ([4, 4], 9, False, True),
+    ],
+)  # fmt: skip
+def test_a_step_that_could_not_be_replayed_is_not_captured(
+    table: Path, counts: list[int], past: int, says_so: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts, other numbers of drafts, or an engine that does not say that it captures."""
     served = serve(table, graphs="FULL_DECODE_ONLY")
-    lengths, tables = torch.tensor([4, 2], dtype=torch.int32), torch.zeros(2, 8, dtype=torch.int32)
-    common = common_metadata([4, 2], lengths, tables, served.slots[:6])
-    with pytest.raises(TopThetaBackendError, match=r"as many new tokens in each .* got \[4, 2\]; install version"):
-        served.builder.build_for_cudagraph_capture(common)
-    step = served.builder.build(0, common).toptheta_step
-    assert step.several.tolist() == [0, 1]  # no capture: they are prompts
-
-
-def test_prompts_are_not_captured(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an engine captures steps without saying so, their lengths would be those of the capture."""
-    served = serve(table, graphs="FULL_DECODE_ONLY")
-    metadata, layer = served.prepare([4, 4]), next(iter(served.layers.values()))
+    served.step([40, 40])
+    tables = served.table[:2]
+    common = common_metadata(counts, torch.tensor(counts).int() + past, tables, served.slots[: sum(counts)])
+    build = served.builder.build_for_cudagraph_capture if says_so else partial(served.builder.build, 0)
+    metadata, layer, rows = build(common), next(iter(served.layers.values())), served.draw(sum(counts), HEADS)
     monkeypatch.setattr("toptheta_npu.vllm.ascend.is_capturing", lambda: True)
-    rows = served.draw(8, HEADS)
-    with pytest.raises(TopThetaBackendError, match="expected tokens that follow the thresholds in a captured step"):
+    if refused:
+        with pytest.raises(TopThetaBackendError, match="expected as many tokens of each sequence in a captured step"):
+            layer.impl.forward_impl(rows, rows, rows, layer.kv_cache, metadata, rows)
+    else:
         layer.impl.forward_impl(rows, rows, rows, layer.kv_cache, metadata, rows)
 
 

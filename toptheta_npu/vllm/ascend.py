@@ -171,8 +171,10 @@ class Impl:
             raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
         if self._pages is None:
             raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
-        if len(step.several) and is_capturing():
-            raise _unprepared("tokens that follow the thresholds in a captured step", "prompts")
+        replays = not len(step.several) and (step.drafts is None or step.is_captured)
+        if not replays and is_capturing():
+            expected = "as many tokens of each sequence in a captured step, all by thresholds"
+            raise _unprepared(expected, str(step.query_start_loc.diff().tolist()))
         return step, self._pages[1]
 
     def _their_attention(self, *arguments: Any) -> Tensor:
@@ -341,7 +343,8 @@ def _step(common: Any, metadata: Any, verify_tokens: int, is_captured: bool) -> 
         common: what the model runner says of the step.
         metadata: what vllm-ascend has made of it.
         verify_tokens: new tokens up to which sequences that go on follow the thresholds.
-        is_captured: a graph replays the step, in which each sequence goes on, whatever the model runner says now.
+        is_captured: a graph may replay the step. If each sequence has as many new tokens, each goes on in those that it
+            is replayed for, whatever the model runner says now.
     """
     tokens = common.num_actual_tokens
     starts = common.query_start_loc_cpu[: common.num_reqs + 1]
@@ -350,8 +353,7 @@ def _step(common: Any, metadata: Any, verify_tokens: int, is_captured: bool) -> 
     lengths, table = common.seq_lens[:sequences], common.block_table_tensor[:sequences]
     if lengths.device != table.device:
         raise _unprepared(f"seq_lens on {table.device}", str(lengths.device))
-    if is_captured and starts.diff().unique().numel() > 1:
-        raise _unprepared("as many new tokens in each sequence of a captured step", str(starts.diff().tolist()))
+    is_captured = is_captured and len(starts.diff().unique()) == 1
     goes_on = None
     if verify_tokens > 1:
         goes_on = np.ones(sequences, dtype=bool) if is_captured else going_on(metadata, starts)

@@ -142,4 +142,5 @@ def put(device: torch.device, *numbers: np.ndarray) -> tuple[Tensor, ...]:
         [[1, 2], [3]]
     """
     together = torch.from_numpy(np.concatenate(numbers).astype(np.int64))
-    return together.to(device).split([len(each) for each in numbers])
+    copied: tuple[Tensor, ...] = together.to(device).split([len(each) for each in numbers])
+    return copied
