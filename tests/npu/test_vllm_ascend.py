@@ -41,8 +41,8 @@ def test_every_layout_is_read_as_it_lies(
     tmp_path: Path, name: str, side_by_side: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_KV_CACHE_LAYOUT", name)
-    served = serve(tmp_path, side_by_side=side_by_side)
-    for counts in ([126, 40], [1, 1], [1, 1]):
+    served = serve(tmp_path, side_by_side=side_by_side, config={"speculative_config": ngrams(3)})
+    for counts in ([126, 40], [1, 1], [4, 2], [1, 1]):
         for out, expected in served.step(counts):
             assert_right(out, expected)
 
@@ -140,6 +140,15 @@ def test_drafts_over_int8_caches_are_verified_by_the_kernel(tmp_path: Path, dtyp
             assert (off[1] <= tolerance).float().mean() > 0.9
         served.reject(*rejected, is_known=is_known)
     assert [layer.impl.dense_tokens for layer in served.layers.values()] == [[164, 30]] * 2
+
+
+def test_post_softmax_drafts_do_not_reach_the_kernel(tmp_path: Path) -> None:
+    table, config = save_table(tmp_path, placement="post_softmax"), {"speculative_config": ngrams(3)}
+    served = Served(table, device="npu", dtype=torch.float16, block_size=PAGE, vmc=False, config=config)
+    served.step([126, 40])
+    out, _ = served.step([1, 4])[0]
+    assert out.isfinite().all()
+    assert [layer.impl.dense_tokens for layer in served.layers.values()] == [[166, 4]] * 2
 
 
 def test_nothing_of_a_step_with_drafts_is_read_by_the_host(tmp_path: Path) -> None:

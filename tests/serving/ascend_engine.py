@@ -71,12 +71,12 @@ def mode(name: str) -> Any:
     return SimpleNamespace(name=name)
 
 
-def save_table(folder: Path, layers: int = LAYERS) -> Path:
-    """A table that lets pass what is above `THETA` in rows of more than K keys."""
-    shape = (1, layers, HEADS, 2)
+def save_table(folder: Path, layers: int = LAYERS, placement: str = "pre_softmax") -> Path:
+    """A table that lets pass what is above `THETA` in rows of more than K keys; post-softmax a hundredth of it."""
+    shape, theta = (1, layers, HEADS, 2), THETA if placement == "pre_softmax" else THETA / 100
     table = ThresholdTable(
-        theta=torch.full(shape, THETA), k=torch.tensor([K]), lengths=torch.tensor([16, 512]),
-        counts=torch.ones(shape[1:], dtype=torch.int64), std=torch.zeros(shape), placement="pre_softmax",
+        theta=torch.full(shape, theta), k=torch.tensor([K]), lengths=torch.tensor([16, 512]),
+        counts=torch.ones(shape[1:], dtype=torch.int64), std=torch.zeros(shape), placement=placement,
         estimator="algorithm1", alpha=0.1, layer_k=[0] * layers, fingerprint="demo",
     )  # fmt: skip
     table.save(folder / "model.theta")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import logging
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.serving.ascend_engine import HEAD_DIM, HEADS, KV_HEADS, LAYERS, Serve
 from tests.serving.ascend_parts import common_metadata
 from tests.serving.test_ascend import assert_right, dense_tokens
 from toptheta_npu import TopThetaBackendError, TopThetaNotImplementedError
-from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.vllm import ascend_drafts
 from toptheta_npu.vllm.drafts import DraftRows
 
@@ -188,15 +186,9 @@ def test_a_step_that_could_not_be_replayed_is_not_captured(
         layer.impl.forward_impl(rows, rows, rows, layer.kv_cache, metadata, rows)
 
 
-def post_softmax(folder: Path) -> Path:
-    table = ThresholdTable.load(save_table(folder))
-    dataclasses.replace(table, theta=table.theta / 100, placement="post_softmax").save(folder / "post.theta")
-    return folder / "post.theta"
-
-
 def test_post_softmax_drafts_stay_dense_and_the_log_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "vllm.toptheta_npu"):
-        served = serve(post_softmax(tmp_path), vmc=False, metrics=True)
+        served = serve(save_table(tmp_path, placement="post_softmax"), vmc=False, metrics=True)
     [line] = [message for message in caplog.messages if "decode by the thresholds" in message]
     assert line.endswith(
         "dense: prompts (prefill=dense), drafts (an NPU verifies no drafts post-softmax; use thresholds for "
@@ -210,7 +202,7 @@ def test_post_softmax_drafts_stay_dense_and_the_log_says_why(tmp_path: Path, cap
     with pytest.raises(
         TopThetaNotImplementedError, match=r"^cudagraph_mode: .* drafts stay dense: an NPU verifies no drafts post-s"
     ):
-        serve(post_softmax(tmp_path), graphs="FULL_DECODE_ONLY", vmc=False)
+        serve(tmp_path / "model.theta", graphs="FULL_DECODE_ONLY", vmc=False)
 
 
 @pytest.mark.parametrize(("heads", "most"), [(256, 16), (512, 8), (1024, 4)])
