@@ -24,6 +24,8 @@ NPU = "npu"
 KERNEL_DTYPES = (torch.float16, torch.bfloat16)
 KERNEL_STEP = 16
 KERNEL_PAGE_ROWS = 512
+#: Query heads times tokens.
+KERNEL_QUERY_ROWS = 4096
 #: Elements between two K rows with several query tokens, which a cube core copies.
 KERNEL_TOKENS_STRIDE = 65535
 INTEGERS = (torch.int32, torch.int64)

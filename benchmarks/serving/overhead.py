@@ -130,7 +130,7 @@ class Decoding:
         self.query, self.out = torch.randn(batch, HEADS, HEAD_DIM), torch.empty(batch, HEADS, HEAD_DIM)
         table = load_tiny_llama_thresholds("pre_softmax")
         engine = EngineLayers(
-            Settings(TINY_LLAMA / "thresholds_pre_softmax.theta", k=64), table.at(64), Metrics(1e9), 0, verifies=True
+            Settings(TINY_LLAMA / "thresholds_pre_softmax.theta", k=64), table.at(64), Metrics(1e9), 0
         )
         self.layers = {f"layers.{index}.attn": Layer(cache) for index, cache in enumerate(caches)}
         engine.give_rules(FullAttentionSpec(), self.layers)

@@ -61,17 +61,22 @@ class Config:
             setattr(self, name, value)
 
 
+def ngrams(tokens: int) -> Any:
+    """What vLLM's configuration says of drafts by n-grams."""
+    return SimpleNamespace(method="ngram", num_speculative_tokens=tokens)
+
+
 def mode(name: str) -> Any:
     """A mode of graphs."""
     return SimpleNamespace(name=name)
 
 
-def save_table(folder: Path, layers: int = LAYERS) -> Path:
-    """A table that lets pass what is above `THETA` in rows of more than K keys."""
-    shape = (1, layers, HEADS, 2)
+def save_table(folder: Path, layers: int = LAYERS, placement: str = "pre_softmax") -> Path:
+    """A table that lets pass what is above `THETA` in rows of more than K keys; post-softmax a hundredth of it."""
+    shape, theta = (1, layers, HEADS, 2), THETA if placement == "pre_softmax" else THETA / 100
     table = ThresholdTable(
-        theta=torch.full(shape, THETA), k=torch.tensor([K]), lengths=torch.tensor([16, 512]),
-        counts=torch.ones(shape[1:], dtype=torch.int64), std=torch.zeros(shape), placement="pre_softmax",
+        theta=torch.full(shape, theta), k=torch.tensor([K]), lengths=torch.tensor([16, 512]),
+        counts=torch.ones(shape[1:], dtype=torch.int64), std=torch.zeros(shape), placement=placement,
         estimator="algorithm1", alpha=0.1, layer_k=[0] * layers, fingerprint="demo",
     )  # fmt: skip
     table.save(folder / "model.theta")
@@ -120,6 +125,8 @@ class Served:
         self.slots = torch.full((256,), -1, dtype=torch.int32, device=device)
         self.free = list(range(blocks))
         self.pages: list[list[int]] = []
+        #: Drafts by which lengths on the host are too long.
+        self.ahead = torch.zeros(batch, dtype=torch.int32)
         self.rows: list[list[tuple[Tensor, Tensor]]] = []
         self._random = torch.Generator().manual_seed(0)
 
@@ -140,6 +147,13 @@ class Served:
     def draw(self, tokens: int, heads: int) -> Tensor:
         """Random rows [tokens, heads, D] on the CPU, rounded to the engine's dtype."""
         return torch.randn(tokens, heads, HEAD_DIM, generator=self._random).to(self.dtype)
+
+    def reject(self, *counts: int, is_known: bool = True) -> None:
+        """Drops the last rows of every sequence, of drafts; ``is_known``: the host has heard of it."""
+        for index, count in enumerate(counts):
+            kept = len(self.rows[index][0][0]) - count
+            self.rows[index] = [(keys[:kept], values[:kept]) for keys, values in self.rows[index]]
+            self.ahead[index] = 0 if is_known else count
 
     def prepare(self, counts: list[int], padded_tokens: int = 0) -> Any:
         """Fills the buffers for ``counts`` new tokens of every sequence; what the builder says of the step."""
@@ -162,8 +176,10 @@ class Served:
         self.slots[: len(slots)] = torch.tensor(slots, dtype=torch.int32)
         used = len(counts) + bool(padded_tokens)
         common = common_metadata(
-            counts, self.lengths[:used], self.table[:used], self.slots[: len(slots)], padded_tokens=padded_tokens
-        )
+            counts, self.lengths[:used], self.table[:used], self.slots[: len(slots)], padded_tokens=padded_tokens,
+            host_lengths=self.lengths[:used].cpu() + self.ahead[:used],
+        )  # fmt: skip
+        self.ahead.zero_()
         return self.builder.build(0, common)
 
     def note(self, counts: list[int], layer: int, key: Tensor, value: Tensor) -> None:
@@ -192,17 +208,21 @@ class Served:
         return results
 
     def expected(self, layer: int, counts: list[int], query: Tensor) -> Tensor:
-        """Rows of single tokens by the thresholds, in the operator on whole sequences; others densely; padding 0."""
+        """Rows of single tokens, and of drafts that are verified, by the thresholds, in the operator on each token
+        alone; others densely; padding 0.
+        """
         impl = list(self.layers.values())[layer].impl
+        most = self.builder._engine.verify_tokens
         rows = []
         for index, count in enumerate(counts):
             keys, values = self.rows[index][layer]
             for token in range(count):
                 row, length = query[len(rows)], len(keys) - (count - 1 - token)
-                if count > 1 or impl.rule is DENSE:
+                verified = count == 1 or (count <= most and len(keys) > count)
+                if impl.rule is DENSE or not verified:
                     rows.append(dense_row(row, keys[:length], values[:length], HEAD_DIM**-0.5).to(query))
                 else:
-                    rows.append(self._sparse_row(row, keys, values).to(query))
+                    rows.append(self._sparse_row(row, keys[:length], values[:length]).to(query))
         return torch.stack([*rows, *torch.zeros(len(query) - len(rows), HEADS, HEAD_DIM).to(query)])
 
     def _sparse_row(self, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:

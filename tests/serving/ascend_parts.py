@@ -80,8 +80,15 @@ class AscendC8AttentionBackendImpl(AscendAttentionBackendImpl):
         pytest.fail("the cache was written in NZ")
 
 
-class AscendAttentionMetadataBuilder:
-    """Metadata of a step, with lengths on the host."""
+class AttentionMetadataBuilder:
+    """vLLM's own, from which that of vllm-ascend inherits."""
+
+    def build_for_cudagraph_capture(self, common_attn_metadata) -> Any:
+        return self.build(common_prefix_len=0, common_attn_metadata=common_attn_metadata)  # type: ignore[attr-defined]
+
+
+class AscendAttentionMetadataBuilder(AttentionMetadataBuilder):
+    """Metadata of a step, with lengths on the host, which may count drafts that were rejected."""
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device) -> None:
         self.device = device
@@ -90,7 +97,7 @@ class AscendAttentionMetadataBuilder:
         common = common_attn_metadata
         starts = common.query_start_loc_cpu[: common.num_reqs + 1]
         counts = starts.diff()
-        lengths = common.seq_lens[: common.num_reqs].cpu()
+        lengths = common._seq_lens_cpu[: common.num_reqs]
         decodes = int((counts == 1).sum())
         return AscendMetadata(
             num_actual_tokens=common.num_actual_tokens, num_decode_tokens=decodes, num_decodes=decodes,
@@ -171,11 +178,16 @@ def put_in_place(monkeypatch: pytest.MonkeyPatch) -> Platform:
 
 
 def common_metadata(
-    counts: list[int], lengths: Tensor, table: Tensor, slots: Tensor, *, padded_tokens: int = 0
-) -> SimpleNamespace:
-    """What the model runner says of a step; ``padded_tokens`` are those of one sequence more, of no request."""
+    counts: list[int], lengths: Tensor, table: Tensor, slots: Tensor, *, padded_tokens: int = 0,
+    host_lengths: Tensor | None = None,
+) -> SimpleNamespace:  # fmt: skip
+    """What the model runner says of a step; ``padded_tokens`` are those of one sequence more, of no request.
+
+    ``host_lengths`` are those that it has on the host, unless they are the same.
+    """
     starts = torch.tensor([0, *counts, *([padded_tokens] if padded_tokens else [])], dtype=torch.int32).cumsum(0)
     return SimpleNamespace(
         num_reqs=len(starts) - 1, num_actual_tokens=sum(counts), query_start_loc_cpu=starts.int(), seq_lens=lengths,
-        block_table_tensor=table, slot_mapping=slots,
+        _seq_lens_cpu=lengths.cpu() if host_lengths is None else host_lengths, block_table_tensor=table,
+        slot_mapping=slots,
     )  # fmt: skip

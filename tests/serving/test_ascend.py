@@ -22,6 +22,7 @@ from tests.serving.ascend_engine import (
     Served,
     make_impl,
     mode,
+    ngrams,
     save_table,
 )
 from tests.serving.ascend_parts import AscendAttentionBackendImpl, FullAttentionSpec
@@ -383,13 +384,14 @@ def test_a_table_of_another_model_is_refused(tmp_path: Path) -> None:
         ("NONE", {}, False, False), ("PIECEWISE", {"dense_layers": [0]}, True, False),
         ("FULL_DECODE_ONLY", {}, False, False), ("FULL_AND_PIECEWISE", {}, False, False),
         ("FULL", {}, False, True), ("FULL_DECODE_ONLY", {"dense_layers": [1]}, False, True),
-        ("FULL_AND_PIECEWISE", {}, True, True),
+        ("FULL_AND_PIECEWISE", {}, True, False), ("FULL", {}, True, True),
+        ("FULL_DECODE_ONLY", {"dense_layers": [1]}, True, True),
     ],
 )  # fmt: skip
 def test_graphs_that_would_replay_other_rows_are_refused(
     table: Path, graphs: str, settings: dict[str, Any], drafts: bool, refused: bool
 ) -> None:
-    speculative = SimpleNamespace(method="ngram", num_speculative_tokens=2) if drafts else None
+    speculative = ngrams(2) if drafts else None
     compilation = SimpleNamespace(static_forward_context={}, cudagraph_mode=mode(graphs))
     config = {"compilation_config": compilation, "speculative_config": speculative}
     if not refused:
@@ -412,4 +414,4 @@ def test_lengths_on_the_host_are_refused(table: Path) -> None:
     """A graph would go on with those of its capture."""
     common = ascend_parts.common_metadata([1], torch.tensor([1]), torch.zeros(1, 1, device="meta"), torch.tensor([0]))
     with pytest.raises(TopThetaBackendError, match="expected seq_lens on meta, got cpu"):
-        ascend._step(common)
+        ascend._step(common, None, 1, False)

@@ -25,7 +25,11 @@ ATTENTION = ascend_parts.MODULE
 OURS = {"AscendAttentionBackendImpl": ascend.Impl, "AscendAttentionMetadataBuilder": ascend.Builder}
 
 
-PARAMETERS = [pytest.param(*entry, id=f"{entry[1]}.{entry[2]}") for entry in functions(record(), "parameters")]
+PARAMETERS = [
+    pytest.param(*entry, id=f"{entry[1]}.{entry[2]}")
+    for kind in ("parameters", "inherited")
+    for entry in functions(record(), kind)
+]
 
 
 @pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
@@ -39,7 +43,8 @@ def test_the_shim_has_the_parameters_of_what_it_stands_before(
 def test_all_that_the_shim_overrides_is_recorded() -> None:
     for name, ours in OURS.items():
         public = {each for each in vars(ours) if inspect.isfunction(vars(ours)[each]) and not each.startswith("_")}
-        assert public | {"__init__"} == set(record()["parameters"][ATTENTION][name])
+        known = [record()[kind][ATTENTION].get(name, {}) for kind in ("parameters", "inherited")]
+        assert public | {"__init__"} == {function for each in known for function in each}
 
 
 @pytest.mark.parametrize(("module", "name", "function", "wanted"), PARAMETERS)
@@ -86,6 +91,15 @@ def test_what_is_read_of_a_step_is_read_in_the_sources_too(source: Path) -> None
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == argument
             }
             assert set(wanted) <= found
+
+
+def test_what_drafts_need_of_a_step_is_there_in_the_sources_too(source: Path) -> None:
+    """Lengths on the host, where they come from, and a call of its own for steps that graphs replay."""
+    known = record()["made_for_graphs"]
+    build = function_of(class_of(source, ATTENTION, "AscendAttentionMetadataBuilder"), "build")
+    assert all(each in ast.unparse(build) for each in record()["made_in_build"])
+    runner = (source / f"{known['module'].replace('.', '/')}.py").read_text()
+    assert all(each in runner for each in known["statements"])
 
 
 def test_the_cache_is_written_before_attention_runs(source: Path) -> None:

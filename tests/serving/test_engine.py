@@ -33,7 +33,7 @@ class MambaSpec:
 
 def engine(metrics: Metrics | None = None, drafts: int = 0, **options: Any) -> EngineLayers:
     table, settings = load_tiny_llama_thresholds("pre_softmax"), Settings(TABLE, k=64, **options)
-    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts, verifies=False)
+    return EngineLayers(settings, table.at(64, dense_below=settings.dense_below or 0), metrics, drafts)
 
 
 def layer(sliding_window: object = None) -> Any:
@@ -134,6 +134,13 @@ def test_tokens_are_counted_once_however_many_groups_see_a_step() -> None:
     [
         ({"dense_below": 300}, 300, "rows of fewer than 300 keys (dense_below), prompts (prefill=dense)"),
         ({"prefill": "thresholded"}, 0, "nothing"),
+        ({"drafts": 15}, 0, "prompts (prefill=dense)"),
+        (
+            {"drafts": 16},
+            0,
+            "prompts (prefill=dense), drafts of sequences with more than 16 new tokens (the operator "
+            "takes 16 tokens of a sequence)",
+        ),
         ({"dense_below": 300, "prefill": "thresholded"}, 0, "rows of fewer than 300 keys (dense_below)"),
     ],
 )

@@ -186,6 +186,48 @@ def test_pages_that_another_computes_in_the_same_step_are_shared(form: str, orde
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_token_behind_a_page_that_another_ends_in_the_same_step_is_right(form: str, order: tuple[int, ...]) -> None:
+    """A prompt of which only the last token is not cached, where all sequences have one new token."""
+    engine, text = PagedEngine(10, 4, torch.float32, form=form), list(range(100))
+    sequences = [engine.start(text[:8])]
+    engine.step((sequences[0], 7))
+    counts = [engine.schedule(sequences[0], 1)]
+    sequences.append(engine.start(text[:9]))
+    counts.append(engine.schedule(sequences[1], 100))
+    assert counts == [1, 1]
+    engine.run({sequences[index]: 1 for index in order})
+    engine.check()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("tokens", [2, 3, 4, 5, 9])
+def test_rows_in_a_row_have_the_mean_of_each(form: str, tokens: int) -> None:
+    """Each as a sequence of its own, over the ends of pages; and then the first of them alone, and other rows."""
+    engine = PagedEngine(12, 4, torch.float32, form=form)
+    sequences = [engine.start(list(range(first, first + length))) for first, length in ((0, 3), (50, 6))]
+    engine.step(*((sequence, len(sequence.tokens)) for sequence in sequences))
+    for _ in range(2):
+        tables, lengths, expected = [], [], []
+        for sequence in sequences:
+            sequence.tokens += range(900, 900 + tokens)
+            assert engine.schedule(sequence, tokens) == tokens
+            for _ in range(tokens):
+                sequence.computed += 1
+                lengths.append(sequence.computed)
+                expected.append(engine.expected(sequence))
+            tables.append(engine.batch(sequences)[0][sequences.index(sequence)])
+        table = torch.nn.utils.rnn.pad_sequence(tables, batch_first=True).repeat_interleave(tokens, 0)
+        new = NewRows(table, torch.tensor(lengths, dtype=torch.int32), most_in_a_row=tokens)
+        with running(form):
+            assert torch.equal(engine.sums.means(engine.cache, new), torch.stack(expected))
+        for sequence in sequences:
+            del sequence.tokens[-(tokens - 1) :]
+            sequence.computed = len(sequence.tokens)
+        engine.check()
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_rejected_drafts_leave_nothing(form: str) -> None:
     engine = PagedEngine(4, 4, torch.float32, form=form)
     sequence = engine.start([1, 2, 3])

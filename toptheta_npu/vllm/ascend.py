@@ -19,11 +19,13 @@ from functools import cache, wraps
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import TopThetaBackendError, TopThetaNotImplementedError
 from .ascend_c8 import C8Impl, take_over
+from .ascend_drafts import check_rows, going_on, is_capturing, limit_drafts
 from .ascend_metadata import of_sequences
 from .ascend_signatures import DISTRIBUTION, check_parameters, known_versions, layout_of, record, versions
 from .engine import DENSE, EngineLayers, check_covered, check_engine
@@ -56,7 +58,7 @@ def install() -> None:
             _check_backend(path)
             check_version(DISTRIBUTION, versions(), version(DISTRIBUTION), untried=settings.untried_versions)
             check_parameters()
-            check_engine(config, settings, verifies=False)
+            check_engine(config, settings)
             _replace_classes()
         return path
 
@@ -169,6 +171,10 @@ class Impl:
             raise _unprepared(f"a layer and a step prepared by {Builder.__name__}", type(attn_metadata).__name__)
         if self._pages is None:
             raise _unprepared(f"a cache bound by {Builder.__name__}", "none")
+        replays = not len(step.several) and (step.drafts is None or step.is_captured)
+        if not replays and is_capturing():
+            expected = "as many tokens of each sequence in a captured step, all by thresholds"
+            raise _unprepared(expected, str(step.query_start_loc.diff().tolist()))
         return step, self._pages[1]
 
     def _their_attention(self, *arguments: Any) -> Tensor:
@@ -200,10 +206,13 @@ class Builder:
         ranks = parallel.tensor_parallel_size
         take_over(self._layers, self.c8_impl, parallel.rank % ranks, ranks)
         _check_layers(self._layers)
-        self._engine = EngineLayers.of(settings, vllm_config, device, verifies=False)
+        self._engine = EngineLayers.of(settings, vllm_config, device)
+        limit_drafts(self._engine, max(layer.impl.num_heads for layer in self._layers.values()))
         self._engine.give_rules(kv_cache_spec, self._layers)
-        _check_graphs(vllm_config, self._layers)
+        _check_graphs(vllm_config, self._layers, self._engine.why_dense_drafts)
         self._group = layer_names[0]
+        self._is_capturing = False
+        self._captured: list[Step] = []  # whose tensors graphs read
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> Any:
         """Build vllm-ascend's metadata of a step, and attach ours."""
@@ -211,16 +220,32 @@ class Builder:
         metadata = theirs.build(common_prefix_len, common_attn_metadata, fast_build)
         if self._engine is not None:
             self._bind()
-            step = _step(common_attn_metadata)
+            step = _step(common_attn_metadata, metadata, self._engine.verify_tokens, self._is_capturing)
             self._engine.note(step, self._group)
             setattr(metadata, STEP, step)
+        return metadata
+
+    def build_for_cudagraph_capture(self, common_attn_metadata: Any) -> Any:
+        """Build vllm-ascend's metadata of a step that a graph replays for others, and attach ours."""
+        theirs: Any = super()
+        if self._engine is None:
+            return theirs.build_for_cudagraph_capture(common_attn_metadata)
+        self._is_capturing = True
+        try:
+            metadata = theirs.build_for_cudagraph_capture(common_attn_metadata)
+        finally:
+            self._is_capturing = False
+        self._captured.append(getattr(metadata, STEP))
         return metadata
 
     @tells_why
     def _bind(self) -> None:
         """Show layers their caches once these are there, before any step is captured."""
-        for layer in self._layers.values():
+        assert self._engine is not None
+        for name, layer in self._layers.items():
             layer.impl._bind(layer.kv_cache)
+            if self._engine.verify_tokens > 1 and isinstance(layer.impl.rule, LayerRule):
+                check_rows(name, layer.impl._pages[1])
 
 
 def _current_config() -> Any:
@@ -286,8 +311,10 @@ def _check_layers(layers: Mapping[str, Any]) -> None:
             )  # fmt: skip
 
 
-def _check_graphs(config: Any, layers: Mapping[str, Any]) -> None:
+def _check_graphs(config: Any, layers: Mapping[str, Any], why_dense_drafts: str | None) -> None:
     """Refuse uncovered graph modes: a captured step repeats what it did at its capture, whatever the rows are.
+
+    With drafts, vllm-ascend captures steps in which each sequence has as many as it can, and replays them for such.
 
     Raises:
         TopThetaNotImplementedError: it might be replayed for rows of another kind, or has layers of both kinds, whose
@@ -300,23 +327,37 @@ def _check_graphs(config: Any, layers: Mapping[str, Any]) -> None:
     if mode not in ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
         wanted = "NONE, PIECEWISE, FULL_DECODE_ONLY or FULL_AND_PIECEWISE"
         raise TopThetaNotImplementedError("cudagraph_mode", wanted, mode, remedy)
-    if config.speculative_config is not None:
-        raise TopThetaNotImplementedError("cudagraph_mode", "NONE or PIECEWISE with drafts", mode, remedy)
+    if why_dense_drafts:
+        wanted = f"NONE or PIECEWISE where drafts stay dense: {why_dense_drafts}"
+        raise TopThetaNotImplementedError("cudagraph_mode", wanted, mode, remedy)
     dense = [name for name, layer in layers.items() if layer.impl.rule is DENSE]
     if dense:
         wanted = f"NONE or PIECEWISE where layers such as {dense[0]} stay dense"
         raise TopThetaNotImplementedError("cudagraph_mode", wanted, mode, remedy)
 
 
-def _step(common: Any) -> Step:
-    """Make the step without its padding, with the model runner's lengths and tables on the device."""
+def _step(common: Any, metadata: Any, verify_tokens: int, is_captured: bool) -> Step:
+    """Make the step without its padding, with the model runner's lengths and tables on the device.
+
+    Args:
+        common: what the model runner says of the step.
+        metadata: what vllm-ascend has made of it.
+        verify_tokens: new tokens up to which sequences that go on follow the thresholds.
+        is_captured: a graph may replay the step. If each sequence has as many new tokens, each goes on in those that it
+            is replayed for, whatever the model runner says now.
+    """
     tokens = common.num_actual_tokens
     starts = common.query_start_loc_cpu[: common.num_reqs + 1]
     sequences = int((starts[:-1] < tokens).sum())
+    starts = starts[: sequences + 1].clamp_max(tokens)
     lengths, table = common.seq_lens[:sequences], common.block_table_tensor[:sequences]
     if lengths.device != table.device:
         raise _unprepared(f"seq_lens on {table.device}", str(lengths.device))
-    return Step.of(starts[: sequences + 1].clamp_max(tokens), lengths, table)
+    is_captured = is_captured and len(starts.diff().unique()) == 1
+    goes_on = None
+    if verify_tokens > 1:
+        goes_on = np.ones(sequences, dtype=bool) if is_captured else going_on(metadata, starts)
+    return Step.of(starts, lengths, table, verify_tokens=verify_tokens, goes_on=goes_on, is_captured=is_captured)
 
 
 def _unprepared(expected: str, got: str) -> TopThetaBackendError:

@@ -145,11 +145,11 @@ class C8Impl:
     ) -> None:
         """Write the rows that attend to all keys: many of a sequence in vllm-ascend's kernel, few as they lie."""
         counts = step.query_start_loc.diff()
-        few = (counts <= FEW_TOKENS) & (counts >= (1 if self.rule is DENSE else 2))
-        if few.any():
-            rows = DenseRows.of(few.nonzero()[:, 0], step.query_start_loc, step.seq_lens, step.block_table)
+        dense = counts.nonzero()[:, 0] if self.rule is DENSE else step.several
+        few, many = (dense[part] for part in (counts[dense] <= FEW_TOKENS, counts[dense] > FEW_TOKENS))
+        if len(few):
+            rows = DenseRows.of(few, step.query_start_loc, step.seq_lens, step.block_table)
             rows.attend(query, pages, self.scale, out)
-        many = (counts > FEW_TOKENS).nonzero()[:, 0]
         if len(many):
             self._prompts(query, rounded, pages, metadata, step, many, out)
 

@@ -77,7 +77,7 @@ class TopThetaBackend(CPUAttentionBackend):  # type: ignore[misc]
         if settings is None:
             return CPUAttentionBackendImpl
         check_version("vllm (cpu)", TRIED_ON_CPU, vllm.__version__, untried=settings.untried_versions)
-        check_engine(config, settings, verifies=True)
+        check_engine(config, settings, draft_models=True)
         stages = config.parallel_config.pipeline_parallel_size
         check_covered({"pipeline_parallel_size": stages if stages > 1 else None})
         return Impl
@@ -111,7 +111,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         self._layers = without_draft_model({name: layers[name] for name in layer_names})
         if not self._layers:
             return
-        self._engine = EngineLayers.of(settings, vllm_config, device, verifies=True)
+        self._engine = EngineLayers.of(settings, vllm_config, device, draft_models=True)
         self._engine.give_rules(kv_cache_spec, self._layers)
         self._name = layer_names[0]
         self._are_bound = False

@@ -75,22 +75,20 @@ def without_draft_model(layers: Mapping[str, Any]) -> dict[str, Any]:
 class EngineLayers:
     """Rules and counts of the layers of one engine in one process; see :meth:`of`."""
 
-    def __init__(
-        self, settings: Settings, thresholds: ThresholdsAtK, metrics: Metrics | None, drafts: int, verifies: bool
-    ) -> None:
+    def __init__(self, settings: Settings, thresholds: ThresholdsAtK, metrics: Metrics | None, drafts: int) -> None:
         self._settings = settings
         self._thresholds = thresholds
         self._drafts = drafts
-        self._verifies = verifies
+        self._most_verified = MOST_TOKENS, f"the operator takes {MOST_TOKENS} tokens of a sequence"
         self._counting: str | None = None
         self._with_window: set[int] = set()
         self.metrics = metrics
 
     @classmethod
-    def of(cls, settings: Settings, config: Any, device: torch.device, verifies: bool) -> EngineLayers:
+    def of(cls, settings: Settings, config: Any, device: torch.device, draft_models: bool = False) -> EngineLayers:
         """Get the engine of vLLM's configuration ``config``, or make it. Its weights must be loaded.
 
-        ``verifies`` tells whether steps may have drafts whose rows follow the thresholds.
+        ``draft_models`` tells whether a model of its own may draft.
 
         Raises:
             TopThetaNotImplementedError: the engine asks for something that is not covered.
@@ -99,7 +97,7 @@ class EngineLayers:
         known = _ENGINES.get(id(config))
         if known is not None and known[0]() is config:
             return known[1]
-        check_engine(config, settings, verifies)
+        check_engine(config, settings, draft_models)
         thresholds = load_thresholds(settings, geometry_of(config), device)
         metrics = None
         if settings.metrics:
@@ -107,7 +105,7 @@ class EngineLayers:
             atexit.register(metrics.report)
         draft = config.speculative_config
         drafts = 0 if draft is None else int(draft.num_speculative_tokens)
-        engine = cls(settings, thresholds, metrics, drafts, verifies)
+        engine = cls(settings, thresholds, metrics, drafts)
         engine._warn(config.model_config.max_model_len)
         for key in [key for key, (config_of, _) in _ENGINES.items() if config_of() is None]:
             del _ENGINES[key]
@@ -163,7 +161,21 @@ class EngineLayers:
     @property
     def verify_tokens(self) -> int:
         """New tokens up to which a sequence that goes on decodes by thresholds, each of them."""
-        return min(1 + self._drafts, MOST_TOKENS) if self._verifies else 1
+        return min(1 + self._drafts, self._most_verified[0])
+
+    @property
+    def why_dense_drafts(self) -> str | None:
+        """Why sequences with drafts, or with many, do not follow the thresholds; None: all of them do."""
+        return self._most_verified[1] if self._drafts >= self.verify_tokens else None
+
+    @property
+    def placement(self) -> str:
+        """Where the thresholds stand."""
+        return self._thresholds.placement
+
+    def limit_drafts(self, most: int, why: str) -> None:
+        """Let up to ``most`` new tokens of a sequence follow the thresholds on a platform that takes no more."""
+        self._most_verified = most, why
 
     def note(self, step: Step, group: str) -> None:
         """Count the tokens of a step once. Every group of layers sees the step under a name of its own."""
@@ -178,7 +190,7 @@ class EngineLayers:
         draft = int(counts[counts <= 1 + self._drafts].sum()) - short if self._drafts else 0
         prompt = int(counts.sum()) - draft - short
         thresholded = prompt + draft if self._settings.prefill == "thresholded" else 0
-        verified = 0 if step.drafts is None else int(step.drafts.counts[step.drafts.counts > 1].sum())
+        verified = 0 if step.drafts is None else step.drafts.verified
         self.metrics.step(
             decode=step.new.num_decoding, prompt=prompt, draft=draft + verified, short=short,
             thresholded=thresholded + verified,
@@ -218,8 +230,12 @@ class EngineLayers:
             why = "shorter ones are not faster by thresholds here" if settings.dense_below is None else "dense_below"
             stay.append(f"rows of fewer than {below} keys ({why})")
         if settings.prefill == "dense":
-            drafts = " and drafts" if self._drafts and self.verify_tokens == 1 else ""
-            stay.append(f"prompts{drafts} (prefill=dense)")
+            stay.append("prompts (prefill=dense)")
+            if self.why_dense_drafts:
+                many = (
+                    "" if self.verify_tokens == 1 else f" of sequences with more than {self.verify_tokens} new tokens"
+                )
+                stay.append(f"drafts{many} ({self.why_dense_drafts})")
         [(name, value)] = settings.aim.items()
         logger.info(
             "Top-Theta: layers %s decode by the thresholds of %s, %s=%s, sdc=%s, vmc=%s; dense: %s",
@@ -266,11 +282,11 @@ def has_window(window: object) -> bool:
     return window not in (None, -1, (-1, -1))
 
 
-def check_engine(config: Any, settings: Settings, verifies: bool) -> None:
+def check_engine(config: Any, settings: Settings, draft_models: bool = False) -> None:
     """Raise TopThetaNotImplementedError where vLLM's configuration asks for something that is not covered."""
     parallel, draft = config.parallel_config, config.speculative_config
     method = None if draft is None else draft.method
-    covered = (None, *_DRAFTS_WITHOUT_LAYERS, *([_DRAFT_MODEL] if verifies else []))
+    covered = (None, *_DRAFTS_WITHOUT_LAYERS, *([_DRAFT_MODEL] if draft_models else []))
     check_covered({
         "use_mla": config.model_config.use_mla,
         "kv_transfer_config": config.kv_transfer_config,

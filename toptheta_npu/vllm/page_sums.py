@@ -95,8 +95,9 @@ class PageSums:
         """Make the sums that a step ends, and compute the mean V rows of its sequences with one new token.
 
         Sums are float32. So for a sequence of n rows a mean is at most (rows + n / rows + 2) · 2⁻²⁴ times the mean of
-        |v| off, with the rows of a piece. On a CPU it is one native call where the operators are native. A step in
-        which each sequence has one new token reads nothing on the host elsewhere, and its shapes are constant.
+        |v| off, with the rows of a piece. On a CPU it is one native call where the operators are native. Elsewhere,
+        a step without ``query_start_loc`` reads nothing on the host, and its shapes are constant, if a piece has more
+        rows than ``most_in_a_row``.
 
         Args:
             value_cache: float16, bfloat16, float32 or, where there are scales, int8 [blocks, Hkv, block_size, D], with
@@ -118,7 +119,7 @@ class PageSums:
         self._check(value_cache)
         if seen:
             _check_values(value_cache, new)
-        if new.query_start_loc is not None or self._rows == 1:
+        if new.query_start_loc is not None or new.most_in_a_row >= self._rows:
             self._make(value_cache, new.ended(self._rows, self._pieces))
         return self._means_of_decoding(value_cache, new.decoding_table, new.decoding_lengths)
 
@@ -165,11 +166,13 @@ class PageSums:
         # that of the last row
         piece = (lengths - 1).clamp_min(0) // self._rows
         rows = lengths - piece * self._rows
-        places = self._places(table, piece)
-        before = self._sums.index_select(0, self._places(table, (piece - 1).clamp_min(0)))
-        total = torch.where((piece > 0)[:, None, None], before, 0.0) + self._sum_of(value_cache, places, rows)
-        none = len(self._sums) - 1
-        self._sums[torch.where(rows == self._rows, places, none)] = total
+        places, places_before = self._places(table, piece), self._places(table, (piece - 1).clamp_min(0))
+        own, total = self._sum_of(value_cache, places, rows), self._sums
+        ended = torch.where(rows == self._rows, places, len(self._sums) - 1)
+        for _ in range(2):  # the second time for rows behind a piece that another row of the step has ended
+            before = self._sums.index_select(0, places_before)
+            total = torch.where((piece > 0)[:, None, None], before, 0.0) + own
+            self._sums[ended] = total
         return total / lengths.clamp_min(1)[:, None, None]
 
     def _places(self, table: Tensor, piece: Tensor) -> Tensor:
@@ -243,6 +246,8 @@ class NewRows:
         query_start_loc: int32 or int64 [B+1] on the CPU, the first new token of every sequence, and their number; None:
             each has one new token.
         means: of sequences with one new token; False: nobody wants them.
+        most_in_a_row: without ``query_start_loc``, new rows that may lie one behind the other, each given as that of a
+            sequence of its own.
 
     Attributes:
         num_decoding: S, the sequences with one new token; 0 without ``means``.
@@ -252,15 +257,16 @@ class NewRows:
     """
 
     def __init__(
-        self, block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None = None, *, means: bool = True
-    ) -> None:
+        self, block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor | None = None, *, means: bool = True,
+        most_in_a_row: int = 1,
+    ) -> None:  # fmt: skip
         _check_integers("block_table", block_table, 2)
         _check_integers("seq_lens", seq_lens, 1)
         batch = len(block_table)
         if len(seq_lens) != batch:
             raise TopThetaValueError("seq_lens", f"{batch} lengths, one per row of block_table", str(len(seq_lens)))
         self.block_table, self.seq_lens, self.query_start_loc = block_table, seq_lens, query_start_loc
-        self.num_decoding = batch
+        self.num_decoding, self.most_in_a_row = batch, most_in_a_row
         self.decoding_table, self.decoding_lengths = block_table, seq_lens
         self._means = means
         self._leaves: dict[int, bool] = {}

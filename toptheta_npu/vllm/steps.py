@@ -23,7 +23,7 @@ from ..cpu.repeated import RepeatedDecode
 from ..fallback.antiquant import PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import Arguments
 from ..operator import incremental_attention_with_stats, prefill_attention
-from .drafts import DraftRows
+from .drafts import DraftRows, put
 from .layers import DecodedRows, LayerRule
 from .page_sums import NewRows
 
@@ -51,6 +51,7 @@ class Step:
         dense_tokens: int64, the tokens of these sequences.
         drafts: the sequences that decode, if some of them have several new tokens.
         dense: the engine's own metadata of these sequences, if it needs any.
+        is_captured: lengths and pages are read when the step runs, so that a graph can replay it with others.
 
     Example:
         >>> step = Step.of(torch.tensor([0, 1, 4, 5]), torch.tensor([9, 3, 20]), torch.zeros(3, 2, dtype=torch.int32))
@@ -70,12 +71,13 @@ class Step:
     dense_tokens: Tensor = _NONE
     drafts: DraftRows | None = None
     dense: Any = None
+    is_captured: bool = False
     _rows: DecodedRows | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(
         cls, query_start_loc: Tensor, seq_lens: Tensor, block_table: Tensor, dense_below: int = 0,
-        verify_tokens: int = 1,
+        verify_tokens: int = 1, goes_on: np.ndarray | None = None, is_captured: bool = False,
     ) -> Step:  # fmt: skip
         """Make the step of these tokens.
 
@@ -85,8 +87,10 @@ class Step:
             block_table: int32 [B, blocks], the pages of every sequence; on the device.
             dense_below: if not 0, lengths are read on the host, and a step decodes nothing by thresholds unless some
                 sequence that may has as many keys.
-            verify_tokens: if more than 1, lengths are read on the host, and sequences that go on with up to as many new
-                tokens decode, too.
+            verify_tokens: if more than 1, sequences that go on with up to as many new tokens decode, too.
+            goes_on: bool [B], whether a sequence has keys before its new tokens; None: lengths are read on the host if
+                it matters.
+            is_captured: a graph replays the step.
         """
         starts = query_start_loc.numpy()
         if starts.tobytes() == _each_one(len(starts), starts.dtype) and (
@@ -95,25 +99,24 @@ class Step:
             return cls(NewRows(block_table, seq_lens), query_start_loc, seq_lens, block_table)
         counts = starts[1:] - starts[:-1]
         decode = counts == 1
-        if verify_tokens > 1:
-            decode |= (counts > 1) & (counts <= verify_tokens) & (seq_lens.numpy() > counts)
+        few = (counts > 1) & (counts <= verify_tokens)
+        if few.any():
+            decode |= few & (seq_lens.numpy() > counts if goes_on is None else goes_on)
         sparse = not dense_below or bool((seq_lens.numpy()[decode] >= dense_below).any())
         chosen = np.flatnonzero(decode & sparse)
         several = np.flatnonzero((counts > 0) & ~(decode & sparse))
         many = counts[several]
         dense = np.arange(many.sum()) + np.repeat(starts[several] - (many.cumsum() - many), many)
-        sequences, tokens, dense_tokens = (
-            torch.from_numpy(numbers.astype(np.int64)).to(seq_lens.device)
-            for numbers in (chosen, starts[chosen], dense)
-        )
+        sequences, tokens, dense_tokens = put(seq_lens.device, chosen, starts[chosen], dense)
         drafts = None
         if (counts[chosen] > 1).any():
-            drafts = DraftRows.of(query_start_loc, seq_lens, block_table, chosen)
-            new, tokens = drafts.new, drafts.tokens
+            drafts = DraftRows.of(query_start_loc, chosen, seq_lens)
+            new, tokens = drafts.read(seq_lens, block_table), drafts.tokens
         else:
             new = NewRows(block_table, seq_lens, query_start_loc, means=sparse)
         whole = query_start_loc, seq_lens, block_table
-        return cls(new, *whole, sequences, tokens, torch.from_numpy(several), dense_tokens, drafts)
+        others = torch.from_numpy(several), dense_tokens
+        return cls(new, *whole, sequences, tokens, *others, drafts, is_captured=is_captured)
 
     @property
     def decode_only(self) -> bool:
@@ -154,6 +157,8 @@ class Step:
         So a graph that is captured with a step holds the look-up, too.
         """
         if rule.layer == rule.group.first or self._rows is None:
+            if self.is_captured and self.drafts is not None:
+                self.new = self.drafts.read(self.seq_lens, self.block_table)
             self._rows = rule.group.look_up(self.lengths)
         return self._rows
 
@@ -246,7 +251,7 @@ def _verify(
     mean, mass = _means(step, value_cache, rule), looked_up.discarded_mass
     antiquant = {} if rule.antiquant is None else rule.antiquant._asdict()
     result, _, kept, value_rows = incremental_attention_with_stats(
-        drafts.padded(query[drafts.tokens]).transpose(1, 2), key_cache, value_cache,
+        drafts.padded(query.index_select(0, drafts.tokens)).transpose(1, 2), key_cache, value_cache,
         drafts.padded(looked_up.theta[layer]).transpose(1, 2).contiguous(), actual_seq_lengths=drafts.lengths,
         actual_query_lengths=drafts.counts, block_table=drafts.block_table,
         block_size=key_cache.shape[2 if key_cache.dim() == 4 else 1], num_key_value_heads=rule.num_key_value_heads,
