@@ -3,9 +3,9 @@
     python -m benchmarks.decode_step_1b [--json FILE]
 
 Weights and cache are random, in bfloat16, so no text has to be read first; the same cache is there in int8, too, with
-both kinds of scales. They need 12 GiB of memory, and the whole takes three minutes on two cores. The thresholds are the mean over some tokens of
-each head's k-th largest score in this very cache, as calibration would make them; other tokens are timed, and what
-these really kept is told. All forms share the model, and take turns in every round.
+both kinds of scales. They need 12 GiB of memory, and the whole takes three minutes on two cores. The thresholds are the
+mean over some tokens of each head's k-th largest score in this very cache, as calibration would make them; other tokens
+are timed, and what these really kept is told. All forms share the model, and take turns in every round.
 """
 
 from __future__ import annotations
@@ -268,12 +268,12 @@ def over_dense(figures: Mapping[str, Any], form: str = SPARSE) -> float:
 def goals(figures: Mapping[str, Any]) -> list[Goal]:
     """Put the figures beside their goals."""
     step = "step of a model of 1.2 billion weights, 32768 keys"
+    wanted = {
+        SPARSE: GOAL_OVER_DENSE, SPARSE_INT8: GOAL_OF_INT8_OVER_DENSE, SPARSE_CHANNELS: GOAL_OF_INT8_OVER_DENSE,
+    }  # fmt: skip
     return [
         Goal(f"{step}, {form} over {DENSE}", over_dense(figures, form), goal, at_most=False)
-        for form, goal in (
-            (SPARSE, GOAL_OVER_DENSE), (SPARSE_INT8, GOAL_OF_INT8_OVER_DENSE),
-            (SPARSE_CHANNELS, GOAL_OF_INT8_OVER_DENSE),
-        )  # fmt: skip
+        for form, goal in wanted.items()
     ]
 
 

@@ -18,8 +18,8 @@ _HEAD = """# What drawn calls have found
 
 Calls that nobody thought of, from [random_cases.py](random_cases.py), against the float64 oracle: any layout, lengths,
 pages, thresholds, compensation, caches and query tokens. `make explore` draws new ones and writes this table. A call
-counts where its inputs have a gap for the threshold; *int8*, *several tokens* and *paged* say how many of them were that.
-A test ends at the first wrong answer or finding of the host model.
+counts where its inputs have a gap for the threshold; *int8*, *several tokens* and *paged* say how many of them were
+that. A test ends at the first wrong answer or finding of the host model.
 
 | backend | test | calls | int8 | several tokens | paged | |
 | --- | --- | ---: | ---: | ---: | ---: | --- |
@@ -35,9 +35,10 @@ def table(files: Iterable[Path]) -> str:
             found = _drawn(test)
             if not found:
                 continue
-            name, backend = test.get("name", ""), _backend(test)
-            is_wrong = test.find("failure") is not None or test.find("error") is not None
-            rows.append(_row(backend, name.replace("test_", "").replace("_", " "), found, "**wrong**" if is_wrong else ""))
+            name, _, level = test.get("name", "").removeprefix("test_").partition("[")
+            backend, is_wrong = _backend(test), test.find("failure") is not None or test.find("error") is not None
+            told = name.replace("_", " ") + (f" ({level.removesuffix(']')})" if level else "")
+            rows.append(_row(backend, told, found, "**wrong**" if is_wrong else ""))
             sums.setdefault(backend, Counter()).update(found)
     totals = [_row(backend, "all of them", found, "") for backend, found in sums.items()]
     return _HEAD + "".join(sorted(totals)) + "".join(sorted(rows))
