@@ -83,7 +83,7 @@ def _schedules(found: Mapping[str, Any]) -> Table:
         ),
         "tokens by thresholds; in vLLM's own kernel": lambda each: f"{each['decode_tokens']}; {each['short_tokens']}",
         "tokens of sequences with drafts; by thresholds": lambda each: (
-            f"{each['draft_tokens']}; {each['thresholded_tokens']}" if each["draft_tokens"] else "none"
+            f"{each['draft_tokens']}; {each['thresholded_tokens']}" if each.get("draft_tokens") else "none"
         ),
         "**wrong tokens**": lambda each: f"**{each['wrong_tokens']}**",
         "elements kept, V rows read, all layers": _shares,
