@@ -92,16 +92,13 @@ private:
     int steps_;
 };
 
-template <int Count, int Steps, int Parts>
-inline void multiply_key(const int8_t* key, const WholeQuery<Parts>& query, int first_row, Totals (&totals)[Count][1])
+template <int Count, int Parts>
+inline void multiply_step(const int8_t* key, int step, const WholeQuery<Parts>& query, int first_row,
+                          Totals (&totals)[Count][1])
 {
-    const int steps = Steps != 0 ? Steps : query.steps();
-#pragma GCC unroll 8
-    for (int step = 0; step < steps; ++step) {
-        const Words numbers = widen_int8(key + step * Int8::kStep);
-        for (int row = 0; row < Count; ++row) {
-            totals[row][0] = add_products(totals[row][0], numbers, query.words(first_row + row, step));
-        }
+    const Words numbers = widen_int8(key + step * Int8::kStep);
+    for (int row = 0; row < Count; ++row) {
+        totals[row][0] = add_products(totals[row][0], numbers, query.words(first_row + row, step));
     }
 }
 

@@ -70,60 +70,86 @@ private:
     int steps_;
 };
 
-// Adds the products of one K row with `Count` rows of the query to `totals`.
-template <int Count, int Steps, class Element>
-inline void multiply_key(const typename Element::Stored* key, const PackedQuery<Element>& query, int first_row,
-                         Floats (&totals)[Count][Element::kVectors])
+// Adds the products of step `step` of one K row with `Count` rows of the query to `totals`.
+template <int Count, class Element>
+inline void multiply_step(const typename Element::Stored* key, int step, const PackedQuery<Element>& query,
+                          int first_row, Floats (&totals)[Count][Element::kVectors])
 {
-    const int steps = Steps != 0 ? Steps : query.steps();
-#pragma GCC unroll 8
-    for (int step = 0; step < steps; ++step) {
-        if constexpr (kMultipliesPairs<Element>) {
-            const auto pairs = load_pairs(key + step * Element::kStep);
-            for (int row = 0; row < Count; ++row) {
-                Floats& total = totals[row][step % 2];
-                total = add_products(total, pairs, load_pairs(query.stored(first_row + row, step)));
-            }
-        } else {
-            Floats parts[Element::kVectors];
-            Element::load(key + step * Element::kStep, parts);
-            for (int row = 0; row < Count; ++row) {
-                for (int part = 0; part < Element::kVectors; ++part) {
-                    Floats& total = totals[row][part];
-                    total = multiply_add(parts[part], query.values(first_row + row, step, part), total);
-                }
+    if constexpr (kMultipliesPairs<Element>) {
+        const auto pairs = load_pairs(key + step * Element::kStep);
+        for (int row = 0; row < Count; ++row) {
+            Floats& total = totals[row][step % 2];
+            total = add_products(total, pairs, load_pairs(query.stored(first_row + row, step)));
+        }
+    } else {
+        Floats parts[Element::kVectors];
+        Element::load(key + step * Element::kStep, parts);
+        for (int row = 0; row < Count; ++row) {
+            for (int part = 0; part < Element::kVectors; ++part) {
+                Floats& total = totals[row][part];
+                total = multiply_add(parts[part], query.values(first_row + row, step, part), total);
             }
         }
     }
 }
 
+// Writes a vector for each of `Count` rows of the query to sums[..][place], whose lanes add up to its product with a K
+// row, and calls K rows to come into the caches. `Steps` is 0 where it is not known when this is compiled.
+template <int Count, int Steps, class Query, int Places>
+inline void multiply_row(const typename Query::Cached::Stored* key, int64_t stride, const Query& query, int first_row,
+                         typename Query::Lanes (&sums)[Count][Places], int place)
+{
+    constexpr int kTotals = Query::kTotals;
+    const int length = (Steps != 0 ? Steps : query.steps()) * Query::Cached::kStep;
+    const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*key));
+    if (first_row == 0) {
+        prefetch<kFarCache>(key + kBytesToFarCache / row_bytes * stride, length);
+        prefetch<kNearCache>(key + kBytesToNearCache / row_bytes * stride, length);
+    }
+    typename Query::Lanes totals[Count][kTotals];
+    for (auto& parts : totals) {
+        std::fill_n(parts, kTotals, Query::no_lanes());
+    }
+    const int steps = Steps != 0 ? Steps : query.steps();
+#pragma GCC unroll 8
+    for (int step = 0; step < steps; ++step) {
+        multiply_step<Count>(key, step, query, first_row, totals);
+    }
+    for (int row = 0; row < Count; ++row) {
+        sums[row][place] = kTotals == 1 ? totals[row][0] : add(totals[row][0], totals[row][1 % kTotals]);
+    }
+}
+
 // q·k of kLanes rows of K and `Count` rows of the query. One K row at a time, so that few streams of loads are open and
-// the processor's own prefetcher keeps up. `Steps` is 0 where it is not known when this is compiled.
+// the processor's own prefetcher keeps up.
 template <int Count, int Steps, class Query>
 void multiply_tile(const typename Query::Cached::Stored* keys, int64_t stride, const Query& query, int first_row,
                    Floats* products)
 {
     using Lanes = typename Query::Lanes;
-    constexpr int kTotals = Query::kTotals;
-    const int length = (Steps != 0 ? Steps : query.steps()) * Query::Cached::kStep;
-    const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*keys));
-    Lanes sums[Count][kLanes];
-    for (int r = 0; r < kLanes; ++r) {
-        if (first_row == 0) {
-            prefetch<kFarCache>(keys + (r + kBytesToFarCache / row_bytes) * stride, length);
-            prefetch<kNearCache>(keys + (r + kBytesToNearCache / row_bytes) * stride, length);
+    if constexpr (kJoinedApart == 0) {
+        Lanes sums[Count][kLanes];
+        for (int r = 0; r < kLanes; ++r) {
+            multiply_row<Count, Steps>(keys + r * stride, stride, query, first_row, sums, r);
         }
-        Lanes totals[Count][kTotals];
-        for (auto& parts : totals) {
-            std::fill_n(parts, kTotals, Query::no_lanes());
-        }
-        multiply_key<Count, Steps>(keys + r * stride, query, first_row, totals);
         for (int row = 0; row < Count; ++row) {
-            sums[row][r] = kTotals == 1 ? totals[row][0] : add(totals[row][0], totals[row][1 % kTotals]);
+            products[row] = to_floats(sum_of_each(sums[row]));
         }
-    }
-    for (int row = 0; row < Count; ++row) {
-        products[row] = to_floats(sum_of_each(sums[row]));
+    } else {
+        Lanes joined[Count][kLanes / 2];
+#pragma GCC unroll 1
+        for (int pair = 0; pair < kLanes / 2; ++pair) {
+            const auto* key = keys + (pair / kJoinedApart * kJoinedApart + pair) * stride;
+            Lanes sums[Count][2];
+            multiply_row<Count, Steps>(key, stride, query, first_row, sums, 0);
+            multiply_row<Count, Steps>(key + kJoinedApart * stride, stride, query, first_row, sums, 1);
+            for (int row = 0; row < Count; ++row) {
+                joined[row][pair] = join(sums[row][0], sums[row][1]);
+            }
+        }
+        for (int row = 0; row < Count; ++row) {
+            products[row] = to_floats(sum_of_joined(joined[row]));
+        }
     }
 }
 

@@ -11,6 +11,9 @@
 //   times_power_of_two(a, n)       a 2^n for integers n from -126 to 0
 //   sum, largest       over the lanes
 //   sum_of_each(a)     from kLanes vectors the vector of their sums
+//   kJoinedApart       not 0 where vectors n and n + kJoinedApart are better joined as soon as they are there, so that
+//                      fewer wait in memory: then join(a, b), one vector with parts of both sums, and sum_of_joined(a),
+//                      from kLanes / 2 of these, take the place of sum_of_each
 //   load_float16, store_float16    kLanes halves
 //   load_bfloat16(p, even, odd)    2 kLanes elements, those at even places apart from those at odd ones
 //   load_bfloat16(p)               kLanes of them in order
@@ -20,7 +23,7 @@
 //   load_int8          kLanes bytes as floats
 //   widen_int8, load_words, no_totals
 //   add_products(t, a, b)          adds the products of neighbours to the lanes of t, some order of lanes for each set
-//   sum_of_each, to_floats         of Totals
+//   sum_of_each or join and sum_of_joined, to_floats         of Totals
 #pragma once
 
 #if defined(__AVX512F__)

@@ -69,25 +69,26 @@ inline Floats high_lanes(Floats a, Floats b) { return _mm512_unpackhi_ps(a, b); 
 inline Totals high_lanes(Totals a, Totals b) { return _mm512_unpackhi_epi32(a, b); }
 inline Totals add(Totals a, Totals b) { return _mm512_add_epi32(a, b); }
 
-// each step halves the number of vectors: it adds halves, quarters, pairs and neighbours of lanes that belong together
+// of two vectors one, each half of which holds the parts of one sum
+constexpr int kJoinedApart = 4;
+inline Floats join(Floats a, Floats b) { return add(quarters_of<0x44>(a, b), quarters_of<0xEE>(a, b)); }
+inline Totals join(Totals a, Totals b) { return add(quarters_of<0x44>(a, b), quarters_of<0xEE>(a, b)); }
+
+// each step halves the number of vectors: it adds quarters, pairs and neighbours of lanes that belong together
 template <class Vector>
-inline Vector sums_of_lanes(const Vector* a)
+inline Vector sums_of_lanes(const Vector* joined)
 {
-    Vector halves[8], quarters[4];
-    for (int i = 0; i < 8; ++i) {
-        halves[i] = add(quarters_of<0x44>(a[i], a[i + 8]), quarters_of<0xEE>(a[i], a[i + 8]));
-    }
+    Vector quarters[4];
     for (int i = 0; i < 4; ++i) {
-        quarters[i] = add(quarters_of<0x88>(halves[i], halves[i + 4]), quarters_of<0xDD>(halves[i], halves[i + 4]));
+        const Vector a = joined[i], b = joined[i + 4];
+        quarters[i] = add(quarters_of<0x88>(a, b), quarters_of<0xDD>(a, b));
     }
     const Vector low = add(low_lanes(quarters[0], quarters[1]), high_lanes(quarters[0], quarters[1]));
     const Vector high = add(low_lanes(quarters[2], quarters[3]), high_lanes(quarters[2], quarters[3]));
-    const Vector sums = add(lanes_of<0x44>(low, high), lanes_of<0xEE>(low, high));
-    // the quarters of the register hold the sums 0-3, 8-11, 4-7, 12-15
-    return quarters_of<_MM_SHUFFLE(3, 1, 2, 0)>(sums, sums);
+    return add(lanes_of<0x44>(low, high), lanes_of<0xEE>(low, high));
 }
-inline Floats sum_of_each(const Floats* a) { return sums_of_lanes(a); }
-inline Totals sum_of_each(const Totals* a) { return sums_of_lanes(a); }
+inline Floats sum_of_joined(const Floats* joined) { return sums_of_lanes(joined); }
+inline Totals sum_of_joined(const Totals* joined) { return sums_of_lanes(joined); }
 
 inline Floats load_int8(const int8_t* from)
 {

@@ -55,6 +55,7 @@ inline Floats times_power_of_two(Floats a, Floats n)
 inline float sum(Floats a) { return vaddvq_f32(a); }
 inline float largest(Floats a) { return vmaxvq_f32(a); }
 
+constexpr int kJoinedApart = 0;
 inline Floats sum_of_each(const Floats* a) { return vpaddq_f32(vpaddq_f32(a[0], a[1]), vpaddq_f32(a[2], a[3])); }
 
 inline Floats load_int8(const int8_t* from)
