@@ -28,6 +28,7 @@ from tests.cpu.native import (
 from tests.helpers import assert_equals_oracle, make_inputs
 from tests.random_cases import largest_score
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats, use_backend
+from toptheta_npu.cpu.plans import make_plan
 from toptheta_npu.fallback import Arguments
 
 INF, NAN = math.inf, math.nan
@@ -238,6 +239,29 @@ def test_scales_of_the_driver_are_those_that_the_operator_packs() -> None:
     with using(OWN_LEVELS[-1].values[0]):
         found = [operators.incremental_attention(Arguments(**given)) for given in (arguments, packed)]
     assert same_bits((found[0],), (found[1],))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", ["[Hkv, D]", "[Hkv * D]", "[Hkv, 1, D]", "columns", "[Hkv, 1]"])
+def test_scales_of_channels_are_read_where_they_lie_if_they_can_be(form: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    scale = (torch.rand(2, 16).clamp_min(0.1)).to(dtype)
+    given = {
+        "[Hkv, D]": scale, "[Hkv * D]": scale.flatten(), "[Hkv, 1, D]": scale[:, None],
+        "columns": scale.T.contiguous().T, "[Hkv, 1]": scale[:, :1],
+    }[form]  # fmt: skip
+    cache = torch.randint(-127, 128, (1, 2, 40, 16), dtype=torch.int8)
+    arguments = Arguments(
+        4, 2, 0.25, torch.randn(1, 4, 1, 16), cache, cache.flip(2), torch.zeros(4),
+        key_antiquant_scale=given, value_antiquant_scale=given,
+    )  # fmt: skip
+    whole = given.expand(2, 16).float().contiguous() if form == "[Hkv, 1]" else scale.float()
+    expected = arguments._replace(key_antiquant_scale=whole, value_antiquant_scale=whole)
+    lie_well = form not in ("columns", "[Hkv, 1]") and dtype == torch.float32
+    assert len(make_plan(arguments, operators.WITH_STATISTICS).copied) == (0 if lie_well else 2)
+    with using(OWN_LEVELS[-1].values[0]):
+        found = [operators.incremental_attention_with_stats(each) for each in (arguments, expected)]
+    assert same_bits(*found)
 
 
 @pytest.mark.parametrize("level", OWN_LEVELS)

@@ -133,7 +133,8 @@ def _places(
         tensor: Any = a[field]
         if tensor is None:
             continue
-        if field in _SCALES and a[_SCALES[field]] == PER_CHANNEL:
+        of_channels = field in _SCALES and a[_SCALES[field]] == PER_CHANNEL
+        if of_channels and not _are_channels(tensor, kv_heads, head_dim):
             copied.append((word, field, as_channels))
         elif field in _STRIDED or tensor.is_contiguous():
             in_place.append((word, field))
@@ -144,6 +145,11 @@ def _places(
 
 def _integers(given: Tensor | None) -> tuple[int, int]:
     return 0, given is not None and given.dtype == torch.int64
+
+
+def _are_channels(scale: Tensor, kv_heads: int, head_dim: int) -> bool:
+    """Tell whether scales of mode 0 can be read where they lie."""
+    return scale.dtype == torch.float32 and scale.is_contiguous() and scale.numel() == kv_heads * head_dim
 
 
 def _as_channels(scale: Tensor, kv_heads: int, head_dim: int) -> Tensor:
