@@ -1,4 +1,7 @@
-"""Write the table of how many drawn calls each backend has answered, from pytest's reports: make explore."""
+"""Write the table of how many drawn calls each backend has answered, from pytest's reports: make explore.
+
+Rows of backends that the reports say nothing of stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +29,8 @@ that. A test ends at the first wrong answer or finding of the host model.
 """
 
 
-def table(files: Iterable[Path]) -> str:
-    """The page, from reports of tests with the marker "drawn"."""
+def table(files: Iterable[Path], before: str = "") -> str:
+    """The page, from reports of tests with the marker "drawn", and from the page that it takes the place of."""
     rows: list[str] = []
     sums: dict[str, Counter[str]] = {}
     for file in files:
@@ -41,6 +44,10 @@ def table(files: Iterable[Path]) -> str:
             rows.append(_row(backend, told, found, "**wrong**" if is_wrong else ""))
             sums.setdefault(backend, Counter()).update(found)
     totals = [_row(backend, "all of them", found, "") for backend, found in sums.items()]
+    for line in before.removeprefix(_HEAD).splitlines(keepends=True):
+        backend, name = line.split(" | ")[:2]
+        if backend.removeprefix("| ") not in sums:
+            (totals if name == "all of them" else rows).append(line)
     return _HEAD + "".join(sorted(totals)) + "".join(sorted(rows))
 
 
@@ -62,5 +69,5 @@ def _row(backend: str, name: str, found: Counter[str], verdict: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(table(Path(name) for name in sys.argv[1:]))
+    PAGE.write_text(table((Path(name) for name in sys.argv[1:]), PAGE.read_text()))
     print(f"wrote {PAGE.name}")

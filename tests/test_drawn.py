@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.drawn import table
+from tests.drawn import PAGE, table
 
 _TEST = (
     '<testcase classname="tests.{folder}.test_cases" name="{name}"><properties>{drawn}</properties>{verdict}</testcase>'
@@ -52,3 +52,23 @@ def test_calls_of_a_backend_are_summed_up(tmp_path: Path) -> None:
 def test_a_wrong_answer_shows(tmp_path: Path) -> None:
     file = report(tmp_path, ("npu", "test_cases", {"calls": 3}, "<failure />"))
     assert rows(table([file]))[-1] == "| emulated NPU | cases | 3 | 0 | 0 | 0 | **wrong** |"
+
+
+def test_backends_without_new_calls_keep_their_rows(tmp_path: Path) -> None:
+    before = table(
+        [
+            report(
+                tmp_path,
+                ("npu", "test_cases", {"calls": 3, "int8": 1}, ""),
+                ("fallback", "test_cases", {"calls": 4}, "<failure />"),
+            )
+        ]
+    )
+    after = table([report(tmp_path, ("fallback", "test_cases", {"calls": 9}, ""))], before)
+    assert rows(after) == [
+        "| emulated NPU | all of them | 3 | 1 | 0 | 0 |  |",
+        "| fallback | all of them | 9 | 0 | 0 | 0 |  |",
+        "| emulated NPU | cases | 3 | 1 | 0 | 0 |  |",
+        "| fallback | cases | 9 | 0 | 0 | 0 |  |",
+    ]
+    assert table([], PAGE.read_text()) == PAGE.read_text()
