@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from toptheta_npu import _checks
+
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = (_ROOT / "docs" / "kernel.md").read_text()
 _LIMITS = {
@@ -14,6 +16,14 @@ _LIMITS = {
     "work_split.h": {"kGranuleRows": 128, "kFineGranuleRows": 32, "kMinimumGranules": 2},
     "geometry.h": {"kMaxPageRows": 512, "kMaxCapacity": 262144, "kMaxBatch": 65536, "kMaxHeads": 4096},
     "tiling_math.h": {"kMaxCores": 64},
+}
+#: What Python refuses before it calls the operator, in the sources' words.
+_CHECKED_IN_PYTHON = {
+    "op_host/geometry.h: kMaxPageRows": _checks.KERNEL_PAGE_ROWS,
+    "op_kernel/ub_layout.h: kMinPageRows": _checks.KERNEL_STEP,
+    "op_host/geometry.h: kMaxHeads": _checks.KERNEL_QUERY_ROWS,
+    "op_kernel/cube_layout.h: kMostRowStride": _checks.KERNEL_TOKENS_STRIDE,
+    "op_kernel/query_tokens.h: kMostStep": _checks.KERNEL_TOKENS_STRIDE,
 }
 
 
@@ -25,6 +35,12 @@ def test_limits_on_the_page(header: str) -> None:
     assert {name: int(match[1]) for name, match in found.items() if match} == _LIMITS[header]
     for value in _LIMITS[header].values():
         assert f"{value:,}" in _PAGE or str(value) in _PAGE or value == 2, value
+
+
+@pytest.mark.parametrize(("place", "limit"), _CHECKED_IN_PYTHON.items())
+def test_python_has_the_limits_of_the_sources(place: str, limit: int) -> None:
+    file, name = place.split(": ")
+    assert re.findall(rf"\b{name} = (\d+);", (_ROOT / file).read_text()) == [str(limit)]
 
 
 def test_files_on_the_page_exist() -> None:
