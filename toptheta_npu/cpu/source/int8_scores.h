@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 #include "arguments.h"
 #include "elements.h"
@@ -19,6 +20,22 @@ namespace toptheta {
 constexpr float kLargestWord = 32767.0F;
 constexpr float kPerPart = 32768.0F;  // units of a part in those of the part above it
 constexpr float kSmallestLargest = 1e-30F;
+
+inline Floats magnitudes(const float* elements)
+{
+    const Floats some = load(elements);
+    return larger(some, subtract(zero(), some));
+}
+
+// Of elements in whole vectors.
+inline float largest_magnitude(const float* elements, int count)
+{
+    Floats lanes = zero();
+    for (int i = 0; i < count; i += kLanes) {
+        lanes = larger(magnitudes(elements + i), lanes);
+    }
+    return largest(lanes);
+}
 
 // Rows of a query as words of 16 bits times a unit of the row. Where `Parts` is 2, a second word has 15 bits more of
 // each number.
@@ -36,12 +53,7 @@ public:
     // 16-bit types exact.
     float take(const float* elements, bool are_rounded)
     {
-        Floats lanes = zero();
-        for (int i = 0; i < length(); i += kLanes) {
-            const Floats some = load(elements + i);
-            lanes = larger(larger(some, subtract(zero(), some)), lanes);
-        }
-        const float most = std::max(largest(lanes), kSmallestLargest);
+        const float most = std::max(largest_magnitude(elements, length()), kSmallestLargest);
         int exponent = 0;
         std::frexp(most, &exponent);
         const float per_unit = are_rounded ? kLargestWord / most : std::ldexp(1.0F, 16 - Parts - exponent);
@@ -102,17 +114,18 @@ inline void multiply_step(const int8_t* key, int step, const WholeQuery<Parts>& 
     }
 }
 
-// Whether a word of 16 bits is too coarse for a head: its unit follows from the largest element, and where most others
-// are small beside that, what they add to scores would drown in rounding. Counted, so that all levels agree.
-inline bool has_outliers(const float* elements, int64_t head_dim)
+// Whether a word of 16 bits is too coarse for a head, whose elements are followed by zeros to whole vectors: its unit
+// follows from the largest element, and where most others are small beside that, what they add to scores would drown in
+// rounding. Counted, so that all levels agree.
+inline bool has_outliers(const float* elements, int head_dim)
 {
     constexpr float kSmall = 1.0F / 16;
-    float most = 0.0F;
-    for (int64_t i = 0; i < head_dim; ++i) {
-        most = std::max(most, std::fabs(elements[i]));
+    const Floats least = broadcast(largest_magnitude(elements, head_dim) * kSmall);
+    int large = 0;
+    for (int i = 0; i < head_dim; i += kLanes) {
+        const Floats each = magnitudes(elements + i);
+        large += __builtin_popcount(bits(either(greater(each, least), equal(each, least))));
     }
-    const int64_t large =
-        std::count_if(elements, elements + head_dim, [=](float each) { return std::fabs(each) >= most * kSmall; });
     return 4 * large < head_dim;
 }
 
@@ -163,7 +176,7 @@ private:
         bool is_fine = sizeof(typename Element::Stored) == 4;  // float32 asks for it
         for (int head = 0; head < rows_.heads; ++head) {
             factors_[first + head] = load_row(a, first + head, channels, elements[head]);
-            is_fine = is_fine || has_outliers(elements[head], a.head_dim);
+            is_fine = is_fine || has_outliers(elements[head], static_cast<int>(a.head_dim));
         }
         for (int head = 0; head < rows_.heads; ++head) {
             const float unit = is_fine ? fine_.take(elements[head], channels != nullptr)
@@ -186,8 +199,8 @@ private:
         for (int i = 0; i < length; i += kLanes) {
             store(elements + i, Element::load_in_order(stored + i));
         }
-        for (int64_t i = 0; channels != nullptr && i < a.head_dim; ++i) {
-            elements[i] *= channels[i];
+        if (channels != nullptr) {
+            std::transform(elements, elements + a.head_dim, channels, elements, std::multiplies<float>());
         }
         Floats nothing = zero();
         for (int i = 0; i < length; i += kLanes) {

@@ -100,7 +100,7 @@ inline void multiply_row(const typename Query::Cached::Stored* key, int64_t stri
                          typename Query::Lanes (&sums)[Count][Places], int place)
 {
     constexpr int kTotals = Query::kTotals;
-    const int length = (Steps != 0 ? Steps : query.steps()) * Query::Cached::kStep;
+    const int steps = Steps != 0 ? Steps : query.steps(), length = steps * Query::Cached::kStep;
     const int64_t row_bytes = length * static_cast<int64_t>(sizeof(*key));
     if (first_row == 0) {
         prefetch<kFarCache>(key + kBytesToFarCache / row_bytes * stride, length);
@@ -110,7 +110,6 @@ inline void multiply_row(const typename Query::Cached::Stored* key, int64_t stri
     for (auto& parts : totals) {
         std::fill_n(parts, kTotals, Query::no_lanes());
     }
-    const int steps = Steps != 0 ? Steps : query.steps();
 #pragma GCC unroll 8
     for (int step = 0; step < steps; ++step) {
         multiply_step<Count>(key, step, query, first_row, totals);
