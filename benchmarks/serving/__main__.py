@@ -1,6 +1,7 @@
 """vLLM by thresholds: whether its tokens are right, what is kept, how fast it answers, and the memory that it takes.
 
     build/vllm/bin/python -m benchmarks.serving [equality] [load] [memory] [schedules] [--schedules 200] [--rounds 5]
+    build/vllm/bin/python -m benchmarks.serving schedules --engine drafts
     build/vllm/bin/python -m benchmarks.serving break-even [--rounds 15]
     build/vllm/bin/python -m benchmarks.serving overhead [--rounds 100]
     build/vllm/bin/python -m benchmarks.serving soak [--requests 2000] [--minutes 30]
@@ -8,8 +9,8 @@
 
 It needs the environment of ``make test-vllm``. Without names those of the first line run. It writes
 docs/results/serving.json, where parts that did not run stay as they are, and the tables of docs/serving.md. On two
-cores the schedules take six minutes and the others of that line together as long; speeds are ratios of interleaved
-rounds in one process. ``real`` needs the model of ``make real-model`` and the thresholds of
+cores the schedules of an engine take ten minutes, and the others of the first line together six; speeds are ratios of
+interleaved rounds in one process. ``real`` needs the model of ``make real-model`` and the thresholds of
 ``benchmarks.real_model_study``.
 """
 
@@ -41,7 +42,7 @@ from benchmarks.serving.int8 import compare_int8
 from benchmarks.serving.load import compare_speed
 from benchmarks.serving.memory import measure_page_sums
 from benchmarks.serving.real import Setting, compare_real
-from benchmarks.serving.schedules import run_schedules
+from benchmarks.serving.schedules import ENGINES, run_schedules
 from benchmarks.serving.soak import failures, soak
 from benchmarks.serving.tables import as_tables
 from benchmarks.tables import renew
@@ -71,9 +72,21 @@ class Part(str, Enum):
 UNNAMED = (Part.equality, Part.load, Part.memory, Part.schedules)
 
 
+def known_engines(names: list[str] | None) -> list[str] | None:
+    """Refuse names that are none of `ENGINES`."""
+    for name in names or ():
+        if name not in ENGINES:
+            raise typer.BadParameter(f"expected {', '.join(ENGINES)}, got {name}")
+    return names
+
+
 def main(
     parts: Annotated[list[Part] | None, typer.Argument(help="Without names, those that need little time.")] = None,
     schedules: Annotated[int, typer.Option(min=1, help="How many are drawn.")] = 200,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(callback=known_engines, help="That runs them; may be given again. Others' results stay."),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of the timing.")] = 5,
     requests: Annotated[int, typer.Option(min=2, help="Of the soak.")] = 2000,
     minutes: Annotated[float, typer.Option(min=0.1, help="That the soak asks at most.")] = 30.0,
@@ -103,7 +116,7 @@ def main(
         Part.equality: compare_answers,
         Part.load: lambda: compare_speed(rounds),
         Part.memory: measure_page_sums,
-        Part.schedules: lambda: run_schedules(schedules),
+        Part.schedules: lambda: run_schedules(schedules, engine or (), found.get("schedules", {}).get("engines", ())),
         Part.soak: lambda: soak(requests, minutes),
         Part.real: real,
         Part.break_even: lambda: find_break_even(rounds),

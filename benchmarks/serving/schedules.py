@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.serving.engines import (
     INT8,
     INT8_TOLERANCE,
     NGRAM,
+    NUDGES,
     TIE,
     TOLERANCE,
     Answer,
@@ -139,17 +141,25 @@ def run_schedule(engine: Any, arrivals: list[Arrival]) -> list[Request]:
     return requests
 
 
-def run_schedules(count: int) -> Iterator[dict[str, Any]]:
+def run_schedules(
+    count: int, names: Collection[str] = (), before: Iterable[dict[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
     """Run schedules of the seeds 0 to ``count`` - 1 by the settings of `ENGINES`, in a cache that preempts.
 
     Yield what was found so far after every ten of them, and after the last.
+
+    Args:
+        count: of schedules.
+        names: of the engines; all of them without.
+        before: what was found of the other engines, which stays.
     """
-    found: dict[str, Any] = {"engines": []}
+    found = {each["name"]: each for each in before if names and each["name"] not in names}
     for name, variant in ENGINES.items():
-        found["engines"].append({})
+        if names and name not in names:
+            continue
         for result in _counted(count, variant):
-            found["engines"][-1] = {"name": name, **variant.settings, **result}
-            yield found
+            found[name] = {"name": name, **variant.settings, **result}
+            yield {"engines": [found[each] for each in ENGINES if each in found]}
 
 
 def _counted(count: int, variant: Variant) -> Iterator[dict[str, Any]]:
@@ -187,31 +197,41 @@ def wrong_in(request: Request, *, int8: bool = False, **settings: Any) -> tuple[
     """Find what is wrong with the answer to one request, token by token, given the tokens before it.
 
     Returns:
-        (wrong tokens; logarithms of probabilities that differ). Two implementations round differently, and a score at
-        its threshold may fall on either side of it: so the latter are those that differ with thresholds moved by
-        `ROUNDING`, too, up or down.
+        (wrong tokens; logarithms of probabilities that differ). Two implementations round differently. A score at its
+        threshold may fall on either side of it, so the latter are those that differ with thresholds moved by
+        `ROUNDING`, too, up or down. A number of an int8 cache may go to either neighbour, so there both are what is
+        wrong beside weights changed by `NUDGE`, too.
     """
     assert request.answer is not None
     tolerance = INT8_TOLERANCE if int8 else TOLERANCE
-    known = replayed(request.tokens, request.segments, int8=int8, **settings)
-    others: list[dict[int, dict[int, float]]] = []
+
+    def replay(**rounding: Any) -> dict[int, dict[int, float]]:
+        return replayed(request.tokens, request.segments, int8=int8, **rounding, **settings)
+
+    @cache
+    def others() -> list[dict[int, dict[int, float]]]:
+        if int8:
+            return [replay(nudge=seed) for seed in NUDGES]
+        return [replay(shift=by) for by in (ROUNDING, -ROUNDING)]
+
+    known = replay()
     wrong, different = [], []
     for index, token in enumerate(request.answer.tokens):
-        place = len(request.prompt) + index
-        best = known[place]
-        expected, leading = next(iter(best.items()))
-        ours = best.get(token, -math.inf)
-        if leading - ours > TIE:
+        place, found = len(request.prompt) + index, request.answer.best[index][token]
+        expected, leading = next(iter(known[place].items()))
+        ours = known[place].get(token, -math.inf)
+        if leading - ours > TIE and not (int8 and any(_is_best(token, other[place]) for other in others())):
             wrong.append(f"token {place} is {token}, not {expected}, which leads by {leading - ours:.2g}")
-        difference = abs(request.answer.best[index][token] - ours)
-        if difference > tolerance and not others:
-            moved = ROUNDING, -ROUNDING
-            others = [replayed(request.tokens, request.segments, by, int8=int8, **settings) for by in moved]
+        difference = abs(found - ours)
         if difference > tolerance and not any(
-            abs(request.answer.best[index][token] - other[place].get(token, -math.inf)) <= tolerance for other in others
+            abs(found - other[place].get(token, -math.inf)) <= tolerance for other in others()
         ):
             different.append(f"token {place} has a log-probability that differs by {difference:.2g}")
     return wrong, different
+
+
+def _is_best(token: int, best: dict[int, float]) -> bool:
+    return max(best.values()) - best.get(token, -math.inf) <= TIE
 
 
 @contextmanager

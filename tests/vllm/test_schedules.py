@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,19 @@ def test_no_token_of_a_drawn_schedule_is_wrong(small: tuple[Any, Variant], seed:
     engine, variant = small
     requests = run_schedule(engine, draw_schedule(seed))
     assert not [each for request in requests for found in variant.wrong_in(request) for each in found]
+
+
+def test_a_token_that_is_not_the_likeliest_is_found(small: tuple[Any, Variant]) -> None:
+    engine, variant = small
+    request = run_schedule(engine, draw_schedule(0))[0]
+    assert request.answer is not None
+    *tokens, last = request.answer.tokens
+    best = request.answer.best[-1]
+    other = min(best, key=best.__getitem__)
+    assert best[last] - best[other] > 0.1
+    request.answer = replace(request.answer, tokens=[*tokens, other])
+    ((found,), _) = variant.wrong_in(request)
+    assert f"is {other}, not {last}" in found
 
 
 def test_requests_of_a_schedule_are_preempted(small: tuple[Any, Variant]) -> None:
