@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,6 +47,18 @@ class Answer:
 
     tokens: list[int]
     best: list[dict[int, float]]
+
+
+class Segment(NamedTuple):
+    """Tokens of a request that an engine computes together, from the first to the one before the end.
+
+    Attributes:
+        known: tokens of prompt and answer at that time; what lies behind them are drafts.
+    """
+
+    first: int
+    end: int
+    known: int
 
 
 def make_engine(settings: Mapping[str, Any] | None = None, **options: Any) -> Any:
@@ -155,14 +167,14 @@ def new_cache(model: Any, int8: bool) -> Any:
 
 
 def replayed(
-    tokens: Sequence[int], segments: Sequence[tuple[int, int]], shift: float = 0.0, nudge: int = 0, *,
+    tokens: Sequence[int], segments: Sequence[Segment], shift: float = 0.0, nudge: int = 0, *,
     int8: bool = False, **settings: Any,
 ) -> dict[int, dict[int, float]]:  # fmt: skip
     """Compute the logarithms of probabilities after every segment by transformers, as an engine scheduled them.
 
     Args:
         tokens: prompt and answer.
-        segments: first token and the token after the last, in the order in which they were computed.
+        segments: in the order in which they were computed.
         shift: of all thresholds.
         nudge: of the model's weights, as `reference_model`.
         int8: the cache is.
@@ -177,7 +189,7 @@ def replayed(
     settings = {"verify_tokens": 1} | settings
     with torch.inference_mode(), sparsify(model, table, **settings):
         cache = new_cache(model, int8)
-        for first, end in segments:
+        for first, end, known in segments:
             if first == 0:
                 cache = new_cache(model, int8)
             elif first < cache.get_seq_length():
@@ -186,8 +198,9 @@ def replayed(
             drafts = ids.shape[1] <= settings["verify_tokens"]  # vLLM drafts for a prompt of one token, too
             logits = model(ids, past_key_values=cache, logits_to_keep=ids.shape[1] if drafts else 1).logits[0]
             for place, of_token in enumerate(logits, first + ids.shape[1] + 1 - len(logits)):
-                # what is computed again after a preemption was sampled from before
-                found.setdefault(place, best_of(of_token))
+                # a known token is not sampled again; one that followed a draft in vain is
+                if place >= known:
+                    found[place] = best_of(of_token)
     return found
 
 

@@ -21,6 +21,7 @@ from benchmarks.serving.engines import (
     TOLERANCE,
     Answer,
     K,
+    Segment,
     answer_of,
     greedy,
     make_engine,
@@ -89,7 +90,7 @@ class Request:
 
     prompt: list[int]
     answer: Answer | None = None
-    segments: list[tuple[int, int]] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
 
     @property
     def tokens(self) -> list[int]:
@@ -99,15 +100,15 @@ class Request:
     @property
     def preemptions(self) -> int:
         """How often its cache was taken away."""
-        firsts = [first for first, _ in self.segments]
+        firsts = [segment.first for segment in self.segments]
         return sum(second < first for first, second in pairwise(firsts))
 
 
 def undisturbed(prompt: list[int], answer: Answer) -> Request:
     """Record an answer whose prompt came in one piece, and its tokens one by one."""
     end = len(prompt)
-    steps = [(end + index, end + index + 1) for index in range(len(answer.tokens) - 1)]
-    return Request(prompt, answer, [(0, end), *steps])
+    steps = [Segment(known - 1, known, known) for known in range(end + 1, end + len(answer.tokens))]
+    return Request(prompt, answer, [Segment(0, end, end), *steps])
 
 
 def draw_schedule(seed: int) -> list[Arrival]:
@@ -235,7 +236,7 @@ def _is_best(token: int, best: dict[int, float]) -> bool:
 
 
 @contextmanager
-def scheduled(llm: Any) -> Iterator[dict[str, list[tuple[int, int]]]]:
+def scheduled(llm: Any) -> Iterator[dict[str, list[Segment]]]:
     """Record which tokens of every request the scheduler of an engine in this process sends off together."""
     scheduler = llm.engine_core.engine_core.scheduler
     original, segments = scheduler.schedule, defaultdict(list)
@@ -247,7 +248,8 @@ def scheduled(llm: Any) -> Iterator[dict[str, list[tuple[int, int]]]]:
         computed |= {request.req_id: request.num_computed_tokens for request in output.scheduled_new_reqs}
         for name, count in output.num_scheduled_tokens.items():
             # vLLM makes names unlike each other by a suffix
-            segments[name.partition("-")[0]].append((computed[name], computed[name] + count))
+            known = scheduler.requests[name].num_tokens
+            segments[name.partition("-")[0]].append(Segment(computed[name], computed[name] + count, known))
         return output
 
     scheduler.schedule = schedule
