@@ -135,13 +135,15 @@ void multiply_tile(const typename Query::Cached::Stored* keys, int64_t stride, c
             products[row] = to_floats(sum_of_each(sums[row]));
         }
     } else {
+        constexpr int kApart =
+            kJoinedApart == 0 ? 1 : kJoinedApart;  // since a branch that is left out is compiled, too
         Lanes joined[Count][kLanes / 2];
 #pragma GCC unroll 1
         for (int pair = 0; pair < kLanes / 2; ++pair) {
-            const auto* key = keys + (pair / kJoinedApart * kJoinedApart + pair) * stride;
+            const auto* key = keys + (pair / kApart * kApart + pair) * stride;
             Lanes sums[Count][2];
             multiply_row<Count, Steps>(key, stride, query, first_row, sums, 0);
-            multiply_row<Count, Steps>(key + kJoinedApart * stride, stride, query, first_row, sums, 1);
+            multiply_row<Count, Steps>(key + kApart * stride, stride, query, first_row, sums, 1);
             for (int row = 0; row < Count; ++row) {
                 joined[row][pair] = join(sums[row][0], sums[row][1]);
             }
