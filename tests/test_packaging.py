@@ -99,6 +99,43 @@ def test_source_distribution_has_the_same_fallback_twice(unpacked: Path) -> None
             assert copy.read_bytes() == file.read_bytes()
 
 
+@pytest.fixture
+def without_links(distributions: Path, tmp_path: Path) -> Path:
+    """Give the tree as a zip archive, or git with core.symlinks=false, brings it: a text file in place of the link."""
+    tree = tmp_path / "tree"
+    shutil.copytree(distributions / "tree", tree, symlinks=True)
+    link = tree / "toptheta_npu" / "fallback"
+    link.unlink()
+    link.write_text("../fallback")
+    return tree
+
+
+def install(site: Path, *what: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    result = subprocess.run([*command, *what], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_zip_without_links_installs(without_links: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site, shutil.make_archive(str(tmp_path / "toptheta_npu"), "zip", without_links))
+    assert {str(file.relative_to(site)) for file in site.rglob("*") if file.is_file()} >= NEEDED
+
+
+def test_a_tree_without_links_installs_editable(without_links: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    install(site, "--editable", str(without_links))
+    # a Python with the packages of this one, but without what is installed editable there
+    script = (
+        f"import site, sys; sys.path += {[str(site), *(path for path in sys.path if path.endswith('-packages'))]};"
+        f"site.addsitedir({str(site)!r});"
+        "import toptheta_npu; from toptheta_npu.fallback import reference; print(reference.__file__)"
+    )
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    result = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout.strip() == str(without_links / "fallback" / "reference.py"), result.stderr
+
+
 def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
