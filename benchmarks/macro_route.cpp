@@ -14,8 +14,10 @@ using OptionalTensor = std::optional<at::Tensor>;
 
 at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const at::Tensor& threshold, const OptionalTensor& lengths, const OptionalTensor& start,
-                     const OptionalTensor& table, const OptionalTensor& mass, const OptionalTensor& mean, int64_t heads,
-                     int64_t keyValueHeads, double scale, c10::string_view layout, c10::string_view placement,
+                     const OptionalTensor& table, const OptionalTensor& keyScale, const OptionalTensor& valueScale,
+                     const OptionalTensor& queryLengths, const OptionalTensor& mass, const OptionalTensor& mean,
+                     const OptionalTensor& sink, int64_t heads, int64_t keyValueHeads, double scale,
+                     c10::string_view layout, int64_t keyMode, int64_t valueMode, c10::string_view placement,
                      c10::string_view sdc, double sdcGamma, c10::string_view path)
 {
     at::Tensor out = at::empty_like(query);
@@ -30,9 +32,12 @@ at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::T
     const bool no = false;
     const at::IntArrayRef keyStrides = key.strides().slice(0, 3);
     const at::IntArrayRef valueStrides = value.strides().slice(0, 3);
-    EXEC_NPU_CMD_EXT(aclnnTopThetaIncrementalAttention, query, key, value, threshold, lengths, start, table, mass, mean,
-                     rowLse, heads, keyValueHeads, scale, layoutText, placementText, sdcText, sdcGamma, pathText,
-                     blockSize, keyStrides, valueStrides, no, no, out, none, none, none, none, none, none, none);
+    const int64_t zeros[3] = {};
+    const at::IntArrayRef noStrides(zeros, 3);
+    EXEC_NPU_CMD_EXT(aclnnTopThetaIncrementalAttention, query, key, value, threshold, lengths, start, table, keyScale,
+                     valueScale, queryLengths, mass, mean, sink, rowLse, heads, keyValueHeads, scale, layoutText,
+                     keyMode, valueMode, placementText, sdcText, sdcGamma, pathText, blockSize, keyStrides,
+                     valueStrides, noStrides, noStrides, no, no, out, none, none, none, none, none, none, none);
     return out;
 }
 

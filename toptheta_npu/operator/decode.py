@@ -14,7 +14,6 @@ from ..fallback import Partial
 from ..fallback.arguments import CHOICES, TENSORS, Arguments
 from ..npu.backend import NPU_SELECTOR
 from .checks import (
-    check_arguments,
     check_kernel_limits,
     check_part,
     check_whole_row,
@@ -242,7 +241,8 @@ def incremental_attention_partial(
     ))  # fmt: skip
     tensors, heads, kv_heads, scale = resolve_arguments(given, part=True)
     check_part(given)
-    _check_npu(given, part=True)
+    if not query.is_cpu:  # the name of a device takes longer to make
+        _check_npu(Arguments(heads, kv_heads, scale, *tensors, *given[TENSORS.stop :]), part=True)
     return Partial(*torch.ops.toptheta_npu.incremental_attention_partial.default(
         *tensors[_OF_A_PART], lse, num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale,
         input_layout=input_layout, key_antiquant_mode=key_antiquant_mode, value_antiquant_mode=value_antiquant_mode,
@@ -270,7 +270,8 @@ def _decode(name: str, given: Arguments, unsupported: dict[str, object]) -> Any:
         check_whole_row(given)
         choices = dict(zip(_CHOICES, chosen, strict=True))
         choices["sdc_gamma"] = float(gamma)
-    _check_npu(given, part=False)
+    if not given.query.is_cpu:  # the name of a device takes longer to make
+        _check_npu(Arguments(heads, kv_heads, scale, *tensors, *given[TENSORS.stop :]), part=False)
     result = operator(
         *tensors[_OF_A_WHOLE_ROW], num_heads=heads, num_key_value_heads=kv_heads, scale_value=scale, **choices
     )
@@ -279,12 +280,14 @@ def _decode(name: str, given: Arguments, unsupported: dict[str, object]) -> Any:
     return result
 
 
-def _check_npu(given: Arguments, *, part: bool) -> None:
+def _check_npu(checked: Arguments, *, part: bool) -> None:
     """Check on an NPU that the backend is there, and that the arguments are within the kernel's limits where it runs.
 
     Under torch.compile nothing is loaded while tracing; the adapter and the op package check the same again.
+
+    Args:
+        checked: what `resolve_arguments` has checked and completed.
+        part: whether they are of a part of rows.
     """
-    if given.query.is_cpu:  # the name of a device takes longer to make
-        return
-    if given.query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
-        check_kernel_limits(check_arguments(given, part=part), part=part)
+    if checked.query.device.type == NPU and not torch.compiler.is_compiling() and NPU_SELECTOR.uses_kernel():
+        check_kernel_limits(checked, part=part)
