@@ -28,8 +28,7 @@ from toptheta_npu.timing import report
 from toptheta_npu.timing.measure import ShapeResult
 from toptheta_npu.timing.shapes import Shape
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-PAGE = README.parent / "docs" / "performance.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 RESULTS = PAGE.parent / "results" / "cpu"
 LEAST_OVER_DENSE = 0.95
 #: By heads, n and dtype: top-θ over θ = -inf and over the best dense form, shares of the stream's rate at both.
@@ -68,7 +67,7 @@ def measure(folder: Path, parts: Iterable[str] = PARTS) -> None:
     for name in parts:
         arguments, settings = PARTS[name]
         command = [sys.executable, "-m", *arguments, "--json", str(folder / f"{name}.json")]
-        subprocess.run(command, check=True, cwd=README.parent, env=os.environ | settings, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, cwd=PAGE.parents[1], env=os.environ | settings, stdout=subprocess.DEVNULL)
 
 
 def results(folder: Path, name: str) -> list[ShapeResult]:
@@ -176,27 +175,6 @@ def keep(folder: Path) -> None:
     """Copy the files of ``folder`` to the documentation, and renew its tables."""
     shutil.copytree(folder, RESULTS, dirs_exist_ok=True)
     renew(PAGE, tables(RESULTS))
-    renew(README, {"cpu": short_table(RESULTS)})
-
-
-def short_table(folder: Path = RESULTS) -> Table:
-    """Make the table of README.md from the files of ``folder``."""
-    rows = []
-    for result in results(folder, "small_pages"):
-        if result.shape.n * result.shape.num_key_value_heads > 2048 * 8 and _has_goals(result.shape) and result.traffic:
-            gain, _, _, rate = _figures(result)
-            over_sdpa = result.gain("sparse", "cold", "dense")
-            cells = [f"{gain:.2f}", f"{result.traffic.bound:.2f}", f"{over_sdpa:.2f}", f"{rate:.0%}"]
-            rows.append([f"{result.shape.heads}, {result.shape.n}", result.shape.dtype, *cells])
-    columns = (
-        "heads, keys",
-        "dtype",
-        "over itself at θ = -inf",
-        "bound",
-        "over the best SDPA",
-        "share of the read rate",
-    )
-    return Table("The native kernel", columns, rows)
 
 
 def main(

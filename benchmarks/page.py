@@ -68,6 +68,7 @@ def stored_tables() -> dict[str, Table]:
         | query_tokens.tables()
         | calibration_prefill.tables()
         | generation_of_a_model.tables()
+        | whole_models.tables()
     )
 
 

@@ -1,4 +1,4 @@
-"""What a whole model gains beside what its attention kernel gains: the table of README.md.
+"""What a whole model gains beside what its attention kernel gains: a table of docs/performance.md.
 
     python -m benchmarks.whole_models
 
@@ -16,8 +16,8 @@ from benchmarks import cpu_tables, decode_step_1b, generation_of_a_model
 from benchmarks.tables import Table, renew
 from toptheta_npu.timing.measure import ShapeResult
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-_RESULTS = README.parent / "docs" / "results"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+_RESULTS = PAGE.parent / "results"
 
 
 def whole_model_table() -> Table:
@@ -37,6 +37,11 @@ def whole_model_table() -> Table:
         *_of_smollm2_behind_vllm(),
     ]  # fmt: skip
     return Table("Whole models", ("model", "over", "its attention kernel", "all of it"), rows)
+
+
+def tables() -> dict[str, Table]:
+    """Make the table by the name of its place."""
+    return {"whole models": whole_model_table()}
 
 
 def _kernel_of(step: dict[str, dict[str, int]]) -> ShapeResult:
@@ -97,8 +102,8 @@ def _times(gain: float | None) -> str:
 
 
 def main() -> None:
-    """Renew the table of README.md."""
-    renew(README, {"whole models": whole_model_table()})
+    """Renew the table."""
+    renew(PAGE, tables())
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ PAGES = sorted(
 )
 
 _SHELLS = ("bash", "sh", "shell", "console")
-_PROGRAMS = ("bash", "cd", "eval", "export", "git", "make", "pip", "python", "python3", "source", "toptheta")
+_PROGRAMS = ("bash", "cd", "eval", "export", "git", "make", "pip", "python", "python3", "source", "toptheta", "vllm")
 _PREPARES = ("cd ", "eval ", "export ", "source ")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 

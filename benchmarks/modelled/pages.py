@@ -2,7 +2,7 @@
 
     python -m benchmarks.modelled.pages [--write]
 
-Prints the tables. With --write it also renews them in docs/kernel.md, docs/performance.md and README.md, the figures
+Prints the tables. With --write it also renews them in docs/kernel.md and docs/performance.md, the figures
 behind them in docs/results/modelled_kernel.json, and the picture of the timeline. Each shape runs with exactly k kept
 per head (the threshold lies between the k-th and the next score) and at theta = -inf, which is the same kernel as dense
 attention.
@@ -32,7 +32,6 @@ def page_tables(figures: Figures) -> Mapping[Path, Mapping[str, Table]]:
     return {
         _ROOT / "docs" / "kernel.md": tables.kernel_tables(figures),
         _ROOT / "docs" / "performance.md": tables.performance_tables(figures),
-        _ROOT / "README.md": tables.readme_tables(figures),
     }
 
 

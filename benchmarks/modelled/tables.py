@@ -16,13 +16,11 @@ from .calls import (
     GROUPED_INT8,
     LENGTHS,
     MODE_CALLS,
-    PAPER_CALL,
     SYNC_ALL_MICROSECONDS,
     TOKENS,
     UNEVEN,
     Call,
     Modelled,
-    grouped_call,
 )
 from .figures import Figures
 from .layouts import layout_table
@@ -70,23 +68,6 @@ def performance_tables(figures: Figures) -> dict[str, Table]:
     """Make the tables of docs/performance.md, by the names of their places there."""
     rows = [[*decode.shape_cells(call.shape), *decode.cells(figures.calls[call])] for call in DEFAULT]
     return {"modelled": Table("The kernel on the host model", (*decode.SHAPE_COLUMNS, *decode.COLUMNS), rows)}
-
-
-def readme_tables(figures: Figures) -> dict[str, Table]:
-    """Make the tables of README.md, by the names of their places there."""
-    calls = {
-        "48/48, 2048 keys, 128 kept": PAPER_CALL,
-        "32/8, 32768 keys, 2048 kept": grouped_call(32768, 4),
-        "64/8, 32768 keys, 2048 kept": grouped_call(32768, 8),
-        "64/8, the same, select alike": grouped_call(32768, 8, alike=True),
-    }
-    columns = ("heads, keys", "over itself at θ = -inf", "with the launch", "over dense at the full read rate")
-    rows = []
-    for name, call in calls.items():
-        result = figures.calls[call]
-        over_any = f"{result.gain_over_any_dense:.2f}"
-        rows.append([name, f"{result.gain():.2f}", decode.launch_cell(result, "cold"), over_any])
-    return {"modelled": Table("The kernel on the host model", columns, rows)}
 
 
 def constant_table(constants: Mapping[str, Sequence[float]]) -> Table:

@@ -50,8 +50,7 @@ from toptheta_npu.errors import TopThetaValueError
 
 FOLDER = Path("build") / "real_model"
 MODEL = Path("build") / "real-model" / "smollm2"
-README = Path(__file__).resolve().parents[2] / "README.md"
-PAGE = README.parent / "docs" / "real-model.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "real-model.md"
 RESULTS = PAGE.parent / "results" / "real_model"
 
 
@@ -117,11 +116,10 @@ def cut(console: Console) -> None:
 
 
 def renew_page(console: Console) -> None:
-    """Draw the figure, and put what is kept into the page and the README."""
+    """Draw the figure, and put what is kept into the page."""
     runs = comparisons.runs_of(RESULTS, HEADLINE)
     if runs is not None:
         figure.draw(HEADLINE, runs, RESULTS / page.FIGURE)
-        renew(README, page.readme(runs))
     found = page.all_tables(RESULTS)
     renew(PAGE, found)
     for each in found.values():

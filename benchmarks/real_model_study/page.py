@@ -23,7 +23,7 @@ from benchmarks.real_model_study.comparisons import (
     predictions,
     runs_of,
 )
-from benchmarks.real_model_study.goals import Paragraphs, budgets_say, goal_table, goals, says
+from benchmarks.real_model_study.goals import Paragraphs, goal_table, goals, says
 from benchmarks.real_model_study.labels import label
 from benchmarks.real_model_study.settings import (
     BUDGETS,
@@ -44,7 +44,6 @@ from benchmarks.real_model_study.settings import (
     SHORTER,
     SPLITS,
     THRESHOLD_ROWS,
-    Arm,
     Part,
     budget,
 )
@@ -60,11 +59,6 @@ OTHERS: Mapping[str, Part] = {
     **{part.text: part for part in FOREIGN},
     "post": POST,
 }
-#: The rows of the short table.
-_SHORT = (
-    Arm("dense"), Arm("top-theta", 128), Arm("top-theta", 512), Arm("top-k", 128), Arm("top-k", 512), budget(200),
-    budget(350), budget(750), Arm("last-k", like=budget(350).name),
-)  # fmt: skip
 
 
 def tradeoff(part: Part, runs: Runs) -> Table:
@@ -81,20 +75,6 @@ def tradeoff(part: Part, runs: Runs) -> Table:
     columns = ("method", "V rows", "of dense", "K+V", "perplexity against dense")
     title = f"{part.text}, {part.length} keys, {len(runs.dense)} windows, perplexity {math.exp(runs.dense.mean()):.2f}"
     return Table(title, columns, rows)
-
-
-def short(runs: Runs) -> Table:
-    """Make a few rows of the headline for a first look."""
-    whole = tradeoff(HEADLINE, runs)
-    by_name = {row[0]: dict(zip(whole.columns, row, strict=True)) for row in whole.rows}
-    columns = ("method", "V rows", "of dense", "perplexity against dense")
-    found = [by_name[name] for name in map(label, _SHORT) if name in by_name]
-    return Table("", columns, [[row[column] for column in columns] for row in found])
-
-
-def readme(runs: Runs) -> dict[str, Table | Paragraphs]:
-    """Make what README.md shows, by its place."""
-    return {"real short": short(runs), "real budgets": Paragraphs([budgets_say(runs)])}
 
 
 def ratios(runs: Runs) -> Table:

@@ -32,9 +32,8 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, st
         file.write_text(json.dumps(stored))
 
     monkeypatch.setattr(cpu_tables.subprocess, "run", run)
-    for name in ("README", "PAGE"):
-        shutil.copy(getattr(cpu_tables, name), tmp_path / name)
-        monkeypatch.setattr(cpu_tables, name, tmp_path / name)
+    shutil.copy(cpu_tables.PAGE, tmp_path / "PAGE")
+    monkeypatch.setattr(cpu_tables, "PAGE", tmp_path / "PAGE")
     shutil.copytree(kept, tmp_path / "results")
     monkeypatch.setattr(cpu_tables, "RESULTS", tmp_path / "results")
     return seen

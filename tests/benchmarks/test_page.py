@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cpu_tables, page, whole_models
+from benchmarks import cpu_tables, page
 from benchmarks.tables import Goal, goal_table, renew
 from toptheta_npu.timing.shapes import CPU_SHAPES, densities_sweep
 
 _TEXT = page.PAGE.read_text()
-_COMMANDS = {"cpu": "python -m benchmarks.cpu_tables --write"}
+_COMMANDS = {"cpu": "python -m benchmarks.cpu_tables --write", "whole": "python -m benchmarks.whole_models"}
 _TABLES = page.stored_tables()
 
 
@@ -23,12 +23,6 @@ def test_table(name: str) -> None:
     assert place is not None
     command = _COMMANDS.get(name.split()[0], "python -m benchmarks.page --write")
     assert place[1] == _TABLES[name].as_markdown(), f"renew it: {command}"
-
-
-def test_readme_shows_what_whole_models_gain() -> None:
-    shown = whole_models.README.read_text()
-    table = whole_models.whole_model_table().as_markdown()
-    assert f"<!-- table whole models -->\n{table}<!-- end -->" in shown, "renew it: python -m benchmarks.whole_models"
 
 
 def test_every_table_has_its_place() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import time
 import urllib.error
@@ -15,6 +17,7 @@ import pytest
 from benchmarks.serving.engines import TABLE, generated, prompts, wrong_tokens
 from benchmarks.serving.schedules import undisturbed, wrong_in
 from benchmarks.serving.server import Server, metric, serve, settings
+from tests.pages import ROOT, commands
 
 CLIENTS = 16
 NEW_TOKENS = 16
@@ -64,7 +67,11 @@ def test_a_killed_worker_fails_its_requests_and_the_server(server: Server) -> No
     assert "EngineDeadError" in server.log.read_text()
 
 
-def test_a_server_after_that_starts_anew(tmp_path: Path) -> None:
+def test_a_server_after_that_starts_anew_by_the_option_in_readme(tmp_path: Path) -> None:
+    (command,) = [each.text for each in commands(ROOT / "README.md") if each.text.startswith("vllm serve")]
+    _, _, _, option, value = shlex.split(command)
+    value = value.replace("llama.theta", str(TABLE))
     (ids,) = prompts(200, seed=8)
-    with serve(tmp_path, settings(table=TABLE, k=64)) as again:
-        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=64))
+    with serve(tmp_path, settings(), option, value) as again:
+        assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=json.loads(value)["toptheta"]["k"]))
+        assert metric(again, "toptheta_kept_total") < metric(again, "toptheta_elements_total")

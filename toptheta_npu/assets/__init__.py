@@ -33,7 +33,7 @@ def load_tiny_llama(
     return cast("LlamaForCausalLM", model.to(device).eval()), tokenizer
 
 
-def load_tiny_llama_thresholds(placement: Placement) -> ThresholdTable:
+def load_tiny_llama_thresholds(placement: Placement = "pre_softmax") -> ThresholdTable:
     """Load the thresholds stored with the embedded model, for k from 32 to 512 (pooled estimator).
 
     Args:

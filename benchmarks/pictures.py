@@ -1,0 +1,142 @@
+"""Draws the two pictures of README.md: what the method does to one row of attention, and what a model loses by it.
+
+The row is one of the embedded model's, with its thresholds as they ship. `benchmarks.readme` draws both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.real_model_study import comparisons
+from benchmarks.real_model_study.analysis import Runs, mean_of, percent
+from benchmarks.real_model_study.settings import HEADLINE
+from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
+from toptheta_npu.evaluation import corpus
+from toptheta_npu.evaluation.figures.style import COLOURS, finish, grid, headline, style
+
+KEPT, DROPPED = COLOURS[1], "#B0B0B0"
+#: The row that is drawn: its keys, the k of its threshold, and where it is in the embedded model.
+KEYS, K, LAYER, HEAD = 512, 32, 3, 7
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of attention: the probability of every key, and the threshold that was calibrated for such rows."""
+
+    probabilities: NDArray[np.float32]
+    threshold: float
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Which keys lie above the threshold."""
+        return self.probabilities > self.threshold
+
+    @property
+    def kept_weight(self) -> float:
+        """The share of the row's attention that they have."""
+        return float(self.probabilities[self.kept].sum())
+
+
+def row_of_the_embedded_model() -> Row:
+    """Take the last row of one head over a text that made no thresholds."""
+    model, tokenizer = load_tiny_llama()
+    model.set_attn_implementation("eager")
+    tokens = corpus.token_windows(tokenizer, "evaluation", KEYS, 1)
+    with torch.inference_mode():
+        attention = model(tokens, output_attentions=True).attentions[LAYER][0, HEAD, -1]
+    theta = load_tiny_llama_thresholds("post_softmax").at(K).theta[LAYER]
+    return Row(attention.numpy(), float(theta[KEYS, HEAD]))
+
+
+def draw_method(row: Row, file: Path) -> None:
+    """Draw the scores with their threshold, the rows of K and V that are read, and what stands in for the rest."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(
+        4, 1, figsize=(8.4, 4.6), layout="constrained", height_ratios=(10, 1.2, 1.2, 1.2), gridspec_kw={"hspace": 0.08}
+    )
+    _draw_scores(panels[0], row)
+    every = np.ones_like(row.kept)
+    _draw_rows(panels[1], every, "2. K: read in full,\nto compute the scores")
+    _draw_rows(panels[2], row.kept, f"3. V: {row.kept.sum()} of {KEYS} rows\nare read")
+    _draw_weights(panels[3], row)
+    figure.suptitle("One attention row of one head: only what lies above the threshold is read from V", fontsize=11)
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+
+
+def _draw_scores(axes: Any, row: Row) -> None:
+    position = np.arange(KEYS)
+    for shown, colour, size in ((~row.kept, DROPPED, 8), (row.kept, KEPT, 16)):
+        axes.scatter(position[shown], row.probabilities[shown], s=size, color=colour, linewidths=0)
+    axes.axhline(row.threshold, color="black", linewidth=1.2, linestyle="--")
+    axes.annotate(
+        "threshold θ, found once\nbefore generating", (KEYS, row.threshold), (1.01, row.threshold), fontsize=9,
+        textcoords=("axes fraction", "data"), va="center",
+    )  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xlim(-1, KEYS)
+    finish(
+        axes,
+        "position of the token",
+        "share of the attention",
+        f"1. How much the newest token attends to each of {KEYS} tokens",
+    )
+
+
+def _draw_rows(axes: Any, read: NDArray[np.bool_], name: str) -> None:
+    for position in np.flatnonzero(read):
+        axes.axvspan(position - 0.5, position + 0.5, color=KEPT, linewidth=0)
+    _strip(axes, (-1, KEYS), name)
+
+
+def _draw_weights(axes: Any, row: Row) -> None:
+    kept = row.kept_weight
+    axes.barh(0, kept, color=KEPT)
+    axes.barh(0, 1 - kept, left=kept, color=DROPPED)
+    axes.text(
+        kept / 2,
+        0,
+        f"{kept:.0%} of the attention goes to the V rows that were read",
+        ha="center",
+        va="center",
+        fontsize=9,
+    )
+    axes.text(1.01, 0, f"{1 - kept:.0%} goes to the\nmean of all V rows", va="center", fontsize=9)
+    axes.set_ylim(-0.4, 0.4)
+    _strip(axes, (0, 1), "4. Compensation\nfor the rest")
+
+
+def _strip(axes: Any, limits: tuple[float, float], name: str) -> None:
+    axes.set(xlim=limits, xticks=[], yticks=[])
+    axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9)
+
+
+def draw_loss(runs: Runs, file: Path) -> None:
+    """Draw the loss against the share of V that is read."""
+    from matplotlib import pyplot
+
+    figure, [axes] = grid(1, width=6.0, height=2.4)
+    curves = {
+        "Top-θ, the same number for every head": comparisons.EQUAL_THETA,
+        "Top-θ, more for heads that need more": comparisons.BUDGET_ARMS,
+        "the exact k largest, found by a search": comparisons.EQUAL_TOP_K,
+    }
+    for number, (name, arms) in enumerate(curves.items()):
+        share = np.array([100 * runs.value_rows[arm].mean() / runs.keys for arm in arms if arm in runs.losses])
+        loss = np.array([percent(mean_of(runs.losses[arm])) for arm in arms if arm in runs.losses])[:, 0]
+        axes.plot(share, loss, **style(number)._asdict(), label=name, markersize=4, linewidth=1.4)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xlim(0, 45)
+    finish(axes, "V rows that are read, % of all", "perplexity, % above\nfull attention")
+    axes.legend(fontsize=9, frameon=False, handlelength=4)
+    title = "reading a tenth of V costs half a percent at best"
+    headline(figure, f"SmolLM2-135M, {HEADLINE.length} tokens of prose: {title}")
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,102 @@
+"""Renews what README.md says of gains and losses, from docs/results, and draws its pictures; measures nothing.
+
+python -m benchmarks.readme
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import cpu_tables, pictures, whole_models
+from benchmarks.modelled import figures
+from benchmarks.modelled.calls import PAPER_CALL, grouped_call
+from benchmarks.real_model_study import comparisons
+from benchmarks.real_model_study.analysis import Runs, mean_of, percent
+from benchmarks.real_model_study.goals import Paragraphs
+from benchmarks.real_model_study.settings import HEADLINE, Arm, budget
+from benchmarks.tables import renew
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+_DOCS = README.parent / "docs"
+METHOD, LOSS = (_DOCS / "pictures" / name for name in ("method.png", "loss.png"))
+#: The whole models that gain the least and the most, in the table of `whole_models`.
+LEAST = "`generate()`, embedded model, 2048 tokens, k = 64"
+MOST = "decode step, 1.2 billion weights, 4 sequences of 32768 keys, k = 128"
+
+
+def runs() -> Runs:
+    """Read the losses of the real model.
+
+    Raises:
+        LookupError: there are none.
+    """
+    found = comparisons.runs_of(_DOCS / "results" / "real_model", HEADLINE)
+    if found is None:
+        raise LookupError(f"docs/results/real_model: no results of {HEADLINE.name}")
+    return found
+
+
+def gains() -> Paragraphs:
+    """Say in a line for each kind of hardware what it gains."""
+    return Paragraphs([_on_cpus(), _ON_GPUS, _on_npus()])
+
+
+def _on_cpus() -> str:
+    compared = cpu_tables.results(cpu_tables.RESULTS, "small_pages")
+    own, sdpa = ([gain for result in compared if (gain := result.gain("sparse", "cold", role)) is not None]
+                 for role in ("own dense", "dense"))  # fmt: skip
+    whole = {row[0]: row[-1] for row in whole_models.whole_model_table().rows}
+    return (
+        f"* **CPU**, measured: attention is {_range(own)} times as fast as the same code reading all of V, and "
+        f"[{_range(sdpa)} times as fast as PyTorch's](docs/performance.md#on-a-cpu). A whole model is "
+        f"[{whole[LEAST]} times as fast with a few million weights and 2048 tokens, and {whole[MOST]} times with 1.2 "
+        "billion weights and four texts of 32768 tokens](docs/performance.md#whole-models)."
+    )
+
+
+_ON_GPUS = (
+    "* **GPU**: nothing yet. The operator runs there in plain PyTorch, "
+    "[right and slower than full attention](docs/performance.md#on-ascend-and-on-a-gpu)."
+)
+
+
+def _on_npus() -> str:
+    modelled = figures.load()
+    calls = [modelled.calls[call] for call in (PAPER_CALL, grouped_call(32768, 4), grouped_call(32768, 8))]
+    with_launch = [call.gain_with_launch("cold") for call in calls]
+    over_any = [call.gain_over_any_dense for call in calls]
+    return (
+        "* **Ascend NPU**, computed by a model of the chip and never measured on one: attention is "
+        f"{_range(with_launch)} times as fast as the same kernel reading all of V, and {_range(over_any)} times as "
+        "[the fastest that any full attention can be](docs/performance.md#the-kernel-on-the-host-model)."
+    )
+
+
+def _range(values: list[float]) -> str:
+    return f"{min(values):.1f} to {max(values):.1f}"
+
+
+def losses(found: Runs) -> Paragraphs:
+    """Say what a model loses."""
+    plain, own = Arm("top-theta", 128).name, budget(350).name
+    share = {name: f"{100 * found.value_rows[name].mean() / found.keys:.0f} %" for name in (plain, own)}
+    loss = {name: f"{percent(mean_of(found.losses[name])).value:.1f} %" for name in (plain, own)}
+    figures_at = "(docs/real-model.md#loss-against-v-rows)"
+    return Paragraphs([
+        f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128 and {share[plain]} of V is "
+        f"read, and [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
+        "([budgets](docs/transformers.md#budgets)).",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    """Renew the text and draw the pictures."""
+    found = runs()
+    renew(README, {"gains": gains(), "losses": losses(found)})
+    METHOD.parent.mkdir(exist_ok=True)
+    pictures.draw_method(pictures.row_of_the_embedded_model(), METHOD)
+    pictures.draw_loss(found, LOSS)
+
+
+if __name__ == "__main__":
+    main()

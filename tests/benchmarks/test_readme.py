@@ -1,0 +1,81 @@
+"""README.md: its figures are the committed ones, and it keeps to what a first page is for."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tomllib
+import typer
+
+from benchmarks import pictures, readme, whole_models
+from benchmarks.real_model_study.analysis import Runs
+from tests.pages import ROOT, blocks, commands, links
+from toptheta_npu.cli import app
+
+_TEXT = readme.README.read_text()
+_PYTHON = [block.text for block in blocks(readme.README) if block.language == "python"]
+_COMMANDS = [command.text for command in commands(readme.README)]
+
+
+@pytest.fixture(scope="module")
+def runs() -> Runs:
+    return readme.runs()
+
+
+def test_what_is_gained_and_lost_is_what_was_measured(runs: Runs) -> None:
+    for name, said in (("gains", readme.gains()), ("losses", readme.losses(runs))):
+        place = f"<!-- table {name} -->\n{said.as_markdown()}<!-- end -->"
+        assert place in _TEXT, "renew it: python -m benchmarks.readme"
+        for line in said.lines:
+            assert re.search(r"\]\(docs/[a-z-]+\.md#[a-z0-9-]+\)", line), f"no link to the figures: {line}"
+
+
+def test_the_whole_models_named_gain_the_least_and_the_most() -> None:
+    gains = {row[0]: float(row[-1]) for row in whole_models.whole_model_table().rows if row[0] != "the same"}
+    assert (min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)) == (readme.LEAST, readme.MOST)
+
+
+def test_the_pictures_are_there_and_can_be_drawn_anew(runs: Runs, tmp_path: Path) -> None:
+    row = pictures.row_of_the_embedded_model()
+    assert f"{pictures.KEYS} tokens; {row.kept.sum()} of them" in _TEXT
+    assert row.kept_weight == pytest.approx(0.9, abs=0.02)
+    pictures.draw_method(row, tmp_path / "method.png")
+    pictures.draw_loss(runs, tmp_path / "loss.png")
+    for drawn, kept in ((tmp_path / "method.png", readme.METHOD), (tmp_path / "loss.png", readme.LOSS)):
+        assert drawn.stat().st_size == pytest.approx(kept.stat().st_size, rel=0.2), "python -m benchmarks.readme"
+        assert kept.relative_to(ROOT).as_posix() in links(readme.README)
+
+
+def test_it_is_short() -> None:
+    assert len(_TEXT.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("source", _PYTHON)
+def test_an_example_imports_from_two_levels_at_most_and_prints_nothing(source: str) -> None:
+    tree = ast.parse(source)
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert max(module.count(".") for module in modules) <= 1
+    assert "print" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def test_what_it_installs_and_calls_is_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    installed = {name for found in re.findall(r"'\.\[([\w,]+)\]'", _TEXT) for name in found.split(",")}
+    assert {"hf"} <= installed <= set(extras)
+    called = {shlex.split(text)[1] for text in _COMMANDS if text.startswith("toptheta ")}
+    assert called == {"calibrate", "doctor", "evaluate", "verify"}
+    assert called <= set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    for start in ("pip install torch --index-url", "pip install torch  ", "PYTHON=python op_host/build.sh", "vllm serve"):
+        assert any(text.startswith(start) for text in _COMMANDS)
+
+
+def test_the_map_names_folders_that_are_there() -> None:
+    (drawn,) = [block.text for block in blocks(readme.README) if block.text.startswith("cli ")]
+    boxes = ("cli", "calibration", "thresholds", "operator", "backends", "models", "serving", "evaluation")
+    assert [box for box in boxes if not re.search(rf"\b{box}\b", drawn)] == []
+    folders = {"serving": "vllm", "backends": "cpu"}
+    assert [box for box in boxes if not (ROOT / "toptheta_npu" / folders.get(box, box)).is_dir()] == []
