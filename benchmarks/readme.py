@@ -83,8 +83,8 @@ def losses(found: Runs) -> Paragraphs:
     loss = {name: f"{percent(mean_of(found.losses[name])).value:.1f} %" for name in (plain, own)}
     figures_at = "(docs/real-model.md#loss-against-v-rows)"
     return Paragraphs([
-        f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128 and {share[plain]} of V is "
-        f"read, and [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
+        f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128 and {share[plain]} of V "
+        f"is read, and [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
         "([budgets](docs/transformers.md#budgets)).",
     ])  # fmt: skip
 

@@ -69,7 +69,7 @@ def test_what_it_installs_and_calls_is_there() -> None:
     called = {shlex.split(text)[1] for text in _COMMANDS if text.startswith("toptheta ")}
     assert called == {"calibrate", "doctor", "evaluate", "verify"}
     assert called <= set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    for start in ("pip install torch --index-url", "pip install torch  ", "PYTHON=python op_host/build.sh", "vllm serve"):
+    for start in ("pip install torch --index-url", "pip install torch  ", "PYTHON=python op_host/build", "vllm serve"):
         assert any(text.startswith(start) for text in _COMMANDS)
 
 
