@@ -307,6 +307,27 @@ def test_rows_beyond_calibrated_ones_are_told(model: Path, folder: Path, capsys:
     assert "note: rows of up to 159 keys used the thresholds of length 128" in words(capsys.readouterr().out)
 
 
+def test_answers_that_the_context_has_no_room_for_are_told_before_the_weights_are_loaded(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lm_eval")
+    (folder / "tasks").mkdir()
+    (folder / "tasks" / "long.yaml").write_text(
+        "task: long\ncustom_dataset: !function long.data\ntest_split: test\noutput_type: generate_until\n"
+        "doc_to_text: text\ndoc_to_target: text\ngeneration_kwargs: {max_gen_toks: 32768, until: []}\n"
+    )
+    (folder / "tasks" / "long.py").write_text(
+        "import datasets\ndef data(**_):\n    return {'test': datasets.Dataset.from_list([{'text': 'import os'}])}\n"
+    )
+    shutil.copytree(model, "no_weights")
+    Path("no_weights/model.safetensors").write_bytes(b"")
+    arguments = ("--task", "long", "--task-folder", "tasks", "--method", "dense", "--extrapolate")
+    assert toptheta("evaluate", "no_weights", str(model.parent / "pre.theta"), *QUICK, *arguments) == 2
+    said = words(capsys.readouterr().err)
+    assert "task: expected answers of 1 to 255 tokens, which leave room for a prompt in the model's 256, got" in said
+    assert said.count("error:") == 1
+
+
 def test_a_method_that_warns_does_so_once(model: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings(record=True) as beside:
         warnings.simplefilter("always")

@@ -127,6 +127,35 @@ def test_single_requests_are_answered_as_lm_eval_does(
     assert sum(answered) == len(scored) + len(rolled)
 
 
+def test_an_answer_without_a_token_of_its_own_is_encoded_alone(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Of which the context's last token would take every letter, or which is the prefix token itself."""
+    ours, theirs = harness_model(model, tokenizer), stock(model, tokenizer)
+    prefix = tokenizer.decode([ours.prefix_token_id])
+    pairs = [("impor", "t"), ("impor", "t os"), ("", prefix), (" ", "import os")]
+    found = ours.loglikelihood(requests("loglikelihood", *pairs))
+    assert ours.encoded_alone == 3
+    tokens = [
+        (ours.tok_encode(context) or [ours.prefix_token_id], ours.tok_encode(answer)) for context, answer in pairs
+    ]
+    tokens[3] = ([ours.prefix_token_id], ours.tok_encode(" import os"))
+    expected = theirs._loglikelihood_tokens([(None, *each) for each in tokens], disable_tqdm=True)
+    for (likelihood, greedy), (other, other_greedy) in zip(found, expected, strict=True):
+        assert likelihood == pytest.approx(other, abs=1e-4)
+        assert likelihood < -0.1
+        assert greedy == other_greedy
+
+
+def test_an_answer_that_the_tokenizer_drops_is_refused(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    harness = harness_model(model, tokenizer)
+    for context in ("import os", "", " "):
+        with pytest.raises(TopThetaValueError, match="task: expected answers that the tokenizer encodes, got ''"):
+            harness.loglikelihood(requests("loglikelihood", (context, "")))
+
+
 @pytest.mark.parametrize("kind", ["key_value", "needle"])
 @pytest.mark.parametrize("which", ["dense", "sparse"])
 def test_lm_eval_and_the_retrieval_task_agree_prompt_by_prompt(
@@ -235,6 +264,110 @@ def test_a_generation_without_a_decode_step_is_refused(
         task.measure(kinds.dense(), model)
 
 
+MULTIPLE_CHOICE = (
+    "output_type: multiple_choice\ntarget_delimiter: ''\ndoc_to_text: text\ndoc_to_choice: choices\n"
+    "doc_to_target: answer\n"
+)
+GENERATE = "output_type: generate_until\ndoc_to_text: text\ndoc_to_target: '{{answer}}'\n"
+
+
+def task_of(folder: Path, tokenizer: PreTrainedTokenizerBase, body: str, *rows: dict[str, Any]) -> LmEvalTask:
+    """A task of these documents, which have 0 for an answer unless they say otherwise."""
+    documents = [{"answer": 0, **row} for row in rows]
+    code = f"import datasets\ndef data(**_):\n    return {{'test': datasets.Dataset.from_list({documents!r})}}\n"
+    (folder / "made.py").write_text(code)
+    (folder / "made.yaml").write_text(f"task: made\ncustom_dataset: !function made.data\ntest_split: test\n{body}")
+    return LmEvalTask("made", tokenizer, include_path=[folder])
+
+
+@pytest.mark.parametrize("blank", ["", " \n "])
+def test_a_blank_prompt_begins_with_the_prefix_token(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, blank: str
+) -> None:
+    choices = task_of(tmp_path, tokenizer, MULTIPLE_CHOICE, {"text": blank, "choices": ["import os", "(x)"]})
+    assert choices.measure(kinds.dense(), model).scores == (1.0,)
+    body = GENERATE + "generation_kwargs: {do_sample: false, max_gen_toks: 8, until: []}\n"
+    written = task_of(tmp_path, tokenizer, body, {"text": blank})
+    written.measure(kinds.dense(), model)
+    harness = harness_model(model, tokenizer)
+    settings = {"do_sample": False, "max_gen_toks": 8, "min_new_tokens": 8}
+    (text,) = harness.generate_until(requests("generate_until", (blank, settings)))
+    tokens = torch.tensor([tokenizer(blank)["input_ids"] or [harness.prefix_token_id]])
+    expected = model.generate(
+        tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8, min_new_tokens=8, do_sample=False
+    )
+    assert text == tokenizer.decode(expected[0, tokens.shape[1] :])
+    assert len(text) >= 8
+
+
+WHOLE = {"text": "import", "choices": [" os", " sys"]}
+LOADED = (
+    r"task: expected a definition and a first document of made that lm-eval understands, got \w+: .*; see .*made.yaml"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "documents", "message"),
+    [
+        (MULTIPLE_CHOICE, [WHOLE, WHOLE | {"choices": [" os", ""]}], "got '' in document 1, counted from 0; mend"),
+        (MULTIPLE_CHOICE, [WHOLE, WHOLE | {"choices": [" os", None]}], "got None in document 1, counted from 0; mend"),
+        (MULTIPLE_CHOICE, [WHOLE | {"choices": ["", " os"]}], LOADED),
+        (MULTIPLE_CHOICE, [WHOLE | {"choices": [None, " os"]}], LOADED),
+        (MULTIPLE_CHOICE, [WHOLE | {"choices": []}], LOADED),
+        (
+            MULTIPLE_CHOICE, [WHOLE, WHOLE | {"text": None}],
+            "task: expected a prompt and answers in every document of made, got .*: None .document 1, counted from 0.;",
+        ),
+        (GENERATE, [{"text": "import"}, {"text": None}], "got .*: None .document 1, counted from 0.; mend"),
+        ("output_type: loglikelihood\ndoc_to_text: text\ndoc_to_target: ''\n", [{"text": "import"}], "got '' in doc"),
+        ("output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: text\n", [{"text": ""}], "got '' in doc"),
+    ],
+)  # fmt: skip
+def test_empty_and_missing_texts_are_refused_by_document(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, body: str, documents: list[dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(TopThetaValueError, match=message) as caught:
+        task_of(tmp_path, tokenizer, body, *documents)
+    assert "network" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "max_gen_toks: 32768",
+            "expected answers of 1 to 4095 tokens, .* got max_gen_toks of 32768; include the task in a",
+        ),
+        ("max_new_tokens: 4096", "got max_gen_toks of 4096"),
+        ("max_gen_toks: 0", "got max_gen_toks of 0"),
+        (
+            "max_length: 5000",
+            "expected more than 1 tokens, those of the prompt, and at most 4096, .* max_length of 5000",
+        ),
+        ("max_length: 1", "got max_length of 1"),
+    ],
+)
+def test_a_generation_that_the_context_has_no_room_for_is_refused(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, tmp_path: Path, setting: str, message: str
+) -> None:
+    body = GENERATE + f"generation_kwargs: {{do_sample: false, until: [], {setting}}}\n"
+    task = task_of(tmp_path, tokenizer, body, {"text": "import"})
+    with pytest.raises(TopThetaValueError, match=message):
+        task.check_room(4096)
+    with pytest.raises(TopThetaValueError, match=message):
+        task.measure(kinds.dense(), model)
+
+
+@pytest.mark.parametrize(
+    ("setting", "most"), [("max_gen_toks: 8", 9), ("max_new_tokens: 8", 9), ("max_length: 8", 8), ("until: []", 257)]
+)
+def test_the_longest_request_has_the_answer_that_the_settings_allow(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path, setting: str, most: int
+) -> None:
+    body = GENERATE + f"generation_kwargs: {{do_sample: false, {setting}}}\n"
+    assert task_of(tmp_path, tokenizer, body, {"text": "import"}).longest == most
+
+
 def test_limit_progress_and_the_callers_random_state(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -325,6 +458,8 @@ def test_errors_are_one_sentence(
         ({"loss": 0.5}, ("loss", False, 0.5)),
         ({"4096": -1.0, "512": 0.75}, ("string match", True, 0.75)),
         ({"word_perplexity": (-6.0, 3), "bits_per_byte": (-6.0, 12)}, ("nats per word", False, 2.0)),
+        ({"bits_per_byte": (-6.0, 12)}, ("nats per byte", False, 0.5)),
+        ({"perplexity": -6.0}, ("nats per answer", False, 6.0)),
     ],
 )
 def test_the_metric_that_tells_most(metrics: dict[str, Any], expected: tuple[str, bool, float]) -> None:
@@ -334,11 +469,18 @@ def test_the_metric_that_tells_most(metrics: dict[str, Any], expected: tuple[str
         {"doc_id": 0, "filter": "strict", "metrics": list(metrics), **metrics},
         {"doc_id": 0, "filter": "flexible", "metrics": list(metrics), **dict.fromkeys(metrics, 7.0)},
     ]
-    if "word_perplexity" in metrics:
+    if "bits_per_byte" in metrics:
         documents[0] |= dict.fromkeys(metrics, (0.0, 1))
     name, higher_is_better, scores = scores_of(documents, better)
     assert (name, higher_is_better) == expected[:2]
     assert scores == [expected[2], 0.0]
+
+
+def test_a_metric_without_a_number_for_each_document_is_refused() -> None:
+    with pytest.raises(
+        TopThetaValueError, match="task: expected a metric that is a number for each document, got f1, b"
+    ):
+        scores_of([{"doc_id": 0, "filter": "none", "metrics": ["f1", "bleu"], "f1": (0, 1), "bleu": ("a", "b")}], {})
 
 
 def test_the_papers_tasks_have_its_settings() -> None:

@@ -262,6 +262,7 @@ def _language_task(name: str, options: Options, candidate: Candidate) -> Planned
         include_path=[options.task_folder] if options.task_folder else (), metadata=_lengths_of_task(options),
         confirm_run_unsafe_code=options.confirm_run_unsafe_code,
     )  # fmt: skip
+    task.check_room(candidate.longest)
     settings = {"requests_sha256": task.digest, "lm_eval": version("lm_eval")}
     longest = min(task.longest, candidate.longest)
     return PlannedTask(settings, task.samples, "requests", longest, lambda model: task)

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import dataclasses
 import hashlib
-import io
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from ..methods.method import Method
 from ..read_counter import ReadCounter
 from .harness.lookup import check_code, find_task, load_task
 from .harness.model import harness_model
+from .harness.requests import build_requests, check_room, most_tokens
 from .harness.scores import details_of, scores_of
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ class LmEvalTask:
         with _BUILDING, _seeded():
             self._task = load_task(entry, tokenizer, metadata or {})
             self._configure(shots)
-            with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
-                self._task.build_all_requests(limit=limit, rank=0, world_size=1)
+            build_requests(self._task, name, limit)
 
     @property
     def name(self) -> str:
@@ -140,14 +139,19 @@ class LmEvalTask:
         """The most tokens of a request, prompt and answer together; a model cuts what is longer than its context."""
         return max(map(self._length, self._task.instances))
 
+    def check_room(self, context: int) -> None:
+        """Raise TopThetaValueError where the model writes the answers and a ``context`` has no room for one."""
+        if self.prefill == "dense":
+            for instance in self._task.instances:
+                check_room(self._tokens(instance.args[0]), instance.args[1], context)
+
     def _length(self, instance: Any) -> int:
-        context, *answer = instance.args
-        text, new = context, 0
-        if answer and isinstance(answer[0], str):
-            text += answer[0]
-        elif answer:
-            new = int(answer[0].get("max_gen_toks", 0))
-        return len(self._tokenizer(text, verbose=False)["input_ids"]) + new
+        if self.prefill == "dense":
+            return most_tokens(self._tokens(instance.args[0]), instance.args[1])
+        return self._tokens("".join(instance.args))
+
+    def _tokens(self, text: str) -> int:
+        return len(self._tokenizer(text, verbose=False)["input_ids"])
 
     @property
     def digest(self) -> str:
@@ -161,11 +165,13 @@ class LmEvalTask:
         """Score every document by the task's first metric of acc_norm, acc, exact_match and others, as `Task.measure`.
 
         The details have ``prefill``, lm-eval's own ``metrics``, ``num_fewshot``, ``version`` and ``filter``, how many
-        requests were ``truncated`` to the model's context, and, document by document, the ``length``, ``depth`` and
+        requests were ``truncated`` to the model's context, how many answers were ``encoded_alone`` since the context's
+        last token would have taken all their letters, and, document by document, the ``length``, ``depth`` and
         ``margin`` that it has.
 
         Raises:
-            TopThetaValueError: the model has no layer from 2 on, or writes one token per answer at most.
+            TopThetaValueError: the model has no layer from 2 on, its context has no room for an answer, it writes one
+                token per answer at most, or the task has no metric that is a number for each document.
         """
         from lm_eval import evaluate
 
@@ -186,7 +192,10 @@ class LmEvalTask:
                 confirm_run_unsafe_code=self._unsafe,
             )  # fmt: skip
         metric, better, scores = scores_of(results["samples"][self._name], results["higher_is_better"][self._name])
-        details = {"prefill": self.prefill, "truncated": harness.truncated, **details_of(self._name, results)}
+        details = {
+            "prefill": self.prefill, "truncated": harness.truncated, "encoded_alone": harness.encoded_alone,
+            **details_of(self._name, results),
+        }  # fmt: skip
         read = counter.result()
         if not read.reads.keys_mean:
             remedy = "let the task generate several tokens"

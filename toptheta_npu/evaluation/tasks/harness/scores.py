@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from ....errors import TopThetaValueError
+
 #: Metrics that tell most of a task, first of all.
 _PRIMARY = (
     "acc_norm", "acc", "exact_match", "pass@1", "rougeL", "rouge_score", "f1", "qa_f1_score", "score", "bleu",
 )  # fmt: skip
 #: Of these a document has a log-likelihood and a number of words or bytes.
-_ROLLING = {"word_perplexity": "nats per word", "byte_perplexity": "nats per byte"}
+_ROLLING = {
+    "word_perplexity": "nats per word", "byte_perplexity": "nats per byte", "bits_per_byte": "nats per byte",
+}  # fmt: skip
 
 
 def scores_of(
@@ -23,6 +27,9 @@ def scores_of(
     Args:
         documents: as lm-eval logs them, with one entry per document and filter; the first filter counts.
         higher_is_better: by metric.
+
+    Raises:
+        TopThetaValueError: no metric is a number for each document.
 
     Example:
         >>> documents = [{"doc_id": i, "filter": "none", "metrics": ["acc", "acc_norm"], "acc": 1.0, "acc_norm": i}
@@ -39,6 +46,8 @@ def scores_of(
     if not plain:
         return _per_word(documents, names)
     name = min(plain, key=lambda name: _PRIMARY.index(name) if name in _PRIMARY else len(_PRIMARY))
+    if name == "perplexity":  # lm-eval's name for a document's log-likelihood, until it has averaged them
+        return "nats per answer", False, [-float(document[name]) for document in documents]
     better = higher_is_better.get(name)
     return name, True if better is None else bool(better), [float(document[name]) for document in documents]
 
@@ -70,7 +79,10 @@ def of_first_filter(documents: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
 
 
 def _per_word(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> tuple[str, bool, list[float]]:
-    name = next(name for name in _ROLLING if name in names)
+    name = next((name for name in _ROLLING if name in names), None)
+    if name is None:
+        remedy = "add one, such as acc or exact_match, to metric_list in the task's file"
+        raise TopThetaValueError("task", "a metric that is a number for each document", ", ".join(names), remedy)
     pairs = [document[name] for document in documents]
     return _ROLLING[name], False, [-log_likelihood / count for log_likelihood, count in pairs]
 
