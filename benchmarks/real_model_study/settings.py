@@ -106,9 +106,14 @@ LONGER, SHORTER = (replace(HEADLINE, length=length, arms=FEWER_ARMS) for length 
 FOREIGN = tuple(
     replace(HEADLINE, text=text, windows=FOREIGN_SPLITS["evaluation"], arms=FEWER_ARMS) for text in ("python", "jargon")
 )
+#: One probability for all heads: by the row's LSE, and by what one pass over K knows of it.
+TAUS = (
+    *(Arm(f"tau:tau={tau:g}") for tau in (0.004, 0.002, 0.001, 0.0005, 0.00025)),
+    *(Arm(f"tau:tau={tau:g},lse={lse}") for lse in ("running", "sampled") for tau in (0.002, 0.001, 0.0005)),
+)
 POST = replace(
     HEADLINE, placement="post_softmax",
-    arms=tuple(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k")),
+    arms=(*(arm for arm in FEWER_ARMS if not arm.method.startswith("top-k")), *TAUS),
 )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ NO_TARGET = {"target_error": None, "target_value_rows": None}
         ("value-mean", {}),
         ("top-theta", {"sdc": "exact", "vmc": True, "selection": "own", **NO_TARGET}),
         ("top-theta-capped", {"sdc": "exact", "vmc": True, "keep": "recent"}),
+        ("tau", {"tau": 0.001, "lse": "exact", "tile": 128, "sdc": "exact", "vmc": True, "selection": "own"}),
         ("top-k", {"sdc": "exact", "vmc": True, "selection": "own", "layer_k": "table", **NO_TARGET}),
         ("last-k", {"sdc": "none", "vmc": False}),
         ("random-k", {"sdc": "exact", "vmc": True}),
@@ -75,6 +76,12 @@ def test_a_name_alone_has_the_defaults(name: str, options: dict[str, object]) ->
             "top-theta-capped:keep=first_and_last",
             "top-theta-capped:keep=first_and_last",
             "Top-θ + SDC + VMC, first_and_last k",
+        ),
+        ("tau", "tau", "τ + SDC + VMC, 0.001"),
+        (
+            "tau:lse=running,tau=0.0005,tile=64",
+            "tau:tau=0.0005,lse=running,tile=64",
+            "τ + SDC + VMC, 0.0005, running LSE, tiles of 64",
         ),
         ("top-k:layer_k=equal,sdc=none", "top-k:sdc=none,layer_k=equal", "Top-k, equal k"),
         ("last-k", "last-k", "last-k"),
@@ -125,6 +132,8 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
         ("top-theta:sdc=none,", "expected an option as name=value, got ''"),
         ("top-k:gama=1", "method top-k: expected an option that it has, got 'gama'; did you mean gamma?"),
         ("top-k:gamma=1", "expected an option that it has, got 'gamma'; it has sdc, vmc, selection, layer_k"),
+        ("tau:tau=-1", "method tau: tau: expected a number >= 0, got '-1'"),
+        ("tau:lse=newest", "method tau: lse: expected one of exact, running, sampled, got 'newest'"),
         ("dense:sdc=none", "method dense: expected an option that it has, got 'sdc'; it has none"),
         ("blasst:tile=64,tile=32", "method blasst: expected tile once, got it twice; remove one of them"),
         ("blasst:tile=0", "method blasst: tile: expected a whole number from 1 on, got '0'"),
@@ -158,7 +167,7 @@ def test_a_method_is_a_text() -> None:
 def test_specs_say_which_points_there_are() -> None:
     specs = {name: parse_method(name) for name in NAMES}
     assert {name for name, spec in specs.items() if spec.needs_table} == {"top-theta", "top-theta-capped"}
-    assert {name for name, spec in specs.items() if not spec.has_k} == {"dense", "value-mean"}
+    assert {name for name, spec in specs.items() if not spec.has_k} == {"dense", "tau", "value-mean"}
     assert {name for name, spec in specs.items() if spec.is_matched} == {"last-k", "random-k", "blasst", "pages"}
 
 

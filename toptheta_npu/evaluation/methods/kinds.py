@@ -13,6 +13,8 @@ from .pages import pages
 from .random_k import KIND as RANDOM_K
 from .random_k import random_k
 from .spec import MethodKind
+from .tau import KIND as TAU
+from .tau import probable
 from .top_k import KIND as TOP_K
 from .top_k import top_k
 from .top_theta import CAPPED, top_theta, top_theta_capped, top_theta_with_first_and_last
@@ -22,7 +24,7 @@ from .value_mean import value_mean_only
 
 #: Every method that ``toptheta evaluate`` knows, in the order of the pages.
 KINDS: dict[str, MethodKind] = {
-    kind.name: kind for kind in (DENSE, TOP_THETA, CAPPED, TOP_K, LAST_K, RANDOM_K, BLASST, PAGES, VALUE_MEAN)
+    kind.name: kind for kind in (DENSE, TOP_THETA, CAPPED, TAU, TOP_K, LAST_K, RANDOM_K, BLASST, PAGES, VALUE_MEAN)
 }
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "dense",
     "last_k",
     "pages",
+    "probable",
     "random_k",
     "top_k",
     "top_theta",

@@ -1,0 +1,116 @@
+"""One probability for all heads, layers and row lengths: an element with less of its row's attention is dropped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from ..._checks import check_choice
+from ...errors import TopThetaValueError, shown
+from ...fallback.prefill import RowChunk, Selector
+from ...fallback.reference import log_sum_exp
+from .blocks import check_block, in_blocks
+from .method import Compensation, Method, Selection
+from .options import COMPENSATED, SELECTION, one_of, real_number, whole_number
+from .selecting import by_selection, compensation_of, selected
+from .spec import MethodKind, MethodSpec
+
+#: What an element's score is compared with: the row's LSE, that of the tiles read so far, or one of a sample of keys.
+Lse = Literal["exact", "running", "sampled"]
+#: Keys of the sample: the first, the newest, and some at equal distances between them.
+_FIRST, _NEWEST, _STRIDED = 16, 64, 64
+
+
+def select_probable(tau: float, lse: Lse = "exact", tile: int = 128) -> Selector:
+    """Keep the elements whose probability after the softmax exceeds ``tau``.
+
+    Args:
+        tau: above 0, below 1.
+        lse: ``"exact"`` divides by the row's whole denominator, which takes a first pass over K. ``"running"`` takes
+            that of the tiles read so far, the first tile and then the newest to the oldest, so it keeps at least as
+            much. ``"sampled"`` estimates it from the first 16 keys, the newest 64 and 64 between them.
+        tile: keys in a tile of ``"running"``.
+
+    Raises:
+        TopThetaValueError: a value out of range.
+    """
+    if not 0 < tau < 1:
+        raise TopThetaValueError("tau", "a probability between 0 and 1", shown(tau), "such as 0.001")
+    check_choice("lse", lse, get_args(Lse))
+    check_block("tile", tile)
+    bound = math.log(tau)
+    denominators: dict[str, Callable[[RowChunk], Tensor]] = {
+        "exact": lambda chunk: log_sum_exp(chunk.scores, chunk.learnable_sink).unsqueeze(-1),
+        "running": lambda chunk: running_lse(chunk, tile),
+        "sampled": sampled_lse,
+    }
+    return lambda chunk: chunk.scores - denominators[lse](chunk) > bound
+
+
+def running_lse(chunk: RowChunk, tile: int) -> Tensor:
+    """Give every key the LSE of the tiles that are read up to its own, [B, Hq, rows, S]."""
+    of_tiles = in_blocks(chunk.scores, chunk, tile, -math.inf).logsumexp(-1)
+    order = [0, *range(of_tiles.shape[-1] - 1, 0, -1)]
+    read = torch.empty_like(of_tiles)
+    read[..., order] = of_tiles[..., order].logcumsumexp(-1)
+    position = torch.arange(chunk.scores.shape[-1], device=read.device) - chunk.first.unsqueeze(-1)
+    index = position.div(tile, rounding_mode="floor").clamp_min(0)
+    return read.gather(-1, index.expand(*read.shape[:-1], -1))
+
+
+def sampled_lse(chunk: RowChunk) -> Tensor:
+    """Estimate the LSE of every row, [B, Hq, rows, 1]: strided keys stand for all between the first and the newest."""
+    between = (chunk.n - _FIRST - _NEWEST).clamp_min(0).unsqueeze(-1)  # [B, 1, rows, 1]
+    position = torch.arange(chunk.scores.shape[-1], device=chunk.n.device) - chunk.first.unsqueeze(-1)
+    from_end = chunk.n.unsqueeze(-1) - 1 - position
+    ends = (position < _FIRST) | (from_end < _NEWEST)
+    known = chunk.scores.masked_fill(~ends, -math.inf).logsumexp(-1, keepdim=True)
+    count = between.clamp_max(_STRIDED)
+    steps = torch.arange(_STRIDED, device=chunk.n.device)
+    index = chunk.first.unsqueeze(-1) + _FIRST + steps * between // count.clamp_min(1)
+    index = index.clamp_max(chunk.scores.shape[-1] - 1).expand(*chunk.scores.shape[:-1], -1)
+    sample = chunk.scores.gather(-1, index).masked_fill(steps >= count, -math.inf).logsumexp(-1, keepdim=True)
+    return torch.logaddexp(known, sample + (between / count.clamp_min(1)).log())
+
+
+def probable(
+    tau: float,
+    *,
+    lse: Lse = "exact",
+    tile: int = 128,
+    compensated: bool | Compensation = True,
+    selection: Selection = "own",
+) -> Method:
+    """Attend to the elements of `select_probable`, in every layer.
+
+    Args:
+        tau, lse, tile: as in `select_probable`.
+        compensated, selection: as in `top_theta.top_theta`.
+    """
+    compensation = compensation_of(compensated)
+    rule = by_selection(select_probable(tau, lse, tile), selection)
+    return Method(
+        f"τ{compensation.suffix(None)}", None, lambda model: selected(model, lambda layer: rule, compensation)
+    )
+
+
+def _make(spec: MethodSpec) -> Method:
+    options = spec.options
+    return probable(
+        options["tau"], lse=cast("Lse", options["lse"]), tile=options["tile"], compensated=spec.compensation,
+        selection=spec.selection,
+    )  # fmt: skip
+
+
+KIND = MethodKind(
+    "tau", "τ", make=lambda spec, setting: _make(spec), has_k=False,
+    options={
+        "tau": replace(real_number(1e-3, "{:g}"), always=True), "lse": one_of("exact", get_args(Lse), "{} LSE"),
+        "tile": whole_number(128, "tiles of {}"), **COMPENSATED, "selection": SELECTION,
+    },
+)  # fmt: skip
