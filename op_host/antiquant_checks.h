@@ -54,9 +54,10 @@ inline ArgumentError CheckPresence(const Arguments& arguments, const ScaledCache
     const bool has = arguments.Has(given.scale);
     const ElementType type = arguments.inputs[given.cache].type;
     if (has != (type == ElementType::kInt8)) {
-        const std::string since = ", since " + given.name + " is " + TypeName(type);
-        return ValueError(given.name + "_antiquant_scale", has ? "None" + since : "the scales of an int8 cache",
-                          has ? "a tensor" : "None");
+        const std::string name = given.name + "_antiquant_scale";
+        const std::string other = "an int8 cache, and " + given.name + " is " + TypeName(type);
+        return has ? CombinationError(name, "needs", other, "leave it out, or quantise the cache")
+                   : ValueError(name, "the scales of an int8 cache", "None");
     }
     if (!has && given.mode != kPerChannel) {
         return ValueError(given.name + "_antiquant_mode",

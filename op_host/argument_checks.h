@@ -87,9 +87,8 @@ inline ArgumentError CheckTokens(const Arguments& arguments, const Geometry& geo
 inline ArgumentError CheckModes(const Arguments& arguments)
 {
     if (arguments.placement == "post_softmax" && arguments.sdc != "exact") {
-        return ValueError("sdc",
-                          "'exact' with placement='post_softmax', where the denominator is exact by construction",
-                          Quoted(arguments.sdc));
+        return CombinationError("sdc=" + Quoted(arguments.sdc), "needs", "placement='pre_softmax'",
+                                "post-softmax the denominator is exact by construction: use sdc='exact'");
     }
     const bool hasMass = arguments.Has(InputIndex::kDiscardedMass);
     if (arguments.sdc == "offline" && !hasMass) {
@@ -97,12 +96,11 @@ inline ArgumentError CheckModes(const Arguments& arguments)
                           "or use sdc='exact'");
     }
     if (arguments.sdc != "offline" && hasMass) {
-        return ValueError("discarded_mass", "None with sdc=" + Quoted(arguments.sdc), "a tensor",
-                          "or use sdc='offline'");
+        return CombinationError("discarded_mass", "needs", "sdc='offline'", "leave it out, or use that");
     }
     if (arguments.sdc == "none" && arguments.Has(InputIndex::kValueMean)) {
-        return ValueError("value_mean", "no VMC with sdc='none', which leaves no mass to give back", "it",
-                          "use sdc='exact'");
+        return CombinationError("value_mean", "excludes", "sdc='none', which leaves no mass to give back",
+                                "use sdc='exact', or leave it out");
     }
     return {};
 }
@@ -111,27 +109,30 @@ inline ArgumentError CheckPartial(const Arguments& arguments)
 {
     const bool hasLse = arguments.Has(InputIndex::kRowLse);
     if (!arguments.partial) {
-        return hasLse ? ValueError("row_lse", "None without partial=True", "a tensor") : ArgumentError();
+        return hasLse ? CombinationError("row_lse", "needs", "partial=True", "leave it out") : ArgumentError();
     }
     if (arguments.withStats) {
-        return ValueError("with_stats", "False with partial=True, which returns its own quantities", "True");
+        return CombinationError("with_stats", "excludes", "partial=True, which returns its own quantities",
+                                "leave it out");
     }
     if (arguments.sdc != "exact") {
-        return ValueError("sdc", "'exact' with partial=True, which compensates nothing", Quoted(arguments.sdc),
-                          "give sdc to merge_partials");
+        return CombinationError("sdc=" + Quoted(arguments.sdc), "excludes", "partial=True, which compensates nothing",
+                                "give sdc to merge_partials");
     }
     if (arguments.Has(InputIndex::kValueMean)) {
-        return ValueError("value_mean", "None with partial=True, which compensates nothing", "a tensor",
-                          "give value_mean to merge_partials");
+        return CombinationError("value_mean", "excludes", "partial=True, which compensates nothing",
+                                "give value_mean to merge_partials");
     }
     if (arguments.Has(InputIndex::kLearnableSink)) {
-        return ValueError("learnable_sink", "None with partial=True, whose masses leave it out", "a tensor",
-                          "give learnable_sink to merge_partials");
+        return CombinationError("learnable_sink", "excludes", "partial=True, whose masses leave it out",
+                                "give learnable_sink to merge_partials");
     }
-    if (hasLse != (arguments.placement == "post_softmax")) {
-        const std::string wanted = hasLse ? "None" : "the whole row's LSE [B, Hq]";
-        return ValueError("row_lse", wanted + " with placement=" + Quoted(arguments.placement),
-                          hasLse ? "a tensor" : "None");
+    const bool wantsLse = arguments.placement == "post_softmax";
+    if (hasLse && !wantsLse) {
+        return CombinationError("row_lse", "needs", "placement='post_softmax'", "leave it out");
+    }
+    if (wantsLse && !hasLse) {
+        return ValueError("row_lse", "the whole row's LSE [B, Hq] with placement='post_softmax'", "None");
     }
     return {};
 }

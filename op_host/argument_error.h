@@ -31,6 +31,13 @@ inline ArgumentError ValueError(const std::string& argument, const std::string& 
     return MakeError(ErrorKind::kValue, argument, expected, got, remedy);
 }
 
+// Arguments that need or exclude each other, though each by itself is well.
+inline ArgumentError CombinationError(const std::string& argument, const std::string& relation,
+                                      const std::string& other, const std::string& remedy)
+{
+    return {ErrorKind::kValue, argument + " " + relation + " " + other + "; " + remedy};
+}
+
 inline ArgumentError TypeError(const std::string& argument, const std::string& expected, const std::string& got,
                                const std::string& remedy = "")
 {

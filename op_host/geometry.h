@@ -142,8 +142,8 @@ inline ArgumentError CheckPaging(const Arguments& arguments, Geometry& geometry)
     const int64_t rows = arguments.blockSize;
     if (!arguments.Paged()) {
         return rows == 0 ? ArgumentError()
-                         : ValueError("block_table",
-                                      "a table, since block_size=" + std::to_string(rows) + " says paged", "None");
+                         : CombinationError("block_size=" + std::to_string(rows), "needs", "block_table",
+                                            "give the table of the paged cache, or leave block_size out");
     }
     const TensorDescription& table = arguments.inputs[InputIndex::kBlockTable];
     if (const ArgumentError error = CheckType("block_table", table, {ElementType::kInt32})) {

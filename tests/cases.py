@@ -403,12 +403,12 @@ _GRAD = (
     "{0}: expected a tensor that does not require grad (the operator is for inference), got requires_grad=True; "
     "call it under torch.no_grad() or pass {0}.detach()"
 )
-_POST_SDC = "'exact' with placement='post_softmax', where the denominator is exact by construction"
+_POST_SDC = "needs placement='pre_softmax'; post-softmax the denominator is exact by construction: use sdc='exact'"
 _TENSORS = (
     "query", "key", "value", "threshold", "actual_seq_lengths", "key_start", "actual_query_lengths", "value_mean",
     *PER_HEAD,
 )  # fmt: skip
-_NO_VMC = "no VMC with sdc='none', which leaves no mass to give back, got it; use sdc='exact'"
+_NO_VMC = "excludes sdc='none', which leaves no mass to give back; use sdc='exact', or leave it out"
 
 
 def _set(**values: Any) -> Callable[[_Arguments], _Arguments]:
@@ -536,7 +536,7 @@ ERROR_CASES = (
     ErrorCase("int8-without-value-scale", "int8", _set(value_antiquant_scale=None), _V,
               "value_antiquant_scale: expected the scales of an int8 cache, got None"),
     ErrorCase("int8-scale-without-int8", "decode", lambda a: {"key_antiquant_scale": a["key"][0, :, 0]}, _V,
-              "key_antiquant_scale: expected None, since key is float32, got a tensor"),
+              "key_antiquant_scale needs an int8 cache, and key is float32; leave it out, or quantise the cache"),
     ErrorCase("int8-mode-without-int8", "decode", _set(value_antiquant_mode=3), _V,
               "value_antiquant_mode: expected 0, since value is float32, got 3"),
     ErrorCase("int8-value-alone", "int8", lambda a: {"key": a["key"].float(), "key_antiquant_scale": None}, _N,
@@ -711,17 +711,17 @@ ERROR_CASES = (
     ErrorCase("paged-block-size-contradicts", "paged", _set(block_size=8), _V,
               "key: expected shape [6, 2, 8, 16] [blocks, Hkv, block_size, D], got [6, 2, 4, 16]"),
     ErrorCase("block-size-no-table", "paged", _set(block_table=None), _V,
-              "block_table: expected a table, since block_size=4 says paged, got None"),
+              "block_size=4 needs block_table; give the table of the paged cache, or leave block_size out"),
     ErrorCase("offline-no-mass", "decode", _set(sdc="offline"), _V,
               "discarded_mass: expected the calibrated estimate, since sdc='offline', got None; or use sdc='exact'"),
     ErrorCase("mass-not-offline", "decode", lambda a: {"discarded_mass": torch.ones_like(a["query"][:, :, 0, 0])}, _V,
-              "discarded_mass: expected None with sdc='exact', got a tensor; or use sdc='offline'"),
+              "discarded_mass needs sdc='offline'; leave it out, or use that"),
     ErrorCase("vmc-without-sdc", "decode", lambda a: {"sdc": "none", "value_mean": a["value"][:, :, 0]}, _V,
-              f"value_mean: expected {_NO_VMC}"),
+              f"value_mean {_NO_VMC}"),
     ErrorCase("post-sdc-none", "decode", _set(placement="post_softmax", sdc="none"), _V,
-              f"sdc: expected {_POST_SDC}, got 'none'"),
+              f"sdc='none' {_POST_SDC}"),
     ErrorCase("post-sdc-exp-threshold", "decode", _set(placement="post_softmax", sdc="exp_threshold"), _V,
-              f"sdc: expected {_POST_SDC}, got 'exp_threshold'"),
+              f"sdc='exp_threshold' {_POST_SDC}"),
     *map(_grad, ("query", "key", "value", "threshold")),
     ErrorCase("mean-grad", "decode", lambda a: {"value_mean": a["value"][:, :, 0].clone().requires_grad_()}, _V,
               _GRAD.format("value_mean")),
@@ -798,7 +798,7 @@ ERROR_CASES = (
     ErrorCase("partial-post-no-lse", "partial", _set(lse=None), _V,
               "lse: expected the whole row's LSE [B, Hq] with placement='post_softmax', got None"),
     ErrorCase("partial-pre-lse", "partial", _set(placement="pre_softmax"), _V,
-              "lse: expected None with placement='pre_softmax', got a tensor"),
+              "lse needs placement='post_softmax'; leave it out"),
     ErrorCase("partial-lse-shape", "partial", lambda a: {"lse": a["lse"][:, :3]}, _V,
               "lse: expected shape [2, 4] [B, Hq], got [2, 3]"),
     ErrorCase("partial-lse-type", "partial", _set(lse=1.0), _T, "lse: expected a torch.Tensor, got float"),
@@ -814,7 +814,7 @@ ERROR_CASES = (
     ErrorCase("merge-offline-no-mass", "merge", _set(sdc="offline"), _V,
               "discarded_mass: expected the calibrated estimate, since sdc='offline', got None; or use sdc='exact'"),
     ErrorCase("merge-vmc-without-sdc", "merge", lambda a: {"sdc": "none", "value_mean": a["parts"][0][0][:, :2, 0]}, _V,
-              f"value_mean: expected {_NO_VMC}"),
+              f"value_mean {_NO_VMC}"),
     ErrorCase("merge-layout", "merge",
               _set(input_layout="BND"), _V, "input_layout: expected one of BNSD, BSND, BSH, got 'BND'"),
     ErrorCase("merge-mean-type", "merge", _set(value_mean=0.0), _T, "value_mean: expected a torch.Tensor, got float"),
@@ -830,8 +830,7 @@ ERROR_CASES = (
     ErrorCase("merge-n-negative", "merge", _set(n=[-5, 13]), _V,
               "n[0]: expected a number of keys, at least 0, got -5"),
     ErrorCase("merge-post-without-sdc", "merge", _set(placement="post_softmax", sdc="none"), _V,
-              "sdc: expected 'exact' with placement='post_softmax', where the denominator is exact by construction, "
-              "got 'none'"),
+              f"sdc='none' {_POST_SDC}"),
     ErrorCase("merge-n-large", "merge", _set(n=[2**31, 3]), _V,
               "n[0]: expected a number of keys, below 2^31, got 2147483648"),
     ErrorCase("merge-n-negative-tensor", "merge", lambda a: {"n": [a["parts"][0][4][:, 0] - 2, 3]}, _V,
@@ -882,7 +881,7 @@ ERROR_CASES = (
               "threshold_per_row: expected a torch.Tensor, got float"),
     ErrorCase("prefill-threshold-shape", "prefill", lambda a: {"threshold_per_row": a["threshold_per_row"][:, :2]}, _V,
               "threshold_per_row: expected shape [4, 3] [Hq, Q] or [B, Hq, Q], got [4, 2]"),
-    ErrorCase("prefill-vmc-without-sdc", "prefill", _set(vmc=True, sdc="none"), _V, f"vmc: expected {_NO_VMC}"),
+    ErrorCase("prefill-vmc-without-sdc", "prefill", _set(vmc=True, sdc="none"), _V, f"vmc {_NO_VMC}"),
     ErrorCase("prefill-mass-shape", "prefill",
               lambda a: {"sdc": "offline", "discarded_mass": a["threshold_per_row"]}, _V,
               "discarded_mass: expected shape [2, 4, 3] [B, Hq, Q], got [4, 3]"),

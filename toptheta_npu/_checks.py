@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn, get_args
 import torch
 from torch import Tensor
 
-from .errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from .errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 
 PLACEMENTS = ("pre_softmax", "post_softmax")
 Sdc = Literal["none", "exact", "exp_threshold", "offline"]
@@ -127,19 +127,17 @@ def check_modes(
     check_choice("sdc", sdc, SDC_MODES)
     check_number("sdc_gamma", sdc_gamma, minimum=0)
     if placement == "post_softmax" and sdc != "exact":
-        raise TopThetaValueError(
-            "sdc", "'exact' with placement='post_softmax', where the denominator is exact by construction", repr(sdc)
-        )
+        remedy = "post-softmax the denominator is exact by construction: use sdc='exact'"
+        raise TopThetaCombinationError(f"sdc={sdc!r}", "needs", "placement='pre_softmax'", remedy)
     if sdc == "offline" and discarded_mass is None:
         raise TopThetaValueError(
             "discarded_mass", "the calibrated estimate, since sdc='offline'", "None", "or use sdc='exact'"
         )
     if sdc != "offline" and discarded_mass is not None:
-        raise TopThetaValueError("discarded_mass", f"None with sdc={sdc!r}", "a tensor", "or use sdc='offline'")
+        raise TopThetaCombinationError("discarded_mass", "needs", "sdc='offline'", "leave it out, or use that")
     if sdc == "none" and vmc_argument is not None:
-        raise TopThetaValueError(
-            vmc_argument, "no VMC with sdc='none', which leaves no mass to give back", "it", "use sdc='exact'"
-        )
+        excluded = "sdc='none', which leaves no mass to give back"
+        raise TopThetaCombinationError(vmc_argument, "excludes", excluded, "use sdc='exact', or leave it out")
 
 
 def check_largest_only(sdc: str, vmc: bool) -> None:

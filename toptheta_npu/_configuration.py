@@ -208,7 +208,9 @@ def fitted(value: Any, hint: Any) -> Any:
         if value not in get_args(hint):
             raise ValueError(expected(hint))
         return value
-    fits = type(value) is hint or (hint is float and type(value) is int) or (hint is Path and type(value) is str)
+    # an empty path would be the current folder
+    is_path = hint is Path and type(value) is str and value
+    fits = type(value) is hint or (hint is float and type(value) is int) or is_path
     if not fits:
         raise ValueError(expected(hint))
     return hint(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,4 +34,4 @@ def gguf_in(folder: Path) -> Path | None:
 
 def how_to_convert(path: Path) -> str:
     """Say how the model of a GGUF file becomes a folder."""
-    return f"make a folder of it: toptheta convert {path} FOLDER"
+    return f"make a folder of it: toptheta convert {shlex.quote(str(path))} FOLDER"

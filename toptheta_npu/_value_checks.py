@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from .errors import TopThetaValueError
+from .errors import Setting, TopThetaValueError
 from .fallback.antiquant import PER_CHANNEL
 from .fallback.arguments import TABLE, Arguments
 from .fallback.layout import valid_range
@@ -29,8 +29,8 @@ def check_threshold_values(name: str, threshold: Tensor, placement: str) -> None
         largest = threshold.where(threshold < math.inf, 0.0).max().item()
         if largest > 1:
             raise TopThetaValueError(
-                name, "probabilities up to 1, or +inf, with placement='post_softmax'", f"{largest:g}",
-                "thresholds in units of the score go with placement='pre_softmax'",
+                name, ("probabilities up to 1, or +inf, with ", Setting("placement", "post_softmax")), f"{largest:g}",
+                ("thresholds in units of the score go with ", Setting("placement", "pre_softmax")),
             )  # fmt: skip
 
 

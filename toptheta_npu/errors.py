@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 #: How much of a bad value an error message shows.
 _MOST_SHOWN = 200
 
 
+Error = TypeVar("Error", bound="TopThetaArgumentError")
+
+
 class TopThetaError(Exception):
     """Base class of every error raised by this package."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An argument and its value in a message: Python writes ``k=64``, a command its own option, ``--k 64``.
+
+    Example:
+        >>> str(Setting("estimator", "quantile"))
+        "estimator='quantile'"
+    """
+
+    name: str
+    value: object
+
+    def __str__(self) -> str:
+        return f"{self.name}={shown(self.value)}"
+
+
+#: A part of a message; what it says of settings can be written in other words.
+Words = str | tuple[str | Setting, ...]
+
+
+def _written(words: Words, write: Callable[[Setting], str] = str) -> str:
+    pieces = (words,) if isinstance(words, str) else words
+    return "".join(write(piece) if isinstance(piece, Setting) else piece for piece in pieces)
 
 
 def _message(argument: str, expected: str, got: str, remedy: str | None) -> str:
@@ -25,13 +55,24 @@ class TopThetaArgumentError(TopThetaError):
         argument, expected, got, remedy: the parts of the message; remedy is None where there is none.
     """
 
-    def __init__(self, argument: str, expected: str, got: str, remedy: str | None = None) -> None:
-        super().__init__(_message(argument, expected, got, remedy))
-        self.argument, self.expected, self.got, self.remedy = argument, expected, got, remedy
+    def __init__(self, argument: str, expected: Words, got: Words, remedy: Words | None = None) -> None:
+        self._words = (argument, expected, got, remedy)
+        self.argument, self.expected, self.got = argument, _written(expected), _written(got)
+        self.remedy = _written(remedy) if remedy else None
+        super().__init__(self._sentence())
 
-    def __reduce__(self) -> tuple[type, tuple[str | None, ...]]:
+    def _sentence(self) -> str:
+        return _message(self.argument, self.expected, self.got, self.remedy)
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         """Pickle the parts of the message, so that the error comes back from another process."""
-        return type(self), (self.argument, self.expected, self.got, self.remedy)
+        return type(self), self._words
+
+    def retold(self: Error, argument: str, write: Callable[[Setting], str]) -> Error:
+        """Make the same error with another name for its argument, and with settings as ``write`` writes them."""
+        _, expected, got, remedy = self._words
+        retold = (_written(words, write) for words in (expected, got, remedy or ""))
+        return type(self)(argument, *retold)
 
 
 class TopThetaValueError(TopThetaArgumentError, ValueError):
@@ -41,6 +82,24 @@ class TopThetaValueError(TopThetaArgumentError, ValueError):
         >>> str(TopThetaValueError("k", "a positive number", "-1", "pass k=128, for example"))
         'k: expected a positive number, got -1; pass k=128, for example'
     """
+
+
+class TopThetaCombinationError(TopThetaValueError):
+    """An argument is of no use without another, or beside it, though each by itself is well.
+
+    Example:
+        >>> str(TopThetaCombinationError("--sweep", "excludes", "--shape", "leave one of them out"))
+        '--sweep excludes --shape; leave one of them out'
+    """
+
+    def __init__(
+        self, argument: str, relation: Literal["needs", "excludes"], other: Words, remedy: Words | None = None
+    ) -> None:
+        super().__init__(argument, relation, other, remedy)
+
+    def _sentence(self) -> str:
+        text = f"{self.argument} {self.expected} {self.got}"
+        return f"{text}; {self.remedy}" if self.remedy else text
 
 
 class TopThetaTypeError(TopThetaArgumentError, TypeError):

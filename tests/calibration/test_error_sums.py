@@ -118,7 +118,7 @@ def test_a_length_without_rows_is_named() -> None:
     sums = ErrorSums(ErrorSettings(**{**SETTINGS, "lengths": [2, 10, 40]}))
     for seen in heads(1):
         sums.add(seen)
-    with pytest.raises(TopThetaValueError, match=r"lengths: .* there are rows, got none near \[2\]; feed longer texts"):
+    with pytest.raises(TopThetaValueError, match=r"rows near every length, got 0.5, with none near 2; raise it"):
         second_pass(sums, 4).curves()
 
 

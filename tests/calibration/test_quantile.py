@@ -102,14 +102,14 @@ def test_memory_does_not_grow_with_the_sequences() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"estimator": "quantile"}, TopThetaTypeError, "a number with estimator='quantile', got None"),
+        ({"estimator": "quantile"}, TopThetaTypeError, "a number with estimator='quantile', got none"),
         ({"estimator": "quantile", "quantile": "0.9"}, TopThetaTypeError, "quantile: expected a number"),
         ({"estimator": "quantile", "quantile": True}, TopThetaTypeError, "quantile: expected a number"),
         ({"estimator": "quantile", "quantile": 0.0}, TopThetaValueError, "a number above 0 and below 1, got 0.0"),
         ({"estimator": "quantile", "quantile": 1.0}, TopThetaValueError, "a number above 0 and below 1, got 1.0"),
         ({"estimator": "quantile", "quantile": math.nan}, TopThetaValueError, "a number above 0 and below 1, got nan"),
-        ({"quantile": 0.9}, TopThetaValueError, "quantile: expected None with estimator='algorithm1', got 0.9"),
-        ({"estimator": "pooled", "quantile": 0.9}, TopThetaValueError, "None with estimator='pooled'"),
+        ({"quantile": 0.9}, TopThetaValueError, "quantile needs estimator='quantile'; leave it out"),
+        ({"estimator": "pooled", "quantile": 0.9}, TopThetaValueError, "quantile needs estimator='quantile'"),
     ],
 )  # fmt: skip
 def test_a_quantile_goes_with_its_estimator(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,20 @@ def test_a_model_becomes_a_folder_that_commands_take(folder: Path, capfd: pytest
     capfd.readouterr()
 
 
+def test_commands_that_are_proposed_can_be_pasted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "the θ.gguf").symlink_to("model.gguf")
+    assert toptheta("convert", "the θ.gguf") == 2
+    proposed = capsys.readouterr().err.strip().partition("for example: ")[2]
+    assert shlex.split(proposed) == ["toptheta", "convert", "the θ.gguf", "the θ"]
+    assert toptheta("convert", "the θ.gguf", "the θ é") == 0
+    following = capsys.readouterr().out.splitlines()[-1].removeprefix("Next: ").replace("FILE...", "FILE")
+    assert shlex.split(following) == ["toptheta", "calibrate", "the θ é", "--text", "FILE", "-o", "the θ é.theta"]
+    (folder / "text.txt").write_text("the 12 the 1 ")
+    assert toptheta("calibrate", "the θ.gguf", "--text", "text.txt") == 2
+    proposed = capsys.readouterr().err.strip().partition("make a folder of it: ")[2]
+    assert shlex.split(proposed) == ["toptheta", "convert", "the θ.gguf", "FOLDER"]
+
+
 def test_the_dtype_is_that_asked_for() -> None:
     assert toptheta("convert", "model.gguf", "out", "--dtype", "bfloat16") == 0
     assert AutoModelForCausalLM.from_pretrained("out").dtype == torch.bfloat16
@@ -68,12 +83,12 @@ def test_a_gguf_file_is_known_by_its_content_too(folder: Path) -> None:
         (["model.gguf", "out", "--dtype", "int8"], "--dtype: expected one of"),
         (
             ["model.gguf", "-o", "out"],
-            "--output: expected thresholds to read, got model.gguf; a model takes FOLDER",
+            "--output needs thresholds to read, and model.gguf is a model; a model takes FOLDER",
         ),
-        (["model.gguf", "out", "--k", "8"], "--k: expected thresholds to read, got model.gguf"),
-        (["model.gguf", "out", "--force"], "--force: expected thresholds to read, got model.gguf"),
-        (["th.txt", "out"], "FOLDER: expected a model, such as model.gguf, to read, got th.txt; thresholds take -o"),
-        (["th.txt", "-o", "x", "--dtype", "float32"], "--dtype: expected a model, such as model.gguf, to read, got th"),
+        (["model.gguf", "out", "--k", "8"], "--k needs thresholds to read, and model.gguf is a model"),
+        (["model.gguf", "out", "--force"], "--force needs thresholds to read, and model.gguf is"),
+        (["th.txt", "out"], "FOLDER needs a model, such as model.gguf, to read, and th.txt is none; thresholds"),
+        (["th.txt", "-o", "x", "--dtype", "float32"], "--dtype needs a model, such as model.gguf, to read, and th"),
         (["th.txt"], "--output: expected the file to write, got none; add -o FILE"),
         (["none.gguf", "out"], "none.gguf: expected a GGUF file, got no such file; correct the path"),
         (["model.gguf", "."], "expected a new folder or an empty one, got one with files in it"),

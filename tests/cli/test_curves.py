@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -127,12 +128,12 @@ def test_a_text_that_is_short_is_split_in_three(model: Path, folder: Path, capsy
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--k", "8", "--top-k-at-calibration"], "--top-k-at-calibration: expected dense layers at calibration, since "
-         "heads may have any k, got --error-curves; give one of them"),
+        (["--k", "8", "--top-k-at-calibration"], "--top-k-at-calibration excludes --error-curves, with which heads may "
+         "have any k; leave one of them out"),
         (["--k", "8", "--layer-k", "0:16"], "--layer-k: expected at most 8, the largest k, got 16; "
          "add --k 16, or lower it"),
-        (["--shards", "0/2"], "--error-curves: expected a calibration that ends with a table, got --shards; make the "
-         "shards with --below-layer-k, merge them, then measure with toptheta curves"),
+        (["--shards", "0/2"], "--error-curves excludes --shards; make the shards with "
+         "--below-layer-k, merge them, then measure with toptheta curves"),
         (["--curve-sequences", "0"], "--curve-sequences: expected an int of at least 1, got 0"),
     ],
 )  # fmt: skip
@@ -146,7 +147,7 @@ def test_what_does_not_go_with_error_curves(
 def test_windows_for_curves_need_curves(model: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert toptheta("calibrate", str(model), "--text", "book.txt", *QUICK, "--curve-sequences", "4") == 2
     said = words(capsys.readouterr().err)
-    assert "--curve-sequences: expected a calibration with error curves, got a calibration without; add --error" in said
+    assert "--curve-sequences needs --error-curves; add --error-curves, or leave it out" in said
 
 
 def interrupt_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +255,7 @@ def test_shards_of_curves_merge_to_those_of_one_process(
         (["--text", "none.txt"], "none.txt"),
         (["--text", "other.txt", "--length", "9999"], "--length: expected at most 256 tokens"),
         (["--text", "other.txt", "--shards", "2/2"], "--shards: expected INDEX/COUNT"),
+        (["--text", "other.txt", "--row-fraction", "1e-6"], "--row-fraction: expected a share that picks rows near"),
         (["--text", "other.txt", "--row-fraction", "2"], "--row-fraction: expected above 0 and at most 1, got 2.0"),
         (["--text", "short.txt"], "--text: expected enough text for a window of 96 tokens, got 4 tokens; name more"),
         (["--text", "other.txt", "--table", "other.txt"], "other.txt: expected a safetensors file"),
@@ -266,6 +268,21 @@ def test_wrong_options_are_refused(
     Path("short.txt").write_text("a b\n")
     assert curves(model, *options, "-o", "curves.theta") == 2
     assert message in words(capsys.readouterr().err)
+    assert not list(folder.glob("curves.theta*"))
+
+
+def test_the_next_command_can_be_pasted(
+    model: Path, folder: Path, plain: ThresholdTable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "the θ").mkdir()
+    plain.save("the θ/plain é.theta")
+    named = ("--table", "the θ/plain é.theta", "-o", "the θ/new.theta")
+    for _ in range(2):
+        assert toptheta("curves", str(model), *named, "--text", "other.txt", *QUICK, "--shards", "0/1") == 0
+    following = capsys.readouterr().out.rpartition("when all 1 are: ")[2]
+    assert shlex.split(following.replace("*", "0")) == [
+        "toptheta", "merge", "the θ/new.theta.shard-0-of-1", "--table", "the θ/plain é.theta", "-o", "the θ/new.theta",
+    ]  # fmt: skip
 
 
 def test_the_thresholds_of_another_model_are_refused(

@@ -217,7 +217,7 @@ def test_a_file_of_settings(model: Path, folder: Path) -> None:
         (("--windows", "9999"), "--text: expected text for 10001 windows of 128 tokens, 2 of them spare, got"),
         (("--positions", "127"), "positions: expected 1 to 126, for windows of 128 tokens, got 127"),
         (("--text", "nothing.txt"), "nothing.txt"),
-        (("--limit", "3"), "--limit: expected --task with a task of lm-eval, got perplexity; leave one of them out"),
+        (("--limit", "3"), "--limit needs a task of lm-eval, and --task is perplexity; leave it out, or add"),
         (("--task", "needle", "--prompt-length", "255", "--extrapolate"),
          "--prompt-length: expected prompts and answers of at most 256 tokens, for which the model has positions, got"),
         (("--task", "needle", "--prompt-length", "64", "--length", "40"),

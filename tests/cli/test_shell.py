@@ -31,11 +31,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("calibrate --k 0", "--k: expected an int from 1 to 16777216, got 0"),
         (
             "calibrate --quantile 0.9",
-            "--quantile: expected nothing with --estimator pooled, got 0.9; leave it out, or pass --estimator quantile",
+            "--quantile needs --estimator quantile; leave it out, or pass --estimator quantile",
         ),
         (
             "calibrate --estimator quantile",
-            "--quantile: expected a number with --estimator quantile, got nothing; pass",
+            "--quantile: expected a number with --estimator quantile, got none; pass",
         ),
         ("inspect table.theta --layer 9", "--layer: expected 0 to 2, got 9"),
         ("inspect table.theta --k 7", "--k: expected 8 to 32, the calibrated range, got 7; calibrate with --k 7"),
@@ -60,6 +60,7 @@ def test_a_file_with_the_name_of_an_option_keeps_it(capsys: pytest.CaptureFixtur
         ("placement: middle", "placement: expected one of pre_softmax, post_softmax, got 'middle'"),
         ("layer_k: [512]", "layer_k: expected 6 numbers, one per layer, got 1"),
         ("length: 100000", "length: expected at most 4096 tokens, for which the model has positions, got 100000"),
+        ("output: ''", "output: expected a path, got ''"),
         ("model: ./none", "model: expected the folder of a model, or its name on the Hub, got none"),
         (
             "restart: true",
@@ -83,6 +84,42 @@ def test_the_command_line_in_place_of_the_file_s_value_is_named_itself(capsys: p
     Path("settings.yaml").write_text("k: 8\n")
     assert toptheta("calibrate", "--config", "settings.yaml", "--k", "0") == 2
     assert capsys.readouterr().err.startswith("error: --k: expected an int from 1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["convert", "m.gguf", ""], "FOLDER"),
+        (["convert", ""], "SOURCE"),
+        (["demo", "--output", ""], "--output"),
+        (["demo", "--output="], "--output"),
+        (["calibrate", ""], "MODEL"),
+        (["calibrate", "-o", ""], "--output"),
+        (["calibrate", "--text", "book.txt", "--text", ""], "--text"),
+        (["calibrate", "--config", ""], "--config"),
+        (["curves", "--table", "", "--text", "book.txt", "-o", "t.theta"], "--table"),
+        (["evaluate", "model", ""], "TABLE"),
+        (["merge", "", "-o", "t.theta"], "SHARD"),
+        (["inspect", "table.theta", "--plot", ""], "--plot"),
+        (["plot", "", "-o", "figures"], "FILE"),
+        (["benchmark", "--device", "cpu", "--config", ""], "--config"),
+        (["benchmark-generate", "--device", "cpu", "--model", ""], "--model"),
+        (["verify", "--output", ""], "--output"),
+    ],
+)
+def test_an_empty_value_is_not_the_current_folder(
+    arguments: list[str], name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.rglob("*"))
+    assert toptheta(*arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {name}: expected a value, got an empty one; give one")
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_value_may_end_with_an_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
+    make().save("of=")
+    assert toptheta("inspect", "of=") == 0
+    assert capsys.readouterr().out.startswith("of=: ")
 
 
 def test_errors_are_not_broken_into_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

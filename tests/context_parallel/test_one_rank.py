@@ -95,9 +95,9 @@ def test_exchanged_bytes_are_those_of_the_formula_in_the_documentation(head_dim:
         ({"interleave": 0}, TopThetaValueError, "interleave: expected at least 1 key per block"),
         ({"interleave": 2.0}, TopThetaTypeError, "interleave: expected an int, the keys per block, got float"),
         ({"value_sum": torch.ones(1, 4, 16)}, TopThetaValueError, r"value_sum: expected shape \[1, 2, 16\] \[B, Hkv"),
-        ({"value_sum": torch.ones(1, 2, 16), "sdc": "none"}, TopThetaValueError, "value_sum: expected no VMC with sdc"),
+        ({"value_sum": torch.ones(1, 2, 16), "sdc": "none"}, TopThetaValueError, "value_sum excludes sdc='none'"),
         ({"sdc": "offline"}, TopThetaValueError, "discarded_mass: expected the calibrated estimate"),
-        ({"placement": "post_softmax", "sdc": "none"}, TopThetaValueError, "sdc: expected 'exact' with placement="),
+        ({"placement": "post_softmax", "sdc": "none"}, TopThetaValueError, "sdc='none' needs placement='pre_softmax'"),
         ({"actual_seq_lengths": torch.tensor([9])}, TopThetaValueError, r"actual_seq_lengths\[0\]: expected 0 to 8"),
         ({"group": "gloo"}, TopThetaTypeError, "group: expected a torch.distributed.ProcessGroup or None, got str"),
         (

@@ -86,9 +86,9 @@ def test_the_digest_of_a_table_knows_its_curves() -> None:
     ("text", "message"),
     [
         ("top-theta:target_error=0", "target_error: expected a number > 0, got '0'"),
-        ("top-theta:target_error=0.1,target_value_rows=3", "expected one target"),
-        ("top-k:target_error=0.1,layer_k=equal", "layer_k=equal; leave out the others"),
-        ("top-theta:target_error=0.1,selection=union", "selection=union; leave out the others"),
+        ("top-theta:target_error=0.1,target_value_rows=3", "method top-theta: target_error excludes target_value_rows"),
+        ("top-k:target_error=0.1,layer_k=equal", "target_error excludes layer_k=equal; leave one of them out"),
+        ("top-theta:target_error=0.1,selection=union", "target_error excludes selection=union; leave one of them out"),
         ("last-k:target_error=0.05", "expected an option that it has, got 'target_error'"),
     ],
 )

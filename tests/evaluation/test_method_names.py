@@ -141,16 +141,19 @@ def test_what_is_understood_has_the_values_given_and_round_trips(name: str, opti
         ("pages:page=²", "page: expected a whole number from 1 on, got '²'"),
         ("top-k:vmc=yes", "method top-k: vmc: expected one of true, false, got 'yes'"),
         ("top-k:sdc=offline", "method top-k: sdc: expected one of none, exact, got 'offline'"),
-        ("top-theta:sdc=exact,gamma=1", "expected gamma only with sdc=exp_threshold, got it with sdc=exact; leave it"),
+        ("top-theta:sdc=exact,gamma=1", "top-theta: gamma needs sdc=exp_threshold; leave it out with sdc=exact"),
         ("top-theta:sdc=exp_threshold,gamma=-1", "gamma: expected a number >= 0, got '-1'"),
         ("top-theta:sdc=exp_threshold,gamma=nan", "gamma: expected a number >= 0, got 'nan'"),
         ("top-theta:sdc=exp_threshold,gamma=x", "gamma: expected a number >= 0, got 'x'"),
         (
             "top-theta:sdc=none,vmc=true",
-            "expected no vmc=true with sdc=none, which leaves no mass to give back, got both",
+            "method top-theta: vmc=true excludes sdc=none, which leaves no mass to give back; use sdc=exact",
         ),
-        ("pages:vmc=true", "which leaves no mass to give back, got vmc=true with its sdc=none; add sdc=exact"),
-        ("top-theta:selection=union,sdc=offline", "expected sdc=exact or sdc=none with selection=union"),
+        ("pages:vmc=true", "vmc=true excludes its sdc=none, which leaves no mass to give back; add sdc=exact"),
+        (
+            "top-theta:selection=union,sdc=offline",
+            "selection=union needs sdc=exact or sdc=none; sdc=offline",
+        ),
         ("top-theta-capped:keep=oldest", "keep: expected one of recent, first_and_last, got 'oldest'"),
     ],
 )

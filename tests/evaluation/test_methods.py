@@ -73,8 +73,8 @@ def test_no_two_compensations_are_the_same(model: LlamaForCausalLM, windows: Ten
 @pytest.mark.parametrize(
     ("compensation", "message"),
     [
-        (Compensation("none", False), "sdc: expected 'exact' with placement='post_softmax'"),
-        (Compensation("exp_threshold"), "sdc: expected 'exact' with placement='post_softmax'"),
+        (Compensation("none", False), "sdc='none' needs placement='pre_softmax'"),
+        (Compensation("exp_threshold"), "sdc='exp_threshold' needs placement='pre_softmax'"),
     ],
 )
 def test_after_the_softmax_the_denominator_is_exact(
@@ -95,14 +95,14 @@ def test_what_cannot_run_is_refused_before_it_runs(
             "discarded_mass: expected the cal",
         ),
         (lambda: kinds.top_theta(pre, 3 * K, compensated=True), "k: expected 8 to 16, the calibrated range"),
-        (lambda: kinds.top_theta(pre, K, compensated=Compensation("none")), "vmc: expected no VMC with sdc='none'"),
+        (lambda: kinds.top_theta(pre, K, compensated=Compensation("none")), "vmc excludes sdc='none'"),
         (lambda: kinds.top_theta(pre, K, compensated=True, selection="all"), "selection: expected one of own, union"),
         (
             lambda: kinds.top_theta(pre, K, compensated=Compensation("offline"), selection="union"),
             "sdc: expected one of none, exact, got 'offline'",
         ),
         (lambda: kinds.top_k(K, TARGETS, compensated=Compensation("offline")), "sdc: expected one of none, exact"),
-        (lambda: kinds.last_k(K, 9, TARGETS, compensated=Compensation("none")), "vmc: expected no VMC"),
+        (lambda: kinds.last_k(K, 9, TARGETS, compensated=Compensation("none")), "vmc excludes sdc='none'"),
         (lambda: kinds.pages(K, 2, TARGETS, selection="all"), "selection: expected one of own, union"),
         (lambda: kinds.top_theta_capped(pre, K, "oldest"), "keep: expected one of recent, first_and_last"),
     ]

@@ -305,6 +305,13 @@ def test_a_model_without_a_head():
         (TEXTS, {"alpha": "0.1"}, TopThetaTypeError, "alpha: expected a number, got '0.1'"),
         (TEXTS, {"alpha": 10**400}, TopThetaValueError, "alpha: expected a finite number"),
         (TEXTS, {"row_fraction": "1"}, TopThetaTypeError, "row_fraction: expected a number, got '1'"),
+        (
+            TEXTS,
+            {"row_fraction": 1e-6},
+            TopThetaValueError,
+            "row_fraction: expected a share that picks some row of more than 8 keys, got 1e-06, with which there is "
+            "none; raise it, or feed more sequences",
+        ),
         (TEXTS, {"seed": "0"}, TopThetaTypeError, "seed: expected an int, got '0'"),
         (TEXTS, {"decode_tokens": "1"}, TopThetaTypeError, "decode_tokens: expected an int, got '1'"),
         (TEXTS, {"longest": "60"}, TopThetaTypeError, "longest: expected an int, got '60'"),
@@ -323,7 +330,14 @@ def test_a_model_without_a_head():
         (TEXTS, {"estimator": "median"}, TopThetaValueError, "estimator"),
     ],
 )
-def test_unusable_arguments(texts, options, error, named):
+def test_unusable_arguments(texts, options, error, named, tmp_path):
     with pytest.raises(error, match=named) as caught:
-        calibrate(model_of(), texts, **{"k": K, **DENSE, **options})
+        calibrate(model_of(), texts, checkpoint=tmp_path / "state", **{"k": K, **DENSE, **options})
     assert isinstance(caught.value, TopThetaError)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_pass_needs_rows_too():
+    table = calibrate(model_of(), TEXTS, k=K, **DENSE)
+    with pytest.raises(TopThetaValueError, match=r"^row_fraction: expected a share that picks some row of more than 8"):
+        calibrate_discarded_mass(model_of(), table, TEXTS, row_fraction=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,7 +199,7 @@ def test_a_convolution_as_output_projection_is_read_the_right_way_round() -> Non
     assert without.error[0, 0, 1:].min() > 0
 
 
-def test_bad_arguments_are_named() -> None:
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
     model = model_of()
     table = table_for(model)
     with pytest.raises(TopThetaValueError, match="lengths: expected one or more ascending row lengths"):
@@ -207,6 +208,14 @@ def test_bad_arguments_are_named() -> None:
         measured(model, table, TEXTS, lengths=[49])
     with pytest.raises(TopThetaValueError, match="row_fraction"):
         measured(model, table, TEXTS, row_fraction=0.0)
+    nowhere = (
+        "^row_fraction: expected a share that picks rows near every length, got 1e-06, with none near 12, 24, 48; "
+    )
+    with pytest.raises(TopThetaValueError, match=nowhere):
+        measured(model, table, TEXTS, row_fraction=1e-6, checkpoint=tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(TopThetaValueError, match=nowhere):
+        measure_budgets(model, calibrate_error_curves(model, table, TEXTS, row_fraction=1.0), TEXTS, row_fraction=1e-6)
     with pytest.raises(TopThetaTypeError, match="vmc: expected True or False"):
         measured(model, table, TEXTS, vmc=1)  # type: ignore[arg-type]
     with pytest.raises(TopThetaValueError, match="table: expected a table with error curves, got one without; measure"):

@@ -286,7 +286,7 @@ def test_thresholds_of_another_model():
         ({"k": "8"}, TopThetaTypeError, "k: expected an int, got '8'"),
         ({"k": True}, TopThetaTypeError, "k: expected an int, got True"),
         ({"k": None}, TopThetaValueError, "k: expected 8, the calibrated k, got 128"),
-        ({"target_kept": 0.1}, TopThetaValueError, "k: expected k, target_kept or head_k, got k=8 and target_kept="),
+        ({"target_kept": 0.1}, TopThetaValueError, "k=8 excludes target_kept=0.1; pass one of them"),
         ({"k": None, "target_kept": "0.1"}, TopThetaTypeError, "target_kept: expected a number, got '0.1'"),
         ({"dense_below": None}, TopThetaTypeError, "dense_below: expected an int, got None"),
         ({"lookup": "smoothed"}, TopThetaValueError, "lookup: expected tabulated or fitted, got 'smoothed'"),
@@ -310,7 +310,10 @@ def test_unusable_options(options, error, named):
 
 def test_post_softmax_thresholds_need_exact_sdc():
     table = table_of(placement="post_softmax")
-    with pytest.raises(TopThetaValueError, match="post_softmax"), sparsify(model_of(), table, k=K, sdc="exp_threshold"):
+    with (
+        pytest.raises(TopThetaValueError, match="post-softmax the"),
+        sparsify(model_of(), table, k=K, sdc="exp_threshold"),
+    ):
         pass
 
 

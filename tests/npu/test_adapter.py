@@ -268,7 +268,7 @@ def test_scales_of_rows_with_gaps_between_them_are_refused() -> None:
 def test_scales_past_the_public_functions_are_refused() -> None:
     tensors, options = _direct()
     scale = torch.ones(2, 64).npu()
-    with pytest.raises(RuntimeError, match="key_antiquant_scale: expected None, since key is float16, got a tensor"):
+    with pytest.raises(RuntimeError, match="key_antiquant_scale needs an int8 cache, and key is float16"):
         torch.ops.toptheta_npu.incremental_attention(*tensors, key_antiquant_scale=scale, **options)
 
 

@@ -135,6 +135,42 @@ def test_bad_lines_are_named_by_file_and_line(
     assert message in str(caught.value)
 
 
+_LINES = '\n{"text": "a", "id": 1}\n{"text": "b"}\n'
+
+
+def test_a_json_file_of_lines_is_read_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.JSON").write_text(_LINES)
+    assert read(tmp_path / "a.JSON") == ["a", "b"]
+    assert find_sources([tmp_path / "a.JSON"]).sources[0].used().startswith("first 0 bytes")
+    (tmp_path / "b.json").write_text(_LINES, encoding="utf-16")
+    assert read(tmp_path / "b.json", encoding="utf-16") == ["a", "b"]
+    with pytest.raises(TopThetaValueError, match=r"a\.JSON:2: expected a field 'body', got the fields text, id"):
+        read(tmp_path / "a.JSON", field="body")
+
+
+@pytest.mark.parametrize("content", ['[{"text": "a"}]', '{\n "text": "a"\n}', "plain words", "\n \n", "[" * 10**5])
+def test_a_json_file_of_another_form_is_no_plain_text(content: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(TopThetaValueError) as caught:
+        find_sources([tmp_path / "a.json"])
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.json'}: expected JSON lines, as of a .json file, got JSON of another form, or none; write one "
+        "object a line, or name it .txt to read it as it is"
+    )
+    (tmp_path / "b.json").write_text(_LINES)
+    (tmp_path / "c.json").write_text('{"name": "c"}')
+    found = find_sources([tmp_path])
+    assert [source.name for source in found.sources] == [f"{tmp_path.name}/b.json"]
+    assert [path.name for path in found.left_out] == ["a.json", "c.json"]
+
+
+def test_a_json_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'{"text": "\xff"}')
+    for path in (tmp_path / "a.json", tmp_path):
+        with pytest.raises(TopThetaValueError, match=r"a\.json: expected text in utf-8, got byte 0xff at offset 10"):
+            find_sources([path])
+
+
 def test_a_line_too_long_for_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MOST_LINE", 1000)
     (tmp_path / "a.jsonl").write_text("x" * 2000)
@@ -187,7 +223,10 @@ def make_paths(folder: Path) -> None:
         (["nowhere"], "nowhere: expected a file or folder with text, got no such file; correct the path"),
         (["empty.txt"], "empty.txt: expected a file with text, got an empty one; leave it out"),
         (["nothing"], "nothing: expected a folder with text files, got one without any; name another folder"),
-        (["binary"], "binary: expected a folder with text files, got one without any, only binary or empty ones"),
+        (
+            ["binary"],
+            "binary: expected a folder with text files, got one without any, only binary or empty ones, ",
+        ),
         (["dangling"], "link: expected a file, got a link to "),
         (["self"], "self: expected a file or folder with text, got one that cannot be read (Too many levels of"),
         (["pipe"], "pipe: expected a file or folder, got a device or pipe; write its content into a file first"),

@@ -196,8 +196,8 @@ def test_deeply_nested_values(saved: Path, content: bytes, field: str, depth: in
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"quantile": 0.9}, "quantile: expected None with estimator='algorithm1', got 0.9; leave it out"),
-        ({"estimator": "quantile"}, "quantile: expected a number with estimator='quantile', got None; pass 0.9"),
+        ({"quantile": 0.9}, "quantile needs estimator='quantile'; leave it out"),
+        ({"estimator": "quantile"}, "quantile: expected a number with estimator='quantile', got none; pass 0.9"),
         ({"estimator": "quantile", "quantile": 2}, "quantile: expected a number above 0 and below 1, got 2"),
     ],
 )

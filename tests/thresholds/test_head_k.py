@@ -254,9 +254,9 @@ def test_a_budget_is_copied() -> None:
         ({"head_k": [[-1, 64, 64], [64] * 3]}, TopThetaValueError, "head_k[0, 0]: expected 16 to 128"),
         (
             {"k": 64, "head_k": [[64] * 3] * 2}, TopThetaValueError,
-            "k: expected k, target_kept or head_k, got k=64 and head_k=[[64, 64, 64], [64, 64, 64]]; pass one of them",
+            "k=64 excludes head_k=[[64, 64, 64], [64, 64, 64]]; pass one of them",
         ),
-        ({"target_kept": 0.1, "head_k": [[64] * 3] * 2}, TopThetaValueError, "got target_kept=0.1 and head_k=[[64"),
+        ({"target_kept": 0.1, "head_k": [[64] * 3] * 2}, TopThetaValueError, "target_kept=0.1 excludes head_k=[[64"),
     ],
 )  # fmt: skip
 def test_budgets_that_cannot_be_are_refused(arguments: dict[str, Any], kind: type[TopThetaError], message: str) -> None:

@@ -229,7 +229,7 @@ def test_the_remedies_of_that_error_work(share: float, longest: int) -> None:
         (
             {"k": 16, "target_kept": 0.1},
             TopThetaValueError,
-            "k: expected k, target_kept or head_k, got k=16 and target_kept",
+            "k=16 excludes target_kept=0.1; pass one of them",
         ),
         ({"target_kept": 0}, TopThetaValueError, "target_kept: expected a share between 0 and 1, got 0"),
         ({"target_kept": 1.0}, TopThetaValueError, "target_kept: expected a share between 0 and 1, got 1.0"),

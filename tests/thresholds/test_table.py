@@ -435,7 +435,7 @@ def changed(name: str, index: Any, value: float) -> Tensor:
             "theta: expected probabilities of at most 1, got",
         ),
         ({"discarded_statistic": "mode"}, TopThetaValueError, "discarded_statistic: expected one of"),
-        ({"discarded_statistic": "mean"}, TopThetaValueError, "discarded_statistic: expected None without"),
+        ({"discarded_statistic": "mean"}, TopThetaValueError, "discarded_statistic needs discarded_mass"),
         ({"layer_k": 0}, TopThetaTypeError, "layer_k: expected a list"),
         ({"fingerprint": None}, TopThetaTypeError, "fingerprint: expected a str"),
         ({"provenance": {"sequences": 8}}, TopThetaTypeError, "provenance: expected str to str"),

@@ -111,9 +111,9 @@ def test_the_model_knows_its_launches() -> None:
 def test_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strange = str(write(tmp_path, {"warp_size": entry(32)}))
     for arguments, message in (
-        (("--device", "cpu", "--constants", strange), "--constants: expected --device host-model beside it, got "),
+        (("--device", "cpu", "--constants", strange), "--constants needs --device host-model; leave it out"),
         (("--device", "host-model", "--rounds", "3"),
-         "--rounds: expected nothing with --device host-model, got 3; leave it out"),
+         "--rounds excludes --device host-model; leave it out"),
         (("--device", "host-model", "--constants", strange), "--constants: expected constants of this clone's model "
          "(emulator/ascendc/machine/cost.h), got warp_size; use the clone that toptheta verify ran in"),
     ):  # fmt: skip

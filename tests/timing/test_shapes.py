@@ -92,25 +92,25 @@ def test_bytes() -> None:
         ("heads=32/8,n=8,depth=3", "--shape: expected name=value with batch, heads, n, k"),
         ("heads=32/8,n", "--shape: expected name=value"),
         ("heads=32/8,n=8,n=9", "--shape: expected n once, got '8' and '9'"),
-        ("heads=32/8,n=many", "n: expected a whole number, got 'many'"),
-        ("heads=32/x,n=8", "heads: expected a whole number, got 'x'"),
-        ("heads=32/8,n=2048,k=4096", "k: expected at most n = 2048, got 4096"),
-        ("heads=32/8,n=8,k=0", "k: expected a number from 1 to 2147483647, got 0"),
-        ("heads=30/8,n=8", "heads: expected query heads that are a multiple of the KV heads, got 30/8"),
-        ("heads=8/0,n=8", "num_key_value_heads: expected a number from 1 to 2147483647, got 0"),
-        ("heads=8,n=8,batch=-1", "batch: expected a number from 1 to 2147483647, got -1"),
-        ("heads=8,n=8,dtype=int8", "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
-        ("heads=8,n=8,cache=int4", "cache: expected int8, or nothing for a cache of dtype, got 'int4'"),
-        ("heads=8,n=64,query_tokens=0", "query_tokens: expected a number from 1 to 16, got 0; split longer drafts"),
-        ("heads=8,n=64,query_tokens=17", "query_tokens: expected a number from 1 to 16, got 17"),
-        ("heads=8,n=64,query_tokens=four", "query_tokens: expected a whole number, got 'four'"),
-        ("heads=8,n=3,query_tokens=4", "query_tokens: expected at most n = 3, since their keys are among the n, got 4"),
-        ("heads=8,n=8,head_dim=1024", "head_dim: expected 16 to 512, got 1024"),
-        ("heads=8,n=8,block_size=-1", "block_size: expected 0"),
-        ("heads=8,n=99999999999", "n: expected a number from 1 to 2147483647, got 99999999999"),
-        (f"heads=8,n={'9' * 4000}", "n: expected a number from 1 to 2147483647, got a much larger one"),
-        (f"heads=8,n={'9' * 5000}", "n: expected a whole number, got '999"),
-        ("heads=8,n=nan", "n: expected a whole number, got 'nan'"),
+        ("heads=32/8,n=many", "n in --shape: expected a whole number, got 'many'"),
+        ("heads=32/x,n=8", "heads in --shape: expected a whole number, got 'x'"),
+        ("heads=32/8,n=2048,k=4096", "k in --shape: expected at most n = 2048, got 4096"),
+        ("heads=32/8,n=8,k=0", "k in --shape: expected a number from 1 to 2147483647, got 0"),
+        ("heads=30/8,n=8", "heads in --shape: expected query heads that are a multiple of the KV heads, got 30/8"),
+        ("heads=8/0,n=8", "heads in --shape: expected a number from 1 to 2147483647, got 0"),
+        ("heads=8,n=8,batch=-1", "batch in --shape: expected a number from 1 to 2147483647, got -1"),
+        ("heads=8,n=8,dtype=int8", "dtype in --shape: expected one of float16, bfloat16, float32, got 'int8'"),
+        ("heads=8,n=8,cache=int4", "cache in --shape: expected int8, or nothing for a cache of dtype, got 'int4'"),
+        ("heads=8,n=64,query_tokens=0", "query_tokens in --shape: expected a number from 1 to 16, got 0; split"),
+        ("heads=8,n=64,query_tokens=17", "query_tokens in --shape: expected a number from 1 to 16, got 17"),
+        ("heads=8,n=64,query_tokens=four", "query_tokens in --shape: expected a whole number, got 'four'"),
+        ("heads=8,n=3,query_tokens=4", "query_tokens in --shape: expected at most n = 3, since their keys"),
+        ("heads=8,n=8,head_dim=1024", "head_dim in --shape: expected 16 to 512, got 1024"),
+        ("heads=8,n=8,block_size=-1", "block_size in --shape: expected 0"),
+        ("heads=8,n=99999999999", "n in --shape: expected a number from 1 to 2147483647, got 99999999999"),
+        (f"heads=8,n={'9' * 4000}", "n in --shape: expected a number from 1 to 2147483647, got a much larger one"),
+        (f"heads=8,n={'9' * 5000}", "n in --shape: expected a whole number, got '999"),
+        ("heads=8,n=nan", "n in --shape: expected a whole number, got 'nan'"),
     ],
 )
 def test_wrong_text(text: str, message: str) -> None:
@@ -122,9 +122,9 @@ def test_wrong_text(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("heads=8,n=64,dtype=float32", "dtype: expected float16 or bfloat16 on an NPU"),
-        ("heads=8,n=64,head_dim=40", "head_dim: expected a multiple of 16 on an NPU"),
-        ("heads=8,n=64,block_size=1024", "block_size: expected 0 or a multiple of 16 up to 512"),
+        ("heads=8,n=64,dtype=float32", "dtype in {}: expected float16 or bfloat16 on an NPU"),
+        ("heads=8,n=64,head_dim=40", "head_dim in {}: expected a multiple of 16 on an NPU"),
+        ("heads=8,n=64,block_size=1024", "block_size in {}: expected 0 or a multiple of 16 up to 512"),
     ],
 )
 def test_what_the_kernel_does_not_take(text: str, message: str) -> None:
@@ -132,16 +132,16 @@ def test_what_the_kernel_does_not_take(text: str, message: str) -> None:
     check_for_device(shape, "cpu")
     with pytest.raises(TopThetaValueError) as caught:
         check_for_device(shape, "npu")
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(message.format(shape))
 
 
 def test_int8_caches_are_compared_on_a_cpu_and_an_npu() -> None:
     shape = replace(SHAPES[0], cache="int8")
     for device in ("cpu", "npu"):
         check_for_device(shape, device)
-    with pytest.raises(TopThetaValueError, match="cache: expected the cache of dtype on cuda, got int8"):
+    with pytest.raises(TopThetaValueError, match=r"cache in .*: expected the cache of dtype on cuda, got int8"):
         check_for_device(shape, "cuda")
-    with pytest.raises(TopThetaValueError, match="head_dim: expected a multiple of 32 with int8 on an NPU, got 80"):
+    with pytest.raises(TopThetaValueError, match=r"head_dim in .*: expected a multiple of 32 with int8"):
         check_for_device(replace(shape, head_dim=80), "npu")
 
 
@@ -198,10 +198,10 @@ def test_config_in_another_encoding(tmp_path: Path) -> None:
 
 def test_values_of_a_config_that_no_shape_can_have(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"num_attention_heads": 8, "head_dim": 64, "dtype": {"a": 1}}')
-    with pytest.raises(TopThetaValueError, match=r"^dtype: expected one of float16, bfloat16, float32"):
+    with pytest.raises(TopThetaValueError, match=r"^dtype in .*: expected one of float16, bfloat16, float32"):
         shape_from_config(tmp_path, 64)
     (tmp_path / "config.json").write_text('{"num_attention_heads": 8}')
-    with pytest.raises(TopThetaValueError, match=r"^head_dim: expected 16 to 512, got 0"):
+    with pytest.raises(TopThetaValueError, match=r"^head_dim in .*: expected 16 to 512, got 0"):
         shape_from_config(tmp_path, 64)
 
 

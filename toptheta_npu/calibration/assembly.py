@@ -74,7 +74,8 @@ def check_complete(settings: CalibrationSettings, observed: Integers, counts: In
     """Raise where thresholds would be missing: ``observed`` [L] rows fed, ``counts`` [L, R] rows used."""
     missing = [layer for layer in np.flatnonzero(observed == 0).tolist() if layer not in settings.dense_layers]
     if missing:
-        raise TopThetaValueError("observe", "rows of every layer", f"none of layers {missing}")
+        remedy = "observe each layer, in more sequences or with a larger row_fraction"
+        raise TopThetaValueError("observe", "rows of every layer", f"none of layers {missing}", remedy)
     knots = np.array(settings.knots())
     for index, k in enumerate(settings.k):
         used = [counts[layer, knots > settings.targets(layer)[index]].any() for layer in range(settings.num_layers)]

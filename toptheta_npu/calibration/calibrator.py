@@ -20,7 +20,6 @@ from .assembly import Statistics, assemble, check_complete
 from .discarded import DiscardedMass
 from .moments import Moments
 from .observation import Observation, check_rows, look
-from .row_statistics import rows_of_sequence
 from .settings import CalibrationSettings, default_layer_k
 from .sketch import SurvivalSketch
 
@@ -120,7 +119,7 @@ class Calibrator:
         Returns:
             int64 [chosen], ascending.
         """
-        return rows_of_sequence(count, self.settings.row_fraction, self.settings.seed, sequence_index)
+        return self.settings.rows(count, sequence_index)
 
     def observe(self, layer: int, scores: Tensor, lengths: Tensor) -> None:
         """Add rows of one layer. Rows no longer than an effective k say nothing about it: they are dense.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,6 +85,28 @@ class ErrorSettings:
         chosen = rows_of_sequence(count, self.row_fraction, self.seed, index)
         return chosen[2 * (chosen + 1) ** 2 >= self.lengths[0] ** 2]
 
+    def check_rows(self, counts: Iterable[int]) -> None:
+        """Find out before a model runs that there are rows to look at near every length.
+
+        Args:
+            counts: rows of every sequence; no more are read than it takes to find such rows.
+
+        Raises:
+            TopThetaValueError: near a length there are none.
+        """
+        empty = set(range(len(self.lengths)))
+        for index, count in enumerate(counts):
+            empty -= set(bucket_of(self.rows(count, index) + 1, self.lengths).tolist())
+            if not empty:
+                return
+        raise self.no_rows_near([self.lengths[place] for place in sorted(empty)])
+
+    def no_rows_near(self, lengths: Sequence[int]) -> TopThetaValueError:
+        """Make the error of lengths that no row came near."""
+        got = f"{self.row_fraction}, with none near {', '.join(map(str, lengths))}"
+        remedy = "raise it, or feed longer texts or more of them"
+        return TopThetaValueError("row_fraction", "a share that picks rows near every length", got, remedy)
+
 
 class ErrorSums:
     """Sum up errors: of heads in the first pass, and of budgets, chosen by these, in the second.
@@ -165,8 +187,7 @@ class ErrorSums:
         found = self._counts[1, layer].tolist()
         empty = [length for length, count in zip(settings.lengths, found, strict=True) if not count]
         if empty:
-            remedy = "feed longer texts or more of them, or raise row_fraction"
-            raise TopThetaValueError("lengths", "row lengths near which there are rows", f"none near {empty}", remedy)
+            raise settings.no_rows_near(empty)
         count = len(self.prices)
         rows = np.maximum(self._counts[1], 1)
         return ErrorCurves(

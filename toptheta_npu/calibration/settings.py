@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from torch import Tensor
+
 from .._checks import check_int
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..errors import Setting, TopThetaTypeError, TopThetaValueError, shown
 from ..thresholds import Estimator, Placement
 from ..thresholds.checks import check_quantile, is_finite_number
 from ..thresholds.kinds import MAX_LENGTH
 from ..thresholds.knots import MAX_LENGTH_KNOTS, length_knots
+from .row_statistics import rows_of_sequence
 
 #: The paper keeps this many elements in each of the first two layers.
 FIRST_LAYERS_K = (512, 512)
@@ -87,6 +90,32 @@ class CalibrationSettings:
         edges = {knot for k in others if k < self.longest for knot in (k, k + 1)}
         return sorted(edges.union(length_knots(self.longest, first + 1, MAX_LENGTH_KNOTS - len(edges))))
 
+    def rows(self, count: int, index: int) -> Tensor:
+        """Choose which rows of sequence ``index``, of ``count`` rows, are looked at: int64 [chosen], ascending."""
+        return rows_of_sequence(count, self.row_fraction, self.seed, index)
+
+    def check_rows(self, counts: Iterable[int]) -> None:
+        """Find out before a model runs that there are rows to look at for every k.
+
+        Args:
+            counts: rows of every sequence; no more are read than it takes to find such a row.
+
+        Raises:
+            TopThetaValueError: ``row_fraction`` leaves out all rows that are long enough.
+        """
+        layers = (layer for layer in range(self.num_layers) if layer not in self.dense_layers)
+        least = min((self.targets(layer)[-1] for layer in layers), default=0)
+        longest = there = 0
+        for index, count in enumerate(counts):
+            longest = max(longest, *(self.rows(count, index)[-1:] + 1).tolist(), 0)
+            there = max(there, count)
+            if longest > least:
+                return
+        if there > least:
+            got = f"{self.row_fraction}, with which {f'the longest has {longest}' if longest else 'there is none'}"
+            wanted = f"a share that picks some row of more than {least} keys"
+            raise TopThetaValueError("row_fraction", wanted, got, "raise it, or feed more sequences")
+
     def _check_k(self) -> None:
         for name, values, least in (("k", self.k, 1), ("layer_k", self.layer_k, 0)):
             if not isinstance(values, (list, tuple)):
@@ -99,9 +128,10 @@ class CalibrationSettings:
             got = str(len(self.layer_k))
             raise TopThetaValueError("layer_k", f"{self.num_layers} numbers, one per layer", got)
         if self.below_layer_k and max(self.layer_k) > max(self.k):
-            expected = f"k up to {max(self.layer_k)}, the largest layer_k, with below_layer_k=True"
-            remedy = f"add k={max(self.layer_k)}, or lower layer_k"
-            raise TopThetaValueError("k", expected, str(sorted(self.k)), remedy)
+            least = max(self.layer_k)
+            expected = (f"k up to {least}, the largest layer_k, with ", Setting("below_layer_k", True))
+            more = ("add ", Setting("k", least), ", or lower layer_k")
+            raise TopThetaValueError("k", expected, str(sorted(self.k)), more)
         if len(self.all_targets()) > _MOST_TARGETS:
             got = str(len(self.all_targets()))
             remedy = "thresholds of other k are interpolated: ask for fewer"

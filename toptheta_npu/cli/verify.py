@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -143,7 +144,8 @@ def _calibrate(console: Console, stored: dict[str, Any], output: Path | None) ->
     stored |= {"constants": constants, "times": times.as_json(measured, fitted.modelled), "spread": fitted.spread}
     _write(output, stored)
     if output is not None:
-        console.print(f"{output} written; use it with: toptheta benchmark --device host-model --constants {output}")
+        use = f"toptheta benchmark --device host-model --constants {shlex.quote(str(output))}"
+        console.print(f"{output} written; use it with: {use}", markup=False)
 
 
 def _show(console: Console, measured: Sequence[Measured], fitted: Fit) -> None:

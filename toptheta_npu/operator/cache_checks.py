@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._checks import check_tensor, shape_text
-from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from ..errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ..fallback.antiquant import PER_CHANNEL, PER_TOKEN_AND_HEAD, PER_TOKEN_AND_HEAD_PAGED
 from ..fallback.arguments import TABLE, Arguments
 
@@ -57,8 +57,8 @@ def check_paging(
         raise TopThetaTypeError("block_size", "an int", type(block_size).__name__)
     if block_table is None:
         if block_size:
-            wanted = f"a table, since block_size={shown(block_size)} says paged"
-            raise TopThetaValueError("block_table", wanted, "None")
+            remedy = "give the table of the paged cache, or leave block_size out"
+            raise TopThetaCombinationError(f"block_size={shown(block_size)}", "needs", "block_table", remedy)
         return
     check_tensor("block_table", block_table, query, (query.shape[0], None), (torch.int32,), " [B, max_blocks]")
     if block_table.shape[1] < 1:
@@ -83,8 +83,10 @@ def check_antiquant(given: Arguments, query: Tensor, kv_heads: int, head_dim: in
         _check_mode(f"{name}_antiquant_mode", mode, paged=given.block_table is not None)
         argument = f"{name}_antiquant_scale"
         if (scale is None) == (cache.dtype is torch.int8):
-            wanted = "the scales of an int8 cache" if scale is None else f"None, since {name} is {_name(cache.dtype)}"
-            raise TopThetaValueError(argument, wanted, "None" if scale is None else "a tensor")
+            if scale is None:
+                raise TopThetaValueError(argument, "the scales of an int8 cache", "None")
+            kind = f"an int8 cache, and {name} is {_name(cache.dtype)}"
+            raise TopThetaCombinationError(argument, "needs", kind, "leave it out, or quantise the cache")
         if scale is None:
             if mode != PER_CHANNEL:
                 wanted = f"{PER_CHANNEL}, since {name} is {_name(cache.dtype)}"

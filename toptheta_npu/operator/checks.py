@@ -27,7 +27,7 @@ from .._checks import (
     check_tensor,
     shape_text,
 )
-from ..errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
+from ..errors import TopThetaCombinationError, TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, shown
 from ..fallback.antiquant import PER_CHANNEL
 from ..fallback.arguments import FLOAT_TENSORS, TABLE, TENSORS, Arguments
 from .cache_checks import check_antiquant, check_cache, check_paging
@@ -184,9 +184,9 @@ def check_part(a: Arguments) -> None:
     check_choice("placement", a.placement, PLACEMENTS)
     if (a.lse is None) == (a.placement == "post_softmax"):
         words = "[B, Hq]" if a.query_tokens == 1 else "[B, Hq, Sq]"
-        wanted = f"the whole row's LSE {words}" if a.lse is None else "None"
-        got = "None" if a.lse is None else "a tensor"
-        raise TopThetaValueError("lse", f"{wanted} with placement={a.placement!r}", got)
+        if a.lse is not None:
+            raise TopThetaCombinationError("lse", "needs", "placement='post_softmax'", "leave it out")
+        raise TopThetaValueError("lse", f"the whole row's LSE {words} with placement='post_softmax'", "None")
 
 
 def check_float_tensors(given: Iterable[Tensor | None], like: Tensor, sizes: Sizes) -> None:

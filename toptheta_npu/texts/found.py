@@ -13,6 +13,8 @@ from .decoding import check_encoding, is_binary
 from .sources import DatasetRows, JsonLines, PlainText, Source
 
 _JSON_LINES = (".jsonl", ".ndjson")
+#: May hold JSON lines, too.
+_JSON = ".json"
 _SPLITS = "dataset_dict.json"
 _SAVED = ("dataset_info.json", "state.json")
 
@@ -23,7 +25,7 @@ class Sources:
 
     Attributes:
         sources: in the order in which they were named; the files of a folder by their paths.
-        left_out: files of folders that hold null bytes or nothing at all.
+        left_out: files of folders that hold null bytes, nothing at all, or JSON without texts.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -33,8 +35,9 @@ class Sources:
 def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "utf-8") -> Sources:
     """Find the sources behind ``paths``: text files, files of JSON lines, folders of both, data sets on disk.
 
-    Files with names ending in .jsonl or .ndjson are JSON lines. A folder that ``datasets`` saved is a data set. Every
-    other file is plain text. Hidden, empty and binary files of folders are left out.
+    Files with names ending in .jsonl, .ndjson or .json are JSON lines. A folder that ``datasets`` saved is a data set.
+    Every other file is plain text. Of a folder hidden, empty and binary files are left out, and those ending in .json
+    that are not JSON lines with ``field``.
 
     Args:
         paths: files and folders.
@@ -43,8 +46,8 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
 
     Raises:
         ModuleNotFoundError: a data set, and ``datasets`` is not installed.
-        TopThetaValueError: a path leads nowhere or to something else, a file is empty or named twice, or a folder
-            holds no text or itself.
+        TopThetaValueError: a path leads nowhere or to something else, a file is empty or named twice, a file ending in
+            .json is not JSON lines, or a folder holds no text or itself.
 
     Example:
         >>> import tempfile
@@ -58,39 +61,53 @@ def find_sources(paths: Sequence[Path], field: str = "text", encoding: str = "ut
     seen: set[tuple[int, int]] = set()
     for path in paths:
         before = len(found.sources)
-        for file, name in _files_of(path, found, field):
-            where = _status(file)
+        for source in _sources_of(path, found, field, encoding):
+            file, where = source.path, _status(source.path)
             if (where.st_dev, where.st_ino) in seen:
                 raise file_error(file, "each text once", "one that was named before", "name it once")
             seen.add((where.st_dev, where.st_ino))
-            is_json = file.suffix.lower() in _JSON_LINES
-            source: Source = JsonLines(file, name, field, encoding) if is_json else PlainText(file, name, encoding)
             found.sources.append(source)
         if len(found.sources) == before:
-            got = "one without any" + (", only binary or empty ones" if found.left_out else "")
+            got = "one without any" + (", only binary or empty ones, or JSON without texts" if found.left_out else "")
             raise file_error(path, "a folder with text files", got, "name another folder, or its files one by one")
     return found
 
 
-def _files_of(path: Path, found: Sources, field: str) -> Iterator[tuple[Path, str]]:
-    """Yield the files of ``path`` and their names for the record. A data set goes to ``found`` at once."""
+def _sources_of(path: Path, found: Sources, field: str, encoding: str) -> Iterator[PlainText | JsonLines]:
+    """Yield the files of ``path``. A data set goes to ``found`` at once."""
     found_there = _status(path)
     if stat.S_ISDIR(found_there.st_mode):
         if os.path.isfile(path / _SPLITS) or all(os.path.isfile(path / name) for name in _SAVED):
             found.sources.append(DatasetRows(path, _name(path), field))
             return
         for file in _walk(path, ()):
-            if _status(file).st_size == 0 or is_binary(file):
-                found.left_out.append(file)
+            name = f"{_name(path)}/{file.relative_to(path).as_posix()}"
+            is_text = _status(file).st_size > 0 and not is_binary(file)
+            if is_text and (not _is_json(file) or field in (JsonLines(file, name, field, encoding).first() or ())):
+                yield _source(file, name, field, encoding)
             else:
-                yield file, f"{_name(path)}/{file.relative_to(path).as_posix()}"
+                found.left_out.append(file)
     elif not stat.S_ISREG(found_there.st_mode):
         remedy = "write its content into a file first, so that it can be read again"
         raise file_error(path, "a file or folder", "a device or pipe", remedy)
     elif not found_there.st_size:
         raise file_error(path, "a file with text", "an empty one", "leave it out")
     else:
-        yield path, _name(path)
+        source = _source(path, _name(path), field, encoding)
+        if isinstance(source, JsonLines) and _is_json(path) and source.first() is None:
+            remedy = "write one object a line, or name it .txt to read it as it is"
+            raise file_error(path, "JSON lines, as of a .json file", "JSON of another form, or none", remedy)
+        yield source
+
+
+def _source(file: Path, name: str, field: str, encoding: str) -> PlainText | JsonLines:
+    if _is_json(file) or file.suffix.lower() in _JSON_LINES:
+        return JsonLines(file, name, field, encoding)
+    return PlainText(file, name, encoding)
+
+
+def _is_json(file: Path) -> bool:
+    return file.suffix.lower() == _JSON
 
 
 def _status(path: Path) -> os.stat_result:

@@ -134,6 +134,20 @@ class JsonLines:
         self._encoding = encoding
         self._digest = _Digest("bytes")
 
+    def first(self) -> dict[str, Any] | None:
+        """Read the object in the first line that holds anything; None: there is none, as JSON of another form begins.
+
+        Raises:
+            TopThetaValueError: the file cannot be read, or is not text.
+        """
+        begun = JsonLines(self.path, self.name, self._field, self._encoding)
+        line = next((line for line in begun._lines() if line.strip()), "")
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        return entry if isinstance(entry, dict) else None
+
     def pieces(self) -> Iterator[Piece]:
         """Yield the documents in pieces. Leave out lines without anything."""
         for number, line in enumerate(self._lines(), start=1):

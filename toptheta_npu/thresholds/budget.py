@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, shown
 from .checks import is_finite_number
 from .curves import ErrorCurves
 from .grid import ThresholdGrid
@@ -142,8 +142,10 @@ def choose(
 def _target(target_error: object, target_value_rows: object) -> tuple[str, float]:
     given = {"target_error": target_error, "target_value_rows": target_value_rows}
     named = {name: value for name, value in given.items() if value is not None}
-    if len(named) != 1:
-        raise TopThetaValueError("target_error", "target_error or target_value_rows", "both" if named else "neither")
+    if len(named) > 1:
+        raise TopThetaCombinationError("target_error", "excludes", "target_value_rows", "leave one of them out")
+    if not named:
+        raise TopThetaValueError("target_error", "target_error or target_value_rows", "neither")
     [(name, value)] = named.items()
     if not is_finite_number(value):
         raise TopThetaTypeError(name, "a number", shown(value))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
+from ..errors import Setting, TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, shown
 from .curves import ErrorCurves
 from .kinds import DISCARDED_STATISTICS, ESTIMATORS, MAX_LENGTH, UNITS
 from .knots import MAX_LENGTH_KNOTS
@@ -78,16 +78,23 @@ def is_finite_number(value: object) -> bool:
         return False
 
 
+def calibrated_with(k: int) -> tuple[str | Setting, ...]:
+    """Say as a remedy how a table gets thresholds for ``k``."""
+    return ("calibrate with ", Setting("k", k), " among the knots")
+
+
 def check_quantile(estimator: str, quantile: object) -> None:
     """Raise a typed error unless there is a quantile exactly where the estimator has one."""
+    wanted = Setting("estimator", "quantile")
     if estimator != "quantile":
         if quantile is not None:
-            remedy = "leave it out, or pass estimator='quantile'"
-            raise TopThetaValueError("quantile", f"None with estimator={estimator!r}", shown(quantile), remedy)
+            remedy = ("leave it out, or pass ", wanted)
+            raise TopThetaCombinationError("quantile", "needs", (wanted,), remedy)
         return
     if not isinstance(quantile, (int, float)) or isinstance(quantile, bool):
-        remedy = "pass 0.9 to keep at most k elements in nine rows out of ten"
-        raise TopThetaTypeError("quantile", "a number with estimator='quantile'", shown(quantile), remedy)
+        advice = "pass 0.9 to keep at most k elements in nine rows out of ten"
+        got = "none" if quantile is None else shown(quantile)
+        raise TopThetaTypeError("quantile", ("a number with ", wanted), got, advice)
     if not 0.0 < quantile < 1.0:
         raise TopThetaValueError("quantile", "a number above 0 and below 1", shown(quantile))
 
@@ -128,7 +135,7 @@ def _check_statistic(fields: Fields) -> None:
         expected = f"one of {', '.join(DISCARDED_STATISTICS)}, or None"
         raise TopThetaValueError("discarded_statistic", expected, shown(statistic))
     if statistic is not None and fields["discarded_mass"] is None:
-        raise TopThetaValueError("discarded_statistic", "None without discarded_mass", repr(statistic))
+        raise TopThetaCombinationError("discarded_statistic", "needs", "discarded_mass", "give both or neither")
 
 
 def _check_knots(name: str, knots: Tensor) -> None:
@@ -174,7 +181,7 @@ def _check_layer_k(fields: Fields) -> None:
             raise TopThetaValueError(where, expected, str(least), "calibrate with another layer_k")
         if floor < least and largest < least:
             expected = f"at most {largest}, the largest calibrated k, or calibrated_layer_k[{layer}]={floor}"
-            raise TopThetaValueError(where, expected, str(least), f"calibrate with k={least} among the knots")
+            raise TopThetaValueError(where, expected, str(least), calibrated_with(least))
 
 
 def _check_cache_scales(fields: Fields) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .checks import DTYPES, check_fields
+from .checks import DTYPES, calibrated_with, check_fields
 from .curves import ErrorCurves
 from .kinds import UNITS, DiscardedStatistic, Estimator, Placement
 
@@ -83,5 +83,5 @@ class ThresholdGrid:
         low, high = int(self.k[0]), int(self.k[-1])
         if not low <= k <= high:
             known = f"{low}, the calibrated k" if low == high else f"{low} to {high}, the calibrated range"
-            raise TopThetaValueError("k", known, shown(k), f"calibrate with k={shown(k)} among the knots")
+            raise TopThetaValueError("k", known, shown(k), calibrated_with(k))
         return [max(k, layer_k) for layer_k in self.layer_k]

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..errors import TopThetaTypeError, TopThetaValueError, shown
-from .checks import check_dense
+from ..errors import Setting, TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, shown
+from .checks import calibrated_with, check_dense
 from .grid import ThresholdGrid
 from .kinds import LARGEST_ONLY, MAX_LENGTH
 from .knots import Integers
@@ -80,9 +80,10 @@ class Target:
     def check(self, table: ThresholdGrid, longest: int) -> None:
         """Raise a typed error unless ``table`` answers this for rows of up to ``longest`` keys."""
         given = [f"{name}={shown(value)}" for name, value in self._given() if value is not None]
-        if len(given) != 1:
-            got = " and ".join(given) or "none of them"
-            raise TopThetaValueError("k", "k, target_kept or head_k", got, "pass one of them")
+        if not given:
+            raise TopThetaValueError("k", "k, target_kept or head_k", "none of them", "pass one of them")
+        if len(given) > 1:
+            raise TopThetaCombinationError(given[0], "excludes", " and ".join(given[1:]), "pass one of them")
         if self.k is not None:
             table.layer_targets(self.k)
         elif self.head_k is not None:
@@ -112,8 +113,8 @@ class Target:
             raise TopThetaValueError(
                 "target_kept", f"at most {most} for rows of up to {longest} keys, k being calibrated up to {largest}",
                 f"{shown(share)}, which needs k={needed}",
-                f"calibrate with k={needed} among the knots, or pass max_length={within}, beyond which rows use "
-                "the thresholds of that length",
+                (*calibrated_with(needed), f", or pass max_length={within}, beyond which rows use the thresholds of "
+                 "that length"),
             )  # fmt: skip
 
     def aims(self, table: ThresholdGrid, layer: int, lengths: Integers) -> LayerAims:
@@ -177,9 +178,10 @@ def _check_budget(table: ThresholdGrid, head_k: Tensor) -> None:
         return
     layer, head = wrong.nonzero()[0].tolist()
     k, least, most = int(head_k[layer, head]), int(low[layer]), int(high[layer])
-    remedy = f"calibrate with k={k} among the knots"
+    remedy = calibrated_with(k)
     if 0 < k < table.calibrated_layer_k[layer]:
-        remedy = f"calibrate with layer_k={k} or less in layer {layer}, or with below_layer_k=True"
+        every = Setting("below_layer_k", True)
+        remedy = (f"calibrate with layer_k={k} or less in layer {layer}, or with ", every)
     raise TopThetaValueError(
         f"head_k[{layer}, {head}]", f"{least} to {most}, the calibrated range of the layer, or 1 for the largest alone",
         str(k), remedy,

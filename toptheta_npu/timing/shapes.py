@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 DEVICES = ("cpu", "cuda", "npu")
 EXAMPLE = "batch=1,heads=32/8,n=8192,k=512,head_dim=128,dtype=bfloat16,block_size=128"
 _LARGEST = 2**31 - 1
+#: Fields of another name in the text.
+_TEXT_KEYS = {"num_heads": "heads", "num_key_value_heads": "heads"}
 _KEYS = ("batch", "heads", "n", "k", "head_dim", "dtype", "block_size", "cache", "query_tokens")
 #: What a cache may be beside one of the query's dtype.
 _CACHES = ("", "int8")
@@ -160,12 +163,24 @@ def parse_shape(text: str) -> Shape:
             raise TopThetaValueError("--shape", f"a value for {name}", _brief(text), f"such as {EXAMPLE}")
     heads, _, kv_heads = given.pop("heads").partition("/")
     dtype, cache = given.pop("dtype", "float16"), given.pop("cache", "")
-    numbers: dict[str, Any] = {name: _whole(name, value) for name, value in given.items()}
-    numbers.setdefault("k", max(1, numbers["n"] // 16))
-    return Shape(
-        batch=numbers.pop("batch", 1), num_heads=_whole("heads", heads),
-        num_key_value_heads=_whole("heads", kv_heads or heads), dtype=dtype, cache=cache, **numbers,
-    )  # fmt: skip
+    with _fields_named("in --shape"):
+        numbers: dict[str, Any] = {name: _whole(name, value) for name, value in given.items()}
+        numbers.setdefault("k", max(1, numbers["n"] // 16))
+        return Shape(
+            batch=numbers.pop("batch", 1), num_heads=_whole("heads", heads),
+            num_key_value_heads=_whole("heads", kv_heads or heads), dtype=dtype, cache=cache, **numbers,
+        )  # fmt: skip
+
+
+@contextmanager
+def _fields_named(where: str, given: Collection[str] = ()) -> Iterator[None]:
+    """Say of a field where it stands, lest it be taken for an option of its name; but for ``given`` ones."""
+    try:
+        yield
+    except TopThetaValueError as error:
+        if error.argument in given:
+            raise
+        raise error.retold(f"{_TEXT_KEYS.get(error.argument, error.argument)} {where}", str) from None
 
 
 def _whole(name: str, text: str) -> int:
@@ -201,11 +216,13 @@ def shape_from_config(
     heads = config.number("num_attention_heads")
     if heads is None:
         raise TopThetaValueError("--config", "num_attention_heads in the config", str(source), "or use --shape")
+    kv_heads = config.number("num_key_value_heads") or heads
     head_dim = config.number("head_dim") or (config.number("hidden_size") or 0) // heads
-    return Shape(
-        batch, heads, config.number("num_key_value_heads") or heads, n, max(1, n // 16) if k is None else k,
-        head_dim, dtype or config.dtype(), block_size,
-    )  # fmt: skip
+    with _fields_named(f"in {source}", ("n", "k", "batch", "block_size", *(("dtype",) if dtype else ()))):
+        return Shape(
+            batch, heads, kv_heads, n, max(1, n // 16) if k is None else k,
+            head_dim, dtype or config.dtype(), block_size,
+        )  # fmt: skip
 
 
 class _Config:
@@ -356,19 +373,21 @@ def check_for_device(shape: Shape, device: str) -> None:
     """Refuse what a device does not take, before anything is allocated.
 
     Raises:
-        TopThetaValueError: naming the argument.
+        TopThetaValueError: naming the field of the shape.
     """
     if shape.cache and device not in ("cpu", "npu"):
         raise TopThetaValueError(
-            "cache", f"the cache of dtype on {device}", shape.cache, "compare int8 caches on a CPU or an NPU"
-        )
+            f"cache in {shape}", f"the cache of dtype on {device}", shape.cache,
+            "compare int8 caches on a CPU or an NPU",
+        )  # fmt: skip
     if device != "npu":
         return
     if shape.dtype == "float32":
-        raise TopThetaValueError("dtype", "float16 or bfloat16 on an NPU", shape.dtype)
+        raise TopThetaValueError(f"dtype in {shape}", "float16 or bfloat16 on an NPU", shape.dtype)
     step, caches = (2 * KERNEL_STEP, " with int8") if shape.cache else (KERNEL_STEP, "")
     if shape.head_dim % step:
-        raise TopThetaValueError("head_dim", f"a multiple of {step}{caches} on an NPU", str(shape.head_dim))
+        wanted = f"a multiple of {step}{caches} on an NPU"
+        raise TopThetaValueError(f"head_dim in {shape}", wanted, str(shape.head_dim))
     if shape.block_size % KERNEL_STEP or shape.block_size > KERNEL_PAGE_ROWS:
         wanted = f"0 or a multiple of {KERNEL_STEP} up to {KERNEL_PAGE_ROWS} on an NPU"
-        raise TopThetaValueError("block_size", wanted, str(shape.block_size), "such as block_size=128")
+        raise TopThetaValueError(f"block_size in {shape}", wanted, str(shape.block_size), "such as block_size=128")

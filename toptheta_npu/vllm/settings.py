@@ -13,7 +13,7 @@ import yaml
 
 from .._checks import PrefillMode, Sdc, check_modes
 from .._configuration import fields_of, fitted
-from ..errors import TopThetaTypeError, TopThetaValueError, nearest, shown
+from ..errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, nearest, shown
 from ..thresholds import Extrapolation, LookupForm
 from ..thresholds.targets import DEFAULT_K
 from .logs import logger
@@ -75,8 +75,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         if len(self.aim) > 1:
-            got = " and ".join(f"{name}={value}" for name, value in self.aim.items())
-            raise TopThetaValueError("k", f"one of {', '.join(_AIMS)}", got, "leave the others out")
+            first, *others = (f"{name}={value}" for name, value in self.aim.items())
+            raise TopThetaCombinationError(first, "excludes", " and ".join(others), "leave one of them out")
         if not self.aim:
             object.__setattr__(self, "k", DEFAULT_K)
         object.__setattr__(self, "dense_layers", tuple(sorted(set(self.dense_layers))))

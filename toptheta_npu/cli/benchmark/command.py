@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from ..._files import check_writable, write_atomically
 from ..._outputs import check_output_folder
-from ...errors import TopThetaValueError
+from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common import printing
 from ..common.devices import check_device
 from .model import read_given, run_on_model
@@ -69,7 +69,7 @@ def benchmark(
         return
     device = check_device(device, (_MODEL,))
     if constants is not None:
-        raise TopThetaValueError("--constants", f"--device {_MODEL} beside it", f"--device {device}", "leave it out")
+        raise TopThetaCombinationError("--constants", "needs", f"--device {_MODEL}", "leave it out")
     shapes, own = choose_shapes(device, shape or [], config, n, batch, k, sweep, query_tokens)
     prepare_outputs(json_file, plots)
     rounds = rounds or (_ROUNDS_ON_CPU if device == "cpu" else _ROUNDS)
@@ -80,7 +80,7 @@ def benchmark(
 def _check_for_model(rounds: int | None, plots: Path | None) -> None:
     for option, given in (("--rounds", rounds), ("--plots", plots)):
         if given is not None:
-            raise TopThetaValueError(option, f"nothing with --device {_MODEL}", str(given), "leave it out")
+            raise TopThetaCombinationError(option, "excludes", f"--device {_MODEL}", "leave it out")
 
 
 def choose_shapes(
@@ -103,9 +103,10 @@ def choose_shapes(
     from ...timing.shapes import SWEEPS, check_for_device, default_shapes, parse_shape, shape_from_config
 
     if config is None and (lengths or batch is not None):
-        raise TopThetaValueError("--config", "a config with --n and --batch", "none", "or use --shape")
+        option = "--n" if lengths else "--batch"
+        raise TopThetaCombinationError(option, "needs", "--config", "name one, or say it in --shape")
     if sweep is not None and (texts or config):
-        raise TopThetaValueError("--sweep", "no --shape and no --config", sweep, "leave one of them out")
+        raise TopThetaCombinationError("--sweep", "excludes", "--shape and --config", "leave it out, or them")
     if sweep is not None and sweep not in SWEEPS:
         raise TopThetaValueError("--sweep", f"one of {', '.join(SWEEPS)}", repr(sweep))
     shapes = [parse_shape(text) for text in texts]

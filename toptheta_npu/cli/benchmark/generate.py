@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from ..._checks import PLACEMENTS, check_choice
 from ..._files import check_writable, write_atomically
 from ..._gguf import how_to_convert, is_gguf
-from ...errors import TopThetaValueError
+from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common.devices import check_device
 from ..common.options import INT8, KV_CACHES
 from .command import MOST_ROUNDS
@@ -81,14 +82,14 @@ def _load(
         from ...assets import load_tiny_llama, load_tiny_llama_thresholds
 
         if thresholds is not None:
-            raise TopThetaValueError("--thresholds", "the model they belong to", "no --model", "give both or neither")
+            remedy = "name the model they belong to, or leave both out"
+            raise TopThetaCombinationError("--thresholds", "needs", "--model", remedy)
         check_choice("--placement", placement, PLACEMENTS)
         network, tokenizer = load_tiny_llama(dtype, device)
         return network, tokenizer, load_tiny_llama_thresholds(cast("Placement", placement))
     if thresholds is None:
-        raise TopThetaValueError(
-            "--thresholds", "a file for --model", "none", "calibrate it: toptheta calibrate MODEL --text FILE"
-        )
+        remedy = f"calibrate it: {shlex.join(['toptheta', 'calibrate', model])} --text FILE"
+        raise TopThetaCombinationError("--model", "needs", "--thresholds", remedy)
     from ...thresholds import ThresholdTable
 
     table = ThresholdTable.load(thresholds)

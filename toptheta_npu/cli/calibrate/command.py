@@ -63,6 +63,7 @@ def calibrate(options: asked.Options) -> None:
     with Bars(ranks.first) as bars:
         read = bars.add("reading the texts", calibration_texts.windows_wanted(texts, plan))
         material = calibration_texts.collect(texts, Conventions.of(candidate.tokenizer), plan, read)
+    plan.settings.check_rows([plan.settings.longest] * len(material.calibration))
     console.print(escape(intention(options, candidate, plan, material, device)))
     for note in material.notes:
         console.print(f"note: {escape(note)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Options:
     ]
     output: Annotated[Path, typer.Option("--output", "-o", help="The table with its error curves.")]
     force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False
-    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
+    field: Annotated[str, typer.Option(help="Field of .jsonl and .json files, column of data sets.")] = "text"
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8"
     length: Annotated[int | None, typer.Option(help="Tokens in a window. Default: as long as the table reaches.")] = (
         None
@@ -149,7 +150,8 @@ def _run_shard(
     name = f"{paths[part.index]}: shard {part.index} of {part.count}"
     if not finished:
         return [f"{name} has made the first of its two passes.", "Next, when all others have: the same command again."]
-    merge = f"toptheta merge {options.output}.shard-*-of-{part.count} --table {options.table} -o {options.output}"
+    output, table_file = shlex.quote(str(options.output)), shlex.quote(str(options.table))
+    merge = f"toptheta merge {output}.shard-*-of-{part.count} --table {table_file} -o {output}"
     return [f"{name} is done.", f"Next, when all {part.count} are: {merge}"]
 
 

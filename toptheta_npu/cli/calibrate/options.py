@@ -16,7 +16,7 @@ import typer
 from ..._checks import PLACEMENTS, check_choice, check_int
 from ..._configuration import as_yaml
 from ...calibration.settings import CalibrationSettings, default_layer_k
-from ...errors import TopThetaValueError, shown
+from ...errors import TopThetaCombinationError, TopThetaValueError, shown
 from ...thresholds.kinds import ESTIMATORS
 from ..common.layer_k import layer_k_of
 from ..common.model import Candidate, default_dtype, look_at
@@ -47,7 +47,9 @@ class Options:
     model: ModelName = None
     text: Annotated[
         list[Path],
-        typer.Option(help="Text file, .jsonl file, folder of them, or data set saved by datasets; may be given again."),
+        typer.Option(
+            help="Text file, .jsonl or .json, folder of them, or data set saved by datasets; may be given again"
+        ),
     ] = dataclasses.field(default_factory=list)
     output: Annotated[Path, typer.Option("--output", "-o", help="The table.")] = Path("thresholds.theta")
     force: Annotated[bool, typer.Option("--force", help="Replace the table that is there.")] = False
@@ -55,7 +57,7 @@ class Options:
         list[Path],
         typer.Option(help="Text to judge by, as --text. Default: one window in ten is kept back."),
     ] = dataclasses.field(default_factory=list)
-    field: Annotated[str, typer.Option(help="Field of .jsonl files, column of data sets.")] = "text"
+    field: Annotated[str, typer.Option(help="Field of .jsonl and .json files, column of data sets.")] = "text"
     encoding: Annotated[str, typer.Option(help="Of text files, such as utf-16 or latin-1.")] = "utf-8"
     length: Annotated[
         int | None, typer.Option(help="Tokens in a window. Default: the model's positions, up to 4096; embedded 2048.")
@@ -126,6 +128,7 @@ class Plan:
 
     Attributes:
         sequences: windows to calibrate on; None: all that there are.
+        settings: of the calibration.
         error_curves: whether to measure error curves.
         curve_sequences: windows to do so on; None: a quarter of the others, at least 4.
     """
@@ -135,6 +138,7 @@ class Plan:
     length: int
     sequences: int | None
     top_k_at_calibration: bool
+    settings: CalibrationSettings
     error_curves: bool = False
     curve_sequences: int | None = None
 
@@ -165,7 +169,7 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
         check_choice(f"--{name.replace('_', '-')}", getattr(options, name), choices)
     if options.kv_cache == INT8 and options.shards is not None:
         remedy = "leave one of them out, and add the scales in Python by calibrate_cache_scales when all is merged"
-        raise TopThetaValueError("--kv-cache", "auto with --shards", INT8, remedy)
+        raise TopThetaCombinationError("--shards", "excludes", f"--kv-cache {INT8}", remedy)
     check_int("--decode-tokens", options.decode_tokens, 0)
     check_int("--checkpoint-every", options.checkpoint_every, 1)
     _check_curves(options)
@@ -191,22 +195,19 @@ def make_plan(options: Options, candidate: Candidate, default_length: int, defau
     )  # fmt: skip
     check_room(options.output, settings)
     sequences = parse_sequences(options.sequences, default_sequences)
-    return Plan(k, layer_k, length, sequences, one_pass, options.error_curves, options.curve_sequences)
+    return Plan(k, layer_k, length, sequences, one_pass, settings, options.error_curves, options.curve_sequences)
 
 
 def _top_k_at_calibration(options: Options, k: list[int]) -> bool:
     """Decide what later layers see."""
     wanted = options.top_k_at_calibration
     if wanted and len(k) > 1:
-        raise TopThetaValueError(
-            "--top-k-at-calibration", "one --k, which decides what later layers see", ", ".join(map(str, k)),
-            "give one --k, or --dense-at-calibration",
-        )  # fmt: skip
+        alone = f"one --k, which decides what later layers see, and k is {', '.join(map(str, k))}"
+        remedy = "give one --k, or --dense-at-calibration"
+        raise TopThetaCombinationError("--top-k-at-calibration", "needs", alone, remedy)
     if wanted and options.error_curves:
-        raise TopThetaValueError(
-            "--top-k-at-calibration", "dense layers at calibration, since heads may have any k",
-            "--error-curves", "give one of them",
-        )  # fmt: skip
+        other = "--error-curves, with which heads may have any k"
+        raise TopThetaCombinationError("--top-k-at-calibration", "excludes", other, "leave one of them out")
     by_default = len(k) == 1 and options.estimator == "algorithm1" and not options.error_curves
     return by_default if wanted is None else wanted
 
@@ -222,13 +223,13 @@ def _within(layer_k: list[int], largest: int, options: Options) -> list[int]:
 def _check_curves(options: Options) -> None:
     if options.error_curves and options.shards is not None:
         remedy = "make the shards with --below-layer-k, merge them, then measure with toptheta curves"
-        raise TopThetaValueError("--error-curves", "a calibration that ends with a table", "--shards", remedy)
+        raise TopThetaCombinationError("--error-curves", "excludes", "--shards", remedy)
     if options.curve_sequences is None:
         return
     check_int("--curve-sequences", options.curve_sequences, 1)
     if not options.error_curves:
-        got, remedy = "a calibration without", "add --error-curves, or leave it out"
-        raise TopThetaValueError("--curve-sequences", "a calibration with error curves", got, remedy)
+        remedy = "add --error-curves, or leave it out"
+        raise TopThetaCombinationError("--curve-sequences", "needs", "--error-curves", remedy)
 
 
 def arguments(options: Options, plan: Plan) -> dict[str, Any]:

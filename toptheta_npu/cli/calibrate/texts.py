@@ -205,7 +205,7 @@ def _notes(texts: Texts, wanted: int | None, have: int, length: int) -> list[str
         if sources.left_out:
             count = len(sources.left_out)
             files = "1 file is" if count == 1 else f"{count} files are"
-            notes.append(f"{files} left out, binary or empty, such as {sources.left_out[0]}.")
+            notes.append(f"{files} left out, binary, empty or JSON without texts, such as {sources.left_out[0]}.")
     return notes
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..._files import check_writable
 from ...calibration.part import OWN_STATE
-from ...errors import TopThetaValueError, shown
+from ...errors import TopThetaCombinationError, TopThetaValueError, shown
 from ..common.table_file import check_output
 from .options import Options
 
@@ -185,8 +185,8 @@ def checked_part(output: Path, force: bool, shards: str | None, ranks: Ranks) ->
         check_writable(ranks.own_state(state_file(output)), "--output")
         return None
     if ranks.count > 1:
-        got = "torchrun, whose ranks share the windows"
-        raise TopThetaValueError("--shards", "a process of its own for a shard", got, "leave out one of them")
+        other = "torchrun, whose ranks share the windows"
+        raise TopThetaCombinationError("--shards", "excludes", other, "leave one of them out")
     part = parse_shard(shards)
     check_writable(shard_file(output, part), "--output")
     return part

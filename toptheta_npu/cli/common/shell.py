@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,17 +15,32 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from ..._configuration import written_in
-from ...errors import TopThetaArgumentError, TopThetaBackendError
+from ...errors import Setting, TopThetaArgumentError, TopThetaBackendError, TopThetaValueError
 
 Error = TypeVar("Error", bound=TopThetaArgumentError)
 
 INTERRUPTED = 130
-_NONE = re.compile(r"\ANone\b")
-_SETTING = re.compile(r"\b(?P<name>[a-z_]+)=(?P<quote>['\"]?)(?P<value>[\w.+-]+)(?P=quote)")
+#: Options that do not mean what arguments of the library with their names do: a number of windows, cold or hot.
+_OF_THE_SHELL_ALONE = frozenset({"cache", "sequences"})
 
 
 class Command(TyperCommand):
-    """A command that says what is wrong in the words of the shell."""
+    """A command that says what is wrong in the words of the shell, and takes no empty value for any."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "" in args or any(arg.endswith("=") for arg in args):
+            self._check_not_empty(ctx, list(args))
+        return super().parse_args(ctx, args)
+
+    def _check_not_empty(self, context: Any, args: list[str]) -> None:
+        """Refuse an empty path, which would be the current folder, and other empty texts: a variable was not set."""
+        given = self.make_parser(context).parse_args(args=args)[0]
+        for parameter in self.params:
+            values = given.get(parameter.name)
+            if "" in (values if isinstance(values, (list, tuple)) else [values]):
+                name = _long(parameter.opts) if parameter.opts[0].startswith("-") else _shown(parameter)
+                remedy = "give one; in a script, look whether the variable is set"
+                raise TopThetaValueError(name, "a value", "an empty one", remedy)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -86,16 +101,9 @@ def in_shell_words(error: Error, context: Any) -> Error:
     options = {parameter.name: parameter for parameter in context.command.params if parameter.opts[0].startswith("-")}
     argument, name = error.argument, error.argument.removeprefix("--").replace("-", "_").lower()
     # a file may have the name of an option
-    if argument not in _files(context.params):
+    if argument not in _files(context.params) and argument not in _OF_THE_SHELL_ALONE:
         argument = written_in(context, name) or (_long(options[name].opts) if name in options else argument)
-
-    def words(text: str) -> str:
-        return _SETTING.sub(lambda setting: _option(options, setting) or setting[0], text)
-
-    expected, got = words(error.expected), error.got
-    if name in options:
-        expected, got = (_NONE.sub("nothing", text) for text in (expected, got))
-    return type(error)(argument, expected, got, error.remedy and words(error.remedy))
+    return error.retold(argument, lambda setting: _option(options, setting))
 
 
 def _files(values: Mapping[str, Any]) -> set[str]:
@@ -108,12 +116,15 @@ def _long(names: list[str]) -> str:
     return next(name for name in names if name.startswith("--"))
 
 
-def _option(options: Mapping[str, Any], setting: re.Match[str]) -> str | None:
-    """Find the option that says the same as ``name=value``; None where there is none."""
-    found = options.get(setting["name"])
+def _shown(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper()).removesuffix("...")
+
+
+def _option(options: Mapping[str, Any], setting: Setting) -> str:
+    """Write ``setting`` as the option that says the same, where the command has one."""
+    found = options.get(setting.name)
     if found is None:
-        return None
+        return str(setting)
     if not found.is_flag:
-        return f"{_long(found.opts)} {setting['value']}"
-    names = {"True": found.opts, "False": found.secondary_opts}.get(setting["value"])
-    return _long(names) if names else None
+        return shlex.join([_long(found.opts), str(setting.value)])
+    return _long(found.opts if setting.value else found.secondary_opts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..._gguf import is_gguf
-from ...errors import TopThetaValueError
+from ...errors import TopThetaCombinationError
 from ..common.options import command as make_command
 from .model import convert_model
 from .options import Options
@@ -24,9 +24,10 @@ def convert(options: Options) -> None:
     of_model = is_gguf(options.source)
     for name in sorted(set(options.typed) - {"source"}):
         if (name in _OF_MODELS) != of_model:
-            expected = f"{'thresholds' if of_model else 'a model, such as model.gguf,'} to read"
+            wanted = "thresholds" if of_model else "a model, such as model.gguf,"
+            other = f"{wanted} to read, and {options.source} is {'a model' if of_model else 'none'}"
             remedy = "a model takes FOLDER and --dtype alone" if of_model else "thresholds take -o FILE"
-            raise TopThetaValueError(_shown(name), expected, str(options.source), remedy)
+            raise TopThetaCombinationError(_shown(name), "needs", other, remedy)
     if of_model:
         convert_model(options)
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +31,7 @@ def convert_model(options: Options) -> None:
         TopThetaArgumentError: of `toptheta_npu.models.convert_gguf`, or there is no folder to write to.
     """
     if options.folder is None:
-        remedy = f"for example: toptheta convert {options.source} {options.source.stem}"
+        remedy = f"for example: {shlex.join(['toptheta', 'convert', str(options.source), options.source.stem])}"
         raise TopThetaValueError("FOLDER", "the folder to write", "none", remedy)
     check_choice("--dtype", options.dtype, _DTYPES)
     # before transformers, which takes seconds: the extra may be missing
@@ -47,10 +47,8 @@ def convert_model(options: Options) -> None:
     console.print(f"{options.source}: {_in_words(header)}.", markup=False)
     took = time.monotonic() - begin
     console.print(f"{options.folder} written: {options.dtype}, {size / 1e6:.0f} MB, in {took:.0f} s.", markup=False)
-    console.print(
-        f"Next: toptheta calibrate {options.folder} --text FILE... -o {Path(options.folder).resolve().name}.theta",
-        markup=False,
-    )
+    folder, table = shlex.quote(str(options.folder)), shlex.quote(f"{options.folder.resolve().name}.theta")
+    console.print(f"Next: toptheta calibrate {folder} --text FILE... -o {table}", markup=False)
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._checks import PLACEMENTS, check_choice
 from ..._files import file_error, status
-from ...errors import TopThetaValueError
+from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common import printing
 from ..common.layer_k import read_layer_k
 from ..common.table_file import check_output
@@ -43,7 +44,8 @@ def convert_thresholds(options: Options) -> None:
         raise file_error(source, _SOURCES[read_as], "no such file", "correct the path")
     check_output(output, options.force)
     if sdc is not None and write_as in ("th", "csv"):
-        raise TopThetaValueError("--sdc", "a table or a sdc.txt to write", str(output), "it has no discarded mass")
+        other = f"a table or a sdc.txt to write, and {output} has no discarded mass"
+        raise TopThetaCombinationError("--sdc", "needs", other, "leave it out, or write another file")
     origin = {name: value for name in _ORIGIN if (value := getattr(options, name)) is not None}
     console = printing.console()
     if read_as == "theta":
@@ -78,8 +80,8 @@ def _load(source: Path, **of_imports: Any) -> ThresholdTable:
 
     for name, value in of_imports.items():
         if value is not None:
-            option = "--" + name.replace("_", "-")
-            raise TopThetaValueError(option, "a th.txt or csv to read", str(source), "a table says so itself")
+            other = f"a th.txt or csv to read, and {source} is a table, which says so itself"
+            raise TopThetaCombinationError("--" + name.replace("_", "-"), "needs", other, "leave it out")
     return ThresholdTable.load(source)
 
 
@@ -110,7 +112,8 @@ def _read(source: Path, form: str, k: int | None, layer_k: str | None, origin: d
     if form == "th":
         for option, given in (("--layer-k", layer_k), ("--k", k)):
             if given is not None:
-                raise TopThetaValueError(option, "a csv to read", str(source), "a th.txt says its k itself")
+                other = f"a csv to read, and {source} is a th.txt, which says its k itself"
+                raise TopThetaCombinationError(option, "needs", other, "leave it out")
         return ThresholdTable.from_text(source, fingerprint="", provenance=provenance, **origin)
     if k is None:
         raise TopThetaValueError("--k", "the k of the csv file", "none", "it is not in the file")
@@ -127,7 +130,7 @@ def _assumed(table: ThresholdTable, origin: dict[str, Any]) -> list[str]:
 def _with_mass(table: ThresholdTable, source: Path, sdc: Path) -> ThresholdTable:
     if len(table.k) > 1:
         ks = ", ".join(map(str, table.k.tolist()))
-        remedy = f"make one of one k first: toptheta convert {source} --k {int(table.k[0])} -o th.txt"
+        remedy = f"make one of one k first: toptheta convert {shlex.quote(str(source))} --k {int(table.k[0])} -o th.txt"
         raise TopThetaValueError("--sdc", "a table of one k, as a sdc.txt is of one", f"{source} with k = {ks}", remedy)
     return table.with_sdc_text(sdc)
 
@@ -136,7 +139,8 @@ def _write(table: ThresholdTable, source: Path, output: Path, form: str, k: int 
     """Write the file, and tell which k are in it."""
     if form == "theta":
         if k is not None:
-            raise TopThetaValueError("--k", "th.txt, sdc.txt or csv to write", str(output), "a table keeps all its k")
+            other = f"a th.txt, sdc.txt or csv to write, and {output} is a table, which keeps all its k"
+            raise TopThetaCombinationError("--k", "needs", other, "leave it out")
         table.save(output)
         return table.k.tolist()
     ks: list[int] = table.k.tolist()

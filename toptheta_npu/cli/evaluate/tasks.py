@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..._checks import check_int
-from ...errors import TopThetaValueError, nearest, shown
+from ...errors import TopThetaCombinationError, TopThetaValueError, nearest, shown
 from ...texts import Conventions, Source, collect_windows, find_sources, read_before, was_read
 from ..common.model import Candidate
 from .options import PERPLEXITY, RETRIEVAL, Options
@@ -150,8 +150,8 @@ def plan_tasks(
         ("--task-folder", options.task_folder, foreign),
     ):  # fmt: skip
         if given is not None and not wanted:
-            got = ", ".join(options.task)
-            raise TopThetaValueError(option, "--task with a task of lm-eval", got, "leave one of them out")
+            other = f"a task of lm-eval, and --task is {', '.join(options.task)}"
+            raise TopThetaCombinationError(option, "needs", other, "leave it out, or add --task with one")
     planned = {}
     for name in options.task:
         if name == PERPLEXITY:

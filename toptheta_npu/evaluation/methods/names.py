@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import TopThetaTypeError, TopThetaValueError, nearest, shown
+from ...errors import TopThetaCombinationError, TopThetaTypeError, TopThetaValueError, nearest, shown
 from .kinds import KINDS
 from .spec import MethodKind, MethodSpec
 
@@ -66,18 +66,18 @@ def _option(kind: MethodKind, part: str) -> tuple[str, Any]:
 def _check_together(spec: MethodSpec, given: Mapping[str, Any]) -> None:
     where, sdc = f"method {spec.name}", spec.options.get("sdc")
     if spec.options.get("vmc") and sdc == "none":
-        got = "both" if "sdc" in given else "vmc=true with its sdc=none"
+        other = f"{'' if 'sdc' in given else 'its '}sdc=none, which leaves no mass to give back"
         remedy = "add sdc=exact" if "sdc" not in given else "use sdc=exact"
-        raise TopThetaValueError(where, "no vmc=true with sdc=none, which leaves no mass to give back", got, remedy)
+        raise TopThetaCombinationError(f"{where}: vmc=true", "excludes", other, remedy)
     if "gamma" in given and sdc != "exp_threshold":
-        raise TopThetaValueError(where, "gamma only with sdc=exp_threshold", f"it with sdc={sdc}", "leave it out")
-    if len(spec.budget) > 1 or (spec.budget and (spec.selection == "union" or spec.options.get("layer_k") == "equal")):
-        got = ", ".join(f"{name}={spec.options[name]}" for name in (*spec.budget, "selection", "layer_k")
-                        if name in spec.options)  # fmt: skip
-        expected = "one target, and it with neither selection=union nor layer_k=equal"
-        raise TopThetaValueError(where, expected, got, "leave out the others")
+        remedy = f"leave it out with sdc={sdc}"
+        raise TopThetaCombinationError(f"{where}: gamma", "needs", "sdc=exp_threshold", remedy)
+    excluded = [f"{name}={value}" for name, value in (("selection", "union"), ("layer_k", "equal"))
+                if spec.options.get(name) == value]  # fmt: skip
+    if spec.budget and len(together := [*spec.budget, *excluded]) > 1:
+        target, *others = together
+        remedy = "leave one of them out"
+        raise TopThetaCombinationError(f"{where}: {target}", "excludes", " and ".join(others), remedy)
     if spec.selection == "union" and sdc not in ("none", "exact"):
-        raise TopThetaValueError(
-            where, "sdc=exact or sdc=none with selection=union, since estimates are those of a head's own selection",
-            f"sdc={sdc}",
-        )  # fmt: skip
+        remedy = f"sdc={sdc} estimates what a head's own selection discards"
+        raise TopThetaCombinationError(f"{where}: selection=union", "needs", "sdc=exact or sdc=none", remedy)

@@ -19,6 +19,7 @@ from .error_watch import ErrorWatch
 from .job import Progress, check_options
 from .observe import run_texts
 from .texts import CalibrationTexts, Sequences
+from .token_sequences import can_be_read_twice
 
 
 def measure_budgets(
@@ -72,6 +73,8 @@ def measure_budgets(
     settings = error_settings(
         model, table, curves.lengths.tolist(), sdc=curves.sdc, vmc=curves.vmc, row_fraction=row_fraction, seed=seed
     )
+    if can_be_read_twice(sequences):
+        settings.check_rows(texts.rows())
     sums = ErrorSums(settings)
     sums.prices = curves.price.numpy()
     path = levels_along(curves.error[..., -1], aims_of(table), curves.price.tolist(), curves.vmc)

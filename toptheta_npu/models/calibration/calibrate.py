@@ -22,6 +22,7 @@ from ..sparse.threshold_rule import ThresholdOptions, ThresholdRule
 from .job import CalibrationJob, CalibrationOptions, Progress, check_options
 from .observe import Attend, observe_model
 from .texts import CalibrationTexts, Sequences
+from .token_sequences import can_be_read_twice
 
 
 def calibrate(
@@ -159,6 +160,8 @@ def calibrate_discarded_mass(
         table.num_layers, table.num_heads, k=ks, longest=texts.longest_row, placement=table.placement,
         layer_k=table.calibrated_layer_k, row_fraction=row_fraction, seed=seed, dense_layers=sliding_layers(model),
     )  # fmt: skip
+    if can_be_read_twice(sequences):
+        calibrator.settings.check_rows(texts.rows())
     thresholds = DeviceThresholds(table.at(ks[0]))
     options = ThresholdOptions("exact", 0.0, vmc, "thresholded")
 

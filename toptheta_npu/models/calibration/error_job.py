@@ -81,6 +81,7 @@ class ErrorJob(PartJob[ErrorState]):
             model, table, _lengths(options.lengths, texts.longest_row), sdc=options.sdc, vmc=options.vmc,
             row_fraction=options.row_fraction, seed=options.seed,
         )  # fmt: skip
+        settings.check_rows(texts.rows())
         fresh = ErrorState(
             sums=ErrorSums(settings), fingerprint=table.fingerprint, dtype=dtype_of(model), run={},
             provenance=dict(options.provenance or {}), part=part,

@@ -19,7 +19,13 @@ from ..._warnings import warn_of_sdc_without_vmc
 from ...calibration import Calibrator
 from ...calibration.part import Part, PartState, SeenSequence, WholeSet, check_texts, refuse_other
 from ...calibration.state import CalibrationState
-from ...errors import TopThetaTypeError, TopThetaValueError, shown
+from ...errors import (
+    Setting,
+    TopThetaCombinationError,
+    TopThetaTypeError,
+    TopThetaValueError,
+    shown,
+)
 from ...thresholds import Estimator, Placement
 from ...thresholds.kinds import MAX_LENGTH
 from ..fingerprint.model import model_fingerprint
@@ -191,8 +197,11 @@ class CalibrationJob(PartJob[CalibrationState]):
         check_int("checkpoint_every", every, 1)
         self._model, self._options = model, options
         texts = PartOfTexts(model, sequences, options.longest, options.decode_tokens, min(targets))
+        calibrator = self._calibrator(targets, texts.longest_row)
+        if can_be_read_twice(sequences):
+            calibrator.settings.check_rows(texts.rows())
         fresh = CalibrationState(
-            calibrator=self._calibrator(targets, texts.longest_row), fingerprint=model_fingerprint(model),
+            calibrator=calibrator, fingerprint=model_fingerprint(model),
             dtype=dtype_of(model), run=_run_of(options), provenance=dict(options.provenance or {}), part=part,
         )  # fmt: skip
         super().__init__(texts, fresh, checkpoint, every)
@@ -308,8 +317,8 @@ def _checked_k(k: int | Sequence[int], top_k_at_calibration: bool) -> list[int]:
     if not targets:
         raise TopThetaValueError("k", "one or more ints", "none")
     if top_k_at_calibration and len(targets) > 1:
-        raise TopThetaValueError(
-            "k", "one k with top_k_at_calibration=True, which decides what later layers see", str(targets),
-            "calibrate each k by itself, or pass top_k_at_calibration=False",
+        raise TopThetaCombinationError(
+            "top_k_at_calibration", "needs", "one k, which decides what later layers see",
+            ("calibrate each k by itself, or pass ", Setting("top_k_at_calibration", False)),
         )  # fmt: skip
     return targets

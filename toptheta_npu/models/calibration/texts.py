@@ -68,6 +68,10 @@ class CalibrationTexts:
             self.done += 1
             self.tokens += len(tokens)
 
+    def rows(self) -> Iterator[int]:
+        """Yield how many rows each sequence has."""
+        return (len(tokens) + self.decode_tokens for tokens in self._checked())
+
     def _checked(self) -> Iterator[Tensor]:
         for index, batch in enumerate(self._batches):
             for name, tokens in sequences_of(f"sequences[{index}]", batch):
