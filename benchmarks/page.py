@@ -1,8 +1,9 @@
-"""Every figure that the parts of this project promise, with its goal: one page.
+"""Every figure that the parts of this project promise: docs/performance.md, and on the screen each with its goal.
 
     python -m benchmarks.page [--write]
 
-With --write it renews the tables of docs/performance.md, and docs/results: performance.json, calibration.json and cpu.
+With --write it renews the tables of docs/performance.md and docs/goals.md, and docs/results: performance.json,
+calibration.json and cpu.
 About ten minutes on two cores; other programs on the same cores spoil it. Nothing fails because a goal is missed. What
 the Ascend C kernel promises is modelled, not measured, and comes from what `benchmarks.modelled.pages` wrote.
 """
@@ -14,6 +15,7 @@ import platform
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,16 +31,15 @@ from benchmarks import (
     cpu_tables,
     generation,
     generation_of_a_model,
+    goals_page,
     query_tokens,
     whole_models,
 )
 from benchmarks.modelled import figures as modelled
-from benchmarks.tables import Goal, Table, goal_table, renew, rounded
+from benchmarks.tables import Goal, Table, figure_table, goal_table, renew, rounded
 from toptheta_npu.timing.report import one_row_a_line
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
-RESULTS = PAGE.parent / "results"
-FIGURES = RESULTS / "performance.json"
 
 
 def other_goals() -> list[Goal]:
@@ -57,13 +58,13 @@ def _named(part: str, goals: Iterable[Goal]) -> list[Goal]:
 
 def tables(figures: Mapping[str, Any]) -> dict[str, Table]:
     """Make the measured tables of docs/performance.md by their places, but for those of `benchmarks.cpu_tables`."""
-    return {"goals": goal_table([Goal(**goal) for goal in figures["goals"]])}
+    return {"parts": figure_table(goals_page.of_parts(figures), title="Around the kernel")}
 
 
 def stored_tables() -> dict[str, Table]:
     """Make all tables from the committed results."""
     return (
-        tables(json.loads(FIGURES.read_text()))
+        tables(json.loads(goals_page.PARTS.read_text()))
         | cpu_tables.tables()
         | query_tokens.tables()
         | calibration_prefill.tables()
@@ -85,14 +86,20 @@ def main(
         figures = {"environment": environment, "goals": rounded([asdict(goal) for goal in other_goals()])}
         if write:
             cpu_tables.keep(folder)
-            FIGURES.write_text(one_row_a_line(figures) + "\n")
+            goals_page.PARTS.write_text(one_row_a_line(figures) + "\n")
             renew(PAGE, tables(figures))
             calibration_prefill.keep(calibration)
             whole_models.main()
-        console.print(goal_table(modelled.load().goals(), title="The Ascend C kernel", figure="modelled").as_rich())
-        for table in (tables(figures) | cpu_tables.tables(folder)).values():
+            goals_page.main()
+        goals = {
+            "The Ascend C kernel, modelled": chain(*modelled.load().goals().values()),
+            "Around the kernel": goals_page.of_parts(figures),
+            "On a CPU": chain(*cpu_tables.goals(folder).values()),
+            "Calibration": calibration_prefill.goals(calibration),
+        }
+        shown = [*cpu_tables.tables(folder).values(), calibration_prefill.as_table(calibration)]
+        for table in (*shown, *(goal_table(found, title=title) for title, found in goals.items())):
             console.print(table.as_rich())
-        console.print(calibration_prefill.as_table(calibration).as_rich())
 
 
 if __name__ == "__main__":

@@ -6,9 +6,25 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from toptheta_npu._tables import Table
+
+
+class Judged(Protocol):
+    """A figure, what was asked of it ("" if nothing was), and whether it came (None if it is not known)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def figure(self) -> str: ...
+
+    @property
+    def asked(self) -> str: ...
+
+    @property
+    def met(self) -> bool | None: ...
 
 
 @dataclass(frozen=True)
@@ -24,7 +40,18 @@ class Goal:
 
     @property
     def digits(self) -> int:
+        if isinstance(self.value, int):
+            return 0
         return 2 if self.unit else 3
+
+    @property
+    def figure(self) -> str:
+        error = "" if self.error is None else f" ± {self.error:.{self.digits}f}"
+        return f"{self.value:.{self.digits}f}{error}{self.unit}"
+
+    @property
+    def asked(self) -> str:
+        return "" if self.limit is None else f"{'≤' if self.at_most else '≥'} {self.limit:g}{self.unit}"
 
     @property
     def met(self) -> bool:
@@ -33,18 +60,16 @@ class Goal:
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
 
-def goal_table(goals: Iterable[Goal], *, title: str = "Goals", figure: str = "figure") -> Table:
-    """Tabulate each figure, its goal, and whether it was met."""
+def goal_table(goals: Iterable[Judged], *, title: str = "Goals", figure: str = "figure") -> Table:
+    """Tabulate each figure, its goal, and whether it was met: for contributors."""
+    verdicts = {None: "", True: "met", False: "**missed**"}
+    rows = [[goal.name, goal.figure, goal.asked, verdicts[goal.met] if goal.asked else ""] for goal in goals]
+    return Table(title, ("", figure, "goal", ""), rows)
 
-    def row(goal: Goal) -> list[str]:
-        error = "" if goal.error is None else f" ± {goal.error:.{goal.digits}f}"
-        value = f"{goal.value:.{goal.digits}f}{error}{goal.unit}"
-        if goal.limit is None:
-            return [goal.name, value, "", ""]
-        sign = "≤" if goal.at_most else "≥"
-        return [goal.name, value, f"{sign} {goal.limit:g}{goal.unit}", "met" if goal.met else "**missed**"]
 
-    return Table(title, ("", figure, "goal", ""), [row(goal) for goal in goals])
+def figure_table(figures: Iterable[Judged], *, title: str = "Figures", figure: str = "figure") -> Table:
+    """Tabulate each figure alone: for users."""
+    return Table(title, ("", figure), [[each.name, each.figure] for each in figures])
 
 
 def renew(page: Path, tables: Mapping[str, Table]) -> None:

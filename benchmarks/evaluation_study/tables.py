@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.evaluation_study import masses
 from benchmarks.evaluation_study.commands import EQUAL_POST, EQUAL_PRE, SHIPPED, WITH_MASS
-from benchmarks.tables import Goal, goal_table
+from benchmarks.tables import Goal
 from toptheta_npu._tables import Table
 from toptheta_npu.evaluation.measurement import Measurement
 from toptheta_npu.evaluation.results import Point, read_results
@@ -37,7 +37,6 @@ def all_tables(folder: Path) -> dict[str, Table]:
         "study union": union(perplexity),
         "study retrieval": answers(retrieval),
         "study lm-eval": answers(language),
-        "study goals": goal_table(goals(perplexity, retrieval)),
     }
 
 

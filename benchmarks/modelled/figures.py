@@ -50,41 +50,57 @@ class Figures:
     def paper(self) -> Modelled:
         return self.calls[PAPER_CALL]
 
-    def goals(self) -> list[Goal]:
-        """List what the kernel was to reach in the model: expected column, without the launch."""
+    def share_of_dense(self, kept: Measurement) -> float:
+        """Divide the bytes that a call at the paper's point reads by those of dense attention in 16 bits."""
+        return float(kept.bound["cold"] / self.paper.dense.bound["cold"])
+
+    def goals(self) -> dict[str, list[Goal]]:
+        """List what the kernel was to reach in the model: expected column, without the launch.
+
+        The keys are the sections of docs/kernel.md that show the figures, as a link names them.
+        """
         kept = self.paper.kept
         longest = next(call for call in LENGTHS if (call.shape.n, call.shape.k) == (32768, 2048))
         four = {n: self.calls[grouped_call(n, 4)].kept.cold for n in (2048, 8192, 32768)}
         apart, alike = (self.calls[grouped_call(32768, 8, alike=alike)].kept.cold for alike in (False, True))
         int8 = [self.calls[MODE_CALLS[f"{dtype}, int8"]].kept for dtype in INT8_VARIANTS]
-        share = int8[0].bound["cold"] / self.paper.dense.bound["cold"]
         four_int8, four_of_512, eight_int8 = (
             self.calls[grouped_call(32768, group, k=k, variant="int8")].kept.cold
             for group, k in ((4, 2048), (4, 512), (8, 2048))
         )
         uneven = self.calls[UNEVEN].kept.cold / kept.cold
-        return [
-            Goal("48 heads, n = 2048, k = 128, cold", kept.cold, 19.5, " µs"),
-            Goal("the same, hot", kept.hot, 9.5, " µs"),
-            Goal("V bytes read there over those of the kept rows", kept.rows_read / kept.rows_needed, 1.1),
-            *(Goal(f"the same with int8 caches, {dtype} queries, cold", own.cold, 12.0, " µs")
-              for dtype, own in zip(INT8_VARIANTS, int8, strict=True)),
-            Goal("bytes read there over those of dense attention in 16 bits", share, 0.30),
-            Goal("gain at n = 32768, k = 2048, cold", self.calls[longest].gain("cold"), 1.8, at_most=False),
-            Goal("32 heads over 48 heads, SyncAll 1.5 µs, cold", uneven, 0.85),
-            *(Goal(f"4 heads per KV head, n = {n}, independent, cold", four[n], limit, " µs")
-              for n, limit in ((2048, 10.5), (8192, 24.0), (32768, 70.0))),
-            Goal("8 heads per KV head, n = 32768, independent, cold", apart, 90.0, " µs"),
-            Goal("8 heads per KV head, n = 32768, independent, cold: stretch", apart, 82.0, " µs"),
-            Goal("8 heads per KV head, n = 32768, alike, cold", alike, 72.0, " µs"),
-            Goal("8 heads per KV head, n = 32768, alike, cold: stretch", alike, 65.0, " µs"),
-            Goal("4 heads per KV head, n = 32768, k = 2048, independent, int8 caches, cold", four_int8, 55.0, " µs"),
-            Goal("the same, k = 512", four_of_512, 38.0, " µs"),
-            Goal("8 heads per KV head, n = 32768, k = 2048, independent, int8 caches, cold", eight_int8, 83.5, " µs"),
-            Goal("the same: stretch", eight_int8, 76.0, " µs"),
-            *(Goal(f"4 query tokens, {words}, cold", self.calls[call].kept.cold, limit, " µs")
-              for call, words, limit in _token_goals()),
-        ]  # fmt: skip
+        return {
+            "the-papers-point": [
+                Goal("48 heads, n = 2048, k = 128, cold", kept.cold, 19.5, " µs"),
+                Goal("the same, hot", kept.hot, 9.5, " µs"),
+                Goal("V bytes read there over those of the kept rows", kept.rows_read / kept.rows_needed, 1.1),
+            ],
+            "by-mode": [
+                *(Goal(f"the same with int8 caches, {dtype} queries, cold", own.cold, 12.0, " µs")
+                  for dtype, own in zip(INT8_VARIANTS, int8, strict=True)),
+                Goal("bytes read there over those of dense attention in 16 bits", self.share_of_dense(int8[0]), 0.30),
+            ],
+            "by-length": [
+                Goal("gain at n = 32768, k = 2048, cold", self.calls[longest].gain("cold"), 1.8, at_most=False),
+            ],
+            "heads-that-do-not-fill-the-cores": [Goal("32 heads over 48 heads, SyncAll 1.5 µs, cold", uneven, 0.85)],
+            "grouped-heads": [
+                *(Goal(f"4 heads per KV head, n = {n}, independent, cold", four[n], limit, " µs")
+                  for n, limit in ((2048, 10.5), (8192, 24.0), (32768, 70.0))),
+                Goal("8 heads per KV head, n = 32768, independent, cold", apart, 90.0, " µs"),
+                Goal("8 heads per KV head, n = 32768, independent, cold: stretch", apart, 82.0, " µs"),
+                Goal("8 heads per KV head, n = 32768, alike, cold", alike, 72.0, " µs"),
+                Goal("8 heads per KV head, n = 32768, alike, cold: stretch", alike, 65.0, " µs"),
+                Goal("4 heads per KV head, n = 32768, k = 2048, independent, int8, cold", four_int8, 55.0, " µs"),
+                Goal("the same, k = 512", four_of_512, 38.0, " µs"),
+                Goal("8 heads per KV head, n = 32768, k = 2048, independent, int8, cold", eight_int8, 83.5, " µs"),
+                Goal("the same: stretch", eight_int8, 76.0, " µs"),
+            ],
+            "several-query-tokens-1": [
+                Goal(f"4 query tokens, {words}, cold", self.calls[call].kept.cold, limit, " µs")
+                for call, words, limit in _token_goals()
+            ],
+        }  # fmt: skip
 
 
 def _token_goals() -> list[tuple[Call, str, float]]:

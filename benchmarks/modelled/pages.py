@@ -2,10 +2,10 @@
 
     python -m benchmarks.modelled.pages [--write]
 
-Prints the tables. With --write it also renews them in docs/kernel.md and docs/performance.md, the figures
-behind them in docs/results/modelled_kernel.json, and the picture of the timeline. Each shape runs with exactly k kept
-per head (the threshold lies between the k-th and the next score) and at theta = -inf, which is the same kernel as dense
-attention.
+Prints the tables. With --write it also renews them in docs/kernel.md and docs/performance.md, the figures behind them
+in docs/results/modelled_kernel.json, and the picture of the timeline; `python -m benchmarks.goals_page` then renews
+docs/goals.md. Each shape runs with exactly k kept per head (the threshold lies between the k-th and the next score) and
+at theta = -inf, which is the same kernel as dense attention.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was asked of the real model and what came, as a table and in words."""
+"""What was asked of the real model, and what came in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from benchmarks.real_model_study.comparisons import (
     saving,
 )
 from benchmarks.real_model_study.settings import COMPARED_ROWS, HEADLINE, LONGER, SHARES, Arm
-from toptheta_npu._tables import Table
 
 #: The text that thresholds come from.
 HOME = HEADLINE.text
@@ -36,13 +35,8 @@ class Goal:
 
     name: str
     figure: str
-    goal: str = ""
+    asked: str = ""
     met: bool | None = None
-
-    @property
-    def cells(self) -> list[str]:
-        verdict = "" if self.met is None else "met" if self.met else "**missed**"
-        return [self.name, self.figure, self.goal, verdict]
 
 
 @dataclass(frozen=True)
@@ -104,21 +98,12 @@ def _goals_of_predictions(found: Sequence[Predicted]) -> list[Goal]:
     ]  # fmt: skip
 
 
-def goal_table(found: Sequence[Goal]) -> Table:
-    """Tabulate the goals."""
-    return Table("Goals", ("", "figure (95 % bounds)", "goal", ""), [each.cells for each in found])
-
-
-def says(runs: Runs | None, found: Sequence[Goal]) -> Paragraphs:
+def says(runs: Runs | None) -> Paragraphs:
     """Say in plain words what the results are, the noes first."""
     if runs is None or not set(COMPARED_ARMS) <= set(runs.losses):
         return Paragraphs(["The study has not been run to its end yet."])
-    missed = [goal for goal in found if goal.met is False]
-    open_goals = sum(goal.met is None and goal.goal != "" for goal in found)
     small, large = (loss_of(runs, Arm("top-theta", k).name) for k in (128, 512))
     lines = [
-        f"**Of the goals below, {len(missed) or 'none'} {'is' if len(missed) < 2 else 'are'} missed.**",
-        *([f"Not measured yet: {open_goals} of them."] if open_goals else []),
         f"One k for all heads is not free: at {HEADLINE.length} keys k = 128 changes perplexity by {small}, k = 512 by "
         f"{large}.",
         budgets_say(runs),

@@ -23,7 +23,7 @@ from benchmarks.real_model_study.comparisons import (
     predictions,
     runs_of,
 )
-from benchmarks.real_model_study.goals import Paragraphs, goal_table, goals, says
+from benchmarks.real_model_study.goals import Goal, Paragraphs, goals, says
 from benchmarks.real_model_study.labels import label
 from benchmarks.real_model_study.settings import (
     BUDGETS,
@@ -47,6 +47,7 @@ from benchmarks.real_model_study.settings import (
     Part,
     budget,
 )
+from benchmarks.tables import figure_table
 from toptheta_npu._tables import Table
 
 #: The figure, among the results.
@@ -170,15 +171,20 @@ def settings_table() -> Table:
     return Table("Settings", ("", "fixed"), rows)
 
 
+def all_goals(folder: Path) -> list[Goal]:
+    """List all that was asked of the real model, and of what calibration costs it."""
+    return [*goals(folder), *cost.goals(folder, MISSING)]
+
+
 def all_tables(folder: Path) -> dict[str, Table | Paragraphs]:
     """Make everything that the page shows, by its place."""
-    runs, asked = runs_of(folder, HEADLINE), [*goals(folder), *cost.goals(folder, MISSING)]
+    runs = runs_of(folder, HEADLINE)
     empty = Table("", (MISSING,), [])
     checked = predictions(folder / prediction_file(HEADLINE), longest=False)
     longest = [each for each in checked if each.length == HEADLINE.length]
     found: dict[str, Table | Paragraphs] = {
-        "real says": says(runs, asked),
-        "real goals": goal_table(asked),
+        "real says": says(runs),
+        "real figures": figure_table(all_goals(folder), figure="figure (95 % bounds)"),
         "real settings": settings_table(),
         "real figure": Paragraphs([f"![perplexity against V rows](results/real_model/{FIGURE})"] if runs else []),
         "real prediction": predicted(longest),

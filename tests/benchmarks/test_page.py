@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import cpu_tables, page
-from benchmarks.tables import Goal, goal_table, renew
+from benchmarks.tables import Goal, figure_table, goal_table, renew
 from toptheta_npu.timing.shapes import CPU_SHAPES, densities_sweep
 
 _TEXT = page.PAGE.read_text()
@@ -48,11 +48,14 @@ def test_verdicts() -> None:
     goals = [
         Goal("time", 10.5, 10.0, " µs"), Goal("time", 9.5, 10.0, " µs"),
         Goal("gain", 1.5, 1.6, at_most=False), Goal("gain", 1.6, 1.6, at_most=False), Goal("only told", 3.0),
+        Goal("counted", 450, 400, at_most=False), Goal("with an error", 1.0061, 1.0, error=0.0412),
     ]  # fmt: skip
     assert [row[1:] for row in goal_table(goals).rows] == [
         ["10.50 µs", "≤ 10 µs", "**missed**"], ["9.50 µs", "≤ 10 µs", "met"],
         ["1.500", "≥ 1.6", "**missed**"], ["1.600", "≥ 1.6", "met"], ["3.000", "", ""],
+        ["450", "≥ 400", "met"], ["1.006 ± 0.041", "≤ 1", "**missed**"],
     ]  # fmt: skip
+    assert figure_table(goals).rows == [row[:2] for row in goal_table(goals).rows]
 
 
 def test_a_page_without_a_place_is_not_half_renewed(tmp_path: Path) -> None:
