@@ -19,7 +19,8 @@ from benchmarks.evaluation_study.tables import goals as evaluation_goals
 from benchmarks.modelled import figures as modelled
 from benchmarks.real_model_study.__main__ import RESULTS as REAL_MODEL
 from benchmarks.real_model_study.page import all_goals as real_model_goals
-from benchmarks.tables import Goal, Judged, Table, goal_table, renew
+from benchmarks.tables import Goal, Judged, goal_table, renew
+from toptheta_npu._tables import Table
 from toptheta_npu.evaluation.results import read_results
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "goals.md"
