@@ -123,8 +123,12 @@ class Arguments(NamedTuple):
         ),
     ] = None  # fmt: skip
     lse: Annotated[
-        Tensor | None, About("LSE of the whole row, post-softmax", "[B, Hq, Sq]", _FLOAT32, _PART_OF_ROW)
-    ] = None
+        Tensor | None,
+        About(
+            "LSE of the whole row, post-softmax", "[B, Hq, Sq]", _FLOAT32, _PART_OF_ROW,
+            Values(-torch.inf, torch.inf, "finite numbers, or -inf for no keys", "look for NaN in query and key"),
+        ),
+    ] = None  # fmt: skip
     input_layout: Annotated[str, About('"BNSD", "BSND" or "BSH"')] = "BNSD"
     key_antiquant_mode: Annotated[
         int, About("what `key_antiquant_scale` has one number for: 0 channel, 3 token and head, 5 the same paged")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
+from toptheta_npu.fallback import Partial
 from toptheta_npu.fallback.arguments import FLOAT_TENSORS, TABLE, Arguments
 
 INF = float("inf")
@@ -434,6 +435,18 @@ def _per_head(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[_Argum
     return lambda arguments: {name: change(torch.ones(4, device=_device(arguments)))}
 
 
+def _part_field(name: str, number: float) -> Callable[[_Arguments], _Arguments]:
+    """Fill a statistic of the second of two parts."""
+
+    def change(arguments: _Arguments) -> _Arguments:
+        first, second = arguments["parts"]
+        of_part = dict(zip(Partial._fields, second, strict=True))
+        of_part[name] = torch.full_like(of_part[name], number)
+        return {"parts": [first, tuple(of_part.values())]}
+
+    return change
+
+
 def _mass(value: float, shape: tuple[int, ...]) -> Callable[[_Arguments], _Arguments]:
     return lambda arguments: {"sdc": "offline", "discarded_mass": torch.full(shape, value)}
 
@@ -807,6 +820,18 @@ ERROR_CASES = (
       for name in PER_HEAD),
     ErrorCase("partial-sdc", "partial", _set(sdc="exact"), _T,
               "sdc: expected a known argument, got an unknown name; see help(incremental_attention_partial)"),
+    *(ErrorCase(f"partial-lse-{wrong}", "partial", lambda a, wrong=wrong: {"lse": torch.full_like(a["lse"], wrong)}, _V,
+                f"lse: expected finite numbers, or -inf for no keys, got {wrong}; look for NaN in query and key", True)
+      for wrong in (math.nan, math.inf)),
+    *(ErrorCase(f"merge-{name}-{wrong}", "merge", _part_field(name, wrong), _V,
+                f"parts[1].{name}: expected {expected}, got {wrong}; give what incremental_attention_partial "
+                "returned, and look for NaN in its query and key", True)
+      for name, wrong, expected in (("maximum", math.nan, "numbers, or -inf where there are no keys"),
+                                    ("kept_mass", math.nan, "numbers of at least 0"),
+                                    ("kept_mass", -1, "numbers of at least 0"),
+                                    ("discarded_mass", math.nan, "numbers of at least 0"),
+                                    ("discarded_mass", -2, "numbers of at least 0"),
+                                    ("kept", -1, "numbers of at least 0"))),
     ErrorCase("merge-no-parts", "merge", _set(parts=[]), _V, "parts: expected at least one part, got none"),
     ErrorCase("merge-n-count", "merge", _set(n=[5]), _V, "n: expected one entry per part, 2, got 1"),
     ErrorCase("merge-threshold-shape", "merge", lambda a: {"threshold": a["threshold"][:3]}, _V,

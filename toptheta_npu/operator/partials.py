@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -48,7 +49,7 @@ def merge_partials(
 
     Raises:
         TopThetaValueError, TopThetaTypeError: as `incremental_attention`; the parts do not fit each other; or, on
-            a CPU, they kept more than the keys of ``n``.
+            a CPU, their statistics are NaN or below 0, or they kept more than the keys of ``n``.
 
     Example:
         >>> import torch, toptheta_npu
@@ -85,6 +86,8 @@ def merge_partials(
     if are_seen(like):
         check_threshold_values("threshold", threshold, placement)
         check_float_values(compensation.tensors)
+        for index, part in enumerate(parts):
+            _check_statistics(index, part)
         _check_total(total, torch.stack([part[4] for part in parts]).sum(0).view(batch, heads, tokens))
     out = partial.merge_partials(
         [_with_tokens(part, input_layout, heads) for part in parts],
@@ -149,7 +152,21 @@ def _length(name: str, length: int | Tensor, sizes: Sizes, like: Tensor) -> Tens
     if not 0 <= length < 2**31:
         wanted = "a number of keys, at least 0" if length < 0 else "a number of keys, below 2^31"
         raise TopThetaValueError(name, wanted, shown(length))
-    return torch.full((batch, tokens), length, device=like.device)
+    return torch.full((batch, tokens), length, dtype=torch.int64, device=like.device)
+
+
+def _check_statistics(index: int, part: tuple[Tensor, ...]) -> None:
+    """Check on a CPU that masses and counts are such: of one NaN the merge would make a whole row of them."""
+    for name, tensor in zip(Partial._fields[1:], part[1:], strict=True):
+        least = tensor.min().item()  # of numbers with a NaN among them: NaN
+        if name == "maximum" and math.isnan(least):
+            expected = "numbers, or -inf where there are no keys"
+        elif name != "maximum" and not least >= 0:
+            expected = "numbers of at least 0"
+        else:
+            continue
+        remedy = "give what incremental_attention_partial returned, and look for NaN in its query and key"
+        raise TopThetaValueError(f"parts[{index}].{name}", expected, f"{least:g}", remedy)
 
 
 def _check_total(total: Tensor, kept: Tensor) -> None:

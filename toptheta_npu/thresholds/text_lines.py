@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from .._files import file_error, read_bytes
 from ..errors import TopThetaValueError, shortened
 from .kinds import MAX_LENGTH
@@ -21,9 +23,13 @@ _FORM = "L<layer>_H<head>:<length> <threshold> <samples> <k>"
 _SDC_FORM = "L<layer>_H<head>:<length> <discarded mass> <samples>"
 _CSV_FORM = "<layer>,<head>,<length>,<threshold>"
 _KEY = r"L(?P<layer>\d{1,9})_H(?P<head>\d{1,9}):(?P<length>\d{1,9}) (?P<value>\S+) (?P<count>\d{1,9})"
-_LINE = re.compile(_KEY + r" (?P<k>\d{1,9})")
-_SDC_LINE = re.compile(_KEY)
-_CSV_LINE = re.compile(r"(?P<layer>\d{1,9}),(?P<head>\d{1,9}),(?P<length>\d{1,9}),(?P<value>[^\s,]+)")
+# with re.ASCII, since int() and float() take the digits of all scripts
+_LINE = re.compile(_KEY + r" (?P<k>\d{1,9})", re.ASCII)
+_SDC_LINE = re.compile(_KEY, re.ASCII)
+_CSV_LINE = re.compile(r"(?P<layer>\d{1,9}),(?P<head>\d{1,9}),(?P<length>\d{1,9}),(?P<value>[^\s,]+)", re.ASCII)
+_DIGITS = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
+_NO_DIGITS = re.compile(r"[-+]?(inf|infinity|nan)", re.ASCII | re.IGNORECASE)
+_LARGEST = float(np.finfo(np.float32).max)
 _GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 2**12
 #: Larger files are not read: 4 GiB of lines.
@@ -153,14 +159,25 @@ def _parse_line(
         raise TopThetaValueError(where, form, shortened(repr(content)))
     found = match.groupdict()
     length = int(found["length"])
-    try:
-        value = float(found["value"])
-    except ValueError:
-        raise TopThetaValueError(where, "a number as threshold", shortened(found["value"])) from None
+    value = _number(where, found["value"])
     if not 1 <= length <= MAX_LENGTH:
         raise TopThetaValueError(where, f"a length from 1 to {MAX_LENGTH}", str(length))
     line = Line(number, value, int(found.get("count", 1)), int(found.get("k", 0)))
     return int(found["layer"]), int(found["head"]), length, line
+
+
+def _number(where: str, text: str) -> float:
+    """Read a threshold or a mass. It is infinite only where the file says so."""
+    if _NO_DIGITS.fullmatch(text):
+        return float(text)
+    if not _DIGITS.fullmatch(text):
+        remedy = "write it in the digits 0 to 9"
+        raise TopThetaValueError(where, "a number as threshold", shortened(text), remedy)
+    value = float(text)
+    if abs(value) > _LARGEST:
+        expected = f"a number up to {_LARGEST:.4g}, as float32 holds it"
+        raise TopThetaValueError(where, expected, shortened(text), "write inf or -inf if that is meant")
+    return value
 
 
 def _numbered(text: str) -> Iterator[tuple[int, str]]:

@@ -33,10 +33,11 @@ inline bool are_masses_good(const Arguments& a)
     return true;
 }
 
-inline bool are_sinks_good(const Arguments& a)
+// Finite logarithms, or -inf for a mass of 0.
+inline bool are_logarithms_good(const float* logarithms, int64_t count)
 {
-    for (int64_t i = 0; a.learnable_sink != nullptr && i < a.heads; ++i) {
-        if (!(a.learnable_sink[i] < kInfinity)) {
+    for (int64_t i = 0; logarithms != nullptr && i < count; ++i) {
+        if (!(logarithms[i] < kInfinity)) {
             return false;
         }
     }
@@ -99,7 +100,8 @@ inline bool are_rows_in_cache(const Arguments& a)
 
 inline bool are_values_good(const Arguments& a)
 {
-    return are_thresholds_good(a) && are_masses_good(a) && are_sinks_good(a) && are_rows_in_cache(a) &&
+    return are_thresholds_good(a) && are_masses_good(a) && are_logarithms_good(a.learnable_sink, a.heads) &&
+           are_logarithms_good(a.row_lse, a.batch * a.heads * a.tokens) && are_rows_in_cache(a) &&
            are_channel_scales_good(a, a.key_scale) && are_channel_scales_good(a, a.value_scale);
 }
 
