@@ -117,7 +117,7 @@ def _weighted_values(rows: _Rows, weights: Tensor, path: str) -> Tensor:
     weights = weights.flatten(1, 2).unflatten(1, by_kv_head)  # [B, Hkv, g * Sq, S]
     union = any_true(rows.keep.flatten(1, 2).unflatten(1, by_kv_head), 2)  # [B, Hkv, S]: V rows that some row keeps
     above = {"gather": math.inf, "dense": -math.inf}.get(path, DENSE_ABOVE)
-    dense = count_true(union) > above * rows.n.amax(2)  # [B, Hkv]
+    dense = count_true(union) > above * rows.n.amax(2).float()  # [B, Hkv]
 
     gathered = union & ~dense[..., None]
     sequence, head, position = gathered.nonzero(as_tuple=True)

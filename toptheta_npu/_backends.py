@@ -69,7 +69,6 @@ def use_backend(backend: str, device: str | None = None) -> Chosen:
 
     On a CPU: "native", the native kernel, or an error if it cannot be had; "auto", the native kernel if it can be built
     or is kept from before, otherwise the fallback (what holds without a choice); "fallback", the PyTorch fallback.
-    Steps of several query tokens are an error under "native", and run the fallback under "auto".
 
     On an NPU: "npu", the op package, or an error if it cannot run (what holds without a choice); "auto", the op package
     if it can be loaded, otherwise the fallback; "fallback", the PyTorch fallback on the NPU. Arguments that the kernel

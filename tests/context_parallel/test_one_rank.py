@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache
 
-from tests.models.tiny import K, model_of, new_model, table_of, tokens
+from tests.models.tiny import K, model_of, new_model, step_logits, table_of, tokens
 from toptheta_npu import (
     TopThetaNotImplementedError,
     TopThetaTypeError,
@@ -216,6 +216,15 @@ def test_a_reset_cache_serves_again() -> None:
         for _ in range(2):
             assert torch.equal(model.generate(text, **options, past_key_values=cache), expected)
             cache.reset()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_gives_v_another_dtype_than_k_and_changes_nothing_else(dtype: torch.dtype) -> None:
+    model, text = model_of(), tokens(1, 40)
+    with sparsify(model, table_of(), k=K), torch.autocast("cpu", dtype=dtype):
+        got = step_logits(model, text, 25, cache=ContextParallelCache(model.config))
+        torch.testing.assert_close(got, step_logits(model, text, 25))
 
 
 @pytest.mark.usefixtures("group")

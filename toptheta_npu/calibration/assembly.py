@@ -50,7 +50,7 @@ def assemble(
     line = filled(line_of(settings.placement, torch.from_numpy(statistics.theta)), -np.inf)
     return ThresholdTable(
         theta=_float32(theta_of(settings.placement, line)),
-        k=torch.tensor(settings.k),
+        k=torch.tensor(settings.k, dtype=torch.int64, device="cpu"),
         lengths=torch.from_numpy(knots),
         counts=torch.from_numpy(cells.copy()),
         std=_float32(filled(statistics.std, 0.0)),

@@ -191,7 +191,8 @@ class ErrorSums:
         count = len(self.prices)
         rows = np.maximum(self._counts[1], 1)
         return ErrorCurves(
-            lengths=torch.tensor(settings.lengths), counts=torch.tensor(found), error=self.head_errors(),
+            lengths=torch.tensor(settings.lengths, dtype=torch.int64, device="cpu"),
+            counts=torch.tensor(found, dtype=torch.int64, device="cpu"), error=self.head_errors(),
             price=torch.from_numpy(self.prices), path_error=_float32(self._path.values()[:count] / rows),
             path_value_rows=_float32(self._value_rows[:count] / rows[:, None]), sdc=settings.sdc, vmc=settings.vmc,
         )  # fmt: skip

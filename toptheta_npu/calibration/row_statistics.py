@@ -112,10 +112,10 @@ def sample_rows(count: int, fraction: float, generator: torch.Generator) -> Tens
     if count < 0:
         raise TopThetaValueError("count", "at least 0", str(count))
     if fraction == 1.0:
-        return torch.arange(count)
-    rounding = float(torch.rand((), generator=generator, dtype=torch.float64))
+        return torch.arange(count, device="cpu")
+    rounding = float(torch.rand((), generator=generator, dtype=torch.float64, device="cpu"))
     chosen = int(fraction * count + rounding)
-    return torch.randperm(count, generator=generator)[:chosen].sort().values
+    return torch.randperm(count, generator=generator, device="cpu")[:chosen].sort().values
 
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:

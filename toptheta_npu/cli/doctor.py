@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -64,10 +65,11 @@ def _cpu() -> Finding:
     """Call the operator, which builds the native kernel if need be."""
     import toptheta_npu
 
-    query, cache = torch.ones(1, 2, 1, 16), torch.ones(1, 1, 4, 16)
+    ones = partial(torch.ones, dtype=torch.float32, device="cpu")
+    query, cache = ones(1, 2, 1, 16), ones(1, 1, 4, 16)
     try:
         with _without_warnings():
-            out = toptheta_npu.incremental_attention(query, cache, cache, torch.zeros(2))
+            out = toptheta_npu.incremental_attention(query, cache, cache, ones(2))
     except TopThetaBackendError as error:
         return as_finding("CPU", None, error)
     except TopThetaError as error:  # such as a misspelt environment variable

@@ -64,7 +64,7 @@ class Share:
         Where nothing passes, that is what the operator for parts puts out. ``value`` is not int8.
         """
         a, one = self.arguments, slice(sequence, sequence + 1)
-        never = torch.full((a.num_heads,), torch.inf)
+        never = torch.full((a.num_heads,), torch.inf, dtype=torch.float32, device=a.query.device)
         by_sequence: tuple[str, ...] = _PER_SEQUENCE
         if a.key_antiquant_mode == PER_TOKEN_AND_HEAD:
             by_sequence += ("key_antiquant_scale",)
@@ -114,7 +114,8 @@ def with_room(given: Arguments) -> Arguments:
     axis, caches = 2 if given.input_layout == "BNSD" else 1, (given.key, given.value)
     if not all(isinstance(cache, Tensor) and cache.dim() > axis and cache.shape[axis] == 0 for cache in caches):
         return given
-    lengths = torch.as_tensor(0 if given.actual_seq_lengths is None else given.actual_seq_lengths)
+    asked = 0 if given.actual_seq_lengths is None else given.actual_seq_lengths
+    lengths = asked if isinstance(asked, Tensor) else torch.as_tensor(asked, device="cpu")
     if are_seen(lengths) and lengths.any():
         raise TopThetaValueError("actual_seq_lengths", "0, since the cache has no room", str(lengths.tolist()))
     key, value = (cache.new_zeros((*cache.shape[:axis], 1, *cache.shape[axis + 1 :])) for cache in caches)

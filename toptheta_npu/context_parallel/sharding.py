@@ -63,14 +63,14 @@ class Sharding:
     def held(self, length: Any) -> Any:
         """Count the keys that this rank holds of the first ``length`` of a sequence; an int, or an integer tensor."""
         if not isinstance(length, Tensor):
-            return int(self.held(torch.tensor(length)))
+            return int(self.held(torch.tensor(length, dtype=torch.int64, device="cpu")))
         every = self.interleave * self.world_size
         in_last_round = length % every - self.rank * self.interleave
         return length // every * self.interleave + in_last_round.clamp(0, self.interleave)
 
     def positions(self, first: int, last: int) -> Tensor:
         """List the keys ``first`` to ``last`` - 1 of a sequence that this rank holds: int64, ascending."""
-        keys = torch.arange(first, last)
+        keys = torch.arange(first, last, device="cpu")
         return keys[keys // self.interleave % self.world_size == self.rank]
 
 

@@ -28,7 +28,7 @@ def settle_ties(parts: Parts, share: Share, exchange: Exchange, interleave: int)
     if not tied.any():
         return parts
     local = exchange.gather([_largest_keys(share, tied)])[0].long()
-    rank = torch.arange(exchange.world_size).view(-1, *[1] * tied.dim())
+    rank = torch.arange(exchange.world_size, device=local.device).view(-1, *[1] * tied.dim())
     key = (local // interleave * exchange.world_size + rank) * interleave + local % interleave
     winner = key.where(candidates, torch.iinfo(torch.int64).max).argmin(0, keepdim=True)
     wins = torch.zeros_like(candidates).scatter_(0, winner, True) & tied
@@ -62,11 +62,12 @@ def _indices(share: Share, sequence: int) -> Tensor:
     rows = head_view(values, a.input_layout, a.num_key_value_heads, paged=table is not None)
     size = rows.shape[2]
     if table is None:
-        rows[..., :_DIGITS] = _digits(torch.arange(size), values.dtype)
+        rows[..., :_DIGITS] = _digits(torch.arange(size, device=values.device), values.dtype)
         return values
     blocks = table[sequence, : -(-int(share.n[sequence].max()) // size)].long()
     for number, block in enumerate(blocks.tolist()):
-        rows[block, :, :, :_DIGITS] = _digits(torch.arange(number * size, (number + 1) * size), values.dtype)
+        index = torch.arange(number * size, (number + 1) * size, device=values.device)
+        rows[block, :, :, :_DIGITS] = _digits(index, values.dtype)
     return values
 
 
@@ -77,5 +78,5 @@ def _digits(index: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _from_digits(rows: Tensor) -> Tensor:
     """Read the indices that V rows [..., D] hold, int32 [...]."""
-    weights = torch.tensor([_BASE**digit for digit in range(_DIGITS)])
+    weights = torch.tensor([_BASE**digit for digit in range(_DIGITS)], dtype=torch.int64, device=rows.device)
     return (rows[..., :_DIGITS].round().long() * weights).sum(-1).int()

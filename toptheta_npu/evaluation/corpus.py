@@ -132,7 +132,7 @@ def token_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
             "ask for fewer or shorter windows",
         )
     by_rank.sort(key=lambda window: window[:2])
-    return torch.tensor([tokens for _, _, tokens in by_rank[:count]])
+    return torch.tensor([tokens for _, _, tokens in by_rank[:count]], dtype=torch.int64, device="cpu")
 
 
 def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int, count: int) -> Tensor:
@@ -157,7 +157,7 @@ def prose_windows(tokenizer: PreTrainedTokenizerBase, split: Split, length: int,
     tokens: list[int] = tokenizer("\n\n".join(_paragraphs(split)), verbose=False)["input_ids"]
     if len(tokens) < length * count:
         raise TopThetaValueError("count", f"at most {len(tokens) // length} at length {length}", str(count))
-    return torch.tensor(tokens[: length * count]).view(count, length)
+    return torch.tensor(tokens[: length * count], dtype=torch.int64, device="cpu").view(count, length)
 
 
 def _paragraphs(split: Split) -> list[str]:

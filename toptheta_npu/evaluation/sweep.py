@@ -211,7 +211,7 @@ class Sweep:
             known = self._results.measurements.get(reference) or before[reference].result()
             assert point.k is not None
             # text is read, and has to be there, for those alone that look at it
-            windows = self._windows() if spec.calibrates else torch.empty(0, 0, dtype=torch.long)
+            windows = self._windows() if spec.calibrates else torch.empty(0, 0, dtype=torch.long, device="cpu")
             return matched_method(spec, point.k, known.reads, model, windows, layer_targets)
         table = None if point.table is None else self._plan.tables[point.table]
         return make_method(spec, point.k, table, layer_targets)

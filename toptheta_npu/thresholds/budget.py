@@ -42,7 +42,7 @@ class Budget(NamedTuple):
 
 def aims_of(table: ThresholdGrid) -> Tensor:
     """Give the aims that the heads of a layer can have: the largest element only, then every k: int64 [1 + K, L]."""
-    alone = torch.full((1, table.num_layers), LARGEST_ONLY, dtype=torch.int64)
+    alone = torch.full((1, table.num_layers), LARGEST_ONLY, dtype=torch.int64, device="cpu")
     return torch.cat([alone, table.calibrated_targets])
 
 
@@ -64,7 +64,7 @@ def levels_at(error: Tensor, aims: Tensor, price: float, alone: bool = True) -> 
     if not alone:
         falling[0] = torch.inf
     # of equal totals the cheapest
-    return (falling + price * aims[..., None]).argmin(dim=0)
+    return (falling + price * aims[..., None].float()).argmin(dim=0)
 
 
 def path_of_prices(error: Tensor, aims: Tensor, count: int, alone: bool = True) -> list[float]:

@@ -63,12 +63,13 @@ class ThresholdFit:
         # float32 is for what is added to the value at the last length, so that large terms cancel in float64
         last = basis[:, -1:]
         change = (basis - last)[1:].T.float()
-        return torch.addmm((coefficients @ last)[:, 0].float(), change, coefficients[:, 1:].T.float())
+        with torch.autocast("cpu", enabled=False):
+            return torch.addmm((coefficients @ last)[:, 0].float(), change, coefficients[:, 1:].T.float())
 
 
 def _checked_lengths(lengths: Tensor | Sequence[int]) -> Integers:
     try:
-        found = torch.as_tensor(lengths)
+        found = lengths if isinstance(lengths, Tensor) else torch.as_tensor(lengths, device="cpu")
     except (TypeError, ValueError, RuntimeError):  # a number beyond int64 raises RuntimeError
         found = None
     if found is None or found.dtype not in _INTEGERS:

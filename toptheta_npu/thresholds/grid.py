@@ -69,7 +69,7 @@ class ThresholdGrid:
     @property
     def calibrated_targets(self) -> Tensor:
         """The k that the thresholds were calibrated for, int64 [K, L]: ``max(k[i], calibrated_layer_k[l])``."""
-        return torch.maximum(self.k[:, None], torch.tensor(self.calibrated_layer_k))
+        return torch.maximum(self.k[:, None], torch.tensor(self.calibrated_layer_k, dtype=torch.int64, device="cpu"))
 
     def layer_targets(self, k: int) -> list[int]:
         """Give the elements that each layer keeps when ``k`` is asked for: ``max(k, layer_k[l])``.

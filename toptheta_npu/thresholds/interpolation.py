@@ -102,7 +102,7 @@ def interpolated(lines: Floats, cells: Cells, *, logarithmic: bool = False, dens
         base, slope, step, twist = theta_of("post_softmax", base), slope / 2, step / 2, twist / 2
     base = np.where(base == -np.inf, dense, base)
     coefficients = [torch.from_numpy(each.astype(np.float32)) for each in (base, slope, step, twist)]
-    rows = torch.empty(len(cells.cell), base.shape[1])
+    rows = torch.empty(len(cells.cell), base.shape[1], dtype=torch.float32, device="cpu")
     for start in range(0, len(rows), _ROWS_PER_PASS):
         part = slice(start, start + _ROWS_PER_PASS)
         change, from_base = _changes(coefficients, cells, part)
@@ -151,7 +151,7 @@ def fitted(fit: ThresholdFit, layer: int, lengths: Integers, by_k: Places, short
         by_k: where the rows lie between the knots of k, ascending.
         shortest: int64 [K], the length below which each k has no function and the row takes its value there.
     """
-    rows = torch.empty(len(lengths), fit.coefficients.shape[2])
+    rows = torch.empty(len(lengths), fit.coefficients.shape[2], dtype=torch.float32, device="cpu")
     changes = np.flatnonzero(np.diff(by_k.low) + np.diff(by_k.high)) + 1
     for start, end in pairwise([0, *changes.tolist(), len(lengths)]):
         low, high = int(by_k.low[start]), int(by_k.high[start])

@@ -125,7 +125,7 @@ def _checked_device(device: torch.device | str) -> torch.device:
         raise TopThetaTypeError("device", "a torch.device or its name", type(device).__name__)
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        torch.empty(0, dtype=torch.float32, device=found)
     # a missing CUDA raises AssertionError, a missing plug-in ModuleNotFoundError, others NotImplementedError
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).split("\n")[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,8 +55,8 @@ def _shown_layers(table: ThresholdTable) -> list[int]:
 
 
 def _spread(layers: list[int]) -> list[int]:
-    places = torch.linspace(0, max(len(layers) - 1, 0), min(_PANELS, len(layers))).round().long()
-    return [layers[place] for place in places.tolist()]
+    places = np.linspace(0, max(len(layers) - 1, 0), min(_PANELS, len(layers))).round().astype(int)
+    return [layers[place] for place in places]
 
 
 def _draw_lengths(table: ThresholdTable, k: int, layers: Sequence[int]) -> Any:
@@ -66,7 +67,7 @@ def _draw_lengths(table: ThresholdTable, k: int, layers: Sequence[int]) -> Any:
     figure, panels = _panels(len(layers))
     for axes, layer in zip(panels, layers, strict=True):
         knots = table.lengths[table.lengths > tabulated.layer_targets[layer]]
-        lengths = torch.arange(int(knots[0]), tabulated.longest + 1)
+        lengths = torch.arange(int(knots[0]), tabulated.longest + 1, device="cpu")
         theta, curve = tabulated.theta[layer][knots], fitted.theta[layer][lengths]
         for number, head in enumerate(_shown_heads(theta)):
             colour = f"C{number}"

@@ -74,7 +74,7 @@ class Rows:
         # the rows from here on are those of the function, if there is one
         start = 0
         if source.by_function:
-            rows = torch.empty(len(self._lengths), table.num_heads)
+            rows = torch.empty(len(self._lengths), table.num_heads, dtype=torch.float32, device="cpu")
         else:
             rows = self._interpolated(source.lines, layer, aims, logarithmic=table.placement == "post_softmax")
             start = int(table.lengths[-1]) + 1

@@ -114,7 +114,9 @@ def shown_lengths(table: ThresholdTable, k: int) -> list[int]:
     sparse = table.lengths[table.lengths > min(table.layer_targets(k))]
     if not len(sparse):
         return [int(table.lengths[-1])]
-    wanted = torch.logspace(math.log2(sparse[0]), math.log2(sparse[-1]), _SHOWN_LENGTHS, 2.0)
+    wanted = torch.logspace(
+        math.log2(sparse[0]), math.log2(sparse[-1]), _SHOWN_LENGTHS, 2.0, dtype=torch.float32, device="cpu"
+    )
     nearest = (sparse.double().log2() - wanted.double().log2()[:, None]).abs().argmin(dim=1)
     return sparse[nearest.unique()].tolist()
 
@@ -124,7 +126,7 @@ def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[st
     at_k, fit, knots = table.at(k), table.fit(), table.k.tolist()
     found = []
     for layer, target in enumerate(at_k.layer_targets):
-        theta = at_k.theta[layer][torch.tensor(lengths)]
+        theta = at_k.theta[layer][torch.tensor(lengths, dtype=torch.int64, device="cpu")]
         found.append({
             "layer": layer,
             "target": target,
@@ -138,7 +140,7 @@ def layers_of(table: ThresholdTable, k: int, lengths: list[int]) -> list[dict[st
 
 def heads_of(table: ThresholdTable, k: int, layer: int, lengths: list[int]) -> list[dict[str, Any]]:
     """Summarise each head of a layer: thresholds, elements kept, calibration rows and the quality of the fit."""
-    theta, fit = table.at(k).theta[layer][torch.tensor(lengths)], table.fit()
+    theta, fit = table.at(k).theta[layer][torch.tensor(lengths, dtype=torch.int64, device="cpu")], table.fit()
     every_k = range(len(table.k))
     return [
         {

@@ -151,7 +151,7 @@ def checked_head_k(head_k: object) -> Tensor | None:
         if not _is_nested(head_k):
             raise TopThetaTypeError("head_k", wanted, shown(head_k), remedy)
         try:
-            found = torch.tensor(head_k, dtype=torch.int64)
+            found = torch.tensor(head_k, dtype=torch.int64, device="cpu")
         # lists of different lengths, and numbers beyond int64
         except (ValueError, RuntimeError, OverflowError) as error:
             raise TopThetaValueError("head_k", wanted, str(error).split("\n")[0], remedy) from error

@@ -163,7 +163,7 @@ def _fields(lines: Lines, placement: str, k: int, layer_k: tuple[int, ...]) -> d
     tensor = torch.from_numpy(values.astype(np.float32))[None]
     return {
         "theta": tensor,
-        "k": torch.tensor([k]),
+        "k": torch.tensor([k], dtype=torch.int64, device="cpu"),
         "lengths": torch.from_numpy(lengths),
         "counts": torch.from_numpy(counts),
         "std": torch.zeros_like(tensor),
@@ -189,7 +189,7 @@ def _knots_for(lines: Lines) -> Integers:
 
 def _pool(entries: dict[int, Line], lengths: Integers, theta: np.ndarray, counts: Integers, known: np.ndarray) -> None:
     """Write the mean value of each knot's bucket, weighted by the counts, into the rows given."""
-    buckets = bucket_of(torch.tensor(list(entries)), lengths.tolist()).numpy()
+    buckets = bucket_of(torch.tensor(list(entries), dtype=torch.int64, device="cpu"), lengths.tolist()).numpy()
     values = np.array([line.value for line in entries.values()])
     samples = np.array([line.count for line in entries.values()], dtype=np.int64)
     for bucket in np.unique(buckets):

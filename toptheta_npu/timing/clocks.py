@@ -117,8 +117,8 @@ def interleaved_medians(
 
 def summarise(seconds: Sequence[float]) -> Timing:
     """Compute median, p10 and p90 of single calls."""
-    places = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64)
-    return Timing(*torch.tensor(seconds, dtype=torch.float64).quantile(places).tolist())
+    places = torch.tensor([0.5, 0.1, 0.9], dtype=torch.float64, device="cpu")
+    return Timing(*torch.tensor(seconds, dtype=torch.float64, device="cpu").quantile(places).tolist())
 
 
 def npu_task_durations(variants: Variants, copies: int, calls: int) -> dict[str, Timing]:

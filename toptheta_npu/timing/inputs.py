@@ -195,11 +195,13 @@ class _Answers:
     def empty(cls, shape: Shape, device: str) -> _Answers:
         batch, heads, kv_heads, dim = shape.batch, shape.num_heads, shape.num_key_value_heads, shape.head_dim
         tokens = shape.query_tokens
-        dense, sparse, compensated = (torch.empty((batch, heads, tokens, dim), device=device) for _ in range(3))
+        dense, sparse, compensated = (
+            torch.empty((batch, heads, tokens, dim), dtype=torch.float32, device=device) for _ in range(3)
+        )
         kept = torch.empty((batch, heads, tokens), dtype=torch.int32, device=device)
         value_rows = torch.empty((batch, kv_heads), dtype=torch.int32, device=device)
-        threshold = torch.empty((batch, heads, tokens), device=device)
-        value_mean = torch.empty((batch, kv_heads, tokens, dim), device=device)
+        threshold = torch.empty((batch, heads, tokens), dtype=torch.float32, device=device)
+        value_mean = torch.empty((batch, kv_heads, tokens, dim), dtype=torch.float32, device=device)
         return cls(shape, threshold, value_mean, dense, sparse, compensated, kept, value_rows)
 
     def fill(self, sequence: int, head: int, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -229,13 +231,14 @@ def seen_keys(shape: Shape) -> list[int]:
         >>> seen_keys(Shape(1, 4, 2, n=64, k=8, query_tokens=3))
         [62, 63, 64]
     """
-    counts: list[int] = row_lengths(torch.tensor([shape.n]), None, shape.query_tokens)[0].tolist()
+    length = torch.tensor([shape.n], dtype=torch.int64, device="cpu")
+    counts: list[int] = row_lengths(length, None, shape.query_tokens)[0].tolist()
     return counts
 
 
 def hidden_keys(shape: Shape, device: torch.device) -> Tensor:
     """Mark the keys that each query token does not see, bool [Sq, n]."""
-    seen = torch.tensor(seen_keys(shape), device=device)
+    seen = torch.tensor(seen_keys(shape), dtype=torch.int64, device=device)
     return torch.arange(shape.n, device=device) >= seen[:, None]
 
 
@@ -250,7 +253,7 @@ def threshold_after(scores: Tensor, k: int) -> Tensor:
 
 
 def _shuffled_blocks(shape: Shape, seed: int) -> Tensor:
-    order = torch.randperm(shape.batch * shape.blocks, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(shape.batch * shape.blocks, generator=torch.Generator().manual_seed(seed), device="cpu")
     return order.view(shape.batch, shape.blocks).int()
 
 

@@ -83,16 +83,16 @@ def make_call(
     generator = torch.Generator().manual_seed(seed)
 
     def whole(*shape: int) -> Tensor:
-        return torch.randint(-2, 3, shape, generator=generator).to(dtype)
+        return torch.randint(-2, 3, shape, generator=generator, device="cpu").to(dtype)
 
     query, key = whole(batch, heads, tokens, head_dim), whole(batch, kv_heads, n, head_dim)
-    value = torch.randn(batch, kv_heads, n, head_dim, generator=generator).to(dtype)
+    value = torch.randn(batch, kv_heads, n, head_dim, generator=generator, dtype=torch.float32, device="cpu").to(dtype)
     scale = 2.0 ** -round(math.log2(2 * math.sqrt(head_dim)))
     call = Call({"query": query, "key": key, "value": value}, {"scale_value": scale})
     call = call.with_tensors(threshold=thresholds(call, keep))
     if lengths is None:
         return call
-    return call.with_tensors(actual_seq_lengths=torch.tensor(lengths, dtype=torch.int32))
+    return call.with_tensors(actual_seq_lengths=torch.tensor(lengths, dtype=torch.int32, device="cpu"))
 
 
 def thresholds(call: Call, keep: float | Sequence[int]) -> Tensor:
@@ -100,8 +100,8 @@ def thresholds(call: Call, keep: float | Sequence[int]) -> Tensor:
     query, key, scale = call["query"].float(), call["key"].float(), call.options["scale_value"]
     heads, tokens, n = query.shape[1], query.shape[2], key.shape[2]
     scores = query @ key.repeat_interleave(heads // key.shape[1], 1).transpose(-1, -2) * scale
-    seen = row_lengths(torch.tensor([n]), None, tokens)[0]
-    scores = scores.masked_fill(torch.arange(n) >= seen[:, None], -torch.inf)
+    seen = row_lengths(torch.tensor([n], dtype=torch.int64, device="cpu"), None, tokens)[0]
+    scores = scores.masked_fill(torch.arange(n, device="cpu") >= seen[:, None], -torch.inf)
     counts = [max(1, round(keep * n))] * heads if isinstance(keep, float) else list(keep)
     ranked = scores.sort(-1, descending=True).values
     last = torch.stack([ranked[:, head, :, count - 1] for head, count in enumerate(counts)], 1)

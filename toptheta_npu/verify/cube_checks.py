@@ -68,7 +68,8 @@ def _in_int8(call: Call, caches: Sequence[str], *, by_token: bool) -> Call:
     for name in caches:
         numbers = (call[name] * _INT8_UNITS).clamp(-127, 127).round().to(torch.int8)
         size = (numbers.shape[0], *numbers.shape[1:3]) if by_token else (numbers.shape[1], numbers.shape[3])
-        call = call.with_tensors(**{name: numbers, f"{name}_antiquant_scale": torch.full(size, _INT8_SCALE)})
+        scale = torch.full(size, _INT8_SCALE, dtype=torch.float32, device="cpu")
+        call = call.with_tensors(**{name: numbers, f"{name}_antiquant_scale": scale})
         call = call.with_options(**{f"{name}_antiquant_mode": PER_TOKEN_AND_HEAD if by_token else PER_CHANNEL})
     return call.with_tensors(threshold=call["threshold"] * (_INT8_UNITS * _INT8_SCALE))
 

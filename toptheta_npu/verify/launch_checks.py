@@ -87,7 +87,7 @@ def graph_replay(device: str) -> None:
     )
     _replay(device, captured, replayed)
     drafts = make_call(4, 2, 512, 64, batch=2, lengths=[512, 400], tokens=3)
-    counts = (torch.tensor(real, dtype=torch.int32) for real in ([3, 1], [2, 3]))
+    counts = (torch.tensor(real, dtype=torch.int32, device="cpu") for real in ([3, 1], [2, 3]))
     _replay(device, *(drafts.with_tensors(actual_query_lengths=real) for real in counts))
 
 

@@ -18,7 +18,7 @@ def query_tokens(device: str) -> None:
     for seed, (heads, tokens) in enumerate(((4, 4), (5, 3))):
         call = make_call(2 * heads, 2, 600, 64, batch=3, lengths=[600, 77, 300], tokens=tokens, seed=seed)
         _check(call, device)
-        real = torch.tensor([tokens, 1, 0], dtype=torch.int32)
+        real = torch.tensor([tokens, 1, 0], dtype=torch.int32, device="cpu")
         _check(_with_tokens_first(call).with_tensors(actual_query_lengths=real), device)
 
 

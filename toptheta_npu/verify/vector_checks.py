@@ -16,15 +16,19 @@ _HALF_BYTES = torch.float16.itemsize
 _GAP_LIMIT = 2**31 - 1
 
 
+def _theta(heads: int, value: float) -> Tensor:
+    return torch.full((heads,), value, dtype=torch.float32, device="cpu")
+
+
 def mask_bits(device: str) -> None:
     """Let each head keep one row, at another place of its byte. The V rows hold their numbers."""
     heads, rows, dim = 8, 64, 16
     kept = [9 * head % rows for head in range(heads)]
-    key = torch.zeros(1, heads, rows, dim, dtype=torch.float16)
+    key = torch.zeros(1, heads, rows, dim, dtype=torch.float16, device="cpu")
     key[0, range(heads), kept] = 1
-    value = torch.arange(rows).half().view(1, 1, rows, 1).expand(1, heads, rows, dim).contiguous()
-    query = torch.ones(1, heads, 1, dim, dtype=torch.float16)
-    call = Call({"query": query, "key": key, "value": value, "threshold": torch.full((heads,), 0.5)}, {"sdc": "none"})
+    value = torch.arange(rows, device="cpu").half().view(1, 1, rows, 1).expand(1, heads, rows, dim).contiguous()
+    query = torch.ones(1, heads, 1, dim, dtype=torch.float16, device="cpu")
+    call = Call({"query": query, "key": key, "value": value, "threshold": _theta(heads, 0.5)}, {"sdc": "none"})
     (out,) = run_on(call, device, "incremental_attention")
     read = out[0, :, 0, 0].tolist()
     if read != kept:
@@ -41,7 +45,7 @@ def gather_count(device: str) -> None:
     """
     rows, behind = 64, 2**16
     call = make_call(2, 2, rows, 16, keep=[40, 20], lengths=[rows]).with_options(_path="gather")
-    padding = torch.full((1, 2, behind, 16), torch.nan, dtype=torch.float16)
+    padding = torch.full((1, 2, behind, 16), torch.nan, dtype=torch.float16, device="cpu")
     long = {name: torch.cat([call[name], padding], 2) for name in ("key", "value")}
     got = run_on(call, device, STATS, {name: tensor.to(device) for name, tensor in long.items()})
     _require_counts(call, got)
@@ -65,8 +69,10 @@ def _require_counts(call: Call, got: Sequence[Tensor]) -> None:
 def multiply_add(device: str) -> None:
     """Check products of more digits than float16 has, with a few keys, so that errors do not average out."""
     generator = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(1, 8, n, 64, generator=generator).half() for n in (1, 4, 4))
-    call = Call({"query": query, "key": key, "value": value, "threshold": torch.full((8,), -torch.inf)})
+    query, key, value = (
+        torch.randn(1, 8, n, 64, generator=generator, dtype=torch.float32, device="cpu").half() for n in (1, 4, 4)
+    )
+    call = Call({"query": query, "key": key, "value": value, "threshold": _theta(8, -torch.inf)})
     check(call, device, close=1e-5)
 
 
@@ -74,21 +80,21 @@ def int8_cast(device: str) -> None:
     """Check an int8 cache of rows that are four blocks long; the last of them are no four. Scales are powers of two."""
     call = make_call(4, 2, 203, 128, keep=[20, 60, 20, 60])
     key, value = (call[name].clamp(-127, 127).round().to(torch.int8) for name in ("key", "value"))
-    scale = torch.exp2(torch.arange(2 * 128) % 3 - 1.0).view(2, 128)
+    scale = torch.exp2(torch.arange(2 * 128, dtype=torch.float32, device="cpu") % 3 - 1.0).view(2, 128)
     scales = {"key_antiquant_scale": scale, "value_antiquant_scale": scale}
-    call = call.with_tensors(key=key, value=value, threshold=torch.full((4,), -torch.inf), **scales)
+    call = call.with_tensors(key=key, value=value, threshold=_theta(4, -torch.inf), **scales)
     check(call, device)
 
 
 def exp_ln(device: str) -> None:
     """Check sums and their logarithms against float64: two keys a head, whose scores differ by 0, 1/8, 2/8, ..."""
     heads = 64
-    difference = torch.arange(heads, dtype=torch.float64) / 8
-    query = torch.zeros(1, heads, 1, 16, dtype=torch.float16)
+    difference = torch.arange(heads, dtype=torch.float64, device="cpu") / 8
+    query = torch.zeros(1, heads, 1, 16, dtype=torch.float16, device="cpu")
     query[..., 0] = 1
-    key = torch.zeros(1, heads, 2, 16, dtype=torch.float16)
+    key = torch.zeros(1, heads, 2, 16, dtype=torch.float16, device="cpu")
     key[0, :, 1, 0] = -difference.half()
-    call = Call({"query": query, "key": key, "value": key, "threshold": torch.full((heads,), -torch.inf)},
+    call = Call({"query": query, "key": key, "value": key, "threshold": _theta(heads, -torch.inf)},
                 {"scale_value": 1.0})  # fmt: skip
     mass = (1 + (-difference).exp())[None]
     require_equal("kept mass, a sum of Exp,", run_on(call, device, PARTIAL)[2], mass, _ACCURATE * mass)

@@ -103,7 +103,7 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         settings = read_settings(vllm_config.additional_config)
         self._is_int8 = kv_cache_spec.kv_quant_mode == KVQuantMode.INT8_PER_TOKEN_HEAD
-        self._multiplied_out = torch.empty(0)
+        self._multiplied_out = torch.empty(0, dtype=torch.float32, device="cpu")
         self._engine: EngineLayers | None = None
         if settings is None:
             return
@@ -171,7 +171,8 @@ class Builder(CPUAttentionMetadataBuilder):  # type: ignore[misc]
         pages = -(-step.seq_lens[chosen].long() // rows)
         most = max(int(pages.max()), _MOST_MULTIPLIED_OUT // (2 * heads * rows * head_dim * self.dtype.itemsize))
         if len(self._multiplied_out) < min(most, int(pages.sum())):
-            self._multiplied_out = torch.zeros(min(most, int(pages.sum())), heads, rows, 2 * head_dim, dtype=self.dtype)
+            shape = (min(most, int(pages.sum())), heads, rows, 2 * head_dim)
+            self._multiplied_out = torch.zeros(shape, dtype=self.dtype, device="cpu")
         ends = pages.cumsum(0)
         while len(chosen):
             count = int((ends <= most).sum())
@@ -221,7 +222,7 @@ class DenseOverInt8:
     @cached_property
     def few_or_one(self) -> DenseRows | None:
         """Those of all sequences with a few new ones, or one."""
-        return self._rows(torch.arange(len(self._counts)))
+        return self._rows(torch.arange(len(self._counts), device="cpu"))
 
     def _rows(self, among: Tensor) -> DenseRows | None:
         step, counts = self._step, self._counts[among]

@@ -142,7 +142,7 @@ def new_tokens(sequences: Tensor, query_start_loc: Tensor) -> tuple[Tensor, Tens
     counts = query_start_loc[1:] - query_start_loc[:-1]
     of = sequences.repeat_interleave(counts[sequences])
     before = counts[sequences].cumsum(0) - counts[sequences]
-    return of, torch.arange(len(of)) - before.repeat_interleave(counts[sequences]), counts
+    return of, torch.arange(len(of), device=of.device) - before.repeat_interleave(counts[sequences]), counts
 
 
 @dataclass(frozen=True)

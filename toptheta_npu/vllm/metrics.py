@@ -92,7 +92,7 @@ class Aims:
         self._rows = torch.stack([thresholds.row_aims[layer] for layer in layers])
         self._heads = torch.stack([thresholds.head_aims[layer] for layer in layers])[:, None]
         dense = [thresholds.dense_up_to[layer] for layer in layers]
-        self._dense_up_to = torch.tensor(dense, device=self._rows.device)[:, None, None]
+        self._dense_up_to = torch.tensor(dense, dtype=torch.int64, device=self._rows.device)[:, None, None]
 
     def __call__(self, lengths: Tensor) -> Tensor:
         """Compute the aims of rows of ``lengths`` [S] keys, int [layers, S, Hq]; 0 for dense rows.

@@ -84,7 +84,8 @@ class PageSums:
         # so that they can be written to outside of an inference mode that holds now
         with torch.inference_mode(False):
             # one more than pieces, for what is of none
-            self._sums = torch.zeros(num_blocks * self._pieces + 1, num_key_value_heads, head_dim, device=device)
+            shape = (num_blocks * self._pieces + 1, num_key_value_heads, head_dim)
+            self._sums = torch.zeros(shape, dtype=torch.float32, device=device)
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +135,7 @@ class PageSums:
         Raises:
             TopThetaTypeError, TopThetaValueError: as `means`.
         """
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), seq_lens.cpu().long().cumsum(0)])
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), seq_lens.cpu().long().cumsum(0)])
         self.means(value_cache, NewRows(block_table, seq_lens, starts))
 
     def native_form(self, value_cache: Tensor) -> bytes:

@@ -50,7 +50,7 @@ def largest_log_factor(chunk: RowChunk, tile: int) -> Tensor:
     """
     maximum = in_blocks(chunk.scores, chunk, tile, -math.inf).amax(-1)
     running = maximum.cummax(-1).values
-    factor = maximum - running + chunk.n.clamp_min(1).log().unsqueeze(-1)
+    factor = maximum - running + chunk.n.clamp_min(1).float().log().unsqueeze(-1)
     return factor.masked_fill(maximum == running, math.inf).masked_fill(maximum == -math.inf, -math.inf)
 
 

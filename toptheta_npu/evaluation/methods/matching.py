@@ -69,7 +69,7 @@ def _rows_around(keys: float, length: int) -> Tensor:
             "calibration_windows", f"at least {math.ceil(keys)} tokens, the mean number of keys of the target's rows",
             f"{length}", "cut longer windows",
         )  # fmt: skip
-    return torch.arange(math.ceil(keys - reach), math.floor(keys + reach) + 1) - 1
+    return torch.arange(math.ceil(keys - reach), math.floor(keys + reach) + 1, device="cpu") - 1
 
 
 class _Dense:

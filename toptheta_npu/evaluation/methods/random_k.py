@@ -22,7 +22,8 @@ def select_random_k(k: int, seed: int = 0) -> Selector:
     generator = torch.Generator().manual_seed(seed)
 
     def select(chunk: RowChunk) -> Tensor:
-        draw = torch.rand(chunk.scores.shape, generator=generator).to(chunk.scores.device)
+        draw = torch.rand(chunk.scores.shape, generator=generator, dtype=torch.float32, device="cpu")
+        draw = draw.to(chunk.scores.device)
         return select_top_k(k)(chunk._replace(scores=draw.where(chunk.visible, -torch.inf)))
 
     return select

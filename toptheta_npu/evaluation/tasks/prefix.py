@@ -63,7 +63,7 @@ def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: P
         [True, False]
     """
     cache = DynamicCache(config=model.config) if before is None else before.to_continue()
-    tokens = torch.as_tensor(tokens, device=model.device)
+    tokens = torch.as_tensor(tokens, dtype=torch.int64, device=model.device)
     return Prefix(cache, model(tokens[None], past_key_values=cache, logits_to_keep=1).logits[0])
 
 
@@ -77,7 +77,7 @@ def score_all(model: PreTrainedModel, prefix: Prefix, continuations: Sequence[Se
     found: dict[int, Likelihood] = {}
     for length in {len(tokens) for tokens in continuations}:
         places = [place for place, tokens in enumerate(continuations) if len(tokens) == length]
-        answers = torch.tensor([list(continuations[place]) for place in places], device=model.device)
+        answers = torch.tensor([list(continuations[place]) for place in places], dtype=torch.int64, device=model.device)
         logits = prefix.logits.expand(len(places), 1, -1)
         if length > 1:
             after = model(answers[:, :-1], past_key_values=prefix.to_continue(len(places))).logits

@@ -207,7 +207,7 @@ def choice_log_likelihoods(
     with torch.inference_mode():
         prefix = run_prefix(model, prompt.tokens)
         likelihoods = score_all(model, prefix, choice_tokens(tokenizer, prompt))
-        return torch.tensor([each.log_likelihood for each in likelihoods])
+        return torch.tensor([each.log_likelihood for each in likelihoods], dtype=torch.float32, device="cpu")
 
 
 def accuracy(

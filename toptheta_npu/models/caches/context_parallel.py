@@ -83,6 +83,7 @@ class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Keep what belongs here. Return K and V of a prompt, and tensors without content for a step after it."""
         first, new = self._length, key_states.shape[2]
+        value_states = value_states.to(key_states.dtype)  # as in a GrowingCache
         if first and new > 1:
             raise TopThetaNotImplementedError(
                 "past_key_values",
@@ -108,7 +109,7 @@ class ContextParallelLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Find where the valid ones among this rank's keys lie, for the rows of a decode step."""
         held = self.share[0].shape[2]
         if rows.lengths is None:
-            host = torch.full((len(rows.counts),), held)
+            host = torch.full((len(rows.counts),), held, dtype=torch.int64, device="cpu")
             return Rows(held, host[:, None].to(rows.counts.device), None, None, host)
         starts = torch.zeros_like(rows.lengths) if rows.starts is None else rows.starts
         first = self.sharding.held(starts)

@@ -65,7 +65,11 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values [B, Hkv, Q, D] behind those that are there. Return all."""
+        """Write the new keys and values [B, Hkv, Q, D] behind those that are there. Return all.
+
+        Values take the dtype of keys: under autocast theirs is another, and a ``DynamicCache`` converts them, too.
+        """
+        value_states = value_states.to(key_states.dtype)
         # a graph, compiled or for gradients, needs tensors that nobody writes to
         if torch.compiler.is_compiling() or _is_recorded(key_states, value_states):
             return self._update_by_copying(key_states, value_states, *args, **kwargs)
@@ -130,7 +134,7 @@ class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _sequences(self) -> Tensor:
         batch = self._buffers[0].shape[0] if self._buffers is not None else 0
-        return torch.arange(batch)
+        return torch.arange(batch, device="cpu")
 
     def _select(self, sequences: Tensor) -> bool:
         """Copy these sequences with the room behind them. Return whether the tensors are those of the buffers."""

@@ -114,7 +114,8 @@ class ForwardRows:
             self._longest = max(self._longest, int(rows.host_lengths.max()))
         else:
             longest = rows.counts.amax()
-            self._longest = torch.maximum(longest, torch.as_tensor(self._longest, device=longest.device))
+            before = torch.as_tensor(self._longest, dtype=torch.int64, device=longest.device)
+            self._longest = torch.maximum(longest, before)
 
 
 @dataclass(eq=False)
@@ -139,11 +140,11 @@ def decode_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Ten
     """Find the rows of a step with one token per sequence."""
     batch, capacity = query.shape[0], key.shape[2]
     if mask is None and not isinstance(seen, Tensor):
-        host = torch.full((batch,), capacity)
+        host = torch.full((batch,), capacity, dtype=torch.int64, device="cpu")
         return Rows(capacity, host[:, None].to(query.device), None, None, host)
     starts = None
     if mask is None:
-        lengths = torch.as_tensor(seen, device=query.device).long().repeat(batch)
+        lengths = torch.as_tensor(seen, dtype=torch.int64, device=query.device).repeat(batch)
     else:
         visible = _checked(mask, query, key)[:, 0]
         lengths, starts = visible.sum(-1), visible.int().argmax(-1)
@@ -162,7 +163,8 @@ def prefill_rows(query: Tensor, key: Tensor, mask: Tensor | None, seen: int | Te
         if span != rows:
             _refuse("a mask, since the cache holds a past", "None", "let the model make its mask")
         counts = (position + 1).repeat(batch, 1)
-        return Rows(span, counts, None, None, torch.full((batch,), span))
+        host = torch.full((batch,), span, dtype=torch.int64, device="cpu")
+        return Rows(span, counts, None, None, host)
     visible = _checked(mask, query, key)
     valid = visible.any(1)
     lengths, starts = valid.sum(-1), valid.int().argmax(-1)

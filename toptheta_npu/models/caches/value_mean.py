@@ -304,7 +304,7 @@ def _sum_in_blocks(value: Tensor, rows: Rows, scale: Tensor | None) -> Tensor:
     batch, heads, _, head_dim = value.shape
     starts = [0] * batch if rows.starts is None else rows.starts.tolist()
     lengths = [rows.span] * batch if rows.lengths is None else rows.lengths.tolist()
-    total = torch.zeros((batch, heads, head_dim))
+    total = torch.zeros((batch, heads, head_dim), dtype=torch.float32, device=value.device)
     if scale is not None:
         scale = scale.expand(*value.shape[:3], -1)
     for sequence, (start, length) in enumerate(zip(starts, lengths, strict=True)):

@@ -99,7 +99,7 @@ def with_scales(table: ThresholdTable, keys: Tensor, values: Tensor) -> Threshol
 class _Peaks:
     """The largest magnitudes so far in one layer, float32 [Hkv, D]."""
 
-    key = value = torch.zeros(())
+    key = value = torch.zeros((), dtype=torch.float32, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -117,4 +117,4 @@ class _PeakRule:
 
 def _no_rows(count: int, index: int) -> Tensor:
     """Choose no rows: no scores are looked at."""
-    return torch.zeros(0, dtype=torch.int64)
+    return torch.zeros(0, dtype=torch.int64, device="cpu")

@@ -69,7 +69,8 @@ class _ErrorRule:
 
     def _heads(self, projection: Tensor) -> Callable[[ErrorRows, Tensor, Tensor], HeadErrors]:
         heads = projection.unflatten(1, (self.watch.sums.settings.num_heads, -1))
-        gram = torch.einsum("ehd,ehc->hdc", heads, heads)
+        with torch.autocast(heads.device.type, enabled=False):
+            gram = torch.einsum("ehd,ehc->hdc", heads, heads)
 
         def look(rows: ErrorRows, theta: Tensor, norms: Tensor) -> HeadErrors:
             found = []

@@ -67,9 +67,9 @@ class Ranks:
             return []
         content = json.dumps(message).encode()
         with self._all_there():
-            sizes = self._gathered(torch.tensor([len(content)]))
+            sizes = self._gathered(torch.tensor([len(content)], dtype=torch.int64, device="cpu"))
             longest = max(int(size) for size in sizes)
-            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded = torch.zeros(longest, dtype=torch.uint8, device="cpu")
             padded[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
             parts = self._gathered(padded)
         answers = [
@@ -106,7 +106,7 @@ class Ranks:
         """
         source = rank if self._group is None else dist.get_global_rank(self._group, rank)
         with self._all_there():
-            size = torch.tensor([0 if content is None else len(content)]).to(self._device)
+            size = torch.tensor([0 if content is None else len(content)], dtype=torch.int64, device=self._device)
             dist.broadcast(size, source, group=self._group)
             received = bytearray(int(size)) if content is None else bytearray(content)
             whole = torch.frombuffer(received, dtype=torch.uint8)

@@ -132,7 +132,7 @@ class SequenceRows:
         scores: Tensor = (query @ self.key[:, :span].mT).view(-1, len(rows), span)
         hidden = torch.arange(shortest, span, device=rows.device) >= lengths[:, None]
         end = scores[:, :, shortest:]
-        torch.minimum(end, torch.where(hidden, -torch.inf, torch.inf), out=end)
+        torch.minimum(end, torch.where(hidden, -torch.inf, torch.inf).float(), out=end)
         return scores
 
     def attend(self, rows: Tensor, scores: Tensor, keep: Tensor, sdc: str) -> Tensor:

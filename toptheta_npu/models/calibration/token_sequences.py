@@ -112,7 +112,7 @@ def _rows_of_tensor(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
 def _from_ids(name: str, ids: Any) -> Tensor:
     if not all(-(2**63) <= each < 2**63 for each in ids):
         raise TopThetaValueError(name, "ints of 64 bits", shown(list(ids)))
-    return torch.tensor(ids, dtype=torch.int64)
+    return torch.tensor(ids, dtype=torch.int64, device="cpu")
 
 
 def _visible(name: str, mask: Tensor) -> slice:

@@ -92,7 +92,7 @@ class ModelWeights:
 
     def rows(self, name: str, indices: list[int]) -> Tensor:
         tensor = self._tensors[name].detach()
-        return tensor[torch.tensor(indices, device=tensor.device)]
+        return tensor[torch.tensor(indices, dtype=torch.int64, device=tensor.device)]
 
 
 class FolderWeights:

@@ -64,7 +64,7 @@ class AttentionCall:
     def dense(self) -> Tensor:
         """Run the original implementation: [B, Hq, Q, D]. A step over an int8 cache is one that keeps everything."""
         if self.antiquant and self.query.shape[2] == 1:
-            everything = torch.full((self.query.shape[1],), -torch.inf, device=self.query.device)
+            everything = torch.full((self.query.shape[1],), -torch.inf, dtype=torch.float32, device=self.query.device)
             return incremental_attention(
                 self.query, self.key, self.value, everything, actual_seq_lengths=self.rows.lengths,
                 key_start=self.rows.starts, scale_value=self.scaling, learnable_sink=self.learnable_sink,
@@ -198,6 +198,7 @@ def attention_forward(
     _refuse_unsupported(module, query, dropout, kwargs)
     if cached is not None:
         cached.check_holds(value)
+    key, value = (_as_query(rows, query) for rows in (key, value))
     rows = state.rows.of(state.index, query, key, attention_mask, None if cached is None else cached.seen)
     call = AttentionCall(module, query, key, value, attention_mask, scaling, kwargs, rows, state.rows, cached)
     out = state.rule.attend(call)
@@ -244,6 +245,11 @@ def _attend(
 ) -> Tensor:
     out: Tensor = sdpa_attention_forward(module, query, key, value, mask, **options)[0]
     return out
+
+
+def _as_query(rows: Tensor, query: Tensor) -> Tensor:
+    """Convert K or V rows, except int8 ones, to the query's dtype. Under autocast, V has another where no cache is."""
+    return rows if rows.dtype in (query.dtype, torch.int8) else rows.to(query.dtype)
 
 
 def _refuse_unsupported(module: nn.Module, query: Tensor, dropout: float, kwargs: Mapping[str, Any]) -> None:

@@ -139,7 +139,7 @@ class Slopes:
             targets: list[int] = table.calibrated_targets[:, layer].tolist()
             pairs = [index for index in range(len(targets) - 1) if targets[index] < targets[index + 1]]
             known = [_slope(table, layer, index, targets[index], targets[index + 1]) for index in pairs]
-            typical = torch.full((table.num_heads,), _TYPICAL_SLOPE)
+            typical = torch.full((table.num_heads,), _TYPICAL_SLOPE, dtype=torch.float32, device="cpu")
             self._slopes.append(torch.stack(known or [typical]))
             self._knots.append([float(targets[index]) for index in pairs[1:]])
         self._devices: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
@@ -149,7 +149,9 @@ class Slopes:
         device = aim.device
         if device not in self._devices:
             pairs = zip(self._knots, self._slopes, strict=True)
-            self._devices[device] = [(torch.tensor(knots).to(device), slopes.to(device)) for knots, slopes in pairs]
+            self._devices[device] = [
+                (torch.tensor(knots, dtype=torch.float32, device=device), slopes.to(device)) for knots, slopes in pairs
+            ]
         knots, slopes = self._devices[device][layer]
         return slopes.gather(0, torch.bucketize(aim, knots, right=True))
 

@@ -37,7 +37,7 @@ class Histogram:
     @classmethod
     def empty(cls) -> Histogram:
         """Make a histogram of nothing."""
-        return cls(torch.zeros(0, dtype=torch.long))
+        return cls(torch.zeros(0, dtype=torch.long, device="cpu"))
 
     @property
     def total(self) -> int:

@@ -88,9 +88,9 @@ class RowRecorder(AcceptedRows):
             keys.append(row_keys[real])
             for rows, of_call in ((kept, call_kept), (value_rows, call_value_rows), (empty, call_empty)):
                 rows.append(of_call.transpose(1, 2).flatten(0, 1).cpu()[real])
-            decode.append(torch.full((int(real.sum()),), is_decode))
+            decode.append(torch.full((int(real.sum()),), is_decode, dtype=torch.bool, device="cpu"))
         if not calls:
-            no_kept, no_value_rows = (torch.zeros(0, heads, dtype=torch.int32) for heads in self._heads)
+            no_kept, no_value_rows = (torch.zeros(0, heads, dtype=torch.int32, device="cpu") for heads in self._heads)
             return LayerStatistics(no_kept[:, 0], no_kept, no_value_rows, no_kept[:, 0].bool(), no_kept.bool())
         return LayerStatistics(
             torch.cat(keys).int(), torch.cat(kept).int(), torch.cat(value_rows).int(), torch.cat(decode),

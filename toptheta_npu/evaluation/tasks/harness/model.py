@@ -85,7 +85,7 @@ def _model_class() -> type:
                 self.truncated += sum(len(self.tok_encode(text)) > left_truncate_len for text in strings)
             tokens, mask = super().tok_batch_encode(strings, *args, left_truncate_len=left_truncate_len, **kwargs)
             if not tokens.shape[1]:  # as lm-eval begins a text that is only scored
-                tokens = torch.tensor([[self.prefix_token_id]] * len(strings))
+                tokens = torch.tensor([[self.prefix_token_id]] * len(strings), dtype=torch.int64, device="cpu")
                 mask = torch.ones_like(tokens)
             return tokens, mask
 
