@@ -17,12 +17,14 @@ import unittest
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 import yaml
+from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.cli.command import toptheta
@@ -39,6 +41,7 @@ from toptheta_npu.cli.calibrate import report as calibration_report
 from toptheta_npu.cli.calibrate.report import Kept
 from toptheta_npu.models import calibrate_cache_scales, model_fingerprint
 from toptheta_npu.thresholds import ThresholdTable
+from toptheta_npu.thresholds.summary import told_dense
 
 #: Python sources with enough tokens for some windows.
 BOOKS = Path(unittest.__file__).parent
@@ -691,17 +694,22 @@ def test_lengths_without_rows_are_named() -> None:
 def test_layers_without_a_sparse_row_are_named() -> None:
     shape = (1, 3, 1, 1)
     theta = torch.ones(shape)
-    theta[0, 0] = -torch.inf
+    theta[0, 0] = theta[0, 2] = -torch.inf
     table = ThresholdTable(
         theta=theta, k=torch.tensor([4]), lengths=torch.tensor([8]), counts=torch.ones(3, 1, 1, dtype=torch.int64),
         std=torch.zeros(shape), placement="pre_softmax", estimator="pooled", alpha=0.0, layer_k=[9, 0, 0],
-        fingerprint="demo",
+        fingerprint="demo", provenance=told_dense([2], "a sliding window"),
     )  # fmt: skip
     kept = [entry(0, 4, float("nan"), rows=0), entry(1, 4, 1.0)]
     assert calibration_report.dense_rows(table, kept) == (
-        "rows of up to k keys (67 % of the held-out rows at k = 4); up to 9 keys in layer 0; everything in layer 2, "
-        "which see a sliding window; every row so far in layer 0, whose k is longer than the windows"
+        "rows of up to k keys (67 % of the held-out rows at k = 4); everything in layer 0 (keeps at least 9, and no "
+        "calibrated row is longer); everything in layer 2 (a sliding window)"
     )
+    output = StringIO()
+    calibration_report.show(Console(file=output, width=120), table, kept, 1, 1)
+    text = output.getvalue()
+    assert [line.split()[0] for line in text.splitlines() if " (1.00 to 1.00)" in line] == ["1"]
+    assert "*" not in text
 
 
 def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -716,7 +724,11 @@ def test_a_hybrid_model_keeps_its_sliding_layers(folder: Path, capsys: pytest.Ca
         shutil.copy(TINY_LLAMA / name, folder / "hybrid")
     assert main("hybrid", "--text", "book.txt", *QUICK) == 0
     said = words(capsys.readouterr().out)
-    assert "up to 24 keys in layer 1; everything in layers 0 and 2, which see a sliding window." in said
+    assert "up to 24 keys in layer 1; everything in layers 0 and 2 (a sliding window of 32 tokens)." in said
+    assert re.findall(r" (\d\*?) \d\.\d\d \(", said) == ["1*", "3"]
+    assert "* keeps at least 24." in said
+    assert toptheta("inspect", "thresholds.theta") == 0
+    assert "dense layers 0 and 2: a sliding window of 32 tokens" in words(capsys.readouterr().out)
 
 
 def test_texts_from_json_lines_and_data_sets(model: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ from tests.cli.command import toptheta
 from toptheta_npu.assets import load_tiny_llama_thresholds
 from toptheta_npu.thresholds import ThresholdTable
 from toptheta_npu.thresholds.curves import ErrorCurves
+from toptheta_npu.thresholds.summary import told_dense
 
 KEPT = ["7.5 to 8.2"] * 2
 LENGTHS, K = (9, 20, 33, 50, 128, 400), (8, 32)
@@ -63,8 +64,13 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def file(folder: Path) -> str:
     make().save("table.theta")
     return "table.theta"
 
@@ -93,6 +99,7 @@ def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]
         "row lengths +9 to 400, 6 knots",
         "discarded mass +no",
         r"fingerprint +llama:0{42}…",
+        "dense +layer 2: no row of it was calibrated *$",
         r"text +the standard \[library\]",
     ):
         assert re.search(rf"^ +{line}", text, re.MULTILINE), line
@@ -100,10 +107,39 @@ def test_tells_what_the_file_holds(file: str, capsys: pytest.CaptureFixture[str]
     at_400 = f"{math.log(400 / 32) + 0.5:.2f} ({math.log(400 / 32):.2f} to {math.log(400 / 32) + 1:.2f})"
     assert theta["0"] == ["32", *theta["0"][1:4], at_400, "2 of 8: n = 33, 50"]
     assert theta["1"][:2] == ["40", "dense"]
-    assert theta["2"] == ["32", "dense", "dense", "dense", "dense", "none"]
-    assert cells(text, "k̃, the elements that a row keeps") == {"0": KEPT, "1": ["as k = 32", KEPT[1]], "2": []}
+    assert set(theta) == {"0", "1"}
+    assert cells(text, "k̃, the elements that a row keeps") == {"0": KEPT, "1": ["as k = 32", KEPT[1]]}
     quality = cells(text, "R² of the fitted function")
-    assert quality == {"0": ["1.000 (1.000, 0)"] * 2, "1": ["as k = 32", "1.000 (1.000, 0)"], "2": []}
+    assert quality == {"0": ["1.000 (1.000, 0)"] * 2, "1": ["as k = 32", "1.000 (1.000, 0)"]}
+
+
+@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"provenance": told_dense([2], "a sliding window of 32 tokens")}, "a sliding window of 32 tokens"),
+        ({"layer_k": (0, 40, 400)}, "keeps at least 400, and no calibrated row is longer"),
+        ({"provenance": {"dense layers": "the last"}}, "no row of it was calibrated"),
+    ],
+)
+def test_a_layer_without_thresholds_says_why_in_one_line(
+    changes: dict[str, Any], why: str, placement: Any, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theta = make().theta
+    if placement == "post_softmax":
+        theta = torch.where(theta > -math.inf, (theta - theta.max()).exp(), theta)
+    make(theta=theta, placement=placement, **changes).save("table.theta")
+    assert inspect("table.theta") == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"^ +dense +layer 2: {why} *$", text, re.MULTILINE)
+    assert not re.search(r"^ *2 ", text, re.MULTILINE)
+    assert inspect("table.theta", "--layer", "2") == 0
+    text = capsys.readouterr().out
+    assert f"layer 2 is dense: {why}.\n" in text
+    assert "theta at" not in text
+    assert inspect("table.theta", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["header"]["dense_layers"] == [{"layers": [2], "why": why}]
 
 
 def test_thresholds_come_before_the_origin(file: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,10 +151,10 @@ def test_thresholds_come_before_the_origin(file: str, capsys: pytest.CaptureFixt
     assert sorted(titles, key=text.index) == titles
 
 
-def test_ten_lines_of_summary_come_first(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_comes_first(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert inspect(file) == 0
-    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:12]]
-    names = ["k", "k̃/k", "row", "size", "layer_k", "placement", "estimator", "discarded", "fingerprint"]
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[2:13]]
+    names = ["k", "k̃/k", "row", "size", "layer_k", "dense", "placement", "estimator", "discarded", "fingerprint"]
     assert [line[0] for line in lines if line] == names
     # 7.5 of the least k of layer 1, which is 40, and 8.25 of 32
     assert lines[1][1].strip() == f"{7.5 / 40:.2f} to {8.25 / 32:.2f} at k = 32, on calibration rows"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from .budget import head_k_at
 from .table import ThresholdTable
 
 _SHOWN_LENGTHS = 4
+#: What tells in the provenance of a table why some of its layers are dense.
+_WHY_DENSE = "dense layers"
 
 
 def summarise(table: ThresholdTable, k: int | None = None, layer: int | None = None) -> dict[str, Any]:
@@ -75,7 +78,35 @@ def header(table: ThresholdTable) -> dict[str, Any]:
         "has_discarded_mass": table.discarded_mass is not None,
         "has_bracket": table.bracket is not None,
         "has_cache_scales": table.key_cache_scale is not None,
+        "dense_layers": [{"layers": layers, "why": why} for why, layers in dense_layers(table).items()],
     }
+
+
+def told_dense(layers: Sequence[int], why: str) -> dict[str, str]:
+    """Write for the provenance of a table why ``layers`` are dense; nothing where there are none.
+
+    Example:
+        >>> told_dense([0, 2], "a sliding window")
+        {'dense layers': '0, 2: a sliding window'}
+    """
+    return {_WHY_DENSE: f"{', '.join(map(str, layers))}: {why}"} if layers else {}
+
+
+def dense_layers(table: ThresholdTable) -> dict[str, list[int]]:
+    """List the layers that have no threshold at all, by why that is so."""
+    why, told = _told(table.provenance)
+    found: dict[str, list[int]] = {}
+    for layer in (table.theta == -math.inf).transpose(0, 1).flatten(1).all(1).nonzero().flatten().tolist():
+        least = int(table.calibrated_targets[0, layer])
+        short = least >= int(table.lengths[-1])
+        other = f"keeps at least {least}, and no calibrated row is longer" if short else "no row of it was calibrated"
+        found.setdefault(why if layer in told else other, []).append(layer)
+    return found
+
+
+def _told(provenance: Mapping[str, str]) -> tuple[str, list[int]]:
+    said = re.fullmatch(r"([0-9]{1,5}(?:, [0-9]{1,5})*): (.+)", provenance.get(_WHY_DENSE, ""))
+    return (said[2], [int(layer) for layer in said[1].split(", ")]) if said else ("", [])
 
 
 def curves_of(table: ThresholdTable) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,6 +151,7 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
     by_layer: dict[int, list[Kept]] = {}
     for entry in kept:
         by_layer.setdefault(entry.layer, []).append(entry)
+    by_layer = {layer: entries for layer, entries in by_layer.items() if any(entry.rows for entry in entries)}
     rows = []
     for layer, entries in by_layer.items():
         same = printing.covered(ks, table.layer_k[layer])
@@ -159,7 +160,7 @@ def show(console: Console, table: ThresholdTable, kept: list[Kept], windows: int
             [f"{layer}{'*' if table.layer_k[layer] > ks[0] else ''}", *(cell for pair in cells for cell in pair)]
         )
     printing.print_table(console, Table("", ["layer", *columns], rows))
-    if least := {k for k in table.layer_k if k > ks[0]}:
+    if least := {k for layer in by_layer if (k := table.layer_k[layer]) > ks[0]}:
         console.print(f"* keeps at least {', '.join(map(str, sorted(least)))}.")
     console.print(f"Dense: {dense_rows(table, kept)}.")
     console.print(f"Row lengths: {knots(table)}.")
@@ -174,18 +175,20 @@ def _cells(entry: Kept) -> tuple[str, str]:
 
 
 def dense_rows(table: ThresholdTable, kept: list[Kept]) -> str:
-    """Tell which rows no threshold sparsifies."""
+    """Tell which rows no threshold sparsifies, and why."""
+    from ...thresholds.summary import dense_layers
+
     parts = [f"rows of up to k keys ({_share(kept)})"]
-    judged = {entry.layer for entry in kept}
+    dense = dense_layers(table)
+    wholly = {layer for layers in dense.values() for layer in layers}
     own: dict[int, list[int]] = {}
     for layer, least in enumerate(table.layer_k):
-        if least > table.k[0] and layer in judged:
+        if least > table.k[0] and layer not in wholly:
             own.setdefault(least, []).append(layer)
-    parts += [f"up to {least} keys in {_layers(layers)}" for least, layers in own.items()]
-    if sliding := [layer for layer in range(table.num_layers) if layer not in judged]:
-        parts.append(f"everything in {_layers(sliding)}, which see a sliding window")
-    if short := sorted({entry.layer for entry in kept if not entry.rows}):
-        parts.append(f"every row so far in {_layers(short)}, whose k is longer than the windows")
+    parts += [f"up to {least} keys in {layers_in_words(layers)}" for least, layers in own.items()]
+    parts += [f"everything in {layers_in_words(layers)} ({why})" for why, layers in dense.items()]
+    if short := sorted({entry.layer for entry in kept if not entry.rows} - wholly):
+        parts.append(f"every row so far in {layers_in_words(short)}, whose k is longer than the windows")
     return "; ".join(parts)
 
 
@@ -220,7 +223,7 @@ def knots(table: ThresholdTable) -> str:
     empty = [length for length, any_head in zip(lengths, filled.any(1).any(0).tolist(), strict=True) if any_head]
     layers = filled.any(2).any(1).nonzero().flatten().tolist()
     named = f"{empty[0]} to {empty[-1]}" if len(empty) > 1 else str(empty[0])
-    return f"{text}; {len(empty)} without rows in {_layers(layers)} ({named}), filled from their neighbours"
+    return f"{text}; {len(empty)} without rows in {layers_in_words(layers)} ({named}), filled from their neighbours"
 
 
 def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
@@ -233,7 +236,7 @@ def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
             advice = "calibrate on more windows (--sequences), and on text like that of your prompts"
             if estimator == "algorithm1":
                 advice = "use --estimator pooled, which keeps k on average, or " + advice
-            where = _layers([entry.layer for entry in off])
+            where = layers_in_words([entry.layer for entry in off])
             found.append(
                 f"k̃/k at k={k} is off by more than {100 * MOST_OFF:.0f} % in {where}, most in layer {worst.layer} "
                 f"({worst.ratio:.2f}): {advice}."
@@ -241,7 +244,7 @@ def warnings_of(kept: list[Kept], estimator: str) -> list[str]:
     return found
 
 
-def _layers(layers: list[int]) -> str:
+def layers_in_words(layers: Sequence[int]) -> str:
     """List layers by ranges, such as "layers 0 to 3 and 7"."""
     runs: list[list[int]] = []
     for layer in layers:

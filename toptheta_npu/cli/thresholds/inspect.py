@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from ..._outputs import check_output_folder
 from ..._tables import Table
 from ..calibrate.curves import path_table
+from ..calibrate.report import layers_in_words
 from ..common import printing
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) ->
     console.print(escape(title))
     console.print(_named(_summary(found, verbose)), width=console.width)
     tables = _layer_tables(found) if "layers" in found else _head_tables(found)
-    for table in [*tables, *_curve_tables(found)]:
+    if why := _why_dense(head, found.get("layer")):
+        console.print(f"layer {found['layer']} is dense: {why}.\n", markup=False)
+        tables = []
+    for table in (table for table in [*tables, *_curve_tables(found)] if table.rows):
         printing.print_table(console, table)
         console.print()
     if not head["has_bracket"]:
@@ -85,6 +89,11 @@ def _show(console: Console, title: str, found: dict[str, Any], verbose: bool) ->
     if head["provenance"]:
         console.print("Settings and origin")
         console.print(_named(_origin(head["provenance"], verbose)), width=console.width)
+
+
+def _why_dense(head: dict[str, Any], layer: int | None) -> str:
+    """Say why a layer has no thresholds; nothing where it has some."""
+    return next((group["why"] for group in head["dense_layers"] if layer in group["layers"]), "")
 
 
 def _named(rows: Iterable[tuple[str, str]]) -> RichTable:
@@ -117,6 +126,7 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         ("size", f"{head['layers']} layers x {head['heads']} heads"),
         ("layer_k", _runs(head["layer_k"])),
         *_calibrated_below(head),
+        *_dense(head),
         ("placement", f"{head['placement']}, theta in units of the {head['unit']}"),
         ("estimator", head["estimator"] + (f", alpha {head['alpha']:g}" if head["estimator"] == "algorithm1" else "")),
         ("discarded mass", mass),
@@ -125,6 +135,11 @@ def _summary(found: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
         *((name, text) for name, text in head["provenance"].items() if name == "model"),
         ("fingerprint", fingerprint),
     ]
+
+
+def _dense(head: dict[str, Any]) -> list[tuple[str, str]]:
+    groups = (f"{layers_in_words(group['layers'])}: {group['why']}" for group in head["dense_layers"])
+    return [("dense", "; ".join(groups))] if head["dense_layers"] else []
 
 
 def _error_curves(curves: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -172,6 +187,8 @@ def _layer_tables(found: dict[str, Any]) -> list[Table]:
     form = _form(head)
     theta, kept, quality = [], [], []
     for entry in found["layers"]:
+        if _why_dense(head, entry["layer"]):
+            continue
         layer = str(entry["layer"])
         gaps = entry["gaps"]
         cells = [_spread(each, form) for each in entry["theta"]]

@@ -28,8 +28,9 @@ from ...errors import (
 )
 from ...thresholds import Estimator, Placement
 from ...thresholds.kinds import MAX_LENGTH
+from ...thresholds.summary import told_dense
 from ..fingerprint.model import model_fingerprint
-from ..hook.architecture import num_heads, num_layers, sliding_layers
+from ..hook.architecture import num_heads, num_layers, sliding_layers, window_in_words
 from ..hook.attach import check_model, check_switches
 from ..hook.attention import AttentionCall
 from .observe import Attend, observe_model
@@ -202,7 +203,8 @@ class CalibrationJob(PartJob[CalibrationState]):
             calibrator.settings.check_rows(texts.rows())
         fresh = CalibrationState(
             calibrator=calibrator, fingerprint=model_fingerprint(model),
-            dtype=dtype_of(model), run=_run_of(options), provenance=dict(options.provenance or {}), part=part,
+            dtype=dtype_of(model), run=_run_of(options), part=part,
+            provenance={**told_dense(sliding_layers(model), window_in_words(model)), **(options.provenance or {})},
         )  # fmt: skip
         super().__init__(texts, fresh, checkpoint, every)
 

@@ -58,6 +58,12 @@ def sliding_layers(model: PreTrainedModel) -> list[int]:
     return [index for index, kind in enumerate(kinds) if kind == SLIDING]
 
 
+def window_in_words(model: PreTrainedModel) -> str:
+    """Say what `sliding_layers` see."""
+    tokens = getattr(text_config(model), "sliding_window", None)
+    return f"a sliding window of {tokens} tokens" if tokens else "a sliding window"
+
+
 def check_attention(module: nn.Module, config: Any) -> None:
     kinds = set(getattr(config, "layer_types", None) or [FULL])
     others = ", ".join(sorted(kinds - {FULL, SLIDING}))
