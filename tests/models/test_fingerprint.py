@@ -201,6 +201,15 @@ def test_what_does_not_matter():
     assert model_fingerprint(model.model) == model_fingerprint(model_of())
 
 
+@pytest.mark.parametrize("part", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj"])
+def test_a_lora_counts_where_it_changes_query_or_key_projections(part):
+    for tuned, expected in ((part, []), ("self_attn.q_proj", ["weights"]), ("self_attn.k_proj", ["weights"])):
+        model = new_model()
+        weight = model.get_submodule(f"model.layers.1.{tuned}").weight.data
+        weight += torch.outer(torch.linspace(-1, 1, len(weight)), torch.linspace(1, 2, weight.shape[1]))
+        assert differences(model_fingerprint(model_of()), model_fingerprint(model)) == expected
+
+
 # --- folders and the meta device ----------------------------------------------------------------------
 
 

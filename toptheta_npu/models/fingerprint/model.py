@@ -27,9 +27,12 @@ def model_fingerprint(model: PreTrainedModel) -> str:
     """Compute a short text that is the same for the same model and differs between models.
 
     It has one digest each for what thresholds depend on: the geometry, the rotary parameters, and rows of the
-    query and key weights of every layer. Device and dtype do not matter: a bfloat16 or float16 checkpoint gives
-    the same text in float32, bfloat16 and float16. The rows of weights on the meta device, as accelerate leaves
-    them, are read from the folder that the model was loaded from.
+    query and key weights of every layer. Other weights do not count, so that a LoRA of V, output or MLP projections
+    alone leaves the text as it was, though the scores of later layers change with it.
+
+    Device and dtype do not matter: a bfloat16 or float16 checkpoint gives the same text in float32, bfloat16 and
+    float16. The rows of weights on the meta device, as accelerate leaves them, are read from the folder that the
+    model was loaded from.
 
     Raises:
         TopThetaNotImplementedError: not one causal attention module with weights of its own per layer.
