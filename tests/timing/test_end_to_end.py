@@ -146,8 +146,8 @@ def test_command_with_an_int8_cache() -> None:
         (["--device", "host-model"], "--device: expected one of cpu, cuda, npu, got 'host-model'"),
         (["--device", "cpu", "--dtype", "int8"], "--dtype: expected one of float16, bfloat16, float32, got 'int8'"),
         (["--device", "cpu", "--kv-cache", "int4"], "--kv-cache: expected one of auto, int8, got 'int4'"),
-        (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds: expected the model they belong to"),
-        (["--device", "cpu", "--model", "x"], "--thresholds: expected a file for --model, got none"),
+        (["--device", "cpu", "--thresholds", "t.theta"], "--thresholds needs --model; name the model"),
+        (["--device", "cpu", "--model", "x"], "--model needs --thresholds; calibrate it"),
         (["--device", "cpu", "--k", "100000"], "--k: expected"),
     ],
 )
