@@ -56,11 +56,10 @@ def row_of_the_embedded_model() -> Row:
 
 def draw_method(row: Row, file: Path) -> None:
     """Draw the scores with their threshold, the rows of K and V that are read, and what stands in for the rest."""
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
-    figure, panels = pyplot.subplots(
-        4, 1, figsize=(8.4, 4.6), layout="constrained", height_ratios=(10, 1.2, 1.2, 1.2), gridspec_kw={"hspace": 0.08}
-    )
+    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+    panels = figure.subplots(4, 1, height_ratios=(10, 1.2, 1.2, 1.2), gridspec_kw={"hspace": 0.08})
     _draw_scores(panels[0], row)
     every = np.ones_like(row.kept)
     _draw_rows(panels[1], every, "2. K: read in full,\nto compute the scores")
@@ -68,7 +67,6 @@ def draw_method(row: Row, file: Path) -> None:
     _draw_weights(panels[3], row)
     figure.suptitle("One attention row of one head: only what lies above the threshold is read from V", fontsize=11)
     figure.savefig(file, dpi=120)
-    pyplot.close(figure)
 
 
 def _draw_scores(axes: Any, row: Row) -> None:
@@ -120,8 +118,6 @@ def _strip(axes: Any, limits: tuple[float, float], name: str) -> None:
 
 def draw_loss(runs: Runs, file: Path) -> None:
     """Draw the loss against the share of V that is read."""
-    from matplotlib import pyplot
-
     figure, [axes] = grid(1, width=6.0, height=2.4)
     curves = {
         "Top-θ, the same number for every head": comparisons.EQUAL_THETA,
@@ -139,4 +135,3 @@ def draw_loss(runs: Runs, file: Path) -> None:
     title = "reading a tenth of V costs half a percent at best"
     headline(figure, f"SmolLM2-135M, {HEADLINE.length} tokens of prose: {title}")
     figure.savefig(file, dpi=120)
-    pyplot.close(figure)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import os
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +28,34 @@ def check_output_folder(option: str, folder: Path, *names: str) -> None:
         raise TopThetaValueError(option, "a folder that can be made", got, "name another place") from cause
     for name in names:
         check_writable(folder / name, option)
+
+
+def require_matplotlib() -> None:
+    """Import matplotlib, also where MPLBACKEND names a backend that is not there: files need none of them.
+
+    Raises:
+        ModuleNotFoundError: it is missing.
+    """
+    named = None if "matplotlib" in sys.modules else os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if named is not None:
+            os.environ["MPLBACKEND"] = named
+    if named:
+        with suppress(ValueError):  # the caller's own windows show what they would have shown
+            matplotlib.rcParams["backend"] = named
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float], *, sharey: bool = False) -> tuple[Any, list[Any]]:
+    """Make a matplotlib figure for files alone, with the panels of its rows one after the other."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
 
 
 def save_figure(path: Path, figure: Any) -> None:
@@ -63,7 +94,7 @@ class Drawing(NamedTuple):
 
 
 def save_figures(folder: Path, drawings: Iterable[Drawing]) -> tuple[list[Path], list[str]]:
-    """Write matplotlib figures into a folder and close them, one after the other.
+    """Write matplotlib figures into a folder, one after the other.
 
     Returns:
         The files, and a sentence for each plot that could not be drawn.
@@ -71,8 +102,6 @@ def save_figures(folder: Path, drawings: Iterable[Drawing]) -> tuple[list[Path],
     Raises:
         TopThetaValueError: a file cannot be written.
     """
-    from matplotlib import pyplot
-
     files, left_out = [], []
     for drawing in drawings:
         if drawing.figure is None:
@@ -84,7 +113,6 @@ def save_figures(folder: Path, drawings: Iterable[Drawing]) -> tuple[list[Path],
                 write_atomically(files[-1], _as_csv(drawing.data))
             else:
                 save_figure(files[-1], drawing.figure)
-        pyplot.close(drawing.figure)
     return files, left_out
 
 

@@ -23,8 +23,6 @@ CURVES: dict[str, Sequence[str]] = {
 
 def draw(part: Part, runs: Runs, file: Path) -> None:
     """Draw the loss of every curve with its 95 % bounds."""
-    from matplotlib import pyplot
-
     figure, [axes] = grid(1, width=6.4, height=4.4)
     for number, (name, arms) in enumerate(CURVES.items()):
         present = [arm for arm in arms if arm in runs.losses]
@@ -37,7 +35,6 @@ def draw(part: Part, runs: Runs, file: Path) -> None:
     legend_below(figure, axes)
     headline(figure, f"SmolLM2-135M, {part.text}, {part.length} keys: measured in {len(runs.dense)} documents")
     figure.savefig(file, dpi=120)
-    pyplot.close(figure)
 
 
 def _draw_curve(axes: Any, runs: Runs, arms: Sequence[str], name: str, number: int) -> None:

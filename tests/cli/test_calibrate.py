@@ -391,6 +391,18 @@ def test_wrong_options_are_refused_before_any_work(
     assert not list(folder.glob("thresholds.theta*"))
 
 
+@pytest.mark.parametrize("letters", [241, 247, 255])
+def test_a_name_to_which_those_of_the_state_cannot_be_added_is_refused_before_the_work(
+    letters: int, model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(str(model), "--text", "book.txt", "-o", "a" * letters) == 2
+    said = words(capsys.readouterr().err)
+    assert "--output: expected a place where a file can be written, got File name too long at aaa" in said
+    assert said.rstrip().endswith("choose a shorter name")
+    assert said.count("error:") == 1
+    assert not list(folder.glob("a*"))
+
+
 @pytest.mark.parametrize(
     ("text", "length", "message"),
     [

@@ -328,6 +328,22 @@ def test_answers_that_the_context_has_no_room_for_are_told_before_the_weights_ar
     assert said.count("error:") == 1
 
 
+def test_a_tokenizer_with_more_tokens_than_the_model_embeds_is_refused(
+    model: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    shutil.copytree(model, "grown")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    assert tokenizer.add_tokens(["selfself"])
+    tokenizer.save_pretrained("grown")
+    Path("book.txt").write_text("selfself, " * 400)
+    assert toptheta("evaluate", "grown", str(model.parent / "pre.theta"), *QUICK, "--method", "top-k") == 2
+    said = words(capsys.readouterr().err)
+    assert "tokenizer: expected tokens from 0 to" in said
+    assert said.count("error:") == 1
+
+
 def test_a_method_that_warns_does_so_once(model: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings(record=True) as beside:
         warnings.simplefilter("always")

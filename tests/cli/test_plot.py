@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,28 @@ def test_a_k_that_was_not_measured_is_refused(files: tuple[str, str], capsys: py
 def test_a_folder_that_cannot_be_made_is_refused(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert toptheta("plot", files[0], "-o", "two.jsonl/figures") == 2
     assert "--output: expected a folder that can be made" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://gone", "nonsense", "tkagg"])
+def test_files_are_drawn_whatever_backend_the_environment_names(files: tuple[str, str], backend: str) -> None:
+    """In a process of its own: matplotlib reads MPLBACKEND when it is imported."""
+    environment = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "toptheta_npu", "plot", files[0], "-o", "figures"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("figures/tradeoff_perplexity.png").exists()
+
+
+def test_drawing_leaves_the_caller_s_backend_and_figures_alone(tmp_path: Path) -> None:
+    code = (
+        "from toptheta_npu.evaluation.figures.plots import save_plots\n"
+        "from tests.evaluation.test_plots import perplexity_points\n"
+        "from pathlib import Path\nimport os, sys\n"
+        "save_plots(perplexity_points(), None, Path(sys.argv[1]))\n"
+        "assert os.environ['MPLBACKEND'] == 'svg' and 'matplotlib.pyplot' not in sys.modules\n"
+        "import matplotlib\nassert matplotlib.get_backend() == 'svg'\n"
+    )
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "MPLBACKEND": "svg", "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, cwd=root, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")

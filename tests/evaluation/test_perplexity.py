@@ -13,6 +13,7 @@ from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation.methods import kinds
 from toptheta_npu.evaluation.methods.method import Method
 from toptheta_npu.evaluation.tasks.perplexity import PerplexityTask
+from toptheta_npu.evaluation.tasks.prefix import run_prefix, score
 from toptheta_npu.models import calibrate, sparsify
 from toptheta_npu.thresholds import ThresholdTable
 
@@ -174,3 +175,18 @@ def test_a_measurement_is_what_evaluate_tells_and_more(task: PerplexityTask, tab
     assert len(found.layers) == 4
     assert found.layers[3].kept_over_target == pytest.approx([result.kept_over_k] * 4, rel=0.3)
     assert sum(count for _, count in found.layers[3].kept_histogram) == 3 * POSITIONS * 4
+
+
+@pytest.mark.parametrize("token", [-1, 1])
+def test_a_token_without_an_embedding_is_refused(model: LlamaForCausalLM, windows: torch.Tensor, token: int) -> None:
+    most = model.get_input_embeddings().num_embeddings
+    token = most if token > 0 else token
+    wrong = windows.clone()
+    wrong[-1, -1] = token
+    message = f"tokenizer: expected tokens from 0 to {most - 1}, which the model embeds, got token {token}; use the"
+    with pytest.raises(TopThetaValueError, match=message):
+        PerplexityTask(model, wrong, 8)
+    prefix = run_prefix(model, windows[0, :8])
+    for tokens in ([token], [1, token], [token, 1]):
+        with pytest.raises(TopThetaValueError, match=message):
+            score(model, prefix, tokens)

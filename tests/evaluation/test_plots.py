@@ -331,3 +331,14 @@ def test_dense_alone_draws_what_it_has(tmp_path: Path) -> None:
     written, left_out = plots.save_plots({point: measurement}, None, tmp_path)
     assert {file.stem for file in written} == {"traffic_perplexity"}
     assert len(left_out) == 5
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 900.0])
+def test_points_without_a_finite_score_are_left_out_by_name(tmp_path: Path, loss: float) -> None:
+    points = perplexity_points()
+    last = next(reversed(points))
+    points[last] = replace(points[last], scores=(1.0, loss, 2000.0))
+    files, left_out = plots.save_plots(points, None, tmp_path)
+    assert f"{last.name} not drawn: its score is not finite." in left_out
+    assert "tradeoff_perplexity.png" in {file.name for file in files}
+    assert last.label not in (tmp_path / "tradeoff_perplexity.csv").read_text()

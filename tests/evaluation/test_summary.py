@@ -96,3 +96,24 @@ def test_bytes_of_keys_and_values_are_a_share_of_dense() -> None:
     assert key_value_share(losses(1.0)) == pytest.approx((2000 + 150) / 4000)
     unknown = Reads(60.0, 150.0, 300.0, 900.0, 2000.0)
     assert key_value_share(Measurement("accuracy", True, (1.0,), unknown, unknown)) is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "shown", "changed"),
+    [
+        ((1.0, math.nan, 3.0), "nan", "+nan ± nan %"),
+        ((1.0, math.inf, 3.0), "inf", "+inf ± nan %"),
+        ((700.0, 700.0, 700.0), "1.01e+304", "+1.4e+305 ± 7.9e+304 %"),
+        ((800.0, 900.0, 1000.0), "inf", "+inf ± inf %"),
+    ],
+)
+def test_losses_that_are_not_finite_or_whose_perplexity_is_not_are_shown_so(
+    scores: tuple[float, ...], shown: str, changed: str
+) -> None:
+    dense, sparse = losses(1.0, 2.0, 3.0), losses(*scores)
+    assert score(sparse) == shown
+    found = change(sparse, dense)
+    assert str(found) == changed
+    points = {Point("perplexity", "dense", "dense"): dense, Point("perplexity", "top-k", "Top-k", k=8): sparse}
+    (table,) = tables_of(Results(Header("tiny", "llama:0"), points))
+    assert table.rows[1][3] == shown

@@ -148,3 +148,17 @@ def test_a_line_for_every_method_but_dense() -> None:
     assert [line.split(":")[0] for line in verdicts("perplexity", measurements)][:1] == ["Top-θ, k = 128, books"]
     del measurements[Point("perplexity", "dense", "dense")]
     assert verdicts("perplexity", measurements) == []
+
+
+@pytest.mark.parametrize("scores", [(1.0, math.nan, 3.0), (1.0, math.inf, 3.0), (math.nan,) * 3])
+def test_of_losses_that_are_not_finite_nothing_is_told(scores: tuple[float, ...]) -> None:
+    expected = "nothing can be told from 3 windows: a score, or its difference to dense, is not finite"
+    assert verdict(losses(*scores), losses(1.0, 2.0, 3.0)).in_words("windows") == expected
+    if math.isnan(sum(scores)):
+        assert verdict(losses(1.0, 2.0, 3.0), losses(*scores)).in_words("windows") == expected
+
+
+def test_a_loss_whose_perplexity_is_beyond_a_float_is_a_loss() -> None:
+    found = verdict(losses(900.0, 901.0, 902.0), losses(1.0, 2.0, 3.0))
+    assert found.loss == found.low == math.inf
+    assert found.in_words("windows").startswith("loss seen: inf %")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -38,6 +39,19 @@ class Measurement:
     layers: tuple[LayerReads, ...] = ()
     spread: KeptSpread | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def perplexity(nats: float) -> float:
+    """Compute the perplexity of a loss in nats; infinite where it is beyond a float.
+
+    Example:
+        >>> perplexity(0.0), perplexity(1000.0)
+        (1.0, inf)
+    """
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
 
 
 class Task(Protocol):

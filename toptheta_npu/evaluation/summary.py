@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from .._tables import Table
 from ..errors import TopThetaValueError
-from .measurement import Measurement
+from .measurement import Measurement, perplexity
 from .results import Point, Results
 
 _COLUMNS = ("method", "thresholds", "k", "score", "against dense", "kept", "V rows", "K+V", "k̃/k")
 _NORMAL_95 = 1.96
+_LARGE = 1e6  # from here on, all digits of a perplexity would fill the table
 #: How metrics begin that are losses in nats per token, word or byte.
 _NATS = "nats per "
 
@@ -34,8 +35,9 @@ class Change(NamedTuple):
         return self.value - half, self.value + half
 
     def __str__(self) -> str:
-        error = "" if self.standard_error is None else f" ± {self.standard_error:.2f}"
-        return f"{self.value:+.2f}{error} {self.unit}"
+        digits = ".2f" if abs(self.value) < _LARGE else ".2g"
+        error = "" if self.standard_error is None else f" ± {self.standard_error:{digits}}"
+        return f"{self.value:+{digits}}{error} {self.unit}"
 
 
 def change(measurement: Measurement, dense: Measurement) -> Change:
@@ -58,15 +60,21 @@ def change(measurement: Measurement, dense: Measurement) -> Change:
     """
     pairs = differences(measurement, dense)
     mean = statistics.fmean(pairs)
-    error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+    error = spread(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
     if is_loss(measurement):
-        factor = math.exp(mean)
+        factor = perplexity(mean)
         return Change(100 * (factor - 1), None if error is None else 100 * factor * error, "%")
     if are_answers(measurement) and are_answers(dense):
         error = paired_proportions_error(pairs)
     if not (are_shares(measurement) and are_shares(dense)):
         return Change(mean, error, measurement.metric)
     return Change(100 * mean, None if error is None else 100 * error, "points")
+
+
+def has_finite_score(measurement: Measurement) -> bool:
+    """Tell whether the scores, and the perplexity of losses, are neither NaN nor infinite."""
+    mean = statistics.fmean(measurement.scores)
+    return math.isfinite(perplexity(mean) if is_loss(measurement) else mean)
 
 
 def is_loss(measurement: Measurement) -> bool:
@@ -96,6 +104,11 @@ def differences(measurement: Measurement, dense: Measurement) -> list[float]:
     return [ours - theirs for ours, theirs in zip(measurement.scores, dense.scores, strict=True)]
 
 
+def spread(values: Sequence[float]) -> float:
+    """Compute the standard deviation of two values or more; NaN where one of them is not finite."""
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+
+
 def paired_proportions_error(differences: Sequence[float]) -> float:
     """Compute the standard error of a mean of differences between answers, by Agresti and Min (see `change`)."""
     gained, lost = (sum(difference == sign for difference in differences) for sign in (1, -1))
@@ -114,7 +127,8 @@ def score(measurement: Measurement) -> str:
     """
     mean = statistics.fmean(measurement.scores)
     if is_loss(measurement):
-        return f"{math.exp(mean):.3f}"
+        value = perplexity(mean)
+        return f"{value:.3f}" if value < _LARGE else f"{value:.3g}"
     return f"{100 * mean:.1f} %" if are_shares(measurement) else f"{mean:.2f}"
 
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from .measurement import Measurement
+from .measurement import Measurement, perplexity
 from .results import Point
 from .summary import are_answers, are_shares, differences, is_loss, paired_proportions_error
+from .summary import spread as spread_of
 
 #: Losses that samples should tell: of perplexity in nats (half a percent), and of shares (a point).
 _TOLD_NATS = math.log(1.005)
@@ -28,7 +29,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         loss: the mean; below 0 is a gain.
-        low, high: the 95 % interval of it; infinite where there are too few samples.
+        low, high: the 95 % interval of it; infinite where there are too few samples, NaN where the loss is not finite.
         unit: "%" of perplexity, "points" of a share, or the metric.
         samples: how many there were.
         told: a loss that is worth to be told, 0.5 % or 1 point; None for another metric.
@@ -50,8 +51,10 @@ class Verdict(NamedTuple):
             >>> Verdict(0.4, -0.8, 1.6, "%", 4, 0.5, 24).in_words("windows")
             'no loss seen; 4 windows cannot exclude 1.6 %; 24 would tell 0.5 %'
         """
+        what = samples.removesuffix("s") if self.samples == 1 else samples
+        if math.isnan(self.low):
+            return f"nothing can be told from {self.samples} {what}: a score, or its difference to dense, is not finite"
         if self.samples < _FEWEST:
-            what = samples.removesuffix("s") if self.samples == 1 else samples
             return f"nothing can be told from {self.samples} {what}; take more"
         if self.low > 0:
             return f"loss seen: {self._amount(self.loss)} (95 % interval {self._range(self.low, self.high)})"
@@ -119,13 +122,15 @@ def verdict(measurement: Measurement, dense: Measurement) -> Verdict:
 
     def shown(value: float) -> float:
         if in_nats:
-            return 100 * math.expm1(value)
+            return 100 * (perplexity(value) - 1) if value > 1 else 100 * math.expm1(value)
         return 100 * min(max(value, -1.0), 1.0) if shares else value
 
+    if not math.isfinite(loss):
+        return Verdict(loss, math.nan, math.nan, unit, count, told and shown(told), None)
     if count < _FEWEST:
         return Verdict(shown(loss), -math.inf, math.inf, unit, count, told and shown(told), None)
     answers = are_answers(measurement) and are_answers(dense)
-    spread = paired_proportions_error(worse) * math.sqrt(count + 2) if answers else statistics.stdev(worse)
+    spread = paired_proportions_error(worse) * math.sqrt(count + 2) if answers else spread_of(worse)
     half = _half_width(spread, count, answers)
     enough = None
     if told is not None and _half_width(spread, _MOST_SAMPLES, answers) <= told:

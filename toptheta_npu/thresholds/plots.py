@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._outputs import Drawing, save_figures
+from .._outputs import Drawing, new_figure, require_matplotlib, save_figures
 from .budget import aims_of
 from .summary import shown_lengths
 from .table import ThresholdTable
@@ -34,9 +34,7 @@ def save_plots(table: ThresholdTable, k: int, layer: int | None, folder: Path) -
     Returns:
         The files, and a sentence for each plot that the table does not allow.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
+    require_matplotlib()
     layers = _shown_layers(table) if layer is None else [layer]
     drawings = zip(
         FILES,
@@ -172,11 +170,7 @@ def _over_doublings(axes: Any, quantity: str, value: str) -> None:
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    from matplotlib import pyplot
-
-    size = (max(1 + 4.6 * count, 7), 4.6)
-    figure, panels = pyplot.subplots(1, count, figsize=size, layout="constrained", squeeze=False)
-    return figure, list(panels[0])
+    return new_figure(1, count, (max(1 + 4.6 * count, 7), 4.6))
 
 
 def _shown_heads(theta: Tensor) -> list[int]:

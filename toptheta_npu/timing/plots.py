@@ -9,7 +9,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from .._outputs import Drawing, save_figures
+from .._outputs import Drawing, new_figure, require_matplotlib, save_figures
 from .contenders import Role
 from .measure import ShapeResult
 from .report import short_name
@@ -34,9 +34,7 @@ def save_plots(results: Sequence[ShapeResult], folder: Path, title: str) -> tupl
     Returns:
         The files, and a sentence for each plot that the shapes do not allow.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
+    require_matplotlib()
     timed = [result for result in results if any(row.calls for row in result.rows)]
     drawings = zip(
         FILES,
@@ -73,12 +71,7 @@ def _caches(results: Sequence[ShapeResult]) -> list[str]:
 
 
 def _panels(count: int) -> tuple[Any, list[Any]]:
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(
-        1, count, figsize=(1.5 + 4.8 * count, 4.6), layout="constrained", sharey=True, squeeze=False
-    )
-    return figure, list(panels[0])
+    return new_figure(1, count, (1.5 + 4.8 * count, 4.6), sharey=True)
 
 
 def _draw_lengths(results: Sequence[ShapeResult], title: str) -> Any:
@@ -169,10 +162,8 @@ def _draw_roofline(results: Sequence[ShapeResult], title: str) -> Any:
     shown = [result for result in results if caches and result.fastest(caches[0], "floor")]
     if not shown:
         return None
-    from matplotlib import pyplot
-
     cache = caches[0]
-    figure, axes = pyplot.subplots(figsize=(9, 1.6 + 0.5 * len(shown)), layout="constrained")
+    figure, (axes,) = new_figure(1, 1, (9, 1.6 + 0.5 * len(shown)))
     for place, (role, label, colour) in enumerate(_BARS):
         shares = []
         for result in shown:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..._files import check_writable, write_atomically
-from ..._outputs import check_output_folder
+from ..._outputs import check_output_folder, require_matplotlib
 from ...errors import TopThetaCombinationError, TopThetaValueError
 from ..common import printing
 from ..common.devices import check_device
@@ -132,10 +132,9 @@ def prepare_outputs(json_file: Path | None, plots: Path | None = None) -> None:
     if json_file is not None:
         check_writable(json_file, "--json")
     if plots is not None:
-        import matplotlib  # noqa: F401
-
         from ...timing.plots import FILES
 
+        require_matplotlib()
         check_output_folder("--plots", plots, *FILES)
 
 

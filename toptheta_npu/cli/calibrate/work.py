@@ -182,7 +182,9 @@ def checked_part(output: Path, force: bool, shards: str | None, ranks: Ranks) ->
     """Check where the work goes, and which part of it this is; None: all of it."""
     if shards is None:
         check_output(output, force)
-        check_writable(ranks.own_state(state_file(output)), "--output")
+        state = state_file(output)
+        for each in (state, curves_file(state)):  # a longer name than that of the table may be too long
+            check_writable(ranks.own_state(each), "--output")
         return None
     if ranks.count > 1:
         other = "torchrun, whose ranks share the windows"

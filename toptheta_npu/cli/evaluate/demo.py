@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from ..._outputs import check_output_folder
+from ..._outputs import check_output_folder, require_matplotlib
 from ...errors import TopThetaValueError
 from ..common import printing
 from ..common.model import load_weights
@@ -64,12 +64,11 @@ class DemoOptions:
 
 def demo(options: DemoOptions) -> None:
     """Calibrate the embedded model, then compare Top-θ with dense attention, Top-k and controls."""
-    import matplotlib  # noqa: F401  (missing, it is better missed now than after the comparison)
-
     from ...evaluation import corpus
     from ...evaluation.figures.plots import save_plots
     from ...evaluation.summary import tables_of
 
+    require_matplotlib()  # missing, it is better missed now than after the comparison
     check_output_folder("--output", options.output, RESULTS, "tradeoff.png")
     console = printing.console()
     started = time.perf_counter()

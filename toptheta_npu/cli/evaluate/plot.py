@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ..._outputs import check_output_folder
+from ..._outputs import check_output_folder, require_matplotlib
 
 
 def plot(
@@ -25,11 +25,10 @@ def plot(
     ] = None,
 ) -> None:
     """Draw an evaluation: score against what is read, and where it is read; PNG, SVG, and the data as CSV."""
-    import matplotlib  # noqa: F401
-
     from ...evaluation.figures.plots import chosen, joined, save_plots
     from ...evaluation.results import read_results
 
+    require_matplotlib()
     points = chosen(joined({str(file): read_results(file) for file in files}), method or (), table or ())
     check_output_folder("--output", output, "tradeoff.png")
     written, left_out = save_plots(points, k, output)

@@ -84,7 +84,11 @@ class Texts:
 
     def _read(self) -> tuple[Tensor, Tensor]:
         if self._windows is None:
+            from ...evaluation.tasks.prefix import check_tokens
+
             self._windows = self._library() if not self._options.text else self._named()
+            for windows in self._windows:
+                check_tokens(self._candidate.skeleton, windows)
         return self._windows
 
     def _library(self) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from ..._outputs import check_output_folder
+from ..._outputs import check_output_folder, require_matplotlib
 from ..._tables import Table
 from ..calibrate.curves import path_table
 from ..calibrate.report import layers_in_words
@@ -59,10 +59,9 @@ def inspect(
 
 
 def _prepare(folder: Path) -> None:
-    import matplotlib  # noqa: F401
-
     from ...thresholds.plots import FILES
 
+    require_matplotlib()
     check_output_folder("--plot", folder, *FILES)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..._outputs import Drawing, save_figures
+from ..._outputs import Drawing, require_matplotlib, save_figures
 from ...errors import TopThetaValueError, nearest
 from ..measurement import Measurement
 from ..methods.names import parse_method
 from ..results import Point, Results
+from ..summary import has_finite_score
 from .reads import draw_kept, draw_kept_over_target, draw_traffic
 from .scores import draw_ablation, draw_prompts, draw_tradeoff
 from .style import Measured
@@ -93,15 +94,18 @@ def save_plots(points: Mapping[Point, Measurement], k: int | None, folder: Path)
     Raises:
         TopThetaValueError: there is no such k, or a file cannot be written.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
+    require_matplotlib()
     if not points:
         raise TopThetaValueError("FILE", "at least one finished point", "none", "let toptheta evaluate finish one")
     known = sorted({point.k for point in points if point.k is not None})
     if k is not None and k not in known:
         raise TopThetaValueError("--k", f"one of {', '.join(map(str, known)) or 'none'}, which were measured", str(k))
-    return save_figures(folder, _drawings(points, k))
+    finite = {point: measurement for point, measurement in points.items() if has_finite_score(measurement)}
+    files, left_out = save_figures(folder, _drawings(finite, k))
+    return files, [
+        *(f"{point.name} not drawn: its score is not finite." for point in points if point not in finite),
+        *left_out,
+    ]
 
 
 def _drawings(points: Mapping[Point, Measurement], k: int | None) -> Iterator[Drawing]:

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ..._outputs import new_figure
 from ..measurement import Measurement
 from ..results import Point
 
@@ -78,13 +79,10 @@ def dense_of(points: Sequence[Measured]) -> Measurement | None:
 
 def grid(count: int, width: float = 3.2, height: float = 3.0, extra: float = 0.8) -> tuple[Any, list[Any]]:
     """Make a figure with ``count`` panels, a few in a row."""
-    from matplotlib import pyplot
-
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
     size = (max(width * columns + extra, 6.4), height * rows + extra)
-    figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    panels = list(axes.flat)
+    figure, panels = new_figure(rows, columns, size)
     for unused in panels[count:]:
         unused.remove()
     return figure, panels[:count]

@@ -6,7 +6,6 @@ under the method, each row exactly as its decode step would.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,12 +15,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...errors import TopThetaValueError
-from ..measurement import Measurement, check_layers
+from ..measurement import Measurement, check_layers, perplexity
 from ..methods.method import Method
 from ..read_counter import ReadCounter
 from ..reads import KeptSpread, Reads
 from ..workers import share_weights
-from .prefix import Prefix, run_prefix
+from .prefix import Prefix, check_tokens, run_prefix
 
 _METRIC = "nats per token"
 
@@ -45,7 +44,7 @@ class Result:
     @property
     def perplexity(self) -> float:
         """Over the tokens of all windows."""
-        return math.exp(sum(self.nats) / len(self.nats))
+        return perplexity(sum(self.nats) / len(self.nats))
 
     @property
     def measurement(self) -> Measurement:
@@ -64,7 +63,7 @@ class PerplexityTask:
             those of the others run again for every method.
 
     Raises:
-        TopThetaValueError: the model has no layer from 2 on, or the windows leave no prefix.
+        TopThetaValueError: the model has no layer from 2 on, the windows leave no prefix, or a token has no embedding.
 
     Example:
         >>> from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
@@ -87,6 +86,7 @@ class PerplexityTask:
         length = windows.shape[1]
         check_positions(positions, length)
         check_layers(model)
+        check_tokens(model, windows)
         self.model = model
         self.windows = windows
         self.positions = positions

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from ...errors import TopThetaValueError
+
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
@@ -48,6 +50,17 @@ class Likelihood(NamedTuple):
     greedy: bool
 
 
+def check_tokens(model: PreTrainedModel, tokens: Sequence[int] | Tensor) -> None:
+    """Raise TopThetaValueError for a token that the model has no embedding for."""
+    most = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
+    given = torch.as_tensor(tokens)
+    beyond = given[(given < 0) | (given >= most)]
+    if len(beyond):
+        got = f"token {int(beyond[0])}"
+        remedy = "use the model's own tokenizer, or call resize_token_embeddings before the model is saved"
+        raise TopThetaValueError("tokenizer", f"tokens from 0 to {most - 1}, which the model embeds", got, remedy)
+
+
 def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: Prefix | None = None) -> Prefix:
     """Run a text, after another one if there is one ``before``, the way ``model`` attends now.
 
@@ -62,6 +75,7 @@ def run_prefix(model: PreTrainedModel, tokens: Sequence[int] | Tensor, before: P
         ...     [score(model, prefix, tokenizer(text)["input_ids"]).greedy for text in ("(", "import")]
         [True, False]
     """
+    check_tokens(model, tokens)
     cache = DynamicCache(config=model.config) if before is None else before.to_continue()
     tokens = torch.as_tensor(tokens, dtype=torch.int64, device=model.device)
     return Prefix(cache, model(tokens[None], past_key_values=cache, logits_to_keep=1).logits[0])
@@ -74,6 +88,8 @@ def score(model: PreTrainedModel, prefix: Prefix, tokens: Sequence[int]) -> Like
 
 def score_all(model: PreTrainedModel, prefix: Prefix, continuations: Sequence[Sequence[int]]) -> list[Likelihood]:
     """Tell how likely each of several continuations is to follow the prefix; those of one length run as one batch."""
+    for tokens in continuations:
+        check_tokens(model, tokens)
     found: dict[int, Likelihood] = {}
     for length in {len(tokens) for tokens in continuations}:
         places = [place for place, tokens in enumerate(continuations) if len(tokens) == length]

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ....errors import TopThetaValueError, shown
-from ..prefix import Likelihood, run_prefix, score
+from ..prefix import Likelihood, check_tokens, run_prefix, score
 from .requests import check_room
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def _model_class() -> type:
             if not tokens.shape[1]:  # as lm-eval begins a text that is only scored
                 tokens = torch.tensor([[self.prefix_token_id]] * len(strings), dtype=torch.int64, device="cpu")
                 mask = torch.ones_like(tokens)
+            check_tokens(self.model, tokens)
             return tokens, mask
 
         def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
