@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,8 +19,6 @@ from tests.full_disk import full_disk
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 
 gguf = pytest.importorskip("gguf")
-if not hasattr(transformers, "GgufConfig"):
-    pytest.skip("this transformers is older than the extra gguf allows", allow_module_level=True)
 
 from tests.models.tiny_gguf import (  # noqa: E402
     CHAT_TEMPLATE,
@@ -28,6 +27,7 @@ from tests.models.tiny_gguf import (  # noqa: E402
     Vocabulary,
     byte_level,
     make_model,
+    new_gguf,
     sentencepiece,
     write_gguf,
 )
@@ -38,11 +38,6 @@ FILES = {
     "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
     "tokenizer_config.json",
 }  # fmt: skip
-
-
-def new_gguf(folder: Path, vocabulary: Vocabulary | None = VOCABULARY, tied: bool = True, **options: Any) -> Path:
-    size = len((vocabulary or VOCABULARY).tokens)
-    return write_gguf(folder / "model.gguf", make_model(size, tied=tied), vocabulary, **options)
 
 
 def converted_tokenizer(folder: Path, vocabulary: Vocabulary, **options: Any) -> Any:
@@ -181,7 +176,6 @@ BROKEN = TopThetaValueError
     ("options", "error", "message"),
     [
         ({"architecture": "qwen2"}, UNFIT, "architecture 'llama', got 'qwen2'"),
-        ({"vocabulary": None}, BROKEN, "with a tokenizer, got one without tokenizer.ggml.model, tokenizer.ggml.tokens"),
         ({"vocabulary": byte_level("tekken")}, UNFIT, "a pre-tokenizer of gpt-2, smollm, .* got 'tekken'"),
         ({"vocabulary": byte_level(None)}, UNFIT, "a pre-tokenizer of .* got none"),
         ({"vocabulary": Vocabulary("t5", None, VOCABULARY.tokens)}, UNFIT, "a tokenizer 'gpt2' or 'llama', got 't5'"),
@@ -193,8 +187,10 @@ BROKEN = TopThetaValueError
         ({"extra": {"rope_freqs.weight": np.ones(8)}}, UNFIT, "got scaled rotary frequencies"),
         ({"extra": {"blk.0.attn_q.bias": np.ones(64)}}, UNFIT, "got blk.0.attn_q.bias"),
         ({"without": ["blk.1.ffn_up.weight"]}, BROKEN, "got 1 of 20 missing, such as blk.1.ffn_up.weight; download"),
-        ({"without": ["output_norm.weight"], "settings": {"split.count": 2}}, BROKEN, "; join its parts: llama-gguf"),
-        ({"settings": {"llama.feed_forward_length": 32}}, BROKEN, "a GGUF file that transformers can load, got .*"),
+        ({"settings": {"split.count": 2, "split.no": 1}}, BROKEN, "a whole model, got part 2 of 2; join its parts: ll"),
+        ({"settings": {"llama.feed_forward_length": 32}}, BROKEN, "ffn_gate.weight of 32 x 64, .* got 96 x 64; down"),
+        ({"settings": {"llama.attention.causal": False}}, UNFIT, "got llama.attention.causal = False"),
+        ({"settings": {"llama.rope.scaling.factor": 2.0}}, UNFIT, "got llama.rope.scaling.factor = 2.0"),
     ],
 )  # fmt: skip
 def test_what_would_be_lost_or_taken_wrongly_is_refused(
@@ -206,9 +202,48 @@ def test_what_would_be_lost_or_taken_wrongly_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
 
 
-def test_settings_that_are_off_do_no_harm(tmp_path: Path) -> None:
-    settings = {"llama.expert_count": 0, "llama.rope.scaling.type": "none", "llama.attention.key_length": 16}
+def test_a_file_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "model.gguf", make_model(len(VOCABULARY.tokens)), None)
+    with pytest.raises(BROKEN, match=r"with a tokenizer, got one without tokenizer.ggml.model, tokenizer.ggml.tokens"):
+        convert_gguf(file, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"llama.expert_count": 0, "llama.rope.scaling.type": "none", "llama.attention.key_length": 16},
+        {"llama.tensor_data_layout": "Meta AI original pth", "llama.attention.causal": True},
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1.0, "llama.rope.scaling.attn_factor": 1.0},
+        {"llama.rope.scaling.factor": 1.0, "llama.rope.scaling.original_context_length": 64},
+    ],
+)
+def test_settings_that_change_nothing_do_no_harm(tmp_path: Path, settings: dict[str, Any]) -> None:
     convert_gguf(new_gguf(tmp_path, settings=settings), tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["mistral", "t5 llama", ""])
+def test_the_name_of_a_model_does_not_change_it(tmp_path: Path, name: str) -> None:
+    header = convert_gguf(new_gguf(tmp_path, settings={"general.name": name}), tmp_path / "out")
+    assert header.name == name
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    expected = make_model(len(VOCABULARY.tokens)).state_dict()
+    assert type(found).__name__ == "LlamaForCausalLM"
+    assert all(torch.equal(weight, expected[name]) for name, weight in found.state_dict().items())
+
+
+def test_a_system_without_symbolic_links_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def symlink(*_: object, **__: object) -> None:
+        raise OSError(1, "A required privilege is not held by the client")
+
+    monkeypatch.setattr(os, "symlink", symlink)
+    convert_gguf(new_gguf(tmp_path), tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
+def test_progress_is_told_of_every_tensor(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    convert_gguf(new_gguf(tmp_path), tmp_path / "out", progress=lambda *done: told.append(done))
+    assert told == [(done, 20) for done in range(1, 21)]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.001, 0.01, 0.1, 0.3, 0.6, 0.999])

@@ -34,6 +34,8 @@ class Vocabulary:
     special: int = len(SPECIAL)
     byte_tokens: Collection[int] = ()
     ids: Mapping[str, int] = field(default_factory=lambda: {"bos": 1, "eos": 2, "unk": 0, "pad": 2})
+    types: Mapping[str, int] = field(default_factory=dict)
+    scores: Sequence[Any] | None = None
 
     def id(self, token: str) -> int:
         return list(self.tokens).index(token)
@@ -119,6 +121,12 @@ def write_gguf(
     return path
 
 
+def new_gguf(folder: Path, vocabulary: Vocabulary | None = None, *, tied: bool = True, **options: Any) -> Path:
+    """Write a model of the size of its vocabulary, by default that of `byte_level`."""
+    vocabulary = vocabulary or byte_level()
+    return write_gguf(folder / "model.gguf", make_model(len(vocabulary.tokens), tied=tied), vocabulary, **options)
+
+
 def _adder(writer: gguf.GGUFWriter, value: Any) -> Callable[[str, Any], None]:
     kinds: dict[type, Callable[[str, Any], None]] = {
         bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
@@ -131,6 +139,8 @@ def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
     kinds[: vocabulary.special] = [gguf.TokenType.CONTROL] * vocabulary.special
     for token in vocabulary.byte_tokens:
         kinds[token] = gguf.TokenType.BYTE
+    for text, kind in vocabulary.types.items():
+        kinds[vocabulary.id(text)] = kind
     writer.add_tokenizer_model(vocabulary.model)
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(kinds)
@@ -139,7 +149,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
     if vocabulary.merges is not None:
         writer.add_token_merges(vocabulary.merges)
     else:
-        writer.add_token_scores([-float(index) for index in range(len(vocabulary.tokens))])
+        writer.add_token_scores(vocabulary.scores or [-float(index) for index in range(len(vocabulary.tokens))])
     for name, token in vocabulary.ids.items():
         add = {"bos": writer.add_bos_token_id, "eos": writer.add_eos_token_id, "unk": writer.add_unk_token_id}
         add.get(name, writer.add_pad_token_id)(token)

@@ -47,7 +47,7 @@ for registered in app.registered_commands:
 #: The extra that brings a package.
 _EXTRAS = {
     "transformers": "hf", "tokenizers": "hf", "matplotlib": "plot", "datasets": "datasets", "lm_eval": "eval",
-    "gguf": "gguf", "accelerate": "gguf",
+    "gguf": "gguf",
 }  # fmt: skip
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
-from io import StringIO
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +14,7 @@ from ..._checks import check_choice
 from ...errors import TopThetaValueError
 from ..common import printing
 from ..common.model import be_quiet
+from ..common.progress import Bars
 
 if TYPE_CHECKING:
     from ...models.gguf import Header
@@ -41,8 +40,9 @@ def convert_model(options: Options) -> None:
 
     be_quiet()
     console, begin = printing.console(), time.monotonic()
-    with _bar_on_terminals():
-        header = convert_gguf(options.source, options.folder, dtype=getattr(torch, options.dtype))
+    with Bars() as bars:
+        dtype = getattr(torch, options.dtype)
+        header = convert_gguf(options.source, options.folder, dtype=dtype, progress=_told(bars))
     size = sum(file.stat().st_size for file in options.folder.iterdir())
     console.print(f"{options.source}: {_in_words(header)}.", markup=False)
     took = time.monotonic() - begin
@@ -51,14 +51,12 @@ def convert_model(options: Options) -> None:
     console.print(f"Next: toptheta calibrate {folder} --text FILE... -o {table}", markup=False)
 
 
-@contextmanager
-def _bar_on_terminals() -> Iterator[None]:
-    """Leave transformers' bar of the tensors, which cannot be turned off, out of files and pipes."""
-    if sys.stderr.isatty():
-        yield
-        return
-    with redirect_stderr(StringIO()):
-        yield
+def _told(bars: Bars) -> Callable[[int, int], None]:
+    @cache
+    def bar(total: int) -> Callable[[int], None]:
+        return bars.add("reading weights", total)
+
+    return lambda done, total: bar(total)(done)
 
 
 def _in_words(header: Header) -> str:

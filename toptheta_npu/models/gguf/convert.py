@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..._files import file_error, new_folder
-from ...errors import TopThetaArgumentError, TopThetaBackendError, TopThetaTypeError, TopThetaValueError
-from .header import Header, read_header
-from .tokenizer import check_tokenizer, load_tokenizer
+from ...errors import TopThetaBackendError, TopThetaTypeError, TopThetaValueError
+from .contents import NO_WAY, Contents, read_contents
+from .header import Header, Sizes, check_kind, read_header, read_sizes
+from .tokenizer import check_tokenizer, make_tokenizer
+from .vocabulary import Vocabulary, read_vocabulary
+from .weights import read_weights
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-#: Tokens that end an answer besides the end of the text, as llama.cpp takes them.
-_ENDS = ("eos", "eot", "eom")
 
 
 def convert_gguf(
-    file: str | os.PathLike[str], folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32
+    file: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype = torch.float32,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Header:
     """Convert a model of the LLaMA architecture from llama.cpp's GGUF form into a folder of transformers.
 
@@ -37,6 +41,7 @@ def convert_gguf(
         folder: a new or empty one; it gets config.json, generation_config.json, model.safetensors, tokenizer.json,
             tokenizer_config.json and chat_template.jinja, if there is one.
         dtype: torch.float32, torch.bfloat16 or torch.float16.
+        progress: is told how many of the tensors are read, and how many there are.
 
     Returns:
         What the file says of the model.
@@ -54,79 +59,65 @@ def convert_gguf(
         raise TopThetaTypeError("dtype", "a torch.dtype", type(dtype).__name__)
     if dtype not in _DTYPES:
         raise TopThetaValueError("dtype", f"one of {', '.join(map(str, _DTYPES))}", str(dtype))
-    header = read_header(file)
-    check_tokenizer(header)
+    contents = read_contents(file)
+    check_kind(contents)
+    vocabulary = read_vocabulary(contents)
+    sizes = read_sizes(contents, len(vocabulary.tokens))
+    header = read_header(contents, sizes)
     with new_folder(folder) as written:
-        tokenizer, model = _load(header, dtype)
-        _check_weights(model, header.file, dtype)
-        _set_ends(model, header)
-        _save(model, tokenizer, written, Path(folder))
+        tokenizer = _tokenizer(contents, vocabulary, sizes)
+        weights = read_weights(contents, sizes, dtype, progress)
+        _save(_model(weights, vocabulary, sizes, dtype), tokenizer, written, Path(folder))
     return header
 
 
 def _check_packages() -> None:
-    # transformers would say so with a message of its own, and late
-    import accelerate  # noqa: F401
     import gguf  # noqa: F401
     import transformers
 
-    if not hasattr(transformers, "GgufConfig"):
+    # older ones take no rope_parameters, and say nothing
+    if int(transformers.__version__.split(".")[0]) < 5:
         remedy = "pip install -U 'toptheta_npu[gguf]'"
-        raise TopThetaBackendError(
-            "transformers", "5.23 or newer, to read GGUF files", transformers.__version__, remedy
-        )
+        raise TopThetaBackendError("transformers", "5 or newer, to convert models", transformers.__version__, remedy)
 
 
-def _load(header: Header, dtype: torch.dtype) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
-    from transformers import GgufConfig, LlamaForCausalLM
-
+def _tokenizer(contents: Contents, vocabulary: Vocabulary, sizes: Sizes) -> PreTrainedTokenizerBase:
     try:
-        with _alone(header.file) as (folder, name):
-            tokenizer = load_tokenizer(header, folder, name)
-            model = LlamaForCausalLM.from_pretrained(
-                folder, gguf_file=name, dtype=dtype, local_files_only=True,
-                quantization_config=GgufConfig(dequantize=True),
-            )  # fmt: skip
-    except TopThetaArgumentError:
-        raise
-    # whatever transformers stumbles over in what the header does not show
+        tokenizer = make_tokenizer(vocabulary, sizes.longest)
+    # whatever tokenizers stumbles over
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).split("\n")[0]
-        raise file_error(header.file, "a GGUF file that transformers can load", reason) from error
-    return tokenizer, model
+        raise file_error(contents.file, "a GGUF file whose tokenizer can be built", reason, NO_WAY) from error
+    check_tokenizer(tokenizer, vocabulary, contents.file)
+    return tokenizer
 
 
-@contextmanager
-def _alone(file: Path) -> Iterator[tuple[Path, str]]:
-    """Show the file in a folder of its own: transformers reads other files beside it too."""
-    with tempfile.TemporaryDirectory() as folder:
-        name = "model.gguf"
-        (Path(folder) / name).symlink_to(file.resolve())
-        yield Path(folder), name
+def _model(weights: dict[str, Tensor], vocabulary: Vocabulary, sizes: Sizes, dtype: torch.dtype) -> PreTrainedModel:
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-
-def _check_weights(model: PreTrainedModel, file: Path, dtype: torch.dtype) -> None:
-    for name, weight in model.named_parameters():
-        if not weight.isfinite().all():
-            got = f"{name} with numbers that are not finite"
-            if dtype == torch.float32:
-                raise file_error(file, "finite weights", got, "download it again")
-            raise TopThetaValueError("dtype", "one that holds all weights", got, f"{dtype} may be too small for them")
-
-
-def _set_ends(model: PreTrainedModel, header: Header) -> None:
-    """Let an answer end at every token that ends a turn."""
-    ends = [header.tokenizer.get(f"tokenizer.ggml.{name}_token_id") for name in _ENDS]
-    different = list(dict.fromkeys(int(end) for end in ends if end is not None))
-    if len(different) > 1:
-        model.generation_config.eos_token_id = different
+    config = LlamaConfig(
+        vocab_size=sizes.vocabulary, hidden_size=sizes.hidden, intermediate_size=sizes.inner,
+        num_hidden_layers=sizes.layers, num_attention_heads=sizes.heads, num_key_value_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim, max_position_embeddings=sizes.longest, rms_norm_eps=sizes.epsilon,
+        rope_parameters={"rope_type": "default", "rope_theta": sizes.rope_base}, tie_word_embeddings=sizes.tied,
+        bos_token_id=vocabulary.ids.get("bos"), eos_token_id=vocabulary.ids.get("eos"),
+        pad_token_id=vocabulary.ids.get("pad"), dtype=dtype,
+    )  # fmt: skip
+    if sizes.tied:
+        weights = {**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}
+    # no weights of its own, which would take as much memory again
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config)
+    model.load_state_dict(weights, assign=True)
+    model.tie_weights()
+    if len(vocabulary.ends) > 1:
+        model.generation_config.eos_token_id = vocabulary.ends
+    return model
 
 
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, written: Path, folder: Path) -> None:
     from safetensors import SafetensorError
 
-    # the name of the model, of which transformers makes a path
-    model.config.__dict__.pop("_model_name_or_path", None)
     try:
         model.save_pretrained(written)
         tokenizer.save_pretrained(written)

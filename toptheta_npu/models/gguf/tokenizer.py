@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file: that of transformers, with what it takes wrongly set right.
+"""The tokenizer of a GGUF file, built as llama.cpp builds it.
 
 Compared with llama.cpp on the texts that come with its vocabularies (llama-spm, llama-bpe, gpt-2, starcoder).
 """
@@ -6,105 +6,125 @@ Compared with llama.cpp on the texts that come with its vocabularies (llama-spm,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...errors import TopThetaNotImplementedError
-from .header import NO_WAY
+from ...errors import TopThetaNotImplementedError, shown
+from .contents import NO_WAY
+from .vocabulary import DIGITS_AND_BYTES, LLAMA_3, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
-    from .header import Header
-
-#: ``tokenizer.ggml.pre`` by the way in which it splits text; transformers knows "llama-bpe" alone of them.
-_BYTES = ("gpt-2",)
-_DIGITS_AND_BYTES = ("smollm", "starcoder", "refact", "command-r")
-_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3")
-_KNOWN = (*_BYTES, *_DIGITS_AND_BYTES, *_LLAMA_3)
-
-
-def check_tokenizer(header: Header) -> None:
-    """Check that the tokenizer can be built.
-
-    Raises:
-        TopThetaNotImplementedError: it is of another kind than those that were compared with llama.cpp.
-    """
-    kind, pre = _kind(header)
-    if kind not in ("gpt2", "llama"):
-        raise TopThetaNotImplementedError(str(header.file), "a tokenizer 'gpt2' or 'llama'", repr(kind), NO_WAY)
-    if kind == "gpt2" and pre not in _KNOWN:
-        expected = f"a pre-tokenizer of {', '.join(_KNOWN)}"
-        raise TopThetaNotImplementedError(str(header.file), expected, repr(pre) if pre else "none", NO_WAY)
+_BLANK = "\N{LOWER ONE EIGHTH BLOCK}"
+#: As GPT-4 splits text, with up to three digits together.
+_LLAMA_3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
-def load_tokenizer(header: Header, folder: Path, name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer by transformers, and set its splitting, merging and first token as llama.cpp does.
+def make_tokenizer(vocabulary: Vocabulary, longest: int) -> PreTrainedTokenizerBase:
+    """Build the tokenizer; ``longest``: tokens of the model's context."""
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
 
-    Args:
-        header: of the file.
-        folder, name: where it lies, with nothing beside it that transformers would read too.
-    """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    loaded = AutoTokenizer.from_pretrained(folder, gguf_file=name, local_files_only=True)
-    backend = loaded.backend_tokenizer
-    kind, pre = _kind(header)
-    if kind == "llama":
-        _set_sentencepiece(backend, header.tokenizer.get("tokenizer.ggml.add_space_prefix", True))
-    else:
-        _set_byte_level(backend, pre)
-    begins = header.tokenizer.get("tokenizer.ggml.add_bos_token", kind == "llama" or pre in _LLAMA_3)
-    _set_first_and_last(
-        backend,
-        loaded.bos_token if begins else None,
-        loaded.eos_token if header.tokenizer.get("tokenizer.ggml.add_eos_token", False) else None,
-    )
-    special = {name: getattr(loaded, name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    backend = _byte_level(vocabulary) if vocabulary.kind == "gpt2" else _sentencepiece(vocabulary)
+    special = set(vocabulary.special)
+    # each is in the vocabulary already, and keeps its id
+    backend.add_tokens([
+        AddedToken(vocabulary.tokens[token], normalized=False, special=token in special) for token in vocabulary.whole
+    ])  # fmt: skip
+    _set_first_and_last(backend, vocabulary)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_object=backend, model_max_length=header.longest, clean_up_tokenization_spaces=False,
-        chat_template=header.tokenizer.get("tokenizer.chat_template"),
-        **{name: token for name, token in special.items() if token is not None},
+        tokenizer_object=backend, model_max_length=longest, clean_up_tokenization_spaces=False,
+        chat_template=vocabulary.chat_template,
+        **{f"{name}_token": vocabulary.tokens[token] for name, token in vocabulary.ids.items()},
     )  # fmt: skip
 
 
-def _kind(header: Header) -> tuple[str, str]:
-    return header.tokenizer["tokenizer.ggml.model"], header.tokenizer.get("tokenizer.ggml.pre", "")
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, file: Path) -> None:
+    """Check that each token that stands for itself in a text becomes its own id, and no token another's.
+
+    Raises:
+        TopThetaNotImplementedError: one becomes something else.
+    """
+    whole = vocabulary.whole
+    texts = [vocabulary.tokens[token] for token in whole]
+    for token, text in zip(whole, texts, strict=True):
+        found = tokenizer.encode(text, add_special_tokens=False)
+        if found != [token]:
+            expected = "a vocabulary whose control and user-defined tokens stay whole"
+            got = f"{shown(text)}, token {token}, as the tokens {shown(found)}"
+            raise TopThetaNotImplementedError(str(file), expected, got, NO_WAY)
+    if len(tokenizer) != len(vocabulary.tokens):
+        expected, got = f"a tokenizer of {len(vocabulary.tokens)} tokens", f"one of {len(tokenizer)}"
+        raise TopThetaNotImplementedError(str(file), expected, got, NO_WAY)
 
 
-def _set_byte_level(backend: Tokenizer, pre: str) -> None:
-    from tokenizers import pre_tokenizers
+def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    if pre in _BYTES:
-        backend.pre_tokenizer = byte_level
-    elif pre in _DIGITS_AND_BYTES:
-        backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
-    else:
-        # its vocabulary has words that no merges lead to
-        backend.model.ignore_merges = True
+    # words that no merges lead to: llama-bpe has such, and takes them from its vocabulary all the same
+    of_llama_3 = vocabulary.pre in LLAMA_3
+    backend = Tokenizer(models.BPE(_ids(vocabulary), vocabulary.merges, ignore_merges=of_llama_3))
+    backend.decoder = decoders.ByteLevel()
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not of_llama_3)
+    before: list[Any] = []
+    if of_llama_3:
+        before.append(pre_tokenizers.Split(Regex(_LLAMA_3_SPLIT), behavior="isolated"))
+    elif vocabulary.pre in DIGITS_AND_BYTES:
+        before.append(pre_tokenizers.Digits(individual_digits=True))
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*before, byte_level])
+    return backend
 
 
-def _set_sentencepiece(backend: Tokenizer, with_prefix: bool) -> None:
+def _sentencepiece(vocabulary: Vocabulary) -> Tokenizer:
     """Put a blank before every text, also before one that begins with a blank."""
-    from tokenizers import normalizers
+    from tokenizers import Tokenizer, decoders, models, normalizers
 
-    blank = normalizers.Replace(pattern=" ", content="\N{LOWER ONE EIGHTH BLOCK}")
-    prefix = [normalizers.Prepend(prepend="\N{LOWER ONE EIGHTH BLOCK}")] if with_prefix else []
+    unknown = vocabulary.tokens[vocabulary.ids["unk"]] if "unk" in vocabulary.ids else None
+    backend = Tokenizer(
+        models.BPE(_ids(vocabulary), _merges(vocabulary), unk_token=unknown, fuse_unk=True, byte_fallback=True)
+    )
+    blank = normalizers.Replace(pattern=" ", content=_BLANK)
+    prefix = [normalizers.Prepend(prepend=_BLANK)] if vocabulary.blank_first else []
     backend.normalizer = normalizers.Sequence([*prefix, blank])
-    backend.pre_tokenizer = None
+    strip = [decoders.Strip(content=" ", left=1)] if vocabulary.blank_first else []
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace(_BLANK, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return backend
 
 
-def _set_first_and_last(backend: Tokenizer, first: str | None, last: str | None) -> None:
+def _ids(vocabulary: Vocabulary) -> dict[str, int]:
+    return {text: token for token, text in enumerate(vocabulary.tokens)}
+
+
+def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    """List the pairs of tokens that together are a token: those of the best token first."""
+    ids = _ids(vocabulary)
+    pairs = [
+        (vocabulary.scores[token], left, right)
+        for token, text in enumerate(vocabulary.tokens)
+        for left, right in ((text[:at], text[at:]) for at in range(1, len(text)))
+        if left in ids and right in ids
+    ]
+    pairs.sort(key=lambda pair: (pair[0], len(pair[1]), len(pair[2])), reverse=True)
+    return [(left, right) for _, left, right in pairs]
+
+
+def _set_first_and_last(backend: Tokenizer, vocabulary: Vocabulary) -> None:
     from tokenizers import processors
 
-    added = [token for token in (first, last) if token is not None]
+    first, last = (None if token is None else vocabulary.tokens[token] for token in (vocabulary.first, vocabulary.last))
 
     def around(text: str) -> list[str]:
         before, after = ([] if token is None else [f"{token}{text[2:]}"] for token in (first, last))
         return [*before, text, *after]
 
+    added = dict.fromkeys(token for token in (first, last) if token is not None)
     backend.post_processor = processors.TemplateProcessing(
         single=around("$A:0"), pair=[*around("$A:0"), *around("$B:1")],
-        special_tokens=[(token, backend.token_to_id(token)) for token in dict.fromkeys(added)],
+        special_tokens=[(token, backend.token_to_id(token)) for token in added],
     )  # fmt: skip

@@ -1,0 +1,83 @@
+"""The weights of a GGUF file, multiplied out, by their names in transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..._files import file_error
+from ...errors import TopThetaNotImplementedError, TopThetaValueError
+from .contents import AGAIN, NO_WAY, Contents, Stored
+from .header import Sizes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ONCE = {
+    "token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}  # fmt: skip
+_OF_LAYER = {
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+
+
+def read_weights(
+    contents: Contents, sizes: Sizes, dtype: torch.dtype, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Tensor]:
+    """Read all weights, in ``dtype``.
+
+    Raises:
+        TopThetaValueError: weights that are not finite, or not in ``dtype``; a file that became shorter.
+        TopThetaNotImplementedError: a type of weights that cannot be multiplied out.
+    """
+    heads = {"attn_q": sizes.heads, "attn_k": sizes.kv_heads}
+    weights = {}
+    for name, stored in contents.tensors.items():
+        weight = _multiplied_out(contents.file, name, stored)
+        _, layer, part, *_ = (*name.split("."), "")
+        if part in heads:
+            weight = _in_halves(weight, heads[part])
+        target = _ONCE.get(name) or f"model.layers.{layer}.{_OF_LAYER[part]}.weight"
+        weights[target] = torch.from_numpy(weight).to(dtype)
+        _check_finite(contents.file, target, weights[target], dtype)
+        if progress is not None:
+            progress(len(weights), len(contents.tensors))
+    return weights
+
+
+def _multiplied_out(file: Path, name: str, stored: Stored) -> np.ndarray:
+    from gguf import dequantize
+
+    try:
+        found = np.fromfile(file, np.uint8, stored.size, offset=stored.offset)
+    except OSError as error:
+        raise file_error(file, "a GGUF file", f"one that cannot be read ({error.strerror or error})") from error
+    if found.size != stored.size:
+        raise file_error(file, f"the weights of {name}", "a file that became shorter", AGAIN)
+    try:
+        weight = dequantize(found.reshape(*stored.shape[:-1], -1), stored.kind)
+    except NotImplementedError as error:
+        expected = "weights of a type that the package gguf multiplies out"
+        raise TopThetaNotImplementedError(str(file), expected, f"{stored.kind.name} of {name}", NO_WAY) from error
+    return np.ascontiguousarray(weight, np.float32).reshape(stored.shape)
+
+
+def _in_halves(weight: np.ndarray, heads: int) -> np.ndarray:
+    """Order the rows of each head as transformers rotates them: the first of each pair, then the second of each."""
+    pairs = weight.reshape(heads, -1, 2, weight.shape[1])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(weight.shape))
+
+
+def _check_finite(file: Path, name: str, weight: Tensor, dtype: torch.dtype) -> None:
+    if not weight.isfinite().all():
+        got = f"{name} with numbers that are not finite"
+        if dtype == torch.float32:
+            raise file_error(file, "finite weights", got, AGAIN)
+        raise TopThetaValueError("dtype", "one that holds all weights", got, f"{dtype} may be too small for them")
