@@ -46,12 +46,22 @@ TOPTHETA_DEVICE inline bool IsJoint(const UbMap& ub, uint32_t scoreRow)
            (scoreRow == 0 || scoreRow == ub.SecondScores());
 }
 
-// Before the scores of a chunk arrive: lanes that they leave free count as -inf.
+// Whether lanes that hold no scores may be scaled with the scores of their chunk: they stay finite, and far below them.
+TOPTHETA_DEVICE inline bool MayScaleFreeLanes(float scale) { return scale > 5e-20f && scale <= 1.0f; }
+
+// No free lane is above it, and real scores are. A little above what free lanes become, so that no rounding matters.
+template <typename Key>
+TOPTHETA_DEVICE inline float LowestLimit(float scale)
+{
+    return !IsInt8<Key>::kValue && MayScaleFreeLanes(scale) ? kLowest * 0.9999f * scale : kLowest;
+}
+
+// Before the scores of a chunk arrive: lanes that they leave free hold kLowest.
 TOPTHETA_DEVICE inline void ClearScores(UbMap& ub, uint32_t scoreRow, uint32_t rows)
 {
     const uint32_t chunkRows = ub.Layout().chunkRows;
     if (IsJoint(ub, scoreRow) && rows < chunkRows) {
-        AscendC::Duplicate(ub.Scores(0, scoreRow, ub.Heads() * chunkRows), -kInfinity,
+        AscendC::Duplicate(ub.Scores(0, scoreRow, ub.Heads() * chunkRows), kLowest,
                            static_cast<int32_t>(ub.Heads() * chunkRows));
     }
 }

@@ -56,7 +56,7 @@ public:
     // Brings Result().kept up to date at the end of a segment.
     TOPTHETA_DEVICE inline void Finish() { ReadCounts(); }
 
-    // Scales the raw products of a chunk; lanes past its end become -inf or kLowest, which nothing keeps.
+    // Scales the raw products of a chunk; lanes past its end stay below LowestLimit, so that nothing keeps them.
     TOPTHETA_DEVICE inline void ScaleScores(const Chunk& chunk)
     {
         const uint32_t chunkRows = ub_->Layout().chunkRows;
@@ -66,9 +66,9 @@ public:
             ScaleByHead(chunk);
             return;
         }
-        if (joint && (tiling_->scaleValue > 0.0f || chunk.rows == chunkRows)) {
+        if (joint && (MayScaleFreeLanes(tiling_->scaleValue) || chunk.rows == chunkRows)) {
             const LocalTensor<float> all = ub_->Scores(0, chunk.scoreRow, ub_->Heads() * chunkRows);
-            FillTails(all, ub_->Heads(), chunkRows, chunk.rows, -kInfinity);
+            FillTails(all, ub_->Heads(), chunkRows, chunk.rows, kLowest);
             PipeBarrier<PIPE_V>();
             AscendC::Muls(all, all, tiling_->scaleValue, static_cast<int32_t>(ub_->Heads() * chunkRows));
             return;
@@ -80,8 +80,9 @@ public:
         FillTailsOf(chunk);
     }
 
-    // Scores of keys that a row does not see become -inf, those past the end of the chunk too: nothing of a row may be
-    // left. The rows behind the real tokens see none.
+    // Scores of keys that a row does not see become kLowest, those past the end of the chunk too: nothing of a row may
+    // be left. The rows behind the real tokens see none. While a row has seen none its masses count them, until its
+    // first real score makes the factor of those masses 0.
     TOPTHETA_DEVICE inline void HideKeys(const Chunk& chunk)
     {
         if (visible_.AllSee(chunk.begin + chunk.rows)) {
@@ -235,13 +236,13 @@ public:
     }
 
 private:
-    // Lanes [from, end) become -inf.
+    // Lanes [from, end) become kLowest.
     TOPTHETA_DEVICE inline void FillFrom(const LocalTensor<float>& scores, uint32_t from, uint32_t end)
     {
         const uint32_t full = AlignUp(from, kLanes);
-        FillTails(scores, 1, kLanes, from, -kInfinity);
+        FillTails(scores, 1, kLanes, from, kLowest);
         if (full < end) {
-            AscendC::Duplicate(scores[full], -kInfinity, static_cast<int32_t>(end - full));
+            AscendC::Duplicate(scores[full], kLowest, static_cast<int32_t>(end - full));
         }
     }
 
@@ -285,7 +286,7 @@ private:
         const int32_t all = static_cast<int32_t>(ub_->Heads() * pitch);
         LocalTensor<float> work = ub_->Partials();
         if (lanes < pitch) {
-            AscendC::Duplicate(work, -kInfinity, all);
+            AscendC::Duplicate(work, kLowest, all);
         }
         PipeBarrier<PIPE_V>();
         if (IsInt8<Key>::kValue && pitch == kJointRow && IsJoint(*ub_, chunk.scoreRow)) {
@@ -486,8 +487,8 @@ private:
         const float score = ub_->State(kMaximum).GetValue(head * kBlockFloats);
         SetFlag<HardEvent::S_V>(kEvent);
         WaitFlag<HardEvent::S_V>(kEvent);
-        // where every score is -inf the lanes past the end equal the maximum too
-        const bool found = row >= 0 && static_cast<uint32_t>(row) < chunk.rows;
+        // where every score is -inf, lanes that hold none equal the maximum too
+        const bool found = row >= 0 && static_cast<uint32_t>(row) < chunk.rows && score > kLowest;
         if (!found || (result.bestRow >= 0 && score <= result.bestScore)) {
             return;
         }

@@ -16,9 +16,11 @@ using AscendC::PipeBarrier;
 using AscendC::SetFlag;
 using AscendC::WaitFlag;
 
-// Stands for -inf in comparisons and exponentials: nothing passes "score > kLowest" but real scores do.
+// Stand for -inf and +inf: no instruction compares, subtracts or exponentiates an infinity, of which no document says
+// what a board makes. Nothing passes "score > kLowest" but real scores do.
 constexpr float kLowest = -3.402823466e38f;
-constexpr float kInfinity = __builtin_inff();
+constexpr float kHighest = -kLowest;
+constexpr float kInfinity = __builtin_inff();  // of outputs alone
 constexpr uint32_t kLanes = 64;        // float32 elements of one vector repeat
 constexpr uint32_t kBlockFloats = 8;   // float32 elements of a 32-byte block
 constexpr uint32_t kBlockHalves = 16;

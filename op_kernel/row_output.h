@@ -234,7 +234,7 @@ private:
             if (Has(*tiling_, InputIndex::kLearnableSink)) {
                 AddSinkMass(denominator, count);
             }
-            FillUnseen(denominator, heads, visible, 1.0f);
+            FillUnseen(denominator, heads, visible);
         }
         PipeBarrier<PIPE_V>();
         if (Has(*tiling_, InputIndex::kValueMean)) {
@@ -245,15 +245,14 @@ private:
         }
     }
 
-    // What stands for rows that see no keys, whose sums are 0.
-    TOPTHETA_DEVICE inline void FillUnseen(const LocalTensor<float>& blocks, uint32_t heads, const Visible& visible,
-                                           float value)
+    // The denominator of rows that see no keys, whose accumulators are 0.
+    TOPTHETA_DEVICE inline void FillUnseen(const LocalTensor<float>& blocks, uint32_t heads, const Visible& visible)
     {
         if constexpr (Types::kTokens) {
             PipeBarrier<PIPE_V>();
             for (uint32_t head = 0; head < heads; head++) {
                 if (visible.Of(head) == 0) {
-                    AscendC::Duplicate(blocks[head * kBlockFloats], value, static_cast<int32_t>(kBlockFloats));
+                    AscendC::Duplicate(blocks[head * kBlockFloats], 1.0f, static_cast<int32_t>(kBlockFloats));
                 }
             }
         }
@@ -339,13 +338,13 @@ private:
         }
         const LocalTensor<float> lse = ub_->State(kDenominator);
         MakeLse(lse);
-        FillUnseen(lse, range.heads, visible, -kInfinity);
         PipeBarrier<PIPE_V>();
         Gather(kStagedKept, keptBlocks, range.heads);
         Gather(kStagedFloat, tiling_->partial ? ub_->State(kMaximum) : lse, range.heads);
         Gather(kStagedMass, ub_->State(kKeptMass), range.heads);
         Gather(kStagedRest, ub_->State(kEstimate), range.heads);
         PipeBarrier<PIPE_V>();
+        MarkUnseen(Staged(kStagedFloat), range.heads, visible);
         LocalTensor<int32_t> keptInts = Staged(kStagedKeptInt).template ReinterpretCast<int32_t>();
         AscendC::Cast(keptInts, Staged(kStagedKept), AscendC::RoundMode::CAST_RINT, range.heads);
         SetFlag<HardEvent::V_MTE3>(kEvent);
@@ -357,6 +356,20 @@ private:
             CopyOut(partDiscardedMass_, row, Staged(kStagedRest), range.heads);
         } else {
             CopyOut(lse_, row, Staged(kStagedFloat), range.heads);
+        }
+    }
+
+    // The log-sum-exp of rows that see no keys, last of all, so that no other instruction meets it.
+    TOPTHETA_DEVICE inline void MarkUnseen(const LocalTensor<float>& lse, uint32_t heads, const Visible& visible)
+    {
+        if constexpr (Types::kTokens) {
+            uint64_t mask[2] = {0, 0};
+            for (uint32_t head = 0; head < heads; head++) {
+                mask[0] |= static_cast<uint64_t>(visible.Of(head) == 0) << head;
+            }
+            if (mask[0] != 0) {
+                AscendC::Duplicate(lse, -kInfinity, mask, 1, 1, kBlockFloats);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 // Query, thresholds and the other per-head inputs of a unit.
 #pragma once
 
+#include "chunk.h"
 #include "int8_query.h"
 #include "query_tokens.h"
 
@@ -94,20 +95,16 @@ public:
             WidenQuery(range.heads);
         }
         if (NeedsLimits(combining)) {
-            if (IsOfHeads(tiling_->thresholdAxes)) {
-                UnpackOfHeads(kThreshold, kThresholdPlace, range);
-            } else {
-                UnpackPerHead(kThreshold, kThresholdPlace);
-            }
+            UnpackBounded(kThreshold, kThresholdPlace, range, IsOfHeads(tiling_->thresholdAxes), kLeastThreshold);
         }
         if (tiling_->sdc == kSdcOffline) {
             UnpackPerHead(kOfflineMass, kMassPlace);
         }
         if (HasSink()) {
-            UnpackOfHeads(kSink, kSinkPlace, range);
+            UnpackBounded(kSink, kSinkPlace, range, Types::kTokens, kLowest);
         }
         if (GivenLse() && NeedsLimits(combining)) {
-            UnpackPerHead(kRowLse, kLsePlace);
+            UnpackBounded(kRowLse, kLsePlace, range, false, kLowest);
         }
     }
 
@@ -118,14 +115,12 @@ public:
         const int32_t count = ub_->StateCount();
         LocalTensor<float> limit = ub_->State(kLimit);
         PipeBarrier<PIPE_V>();
-        if constexpr (kPlacement == kPreSoftmax) {
-            AscendC::Maxs(limit, ub_->State(kThreshold), kLowest, count);
-        } else {
-            AscendC::Ln(limit, ub_->State(kThreshold), count);
+        AscendC::Mins(limit, ub_->State(kThreshold), kHighest, count);
+        if constexpr (kPlacement == kPostSoftmax) {
+            PipeBarrier<PIPE_V>();
+            AscendC::Ln(limit, limit, count);
             PipeBarrier<PIPE_V>();
             AscendC::Add(limit, limit, ub_->State(kRowLse), count);
-            PipeBarrier<PIPE_V>();
-            AscendC::Maxs(limit, limit, kLowest, count);
         }
         SetFlag<HardEvent::V_S>(kEvent);
         WaitFlag<HardEvent::V_S>(kEvent);
@@ -133,12 +128,14 @@ public:
 
     TOPTHETA_DEVICE inline float Limit(uint32_t head)
     {
+        const float lowest = LowestLimit<Key>(tiling_->scaleValue);
         if constexpr (kPlacement == kPostSoftmax) {
-            if (ub_->State(kThreshold).GetValue(head * kBlockFloats) <= 0.0f) {
-                return kLowest;
+            if (ub_->State(kThreshold).GetValue(head * kBlockFloats) <= kLeastThreshold) {
+                return lowest;
             }
         }
-        return ub_->State(kLimit).GetValue(head * kBlockFloats);
+        const float limit = ub_->State(kLimit).GetValue(head * kBlockFloats);
+        return limit > lowest ? limit : lowest;
     }
 
     // Scales of V by channel, if there are any.
@@ -157,6 +154,9 @@ private:
     // among the blocks of UbMap::Parameters; parts alone are given a log-sum-exp, and no sink
     enum Place : uint32_t { kThresholdPlace, kMassPlace, kLsePlace, kPlaces, kSinkPlace = kLsePlace };
     static_assert(kPlaces <= kParameterBlocks, "every input with a value for each head has a block");
+    // Thresholds up to it, -inf among them, keep everything. Post-softmax it is the least number that is sure to have a
+    // logarithm, since a core may take smaller ones for 0.
+    static constexpr float kLeastThreshold = kPlacement == kPostSoftmax ? 1.175494351e-38f : kLowest;
 
     // After the test, only the estimate from thresholds wants them.
     TOPTHETA_DEVICE inline bool NeedsLimits(bool combining) const
@@ -271,22 +271,24 @@ private:
         AscendC::Adds(ub_->State(quantity), blocks, 0.0f, static_cast<int32_t>(ub_->StateCount()));
     }
 
-    // The block of a head for each of its rows.
-    TOPTHETA_DEVICE inline void UnpackOfHeads(StateQuantity quantity, Place place, const HeadRange& range)
+    // Numbers that may be -inf: what is below `least` becomes that. `ofHeads`: each row takes the block of its head.
+    TOPTHETA_DEVICE inline void UnpackBounded(StateQuantity quantity, Place place, const HeadRange& range, bool ofHeads,
+                                              float least)
     {
-        if constexpr (!Types::kTokens) {
-            UnpackPerHead(quantity, place);
-        } else {
+        const LocalTensor<float> blocks = BlocksOf(place);
+        if constexpr (Types::kTokens) {
             const uint32_t tokens = tiling_->queryTokens;
-            const LocalTensor<float> blocks = BlocksOf(place);
             const uint32_t first = range.firstHead / tokens;
-            for (uint32_t row = 0; row < range.heads;) {
+            for (uint32_t row = 0; ofHeads && row < range.heads;) {
                 const uint32_t head = (range.firstHead + row) / tokens;
                 const uint32_t rows = Least((head + 1) * tokens - range.firstHead - row, range.heads - row);
-                AscendC::Adds(ub_->State(quantity)[row * kBlockFloats], blocks[(head - first) * kBlockFloats], 0.0f,
+                AscendC::Maxs(ub_->State(quantity)[row * kBlockFloats], blocks[(head - first) * kBlockFloats], least,
                               kBlockFloats, static_cast<uint8_t>(rows), AscendC::UnaryRepeatParams(1, 1, 1, 0));
                 row += rows;
             }
+        }
+        if (!ofHeads) {
+            AscendC::Maxs(ub_->State(quantity), blocks, least, static_cast<int32_t>(ub_->StateCount()));
         }
     }
 

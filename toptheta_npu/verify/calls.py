@@ -132,6 +132,19 @@ def check(
     compare(call, run_on(call, device, function, placed), function, close)
 
 
+def check_tokens(call: Call, device: str) -> None:
+    """Compare a call of several query tokens with the fallback on the CPU, as `check` does one of a single token.
+
+    Of `value_rows` the bounds, since each block of query rows counts what it needs.
+    """
+    out, lse, kept, value_rows = run_on(call, device)
+    union = call.expected(STATS)[3]
+    compare(call, (out, lse, kept, union))
+    most = kept.view(*union.shape, -1).sum(-1)
+    if not ((union <= value_rows) & (value_rows <= most)).all():
+        raise Mismatch(f"value_rows: expected {union.tolist()} to {most.tolist()}, got {value_rows.tolist()}")
+
+
 def compare(call: Call, got: Sequence[Tensor], function: str = STATS, close: float = CLOSE) -> None:
     """Compare outputs with those of the fallback on the CPU; raises as `check` does."""
     largest = float(call["value"].float().abs().nan_to_num(0.0).max())

@@ -113,6 +113,24 @@ POINTS: tuple[Point, ...] = (
         vector.exp_ln,
     ),
     Point(
+        "infinite-bounds", "Maxs and Mins put a finite number in place of an infinity",
+        "docs, Maxs and Mins (no word of infinities)",
+        "op_kernel/unit_parameters.h, UnpackBounded and MakeLimits: put the numbers in place with the scalar unit",
+        vector.infinite_bounds,
+    ),
+    Point(
+        "infinite-scores", "Compare, Max, Sub and Exp take -inf as IEEE 754 says, and Exp of it is 0",
+        "docs, Compare, Max, Sub and Exp (no word of infinities)",
+        "docs/operator.md: scores of -inf, which only infinities in the caller's query or K make, give some value",
+        vector.infinite_scores,
+    ),
+    Point(
+        "lowest-number", "Exp of the lowest finite number is 0, also after a score has been subtracted from it",
+        "docs, Exp and Sub; the toolkit's own attention kernels begin with such a number",
+        "op_kernel/kernel_common.h: kLowest nearer to 0",
+        vector.lowest_number,
+    ),
+    Point(
         "cube-block-index", "GetBlockIdx of a vector core is 2 * block + sub-block",
         "docs, GetBlockIdx and GetSubBlockIdx",
         "op_kernel/incremental_attention_kernel.h, Init: core_ from GetSubBlockIdx and GetBlockIdx",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .calls import STATS, Call, Mismatch, compare, make_call, run_on
+from .calls import Call, check_tokens, make_call
 from .launch_checks import ROWS_FOR_EVERY_CORE
 
 _LAYOUTS = ("query", "key", "value")
@@ -17,27 +17,17 @@ def query_tokens(device: str) -> None:
     """
     for seed, (heads, tokens) in enumerate(((4, 4), (5, 3))):
         call = make_call(2 * heads, 2, 600, 64, batch=3, lengths=[600, 77, 300], tokens=tokens, seed=seed)
-        _check(call, device)
+        check_tokens(call, device)
         real = torch.tensor([tokens, 1, 0], dtype=torch.int32, device="cpu")
-        _check(_with_tokens_first(call).with_tensors(actual_query_lengths=real), device)
+        check_tokens(_with_tokens_first(call).with_tensors(actual_query_lengths=real), device)
 
 
 def shared_tokens(device: str) -> None:
     """Share one sequence among all pairs of vector cores, so that each combines what the others have left."""
     for seed in range(2):
-        _check(make_call(4, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, tokens=4, seed=seed), device)
+        check_tokens(make_call(4, 1, ROWS_FOR_EVERY_CORE, 16, keep=0.01, tokens=4, seed=seed), device)
 
 
 def _with_tokens_first(call: Call) -> Call:
     turned = {name: call[name].transpose(1, 2).contiguous() for name in _LAYOUTS}
     return call.with_tensors(**turned).with_options(input_layout="BSND")
-
-
-def _check(call: Call, device: str) -> None:
-    """Compare with the fallback; of `value_rows` the bounds, since each block of query rows counts what it needs."""
-    out, lse, kept, value_rows = run_on(call, device)
-    union = call.expected(STATS)[3]
-    compare(call, (out, lse, kept, union))
-    most = kept.view(*union.shape, -1).sum(-1)
-    if not ((union <= value_rows) & (value_rows <= most)).all():
-        raise Mismatch(f"value_rows: expected {union.tolist()} to {most.tolist()}, got {value_rows.tolist()}")

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .calls import PARTIAL, STATS, Call, Mismatch, check, compare, make_call, require_equal, run_on, thresholds
+from .calls import (
+    PARTIAL,
+    STATS,
+    Call,
+    Mismatch,
+    check,
+    check_tokens,
+    compare,
+    make_call,
+    require_equal,
+    run_on,
+    thresholds,
+)
 
 #: Relative error of exp and ln; some units in the last place of float32.
 _ACCURATE = 4e-6
@@ -100,6 +112,36 @@ def exp_ln(device: str) -> None:
     require_equal("kept mass, a sum of Exp,", run_on(call, device, PARTIAL)[2], mass, _ACCURATE * mass)
     lse = mass.log()
     require_equal("lse, a Ln,", run_on(call, device, STATS)[1], lse, _ACCURATE * (1 + lse))
+
+
+def infinite_bounds(device: str) -> None:
+    """Check thresholds of -inf and +inf and sinks of -inf, which become the last finite numbers in the kernel."""
+    above, below = torch.inf, -torch.inf
+    bounds = torch.tensor([below, above, below, 0.5, above, below, 0.5, 0.0], dtype=torch.float32, device="cpu")
+    sink = torch.tensor([below, below, 1.0, below] * 2, dtype=torch.float32, device="cpu")
+    for kv_heads in (4, 2):  # on vector cores, and on cube cores
+        call = make_call(8, kv_heads, 200, 64).with_tensors(threshold=bounds, learnable_sink=sink)
+        for placement in ("pre_softmax", "post_softmax"):
+            check(call.with_options(placement=placement), device)
+
+
+def infinite_scores(device: str) -> None:
+    """Check K rows whose scores are -inf: Compare, Max, Sub and Exp take them, and nothing of them is left."""
+    for kv_heads in (4, 2):
+        call = make_call(8, kv_heads, 200, 64)
+        query, key = call["query"].clone(), call["key"].clone()
+        query[..., 0] = 1
+        key[:, :, ::7, 0] = -torch.inf
+        check(call.with_tensors(query=query, key=key, threshold=_theta(8, 0.0)), device)
+
+
+def lowest_number(device: str) -> None:
+    """Check lanes without scores: behind the last key, of keys that a token does not see, and of rows that see none."""
+    for kv_heads in (4, 2):
+        check(make_call(8, kv_heads, 600, 64), device)
+    call = make_call(8, 2, 600, 64, batch=3, lengths=[600, 4, 300], tokens=4)
+    real = torch.tensor([4, 4, 1], dtype=torch.int32, device="cpu")
+    check_tokens(call.with_tensors(actual_query_lengths=real), device)
 
 
 def unified_buffer(device: str) -> None:

@@ -22,6 +22,9 @@ enum class Defect : int {
     kInt8StridesIgnored,  // Cast reads int8 blocks without gaps
     kExpInHalf,  // Exp and Ln give ten bits behind the point
     kLnInHalf,
+    kBoundsSpoiltByInfinities,  // Maxs and Mins of an infinity give NaN
+    kExpOfInfinityIsOne,  // of -inf
+    kExpOfLowestIsOne,  // of the lowest finite numbers
     kWideGapsWrap,  // DataCopyPad takes gaps modulo 2^30 bytes
     kGapsOfOutputsIgnored,  // DataCopyPad writes rows to global memory without gaps
     kTopOfUbTaken,  // the last KiB of the Unified Buffer belongs to somebody else
@@ -55,6 +58,9 @@ constexpr std::array kDefectNames = {
     DefectName{Defect::kInt8StridesIgnored, "int8-strides-ignored"},
     DefectName{Defect::kExpInHalf, "exp-in-half"},
     DefectName{Defect::kLnInHalf, "ln-in-half"},
+    DefectName{Defect::kBoundsSpoiltByInfinities, "bounds-spoilt-by-infinities"},
+    DefectName{Defect::kExpOfInfinityIsOne, "exp-of-infinity-is-one"},
+    DefectName{Defect::kExpOfLowestIsOne, "exp-of-lowest-is-one"},
     DefectName{Defect::kWideGapsWrap, "wide-gaps-wrap"},
     DefectName{Defect::kGapsOfOutputsIgnored, "gaps-of-outputs-ignored"},
     DefectName{Defect::kTopOfUbTaken, "top-of-ub-taken"},

@@ -1,4 +1,4 @@
-// What Python hands over: one struct of 8-byte fields, packed by operators.py in this order.
+// What Python hands over: one struct of 8-byte fields, packed by plans.py in this order.
 #pragma once
 
 #include <cstdint>

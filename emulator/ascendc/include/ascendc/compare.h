@@ -74,6 +74,8 @@ void RunCompareInstruction(const CallSite& site, AscendC::CMPMODE mode, const Op
     uint8_t* bits = instruction.Write(to.view, 0, written.end);
     RequireDisjoint(site, to, written, left, SpanOf(left, shape));
     if (right.tensor != nullptr) RequireDisjoint(site, to, written, *right.tensor, SpanOf(*right.tensor, shape));
+    CheckFinite(site, left, shape);
+    if (right.tensor != nullptr) CheckFinite(site, *right.tensor, shape);
     const LaneCursor<T> cursor(left);
     for (uint32_t repeat = 0; repeat < repeats; ++repeat) {
         uint8_t* repeatBits = bits + repeat * (lanes / 8);

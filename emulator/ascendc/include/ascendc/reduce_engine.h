@@ -131,6 +131,7 @@ void RunReduce(const CallSite& site, const VectorShape& shape, const Operand<T>&
     Instruction instruction(Pipe::kV, site.call, site.where);
     const uint64_t end = target.End(shape);
     CheckOperand<Access::kRead>(instruction, from, shape);
+    CheckFinite(site, from, shape);
     instruction.CheckAligned(target.operand.view, target.alignment, target.operand.name);
     const uint32_t base = instruction.CheckSpan(target.operand.view, 0, end, target.operand.name);
     RequireDisjoint(site, target.operand, {0, end}, from, SpanOf(from, shape));

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "machine/core.h"
 #include "vector_banks.h"
@@ -87,6 +89,36 @@ void ComputeLanes(const VectorShape& shape, F f, const LaneCursor<D>& to, const 
     }
 }
 
+// In a build with ASCENDC_HOST_REFUSE_INFINITIES: an infinity among what an instruction compares, subtracts, reduces to
+// a maximum or exponentiates is a finding. Maxs and Mins may read one, since they put finite numbers in its place.
+template <typename T>
+void RefuseInfinities(const CallSite& site, const Operand<T>& source, const VectorShape& shape)
+{
+    constexpr std::array calls = {
+        "Sub", "Max", "Min", "Exp", "Compare", "CompareScalar", "Compares", "BlockReduceMax", "WholeReduceMax"};
+    const auto isCalled = [&](const char* call) { return std::strcmp(call, site.call) == 0; };
+    if (std::none_of(calls.begin(), calls.end(), isCalled)) return;
+    const LaneCursor<T> cursor(source);
+    for (uint32_t repeat = 0; repeat < shape.repeats; ++repeat) {
+        for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+            if (shape.BitsOf(repeat).Group(lane, 1) == 0) continue;
+            if (!std::isinf(LoadLanes<T, 1>(cursor.At(repeat, lane))[0])) continue;
+            site.Report(Check::kParameter, std::string(source.name) + " holds an infinity",
+                        "put the largest finite number in its place");
+            return;
+        }
+    }
+}
+
+template <typename T>
+void CheckFinite([[maybe_unused]] const CallSite& site, [[maybe_unused]] const Operand<T>& source,
+                 [[maybe_unused]] const VectorShape& shape)
+{
+#ifdef ASCENDC_HOST_REFUSE_INFINITIES
+    if constexpr (std::is_same_v<T, float>) RefuseInfinities(site, source, shape);
+#endif
+}
+
 inline void CheckDestinationStride(const CallSite& site, const VectorOperand& destination)
 {
     if (destination.blockStride != 0) return;
@@ -105,6 +137,7 @@ void RunElementwise(const CallSite& site, const VectorShape& shape, F f, const O
     (CheckOperand<Access::kRead>(instruction, sources, shape), ...);
     CheckOperand<Access::kWrite>(instruction, destination, shape);
     (OverlapCheck(site, destination, sources, shape).Run(), ...);
+    (CheckFinite(site, sources, shape), ...);
     ComputeLanes(shape, f, LaneCursor<D>(destination), LaneCursor<S>(sources)...);
     instruction.ComputeCost(shape.repeats, shape.lanes / RateOf<op, sourceBytes, sizeof(D)>());
     instruction.VectorConflicts(BankConflictCycles(shape, destination, sources...));

@@ -1,9 +1,12 @@
 // dst = src op scalar: Adds Muls Maxs Mins ShiftLeft ShiftRight.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "machine/defects.h"
 #include "repeat_params.h"
 #include "vector_binary.h"
 #include "vector_lanes.h"
@@ -14,7 +17,16 @@ namespace ascendc_host {
 template <typename Lane, typename T>
 struct WithScalar {
     T scalar;
-    T operator()(T a) const { return Lane()(a, scalar); }
+    bool spoilt = Planted(Defect::kBoundsSpoiltByInfinities);  // Maxs and Mins
+    T operator()(T a) const
+    {
+        if constexpr (!std::is_integral_v<T> && (std::is_same_v<Lane, MaxLane> || std::is_same_v<Lane, MinLane>)) {
+            if (spoilt && std::isinf(static_cast<float>(a))) {
+                return static_cast<T>(std::numeric_limits<float>::quiet_NaN());
+            }
+        }
+        return Lane()(a, scalar);
+    }
 };
 
 // Shifting by the width of the type or more gives what is left after shifting one by one.

@@ -25,11 +25,19 @@ inline float TenBits(Defect defect, float value)
     return value;
 }
 
+// The exponential, or 1 where the defect of so low a number is planted.
+inline float ExpOf(float value)
+{
+    const Defect ofLow = std::isinf(value) ? Defect::kExpOfInfinityIsOne : Defect::kExpOfLowestIsOne;
+    if (value < -1e38f && Planted(ofLow)) return 1.0f;
+    return TenBits(Defect::kExpInHalf, std::exp(value));
+}
+
 struct ExpLane {
     template <typename T>
     T operator()(T a) const
     {
-        return static_cast<T>(TenBits(Defect::kExpInHalf, std::exp(static_cast<float>(a))));
+        return static_cast<T>(ExpOf(static_cast<float>(a)));
     }
 };
 
