@@ -53,7 +53,7 @@ class Likelihood(NamedTuple):
 def check_tokens(model: PreTrainedModel, tokens: Sequence[int] | Tensor) -> None:
     """Raise TopThetaValueError for a token that the model has no embedding for."""
     most = int(model.get_input_embeddings().num_embeddings)  # type: ignore[arg-type]
-    given = torch.as_tensor(tokens)
+    given = torch.as_tensor(tokens, device="cpu")
     beyond = given[(given < 0) | (given >= most)]
     if len(beyond):
         got = f"token {int(beyond[0])}"
