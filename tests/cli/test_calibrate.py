@@ -363,6 +363,8 @@ def no_weights(*_: object) -> None:
         (["--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got 'int8'"),
         (["--checkpoint-every", "0"], "--checkpoint-every: expected an int of at least 1, got 0"),
         (["--shards", "4/4"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '4/4'; such as 0/4"),
+        (["--shards", "٠/٤"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '٠/٤'; such as 0/4"),
+        (["--sequences", "٤"], "--sequences: expected a number from 1, or all, got '٤'"),
         (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, auto, got 'tpu'"),
         (["--encoding", "utf-99"], "--encoding: expected an encoding of text, got 'utf-99'; such as utf-8, utf-16"),
         (["--encoding", "utf-16"], "book.txt: expected the byte order mark of utf-16, got none at offset 0"),

@@ -333,7 +333,7 @@ def parse_sequences(text: str | None, default: int) -> int | None:
     """
     if text is None or text == ALL:
         return default if text is None else None
-    if not re.fullmatch(r"\d{1,9}", text) or not int(text):
+    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not int(text):
         raise TopThetaValueError("--sequences", f"a number from 1, or {ALL}", shown(text))
     return int(text)
 

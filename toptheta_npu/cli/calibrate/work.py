@@ -43,7 +43,7 @@ def parse_shard(text: str) -> Part:
     """
     from ...calibration.part import Part
 
-    pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    pair = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text, re.ASCII)
     if pair is None or int(pair[1]) >= int(pair[2]):
         raise TopThetaValueError("--shards", "INDEX/COUNT, with INDEX from 0 to COUNT - 1", shown(text), "such as 0/4")
     return Part(int(pair[1]), int(pair[2]))
