@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 import toptheta_npu
 from tests.drawn import DRAWN
 from tests.helpers import has_npu
+from tests.tiers import thin
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 # "ci" draws the same examples on every run; HYPOTHESIS_PROFILE=explore looks for new ones, as many as EXAMPLES
@@ -26,6 +27,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # a shell lets its background jobs ignore interrupts, and so would the processes that tests start and interrupt
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    thin(items)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -98,7 +98,7 @@ def _wrong_arguments(draw: st.DrawFn, base: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("base", "name"), _CALLS, ids=["-".join(call) for call in _CALLS])
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_an_answer_or_an_error_of_this_package(base: str, name: str, data: st.DataObject) -> None:
     with warnings.catch_warnings():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
+from zlib import crc32
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -34,6 +36,21 @@ def only(quick: Collection[Any] | Callable[[Any], bool], values: Iterable[Any]) 
     """
     passes = quick if callable(quick) else quick.__contains__
     return [_joined(list(value) if isinstance(value, tuple) else [value], passes(value)) for value in values]
+
+
+def thin(items: list[pytest.Item]) -> None:
+    """Let `make test` run about every third case of a test with more than 16; a hash of their names picks them.
+
+    Every third in their order would leave out the same value each time.
+    """
+    cases = Counter(_test_of(item) for item in items)
+    for item in items:
+        if cases[_test_of(item)] > 16 and crc32(item.nodeid.encode()) % 3:
+            item.add_marker(full)
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def _joined(values: list[Any], quick: bool) -> ParameterSet:

@@ -101,6 +101,7 @@ def points_windows(tokenizer: object, plan: Extent) -> torch.Tensor:
     return token_windows(tokenizer, "calibration", plan.long, plan.long_sizes[-1])  # type: ignore[arg-type]
 
 
+@full
 def test_selectors_are_measured_in_the_order_of_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LENGTH": 300, "KS": (32,), "FIRST_AND_LAST": ((4, 16),)}.items():
         monkeypatch.setattr(selectors, name, value)

@@ -16,6 +16,7 @@ from benchmarks.modelled import decode
 from benchmarks.modelled.__main__ import app
 from benchmarks.modelled.calls import Call, Modelled, model
 from benchmarks.modelled.step import EXPECTED
+from tests.tiers import full
 from toptheta_npu import cli
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.timing.shapes import Shape, parse_shape
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 _SMALL = Shape(1, 4, 4, n=256, k=16, head_dim=64)
 
 
+@full
 def test_bytes_bounds_and_gains() -> None:
     result = model(Call(_SMALL))
     row = 2 * 64
@@ -112,6 +114,7 @@ def test_command(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["results"][0]["shape"]["n"] == 64
 
 
+@full
 def test_wrong_use_of_the_command() -> None:
     command = [sys.executable, "-m", "benchmarks.modelled", "--shape", "heads=2,n=64,dtype=float32"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -14,6 +14,7 @@ import typer
 from benchmarks import pictures, readme, whole_models
 from benchmarks.real_model_study.analysis import Runs
 from tests.pages import ROOT, blocks, commands, links
+from tests.tiers import full
 from toptheta_npu.cli import app
 
 _TEXT = readme.README.read_text()
@@ -39,6 +40,7 @@ def test_the_whole_models_named_gain_the_least_and_the_most() -> None:
     assert (min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)) == (readme.LEAST, readme.MOST)
 
 
+@full
 def test_the_pictures_are_there_and_can_be_drawn_anew(runs: Runs, tmp_path: Path) -> None:
     row = pictures.row_of_the_embedded_model()
     assert f"{pictures.KEYS} tokens; {row.kept.sum()} of them" in _TEXT

@@ -208,6 +208,7 @@ def test_the_page_shows_what_is_kept() -> None:
         assert f"<!-- table {name} -->\n{table.as_markdown()}<!-- end -->" in said
 
 
+@full
 def test_no_document_is_in_two_splits() -> None:
     _, tokenizer = load_tiny_llama()
     windows = texts.Windows(tokenizer, None, CUT)

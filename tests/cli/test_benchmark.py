@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cli.command import toptheta
+from tests.tiers import full
 from toptheta_npu.cli.benchmark.command import choose_shapes
 from toptheta_npu.timing.measure import ShapeResult
 
@@ -224,6 +225,7 @@ def test_query_tokens_of_the_tables(sweep: str | None, device: str) -> None:
     assert not own
 
 
+@full
 def test_script_and_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "dtype": "float32"})

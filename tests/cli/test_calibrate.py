@@ -103,6 +103,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
+@full
 def test_the_embedded_model_needs_no_arguments_and_keeps_about_k(embedded: tuple[Path, str]) -> None:
     folder, text = embedded
     table = ThresholdTable.load(folder / "thresholds.theta", fingerprint=model_fingerprint(load_tiny_llama()[0]))
@@ -319,6 +320,7 @@ def test_models_that_cannot_be_calibrated(
     assert not Path("thresholds.theta").exists()
 
 
+@full
 def test_a_name_that_is_not_on_this_machine(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a network, as tests are: set before transformers is imported, so in a process of its own."""
     arguments = [sys.executable, "-m", "toptheta_npu", "calibrate", "nobody/nothing", "--text", "book.txt", *QUICK]
@@ -363,7 +365,7 @@ def no_weights(*_: object) -> None:
         (["--dtype", "int8"], "--dtype: expected one of auto, float32, bfloat16, float16, got 'int8'"),
         (["--checkpoint-every", "0"], "--checkpoint-every: expected an int of at least 1, got 0"),
         (["--shards", "4/4"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '4/4'; such as 0/4"),
-        (["--shards", "٠/٤"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '٠/٤'; such as 0/4"),
+        (["--shards", "१/२"], "--shards: expected INDEX/COUNT, with INDEX from 0 to COUNT - 1, got '१/२'; such as 0/4"),
         (["--sequences", "٤"], "--sequences: expected a number from 1, or all, got '٤'"),
         (["--device", "tpu"], "--device: expected one of cpu, cuda, npu, auto, got 'tpu'"),
         (["--encoding", "utf-99"], "--encoding: expected an encoding of text, got 'utf-99'; such as utf-8, utf-16"),

@@ -65,6 +65,7 @@ def test_demo_shows_the_trade(results: Results) -> None:
     assert change(sparse, dense).value < 0.1 * change(last, dense).value
 
 
+@full
 @pytest.mark.parametrize("every_k", [False, True])
 def test_the_preset_has_the_points_of_the_committed_results(every_k: bool, tmp_path: Path) -> None:
     plan = preset(DemoOptions(output=tmp_path, full=every_k, windows=1)).plan

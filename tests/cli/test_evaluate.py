@@ -20,7 +20,7 @@ import torch
 from tests.cli.command import toptheta
 from tests.cli.folders import save_model
 from tests.full_disk import full_disk
-from tests.tiers import only
+from tests.tiers import full, only
 from toptheta_npu._warnings import SdcWithoutVmcWarning
 from toptheta_npu.assets import TINY_LLAMA
 from toptheta_npu.evaluation.results import Results, read_results
@@ -161,6 +161,7 @@ def test_more_methods_join_the_file_and_finished_points_are_not_measured_again(
     assert Path("evaluation.jsonl").read_bytes() == content
 
 
+@full
 @pytest.mark.parametrize("ending", only({signal.SIGKILL}, [signal.SIGKILL, signal.SIGINT]))
 def test_an_ended_sweep_goes_on_and_gives_the_same_file(ending: signal.Signals, model: Path, folder: Path) -> None:
     arguments = [str(model), str(model.parent / "pre.theta"), *QUICK, "--k", "16", *METHODS, "--windows", "8"]

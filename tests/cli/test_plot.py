@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.command import toptheta
 from tests.evaluation.test_plots import needle_points, perplexity_points
+from tests.tiers import full
 from toptheta_npu.evaluation.results import Header, ResultsFile
 
 pytest.importorskip("matplotlib")
@@ -26,6 +27,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     return "one.jsonl", "two.jsonl"
 
 
+@full
 def test_draws_the_points_of_all_files_into_a_new_folder(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,6 +61,7 @@ def test_a_folder_that_cannot_be_made_is_refused(files: tuple[str, str], capsys:
     assert "--output: expected a folder that can be made" in " ".join(capsys.readouterr().err.split())
 
 
+@full
 @pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://gone", "nonsense", "tkagg"])
 def test_files_are_drawn_whatever_backend_the_environment_names(files: tuple[str, str], backend: str) -> None:
     """In a process of its own: matplotlib reads MPLBACKEND when it is imported."""

@@ -14,6 +14,7 @@ import typer
 
 from tests.cli.command import toptheta
 from tests.cli.test_inspect import make
+from tests.tiers import full
 from toptheta_npu import cli
 from toptheta_npu.cli.common.shell import Command
 
@@ -27,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@full
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -163,7 +165,7 @@ def test_too_little_memory_is_an_error_with_the_options_that_help(capsys: pytest
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=full)])
 @pytest.mark.parametrize(
     "arguments", ["inspect table.theta", "--version", "inspect --help", "inspect table.theta --json"]
 )

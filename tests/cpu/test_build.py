@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cpu.builds import STRANGER, answer, entries, needs_root
+from tests.tiers import full
 from toptheta_npu import TopThetaBackendError, TopThetaValueError, _compiler
 from toptheta_npu.cpu import build, cache, instruction_sets
 
@@ -355,6 +356,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@full
 def test_the_command_builds_every_dtype(
     source: Path, level: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

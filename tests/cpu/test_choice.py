@@ -18,6 +18,7 @@ import torch
 
 import toptheta_npu
 from tests.cases import valid_arguments
+from tests.tiers import full
 from toptheta_npu import TopThetaBackendError, TopThetaValueError, fallback
 from toptheta_npu._backends import VARIABLE
 from toptheta_npu.cpu import backend, instruction_sets
@@ -226,6 +227,7 @@ def test_without_a_compiler_all_is_well_and_one_line_says_why(tmp_path: Path) ->
     ]
 
 
+@full
 def test_the_native_kernel_is_built_loaded_and_kept(level: str, tmp_path: Path) -> None:
     code = (
         "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s: %(message)s')\n"

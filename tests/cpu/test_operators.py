@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tests.cases import CASES, TOKEN_CASES, Case
 from tests.helpers import assert_equals_oracle, make_inputs
-from tests.tiers import product
+from tests.tiers import full, product
 from toptheta_npu import TopThetaBackendError, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu import build, instruction_sets, library, threads
 from toptheta_npu.cpu.backend import CPU_SELECTOR
@@ -88,6 +88,7 @@ def test_a_row_does_not_depend_on_the_batch_beside_it(dtype: str) -> None:
         assert_identical(result, tuple(part[sequence : sequence + 1] for part in whole))
 
 
+@full
 def test_eight_threads_call_at_once(thread_count: Any) -> None:
     thread_count(2)
     inputs = [make_inputs(replace(_LONG, dtype=_DTYPES[seed % 3]), seed=seed) for seed in range(8)]
@@ -161,6 +162,7 @@ def test_forked_child_computes_on_one_thread() -> None:
     assert run_python(program).split() == ["0"]
 
 
+@full
 def test_other_python_threads_run_during_a_call() -> None:
     program = (
         _STEP

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import full
+
 README = Path(__file__).parents[2] / "emulator" / "ascendc" / "README.md"
 MACHINE = README.parent / "machine"
 
@@ -16,6 +18,7 @@ def code(language: str) -> str:
     return str(block)
 
 
+@full
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "add.cpp").write_text(code("cpp"))
     monkeypatch.chdir(tmp_path)

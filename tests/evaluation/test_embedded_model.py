@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks import demo_tables
+from tests.tiers import full
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.evaluation import corpus
 from toptheta_npu.evaluation.measurement import Measurement
@@ -60,6 +61,7 @@ def test_committed_thresholds_keep_k_on_held_out_text(committed: dict[Point, Mea
             assert 0.9 <= measurement.reads.kept_mean / k <= 1.1
 
 
+@full
 def test_the_trade_here_and_now(task: PerplexityTask) -> None:
     table = load_tiny_llama_thresholds("post_softmax")
     dense = task.evaluate(kinds.dense())
@@ -77,6 +79,7 @@ def test_thresholds_belong_to_the_model(task: PerplexityTask) -> None:
         assert int(table.provenance["sequences"]) >= 64
 
 
+@full
 @pytest.mark.filterwarnings("ignore::toptheta_npu.thresholds.MeanDiscardedMassWarning")
 def test_offline_compensation_by_the_mean_harms_and_by_the_geometric_mean_does_not() -> None:
     """The figures of docs/operator.md, with less text."""

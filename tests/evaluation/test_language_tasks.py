@@ -156,6 +156,7 @@ def test_an_answer_that_the_tokenizer_drops_is_refused(
             harness.loglikelihood(requests("loglikelihood", (context, "")))
 
 
+@full
 @pytest.mark.parametrize("kind", ["key_value", "needle"])
 @pytest.mark.parametrize("which", ["dense", "sparse"])
 def test_lm_eval_and_the_retrieval_task_agree_prompt_by_prompt(
@@ -384,6 +385,7 @@ def test_limit_progress_and_the_callers_random_state(
     assert task.measure(kinds.dense(), model) == measurement
 
 
+@full
 def test_the_next_line_is_one_of_four_of_its_module(tokenizer: PreTrainedTokenizerBase) -> None:
     from toptheta_npu.evaluation import corpus
 

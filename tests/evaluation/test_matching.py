@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from tests.evaluation.small_model import LENGTH, K, random_windows, small_model, thresholds
-from tests.tiers import only
+from tests.tiers import full, only
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
@@ -135,6 +135,7 @@ def test_a_method_of_its_own_k_is_not_matched(model: LlamaForCausalLM, theta: Re
         matched_method(parse_method("top-k"), K, theta.reads, model, random_windows(1, seed=3), TARGETS)
 
 
+@full
 @pytest.mark.parametrize(
     ("text", "k"), only({("pages", 64)}, [("pages", 64), ("blasst:tile=32", 256), ("random-k", 64)])
 )

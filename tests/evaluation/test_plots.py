@@ -333,6 +333,7 @@ def test_dense_alone_draws_what_it_has(tmp_path: Path) -> None:
     assert len(left_out) == 5
 
 
+@full
 @pytest.mark.parametrize("loss", [math.nan, math.inf, 900.0])
 def test_points_without_a_finite_score_are_left_out_by_name(tmp_path: Path, loss: float) -> None:
     points = perplexity_points()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
+from tests.tiers import full
 from toptheta_npu.assets import TINY_LLAMA, load_tiny_llama
 from toptheta_npu.errors import TopThetaValueError
 from toptheta_npu.evaluation import corpus
@@ -192,6 +193,7 @@ def test_accuracy_counts_right_answers(tokenizer: PreTrainedTokenizerBase, rando
     assert retrieval.Accuracy(48, 64).standard_error == pytest.approx(0.0541, abs=1e-4)
 
 
+@full
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_embedded_model_retrieves(kind: str) -> None:
     model, tokenizer = load_tiny_llama()

@@ -121,6 +121,7 @@ def test_an_interrupted_run_ends_like_a_whole_one(
         assert torch.equal(left, right)
 
 
+@full
 def test_a_checkpoint_of_another_run_is_refused(
     tokenizer: PreTrainedTokenizerFast, library: torch.Tensor, tmp_path: Path
 ) -> None:

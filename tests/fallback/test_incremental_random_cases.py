@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cases import Case
@@ -13,7 +13,6 @@ from toptheta_npu import incremental_attention_with_stats, use_backend
 
 
 @pytest.mark.drawn
-@settings(max_examples=2 * settings().max_examples)
 @given(case=random_cases(for_kernel=False), path=st.sampled_from(["auto", "auto", "gather", "dense"]))
 @pytest.mark.parametrize("backend", ["native", "fallback"])
 def test_backend_equals_the_oracle(backend: str, case: Case, path: str) -> None:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from tests.calibration.parts import ESTIMATORS, assert_merged, content_of, of_estimator
 from tests.models.tiny import K, model_of, new_model, tokens
-from tests.tiers import only
+from tests.tiers import full, only
 from toptheta_npu.calibration.shards import merge_shards
 from toptheta_npu.calibration.state import CalibrationState
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
@@ -102,6 +102,7 @@ def test_more_texts_may_follow(tmp_path):
     assert content_of(table, tmp_path / "table") == expected
 
 
+@full
 @pytest.mark.parametrize(("by", "count"), only({(signal.SIGINT, 8)}, [(signal.SIGKILL, 20), (signal.SIGINT, 8)]))
 def test_a_signal_at_any_point_changes_nothing(tmp_path, by, count):
     command = [sys.executable, "-m", "tests.models.killed_calibration", str(tmp_path), str(int(by)), str(count)]

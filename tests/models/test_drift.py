@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
 from tests.models.tiny import CACHES, K, left_padded, model_of, new_cache, new_model, table_of, tokens
+from tests.tiers import full
 from toptheta_npu.errors import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import DriftControl, calibrate, sparsify
 from toptheta_npu.models.caches.value_mean import DRIFT
@@ -177,7 +178,7 @@ def test_a_fresh_cache_starts_with_the_tables_thresholds(thresholds, placement, 
             assert not torch.equal(thresholds[2], table.at(K).theta[0][22].expand(2, -1))
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("static", [False, pytest.param(True, marks=full)])
 @pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
 def test_thresholds_that_keep_too_much_or_too_little_are_brought_to_k(placement, static):
     """The thresholds of 8 elements are taken for those of 4, and for those of 16."""
@@ -355,6 +356,7 @@ def test_beam_search_and_sampling_run():
         assert model_of().generate(ids, do_sample=True, num_return_sequences=2, **options).shape == (4, 38)
 
 
+@full
 def test_a_compiled_step_with_a_static_cache_does_what_the_plain_one_does():
     model, ids = new_model(), tokens(2, 45, seed=20)
     compiled = torch.compile(model.forward, fullgraph=True, backend="eager")

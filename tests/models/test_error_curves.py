@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.models.tiny import model_of, new_model, tokens
+from tests.tiers import full
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.fallback import reference
 from toptheta_npu.models import calibrate, calibrate_error_curves, measure_budgets
@@ -114,6 +115,7 @@ def _row(
     return torch.stack(heads), torch.stack(path), torch.stack(rows)
 
 
+@full
 @pytest.mark.parametrize(
     ("placement", "sdc", "vmc"),
     [("pre_softmax", "exact", True), ("post_softmax", "exact", True), ("pre_softmax", "none", False)],

@@ -13,6 +13,7 @@ from tests.calibration.parts import content_of
 from tests.models.curves import OPTIONS, TEXTS, model, table
 from tests.models.tiny import new_model
 from tests.ranks import run_ranks
+from tests.tiers import full
 from toptheta_npu.calibration.error_state import ErrorState
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import (
@@ -204,6 +205,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@full
 def test_two_ranks_get_the_table_of_one_process(played: Path, whole: bytes, tmp_path: Path) -> None:
     for scene in ("whole", "resumed"):
         assert (played / f"{scene}.0").read_bytes() == (played / f"{scene}.1").read_bytes() == whole

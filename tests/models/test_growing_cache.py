@@ -11,6 +11,7 @@ from transformers import DynamicCache, MistralConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from tests.models.tiny import K, model_of, new_model, table_of, tokens
+from tests.tiers import full
 from toptheta_npu import use_backend
 from toptheta_npu.models import GrowingCache, sparsify
 from toptheta_npu.models.caches import growing
@@ -245,7 +246,7 @@ def test_generate_goes_on_with_a_returned_cache_inside_and_outside():
     assert torch.equal(outside[0].sequences, outside[1].sequences)
 
 
-@pytest.mark.full
+@full
 def test_a_compiled_step_copies_as_with_a_dynamic_cache():
     model, ids = model_of(), tokens(1, 40, seed=20)
     compiled = torch.compile(model.forward, backend="eager", dynamic=True)

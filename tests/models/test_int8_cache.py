@@ -13,6 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from tests.models.test_growing_cache import CHANGES, NEED_TWO, OPTIONS, WAYS, rows
 from tests.models.tiny import K, left_padded, model_of, new_model, table_of, tokens
+from tests.tiers import full
 from toptheta_npu import TopThetaNotImplementedError, TopThetaTypeError, TopThetaValueError, use_backend
 from toptheta_npu.models import DriftControl, GrowingCache, Int8Cache, calibrate_cache_scales, sparsify
 from toptheta_npu.models.caches import int8, value_mean
@@ -190,7 +191,7 @@ def test_it_takes_about_half_of_the_memory_of_16_bits(head_dim, most):
     assert 0.5 < sizes[0] / sizes[1] <= most
 
 
-@pytest.mark.full
+@full
 def test_a_compiled_step_over_a_static_cache_is_one_graph():
     model, ids = new_model(), tokens(1, 34, seed=2)
     with sparsify(model, table_of(), k=K):

@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounter
 from transformers import DynamicCache, LogitsProcessor, LogitsProcessorList, StaticCache
 
 from tests.models.tiny import model_of, new_model, tokens
+from tests.tiers import full
 from toptheta_npu.errors import TopThetaTypeError, TopThetaValueError
 from toptheta_npu.models import NothingSparsifiedWarning, SparseRun, calibrate, calibrate_discarded_mass, sparsify
 from toptheta_npu.models.sparse.device_thresholds import DeviceThresholds
@@ -95,6 +96,7 @@ def test_k_changes_between_the_tokens_of_one_generate():
         torch.testing.assert_close(logits, found.logits[number + 1], atol=1e-5, rtol=1e-5)
 
 
+@full
 def test_a_compiled_step_sees_another_k_and_is_not_compiled_again():
     ids, table, model = tokens(1, 60, seed=4), table_of(), new_model()
     counter, stats = CompileCounter(), torch._dynamo.utils.counters["stats"]

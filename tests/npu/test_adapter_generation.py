@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.tiers import full
+
 pytest.importorskip("transformers")
 
 from toptheta_npu.assets import load_tiny_llama, load_tiny_llama_thresholds
@@ -33,7 +35,7 @@ def generate(device: str, placement: str, prompt: Tensor) -> tuple[Tensor, Tenso
     return result.sequences[0, _PROMPT:].cpu(), torch.cat(result.logits).float().cpu()
 
 
-@pytest.mark.parametrize("placement", ["pre_softmax", "post_softmax"])
+@pytest.mark.parametrize("placement", ["pre_softmax", pytest.param("post_softmax", marks=full)])
 def test_greedy_tokens_are_those_of_the_fallback(placement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, tokenizer = load_tiny_llama()
     prompt = token_windows(tokenizer, "evaluation", _PROMPT, 1)
@@ -52,6 +54,7 @@ def test_greedy_tokens_are_those_of_the_fallback(placement: str, monkeypatch: py
         warnings.warn(f"{placement}: token {first} differs, at a near tie of {gap:.3g}", stacklevel=1)
 
 
+@full
 def test_another_k_reaches_the_tensors_on_the_npu() -> None:
     model, tokenizer = load_tiny_llama()
     model = model.bfloat16().to("npu")

@@ -78,6 +78,7 @@ def vendor(tmp_path: Path) -> Path:
     return copy
 
 
+@full
 def test_whole_package(vendor: Path) -> None:
     outcome = outcome_of(vendor)
     assert outcome["out"] == pytest.approx(32.0)
@@ -190,6 +191,7 @@ def test_package_of_an_older_version(argument: str, tmp_path: Path, vendor: Path
     assert outcome["error"].endswith("build and install it again with op_host/build.sh of this version")
 
 
+@full
 def test_auto_without_a_package_runs_the_fallback_and_logs_once() -> None:
     outcome = outcome_of(None, TOPTHETA_BACKEND="auto")
     (record,) = outcome["logged"]

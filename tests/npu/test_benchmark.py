@@ -89,6 +89,7 @@ def test_device() -> None:
     assert "clocks" not in stamp
 
 
+@full
 def test_command_prints_no_time(run_python: Callable[..., str], tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     arguments = ["benchmark", "--device", "npu", "--shape", SHAPES[0], "--cache", "hot", "--json", str(file)]

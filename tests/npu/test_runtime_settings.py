@@ -210,6 +210,7 @@ def test_another_sitecustomize_still_runs(run_python: RunPython, tmp_path: Path)
     assert run_python("print(other_ran)", PYTHONPATH=path) == "True\n"
 
 
+@full
 def test_the_example_of_the_readme_runs(run_python: RunPython) -> None:
     page = (_REPOSITORY / "emulator" / "README.md").read_text()
     example = page.split("```python\n")[1].split("```")[0]

@@ -19,6 +19,7 @@ from tests.helpers import (
 )
 from tests.op_kernel.calls import assert_kernel_equals_oracle, call, has_tokens, part, statistics
 from tests.random_cases import inputs_or_reject, largest_score, random_cases
+from tests.tiers import full
 
 _CUBE = st.sampled_from([True, True, False])
 #: Scales by the argument that says whether there is one for each row.
@@ -62,12 +63,14 @@ def test_several_tokens_equal_the_oracle(case: Case, cores: int, path: str, with
     _assert_equals_the_oracle(case, path, with_stats, cores=cores)
 
 
+@full
 @pytest.mark.drawn
 @given(case=tokens_for_the_kernel(at_borders=True), cores=st.sampled_from([2, 2, 4, 6]), path=_PATHS)
 def test_several_tokens_beside_borders_equal_the_oracle(case: Case, cores: int, path: str) -> None:
     _assert_equals_the_oracle(case, path, True, cores=cores)
 
 
+@full
 @pytest.mark.drawn
 @given(
     case=random_cases(for_kernel=True, at_borders=True),

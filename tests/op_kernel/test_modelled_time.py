@@ -14,6 +14,7 @@ from benchmarks.modelled.step import constants, everything, make_step, run, sele
 from benchmarks.tables import Goal, rounded
 from emulator.cann import Platform
 from emulator.incremental_attention import run_operator
+from tests.tiers import full
 
 _STORED = figures.load()
 #: Less than a digit that the tables show.
@@ -66,13 +67,13 @@ def test_anchors_are_as_stored(call: Call) -> None:
     assert result.kept.rows_needed <= result.kept.rows_read <= 1.1 * result.kept.rows_needed
 
 
-@pytest.mark.full
+@full
 @pytest.mark.parametrize("call", calls.CALLS, ids=str)
 def test_figures_are_as_stored(call: Call) -> None:
     _assert_as_stored(call)
 
 
-@pytest.mark.full
+@full
 def test_trace_and_constants_are_as_stored() -> None:
     assert not _differences(rounded(figures.differing_constants()), dict(_STORED.constants))
     events = trace_of(calls.run_call(calls.PAPER_CALL).run, "cold")

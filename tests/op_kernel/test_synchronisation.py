@@ -19,6 +19,7 @@ import pytest
 from tests.cases import Case
 from tests.helpers import Inputs, make_inputs
 from tests.op_kernel.calls import assert_kernel_equals_oracle, call, statistics
+from tests.tiers import full
 
 _SOURCES = Path(__file__).resolve().parents[2] / "op_kernel"
 _SYNC_CALL = re.compile(r"\b((?:CrossCore)?(?:Set|Wait)Flag|PipeBarrier|SyncAll)[<(]")
@@ -188,6 +189,7 @@ def is_missed(name: str, site: Site) -> bool:
     return bool(set(run.checks) - (_FLAG_CHECKS if site.kind.endswith("WaitFlag") else set()))
 
 
+@full
 def test_probes_make_every_sync_call_of_the_sources() -> None:
     made = {name for probe in _PROBES for name in executed_by(probe.case.id) if name.split(":")[1] != "0"}
     assert {site.name for site in SITES} == made
