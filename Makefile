@@ -40,7 +40,7 @@ REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 demo: $(READY)
 	$(BIN)/toptheta demo
 
-# all rings in six minutes on two cores, once the environment and what is compiled are there
+# a part of all rings: about ten minutes on two slow cores, once the environment and what is compiled are there
 test: $(READY)
 	$(RUN) $(RING) -m 'not full and not aarch64 and not sanitizers' --junitxml=build/reports/quick.xml
 	$(RUN_NPU) tests/npu -m 'npu and not full' --junitxml=build/reports/quick-npu.xml
@@ -49,7 +49,7 @@ test: $(READY)
 test-all: test
 	$(RUN) $(RING) -m 'full and not aarch64 and not sanitizers' --junitxml=build/reports/full.xml
 	$(RUN_NPU) tests/npu -m 'npu and full' --junitxml=build/reports/full-npu.xml
-	$(RUN_NPU) tests/fallback tests/test_operator.py -m npu --junitxml=build/reports/full-npu-fallback.xml
+	$(RUN_NPU) tests/fallback tests/test_operator.py -m 'npu and not full' --junitxml=build/reports/full-npu-fallback.xml
 
 # the table of how long the last of them took
 durations: $(READY)
@@ -66,8 +66,8 @@ explore: $(READY)
 # the oldest transformers that is allowed, on the same torch: an environment of its own, whose packages come before
 # those of $(VENV)
 test-transformers-oldest: $(OLDEST_TRANSFORMERS)/.ready
-	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) tests/models tests/context_parallel \
-	  tests/evaluation/test_perplexity.py
+	OMP_NUM_THREADS=1 $(OLDEST_TRANSFORMERS)/bin/python -m pytest $(QUICKLY) -m 'not full' \
+	  tests/models tests/context_parallel tests/evaluation/test_perplexity.py
 
 $(OLDEST_TRANSFORMERS)/.ready: $(READY) tests/transformers_oldest.txt
 	@echo "Installing the oldest transformers into $(OLDEST_TRANSFORMERS): 12 MB, once; half a minute."
