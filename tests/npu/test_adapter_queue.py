@@ -7,6 +7,7 @@ Run as a program, this file is one scenario after the other: ``python test_adapt
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ import torch
 import toptheta_npu
 from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
-from tests.tiers import full, only, product
+from tests.tiers import full, only
 from toptheta_npu.npu import build, environment
 
 _ROOT = Path(__file__).parents[2]
@@ -201,7 +202,7 @@ def assert_passes(scenario: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("queue", "asynchronous"), only({("1", "1")}, product(_QUEUES, ["0", "1"])))
+@pytest.mark.parametrize(("queue", "asynchronous"), only({("1", "1")}, itertools.product(_QUEUES, ["0", "1"])))
 def test_order(queue: str, asynchronous: str) -> None:
     # fresh memory is NaN: what is read too early or not written shows
     variables = {"TASK_QUEUE_ENABLE": queue, "TOPTHETA_EMULATOR_ASYNC": asynchronous, "TOPTHETA_EMULATOR_FILL": "0xFF"}
