@@ -195,6 +195,8 @@ def test_why_stands_last_in_the_log() -> None:
 def test_without_settings_vllm_allocates_as_it_does() -> None:
     """vLLM takes the option; that its kernels for CPUs make nothing of it is its own affair."""
     done = start({}, kv_cache_dtype=INT8["kv_cache_dtype"])
+    if "requires x86 with AVX-512 or AMX" in done.stderr:
+        pytest.skip("vLLM itself takes 8-bit caches on a CPU with AVX-512 alone")
     assert "STARTED ['CPUAttentionBackendImpl']" in done.stdout, done.stderr[-3000:]
     log = next(line for line in done.stdout.splitlines() if "KV cache size" in line)
     tokens = int(log.split(" tokens")[0].split()[-1].replace(",", ""))
