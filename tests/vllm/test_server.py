@@ -26,11 +26,15 @@ NEW_TOKENS = 16
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
+    with serve(folder, settings(table=TABLE, k=64) | with_counts(folder)) as running:
+        yield running
+
+
+def with_counts(folder: Path) -> dict[str, str]:
+    """The environment in which the page of metrics has the counts of the worker's process."""
     counts = folder / "counts"
     counts.mkdir()
-    environment = settings(table=TABLE, k=64) | {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
-    with serve(folder, environment) as running:
-        yield running
+    return {"PROMETHEUS_MULTIPROC_DIR": str(counts)}
 
 
 def test_sixteen_clients_at_once_get_what_sparsify_generates(server: Server) -> None:
@@ -77,7 +81,7 @@ def test_a_server_after_that_starts_anew_by_the_option_in_readme(tmp_path: Path)
     _, _, _, option, value = shlex.split(command)
     value = value.replace("llama.theta", str(TABLE))
     (ids,) = prompts(1500, seed=8)  # long enough not to be decoded densely
-    with serve(tmp_path, settings(), option, value) as again:
+    with serve(tmp_path, settings() | with_counts(tmp_path), option, value) as again:
         assert not wrong_tokens(again.complete(ids, 8), generated(ids, 8, k=json.loads(value)["toptheta"]["k"]))
         wait_for_decode_tokens(again, 7)
         assert 0 < metric(again, "toptheta_kept_total") < metric(again, "toptheta_elements_total")
