@@ -62,7 +62,7 @@ def draw_method(row: Row, file: Path) -> None:
     panels = figure.subplots(4, 1, height_ratios=(10, 1.2, 1.2, 1.2), gridspec_kw={"hspace": 0.08})
     _draw_scores(panels[0], row)
     every = np.ones_like(row.kept)
-    _draw_rows(panels[1], every, "2. K: read in full,\nto compute the scores")
+    _draw_rows(panels[1], every, "K: read in full,\nto compute the scores")
     _draw_rows(panels[2], row.kept, f"3. V: {row.kept.sum()} of {KEYS} rows\nare read")
     _draw_weights(panels[3], row)
     figure.suptitle("One attention row of one head: only what lies above the threshold is read from V", fontsize=11)
@@ -84,7 +84,7 @@ def _draw_scores(axes: Any, row: Row) -> None:
         axes,
         "position of the token",
         "share of the attention",
-        f"1. How much the newest token attends to each of {KEYS} tokens",
+        f"1. How much the newest token attends to each of {KEYS} tokens.  2. The threshold",
     )
 
 
@@ -120,9 +120,9 @@ def draw_loss(runs: Runs, file: Path) -> None:
     """Draw the loss against the share of V that is read."""
     figure, [axes] = grid(1, width=6.0, height=2.4)
     curves = {
-        "Top-θ, the same number for every head": comparisons.EQUAL_THETA,
-        "Top-θ, more for heads that need more": comparisons.BUDGET_ARMS,
-        "the exact k largest, found by a search": comparisons.EQUAL_TOP_K,
+        "Top-θ, the same k for every head": comparisons.EQUAL_THETA,
+        "Top-θ, a k for each head (budgets)": comparisons.BUDGET_ARMS,
+        "Top-k: the exact k largest, the same k for every head": comparisons.EQUAL_TOP_K,
     }
     for number, (name, arms) in enumerate(curves.items()):
         share = np.array([100 * runs.value_rows[arm].mean() / runs.keys for arm in arms if arm in runs.losses])

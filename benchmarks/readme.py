@@ -49,14 +49,15 @@ def _on_cpus() -> str:
     return (
         f"* **CPU**, measured: attention is {_range(own)} times as fast as the same code reading all of V, and "
         f"[{_range(sdpa)} times as fast as PyTorch's](docs/performance.md#on-a-cpu). A whole model is "
-        f"[{whole[LEAST]} times as fast with a few million weights and 2048 tokens, and {whole[MOST]} times with 1.2 "
-        "billion weights and four texts of 32768 tokens](docs/performance.md#whole-models)."
+        f"[{whole[LEAST]} times as fast as with PyTorch's attention with a few million weights and 2048 tokens, which "
+        f"is slower, and {whole[MOST]} times with 1.2 billion weights and a batch of four texts of 32768 "
+        "tokens](docs/performance.md#whole-models)."
     )
 
 
 _ON_GPUS = (
     "* **GPU**: nothing yet. The operator runs there in plain PyTorch, "
-    "[right and slower than full attention](docs/performance.md#on-ascend-and-on-a-gpu)."
+    "[correct, but slower than full attention](docs/performance.md#on-ascend-and-on-a-gpu)."
 )
 
 
@@ -66,9 +67,9 @@ def _on_npus() -> str:
     with_launch = [call.gain_with_launch("cold") for call in calls]
     over_any = [call.gain_over_any_dense for call in calls]
     return (
-        "* **Ascend NPU**, computed by a model of the chip and never measured on one: attention is "
+        "* **Ascend NPU**, estimated by a simulation of the chip and never measured on one: attention is "
         f"{_range(with_launch)} times as fast as the same kernel reading all of V, and {_range(over_any)} times as "
-        "[the fastest that any full attention can be](docs/performance.md#the-kernel-on-the-host-model)."
+        "[fast as the memory lets any full attention be](docs/performance.md#the-kernel-on-the-host-model)."
     )
 
 
@@ -83,8 +84,9 @@ def losses(found: Runs) -> Paragraphs:
     loss = {name: f"{percent(mean_of(found.losses[name])).value:.1f} %" for name in (plain, own)}
     figures_at = "(docs/real-model.md#loss-against-v-rows)"
     return Paragraphs([
-        f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128 and {share[plain]} of V "
-        f"is read, and [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
+        f"So SmolLM2-135M [loses {loss[plain]}]{figures_at} where every head aims at k = 128. {share[plain]} of V is "
+        "read, since a head keeps more than k in some rows, and heads that share a cache do not keep the same tokens. "
+        f"It loses [{loss[own]} with {share[own]} of V]{figures_at} where every head has a k of its own "
         "([budgets](docs/transformers.md#budgets)).",
     ])  # fmt: skip
 
