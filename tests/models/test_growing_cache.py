@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache, MistralConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from tests.models.tiny import K, model_of, new_model, table_of, tokens
+from tests.models.tiny import LOOKUP, K, model_of, new_model, table_of, tokens
 from tests.tiers import full
 from toptheta_npu import use_backend
 from toptheta_npu.models import GrowingCache, sparsify
@@ -186,8 +186,7 @@ WAYS = {
     "beams": lambda: {"num_beams": 3, "num_return_sequences": 2},
     "several": lambda: {"num_return_sequences": 3, "do_sample": True, "temperature": 1.5},
     "assistant": lambda: {"assistant_model": assistant()},
-    # transformers 5.0 looks for the token that ends an answer whether there is one or not
-    "prompt lookup": lambda: {"prompt_lookup_num_tokens": 3, "eos_token_id": 96},
+    "prompt lookup": lambda: dict(LOOKUP),
     "chunks": lambda: {"prefill_chunk_size": 7},
 }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.models.tiny import generate, new_model, step_logits, tokens
+from tests.models.tiny import LOOKUP, generate, new_model, step_logits, tokens
 from tests.test_torch_defaults import DEFAULTS, torch_default
 from toptheta_npu.models import (
     DriftControl,
@@ -56,7 +56,7 @@ def _runs(model: PreTrainedModel, by_mean: ThresholdTable, table: ThresholdTable
         for layer in run.statistics():
             yield from (layer.keys, layer.kept, layer.value_rows, layer.decode)
     with sparsify(model, table, k=8, drift_control=DriftControl()) as run:
-        yield generate(model, ids=PROMPT[:1], past_key_values=GrowingCache(), prompt_lookup_num_tokens=3)
+        yield generate(model, ids=PROMPT[:1], past_key_values=GrowingCache(), **LOOKUP)
         run.set_k(4)
         yield step_logits(model, PROMPT[:1], 15, cache=Int8Cache(model.config, table=table))
     for sdc, cache in (("offline", None), ("exp_threshold", Int8Cache(model.config))):

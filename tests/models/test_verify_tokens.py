@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from tests.models.tiny import (
     CACHES,
     KINDS,
+    LOOKUP,
     NEW,
     PROMPT,
     K,
@@ -41,7 +42,6 @@ from toptheta_npu.models.sparse.drift import integrated
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
-LOOKUP = {"prompt_lookup_num_tokens": 3, "eos_token_id": 96}  # which some versions need
 #: A text that repeats itself, so that prompt lookup has drafts.
 REPEATED = PROMPT[:, :10].repeat(1, 2)
 COMPENSATIONS = [("none", False), ("exact", False), ("exact", True), ("exp_threshold", True), ("offline", True)]

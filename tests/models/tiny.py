@@ -141,6 +141,8 @@ def oracle_attention(
 
 PROMPT = tokens(1, 20, seed=7)
 NEW = 12
+#: Drafts by prompt lookup: transformers 5.0 looks for the token that ends an answer whether or not one is set.
+LOOKUP = {"prompt_lookup_num_tokens": 3, "eos_token_id": VOCABULARY - 1}
 
 
 def generate(model, *, ids: Tensor = PROMPT, new: int = NEW, **options) -> Tensor:
