@@ -19,6 +19,7 @@ RUN := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 # torch_npu itself, over emulated devices; the first time it is downloaded into build/ (40 MB)
 RUN_NPU := REQUIRE_NPU=1 OMP_NUM_THREADS=1 $(BIN)/python -m emulator run $(BIN)/python -m pytest -n $(PYTEST_WORKERS)
 OLDEST_TRANSFORMERS := build/transformers-oldest
+TRITON := build/triton
 OLDEST := build/oldest
 OLDEST_PYTHON ?= python3.10
 OLDEST_SET := 'numpy==1.26.*' 'pyyaml==6.0.*' 'safetensors==0.5.*' 'typer==0.15.*' 'rich==13.*' 'matplotlib==3.9.*' \
@@ -32,10 +33,18 @@ VLLM := build/vllm
 REAL_MODEL := build/real-model
 # one worker, which shares the cores with the processes of the commands: the model is in memory once
 RUN_REAL := REQUIRE_REAL_MODEL=1
+# an environment of its own whose packages, those of a file, come before those of $(VENV): $(call OVER_VENV,folder,file)
+define OVER_VENV
+	rm -rf $(1)
+	$(BIN)/python -m venv $(1)
+	$(BIN)/python -c 'import sysconfig as s; print("import site; site.addsitedir(%r)" % s.get_path("purelib"))' \
+	  > $$($(1)/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/after.pth
+	$(1)/bin/pip install --disable-pip-version-check -r $(2)
+endef
 REALLY := -q -o addopts='--import-mode=importlib --strict-markers' --durations=5
 
-.PHONY: demo test test-all durations explore test-vllm clean-vllm real-model test-real test-sanitizers test-aarch64 study-cut \
-  test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
+.PHONY: demo test test-all durations explore test-triton test-cuda test-vllm clean-vllm real-model test-real \
+  test-sanitizers test-aarch64 study-cut test-transformers-oldest test-oldest run-oldest lint docs benchmark train clean
 
 demo: $(READY)
 	$(BIN)/toptheta demo
@@ -71,12 +80,24 @@ test-transformers-oldest: $(OLDEST_TRANSFORMERS)/.ready
 
 $(OLDEST_TRANSFORMERS)/.ready: $(READY) tests/transformers_oldest.txt
 	@echo "Installing the oldest transformers into $(OLDEST_TRANSFORMERS): 12 MB, once; half a minute."
-	rm -rf $(OLDEST_TRANSFORMERS)
-	$(BIN)/python -m venv $(OLDEST_TRANSFORMERS)
-	$(BIN)/python -c 'import sysconfig as s; print("import site; site.addsitedir(%r)" % s.get_path("purelib"))' \
-	  > $$($(OLDEST_TRANSFORMERS)/bin/python -c 'import sysconfig as s; print(s.get_path("purelib"))')/after.pth
-	$(OLDEST_TRANSFORMERS)/bin/pip install --disable-pip-version-check -r tests/transformers_oldest.txt
+	$(call OVER_VENV,$(OLDEST_TRANSFORMERS),tests/transformers_oldest.txt)
 	@touch $@
+
+# the Triton kernels without a GPU: in Triton's interpreter, and compiled for GPUs that are not there
+test-triton: $(TRITON)/.ready
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest $(QUICKLY) -m 'triton and not full' \
+	  tests/fallback tests/test_operator.py tests/triton
+	OMP_NUM_THREADS=1 $(TRITON)/bin/python -m pytest $(QUICKLY) -m 'not full' tests/triton
+
+$(TRITON)/.ready: $(READY) tests/triton/packages.txt
+	@echo "Installing Triton into $(TRITON): 200 MB, once; a minute."
+	$(call OVER_VENV,$(TRITON),tests/triton/packages.txt)
+	@touch $@
+
+# on a machine with a GPU and a CUDA build of torch: what runs for CUDA tensors, the Triton kernels and the fallback
+test-cuda:
+	$(PYTHON) -m pytest -q -o addopts='--import-mode=importlib --strict-markers' -m cuda \
+	  tests/fallback tests/test_operator.py tests/triton
 
 # the oldest Python and torch that are allowed; from PyPI the latter brings 5 GB of CUDA packages (see TORCH_INDEX), so
 # .ci/run leaves it out

@@ -32,6 +32,7 @@ from benchmarks import (
     generation,
     generation_of_a_model,
     goals_page,
+    gpu,
     query_tokens,
     whole_models,
 )
@@ -70,6 +71,7 @@ def stored_tables() -> dict[str, Table]:
         | calibration_prefill.tables()
         | generation_of_a_model.tables()
         | whole_models.tables()
+        | gpu.tables()
     )
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 import toptheta_npu
 from tests.drawn import DRAWN
 from tests.helpers import has_npu
+from tests.interpreter import interpreted, is_interpreting
 from tests.tiers import thin
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -29,8 +30,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     thin(items)
+    if not is_interpreting():
+        of_triton = {item for item in items if item.get_closest_marker("triton")}
+        config.hook.pytest_deselected(items=list(of_triton))
+        items[:] = [item for item in items if item not in of_triton]
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
@@ -48,17 +53,26 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     params=[
         "cpu-native",
         "cpu-fallback",
-        pytest.param("cuda", marks=pytest.mark.cuda),
+        pytest.param("cpu-triton", marks=pytest.mark.triton),
+        pytest.param("cuda-triton", marks=pytest.mark.cuda),
+        pytest.param("cuda-fallback", marks=pytest.mark.cuda),
         pytest.param("npu", marks=pytest.mark.npu),
     ]
 )
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device under test: a CPU with either of its backends, others with the fallback; skipped if absent."""
+    """The device under test: a CPU or a GPU with each of its backends, others with the fallback; skipped if absent.
+
+    "cpu-triton" runs the Triton kernels in Triton's interpreter.
+    """
     yield from _device(request.param)
 
 
 @pytest.fixture(
-    params=["cpu-fallback", pytest.param("cuda", marks=pytest.mark.cuda), pytest.param("npu", marks=pytest.mark.npu)]
+    params=[
+        "cpu-fallback",
+        pytest.param("cuda-fallback", marks=pytest.mark.cuda),
+        pytest.param("npu", marks=pytest.mark.npu),
+    ]
 )
 def fallback_device(request: pytest.FixtureRequest) -> Iterator[str]:
     """The device under test, with the PyTorch fallback, for what only that takes."""
@@ -67,15 +81,16 @@ def fallback_device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def _device(parameter: str) -> Iterator[str]:
     name, _, backend = parameter.partition("-")
-    if name == "cpu":
-        with toptheta_npu.use_backend(backend, device="cpu"):
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "npu": name == "npu" and has_npu()}
+    if not available[name]:
+        pytest.skip(f"no {name} device")
+    if parameter == "cpu-triton":
+        with interpreted():
             yield name
         return
-    available = has_npu() if name == "npu" else torch.cuda.is_available()
-    if not available:
-        pytest.skip(f"no {name} device")
-    with toptheta_npu.use_backend("fallback"):  # the kernel's own tests are in tests/npu
-        yield f"{name}:0"
+    # the NPU kernel's own tests are in tests/npu
+    with toptheta_npu.use_backend(backend or "fallback", device=name):
+        yield name if name == "cpu" else f"{name}:0"
 
 
 @pytest.fixture(params=["native", "fallback"], scope="module")

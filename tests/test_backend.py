@@ -31,7 +31,7 @@ def chosen() -> dict[str, str]:
     return {device: selector.backend for device, selector in SELECTORS.items()}
 
 
-_WITHOUT = {"cpu": "auto", "npu": "npu"}
+_WITHOUT = {"cpu": "auto", "cuda": "auto", "npu": "npu"}
 
 
 def test_without_a_choice() -> None:
@@ -43,8 +43,9 @@ def test_without_a_choice() -> None:
     [
         ("npu", None, {"npu": "npu"}),
         ("native", None, {"cpu": "native"}),
-        ("auto", None, {"cpu": "auto", "npu": "auto"}),
-        ("fallback", None, {"cpu": "fallback", "npu": "fallback"}),
+        ("triton", None, {"cuda": "triton"}),
+        ("auto", None, dict.fromkeys(BACKENDS, "auto")),
+        ("fallback", None, dict.fromkeys(BACKENDS, "fallback")),
         *((backend, device, {device: backend}) for device, names in BACKENDS.items() for backend in names),
     ],
 )
@@ -61,10 +62,12 @@ def test_a_choice_holds_for_one_device_or_all_that_know_it(
         ("", {}),
         ("npu", {"npu": "npu"}),
         ("native", {"cpu": "native"}),
-        ("auto", {"cpu": "auto", "npu": "auto"}),
-        (" fallback ", {"cpu": "fallback", "npu": "fallback"}),
+        ("triton", {"cuda": "triton"}),
+        ("auto", dict.fromkeys(BACKENDS, "auto")),
+        (" fallback ", dict.fromkeys(BACKENDS, "fallback")),
         ("cpu=native", {"cpu": "native"}),
         ("npu=fallback", {"npu": "fallback"}),
+        ("cuda=triton", {"cuda": "triton"}),
         ("cpu=fallback,npu=auto", {"cpu": "fallback", "npu": "auto"}),
         (" npu = auto , cpu = native ", {"cpu": "native", "npu": "auto"}),
     ],
@@ -73,12 +76,12 @@ def test_environment_variable_chooses(text: str, expected: dict[str, str], monke
     monkeypatch.setenv(VARIABLE, text)
     assert chosen() == _WITHOUT | expected
     with toptheta_npu.use_backend("fallback"):
-        assert chosen() == {"cpu": "fallback", "npu": "fallback"}
+        assert chosen() == dict.fromkeys(BACKENDS, "fallback")
     assert chosen() == _WITHOUT | expected
 
 
-_ALL = "one of npu, native, auto, fallback"
-_ONCE = "each of cpu and npu at most once"
+_ALL = "one of npu, native, triton, auto, fallback"
+_ONCE = "each of cpu, cuda, npu at most once"
 _SUCH = "such as cpu=native,npu=auto"
 
 
@@ -91,7 +94,8 @@ _SUCH = "such as cpu=native,npu=auto"
         ("cpu=npu", "TOPTHETA_BACKEND for cpu: expected one of auto, native, fallback, got 'npu'"),
         ("npu=native", "TOPTHETA_BACKEND for npu: expected one of npu, auto, fallback, got 'native'"),
         ("cpu=", "TOPTHETA_BACKEND for cpu: expected one of auto, native, fallback, got ''"),
-        ("cuda=auto", f"TOPTHETA_BACKEND: expected {_ONCE}, got 'cuda=auto'; {_SUCH}"),
+        ("cuda=native", "TOPTHETA_BACKEND for cuda: expected one of auto, triton, fallback, got 'native'"),
+        ("gpu=auto", f"TOPTHETA_BACKEND: expected {_ONCE}, got 'gpu=auto'; {_SUCH}"),
         ("cpu=auto,cpu=native", f"TOPTHETA_BACKEND: expected {_ONCE}, got 'cpu=auto,cpu=native'; {_SUCH}"),
         ("cpu=auto,", f"TOPTHETA_BACKEND: expected {_ONCE}, got 'cpu=auto,'; {_SUCH}"),
         ("fallback,npu=auto", f"TOPTHETA_BACKEND: expected {_ONCE}, got 'fallback,npu=auto'; {_SUCH}"),
@@ -107,7 +111,7 @@ def test_wrong_environment_variable(text: str, message: str, monkeypatch: pytest
         toptheta_npu.incremental_attention(**valid_arguments("decode"))
     assert str(caught.value) == message
     found = toptheta_npu.backend_info()
-    for last in (found.findings[-1], found.cpu_findings[-1]):
+    for last in (found.findings[-1], found.cpu_findings[-1], found.cuda_findings[-1]):
         assert (last.problem, last.remedy) == (message, "unset TOPTHETA_BACKEND")
     with toptheta_npu.use_backend("fallback"):
         toptheta_npu.incremental_attention(**valid_arguments("decode"))
@@ -121,8 +125,9 @@ def test_wrong_environment_variable(text: str, message: str, monkeypatch: pytest
         (["npu"], None, f"backend: expected {_ALL}, got ['npu']"),
         ("native", "npu", "backend with device='npu': expected one of npu, auto, fallback, got 'native'"),
         ("npu", "cpu", "backend with device='cpu': expected one of auto, native, fallback, got 'npu'"),
-        ("auto", "cuda", "device: expected one of cpu, npu, got 'cuda'"),
-        ("auto", torch.device("cpu"), "device: expected one of cpu, npu, got device(type='cpu')"),
+        ("triton", "cpu", "backend with device='cpu': expected one of auto, native, fallback, got 'triton'"),
+        ("auto", "gpu", "device: expected one of cpu, cuda, npu, got 'gpu'"),
+        ("auto", torch.device("cpu"), "device: expected one of cpu, cuda, npu, got device(type='cpu')"),
     ],
 )
 def test_wrong_choice_changes_nothing(backend: Any, device: Any, message: str) -> None:
@@ -135,29 +140,29 @@ def test_wrong_choice_changes_nothing(backend: Any, device: Any, message: str) -
 def test_choice_is_undone_at_the_end_of_with_and_stays_without() -> None:
     with toptheta_npu.use_backend("auto"):
         with toptheta_npu.use_backend("fallback"):
-            assert chosen() == {"cpu": "fallback", "npu": "fallback"}
+            assert chosen() == dict.fromkeys(BACKENDS, "fallback")
         with pytest.raises(RuntimeError, match="inside"), toptheta_npu.use_backend("fallback"):
             raise RuntimeError("inside")
-        assert chosen() == {"cpu": "auto", "npu": "auto"}
+        assert chosen() == dict.fromkeys(BACKENDS, "auto")
     assert chosen() == _WITHOUT
     toptheta_npu.use_backend("fallback")
-    assert chosen() == {"cpu": "fallback", "npu": "fallback"}
+    assert chosen() == dict.fromkeys(BACKENDS, "fallback")
 
 
 def test_what_is_undone_is_what_was_chosen_and_no_more() -> None:
     with toptheta_npu.use_backend("native"):
         toptheta_npu.use_backend("fallback", device="npu")
-    assert chosen() == {"cpu": "auto", "npu": "fallback"}
+    assert chosen() == _WITHOUT | {"npu": "fallback"}
     assert SELECTORS["cpu"].chosen is None
     with toptheta_npu.use_backend("auto", device="npu"):
         toptheta_npu.use_backend("native", device="cpu")
-    assert chosen() == {"cpu": "native", "npu": "fallback"}
+    assert chosen() == _WITHOUT | {"cpu": "native", "npu": "fallback"}
 
 
 def test_the_variable_holds_for_the_device_that_is_not_chosen_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "fallback")
     with toptheta_npu.use_backend("npu"):
-        assert chosen() == {"cpu": "fallback", "npu": "npu"}
+        assert chosen() == dict.fromkeys(BACKENDS, "fallback") | {"npu": "npu"}
 
 
 def test_cpu_tensors_do_not_care_what_an_npu_runs() -> None:

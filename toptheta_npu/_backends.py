@@ -11,8 +11,10 @@ from .errors import TopThetaValueError, shown
 
 VARIABLE = "TOPTHETA_BACKEND"
 #: By device; the first one holds without a choice.
-BACKENDS = {"cpu": ("auto", "native", "fallback"), "npu": ("npu", "auto", "fallback")}
-_NAMES = ("npu", "native", "auto", "fallback")
+BACKENDS = {
+    "cpu": ("auto", "native", "fallback"), "cuda": ("auto", "triton", "fallback"), "npu": ("npu", "auto", "fallback")
+}  # fmt: skip
+_NAMES = ("npu", "native", "triton", "auto", "fallback")
 _EXAMPLE = "cpu=native,npu=auto"
 
 
@@ -20,7 +22,7 @@ class Selector:
     """The choice for one device.
 
     Attributes:
-        device: "cpu" or "npu".
+        device: "cpu", "cuda" or "npu".
         chosen: by `use_backend`; None if the environment variable or the default holds.
     """
 
@@ -44,7 +46,7 @@ class Selector:
         self.chosen = backend
 
 
-#: What decides what tensors of a device run, by device; each backend enters its own. CUDA tensors run the fallback.
+#: What decides what tensors of a device run, by device; each backend enters its own.
 SELECTORS: dict[str, Selector] = {}
 
 
@@ -65,10 +67,14 @@ class Chosen:
 
 
 def use_backend(backend: str, device: str | None = None) -> Chosen:
-    """Choose what the operators run on a CPU or an NPU, for the whole process. CUDA tensors run the PyTorch fallback.
+    """Choose what the operators run on a CPU, a GPU or an NPU, for the whole process.
 
     On a CPU: "native", the native kernel, or an error if it cannot be had; "auto", the native kernel if it can be built
     or is kept from before, otherwise the fallback (what holds without a choice); "fallback", the PyTorch fallback.
+
+    On a GPU: "triton", the Triton kernels, or an error if they cannot run; "auto", the Triton kernels if Triton is
+    installed, as CUDA builds of torch have it, otherwise the fallback (what holds without a choice); "fallback", the
+    PyTorch fallback on the GPU.
 
     On an NPU: "npu", the op package, or an error if it cannot run (what holds without a choice); "auto", the op package
     if it can be loaded, otherwise the fallback; "fallback", the PyTorch fallback on the NPU. Arguments that the kernel
@@ -78,7 +84,7 @@ def use_backend(backend: str, device: str | None = None) -> Chosen:
 
     Args:
         backend: one of these.
-        device: "cpu" or "npu"; None is every device that knows the backend.
+        device: "cpu", "cuda" or "npu"; None is every device that knows the backend.
 
     Returns:
         A context manager that restores the former choice; without ``with`` the choice stays. The environment
@@ -115,7 +121,7 @@ def by_variable(text: str) -> dict[str, str]:
 
     Example:
         >>> by_variable("fallback")
-        {'cpu': 'fallback', 'npu': 'fallback'}
+        {'cpu': 'fallback', 'cuda': 'fallback', 'npu': 'fallback'}
         >>> by_variable("cpu=native")
         {'cpu': 'native'}
     """
@@ -128,7 +134,7 @@ def by_variable(text: str) -> dict[str, str]:
     for part in text.split(","):
         device, _, name = (word.strip() for word in part.partition("="))
         if device not in BACKENDS or device in chosen:
-            expected = f"each of {' and '.join(BACKENDS)} at most once"
+            expected = f"each of {', '.join(BACKENDS)} at most once"
             raise TopThetaValueError(VARIABLE, expected, shown(text), f"such as {_EXAMPLE}")
         check_choice(f"{VARIABLE} for {device}", name, BACKENDS[device])
         chosen[device] = name

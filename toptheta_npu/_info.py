@@ -14,6 +14,7 @@ from .fallback.arguments import SCHEMAS
 from .npu import info as npu_info
 from .npu import loading
 from .npu.backend import NPU_SELECTOR
+from .triton.backend import CUDA_SELECTOR, what_cuda_runs
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class BackendInfo:
         findings: for NPU tensors, in the order in which they are needed.
         cpu_backend: what is chosen for CPU tensors: "auto", "native" or "fallback".
         cpu_findings: for CPU tensors; the last one says what an operator runs.
+        cuda_backend: what is chosen for CUDA tensors: "auto", "triton" or "fallback".
+        cuda_findings: what an operator runs for CUDA tensors.
     """
 
     backend: str
@@ -33,6 +36,8 @@ class BackendInfo:
     findings: tuple[Finding, ...]
     cpu_backend: str
     cpu_findings: tuple[Finding, ...]
+    cuda_backend: str
+    cuda_findings: tuple[Finding, ...]
 
     @property
     def usable(self) -> bool:
@@ -45,7 +50,7 @@ class BackendInfo:
 
 
 def backend_info(*, probe: bool = False) -> BackendInfo:
-    """Tell what the operators run on a CPU, and what an NPU needs, without building anything or touching a device.
+    """Tell what the operators run on a CPU and a GPU, and what an NPU needs; build nothing, touch no device.
 
     Args:
         probe: also build the CPU kernel for float32, unless it is there, and import torch_npu and ask for the devices,
@@ -65,6 +70,8 @@ def backend_info(*, probe: bool = False) -> BackendInfo:
         findings=(*npu_info.findings(SCHEMAS, probe=probe), npu),
         cpu_backend=_chosen(CPU_SELECTOR).found or BACKENDS["cpu"][0],
         cpu_findings=cpu_info.findings(CPU_SELECTOR, probe=probe),
+        cuda_backend=_chosen(CUDA_SELECTOR).found or BACKENDS["cuda"][0],
+        cuda_findings=(what_cuda_runs(CUDA_SELECTOR, probe=probe),),
     )
 
 

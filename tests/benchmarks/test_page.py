@@ -13,7 +13,10 @@ from benchmarks.tables import Goal, figure_table, goal_table, renew
 from toptheta_npu.timing.shapes import CPU_SHAPES, densities_sweep
 
 _TEXT = page.PAGE.read_text()
-_COMMANDS = {"cpu": "python -m benchmarks.cpu_tables --write", "whole": "python -m benchmarks.whole_models"}
+_COMMANDS = {
+    "cpu": "python -m benchmarks.cpu_tables --write", "gpu": "python -m benchmarks.gpu",
+    "whole": "python -m benchmarks.whole_models",
+}  # fmt: skip
 _TABLES = page.stored_tables()
 
 

@@ -70,7 +70,7 @@ def test_a_cpu_with_its_native_kernel(level: str, monkeypatch: pytest.MonkeyPatc
     assert re.fullmatch(
         rf"        cache: {re.escape(str(cache.cache_folder()))}, with .*float32 \({level}\).*", lines[4]
     )
-    assert lines[-1].endswith("CPU tensors run the native kernel, CUDA tensors the PyTorch fallback.")
+    assert lines[-1].endswith("CPU tensors run the native kernel.")
 
 
 def test_a_cpu_without_a_compiler(
@@ -89,7 +89,7 @@ def test_a_cpu_without_a_compiler(
         "        compiler: expected g++ or $CXX, got /no/such/compiler",
         f"        cache: {tmp_path / 'cache'}, with nothing built yet",
     ]
-    assert lines[-1].endswith("CPU and CUDA tensors run the PyTorch fallback.")
+    assert lines[-1].endswith("CPU tensors run the PyTorch fallback.")
     report = json.loads(run("--json").stdout)
     assert report["cpu_backend"] == "auto"
     assert [finding["name"] for finding in report["cpu_findings"]] == [
@@ -184,4 +184,4 @@ def test_version_without_importing_torch_npu() -> None:
     assert lines[0] == f"toptheta_npu {importlib.metadata.version('toptheta_npu')}"
     assert lines[1] == f"torch {importlib.metadata.version('torch')}"
     assert lines[2].startswith("torch_npu ")
-    assert lines[3:] == ["backend cpu=auto,npu=npu"]
+    assert lines[3:] == ["backend cpu=auto,cuda=auto,npu=npu"]

@@ -27,6 +27,7 @@ from tests.cpu.native import (
 )
 from tests.helpers import assert_equals_oracle, make_inputs
 from tests.random_cases import largest_score
+from tests.tiers import only
 from toptheta_npu import TopThetaValueError, incremental_attention_with_stats, use_backend
 from toptheta_npu.cpu.plans import make_plan
 from toptheta_npu.fallback import Arguments
@@ -55,7 +56,7 @@ def one_key_each(dtype: str, head_dim: int, *, by_row: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ELEMENTS)
+@pytest.mark.parametrize("dtype", only({"bfloat16"}, ELEMENTS))
 def test_every_instruction_set_gives_the_same_bits_of_scores(dtype: str, tmp_path: Path) -> None:
     files = []
     for head_dim in (16, 40, 64, 128, 512):
@@ -191,7 +192,7 @@ def test_scales_that_are_not_read_may_be_anything() -> None:
         assert same_bits(incremental_attention_with_stats(**arguments), expected)
 
 
-@pytest.mark.parametrize("level", OWN_LEVELS)
+@pytest.mark.parametrize("level", only(lambda level: level is OWN_LEVELS[-1], OWN_LEVELS))
 def test_a_wrong_channel_is_found_before_anything_is_written(level: str, tmp_path: Path) -> None:
     arguments = _step() | {"num_heads": 2, "num_key_value_heads": 1, "scale_value": 0.25}
     _spoil_channel("value", NAN)(arguments)

@@ -21,6 +21,8 @@ from tests.helpers import (
     make_inputs,
     tolerance,
 )
+from tests.interpreter import is_interpreting
+from tests.random_cases import largest_score
 from toptheta_npu import (
     fallback,
     incremental_attention,
@@ -56,11 +58,16 @@ def base_inputs(case: Case, device: str) -> Inputs:
     return make_inputs(case, device)
 
 
+def _largest_score(inputs: Inputs, device: str) -> float:
+    """What the Triton kernels are allowed: their exponentials and logarithms are those of base 2."""
+    return largest_score(inputs) if is_interpreting() or device.startswith("cuda") else 0.0
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_incremental_attention_equals_the_oracle(case: Case, device: str) -> None:
     inputs = base_inputs(case, device)
     result = incremental_attention_with_stats(**inputs.arguments)
-    assert_equals_oracle(inputs, result)
+    assert_equals_oracle(inputs, result, _largest_score(inputs, device))
     torch.testing.assert_close(incremental_attention(**inputs.arguments), result[0], **tolerance(result[0].dtype))
 
 

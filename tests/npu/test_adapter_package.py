@@ -209,7 +209,8 @@ def test_wrong_backend_variable(vendor: Path) -> None:
     outcome = outcome_of(vendor, TOPTHETA_BACKEND="ascend")
     assert outcome["type"] == "TopThetaValueError"
     assert outcome["error"] == (
-        "TOPTHETA_BACKEND: expected one of npu, native, auto, fallback, got 'ascend'; or type cpu=native,npu=auto"
+        "TOPTHETA_BACKEND: expected one of npu, native, triton, auto, fallback, got 'ascend'; "
+        "or type cpu=native,npu=auto"
     )
 
 

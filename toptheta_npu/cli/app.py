@@ -53,14 +53,14 @@ _EXTRAS = {
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from .._backends import SELECTORS
+        from .._backends import BACKENDS, SELECTORS
 
         for package in ("toptheta_npu", "torch", "torch_npu"):
             try:
                 print(package, version(package))
             except PackageNotFoundError:
                 print(package, "not installed")
-        print("backend", ",".join(f"{device}={selector.backend}" for device, selector in SELECTORS.items()))
+        print("backend", ",".join(f"{device}={SELECTORS[device].backend}" for device in BACKENDS))
         raise typer.Exit
 
 

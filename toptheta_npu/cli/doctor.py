@@ -25,6 +25,7 @@ from ..cpu.backend import CPU_SELECTOR
 from ..cpu.info import what_runs
 from ..errors import TopThetaBackendError, TopThetaError
 from ..npu.environment import has_emulated_devices
+from ..triton.backend import CUDA_SELECTOR, what_cuda_runs
 
 _TRANSFORMERS = ("5", "pip install 'toptheta_npu[hf]'")
 #: What the choice of a backend means for NPU tensors.
@@ -106,10 +107,14 @@ def _transformers() -> Finding:
 
 
 def _cuda() -> Finding:
-    if torch.cuda.is_available():
-        return Finding("CUDA", f"PyTorch fallback, {torch.cuda.device_count()} devices")
-    built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
-    return Finding("CUDA", None, f"no device{built}")
+    if not torch.cuda.is_available():
+        built = "" if torch.version.cuda else f"; torch {torch.__version__} is built without CUDA"
+        return Finding("CUDA", None, f"no device{built}")
+    runs = what_cuda_runs(CUDA_SELECTOR, probe=True)
+    if runs.found is None:
+        return Finding("CUDA", None, runs.problem, runs.remedy)
+    why = f"; the Triton kernels do not run: {runs.problem}" if runs.problem else ""
+    return Finding("CUDA", f"{runs.found}, {torch.cuda.device_count()} devices{why}", None, runs.remedy)
 
 
 def _show(here: list[Finding], info: BackendInfo, console: Console) -> None:
@@ -172,6 +177,5 @@ def _conclusion(here: list[Finding], info: BackendInfo) -> str:
 
 
 def _elsewhere(cpu: Finding) -> str:
-    if (cpu.found or "").startswith("native"):
-        return "CPU tensors run the native kernel, CUDA tensors the PyTorch fallback."
-    return "CPU and CUDA tensors run the PyTorch fallback."
+    native = (cpu.found or "").startswith("native")
+    return f"CPU tensors run the {'native kernel' if native else 'PyTorch fallback'}."

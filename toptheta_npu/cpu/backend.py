@@ -105,7 +105,7 @@ def _import_operators() -> ModuleType:
     return operators
 
 
-def _after_checks(implementation: _Implementation) -> _Implementation:
+def checking_values(implementation: _Implementation) -> _Implementation:
     """Put a check of tensor values before the fallback. A CPU sees them for free; the kernel has its own check."""
 
     def run(arguments: Arguments) -> Any:
@@ -115,5 +115,5 @@ def _after_checks(implementation: _Implementation) -> _Implementation:
     return run
 
 
-CPU_SELECTOR = CpuSelector({name: _after_checks(run) for name, run in IMPLEMENTATIONS.items()})
+CPU_SELECTOR = CpuSelector({name: checking_values(run) for name, run in IMPLEMENTATIONS.items()})
 SELECTORS["cpu"] = CPU_SELECTOR

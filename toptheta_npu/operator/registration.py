@@ -1,8 +1,8 @@
 """The operators in torch.library: one schema for every device.
 
-A CPU runs the native kernel or the pure PyTorch fallback, CUDA the fallback. On an NPU the adapter of the op package
-registers itself under the same names; until it is loaded, NPU tensors come through the implementation for all other
-devices, which loads it.
+A CPU runs the native kernel or the pure PyTorch fallback, a GPU the Triton kernels or the fallback. On an NPU the
+adapter of the op package registers itself under the same names; until it is loaded, NPU tensors come through the
+implementation for all other devices, which loads it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from .._checks import NPU, check_device
 from ..cpu.backend import CPU_SELECTOR
-from ..fallback import IMPLEMENTATIONS
 from ..fallback.arguments import SCHEMAS, taking_arguments
 from ..npu.backend import NPU_SELECTOR
+from ..triton.backend import CUDA_SELECTOR
 
 
 def _on_other_devices(name: str) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def _register() -> torch.library.Library:
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.impl(name, taking_arguments(name, CPU_SELECTOR.runner(name)), "CPU")
-        library.impl(name, taking_arguments(name, IMPLEMENTATIONS[name]), "CUDA")
+        library.impl(name, taking_arguments(name, CUDA_SELECTOR.runner(name)), "CUDA")
         library.impl(name, _on_other_devices(name), "CompositeExplicitAutograd")
         # for inference only: nothing to record, so autograd need not look at the call
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")

@@ -1,0 +1,42 @@
+"""Triton's compiler takes the kernels for the GPUs that they are made for. Nothing runs; no GPU is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.cases import CASES
+from tests.cpu.native import operator_arguments
+from tests.helpers import make_inputs
+from tests.interpreter import is_interpreting
+from tests.tiers import full
+from toptheta_npu.fallback import Arguments
+
+pytestmark = pytest.mark.skipif(
+    is_interpreting() or not importlib.util.find_spec("triton"), reason="needs Triton, and its compiler"
+)
+#: Of a program on a GeForce card, the smallest of those that take bfloat16.
+_SHARED_BYTES = 99 * 1024
+
+
+@pytest.mark.parametrize("capability", [90, pytest.param(80, marks=full)])
+@pytest.mark.parametrize(
+    "case_id",
+    [
+        "ragged",
+        "post-bf16-mixed",
+        "int8-f32-channel",
+        "int8-key-bf16-token-g7",
+        *(pytest.param(name, marks=full) for name in ("paged-4d", "d512", "g16-mqa-post", "sink-nothing-g1")),
+    ],
+)
+def test_kernels_compile(case_id: str, capability: int) -> None:
+    from tests.triton.compiled import compiling
+    from toptheta_npu.triton import operators
+
+    inputs = make_inputs(next(case for case in CASES if case.id == case_id))
+    with compiling(capability) as kernels:
+        operators.incremental_attention_with_stats(Arguments(**operator_arguments(inputs)))
+    assert {kernel.name for kernel in kernels} >= {"attend", "join", "count_value_rows"}
+    assert all(kernel.metadata.shared <= _SHARED_BYTES and kernel.asm["cubin"] for kernel in kernels)

@@ -1,0 +1,96 @@
+"""The Triton kernels in Triton's interpreter: drawn calls, and what they promise beyond the operator's contract.
+
+The table of cases and all that tests/fallback asks of an operator run there too: see the fixture `device`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from tests.cases import CASES, Case
+from tests.cpu.native import keys_of_part, operator_arguments, partial_arguments, same_bits
+from tests.helpers import Inputs, assert_equals_oracle, assert_parts_merge, make_inputs
+from tests.interpreter import interpreted
+from tests.random_cases import inputs_or_reject, largest_score, random_cases
+from toptheta_npu import incremental_attention
+from toptheta_npu.fallback import Arguments
+
+pytestmark = pytest.mark.triton
+_BY_ID = {case.id: case for case in CASES}
+
+
+def _whole_and_parts(inputs: Inputs) -> tuple[Any, Any, Any]:
+    from toptheta_npu.triton import operators
+
+    arguments = operator_arguments(inputs)
+    part = partial_arguments(inputs, arguments)
+    return (
+        operators.incremental_attention(Arguments(**arguments)),
+        operators.incremental_attention_with_stats(Arguments(**arguments)),
+        operators.incremental_attention_partial(Arguments(**part)),
+    )
+
+
+@pytest.mark.drawn
+@settings(max_examples=settings().max_examples)
+@given(case=random_cases(for_kernel=False, query_tokens=True))
+def test_operators_equal_the_oracle(case: Case) -> None:
+    inputs = inputs_or_reject(case, "auto")
+    with interpreted():
+        plain, statistics, partial = _whole_and_parts(inputs)
+    assert same_bits((plain,), statistics[:1])
+    largest = largest_score(inputs)
+    assert_equals_oracle(inputs, statistics, largest)
+    assert_parts_merge(inputs, [partial], [keys_of_part(inputs)], largest)
+
+
+@pytest.mark.parametrize("case_id", ["ragged", "paged-4d", "post-bf16-mixed"])
+def test_a_row_alone_has_the_bits_that_it_has_in_a_batch(case_id: str) -> None:
+    inputs = make_inputs(_BY_ID[case_id])
+    with interpreted():
+        together = incremental_attention(**inputs.arguments)
+        for row in range(len(together)):
+            alone = {name: _row(name, given, row, len(together)) for name, given in inputs.arguments.items()}
+            assert torch.equal(incremental_attention(**alone), together[row : row + 1])
+
+
+def _row(name: str, given: Any, row: int, batch: int) -> Any:
+    """An argument of one sequence; pages and what has no axis of sequences stay whole."""
+    pages = name in ("key", "value") and given.shape[0] != batch
+    if not isinstance(given, torch.Tensor) or pages or given.shape[0] != batch or name == "learnable_sink":
+        return given
+    return given[row : row + 1]
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 1000])
+def test_the_number_of_programs_changes_no_bit(multiprocessors: int) -> None:
+    from toptheta_npu.triton import plan
+
+    inputs = make_inputs(_BY_ID["n4097"])
+    with interpreted():
+        usual = incremental_attention(**inputs.arguments)
+        with mock.patch.object(plan, "_multiprocessors", return_value=multiprocessors):
+            assert torch.equal(incremental_attention(**inputs.arguments), usual)
+
+
+def test_splits_of_every_length_fit_the_buffers_of_a_capacity() -> None:
+    from tests.triton.probes import split
+    from toptheta_npu.triton import plan
+
+    edges = (0, 512, 1024, 16384, 65536, 131072, 200_000)
+    lengths = torch.tensor(sorted({max(0, edge + beside) for edge in edges for beside in (-33, -1, 0, 1, 31, 700)}))
+    lengths = lengths.int()
+    counts, keys = torch.empty_like(lengths), torch.empty_like(lengths)
+    split[(len(lengths),)](lengths, counts, keys, BLOCK=plan._KEYS)
+    assert (counts * keys >= lengths).all()
+    assert ((counts - 1).clamp(min=0) * keys <= lengths).all()
+    for capacity in lengths.tolist():
+        fits = lengths <= capacity
+        most, most_keys = plan.largest_splits(capacity)
+        assert (counts[fits] <= most).all()
+        assert (keys[fits] <= most_keys).all()
