@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-all`: those with the marker "full"."""
+"""Which tests `make test` leaves to `make test-all`: those with the marker "full". And that leaves "long" to itself."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 from _pytest.mark import ParameterSet
 
 full = pytest.mark.full
+#: Minutes for what seldom breaks alone: `make test-long`.
+long = pytest.mark.long
 
 
 def product(*axes: Iterable[Any]) -> list[ParameterSet]:
@@ -35,7 +37,22 @@ def only(quick: Collection[Any] | Callable[[Any], bool], values: Iterable[Any]) 
         [2]
     """
     passes = quick if callable(quick) else quick.__contains__
-    return [_joined(list(value) if isinstance(value, tuple) else [value], passes(value)) for value in values]
+    return [
+        _joined(
+            list(value) if isinstance(value, tuple) and not isinstance(value, ParameterSet) else [value], passes(value)
+        )
+        for value in values
+    ]
+
+
+def sample(values: Iterable[Any], every: int) -> list[ParameterSet]:
+    """The values of one axis; only one in ``every`` of them runs outside of `make test-long`.
+
+    Example:
+        >>> [found.values[0] for found in sample(range(6), 3) if not found.marks]
+        [0, 3]
+    """
+    return [pytest.param(value, marks=[long] if at % every else []) for at, value in enumerate(values)]
 
 
 def thin(items: list[pytest.Item]) -> None:
@@ -45,6 +62,8 @@ def thin(items: list[pytest.Item]) -> None:
     """
     cases = Counter(_test_of(item) for item in items)
     for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(full)
         if cases[_test_of(item)] > 16 and crc32(item.nodeid.encode()) % 3:
             item.add_marker(full)
 

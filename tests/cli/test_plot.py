@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.command import toptheta
 from tests.evaluation.test_plots import needle_points, perplexity_points
-from tests.tiers import full
+from tests.tiers import full, sample
 from toptheta_npu.evaluation.results import Header, ResultsFile
 
 pytest.importorskip("matplotlib")
@@ -62,7 +62,9 @@ def test_a_folder_that_cannot_be_made_is_refused(files: tuple[str, str], capsys:
 
 
 @full
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://gone", "nonsense", "tkagg"])
+@pytest.mark.parametrize(
+    "backend", sample(["module://matplotlib_inline.backend_inline", "module://gone", "nonsense", "tkagg"], 2)
+)
 def test_files_are_drawn_whatever_backend_the_environment_names(files: tuple[str, str], backend: str) -> None:
     """In a process of its own: matplotlib reads MPLBACKEND when it is imported."""
     environment = {**os.environ, "MPLBACKEND": backend, "PYTHONPATH": str(Path(__file__).parents[2])}

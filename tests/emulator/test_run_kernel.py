@@ -28,7 +28,7 @@ from emulator.ascendc import (
     sanitizer_environment,
     sparse_array,
 )
-from tests.tiers import full
+from tests.tiers import full, long
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "kernels" / "machine_run.cpp"
@@ -332,7 +332,7 @@ def test_clang_gives_the_same_result() -> None:
     assert (y == x).all()
 
 
-@full
+@long
 def test_sanitizers_find_nothing_in_the_machine() -> None:
     code = (
         "import numpy as np\n"

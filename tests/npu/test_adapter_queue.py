@@ -24,7 +24,7 @@ import torch
 import toptheta_npu
 from emulator.compile_cache import cached_folder
 from tests.npu.acl_calls import Gate, live_descriptors, live_executors
-from tests.tiers import full, only
+from tests.tiers import full, only, sample
 from toptheta_npu.npu import build, environment
 
 _ROOT = Path(__file__).parents[2]
@@ -308,7 +308,7 @@ def test_the_adapter_with_all_faults_off_passes(faulty_package: Path) -> None:
 
 
 @full
-@pytest.mark.parametrize("fault", _FAULTS)
+@pytest.mark.parametrize("fault", sample(_FAULTS, 3))
 def test_a_fault_in_the_adapter_is_seen(fault: str, faulty_package: Path) -> None:
     scenario, variables, seen = _FAULTS[fault]
     given = {"ASCEND_CUSTOM_OPP_PATH": str(faulty_package), "ADAPTER_FAULT": fault, "TASK_QUEUE_ENABLE": "1"}

@@ -14,7 +14,7 @@ from benchmarks.modelled.step import constants, everything, make_step, run, sele
 from benchmarks.tables import Goal, rounded
 from emulator.cann import Platform
 from emulator.incremental_attention import run_operator
-from tests.tiers import full
+from tests.tiers import full, sample
 
 _STORED = figures.load()
 #: Less than a digit that the tables show.
@@ -68,7 +68,7 @@ def test_anchors_are_as_stored(call: Call) -> None:
 
 
 @full
-@pytest.mark.parametrize("call", calls.CALLS, ids=str)
+@pytest.mark.parametrize("call", sample(calls.CALLS, 4), ids=str)
 def test_figures_are_as_stored(call: Call) -> None:
     _assert_as_stored(call)
 

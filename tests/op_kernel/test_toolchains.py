@@ -16,7 +16,7 @@ from emulator.incremental_attention import WITHOUT_TILING_POINTERS, kernel_for
 from tests.cases import Case
 from tests.helpers import make_inputs
 from tests.op_kernel.calls import call, statistics
-from tests.tiers import full
+from tests.tiers import full, long
 
 pytestmark = full
 
@@ -53,6 +53,7 @@ def test_tiling_data_may_come_either_way(case: Case) -> None:
         assert torch.equal(got, wanted)
 
 
+@long
 def test_sanitizers_have_nothing_to_report() -> None:
     """In a process of its own, since the runtime of AddressSanitizer has to be there from the start."""
     environment = {**os.environ, **sanitizer_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
